@@ -1,0 +1,1 @@
+//! Typed, keyed, incremental collections over differential dataflow

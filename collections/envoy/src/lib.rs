@@ -1,0 +1,1 @@
+//! Pure builders: model values to Envoy messages

@@ -1,0 +1,1 @@
+//! What derives from what: the collections of the mesh

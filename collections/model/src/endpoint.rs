@@ -1,0 +1,85 @@
+//! Endpoints: an address and port behind a service.
+
+use serde::Serialize;
+
+use crate::{Labels, Locality, ServiceKey, Text};
+
+/// An endpoint is known by its service, the service's port, its address and where it was found.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct EndpointKey {
+    /// The service.
+    pub service: ServiceKey,
+    /// Name of the service's port; empty if unnamed.
+    pub port_name: Text,
+    /// Address: IP, host name or `unix://` path.
+    pub address: Text,
+    /// Port the endpoint listens on.
+    pub port: u32,
+    /// Cluster it runs in.
+    pub cluster: Text,
+}
+
+/// Whether to send traffic to it.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub enum Health {
+    /// Ready.
+    #[default]
+    Healthy,
+    /// Not ready.
+    Unhealthy,
+    /// Leaving, but existing sessions go on (persistent-session services).
+    Draining,
+    /// Leaving.
+    Terminating,
+}
+
+/// How the endpoint expects TLS, from label `security.istio.io/tlsMode`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub enum TlsMode {
+    /// No sidecar known.
+    #[default]
+    Disabled,
+    /// Has a sidecar: Istio mutual TLS.
+    Istio,
+}
+
+/// One address of a service (S04 to S06).
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct Endpoint {
+    /// All its addresses, the primary first (dual stack).
+    pub addresses: Vec<Text>,
+    /// Port it listens on.
+    pub port: u32,
+    /// Name of the service's port it backs; empty if unnamed.
+    pub port_name: Text,
+    /// Labels of its workload: what subsets select on.
+    pub labels: Labels,
+    /// Where it runs.
+    pub locality: Locality,
+    /// Node it runs on.
+    pub node: Text,
+    /// Cluster it runs in.
+    pub cluster: Text,
+    /// Network it is reached on, empty if flat.
+    pub network: Text,
+    /// Namespace of its workload.
+    pub namespace: Text,
+    /// Name of its workload's controller (`istio.workload` metadata).
+    pub workload_name: Text,
+    /// SPIFFE id of its workload, empty if unknown.
+    pub service_account: Text,
+    /// How it expects TLS.
+    pub tls_mode: TlsMode,
+    /// Readiness.
+    pub health: Health,
+    /// Load-balancing weight, 0 if unset.
+    pub weight: u32,
+    /// `hostname` and `subdomain` for per-pod DNS names of a headless service.
+    pub hostname: Text,
+    /// See `hostname`.
+    pub subdomain: Text,
+    /// It accepts HBONE.
+    pub hbone: bool,
+    /// Only proxies of its own cluster may use it.
+    pub cluster_local: bool,
+}

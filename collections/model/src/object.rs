@@ -1,0 +1,91 @@
+//! Identity and metadata of a Kubernetes or Istio object.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::Text;
+
+/// Labels or annotations, ordered by key.
+pub type Labels = BTreeMap<Text, Text>;
+
+/// Seconds since the Unix epoch, UTC. Creation times decide precedence: older wins.
+pub type Timestamp = i64;
+
+/// The kinds of object the control plane reads.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[allow(missing_docs, reason = "each variant is the kind of that name")]
+pub enum Kind {
+    AuthorizationPolicy,
+    ConfigMap,
+    DestinationRule,
+    EndpointSlice,
+    EnvoyFilter,
+    Gateway,
+    Ingress,
+    IngressClass,
+    KubernetesGateway,
+    Namespace,
+    Node,
+    PeerAuthentication,
+    Pod,
+    ProxyConfig,
+    RequestAuthentication,
+    Secret,
+    Service,
+    ServiceAccount,
+    ServiceEntry,
+    Sidecar,
+    Telemetry,
+    TrafficExtension,
+    VirtualService,
+    WasmPlugin,
+    WorkloadEntry,
+    WorkloadGroup,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// Where an object lives. Cluster-scoped objects have an empty namespace.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ObjectKey {
+    /// The id of the cluster the object was read from (`Kubernetes` unless configured).
+    pub cluster: Text,
+    /// Its namespace, empty if cluster-scoped.
+    pub namespace: Text,
+    /// Its name.
+    pub name: Text,
+}
+
+impl ObjectKey {
+    /// A key from its parts.
+    pub fn new(cluster: impl Into<Text>, namespace: impl Into<Text>, name: impl Into<Text>) -> Self {
+        Self { cluster: cluster.into(), namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.cluster, self.namespace, self.name)
+    }
+}
+
+/// What of an object's metadata later steps read.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ObjectMeta {
+    /// Namespace, empty if cluster-scoped.
+    pub namespace: Text,
+    /// Name.
+    pub name: Text,
+    /// Labels.
+    pub labels: Labels,
+    /// Annotations, less the bulky ones nobody reads (`kubectl.kubernetes.io/last-applied-configuration`).
+    pub annotations: Labels,
+    /// Creation time; older objects win conflicts.
+    pub created: Timestamp,
+}

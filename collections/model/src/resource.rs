@@ -1,0 +1,128 @@
+//! Encoded resources: where dataflow ends.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde::{Serialize, Serializer};
+
+use crate::{Layer, Text};
+
+/// The xDS resource types (X02).
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[allow(missing_docs, reason = "each variant is the type of that name")]
+pub enum ResourceType {
+    // The order is the push order of X11.
+    Cluster,
+    Endpoint,
+    Listener,
+    Route,
+    Secret,
+    ExtensionConfig,
+    NameTable,
+    ProxyConfig,
+    Address,
+    Workload,
+    Authorization,
+}
+
+impl ResourceType {
+    /// Every type, in push order (X11).
+    pub const ALL: [Self; 11] = [
+        Self::Cluster,
+        Self::Endpoint,
+        Self::Listener,
+        Self::Route,
+        Self::Secret,
+        Self::ExtensionConfig,
+        Self::NameTable,
+        Self::ProxyConfig,
+        Self::Address,
+        Self::Workload,
+        Self::Authorization,
+    ];
+
+    /// The type URL clients ask with.
+    #[must_use]
+    pub const fn type_url(self) -> &'static str {
+        match self {
+            Self::Cluster => "type.googleapis.com/envoy.config.cluster.v3.Cluster",
+            Self::Endpoint => "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
+            Self::Listener => "type.googleapis.com/envoy.config.listener.v3.Listener",
+            Self::Route => "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
+            Self::Secret => "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret",
+            Self::ExtensionConfig => "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig",
+            Self::NameTable => "type.googleapis.com/istio.networking.nds.v1.NameTable",
+            Self::ProxyConfig => "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig",
+            Self::Address => "type.googleapis.com/istio.workload.Address",
+            Self::Workload => "type.googleapis.com/istio.workload.Workload",
+            Self::Authorization => "type.googleapis.com/istio.security.Authorization",
+        }
+    }
+
+    /// The type of that URL.
+    #[must_use]
+    pub fn from_type_url(url: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.type_url() == url)
+    }
+
+    /// Whether a client gets all resources of the type unless it names some (X09).
+    #[must_use]
+    pub const fn is_wildcard(self) -> bool {
+        !matches!(self, Self::Endpoint | Self::Route | Self::Secret | Self::ExtensionConfig)
+    }
+}
+
+/// Where an encoded resource belongs.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ResourceKey {
+    /// Its type.
+    pub resource_type: ResourceType,
+    /// Who shares it.
+    pub layer: Layer,
+    /// Its name as Envoy knows it.
+    pub name: Text,
+}
+
+/// An encoded resource, or the statement that a layer hides the name from the layers below it.
+#[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub enum Resource {
+    /// Protobuf bytes of the message.
+    Encoded(Bytes),
+    /// Not visible from here, whatever later layers say.
+    Hidden,
+}
+
+impl fmt::Debug for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Encoded(bytes) => write!(f, "Encoded({} bytes)", bytes.len()),
+            Self::Hidden => f.write_str("Hidden"),
+        }
+    }
+}
+
+// Only the size: contents are shown decoded, and redacted, by the dump that knows their type.
+impl Serialize for Resource {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{self:?}"))
+    }
+}
+
+/// Where a segment belongs: one element of a repeated field of a big resource.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct SegmentKey {
+    /// Type of the whole resource.
+    pub resource_type: ResourceType,
+    /// Who shares the segment.
+    pub layer: Layer,
+    /// Name of the whole resource, such as the route table `80`.
+    pub name: Text,
+    /// Name of the segment within it, such as a virtual host's; segments are laid out in order of this name.
+    pub segment: Text,
+}
+
+/// The encoded element, without the field's tag and length; `Hidden` removes it from the layers below.
+///
+/// The empty segment name is the resource's own part: every other field of the message. A resource exists in a scope
+/// when some layer has that part.
+pub type Segment = Resource;

@@ -1,0 +1,1 @@
+//! Kubernetes and Istio objects to model values and rejects

@@ -1,0 +1,1 @@
+//! The Sluice control plane: edges and wiring.

@@ -1,0 +1,2 @@
+//! `sluiced`: the control plane.
+fn main() {}

@@ -1,0 +1,1 @@
+//! What the tests share: an ADS client, canonical dumps, a fake API server, an Envoy runner
