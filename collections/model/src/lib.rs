@@ -4,26 +4,48 @@
 //! no hash maps, so that equal content is equal everywhere and a dump is reproducible. Secrets redact in `Debug` and
 //! `Serialize`.
 
+mod decimal;
 mod endpoint;
+mod extension_provider;
 mod host;
+mod mesh_config;
 mod object;
 mod proxy;
+mod proxy_config;
 mod reject;
 mod resource;
 mod service;
 mod text;
+mod traffic_policy;
 mod view;
 mod workload;
 
+pub use decimal::Decimal;
 pub use endpoint::{Endpoint, EndpointKey, Health, TlsMode};
+pub use extension_provider::{
+    CheckBody, DynatraceSampler, ExtAuthz, ExtAuthzHttp, ExtensionProvider, GrpcExporter, HeaderValue, HttpExporter,
+    LogFormat, OpenTelemetryTracing, ProviderHeader, ProviderKind, ProviderService,
+};
 pub use host::{Host, match_labels};
+pub use mesh_config::{
+    AccessLogEncoding, CaCertificate, DefaultProviders, InboundPolicy, LabelRequirement, LabelSelector, MeshConfig,
+    OutboundPolicy, PathNormalization, ServiceEntryVisibility, ServiceSettings, TlsSettings, TlsVersion, Visibility,
+};
 pub use object::{Kind, Labels, ObjectKey, ObjectMeta, Timestamp};
 pub use proxy::{Extensions, InterceptionMode, IpFamilies, Proxy, ProxyKey, ProxyType};
+pub use proxy_config::{
+    ConnectionSettings, CurrentClientCert, CustomTag, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores,
+    PrivateKeyProvider, ProxyConfig, ProxyHeaders, RemoteService, Topology, Tracer, Tracing, TracingServiceName,
+};
 pub use reject::{Reject, Severity};
 pub use resource::{Resource, ResourceKey, ResourceType, Segment, SegmentKey};
 pub use service::{
     ExportTo, Protocol, Resolution, Service, ServiceKey, ServicePort, ServiceSource, TrafficDistribution,
 };
 pub use text::Text;
+pub use traffic_policy::{
+    ClientTls, ClientTlsMode, ConnectionPool, H2Upgrade, HttpRetry, HttpSettings, LocalityDistribute, LocalityLb,
+    OutlierDetection, TcpKeepalive, TcpSettings, ZoneAwareLb,
+};
 pub use view::{Layer, Scope, View};
 pub use workload::{EndpointSlice, Locality, Node, NodeKey, Pod, SliceEndpoint, SlicePort};

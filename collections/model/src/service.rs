@@ -121,6 +121,19 @@ pub enum ExportTo {
 }
 
 impl ExportTo {
+    /// From the words of an `exportTo` list: `*` anywhere in it is everywhere, `.` is `namespace`, and an empty list is
+    /// everywhere.
+    #[must_use]
+    pub fn resolve(words: &[Text], namespace: &str) -> Self {
+        if words.is_empty() || words.iter().any(|word| *word == *"*") {
+            return Self::All;
+        }
+        let named = words.iter().filter(|word| ***word != *"~");
+        let namespaces: BTreeSet<Text> =
+            named.map(|word| if *word == *"." { namespace.into() } else { word.clone() }).collect();
+        if namespaces.is_empty() { Self::None } else { Self::Namespaces(namespaces) }
+    }
+
     /// Whether a client in `namespace` may see it.
     #[must_use]
     pub fn allows(&self, namespace: &str) -> bool {

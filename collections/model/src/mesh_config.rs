@@ -1,0 +1,403 @@
+//! Configuration of the whole mesh (C12 to C15, C19).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::{
+    ClientTls, ConnectionPool, ExportTo, ExtensionProvider, HttpRetry, LocalityLb, OutlierDetection, ProviderKind,
+    ProxyConfig, TcpKeepalive, Text, ZoneAwareLb,
+};
+
+/// Where traffic to hosts nobody declared goes.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub enum OutboundPolicy {
+    /// Nowhere.
+    RegistryOnly,
+    /// To its original destination.
+    #[default]
+    AllowAny,
+    /// To what DNS says of its host.
+    AllowAnyDynamicDns,
+}
+
+/// Where inbound traffic goes that no port of a service claims.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub enum InboundPolicy {
+    /// To its original destination address.
+    #[default]
+    Passthrough,
+    /// To the local host.
+    Localhost,
+}
+
+/// How a text access log is written.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub enum AccessLogEncoding {
+    /// One line of text.
+    #[default]
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+/// How paths are normalised before they are matched.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub enum PathNormalization {
+    /// As `Base`.
+    #[default]
+    Default,
+    /// Not at all.
+    None,
+    /// As RFC 3986 says.
+    Base,
+    /// Also adjacent slashes are merged.
+    MergeSlashes,
+    /// Also escaped slashes are unescaped first.
+    DecodeAndMergeSlashes,
+}
+
+/// Lowest TLS version.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub enum TlsVersion {
+    /// The default.
+    #[default]
+    Auto,
+    /// TLS 1.2.
+    V1_2,
+    /// TLS 1.3.
+    V1_3,
+}
+
+/// TLS parameters.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct TlsSettings {
+    /// Lowest version.
+    pub min_protocol_version: TlsVersion,
+    /// Curves in order of preference; empty is the default.
+    pub ecdh_curves: Vec<Text>,
+    /// Cipher suites; empty is the default.
+    pub cipher_suites: Vec<Text>,
+}
+
+/// Label selector of Kubernetes.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct LabelSelector {
+    /// All must match.
+    pub match_labels: BTreeMap<Text, Text>,
+    /// All must hold.
+    pub match_expressions: Vec<LabelRequirement>,
+}
+
+impl LabelSelector {
+    /// Whether the labels satisfy it; the empty selector matches everything, an unknown operator nothing.
+    #[must_use]
+    pub fn matches(&self, labels: &BTreeMap<Text, Text>) -> bool {
+        self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
+            && self.match_expressions.iter().all(|expression| expression.matches(labels))
+    }
+}
+
+/// One condition of a [`LabelSelector`].
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct LabelRequirement {
+    /// The label.
+    pub key: Text,
+    /// `In`, `NotIn`, `Exists` or `DoesNotExist`.
+    pub operator: Text,
+    /// Values of the first two.
+    pub values: Vec<Text>,
+}
+
+impl LabelRequirement {
+    fn matches(&self, labels: &BTreeMap<Text, Text>) -> bool {
+        let value = labels.get(&self.key);
+        match self.operator.as_str() {
+            "In" => value.is_some_and(|value| self.values.contains(value)),
+            "NotIn" => value.is_none_or(|value| !self.values.contains(value)),
+            "Exists" => value.is_some(),
+            "DoesNotExist" => value.is_none(),
+            _ => false,
+        }
+    }
+}
+
+/// Hosts that stay within their cluster, or do not (S21).
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ServiceSettings {
+    /// Only endpoints of the client's own cluster are used.
+    pub cluster_local: bool,
+    /// Hosts, wildcards allowed.
+    pub hosts: Vec<Text>,
+}
+
+/// How far a ServiceEntry is visible (S11).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub enum Visibility {
+    /// As its `exportTo` says.
+    #[default]
+    Public,
+    /// At most in its namespace.
+    Namespace,
+    /// Nowhere.
+    None,
+}
+
+/// Limits on the visibility of ServiceEntries by namespace (S11).
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ServiceEntryVisibility {
+    /// When no policy matches.
+    pub default_visibility: Visibility,
+    /// Applies to sidecars too.
+    pub apply_to_sidecars: bool,
+    /// The first with a selector that matches the namespace decides; one without selectors matches all.
+    pub policies: Vec<(Visibility, Vec<LabelSelector>)>,
+}
+
+/// Providers that are used where no Telemetry says otherwise.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct DefaultProviders {
+    /// For tracing.
+    pub tracing: Vec<Text>,
+    /// For metrics.
+    pub metrics: Vec<Text>,
+    /// For access logs.
+    pub access_logging: Vec<Text>,
+}
+
+/// A trusted root of the mesh beside its own.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct CaCertificate {
+    /// The certificate in PEM, or empty.
+    pub pem: Text,
+    /// Where the bundle is fetched, or empty.
+    pub spiffe_bundle_url: Text,
+    /// Kubernetes signers it belongs to.
+    pub cert_signers: Vec<Text>,
+    /// Trust domains it belongs to; empty is the mesh's own.
+    pub trust_domains: Vec<Text>,
+}
+
+/// Configuration of the whole mesh: the defaults of C14 with ConfigMap `istio` laid over them.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct MeshConfig {
+    /// Port outbound traffic is redirected to.
+    pub proxy_listen_port: u16,
+    /// Port inbound traffic is redirected to.
+    pub proxy_inbound_listen_port: u16,
+    /// Port of the HTTP proxy, 0 if none.
+    pub proxy_http_port: u16,
+    /// Time to connect upstream.
+    pub connect_timeout: Duration,
+    /// Longest idle time of an HBONE connection.
+    pub hbone_idle_timeout: Option<Duration>,
+    /// Time the listener waits for bytes to tell the protocol; zero waits for ever.
+    pub protocol_detection_timeout: Duration,
+    /// Keepalive probes upstream.
+    pub tcp_keepalive: Option<TcpKeepalive>,
+    /// Tracing is on.
+    pub enable_tracing: bool,
+    /// File of the access log, empty if none.
+    pub access_log_file: Text,
+    /// Its format, empty for the default.
+    pub access_log_format: Text,
+    /// Its encoding.
+    pub access_log_encoding: AccessLogEncoding,
+    /// Access logs also go to the service of `default_config.envoy_access_log_service`.
+    pub enable_envoy_access_log_service: bool,
+    /// Listeners do not log connections that match no filter chain.
+    pub disable_envoy_listener_log: bool,
+    /// Defaults of proxies.
+    pub default_config: ProxyConfig,
+    /// Traffic to unknown hosts.
+    pub outbound_policy: OutboundPolicy,
+    /// TLS of `AllowAnyDynamicDns`.
+    pub outbound_tls: Option<ClientTls>,
+    /// Traffic to unclaimed ports.
+    pub inbound_policy: InboundPolicy,
+    /// Mutual TLS where both sides can.
+    pub enable_auto_mtls: bool,
+    /// Trust domain of the mesh.
+    pub trust_domain: Text,
+    /// Its aliases, sorted.
+    pub trust_domain_aliases: Vec<Text>,
+    /// More roots.
+    pub ca_certificates: Vec<CaCertificate>,
+    /// `exportTo` of Services and ServiceEntries that have none. `.` stands for the object's own namespace.
+    pub default_service_export_to: Vec<Text>,
+    /// `exportTo` of VirtualServices that have none.
+    pub default_virtual_service_export_to: Vec<Text>,
+    /// `exportTo` of DestinationRules that have none.
+    pub default_destination_rule_export_to: Vec<Text>,
+    /// Namespace whose configuration applies to the mesh.
+    pub root_namespace: Text,
+    /// Balancing by locality.
+    pub locality_lb: LocalityLb,
+    /// Envoy's zone-aware routing.
+    pub zone_aware_lb: Option<ZoneAwareLb>,
+    /// Time between DNS queries when they fail.
+    pub dns_refresh_rate: Duration,
+    /// Upgrade HTTP/1.1 to HTTP/2 upstream.
+    pub h2_upgrade: bool,
+    /// Pattern of the statistics names of inbound clusters, empty for the default.
+    pub inbound_cluster_stat_name: Text,
+    /// Pattern of the statistics names of outbound clusters, empty for the default.
+    pub outbound_cluster_stat_name: Text,
+    /// Hosts that stay in their cluster.
+    pub service_settings: Vec<ServiceSettings>,
+    /// The agent merges metrics of the application.
+    pub enable_prometheus_merge: bool,
+    /// Server certificates are verified with the system's roots where nothing is said.
+    pub verify_certificate_at_client: Option<bool>,
+    /// Providers by name, in declared order.
+    pub extension_providers: Vec<ExtensionProvider>,
+    /// Which of them are used by default.
+    pub default_providers: DefaultProviders,
+    /// Namespaces that exist for the mesh; empty is all.
+    pub discovery_selectors: Vec<LabelSelector>,
+    /// Normalisation of paths.
+    pub path_normalization: PathNormalization,
+    /// Retries of routes that say nothing.
+    pub default_http_retry_policy: Option<HttpRetry>,
+    /// Retries of inbound routes.
+    pub default_inbound_http_retry_policy: Option<HttpRetry>,
+    /// TLS between proxies.
+    pub mesh_mtls: Option<TlsSettings>,
+    /// TLS everywhere else.
+    pub tls_defaults: Option<TlsSettings>,
+    /// Connection pool of services whose rules say nothing.
+    pub default_connection_pool: Option<ConnectionPool>,
+    /// Outlier detection of services whose rules say nothing.
+    pub default_outlier_detection: Option<OutlierDetection>,
+    /// Limits of ServiceEntries.
+    pub service_entry_visibility: Option<ServiceEntryVisibility>,
+    /// Ingress objects: `OFF`, `DEFAULT` or `STRICT`.
+    pub ingress_controller_mode: Text,
+    /// Class of Ingress objects that are ours.
+    pub ingress_class: Text,
+    /// Service of the ingress gateway.
+    pub ingress_service: Text,
+    /// `istio` label of the ingress gateway, empty for the default.
+    pub ingress_selector: Text,
+}
+
+impl Default for MeshConfig {
+    /// The defaults of C14.
+    fn default() -> Self {
+        let everywhere = || vec![Text::from("*")];
+        let provider = |name: &str, kind| ExtensionProvider { name: name.into(), kind };
+        Self {
+            proxy_listen_port: 15001,
+            proxy_inbound_listen_port: 15006,
+            proxy_http_port: 0,
+            connect_timeout: Duration::from_secs(10),
+            hbone_idle_timeout: None,
+            protocol_detection_timeout: Duration::ZERO,
+            tcp_keepalive: None,
+            enable_tracing: true,
+            access_log_file: Text::default(),
+            access_log_format: Text::default(),
+            access_log_encoding: AccessLogEncoding::Text,
+            enable_envoy_access_log_service: false,
+            disable_envoy_listener_log: false,
+            default_config: ProxyConfig::default(),
+            outbound_policy: OutboundPolicy::AllowAny,
+            outbound_tls: None,
+            inbound_policy: InboundPolicy::Passthrough,
+            enable_auto_mtls: true,
+            trust_domain: "cluster.local".into(),
+            trust_domain_aliases: Vec::new(),
+            ca_certificates: Vec::new(),
+            default_service_export_to: everywhere(),
+            default_virtual_service_export_to: everywhere(),
+            default_destination_rule_export_to: everywhere(),
+            root_namespace: "istio-system".into(),
+            locality_lb: LocalityLb { enabled: Some(true), ..LocalityLb::default() },
+            zone_aware_lb: None,
+            dns_refresh_rate: Duration::from_secs(60),
+            h2_upgrade: false,
+            inbound_cluster_stat_name: Text::default(),
+            outbound_cluster_stat_name: Text::default(),
+            service_settings: Vec::new(),
+            enable_prometheus_merge: true,
+            verify_certificate_at_client: None,
+            extension_providers: vec![
+                provider("prometheus", ProviderKind::Prometheus),
+                provider("stackdriver", ProviderKind::Stackdriver { max_tag_length: 0, logging_labels: None }),
+                provider(
+                    "envoy",
+                    ProviderKind::FileAccessLog { path: "/dev/stdout".into(), format: None, omit_empty_values: false },
+                ),
+            ],
+            default_providers: DefaultProviders::default(),
+            discovery_selectors: Vec::new(),
+            path_normalization: PathNormalization::Default,
+            default_http_retry_policy: None,
+            default_inbound_http_retry_policy: None,
+            mesh_mtls: None,
+            tls_defaults: None,
+            default_connection_pool: None,
+            default_outlier_detection: None,
+            service_entry_visibility: None,
+            ingress_controller_mode: "STRICT".into(),
+            ingress_class: "istio".into(),
+            ingress_service: "istio-ingressgateway".into(),
+            ingress_selector: Text::default(),
+        }
+    }
+}
+
+impl MeshConfig {
+    /// Where a Service or ServiceEntry of `namespace` without `exportTo` is visible.
+    #[must_use]
+    pub fn service_export_to(&self, namespace: &str) -> ExportTo {
+        ExportTo::resolve(&self.default_service_export_to, namespace)
+    }
+
+    /// Where a VirtualService of `namespace` without `exportTo` is visible.
+    #[must_use]
+    pub fn virtual_service_export_to(&self, namespace: &str) -> ExportTo {
+        ExportTo::resolve(&self.default_virtual_service_export_to, namespace)
+    }
+
+    /// Where a DestinationRule of `namespace` without `exportTo` is visible.
+    #[must_use]
+    pub fn destination_rule_export_to(&self, namespace: &str) -> ExportTo {
+        ExportTo::resolve(&self.default_destination_rule_export_to, namespace)
+    }
+
+    /// The provider of that name.
+    #[must_use]
+    pub fn provider(&self, name: &str) -> Option<&ExtensionProvider> {
+        self.extension_providers.iter().find(|provider| provider.name == *name)
+    }
+
+    /// Whether endpoints of `host` outside the client's cluster are left out (S21).
+    ///
+    /// Namespace `kube-system` and `kubernetes.default.svc` are cluster-local unless a setting names them.
+    #[must_use]
+    pub fn is_cluster_local(&self, host: &str, domain: &str) -> bool {
+        let defaults = [format!("*.kube-system.svc.{domain}"), format!("kubernetes.default.svc.{domain}")];
+        let matches = |pattern: &str| match pattern.strip_prefix('*') {
+            Some(suffix) => host.ends_with(suffix),
+            None => host == pattern,
+        };
+        let settings = self.service_settings.iter();
+        // The most specific pattern decides, and an explicit setting beats a default of the same pattern.
+        settings
+            .flat_map(|setting| setting.hosts.iter().map(move |pattern| (pattern.as_str(), setting.cluster_local)))
+            .chain(defaults.iter().map(|pattern| (pattern.as_str(), true)))
+            .filter(|(pattern, _)| matches(pattern))
+            .fold(None, |best: Option<(&str, bool)>, candidate| match best {
+                Some(best) if rank(best.0) >= rank(candidate.0) => Some(best),
+                _ => Some(candidate),
+            })
+            .is_some_and(|(_, local)| local)
+    }
+}
+
+/// Exact hosts before wildcards, longer wildcards before shorter.
+fn rank(pattern: &str) -> (bool, usize) {
+    (!pattern.starts_with('*'), pattern.len())
+}
