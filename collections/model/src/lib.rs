@@ -5,9 +5,11 @@
 //! `Serialize`.
 
 mod decimal;
+mod destination_rule;
 mod endpoint;
 mod extension_provider;
 mod host;
+mod load_balancer;
 mod mesh_config;
 mod object;
 mod proxy;
@@ -21,12 +23,14 @@ mod view;
 mod workload;
 
 pub use decimal::Decimal;
+pub use destination_rule::{DestinationRule, PortTrafficPolicy, RetryBudget, Subset, TrafficPolicy, Tunnel};
 pub use endpoint::{Endpoint, EndpointKey, Health, TlsMode};
 pub use extension_provider::{
     CheckBody, DynatraceSampler, ExtAuthz, ExtAuthzHttp, ExtensionProvider, GrpcExporter, HeaderValue, HttpExporter,
     LogFormat, OpenTelemetryTracing, ProviderHeader, ProviderKind, ProviderService,
 };
 pub use host::{Host, match_labels};
+pub use load_balancer::{ConsistentHash, HashAlgorithm, HashKey, LoadBalancer, SimpleLb, Warmup};
 pub use mesh_config::{
     AccessLogEncoding, CaCertificate, DefaultProviders, InboundPolicy, LabelRequirement, LabelSelector, MeshConfig,
     OutboundPolicy, PathNormalization, ServiceEntryVisibility, ServiceSettings, TlsSettings, TlsVersion, Visibility,

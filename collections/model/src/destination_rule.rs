@@ -1,0 +1,291 @@
+//! DestinationRules: policies of the clients of a host (N14, N15).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::{
+    ClientTls, ClientTlsMode, ConnectionPool, Decimal, Host, Labels, LoadBalancer, OutlierDetection, SimpleLb, Text,
+    Timestamp,
+};
+
+/// How a client treats a service, or one port or subset of it (N14).
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct TrafficPolicy {
+    /// Which endpoint gets a request.
+    pub load_balancer: Option<LoadBalancer>,
+    /// Limits and timeouts of connections.
+    pub connection_pool: Option<ConnectionPool>,
+    /// When an endpoint is ejected.
+    pub outlier_detection: Option<OutlierDetection>,
+    /// TLS towards the service.
+    pub tls: Option<ClientTls>,
+    /// What replaces all of the above for one port, in declared order.
+    pub port_level: Vec<PortTrafficPolicy>,
+    /// TCP over HTTP CONNECT or POST.
+    pub tunnel: Option<Tunnel>,
+    /// PROXY protocol version, 1 or 2.
+    pub proxy_protocol: Option<u8>,
+    /// Retries in flight.
+    pub retry_budget: Option<RetryBudget>,
+}
+
+/// The policy of one port: it inherits nothing from the policy around it.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct PortTrafficPolicy {
+    /// The service's port.
+    pub port: u32,
+    /// See [`TrafficPolicy`].
+    pub load_balancer: Option<LoadBalancer>,
+    /// See [`TrafficPolicy`].
+    pub connection_pool: Option<ConnectionPool>,
+    /// See [`TrafficPolicy`].
+    pub outlier_detection: Option<OutlierDetection>,
+    /// See [`TrafficPolicy`].
+    pub tls: Option<ClientTls>,
+}
+
+/// Retries in flight, relative to requests.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct RetryBudget {
+    /// Percent of active requests; 20 unless set.
+    pub percent: Option<Decimal>,
+    /// At least this many; 3 if 0.
+    pub min_retry_concurrency: u32,
+    /// Over which requests are counted.
+    pub budget_interval: Option<Duration>,
+}
+
+/// TCP over HTTP.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct Tunnel {
+    /// `CONNECT` (if empty) or `POST`.
+    pub protocol: Text,
+    /// Host asked for.
+    pub target_host: Text,
+    /// Port asked for.
+    pub target_port: u32,
+}
+
+impl PortTrafficPolicy {
+    fn as_policy(&self) -> TrafficPolicy {
+        TrafficPolicy {
+            load_balancer: self.load_balancer.clone(),
+            connection_pool: self.connection_pool.clone(),
+            outlier_detection: self.outlier_detection.clone(),
+            tls: self.tls.clone(),
+            ..TrafficPolicy::default()
+        }
+    }
+}
+
+impl TrafficPolicy {
+    /// The settings of one port, and whether they are port-level ones, which inherit nothing.
+    #[must_use]
+    pub fn for_port(&self, port: u16) -> (Self, bool) {
+        match self.port_level.iter().find(|p| p.port == u32::from(port)) {
+            Some(level) => (level.as_policy(), true),
+            None => (self.clone(), false),
+        }
+    }
+
+    /// The settings of one port of a subset: the subset's over the rule's, port-level ones replacing both.
+    #[must_use]
+    pub fn merged(rule: Option<&Self>, subset: Option<&Self>, port: u16) -> Option<Self> {
+        let base = rule.map(|policy| policy.for_port(port).0);
+        let Some(subset) = subset else { return base };
+        let (subset, port_level) = subset.for_port(port);
+        let Some(base) = base else { return Some(subset) };
+        let over = |has: bool| has || port_level;
+        Some(Self {
+            connection_pool: if over(subset.connection_pool.is_some()) {
+                subset.connection_pool
+            } else {
+                base.connection_pool
+            },
+            outlier_detection: if over(subset.outlier_detection.is_some()) {
+                subset.outlier_detection
+            } else {
+                base.outlier_detection
+            },
+            load_balancer: if over(subset.load_balancer.is_some()) { subset.load_balancer } else { base.load_balancer },
+            tls: if over(subset.tls.is_some()) { subset.tls } else { base.tls },
+            port_level: Vec::new(),
+            tunnel: subset.tunnel.or(base.tunnel),
+            proxy_protocol: subset.proxy_protocol.or(base.proxy_protocol),
+            retry_budget: subset.retry_budget.or(base.retry_budget),
+        })
+    }
+
+    /// Whether the policy sends to the address the client dialled.
+    #[must_use]
+    pub fn is_passthrough(&self) -> bool {
+        self.load_balancer.as_ref().is_some_and(|lb| lb.simple == SimpleLb::Passthrough)
+    }
+
+    /// The TLS mode that holds for a port, if any is declared.
+    #[must_use]
+    pub fn tls_mode(&self, port: u16) -> Option<ClientTlsMode> {
+        self.port_level
+            .iter()
+            .filter(|level| level.port == u32::from(port))
+            .find_map(|level| level.tls.as_ref())
+            .or(self.tls.as_ref())
+            .map(|tls| tls.mode)
+    }
+}
+/// A named part of a service's endpoints.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct Subset {
+    /// Its name.
+    pub name: Text,
+    /// Labels its endpoints have.
+    pub labels: Labels,
+    /// Overrides of the rule's policy.
+    pub traffic_policy: Option<TrafficPolicy>,
+}
+
+/// A DestinationRule.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct DestinationRule {
+    /// Its namespace.
+    pub namespace: Text,
+    /// Its name.
+    pub name: Text,
+    /// Creation time; older wins.
+    pub created: Timestamp,
+    /// The host it is for, resolved to a full name; may be a wildcard.
+    pub host: Host,
+    /// The policy of all subsets and ports.
+    pub traffic_policy: Option<TrafficPolicy>,
+    /// Subsets in declared order.
+    pub subsets: Vec<Subset>,
+    /// As declared: `.`, `*`, `~` or namespaces; empty is the mesh's default.
+    pub export_to: BTreeSet<Text>,
+    /// Client workloads of its own namespace it is for; the empty selector is all of that namespace, none is all clients.
+    pub workload_selector: Option<Labels>,
+}
+
+impl DestinationRule {
+    /// The subset of that name.
+    #[must_use]
+    pub fn subset(&self, name: &str) -> Option<&Subset> {
+        self.subsets.iter().find(|subset| subset.name == name)
+    }
+
+    /// The policy that holds for a port of a subset; an empty subset name is the service as a whole.
+    #[must_use]
+    pub fn policy(&self, subset: &str, port: u16) -> Option<TrafficPolicy> {
+        let subset = if subset.is_empty() { None } else { self.subset(subset) };
+        TrafficPolicy::merged(self.traffic_policy.as_ref(), subset.and_then(|s| s.traffic_policy.as_ref()), port)
+    }
+
+    /// The TLS mode clients use for a port of a subset, if the rule declares one.
+    #[must_use]
+    pub fn tls_mode(&self, subset: &str, port: u16) -> Option<ClientTlsMode> {
+        let of_rule = || self.traffic_policy.as_ref().and_then(|policy| policy.tls_mode(port));
+        if subset.is_empty() {
+            return of_rule();
+        }
+        let subset = self.subset(subset)?;
+        subset.traffic_policy.as_ref().and_then(|policy| policy.tls_mode(port)).or_else(of_rule)
+    }
+
+    /// Adds what a younger rule for the same host has and this one lacks: its subsets, and its policy if there is none.
+    pub fn absorb(&mut self, younger: &Self) {
+        for subset in &younger.subsets {
+            if self.subset(&subset.name).is_none() {
+                self.subsets.push(subset.clone());
+            }
+        }
+        if self.traffic_policy.is_none() {
+            self.traffic_policy.clone_from(&younger.traffic_policy);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DestinationRule, PortTrafficPolicy, Subset, TrafficPolicy};
+    use crate::{ClientTls, ClientTlsMode, ConnectionPool, LoadBalancer, SimpleLb};
+
+    fn tls(mode: ClientTlsMode) -> Option<ClientTls> {
+        Some(ClientTls { mode, ..ClientTls::default() })
+    }
+
+    fn lb(simple: SimpleLb) -> Option<LoadBalancer> {
+        Some(LoadBalancer { simple, ..LoadBalancer::default() })
+    }
+
+    fn rule() -> DestinationRule {
+        DestinationRule {
+            traffic_policy: Some(TrafficPolicy {
+                load_balancer: lb(SimpleLb::Random),
+                tls: tls(ClientTlsMode::Simple),
+                proxy_protocol: Some(2),
+                port_level: vec![PortTrafficPolicy {
+                    port: 80,
+                    connection_pool: Some(ConnectionPool::default()),
+                    ..PortTrafficPolicy::default()
+                }],
+                ..TrafficPolicy::default()
+            }),
+            subsets: vec![
+                Subset { name: "plain".into(), ..Subset::default() },
+                Subset {
+                    name: "own".into(),
+                    traffic_policy: Some(TrafficPolicy {
+                        load_balancer: lb(SimpleLb::RoundRobin),
+                        port_level: vec![PortTrafficPolicy {
+                            port: 90,
+                            tls: tls(ClientTlsMode::Disable),
+                            ..PortTrafficPolicy::default()
+                        }],
+                        ..TrafficPolicy::default()
+                    }),
+                    ..Subset::default()
+                },
+            ],
+            ..DestinationRule::default()
+        }
+    }
+
+    #[test]
+    fn a_port_level_policy_inherits_nothing() {
+        let policy = rule().policy("", 80).unwrap();
+        assert!(policy.load_balancer.is_none() && policy.tls.is_none() && policy.connection_pool.is_some());
+        assert!(policy.proxy_protocol.is_none());
+    }
+
+    #[test]
+    fn a_subset_overrides_what_it_sets() {
+        let policy = rule().policy("own", 70).unwrap();
+        assert_eq!(policy.load_balancer.unwrap().simple, SimpleLb::RoundRobin);
+        assert_eq!(policy.tls.unwrap().mode, ClientTlsMode::Simple);
+        let policy = rule().policy("own", 90).unwrap();
+        assert!(policy.load_balancer.is_none(), "a subset's port level replaces the rule's settings");
+        assert_eq!(policy.proxy_protocol, Some(2));
+        assert_eq!(rule().policy("plain", 70), rule().policy("", 70));
+    }
+
+    #[test]
+    fn the_tls_mode_falls_back_from_port_to_rule() {
+        assert_eq!(rule().tls_mode("", 80), Some(ClientTlsMode::Simple));
+        assert_eq!(rule().tls_mode("own", 90), Some(ClientTlsMode::Disable));
+        assert_eq!(rule().tls_mode("own", 80), Some(ClientTlsMode::Simple));
+        assert_eq!(rule().tls_mode("absent", 80), None);
+    }
+
+    #[test]
+    fn the_older_rule_keeps_what_it_has() {
+        let mut older = DestinationRule {
+            subsets: vec![Subset { name: "own".into(), ..Subset::default() }],
+            ..DestinationRule::default()
+        };
+        older.absorb(&rule());
+        assert_eq!(older.subsets.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["own", "plain"]);
+        assert!(older.subset("own").unwrap().traffic_policy.is_none());
+        assert_eq!(older.traffic_policy, rule().traffic_policy);
+    }
+}
