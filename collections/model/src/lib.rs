@@ -8,6 +8,7 @@ mod decimal;
 mod destination_rule;
 mod endpoint;
 mod extension_provider;
+mod gateway;
 mod host;
 mod load_balancer;
 mod mesh_config;
@@ -20,6 +21,7 @@ mod service;
 mod text;
 mod traffic_policy;
 mod view;
+mod virtual_service;
 mod workload;
 
 pub use decimal::Decimal;
@@ -29,6 +31,7 @@ pub use extension_provider::{
     CheckBody, DynatraceSampler, ExtAuthz, ExtAuthzHttp, ExtensionProvider, GrpcExporter, HeaderValue, HttpExporter,
     LogFormat, OpenTelemetryTracing, ProviderHeader, ProviderKind, ProviderService,
 };
+pub use gateway::{Gateway, GatewayServer, ServerTls, ServerTlsMode, TlsCertificateFiles, TlsProtocol};
 pub use host::{Host, match_labels};
 pub use load_balancer::{ConsistentHash, HashAlgorithm, HashKey, LoadBalancer, SimpleLb, Warmup};
 pub use mesh_config::{
@@ -52,4 +55,10 @@ pub use traffic_policy::{
     OutlierDetection, TcpKeepalive, TcpSettings, ZoneAwareLb,
 };
 pub use view::{Layer, Scope, View};
+pub use virtual_service::{
+    AbortStatus, Body, CorsPolicy, Destination, DirectResponse, FaultAbort, FaultDelay, HeaderOperations, Headers,
+    HttpDestination, HttpFault, HttpMatch, HttpMirror, HttpRedirect, HttpRewrite, HttpRoute, L4Match, MESH_GATEWAY,
+    NamedMatches, RedirectPort, RouteDestination, RouteSemantics, StringMatch, TcpRoute, TlsMatch, TlsRoute,
+    VirtualService,
+};
 pub use workload::{EndpointSlice, Locality, Node, NodeKey, Pod, SliceEndpoint, SlicePort};
