@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use serde::{Serialize, Serializer};
 
-use crate::{Layer, Text};
+use crate::{Layer, Slots, Template, Text};
 
 /// The xDS resource types (X02).
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -88,14 +88,29 @@ pub struct ResourceKey {
 pub enum Resource {
     /// Protobuf bytes of the message.
     Encoded(Bytes),
+    /// The message with places a proxy fills from its scope's slots (only whole resources, never segments).
+    Template(Template),
     /// Not visible from here, whatever later layers say.
     Hidden,
+}
+
+impl Resource {
+    /// The bytes for a proxy with these slots; nothing if the resource is hidden.
+    #[must_use]
+    pub fn bytes(&self, slots: &Slots) -> Option<Bytes> {
+        match self {
+            Self::Encoded(bytes) => Some(bytes.clone()),
+            Self::Template(template) => Some(template.fill(slots)),
+            Self::Hidden => None,
+        }
+    }
 }
 
 impl fmt::Debug for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Encoded(bytes) => write!(f, "Encoded({} bytes)", bytes.len()),
+            Self::Template(template) => fmt::Debug::fmt(template, f),
             Self::Hidden => f.write_str("Hidden"),
         }
     }

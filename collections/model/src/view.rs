@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::{Labels, ResourceType, Text};
+use crate::{Labels, ResourceType, Slots, Text};
 
 /// Whose eyes a resource is written for, apart from the proxy's technical profile.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -70,4 +70,6 @@ impl fmt::Display for Layer {
 pub struct Scope {
     /// Most special first.
     pub layers: BTreeMap<ResourceType, Vec<Layer>>,
+    /// What this proxy fills into templates: its own identity.
+    pub slots: Slots,
 }
