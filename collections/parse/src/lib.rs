@@ -1,1 +1,5 @@
 //! Kubernetes and Istio objects to model values and rejects
+
+mod fields;
+
+pub use fields::{Fields, Finding, Findings, parse_duration};
