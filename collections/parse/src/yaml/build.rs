@@ -1,0 +1,217 @@
+//! Parser events to values.
+
+use std::collections::BTreeMap;
+
+use granit_parser::{Event, ScalarStyle, Tag};
+use serde_json::{Map, Value};
+
+use super::{Document, Limits, scalar};
+
+/// An open collection, with the anchor that names it and its size so far.
+enum Frame {
+    Sequence { items: Vec<Value>, anchor: usize, bytes: usize },
+    Mapping { map: Map<String, Value>, merges: Vec<Value>, key: Option<Key>, anchor: usize, bytes: usize },
+}
+
+enum Key {
+    Name(String),
+    /// `<<`: the value is laid under the mapping.
+    Merge,
+}
+
+/// Size of a value apart from its text, as alias limits count it.
+const NODE_BYTES: usize = 16;
+
+/// Builds the documents of one chunk of text.
+pub(super) struct Builder<'l> {
+    limits: &'l Limits,
+    stack: Vec<Frame>,
+    /// Completed anchored values with their size; an alias copies them.
+    anchors: BTreeMap<usize, (Value, usize)>,
+    /// Bytes copied for anchors and aliases of this document so far.
+    copied: usize,
+    root: Option<Document>,
+    documents: Vec<Document>,
+}
+
+impl<'l> Builder<'l> {
+    pub(super) fn new(limits: &'l Limits) -> Self {
+        Self { limits, stack: Vec::new(), anchors: BTreeMap::new(), copied: 0, root: None, documents: Vec::new() }
+    }
+
+    /// The documents read, in order, without those that are `null`.
+    pub(super) fn into_documents(self) -> Vec<Document> {
+        self.documents
+    }
+
+    /// Takes one event of the line given.
+    ///
+    /// # Errors
+    /// What is wrong at this event.
+    pub(super) fn event(&mut self, event: Event<'_>, line: usize) -> Result<(), String> {
+        if self.root.is_none() && event.is_node() {
+            self.root = Some(Document { line, value: Value::Null });
+        }
+        match event {
+            Event::DocumentStart(..) => {
+                self.anchors.clear();
+                self.copied = 0;
+                self.root = None;
+            }
+            Event::DocumentEnd => self.documents.extend(self.root.take().filter(|document| !document.value.is_null())),
+            Event::Scalar(text, style, anchor, tag) => {
+                let size = NODE_BYTES + text.len();
+                if style == ScalarStyle::Plain && text == "<<" && tag.is_none() && self.takes_key() {
+                    self.set_key(Key::Merge);
+                } else {
+                    let value = resolve(&text, style, tag.as_deref())?;
+                    self.put(value, anchor, size)?;
+                }
+            }
+            Event::Alias(anchor) => {
+                let (value, size) = self.anchors.get(&anchor).cloned().ok_or("an alias within the value it names")?;
+                self.copy(size)?;
+                self.put(value, 0, size)?;
+            }
+            Event::SequenceStart(_, anchor, _) => {
+                self.open(Frame::Sequence { items: Vec::new(), anchor, bytes: NODE_BYTES })?;
+            }
+            Event::MappingStart(_, anchor, _) => {
+                let (map, merges) = (Map::new(), Vec::new());
+                self.open(Frame::Mapping { map, merges, key: None, anchor, bytes: NODE_BYTES })?;
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.close()?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn takes_key(&self) -> bool {
+        matches!(self.stack.last(), Some(Frame::Mapping { key: None, .. }))
+    }
+
+    fn set_key(&mut self, name: Key) {
+        if let Some(Frame::Mapping { key, .. }) = self.stack.last_mut() {
+            *key = Some(name);
+        }
+    }
+
+    fn open(&mut self, frame: Frame) -> Result<(), String> {
+        if self.takes_key() {
+            return Err("a list or a mapping as a key".to_owned());
+        }
+        if self.stack.len() >= self.limits.depth {
+            return Err(format!("nested deeper than {} levels", self.limits.depth));
+        }
+        self.stack.push(frame);
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), String> {
+        match self.stack.pop() {
+            Some(Frame::Sequence { items, anchor, bytes }) => self.put(Value::Array(items), anchor, bytes),
+            Some(Frame::Mapping { mut map, merges, anchor, bytes, .. }) => {
+                merges.into_iter().try_for_each(|merge| merge_under(&mut map, merge))?;
+                self.put(Value::Object(map), anchor, bytes)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Puts a finished value where it belongs: as a key, an item, a field or the document.
+    fn put(&mut self, value: Value, anchor: usize, size: usize) -> Result<(), String> {
+        if anchor != 0 {
+            self.copy(size)?;
+            self.anchors.insert(anchor, (value.clone(), size));
+        }
+        if self.takes_key() {
+            self.set_key(Key::Name(key_text(value)?));
+            return Ok(());
+        }
+        match self.stack.last_mut() {
+            None => {
+                if let Some(root) = &mut self.root {
+                    root.value = value;
+                }
+            }
+            Some(Frame::Sequence { items, bytes, .. }) => {
+                items.push(value);
+                *bytes += size;
+            }
+            Some(Frame::Mapping { map, merges, key, bytes, .. }) => {
+                *bytes += size;
+                match key.take() {
+                    Some(Key::Name(name)) => {
+                        if map.contains_key(&name) {
+                            return Err(format!("key {name:?} is there twice"));
+                        }
+                        *bytes += name.len();
+                        map.insert(name, value);
+                    }
+                    Some(Key::Merge) => merges.push(value),
+                    None => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, bytes: usize) -> Result<(), String> {
+        self.copied += bytes;
+        if self.copied > self.limits.alias_bytes {
+            return Err(format!("anchors and aliases copy more than {} bytes", self.limits.alias_bytes));
+        }
+        Ok(())
+    }
+}
+
+/// The text of a mapping's key.
+pub(super) fn key_text(value: Value) -> Result<String, String> {
+    match value {
+        Value::String(text) => Ok(text),
+        Value::Bool(flag) => Ok(flag.to_string()),
+        Value::Number(number) => Ok(number.to_string()),
+        Value::Null => Err("an empty key".to_owned()),
+        Value::Array(_) | Value::Object(_) => Err("a list or a mapping as a key".to_owned()),
+    }
+}
+
+/// Lays a mapping, or several of which the first wins, under another.
+fn merge_under(map: &mut Map<String, Value>, merge: Value) -> Result<(), String> {
+    match merge {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                map.entry(name).or_insert(value);
+            }
+            Ok(())
+        }
+        Value::Array(merges) => merges.into_iter().try_for_each(|merge| merge_under(map, merge)),
+        _ => Err("`<<` of something that is no mapping".to_owned()),
+    }
+}
+
+/// The value of a scalar.
+pub(super) fn resolve(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, String> {
+    let Some(tag) = tag else {
+        return if style == ScalarStyle::Plain {
+            scalar::resolve_plain(text)
+        } else {
+            Ok(Value::String(text.to_owned()))
+        };
+    };
+    let value = match tag.core_suffix() {
+        Some("str") => return Ok(Value::String(text.to_owned())),
+        Some("null") if text.is_empty() => return Ok(Value::Null),
+        Some("int" | "float" | "bool" | "null") => scalar::resolve_plain(text)?,
+        // `! text` says only that it is no plain scalar.
+        None if tag.suffix().is_empty() => return Ok(Value::String(text.to_owned())),
+        _ => return Err(format!("tag {} is not supported", tag.original())),
+    };
+    let agrees = match tag.core_suffix() {
+        Some("bool") => value.is_boolean(),
+        Some("null") => value.is_null(),
+        Some("int") => value.is_i64() || value.is_u64(),
+        _ => value.is_number(),
+    };
+    if agrees { Ok(value) } else { Err(format!("{text:?} is not what tag {} says", tag.original())) }
+}

@@ -1,0 +1,126 @@
+use serde_json::{Value, json};
+
+use super::{Limits, find_line, parse_documents, parse_value};
+
+fn value(text: &str) -> Value {
+    parse_value(text, &Limits::default()).unwrap_or_else(|error| panic!("{text:?}: {error}"))
+}
+
+fn error(text: &str) -> String {
+    match parse_value(text, &Limits::default()) {
+        Ok(value) => panic!("{text:?} parsed as {value}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn scalars_mean_what_kubernetes_tools_take_them_for() {
+    let check = |text: &str, expect: Value| assert_eq!(value(&format!("a: {text}"))["a"], expect, "{text}");
+    check("", Value::Null);
+    check("~", Value::Null);
+    check("yes", json!(true));
+    check("off", json!(false));
+    check("'yes'", json!("yes"));
+    check("no-way", json!("no-way"));
+    check("12", json!(12));
+    check("-7", json!(-7));
+    check("0644", json!(420));
+    check("0o644", json!(420));
+    check("0x1F", json!(31));
+    check("1_000", json!(1000));
+    check("089", json!(89));
+    check("1.5", json!(1.5));
+    check("1e3", json!(1000));
+    check("1.0", json!(1));
+    check("1.2.3", json!("1.2.3"));
+    check("10.0.0.1", json!("10.0.0.1"));
+    check("1s", json!("1s"));
+    check("2026-01-01", json!("2026-01-01"));
+    check("2026-01-01T00:00:00Z", json!("2026-01-01T00:00:00Z"));
+    check("1:30", json!("1:30"));
+    check("!!str 12", json!("12"));
+    check("!!int \"12\"", json!(12));
+    check("18446744073709551615", json!(u64::MAX));
+    check("=", json!("="));
+    check("\"a\\tb\"", json!("a\tb"));
+}
+
+#[test]
+fn keys_are_text() {
+    assert_eq!(value("{1: a, yes: b, 1.5: c, 'no': d}"), json!({"1": "a", "true": "b", "1.5": "c", "no": "d"}));
+}
+
+#[test]
+fn a_key_twice_is_an_error() {
+    assert_eq!(error("a: 1\nb: 2\na: 3\n"), "line 3, column 4: key \"a\" is there twice");
+}
+
+#[test]
+fn merge_keys_lie_under() {
+    let text = "base: &b {x: 1, y: 2}\nother: &o {y: 3, z: 4}\na: {<<: *b, y: 9}\nl: {<<: [*o, *b]}\n";
+    assert_eq!(value(text)["a"], json!({"x": 1, "y": 9}));
+    assert_eq!(value(text)["l"], json!({"x": 1, "y": 3, "z": 4}));
+    assert!(error("a: {<<: 1}").contains("no mapping"));
+}
+
+#[test]
+fn documents_are_apart() {
+    let text = "# a comment\n---\na: 1\n---\n# nothing\n---\nb: [\n---\nc: 3\n...\n---\nd: |\n  x: ---\n  --- y\n";
+    let documents = parse_documents(text, &Limits::default());
+    let shown: Vec<_> = documents
+        .iter()
+        .map(|document| match document {
+            Ok(document) => format!("{} {}", document.line, document.value),
+            Err(error) => format!("{} error", error.line),
+        })
+        .collect();
+    assert_eq!(shown, ["3 {\"a\":1}", "7 error", "9 {\"c\":3}", "12 {\"d\":\"x: ---\\n--- y\\n\"}"]);
+}
+
+#[test]
+fn json_and_yaml_alike() {
+    let documents = parse_documents("\n{\"a\":\n 1}\n{\"b\": 2}", &Limits::default());
+    let shown: Vec<_> = documents.into_iter().map(|document| document.map(|d| (d.line, d.value))).collect();
+    assert_eq!(shown, [Ok((2, json!({"a": 1}))), Ok((4, json!({"b": 2})))]);
+    assert_eq!(value("{a: 1, b: [x, y]}"), json!({"a": 1, "b": ["x", "y"]}));
+    assert_eq!(value("\u{feff}a: 1"), json!({"a": 1}));
+}
+
+#[test]
+fn bombs_do_not_expand() {
+    let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..12 {
+        let aliases = vec![format!("*a{}", level - 1); 10].join(", ");
+        text += &format!("a{level}: &a{level} [{aliases}]\n");
+    }
+    assert!(error(&text).contains("copy more than"), "{}", error(&text));
+    assert!(error("a: &a [*a]").contains("alias"), "{}", error("a: &a [*a]"));
+    let deep = "[".repeat(5000);
+    assert!(!error(&deep).is_empty());
+    let deep = "- ".repeat(5000);
+    assert!(!error(&deep).is_empty());
+    let limits = Limits { document_bytes: 10, ..Limits::default() };
+    let shown = format!("{:?}", parse_documents("a: 1\n---\nb: 0123456789\n", &limits));
+    assert!(shown.contains("the limit is 10") && shown.contains("Number(1)"), "{shown}");
+}
+
+#[test]
+fn errors_name_line_and_column() {
+    assert!(error("a: 1\nb: {c: 1\nd: 2\n").starts_with("line "), "{}", error("a: 1\nb: {c: 1\nd: 2\n"));
+    assert!(error("a: 1\n---\nb: 1\n").starts_with("line 3: a second document"));
+    assert!(error("a: .inf").contains("no form in JSON"));
+    assert!(error("a: !!binary aGk=").contains("not supported"));
+    assert!(error("? [a]\n: 1\n").contains("as a key"));
+}
+
+#[test]
+fn fields_have_lines() {
+    let text = "---\nkind: A\n---\n# c\nkind: B\nspec:\n  http:\n  - match:\n    - uri: {exact: /x}\n  - route:\n    - destination:\n        host: y\n";
+    let check = |path: &str, line: usize| assert_eq!(find_line(text, 5, path), line, "{path}");
+    check("", 5);
+    check("spec", 6);
+    check("spec.http[0].match[0].uri.exact", 9);
+    check("spec.http[1].route[0].destination.host", 12);
+    check("spec.http[1].route[0].weight", 11);
+    check("nothing", 5);
+}
