@@ -82,6 +82,11 @@ impl<'a> Fields<'a> {
         if self.path.is_empty() { name.into() } else { format!("{}.{name}", self.path) }
     }
 
+    /// Where what is found is noted.
+    pub fn findings(&self) -> &'a Findings {
+        self.findings
+    }
+
     /// Path of this object.
     pub fn path(&self) -> &str {
         &self.path

@@ -1,0 +1,228 @@
+//! Istio Gateways (N22).
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use sluice_model::{
+    Gateway, GatewayServer, ObjectMeta, Protocol, ServerTls, ServerTlsMode, Text, TlsCertificateFiles, TlsProtocol,
+};
+
+use crate::fields::{Fields, Findings};
+use crate::names::{is_dns_label, is_wildcard_domain};
+
+/// The Gateway in the `spec` of an object, `None` when something makes it unusable.
+pub fn parse_gateway(meta: &ObjectMeta, spec: &Value, findings: &Findings) -> Option<Gateway> {
+    let fields = Fields::new(spec, "spec", findings)?;
+    if !is_dns_label(&meta.name) {
+        findings.note(sluice_model::Severity::Error, "metadata.name", "the name of a Gateway has no dots");
+    }
+    let gateway = Gateway {
+        namespace: meta.namespace.clone(),
+        name: meta.name.clone(),
+        created: meta.created,
+        selector: fields.text_map("selector"),
+        servers: fields.list("servers", |server| self::server(server, &meta.namespace)),
+    };
+    if gateway.servers.is_empty() {
+        fields.reject("servers", "a Gateway needs a server");
+    }
+    let mut names = BTreeSet::new();
+    for (n, server) in gateway.servers.iter().enumerate() {
+        if !names.insert(&server.port_name) {
+            fields.reject(
+                &format!("servers[{n}].port.name"),
+                format!("another server has port name `{}` too", server.port_name),
+            );
+        }
+    }
+    drop(fields);
+    (!findings.has_errors()).then_some(gateway)
+}
+
+/// The protocol a word stands for; unknown words are [`Protocol::Unsupported`].
+#[must_use]
+pub fn parse_protocol(word: &str) -> Protocol {
+    match word.to_ascii_lowercase().as_str() {
+        "tcp" => Protocol::Tcp,
+        "udp" => Protocol::Udp,
+        "grpc" => Protocol::Grpc,
+        "grpc-web" => Protocol::GrpcWeb,
+        "http" => Protocol::Http,
+        "http_proxy" => Protocol::HttpProxy,
+        "http2" => Protocol::Http2,
+        "https" => Protocol::Https,
+        "tls" => Protocol::Tls,
+        "mongo" => Protocol::Mongo,
+        "redis" => Protocol::Redis,
+        "mysql" => Protocol::Mysql,
+        "hbone" => Protocol::Hbone,
+        _ => Protocol::Unsupported,
+    }
+}
+
+fn server(fields: &Fields<'_>, namespace: &str) -> GatewayServer {
+    let port = fields.object("port");
+    if port.is_none() {
+        fields.reject("port", "a server needs a port");
+    }
+    let protocol_text = port.as_ref().map(|port| port.text("protocol")).unwrap_or_default();
+    let protocol = parse_protocol(&protocol_text);
+    let bind = fields.text("bind");
+    let number: u32 = port.as_ref().map(|port| port.integer("number")).unwrap_or_default();
+    let port_name = port.as_ref().map(|port| port.text("name")).unwrap_or_default();
+    if let Some(port) = &port {
+        if protocol == Protocol::Unsupported {
+            port.reject("protocol", format!("`{protocol_text}` is no protocol"));
+        }
+        if !(1..=65535).contains(&number) && !(number == 0 && bind.starts_with("unix://")) {
+            port.reject("number", format!("{number} is no port"));
+        }
+        if port_name.is_empty() {
+            port.reject("name", "a port needs a name");
+        }
+        if port.has("targetPort") {
+            port.warn("targetPort", "has no meaning in a Gateway");
+        }
+    }
+    if !bind.is_empty() && !bind.starts_with("unix://") && bind.parse::<std::net::IpAddr>().is_err() {
+        fields.reject("bind", format!("`{bind}` is no address"));
+    }
+    fields.text("defaultEndpoint");
+    let server = GatewayServer {
+        name: fields.text("name"),
+        port: number,
+        port_name,
+        protocol,
+        protocol_text,
+        bind,
+        hosts: hosts(fields, namespace),
+        tls: fields.read("tls", tls),
+    };
+    if protocol.is_tls() && server.tls.is_none() {
+        fields.reject("tls", "HTTPS and TLS need TLS settings");
+    }
+    if let Some(tls) = &server.tls {
+        let certificates = [&tls.ca_certificates, &tls.private_key, &tls.server_certificate];
+        let plain_http = protocol.is_http() && (!server.is_passthrough() || certificates.iter().any(|c| !c.is_empty()));
+        if !protocol.is_tls() && (!protocol.is_http() || plain_http) {
+            fields.reject("tls", "only HTTPS and TLS have TLS settings; HTTP can redirect at most");
+        }
+        if tls.https_redirect && !protocol.is_http() {
+            fields.warn("tls.httpsRedirect", "only HTTP can be redirected to HTTPS");
+        }
+    }
+    server
+}
+
+fn hosts(fields: &Fields<'_>, namespace: &str) -> Vec<Text> {
+    let written = fields.texts("hosts");
+    if written.is_empty() {
+        fields.reject("hosts", "a server needs a host");
+    }
+    let mut hosts = Vec::with_capacity(written.len());
+    for (n, host) in written.iter().enumerate() {
+        let (of, name) = host.split_once('/').unwrap_or(("*", host));
+        let valid_namespace = of == "." || of == "*" || is_dns_label(of);
+        if !valid_namespace || (!is_wildcard_domain(name) && name.parse::<std::net::IpAddr>().is_err()) {
+            fields.reject(&format!("hosts[{n}]"), format!("`{host}` is no host"));
+        }
+        match of {
+            // Everything of every namespace leaves nothing for the others to say.
+            "*" if name == "*" && host.contains('/') => return vec!["*".into()],
+            "*" => hosts.push(name.into()),
+            "." => hosts.push(format!("{namespace}/{name}").into()),
+            _ => hosts.push(host.clone()),
+        }
+    }
+    hosts
+}
+
+fn tls(fields: &Fields<'_>) -> ServerTls {
+    let modes = [
+        ("PASSTHROUGH", ServerTlsMode::Passthrough),
+        ("SIMPLE", ServerTlsMode::Simple),
+        ("MUTUAL", ServerTlsMode::Mutual),
+        ("AUTO_PASSTHROUGH", ServerTlsMode::AutoPassthrough),
+        ("ISTIO_MUTUAL", ServerTlsMode::IstioMutual),
+        ("OPTIONAL_MUTUAL", ServerTlsMode::OptionalMutual),
+    ];
+    let versions = [
+        ("TLS_AUTO", TlsProtocol::Auto),
+        ("TLSV1_0", TlsProtocol::V1_0),
+        ("TLSV1_1", TlsProtocol::V1_1),
+        ("TLSV1_2", TlsProtocol::V1_2),
+        ("TLSV1_3", TlsProtocol::V1_3),
+    ];
+    let tls = ServerTls {
+        mode: fields.choice("mode", &modes).unwrap_or_default(),
+        https_redirect: fields.bool("httpsRedirect"),
+        server_certificate: fields.text("serverCertificate"),
+        private_key: fields.text("privateKey"),
+        ca_certificates: fields.text("caCertificates"),
+        ca_crl: fields.text("caCrl"),
+        credential_name: fields.text("credentialName"),
+        credential_names: fields.texts("credentialNames"),
+        ca_cert_credential_name: fields.text("caCertCredentialName"),
+        tls_certificates: fields.list("tlsCertificates", |files| TlsCertificateFiles {
+            server_certificate: files.text("serverCertificate"),
+            private_key: files.text("privateKey"),
+            ca_certificates: files.text("caCertificates"),
+        }),
+        subject_alt_names: fields.texts("subjectAltNames"),
+        verify_certificate_spki: fields.texts("verifyCertificateSpki"),
+        verify_certificate_hash: fields.texts("verifyCertificateHash"),
+        min_protocol_version: fields.choice("minProtocolVersion", &versions).unwrap_or_default(),
+        max_protocol_version: fields.choice("maxProtocolVersion", &versions).unwrap_or_default(),
+        cipher_suites: fields.texts("cipherSuites"),
+        insecure_skip_verify: fields.opt_bool("insecureSkipVerify"),
+    };
+    check_certificates(fields, &tls);
+    tls
+}
+
+/// Notes certificates that are missing or named twice.
+fn check_certificates(fields: &Fields<'_>, tls: &ServerTls) {
+    let by_file = !tls.server_certificate.is_empty() && !tls.private_key.is_empty();
+    let by_name = !tls.credential_name.is_empty() || !tls.credential_names.is_empty();
+    let any = by_name
+        || !tls.tls_certificates.is_empty()
+        || [&tls.server_certificate, &tls.private_key, &tls.ca_certificates].iter().any(|file| !file.is_empty());
+    match tls.mode {
+        ServerTlsMode::IstioMutual if any => {
+            fields.reject("mode", "ISTIO_MUTUAL has the certificates of the mesh and no others");
+        }
+        ServerTlsMode::IstioMutual => {}
+        ServerTlsMode::Passthrough | ServerTlsMode::AutoPassthrough => {
+            if any {
+                fields.warn("mode", "certificates are not used when TLS is passed through");
+            }
+        }
+        ServerTlsMode::Simple | ServerTlsMode::Mutual | ServerTlsMode::OptionalMutual => {
+            let sources = [
+                by_file,
+                !tls.credential_name.is_empty(),
+                !tls.credential_names.is_empty(),
+                !tls.tls_certificates.is_empty(),
+            ];
+            if sources.iter().filter(|source| **source).count() > 1 {
+                fields.reject("", "certificates are given in more than one way");
+            }
+            if by_name {
+                return;
+            }
+            if tls.mode != ServerTlsMode::Simple && tls.ca_certificates.is_empty() {
+                fields.reject("caCertificates", "roots for the client's certificate are needed");
+            }
+            let complete = tls
+                .tls_certificates
+                .iter()
+                .all(|files| !files.server_certificate.is_empty() && !files.private_key.is_empty());
+            if !(by_file || (!tls.tls_certificates.is_empty() && complete)) {
+                fields.reject("serverCertificate", "a certificate and its key are needed");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
