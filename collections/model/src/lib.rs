@@ -4,14 +4,17 @@
 //! no hash maps, so that equal content is equal everywhere and a dump is reproducible. Secrets redact in `Debug` and
 //! `Serialize`.
 
+mod any_object;
 mod decimal;
 mod destination_rule;
 mod endpoint;
 mod extension_provider;
 mod gateway;
 mod host;
+mod kubernetes;
 mod load_balancer;
 mod mesh_config;
+mod mesh_networks;
 mod object;
 mod proxy;
 mod proxy_config;
@@ -19,12 +22,14 @@ mod reject;
 mod resource;
 mod service;
 mod template;
+mod service_entry;
 mod text;
 mod traffic_policy;
 mod view;
 mod virtual_service;
 mod workload;
 
+pub use any_object::{MeshSettings, Object, ParsedObject};
 pub use decimal::Decimal;
 pub use destination_rule::{DestinationRule, PortTrafficPolicy, RetryBudget, Subset, TrafficPolicy, Tunnel};
 pub use endpoint::{Endpoint, EndpointKey, Health, TlsMode};
@@ -34,11 +39,13 @@ pub use extension_provider::{
 };
 pub use gateway::{Gateway, GatewayServer, ServerTls, ServerTlsMode, TlsCertificateFiles, TlsProtocol};
 pub use host::{Host, match_labels};
+pub use kubernetes::{KubernetesService, KubernetesServicePort, Namespace, ServiceType};
 pub use load_balancer::{ConsistentHash, HashAlgorithm, HashKey, LoadBalancer, SimpleLb, Warmup};
 pub use mesh_config::{
     AccessLogEncoding, CaCertificate, DefaultProviders, InboundPolicy, LabelRequirement, LabelSelector, MeshConfig,
     OutboundPolicy, PathNormalization, ServiceEntryVisibility, ServiceSettings, TlsSettings, TlsVersion, Visibility,
 };
+pub use mesh_networks::{GatewayAddress, MeshNetworks, Network, NetworkEndpoints, NetworkGatewayConfig};
 pub use object::{Kind, Labels, ObjectKey, ObjectMeta, Timestamp};
 pub use proxy::{Extensions, InterceptionMode, IpFamilies, Proxy, ProxyKey, ProxyType};
 pub use proxy_config::{
@@ -51,6 +58,7 @@ pub use service::{
     ExportTo, Protocol, Resolution, Service, ServiceKey, ServicePort, ServiceSource, TrafficDistribution,
 };
 pub use template::{Part, Slots, Template};
+pub use service_entry::{ServiceEntry, ServiceEntryPort, WorkloadAddress, WorkloadEntry};
 pub use text::Text;
 pub use traffic_policy::{
     ClientTls, ClientTlsMode, ConnectionPool, H2Upgrade, HttpRetry, HttpSettings, LocalityDistribute, LocalityLb,

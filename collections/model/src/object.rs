@@ -45,6 +45,17 @@ pub enum Kind {
     WorkloadGroup,
 }
 
+impl Kind {
+    /// The kind as objects spell it: `Gateway` for both kinds of gateway.
+    #[must_use]
+    pub fn name(self) -> String {
+        match self {
+            Self::KubernetesGateway => "Gateway".to_owned(),
+            other => format!("{other:?}"),
+        }
+    }
+}
+
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)

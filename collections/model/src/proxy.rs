@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use crate::{Labels, Locality, Text};
+use crate::{Labels, Locality, ProxyConfig, Text};
 
 /// A proxy is known by its node id; two streams with one id are one proxy.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -116,6 +116,8 @@ pub struct Proxy {
     pub http_proxy_port: u16,
     /// Container ports by `POD_PORTS`: (name, number, protocol).
     pub pod_ports: Vec<(Text, u16, Text)>,
+    /// Its own configuration (`PROXY_CONFIG`), already laid over the defaults by its agent; else the mesh's default holds.
+    pub config: Option<ProxyConfig>,
     /// All other metadata that builders read, as the canonical JSON text of each top-level key.
     pub metadata: Labels,
 }

@@ -185,7 +185,8 @@ pub struct Service {
     pub cluster: Text,
     /// Creation time; older wins.
     pub created: Timestamp,
-    /// Virtual addresses a cluster id, first one primary; `0.0.0.0` is never stored, headless is empty.
+    /// Virtual addresses a cluster id, first one primary; `0.0.0.0` is never stored, headless is empty. Those of a
+    /// ServiceEntry hold in every cluster and stand under the empty id; they may be CIDR blocks.
     pub addresses: BTreeMap<Text, Vec<Text>>,
     /// Addresses of automatic allocation (S10), empty unless allocated.
     pub auto_allocated_addresses: Vec<Text>,
@@ -222,6 +223,15 @@ impl Service {
     #[must_use]
     pub fn key(&self) -> ServiceKey {
         ServiceKey { namespace: self.namespace.clone(), host: self.host.clone() }
+    }
+
+    /// Virtual addresses for a client in `cluster`, the primary first: the cluster's own, else those of the cluster that
+    /// declared it. Empty if it has none.
+    #[must_use]
+    pub fn addresses_for(&self, cluster: &str) -> &[Text] {
+        let own = self.addresses.get(cluster).filter(|addresses| !addresses.is_empty());
+        let declared = || self.addresses.get(&self.cluster).or_else(|| self.addresses.get(""));
+        own.or_else(declared).map_or(&[], Vec::as_slice)
     }
 
     /// The port of that number.

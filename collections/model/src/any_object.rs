@@ -1,0 +1,46 @@
+//! The closed set of parsed objects: what sources hand to the graph.
+
+use serde::Serialize;
+
+use crate::{
+    EndpointSlice, Kind, KubernetesService, MeshConfig, MeshNetworks, Namespace, Node, ObjectKey, Pod, Reject,
+    ServiceEntry, WorkloadEntry,
+};
+
+/// ConfigMap `istio`: the mesh config and the networks.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct MeshSettings {
+    /// Key `mesh`, laid over the defaults.
+    pub mesh: MeshConfig,
+    /// Key `meshNetworks`.
+    pub networks: MeshNetworks,
+}
+
+/// A parsed object of one of the kinds that are derived from.
+///
+/// A new kind needs a variant here, a parser in `sluice-parse` (`kinds.rs`) and an input in `sluice-graph` (`inputs.rs`).
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[allow(missing_docs, reason = "each variant is the kind of that name")]
+pub enum Object {
+    EndpointSlice(EndpointSlice),
+    MeshSettings(Box<MeshSettings>),
+    Namespace(Namespace),
+    Node(Node),
+    Pod(Pod),
+    Service(KubernetesService),
+    ServiceEntry(ServiceEntry),
+    WorkloadEntry(WorkloadEntry),
+}
+
+/// What parsing made of one object.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ParsedObject {
+    /// Its kind.
+    pub kind: Kind,
+    /// Where it lives.
+    pub key: ObjectKey,
+    /// Its value; `None` if it is invalid as a whole, or of a kind nothing is derived from.
+    pub object: Option<Object>,
+    /// What is wrong with it.
+    pub rejects: Vec<Reject>,
+}

@@ -1,0 +1,74 @@
+//! Kubernetes Services and Namespaces as declared; see `workload` for pods, nodes and slices.
+
+use serde::Serialize;
+
+use crate::{Labels, ObjectMeta, Protocol, Text};
+
+/// `spec.type` of a Service.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub enum ServiceType {
+    /// A virtual address within the cluster, or none (headless).
+    #[default]
+    ClusterIp,
+    /// Also a port on every node.
+    NodePort,
+    /// Also an external load balancer.
+    LoadBalancer,
+    /// An alias of a name elsewhere.
+    ExternalName,
+}
+
+/// A port of a Kubernetes Service.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct KubernetesServicePort {
+    /// Its name, empty if unnamed.
+    pub name: Text,
+    /// The number clients use.
+    pub port: u16,
+    /// After S02.
+    pub protocol: Protocol,
+    /// `UDP` or another transport than TCP; empty for TCP.
+    pub transport: Text,
+    /// Number or name of the container port, empty if the same as `port`.
+    pub target_port: Text,
+    /// Port on every node, 0 if none.
+    pub node_port: u16,
+}
+
+/// A Kubernetes Service as declared (S01, S03).
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct KubernetesService {
+    /// Name, labels, annotations.
+    pub meta: ObjectMeta,
+    /// Its type.
+    pub service_type: ServiceType,
+    /// Virtual addresses, the primary first; empty if headless or none yet.
+    pub cluster_ips: Vec<Text>,
+    /// `clusterIP: None`.
+    pub headless: bool,
+    /// Target of type ExternalName.
+    pub external_name: Text,
+    /// `externalIPs`.
+    pub external_ips: Vec<Text>,
+    /// Addresses or host names the load balancer was given.
+    pub load_balancer: Vec<Text>,
+    /// Ports in declared order.
+    pub ports: Vec<KubernetesServicePort>,
+    /// Labels of its pods; empty selects nothing.
+    pub selector: Labels,
+    /// `trafficDistribution`, empty if unset.
+    pub traffic_distribution: Text,
+    /// `internalTrafficPolicy: Local`.
+    pub internal_traffic_local: bool,
+    /// `publishNotReadyAddresses`.
+    pub publish_not_ready: bool,
+}
+
+/// A Kubernetes Namespace.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct Namespace {
+    /// Labels.
+    pub labels: Labels,
+    /// Annotations.
+    pub annotations: Labels,
+}

@@ -1,0 +1,77 @@
+//! ServiceEntries and WorkloadEntries as declared (S09).
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::{Host, Labels, ObjectMeta, Protocol, Resolution, Text};
+
+/// A port of a ServiceEntry.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ServiceEntryPort {
+    /// The number clients use.
+    pub number: u16,
+    /// Its name.
+    pub name: Text,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// Where endpoints listen, 0 if the same.
+    pub target_port: u16,
+}
+
+/// An address a ServiceEntry lists, or the spec of a WorkloadEntry.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct WorkloadAddress {
+    /// IP, host name or `unix://` path; empty if it is only known by its network's gateway.
+    pub address: Text,
+    /// Port numbers by port name.
+    pub ports: BTreeMap<Text, u32>,
+    /// Labels.
+    pub labels: Labels,
+    /// Network, empty for the default.
+    pub network: Text,
+    /// `region/zone/subzone`, empty if unknown.
+    pub locality: Text,
+    /// Load-balancing weight, 0 if unset.
+    pub weight: u32,
+    /// Service account, empty if none.
+    pub service_account: Text,
+}
+
+/// A WorkloadEntry: a workload outside Kubernetes.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct WorkloadEntry {
+    /// Name, labels, annotations.
+    pub meta: ObjectMeta,
+    /// Where it is; its labels are merged with the object's, which win.
+    pub workload: WorkloadAddress,
+    /// Its health checks pass, or it has none (S14).
+    pub healthy: bool,
+}
+
+/// A ServiceEntry: services outside the Kubernetes registry.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ServiceEntry {
+    /// Name, labels, annotations.
+    pub meta: ObjectMeta,
+    /// Hosts it declares.
+    pub hosts: Vec<Host>,
+    /// Virtual addresses, CIDR blocks allowed.
+    pub addresses: Vec<Text>,
+    /// Ports in declared order.
+    pub ports: Vec<ServiceEntryPort>,
+    /// `location: MESH_EXTERNAL`, the default.
+    pub mesh_external: bool,
+    /// How clients find endpoints.
+    pub resolution: Resolution,
+    /// Endpoints it lists.
+    pub endpoints: Vec<WorkloadAddress>,
+    /// Labels of the pods and WorkloadEntries of its namespace that are its endpoints, if it selects any.
+    pub workload_selector: Option<Labels>,
+    /// `exportTo` as written.
+    pub export_to: Vec<Text>,
+    /// Names its servers' certificates may have.
+    pub subject_alt_names: Vec<Text>,
+    /// Addresses allocated to its hosts (S10): `status.addresses`, (host, address).
+    pub allocated_addresses: Vec<(Host, Text)>,
+}
