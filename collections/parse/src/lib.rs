@@ -1,13 +1,36 @@
-//! Kubernetes and Istio objects to model values and rejects
+//! Kubernetes and Istio objects to model values and rejects; a file a kind.
+//!
+//! Input is an object as JSON (YAML sources convert first), output a [`sluice_model::ParsedObject`]: a model value with
+//! only what is used, and a [`sluice_model::Reject`] with a field path for every part that is invalid. Nothing here panics
+//! on any input, and an invalid object never affects another.
+//!
+//! `kinds.rs` is the table of kinds: which API versions carry them, whether they are namespaced, which function parses
+//! them. A kind in the table without a parser yields a warning that it is not supported yet.
+//!
+//! Adding a kind: a model type and a variant of [`sluice_model::Object`]; a file here with
+//! `pub(crate) fn parse(key: &ObjectKey, object: &Value, findings: &Findings) -> Option<Object>`, which returns `None` for
+//! an object that does not apply; the function in the kind's line in `kinds.rs`. Metadata is read by `metadata::parse`,
+//! the `spec` of an Istio kind with [`Fields`].
 
 mod base64;
+mod endpoint_slice;
 mod fields;
 mod gateway;
+mod kinds;
+mod metadata;
 mod names;
+mod namespace;
+mod node;
+mod object;
+mod pod;
+mod protocol;
+mod service;
 mod virtual_service;
 pub mod yaml;
 
 pub use fields::{Fields, Finding, Findings, parse_duration};
 pub use gateway::{parse_gateway, parse_protocol};
+pub use kinds::{KINDS, KindInfo, Parse, find_kind, kind_info};
 pub use names::{is_dns_label, is_wildcard_domain, resolve_gateway, resolve_host};
+pub use object::{ObjectError, ObjectId, identify, parse_object};
 pub use virtual_service::{parse_http_retry, parse_virtual_service};

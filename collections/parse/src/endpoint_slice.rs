@@ -1,0 +1,94 @@
+//! EndpointSlice (S04).
+
+use serde::Deserialize;
+use serde_json::Value;
+use sluice_model::{EndpointSlice, Object, ObjectKey, SliceEndpoint, SlicePort, Text};
+
+use crate::{Findings, metadata::Metadata};
+
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Input {
+    metadata: Metadata,
+    #[serde(default)]
+    address_type: Text,
+    #[serde(default)]
+    ports: Option<Vec<Port>>,
+    #[serde(default)]
+    endpoints: Option<Vec<Endpoint>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+struct Port {
+    name: Option<Text>,
+    port: Option<u16>,
+    protocol: Option<Text>,
+    app_protocol: Option<Text>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Endpoint {
+    addresses: Vec<Text>,
+    conditions: Option<Conditions>,
+    target_ref: Option<TargetRef>,
+    node_name: Option<Text>,
+    hostname: Option<Text>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Conditions {
+    ready: Option<bool>,
+    serving: Option<bool>,
+    terminating: Option<bool>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct TargetRef {
+    kind: Text,
+    namespace: Option<Text>,
+    name: Text,
+}
+
+pub(crate) fn parse(key: &ObjectKey, object: &Value, findings: &mut Findings) -> Option<Object> {
+    let mut input: Input = findings.read(object)?;
+    let labels = input.metadata.take_labels();
+    let ports = input.ports.unwrap_or_default().into_iter().map(|port| SlicePort {
+        name: port.name.unwrap_or_default(),
+        port: port.port.unwrap_or_default(),
+        transport: port.protocol.unwrap_or_else(|| "TCP".into()),
+        app_protocol: port.app_protocol.unwrap_or_default(),
+    });
+    let endpoints = input.endpoints.unwrap_or_default().into_iter().map(|endpoint| {
+        let conditions = endpoint.conditions.unwrap_or_default();
+        let target_pod = endpoint
+            .target_ref
+            .filter(|target| target.kind == "Pod")
+            .map(|target| (target.namespace.unwrap_or_else(|| key.namespace.clone()), target.name));
+        SliceEndpoint {
+            addresses: endpoint.addresses,
+            // Unset is unknown, which consumers take as ready; and as both serving and terminating once it is not.
+            ready: conditions.ready.unwrap_or(true),
+            serving: conditions.serving.unwrap_or(true),
+            terminating: conditions.terminating.unwrap_or(true),
+            target_pod,
+            node: endpoint.node_name.unwrap_or_default(),
+            hostname: endpoint.hostname.unwrap_or_default(),
+        }
+    });
+    Some(Object::EndpointSlice(EndpointSlice {
+        namespace: key.namespace.clone(),
+        name: key.name.clone(),
+        service: labels.get(SERVICE_NAME).cloned().unwrap_or_default(),
+        address_type: input.address_type,
+        ports: ports.collect(),
+        endpoints: endpoints.collect(),
+        labels,
+    }))
+}

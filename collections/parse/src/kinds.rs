@@ -1,0 +1,134 @@
+//! The table of kinds (C01 to C03).
+
+use serde_json::Value;
+use sluice_model::{Kind, Object, ObjectKey};
+
+use crate::{Findings, endpoint_slice, namespace, node, pod, service};
+
+/// How a kind is parsed: its key and JSON to a value, with what is wrong noted aside.
+pub type Parse = fn(&ObjectKey, &Value, &mut Findings) -> Option<Object>;
+
+/// A kind of object and how it is read.
+#[derive(Clone, Debug)]
+pub struct KindInfo {
+    /// The kind.
+    pub kind: Kind,
+    /// API group, empty for the core group.
+    pub group: &'static str,
+    /// Versions that are read, the preferred first.
+    pub versions: &'static [&'static str],
+    /// `kind` as it stands in objects.
+    pub name: &'static str,
+    /// Name in URLs.
+    pub plural: &'static str,
+    /// Whether objects live in namespaces.
+    pub namespaced: bool,
+    /// The parser; `None` if nothing is derived from the kind yet.
+    pub parse: Option<Parse>,
+    /// Whether an object without a parser is worth a warning: configuration that would have an effect.
+    pub warn_unsupported: bool,
+}
+
+impl KindInfo {
+    /// Whether it is an extension resource, whose definition may be absent or arrive later.
+    #[must_use]
+    pub fn is_custom(&self) -> bool {
+        self.group.ends_with(".istio.io") || self.group == "gateway.networking.k8s.io"
+    }
+
+    /// `apiVersion` of the preferred version.
+    #[must_use]
+    pub fn api_version(&self) -> String {
+        let version = self.versions.first().copied().unwrap_or_default();
+        if self.group.is_empty() { version.to_owned() } else { format!("{}/{version}", self.group) }
+    }
+}
+
+const NETWORKING: &str = "networking.istio.io";
+const SECURITY: &str = "security.istio.io";
+const STABLE: &[&str] = &["v1", "v1beta1", "v1alpha3"];
+
+const fn core(kind: Kind, name: &'static str, plural: &'static str, parse: Option<Parse>) -> KindInfo {
+    KindInfo { kind, group: "", versions: &["v1"], name, plural, namespaced: true, parse, warn_unsupported: false }
+}
+
+const fn cluster_scoped(info: KindInfo) -> KindInfo {
+    KindInfo { namespaced: false, ..info }
+}
+
+const fn custom(
+    kind: Kind,
+    group: &'static str,
+    versions: &'static [&'static str],
+    name: &'static str,
+    plural: &'static str,
+    parse: Option<Parse>,
+) -> KindInfo {
+    KindInfo { kind, group, versions, name, plural, namespaced: true, parse, warn_unsupported: true }
+}
+
+/// Every kind that is read, in order of [`Kind`]. Supporting one more is its parser in its line.
+#[rustfmt::skip]
+pub static KINDS: &[KindInfo] = &[
+    custom(Kind::AuthorizationPolicy, SECURITY, &["v1", "v1beta1"], "AuthorizationPolicy", "authorizationpolicies", None),
+    core(Kind::ConfigMap, "ConfigMap", "configmaps", None),
+    custom(Kind::DestinationRule, NETWORKING, STABLE, "DestinationRule", "destinationrules", None),
+    KindInfo { group: "discovery.k8s.io", ..core(Kind::EndpointSlice, "EndpointSlice", "endpointslices", Some(endpoint_slice::parse)) },
+    custom(Kind::EnvoyFilter, NETWORKING, &["v1alpha3"], "EnvoyFilter", "envoyfilters", None),
+    custom(Kind::Gateway, NETWORKING, STABLE, "Gateway", "gateways", None),
+    custom(Kind::Ingress, "networking.k8s.io", &["v1"], "Ingress", "ingresses", None),
+    cluster_scoped(custom(Kind::IngressClass, "networking.k8s.io", &["v1"], "IngressClass", "ingressclasses", None)),
+    custom(Kind::KubernetesGateway, "gateway.networking.k8s.io", &["v1", "v1beta1"], "Gateway", "gateways", None),
+    cluster_scoped(core(Kind::Namespace, "Namespace", "namespaces", Some(namespace::parse))),
+    cluster_scoped(core(Kind::Node, "Node", "nodes", Some(node::parse))),
+    custom(Kind::PeerAuthentication, SECURITY, &["v1", "v1beta1"], "PeerAuthentication", "peerauthentications", None),
+    core(Kind::Pod, "Pod", "pods", Some(pod::parse)),
+    custom(Kind::ProxyConfig, NETWORKING, &["v1beta1"], "ProxyConfig", "proxyconfigs", None),
+    custom(Kind::RequestAuthentication, SECURITY, &["v1", "v1beta1"], "RequestAuthentication", "requestauthentications", None),
+    core(Kind::Secret, "Secret", "secrets", None),
+    core(Kind::Service, "Service", "services", Some(service::parse)),
+    core(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", None),
+    custom(Kind::ServiceEntry, NETWORKING, STABLE, "ServiceEntry", "serviceentries", None),
+    custom(Kind::Sidecar, NETWORKING, STABLE, "Sidecar", "sidecars", None),
+    custom(Kind::Telemetry, "telemetry.istio.io", &["v1", "v1alpha1"], "Telemetry", "telemetries", None),
+    custom(Kind::TrafficExtension, "extensions.istio.io", &["v1alpha1"], "TrafficExtension", "trafficextensions", None),
+    custom(Kind::VirtualService, NETWORKING, STABLE, "VirtualService", "virtualservices", None),
+    custom(Kind::WasmPlugin, "extensions.istio.io", &["v1alpha1"], "WasmPlugin", "wasmplugins", None),
+    custom(Kind::WorkloadEntry, NETWORKING, STABLE, "WorkloadEntry", "workloadentries", None),
+    custom(Kind::WorkloadGroup, NETWORKING, STABLE, "WorkloadGroup", "workloadgroups", None),
+];
+
+/// The entry of a kind as objects name it, any of its versions.
+#[must_use]
+pub fn find_kind(api_version: &str, kind: &str) -> Option<&'static KindInfo> {
+    let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
+    KINDS.iter().find(|info| info.name == kind && info.group == group && info.versions.contains(&version))
+}
+
+/// The entry of a kind.
+#[must_use]
+pub fn kind_info(kind: Kind) -> Option<&'static KindInfo> {
+    KINDS.iter().find(|info| info.kind == kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_version_of_a_kind_is_the_same_kind() {
+        for version in STABLE {
+            let info = find_kind(&format!("networking.istio.io/{version}"), "Gateway").expect("known");
+            assert_eq!(info.kind, Kind::Gateway);
+        }
+        let other = find_kind("gateway.networking.k8s.io/v1", "Gateway").expect("known");
+        assert_eq!(other.kind, Kind::KubernetesGateway);
+        assert!(find_kind("v1", "Endpoints").is_none());
+        assert!(find_kind("v2", "Service").is_none());
+    }
+
+    #[test]
+    fn the_table_is_in_order_of_kinds_and_names_each_once() {
+        assert!(KINDS.is_sorted_by(|a, b| a.kind < b.kind));
+    }
+}

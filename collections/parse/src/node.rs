@@ -1,0 +1,55 @@
+//! Node (S06).
+
+use serde::Deserialize;
+use serde_json::Value;
+use sluice_model::{Labels, Locality, Node, Object, ObjectKey, Text};
+
+use crate::{Findings, metadata::Metadata};
+
+const REGION: [&str; 2] = ["topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"];
+const ZONE: [&str; 2] = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
+const SUBZONE: &str = "topology.istio.io/subzone";
+/// Labels that are kept beside those of the topology: what `traffic.istio.io/nodeSelector` may name is unknown, so all
+/// but the kubelet's frequent ones.
+const DROPPED_PREFIXES: [&str; 2] = ["beta.kubernetes.io/", "failure-domain.beta.kubernetes.io/"];
+
+#[derive(Deserialize)]
+struct Input {
+    metadata: Metadata,
+    #[serde(default)]
+    status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+struct Status {
+    #[serde(default)]
+    addresses: Option<Vec<Address>>,
+}
+
+#[derive(Deserialize)]
+struct Address {
+    #[serde(rename = "type", default)]
+    address_type: Text,
+    #[serde(default)]
+    address: Text,
+}
+
+pub(crate) fn parse(_key: &ObjectKey, object: &Value, findings: &mut Findings) -> Option<Object> {
+    let mut input: Input = findings.read(object)?;
+    let mut labels = input.metadata.take_labels();
+    let locality = locality(&labels);
+    labels.retain(|name, _| !DROPPED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)));
+    let addresses = input.status.and_then(|status| status.addresses).unwrap_or_default();
+    // Only the first external address is ever used; internal ones are not reachable from other networks.
+    let external = addresses.into_iter().filter(|a| a.address_type == "ExternalIP" && !a.address.is_empty());
+    let addresses = external.map(|a| a.address).take(1).collect();
+    Some(Object::Node(Node { locality, addresses, labels }))
+}
+
+/// Region and zone by their labels, the stable ones before the beta ones.
+fn locality(labels: &Labels) -> Locality {
+    let first = |names: [&str; 2]| {
+        names.iter().find_map(|name| labels.get(*name).filter(|value| !value.is_empty())).cloned().unwrap_or_default()
+    };
+    Locality { region: first(REGION), zone: first(ZONE), subzone: labels.get(SUBZONE).cloned().unwrap_or_default() }
+}

@@ -1,0 +1,70 @@
+//! The protocol of a port (S02).
+
+use sluice_model::Protocol;
+
+/// Ports whose server speaks first, so that sniffing would hang: TCP unless something is declared.
+const SERVER_FIRST: [u16; 4] = [25, 53, 3306, 27017];
+
+/// The protocol of that name, whatever its case.
+pub(crate) fn named(name: &str) -> Protocol {
+    match name.to_ascii_lowercase().as_str() {
+        "tcp" => Protocol::Tcp,
+        "udp" => Protocol::Udp,
+        "grpc" => Protocol::Grpc,
+        "grpc-web" => Protocol::GrpcWeb,
+        "http" => Protocol::Http,
+        "http_proxy" => Protocol::HttpProxy,
+        "http2" => Protocol::Http2,
+        "https" => Protocol::Https,
+        "tls" => Protocol::Tls,
+        "mongo" => Protocol::Mongo,
+        "redis" => Protocol::Redis,
+        "mysql" => Protocol::Mysql,
+        _ => Protocol::Unsupported,
+    }
+}
+
+/// The protocol of a port of a Kubernetes Service: by transport, then `appProtocol`, then the name up to its first `-`.
+pub(crate) fn of_service_port(port: u16, name: &str, transport: &str, app_protocol: Option<&str>) -> Protocol {
+    if transport == "UDP" {
+        return Protocol::Udp;
+    }
+    let declared = app_protocol.unwrap_or(name);
+    match app_protocol {
+        Some("kubernetes.io/h2c") => return Protocol::Http2,
+        Some("kubernetes.io/ws") => return Protocol::Http,
+        Some("kubernetes.io/wss") => return Protocol::Https,
+        _ => {}
+    }
+    if declared.get(..8).is_some_and(|prefix| prefix.eq_ignore_ascii_case("grpc-web")) {
+        return Protocol::GrpcWeb;
+    }
+    let protocol = named(declared.split('-').next().unwrap_or_default());
+    if protocol == Protocol::Unsupported && SERVER_FIRST.contains(&port) { Protocol::Tcp } else { protocol }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn app_protocol_then_name_then_port_decide() {
+        let check = |port, name, transport, app, expected| {
+            assert_eq!(of_service_port(port, name, transport, app), expected, "{port} {name} {transport} {app:?}");
+        };
+        check(80, "http-web", "TCP", None, Protocol::Http);
+        check(80, "HTTP", "TCP", None, Protocol::Http);
+        check(80, "grpc-web-ui", "TCP", None, Protocol::GrpcWeb);
+        check(80, "grpc-api", "TCP", None, Protocol::Grpc);
+        check(80, "web", "TCP", None, Protocol::Unsupported);
+        check(80, "", "TCP", None, Protocol::Unsupported);
+        check(3306, "db", "TCP", None, Protocol::Tcp);
+        check(3306, "http", "TCP", None, Protocol::Http);
+        check(80, "http", "UDP", Some("http"), Protocol::Udp);
+        check(80, "tcp", "TCP", Some("kubernetes.io/h2c"), Protocol::Http2);
+        check(80, "tcp", "TCP", Some("kubernetes.io/wss"), Protocol::Https);
+        check(80, "kubernetes.io/ws", "TCP", None, Protocol::Unsupported);
+        check(80, "http", "TCP", Some("redis"), Protocol::Redis);
+        check(80, "http", "TCP", Some("nonsense"), Protocol::Unsupported);
+    }
+}
