@@ -21,8 +21,8 @@ mod proxy_config;
 mod reject;
 mod resource;
 mod service;
-mod template;
 mod service_entry;
+mod template;
 mod text;
 mod traffic_policy;
 mod view;
@@ -57,8 +57,8 @@ pub use resource::{Resource, ResourceKey, ResourceType, Segment, SegmentKey};
 pub use service::{
     ExportTo, Protocol, Resolution, Service, ServiceKey, ServicePort, ServiceSource, TrafficDistribution,
 };
-pub use template::{Part, Slots, Template};
 pub use service_entry::{ServiceEntry, ServiceEntryPort, WorkloadAddress, WorkloadEntry};
+pub use template::{Part, Slots, Template};
 pub use text::Text;
 pub use traffic_policy::{
     ClientTls, ClientTlsMode, ConnectionPool, H2Upgrade, HttpRetry, HttpSettings, LocalityDistribute, LocalityLb,

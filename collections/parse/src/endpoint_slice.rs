@@ -56,8 +56,8 @@ struct TargetRef {
     name: Text,
 }
 
-pub(crate) fn parse(key: &ObjectKey, object: &Value, findings: &mut Findings) -> Option<Object> {
-    let mut input: Input = findings.read(object)?;
+pub(crate) fn parse(key: &ObjectKey, object: &Value, findings: &Findings) -> Option<Object> {
+    let mut input: Input = findings.deserialize(object)?;
     let labels = input.metadata.take_labels();
     let ports = input.ports.unwrap_or_default().into_iter().map(|port| SlicePort {
         name: port.name.unwrap_or_default(),

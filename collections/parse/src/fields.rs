@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use sluice_model::{Decimal, Kind, ObjectKey, Reject, Severity, Text};
 
@@ -35,6 +36,29 @@ impl Findings {
     /// Notes something.
     pub fn note(&self, severity: Severity, field_path: &str, reason: impl Into<Text>) {
         self.0.borrow_mut().push(Finding { field_path: field_path.into(), reason: reason.into(), severity });
+    }
+
+    /// Notes that the part at `field_path` does not apply.
+    pub fn error(&self, field_path: &str, reason: impl Into<Text>) {
+        self.note(Severity::Error, field_path, reason);
+    }
+
+    /// Notes that the part at `field_path` is ignored.
+    pub fn warning(&self, field_path: &str, reason: impl Into<Text>) {
+        self.note(Severity::Warning, field_path, reason);
+    }
+
+    /// Reads a value whole, or notes where and why it cannot be read. Fields the type does not name are skipped: for the
+    /// kinds of Kubernetes, of which few fields are used.
+    pub(crate) fn deserialize<T: DeserializeOwned>(&self, value: &Value) -> Option<T> {
+        match serde_path_to_error::deserialize(value) {
+            Ok(read) => Some(read),
+            Err(error) => {
+                let path = error.path().to_string();
+                self.error(if path == "." { "" } else { &path }, error.inner().to_string());
+                None
+            }
+        }
     }
 
     /// Whether something makes the object unusable.

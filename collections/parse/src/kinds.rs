@@ -6,7 +6,7 @@ use sluice_model::{Kind, Object, ObjectKey};
 use crate::{Findings, endpoint_slice, namespace, node, pod, service};
 
 /// How a kind is parsed: its key and JSON to a value, with what is wrong noted aside.
-pub type Parse = fn(&ObjectKey, &Value, &mut Findings) -> Option<Object>;
+pub type Parse = fn(&ObjectKey, &Value, &Findings) -> Option<Object>;
 
 /// A kind of object and how it is read.
 #[derive(Clone, Debug)]

@@ -46,7 +46,7 @@ impl Metadata {
     }
 
     /// Creation time; an object that has none, as one in a file, is as old as can be.
-    pub(crate) fn created(&self, findings: &mut Findings) -> Timestamp {
+    pub(crate) fn created(&self, findings: &Findings) -> Timestamp {
         match self.creation_timestamp.as_deref().map(str::parse::<jiff::Timestamp>) {
             Some(Ok(time)) => time.as_second(),
             Some(Err(error)) => {
@@ -59,7 +59,7 @@ impl Metadata {
 }
 
 /// The metadata of an Istio object; a part that cannot be read is a warning and counts as absent.
-pub(crate) fn parse(key: &ObjectKey, object: &Value, findings: &mut Findings) -> ObjectMeta {
+pub(crate) fn parse(key: &ObjectKey, object: &Value, findings: &Findings) -> ObjectMeta {
     let empty = Value::Object(serde_json::Map::new());
     let mut metadata = match Metadata::deserialize(object.get("metadata").unwrap_or(&empty)) {
         Ok(metadata) => metadata,
@@ -72,7 +72,7 @@ pub(crate) fn parse(key: &ObjectKey, object: &Value, findings: &mut Findings) ->
 }
 
 /// The metadata of an object that has been read.
-pub(crate) fn meta(key: &ObjectKey, metadata: &mut Metadata, findings: &mut Findings) -> ObjectMeta {
+pub(crate) fn meta(key: &ObjectKey, metadata: &mut Metadata, findings: &Findings) -> ObjectMeta {
     ObjectMeta {
         namespace: key.namespace.clone(),
         name: key.name.clone(),

@@ -11,8 +11,8 @@ struct Input {
     metadata: Metadata,
 }
 
-pub(crate) fn parse(_key: &ObjectKey, object: &Value, findings: &mut Findings) -> Option<Object> {
-    let mut input: Input = findings.read(object)?;
+pub(crate) fn parse(_key: &ObjectKey, object: &Value, findings: &Findings) -> Option<Object> {
+    let mut input: Input = findings.deserialize(object)?;
     Some(Object::Namespace(Namespace {
         labels: input.metadata.take_labels(),
         annotations: input.metadata.take_annotations(),

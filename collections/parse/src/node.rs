@@ -34,8 +34,8 @@ struct Address {
     address: Text,
 }
 
-pub(crate) fn parse(_key: &ObjectKey, object: &Value, findings: &mut Findings) -> Option<Object> {
-    let mut input: Input = findings.read(object)?;
+pub(crate) fn parse(_key: &ObjectKey, object: &Value, findings: &Findings) -> Option<Object> {
+    let mut input: Input = findings.deserialize(object)?;
     let mut labels = input.metadata.take_labels();
     let locality = locality(&labels);
     labels.retain(|name, _| !DROPPED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)));

@@ -56,9 +56,9 @@ pub fn identify(cluster: &Text, object: &Value) -> Result<ObjectId, ObjectError>
 /// As [`identify`]. Everything wrong inside an object of a known kind is in the rejects.
 pub fn parse_object(cluster: &Text, object: &Value) -> Result<ParsedObject, ObjectError> {
     let ObjectId { info, key } = identify(cluster, object)?;
-    let mut findings = Findings::new(info.kind, key.clone());
+    let findings = Findings::default();
     let value = match info.parse {
-        Some(parse) => parse(&key, object, &mut findings),
+        Some(parse) => parse(&key, object, &findings),
         None => {
             if info.kind != Kind::ConfigMap && info.warn_unsupported {
                 findings.warning("kind", "this kind is not supported yet");
@@ -66,5 +66,6 @@ pub fn parse_object(cluster: &Text, object: &Value) -> Result<ParsedObject, Obje
             None
         }
     };
-    Ok(ParsedObject { kind: info.kind, key, object: value, rejects: findings.into_rejects() })
+    let rejects = findings.into_vec().into_iter().map(|finding| finding.into_reject(info.kind, &key)).collect();
+    Ok(ParsedObject { kind: info.kind, key, object: value, rejects })
 }

@@ -73,8 +73,8 @@ struct Condition {
     status: Text,
 }
 
-pub(crate) fn parse(key: &ObjectKey, object: &Value, findings: &mut Findings) -> Option<Object> {
-    let mut input: Input = findings.read(object)?;
+pub(crate) fn parse(key: &ObjectKey, object: &Value, findings: &Findings) -> Option<Object> {
+    let mut input: Input = findings.deserialize(object)?;
     let labels = input.metadata.take_labels();
     let (workload_kind, workload_name) = workload(key, &input.metadata, &labels);
     let workload_name = labels.get(WORKLOAD_NAME).cloned().unwrap_or(workload_name);

@@ -65,8 +65,8 @@ struct Ingress {
     hostname: Option<Text>,
 }
 
-pub(crate) fn parse(key: &ObjectKey, object: &Value, findings: &mut Findings) -> Option<Object> {
-    let mut input: Input = findings.read(object)?;
+pub(crate) fn parse(key: &ObjectKey, object: &Value, findings: &Findings) -> Option<Object> {
+    let mut input: Input = findings.deserialize(object)?;
     let spec = input.spec;
     let service_type = match spec.service_type.as_deref() {
         None | Some("ClusterIP" | "") => ServiceType::ClusterIp,
@@ -106,9 +106,9 @@ pub(crate) fn parse(key: &ObjectKey, object: &Value, findings: &mut Findings) ->
     }))
 }
 
-fn service_port(i: usize, port: Port, findings: &mut Findings) -> Option<KubernetesServicePort> {
+fn service_port(i: usize, port: Port, findings: &Findings) -> Option<KubernetesServicePort> {
     if port.port == 0 {
-        findings.error(format!("spec.ports[{i}].port"), "must be 1 to 65535");
+        findings.error(&format!("spec.ports[{i}].port"), "must be 1 to 65535");
         return None;
     }
     let name = port.name.unwrap_or_default();
