@@ -66,6 +66,8 @@ impl Extensions {
 pub struct Proxy {
     /// Node id as sent.
     pub id: Text,
+    /// `cluster` of the node as sent: the name of its service in traces.
+    pub service_cluster: Text,
     /// What it is.
     pub proxy_type: ProxyType,
     /// Its addresses: `INSTANCE_IPS`, else the one of its id.

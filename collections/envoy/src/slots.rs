@@ -1,0 +1,212 @@
+//! Slots: the places of a listener where each proxy says who it is.
+//!
+//! Builders put a marker where a proxy's own value goes; [`template`] cuts the encoded message there, so that one copy
+//! serves every proxy and [`Template::fill`](sluice_model::Template::fill) puts the value in.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use envoy_types::pb::envoy::r#type::tracing::v3::{CustomTag, custom_tag};
+use prost::Message;
+use sluice_model::{Part, Proxy, Resource, Slots, Template, Text};
+
+/// Ends and begins a marker; no name, address or pattern of ours has it.
+const MARK: u8 = 1;
+const ELEMENT: &str = "\u{1}element:";
+const FIELD: &str = "\u{1}field:";
+
+/// Marker text; the element around the string field it stands in is replaced by the slot.
+pub(crate) fn element_marker(slot: &str) -> String {
+    format!("{ELEMENT}{slot}")
+}
+
+/// Marker text; the string field it stands in is replaced by the slot.
+pub(crate) fn field_marker(slot: &str) -> String {
+    format!("{FIELD}{slot}")
+}
+
+/// Slots of the tags that say who a proxy is, in order of the tag's name (field 8 of the tracing message).
+pub(crate) const IDENTITY_TAGS: [&str; 5] =
+    ["istio.canonical_revision", "istio.canonical_service", "istio.cluster_id", "istio.mesh_id", "istio.namespace"];
+
+/// Slot of the service name in a Datadog tracer (field 2).
+pub(crate) const DATADOG_SERVICE: &str = "datadog.service_name";
+/// Slot of the service name in an OpenTelemetry tracer (field 2).
+pub(crate) const OTEL_SERVICE: &str = "otel.service_name";
+/// The same by OpenTelemetry's own conventions.
+pub(crate) const OTEL_SEMANTIC_SERVICE: &str = "otel.semantic_service_name";
+
+#[derive(Clone, PartialEq, Message)]
+struct OneTag {
+    #[prost(message, repeated, tag = "8")]
+    custom_tags: Vec<CustomTag>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct OneName {
+    #[prost(string, tag = "2")]
+    service_name: String,
+}
+
+/// What a proxy fills into listeners.
+#[must_use]
+pub fn identity_slots(proxy: &Proxy) -> Slots {
+    let label = |name: &str, default: &'static str| {
+        proxy.labels.get(name).filter(|value| !value.is_empty()).map_or_else(|| default.into(), Text::clone)
+    };
+    let or = |text: &Text, default: &'static str| if text.is_empty() { default.into() } else { text.clone() };
+    let values = [
+        label("service.istio.io/canonical-revision", "latest"),
+        label("service.istio.io/canonical-name", "unknown"),
+        or(&proxy.cluster, "unknown"),
+        or(&proxy.mesh_id, "unknown"),
+        or(&proxy.namespace, "default"),
+    ];
+    let tags = IDENTITY_TAGS.iter().zip(values).map(|(tag, value)| {
+        let literal = custom_tag::Literal { value: value.to_string() };
+        let tag_message = CustomTag { tag: (*tag).to_owned(), r#type: Some(custom_tag::Type::Literal(literal)) };
+        (Text::from(*tag), OneTag { custom_tags: vec![tag_message] }.encode_to_vec())
+    });
+    let name = |name: &str| OneName { service_name: name.to_owned() }.encode_to_vec();
+    let names = [
+        (DATADOG_SERVICE, name(&proxy.service_cluster)),
+        (OTEL_SERVICE, name(&proxy.service_cluster)),
+        (OTEL_SEMANTIC_SERVICE, name(&semantic_service_name(proxy))),
+    ];
+    tags.chain(names.map(|(slot, value)| (Text::from(slot), value))).map(|(slot, value)| (slot, value.into())).collect()
+}
+
+/// `service.name` as OpenTelemetry derives it for workloads of Kubernetes.
+fn semantic_service_name(proxy: &Proxy) -> Text {
+    let annotation = proxy.annotations.get("resource.opentelemetry.io/service.name");
+    let labels = ["app.kubernetes.io/instance", "app.kubernetes.io/name"].map(|label| proxy.labels.get(label));
+    std::iter::once(annotation)
+        .chain(labels)
+        .chain([Some(&proxy.workload_name), Some(&proxy.name)])
+        .flatten()
+        .find(|name| !name.is_empty())
+        .cloned()
+        .unwrap_or_else(|| "unknown_service".into())
+}
+
+/// An encoded message as a resource: a template if it has markers.
+#[must_use]
+pub fn template(encoded: Bytes) -> Resource {
+    if !encoded.contains(&MARK) {
+        return Resource::Encoded(encoded);
+    }
+    match cut(&encoded, 0..encoded.len()) {
+        Cut::Parts(parts) if parts.iter().any(|part| !matches!(part, Part::Bytes(_))) => {
+            Resource::Template(Template::new(parts))
+        }
+        _ => Resource::Encoded(encoded),
+    }
+}
+
+/// What a message turned out to be.
+enum Cut {
+    /// A message with slots inside.
+    Parts(Vec<Part>),
+    /// The element a marker names: it goes as a whole.
+    Element(Text),
+    /// Nothing to cut.
+    Nothing,
+}
+
+fn cut(encoded: &Bytes, range: Range<usize>) -> Cut {
+    if !has_marker(&encoded[range.clone()]) {
+        return Cut::Nothing;
+    }
+    let mut parts = Vec::new();
+    let mut kept = range.start;
+    let mut at = range.start;
+    while at < range.end {
+        let Some(field) = read_field(encoded, at, range.end) else { return Cut::Nothing };
+        at = field.end;
+        let Some(content) = field.content else { continue };
+        let bytes = &encoded[content.clone()];
+        if let Some(slot) = marker(bytes, ELEMENT) {
+            return Cut::Element(slot);
+        }
+        let keep_until = |until: usize, parts: &mut Vec<Part>| {
+            if until > kept {
+                parts.push(Part::Bytes(encoded.slice(kept..until)));
+            }
+        };
+        if let Some(slot) = marker(bytes, FIELD) {
+            keep_until(field.start, &mut parts);
+            parts.push(Part::Slot(slot));
+            kept = field.end;
+            continue;
+        }
+        match cut(encoded, content) {
+            Cut::Parts(inner) => {
+                keep_until(field.length_at, &mut parts);
+                parts.push(Part::Nested(inner));
+                kept = field.end;
+            }
+            Cut::Element(slot) => {
+                keep_until(field.start, &mut parts);
+                parts.push(Part::Slot(slot));
+                kept = field.end;
+            }
+            Cut::Nothing => {}
+        }
+    }
+    if kept < range.end {
+        parts.push(Part::Bytes(encoded.slice(kept..range.end)));
+    }
+    Cut::Parts(parts)
+}
+
+fn has_marker(bytes: &[u8]) -> bool {
+    let found = |marker: &str| bytes.windows(marker.len()).any(|window| window == marker.as_bytes());
+    bytes.contains(&MARK) && (found(ELEMENT) || found(FIELD))
+}
+
+fn marker(content: &[u8], kind: &str) -> Option<Text> {
+    let name = content.strip_prefix(kind.as_bytes())?;
+    std::str::from_utf8(name).ok().map(Text::from)
+}
+
+struct Field {
+    start: usize,
+    /// Where the length stands, if the field has one.
+    length_at: usize,
+    content: Option<Range<usize>>,
+    end: usize,
+}
+
+/// The field that starts at `at`; `None` if the bytes are no message.
+fn read_field(bytes: &[u8], at: usize, end: usize) -> Option<Field> {
+    let (tag, length_at) = read_varint(bytes, at, end)?;
+    let plain = |end: usize| Field { start: at, length_at, content: None, end };
+    let field = match tag & 7 {
+        0 => plain(read_varint(bytes, length_at, end)?.1),
+        1 => plain(length_at + 8),
+        2 => {
+            let (length, content) = read_varint(bytes, length_at, end)?;
+            let stop = content.checked_add(usize::try_from(length).ok()?)?;
+            Field { start: at, length_at, content: Some(content..stop), end: stop }
+        }
+        5 => plain(length_at + 4),
+        _ => return None,
+    };
+    (tag >> 3 != 0 && field.end <= end).then_some(field)
+}
+
+fn read_varint(bytes: &[u8], mut at: usize, end: usize) -> Option<(u64, usize)> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let byte = *bytes.get(at).filter(|_| at < end)?;
+        value |= u64::from(byte & 0x7f) << shift;
+        at += 1;
+        if byte & 0x80 == 0 {
+            return Some((value, at));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,57 @@
+use envoy_types::pb::envoy::config::trace::v3::{DatadogConfig, tracing};
+use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
+    HttpConnectionManager, http_connection_manager::Tracing,
+};
+
+use super::*;
+use crate::wire::any;
+
+fn tag(name: &str, value: &str) -> CustomTag {
+    let literal = custom_tag::Literal { value: value.to_owned() };
+    CustomTag { tag: name.to_owned(), r#type: Some(custom_tag::Type::Literal(literal)) }
+}
+
+fn manager(tags: Vec<CustomTag>, service: &str) -> Bytes {
+    let datadog =
+        DatadogConfig { service_name: service.to_owned(), collector_cluster: "c".into(), ..Default::default() };
+    let provider = tracing::Http {
+        name: "envoy.tracers.datadog".into(),
+        config_type: Some(tracing::http::ConfigType::TypedConfig(any(&datadog))),
+    };
+    let tracing = Tracing { custom_tags: tags, provider: Some(provider), verbose: true, ..Tracing::default() };
+    HttpConnectionManager { stat_prefix: "s".into(), tracing: Some(tracing), ..Default::default() }
+        .encode_to_vec()
+        .into()
+}
+
+fn proxy() -> Proxy {
+    Proxy {
+        cluster: "Kubernetes".into(),
+        namespace: "orchard".into(),
+        service_cluster: "picker.orchard".into(),
+        labels: [("service.istio.io/canonical-name".into(), "picker".into())].into(),
+        ..Proxy::default()
+    }
+}
+
+#[test]
+fn a_filled_template_is_what_would_have_been_encoded() {
+    let marked = |name: &str| CustomTag { tag: element_marker(name), r#type: None };
+    let tags = vec![tag("a", "b"), marked("istio.canonical_service"), tag("k", "v"), marked("istio.namespace")];
+    let template = template(manager(tags, &field_marker(DATADOG_SERVICE)));
+    assert!(matches!(template, Resource::Template(_)));
+    let expected = manager(
+        vec![tag("a", "b"), tag("istio.canonical_service", "picker"), tag("k", "v"), tag("istio.namespace", "orchard")],
+        "picker.orchard",
+    );
+    let decode = |bytes: &Bytes| HttpConnectionManager::decode(bytes.clone()).unwrap();
+    let filled = template.bytes(&identity_slots(&proxy())).unwrap();
+    assert_eq!(decode(&filled), decode(&expected));
+    assert_eq!(filled, expected);
+}
+
+#[test]
+fn a_message_without_markers_stays_whole() {
+    let encoded = manager(vec![tag("a", "\u{1}b")], "x");
+    assert!(matches!(template(encoded.clone()), Resource::Encoded(bytes) if bytes == encoded));
+}
