@@ -2,7 +2,11 @@
 
 mod slots;
 
+pub mod address;
+pub mod cluster;
 pub mod name;
+pub mod sds;
+pub mod string_match;
 pub mod wire;
 
 pub use slots::{identity_slots, template};

@@ -8,6 +8,10 @@ pub const PASSTHROUGH: &str = "PassthroughCluster";
 pub const INBOUND_PASSTHROUGH: &str = "InboundPassthroughCluster";
 /// Cluster, route and virtual host of unknown hosts that are resolved by DNS.
 pub const ALLOW_ANY_DYNAMIC_DNS: &str = "allow_any_dynamic_dns";
+/// Cluster of unknown hosts that are resolved by DNS.
+pub const ALLOW_ANY_DYNAMIC_DNS_CLUSTER: &str = "AllowAnyDynamicDNSCluster";
+/// Cluster of the SDS server on a proxy's credential socket.
+pub const SDS_EXTERNAL_CLUSTER: &str = "sds-external";
 /// Listener outbound traffic is redirected to.
 pub const VIRTUAL_OUTBOUND: &str = "virtualOutbound";
 /// Listener inbound traffic is redirected to.

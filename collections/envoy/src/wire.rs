@@ -33,6 +33,18 @@ pub fn uint32(value: u32) -> UInt32Value {
     UInt32Value { value }
 }
 
+/// A boxed `uint32`, absent unless it is positive: where an API cannot tell zero from unset.
+#[must_use]
+pub fn positive(value: i32) -> Option<UInt32Value> {
+    u32::try_from(value).ok().filter(|value| *value > 0).map(uint32)
+}
+
+/// A truth value as a JSON-like value.
+#[must_use]
+pub fn bool_value(value: bool) -> Value {
+    Value { kind: Some(Kind::BoolValue(value)) }
+}
+
 /// A string as a JSON-like value.
 #[must_use]
 pub fn string_value(text: &str) -> Value {

@@ -1,0 +1,27 @@
+//! Addresses.
+
+use envoy_types::pb::envoy::config::core::v3::address::Address as AddressKind;
+use envoy_types::pb::envoy::config::core::v3::socket_address::PortSpecifier;
+use envoy_types::pb::envoy::config::core::v3::{Address, Pipe, SocketAddress};
+
+/// A TCP address; the port is sent even when it is 0.
+#[must_use]
+pub fn socket_address(address: &str, port: u32) -> SocketAddress {
+    SocketAddress {
+        address: address.to_owned(),
+        port_specifier: Some(PortSpecifier::PortValue(port)),
+        ..SocketAddress::default()
+    }
+}
+
+/// A TCP address, or the path of a socket when the port is 0.
+#[must_use]
+pub fn address(address: &str, port: u32) -> Address {
+    let kind = if port == 0 {
+        let path = address.strip_prefix("unix://").unwrap_or(address);
+        AddressKind::Pipe(Pipe { path: path.to_owned(), mode: 0 })
+    } else {
+        AddressKind::SocketAddress(socket_address(address, port))
+    };
+    Address { address: Some(kind) }
+}

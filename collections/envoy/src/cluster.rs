@@ -1,0 +1,179 @@
+//! Clusters: how a proxy reaches a service, a workload's own port, or nothing (N01, N04, N12 to N14).
+
+mod draft;
+mod dynamic_dns;
+mod fixed;
+mod http_protocol;
+mod inbound;
+mod load_balancer;
+mod metadata;
+mod outbound;
+mod outlier;
+mod sni_dnat;
+mod stat_name;
+mod tls;
+mod traffic_policy;
+
+use std::time::Duration;
+
+use serde::Serialize;
+use sluice_model::{
+    ClientTls, ConnectionPool, InboundPolicy, IpFamilies, LocalityLb, MeshConfig, OutlierDetection, Proxy, ProxyType,
+    TcpKeepalive, Text, TlsSettings, ZoneAwareLb,
+};
+
+pub use dynamic_dns::{allow_any_dns_cache, build_allow_any_dynamic_dns};
+pub use fixed::{build_black_hole, build_inbound_passthrough, build_passthrough, build_sds_external};
+pub use inbound::{InboundInputs, InboundTarget, build_inbound};
+pub use load_balancer::{LocalityMode, locality_mode};
+pub use outbound::{DnsLoad, OutboundInputs, build_outbound, discovery_type, uses_eds};
+pub use sni_dnat::build_sni_dnat;
+
+/// What of the mesh's configuration and the server's options changes clusters.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ClusterSettings {
+    /// Time to connect.
+    pub connect_timeout: Duration,
+    /// Keepalive of all connections.
+    pub tcp_keepalive: Option<TcpKeepalive>,
+    /// Upgrade to HTTP/2.
+    pub h2_upgrade: bool,
+    /// Pattern of the statistics name of inbound clusters, empty for the name.
+    pub inbound_stat_name: Text,
+    /// Pattern of the statistics name of outbound clusters, empty for the name.
+    pub outbound_stat_name: Text,
+    /// Between DNS queries.
+    pub dns_refresh_rate: Duration,
+    /// Locality load balancing.
+    pub locality_lb: LocalityLb,
+    /// Zone-aware load balancing.
+    pub zone_aware_lb: Option<ZoneAwareLb>,
+    /// Connection pool where no rule has one.
+    pub connection_pool: Option<ConnectionPool>,
+    /// Outlier detection where no rule has one.
+    pub outlier_detection: Option<OutlierDetection>,
+    /// Parameters of TLS that is not the mesh's own.
+    pub tls_defaults: Option<TlsSettings>,
+    /// Mutual TLS where both sides can.
+    pub auto_mtls: bool,
+    /// Where inbound traffic goes.
+    pub inbound_policy: InboundPolicy,
+    /// TLS of traffic to hosts resolved by name.
+    pub outbound_tls: Option<ClientTls>,
+    /// HTTP/1.1 header names keep their case, unless the proxy says otherwise.
+    pub preserve_header_case: bool,
+    /// Addresses of both families are used.
+    pub dual_stack: bool,
+}
+
+impl ClusterSettings {
+    /// From the mesh's configuration and the option `ISTIO_DUAL_STACK`.
+    #[must_use]
+    pub fn new(mesh: &MeshConfig, dual_stack: bool) -> Self {
+        Self {
+            connect_timeout: mesh.connect_timeout,
+            tcp_keepalive: mesh.tcp_keepalive.clone(),
+            h2_upgrade: mesh.h2_upgrade,
+            inbound_stat_name: mesh.inbound_cluster_stat_name.clone(),
+            outbound_stat_name: mesh.outbound_cluster_stat_name.clone(),
+            dns_refresh_rate: mesh.dns_refresh_rate,
+            locality_lb: mesh.locality_lb.clone(),
+            zone_aware_lb: mesh.zone_aware_lb.clone(),
+            connection_pool: mesh.default_connection_pool.clone(),
+            outlier_detection: mesh.default_outlier_detection.clone(),
+            tls_defaults: mesh.tls_defaults.clone(),
+            auto_mtls: mesh.enable_auto_mtls,
+            inbound_policy: mesh.inbound_policy,
+            outbound_tls: mesh.outbound_tls.clone(),
+            preserve_header_case: mesh
+                .default_config
+                .proxy_headers
+                .as_ref()
+                .and_then(|headers| headers.preserve_http1_header_case)
+                .unwrap_or_default(),
+            dual_stack,
+        }
+    }
+}
+
+/// Certificates a proxy names in its metadata.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ClientCertificates {
+    /// File of the chain.
+    pub chain: Text,
+    /// File of the key.
+    pub key: Text,
+    /// File of the roots.
+    pub root: Text,
+}
+
+/// What of a proxy changes how its clusters are written.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ClusterProfile {
+    /// Sidecar or gateway.
+    pub proxy_type: ProxyType,
+    /// Its address families.
+    pub ip_families: IpFamilies,
+    /// Certificates instead of the mesh's.
+    pub certificates: Option<ClientCertificates>,
+    /// HTTP/1.1 header names keep their case: its own ProxyConfig's word, if it has one.
+    pub preserve_header_case: Option<bool>,
+    /// An SDS server for credentials listens on a socket.
+    pub credential_socket: bool,
+    /// An SDS server for files listens on a socket.
+    pub file_credential_socket: bool,
+    /// The agent's DNS server, where DNS is captured.
+    pub dns_proxy: Option<(Text, u16)>,
+    /// Its Envoy lacks the filter `istio.metadata_exchange`.
+    pub no_metadata_exchange: bool,
+}
+
+impl ClusterProfile {
+    /// The profile of a proxy.
+    #[must_use]
+    pub fn of(proxy: &Proxy) -> Self {
+        let text = |key: &str| {
+            let json = proxy.metadata.get(key)?;
+            serde_json::from_str::<String>(json).ok().filter(|text| !text.is_empty()).map(Text::from)
+        };
+        let flag = |key: &str| text(key).is_some_and(|value| value == "true");
+        let config = proxy.metadata.get("PROXY_CONFIG").and_then(|json| serde_json::from_str(json).ok());
+        Self {
+            proxy_type: proxy.proxy_type,
+            ip_families: proxy.ip_families,
+            certificates: text("TLS_CLIENT_CERT_CHAIN").map(|chain| ClientCertificates {
+                chain,
+                key: text("TLS_CLIENT_KEY").unwrap_or_default(),
+                root: text("TLS_CLIENT_ROOT_CERT").unwrap_or_default(),
+            }),
+            // A proxy that sends its configuration has the mesh's defaults in it already.
+            preserve_header_case: config.map(|config: serde_json::Value| {
+                config
+                    .pointer("/proxyHeaders/preserveHttp1HeaderCase")
+                    .and_then(serde_json::Value::as_bool)
+                    .unwrap_or_default()
+            }),
+            credential_socket: flag("credential"),
+            file_credential_socket: flag("file-credential"),
+            dns_proxy: proxy.dns_capture.then(|| dns_proxy(text("DNS_PROXY_ADDR").as_deref().unwrap_or_default())),
+            no_metadata_exchange: !proxy.extensions.has("istio.metadata_exchange"),
+        }
+    }
+
+    /// Header names keep their case.
+    fn preserves_header_case(&self, settings: &ClusterSettings) -> bool {
+        self.preserve_header_case.unwrap_or(settings.preserve_header_case)
+    }
+
+    /// It may negotiate protocols as its client does.
+    fn sniffs(&self) -> bool {
+        matches!(self.proxy_type, ProxyType::Sidecar | ProxyType::Waypoint)
+    }
+}
+
+/// Host and port of the agent's DNS server, from `host:port`.
+fn dns_proxy(declared: &str) -> (Text, u16) {
+    let (host, port) = declared.rsplit_once(':').unwrap_or(("127.0.0.1", "15053"));
+    let host = if host == "localhost" { "127.0.0.1" } else { host.trim_matches(['[', ']']) };
+    (host.into(), port.parse().unwrap_or(15053))
+}

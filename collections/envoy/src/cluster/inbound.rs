@@ -1,0 +1,127 @@
+//! Clusters of a workload's own ports: one a port, whatever services stand before it.
+
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::cluster::v3::Cluster;
+use envoy_types::pb::envoy::config::cluster::v3::cluster::{CommonLbConfig, DiscoveryType, LbPolicy};
+use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
+use envoy_types::pb::envoy::config::endpoint::v3::{ClusterLoadAssignment, Endpoint, LbEndpoint, LocalityLbEndpoints};
+use sluice_model::{ConnectionPool, DestinationRule, Service, ServicePort, Text};
+
+use super::draft::Draft;
+use super::fixed::inbound_bind;
+use super::http_protocol::apply_protocol;
+use super::traffic_policy::{apply_connection_pool, with_defaults};
+use super::{ClusterProfile, ClusterSettings, metadata, stat_name};
+use crate::address::address;
+use crate::name::{inbound_cluster, stat_prefix as delimited};
+use crate::wire::duration;
+
+/// The longest duration that is written: connections of a port are never cleaned up.
+const NEVER: Duration = Duration::from_secs(9_223_372_035);
+
+/// A service's port that a workload's port stands behind.
+#[derive(Clone, Copy)]
+pub struct InboundTarget<'a> {
+    /// The service.
+    pub service: &'a Service,
+    /// Its port.
+    pub port: &'a ServicePort,
+}
+
+/// All that the cluster of a workload's port depends on.
+#[derive(Clone, Copy)]
+pub struct InboundInputs<'a> {
+    /// Of the mesh.
+    pub settings: &'a ClusterSettings,
+    /// Of the proxy.
+    pub profile: &'a ClusterProfile,
+    /// The port that names the cluster.
+    pub port: u16,
+    /// Where the application listens; nothing to send to the address that was dialled.
+    pub endpoint: Option<(&'a str, u32)>,
+    /// The services before it, the one whose settings count first; never empty.
+    pub targets: &'a [InboundTarget<'a>],
+    /// The rule of that service, as the workload itself follows it.
+    pub rule: Option<&'a DestinationRule>,
+    /// Limits of a Sidecar, before any rule's.
+    pub connection_pool: Option<&'a ConnectionPool>,
+    /// The first service is not a real one: it stands for a Sidecar's port.
+    pub placeholder: bool,
+}
+
+/// The cluster of a workload's port; nothing if no service stands before it.
+#[must_use]
+pub fn build_inbound(inputs: &InboundInputs<'_>) -> Option<Cluster> {
+    let first = inputs.targets.first()?;
+    let (settings, profile) = (inputs.settings, inputs.profile);
+    let name = inbound_cluster(u32::from(inputs.port));
+    let mut draft = Draft {
+        cluster: Cluster {
+            alt_stat_name: delimited(&name),
+            common_lb_config: Some(CommonLbConfig::default()),
+            load_assignment: inputs.endpoint.map(|endpoint| assignment(&name, endpoint)),
+            name,
+            ..Cluster::default()
+        },
+        ..Draft::default()
+    };
+    let pattern = &settings.inbound_stat_name;
+    if !pattern.is_empty() {
+        let filled = stat_name::fill(pattern, first.service, "", first.port.port, &first.port.name, inputs.port);
+        draft.cluster.alt_stat_name = delimited(&filled);
+    }
+    apply_protocol(&mut draft, first.port.protocol, profile, settings);
+    if !inputs.placeholder && !first.service.mesh_external {
+        metadata::add_services(&mut draft.cluster, same_port(inputs.targets, first.port.port));
+    }
+    if inputs.endpoint.is_some() {
+        draft.set_type(DiscoveryType::Static);
+    } else {
+        draft.set_type(DiscoveryType::OriginalDst);
+        draft.cluster.cleanup_interval = Some(duration(NEVER));
+        draft.cluster.lb_policy = LbPolicy::ClusterProvided as i32;
+    }
+
+    let mut policy = None;
+    if let Some(rule) = inputs.rule
+        && let Some(declared) = &rule.traffic_policy
+    {
+        policy = Some(declared.for_port(first.port.port).0);
+        if draft.cluster.metadata.is_some() {
+            metadata::add_rule(&mut draft.cluster, rule);
+        }
+    }
+    let mut policy = with_defaults(settings, policy);
+    if let Some(pool) = inputs.connection_pool {
+        policy.connection_pool = Some(pool.clone());
+    }
+    let pool = policy.connection_pool.unwrap_or_default();
+    apply_connection_pool(&mut draft, settings, &pool, policy.retry_budget.as_ref());
+
+    if !matches!(inputs.endpoint, Some(("127.0.0.1" | "::1", _))) {
+        let both = settings.dual_stack && profile.ip_families == sluice_model::IpFamilies::Dual;
+        draft.cluster.upstream_bind_config = Some(inbound_bind(profile.ip_families, both));
+    }
+    Some(draft.finish())
+}
+
+/// The services that stand before the workload's port with one port of their own, each host once.
+fn same_port<'a>(targets: &'a [InboundTarget<'a>], port: u16) -> impl Iterator<Item = &'a Service> {
+    let mut seen: Vec<&Text> = Vec::new();
+    targets.iter().filter(move |target| target.port.port == port).map(|target| target.service).filter(move |service| {
+        let new = !seen.contains(&&service.host.0);
+        seen.push(&service.host.0);
+        new
+    })
+}
+
+fn assignment(name: &str, (host, port): (&str, u32)) -> ClusterLoadAssignment {
+    let endpoint = Endpoint { address: Some(address(host, port)), ..Endpoint::default() };
+    let endpoint = LbEndpoint { host_identifier: Some(HostIdentifier::Endpoint(endpoint)), ..LbEndpoint::default() };
+    ClusterLoadAssignment {
+        cluster_name: name.to_owned(),
+        endpoints: vec![LocalityLbEndpoints { lb_endpoints: vec![endpoint], ..LocalityLbEndpoints::default() }],
+        ..ClusterLoadAssignment::default()
+    }
+}

@@ -1,0 +1,72 @@
+//! What telemetry reads of a cluster (N10).
+
+use envoy_types::pb::envoy::config::cluster::v3::{Cluster, Filter};
+use envoy_types::pb::google::protobuf::{Struct, Value};
+use sluice_model::{ClientTls, ClientTlsMode, DestinationRule, Service, ServiceSource};
+
+use crate::wire::{bool_value, list_value, string_value, struct_value, typed_struct};
+
+/// The key everything of ours is under.
+const ISTIO: &str = "istio";
+/// Istio's own message, which Envoy's API does not declare.
+const METADATA_EXCHANGE: &str = "type.googleapis.com/envoy.tcp.metadataexchange.config.MetadataExchange";
+
+/// The fields under `istio`, made if absent.
+pub(super) fn istio(cluster: &mut Cluster) -> &mut Struct {
+    cluster.metadata.get_or_insert_default().filter_metadata.entry(ISTIO.to_owned()).or_default()
+}
+
+fn insert(cluster: &mut Cluster, key: &str, value: Value) {
+    istio(cluster).fields.insert(key.to_owned(), value);
+}
+
+/// The services behind a cluster.
+pub(super) fn add_services<'a>(cluster: &mut Cluster, services: impl Iterator<Item = &'a Service>) {
+    let services = services.map(service).collect();
+    insert(cluster, "services", list_value(services));
+}
+
+fn service(service: &Service) -> Value {
+    let name = match service.source {
+        ServiceSource::Kubernetes => service.name.as_str(),
+        ServiceSource::ServiceEntry => service.host.as_str(),
+    };
+    struct_value([
+        ("host", string_value(service.host.as_str())),
+        ("name", string_value(name)),
+        ("namespace", string_value(&service.namespace)),
+    ])
+}
+
+/// The rule that shaped a cluster.
+pub(super) fn add_rule(cluster: &mut Cluster, rule: &DestinationRule) {
+    let path = format!("/apis/networking.istio.io/v1/namespaces/{}/destination-rule/{}", rule.namespace, rule.name);
+    insert(cluster, "config", string_value(&path));
+}
+
+/// The subset a cluster is.
+pub(super) fn add_subset(cluster: &mut Cluster, subset: &str) {
+    insert(cluster, "subset", string_value(subset));
+}
+
+/// Outside the mesh: no metadata is exchanged.
+pub(super) fn add_external(cluster: &mut Cluster) {
+    insert(cluster, "external", bool_value(true));
+}
+
+/// TLS of the user's own: its ALPN is not overridden.
+pub(super) fn add_alpn_override(cluster: &mut Cluster, tls: Option<&ClientTls>) {
+    if tls.is_some_and(|tls| matches!(tls.mode, ClientTlsMode::Simple | ClientTlsMode::Mutual)) {
+        insert(cluster, "alpn_override", string_value("false"));
+    }
+}
+
+/// The filter that exchanges metadata over TCP.
+pub(super) fn metadata_exchange() -> Filter {
+    let config = serde_json::json!({ "enable_discovery": true, "protocol": "istio-peer-exchange" });
+    Filter {
+        name: "istio.metadata_exchange".to_owned(),
+        typed_config: Some(typed_struct(METADATA_EXCHANGE, config)),
+        ..Filter::default()
+    }
+}

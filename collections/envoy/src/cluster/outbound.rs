@@ -1,0 +1,270 @@
+//! Clusters of a service's port: the service as a whole, and each subset of its rule.
+
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::cluster::v3::Cluster;
+use envoy_types::pb::envoy::config::cluster::v3::cluster::{
+    CommonLbConfig, DiscoveryType, DnsLookupFamily, EdsClusterConfig, LbConfig, LbPolicy, OriginalDstLbConfig,
+};
+use envoy_types::pb::envoy::config::core::v3::config_source::ConfigSourceSpecifier;
+use envoy_types::pb::envoy::config::core::v3::{
+    AggregatedConfigSource, ApiVersion, ConfigSource, HealthStatus, HealthStatusSet, TypedExtensionConfig,
+};
+use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
+use envoy_types::pb::envoy::extensions::network::dns_resolver::cares::v3::CaresDnsResolverConfig;
+use sluice_model::{
+    DestinationRule, IpFamilies, Protocol, ProxyType, Resolution, Service, ServicePort, ServiceSource, Text,
+    TrafficPolicy,
+};
+
+use super::draft::Draft;
+use super::http_protocol::apply_protocol;
+use super::load_balancer::apply_load_balancer;
+use super::outlier::apply_outlier_detection;
+use super::tls::{TlsInputs, apply_proxy_protocol, apply_tls};
+use super::traffic_policy::{apply_connection_pool, apply_h2_upgrade, with_defaults};
+use super::{ClusterProfile, ClusterSettings, dynamic_dns, metadata, stat_name};
+use crate::name::{outbound_cluster, sni_cluster, stat_prefix as delimited};
+use crate::wire::{any, duration, uint32};
+
+/// Most queries of one UDP socket before it is replaced.
+const DNS_UDP_QUERIES: u32 = 100;
+/// Spread of DNS queries.
+const DNS_JITTER: Duration = Duration::from_millis(100);
+/// Labels of services whose sessions go on while an endpoint drains.
+const PERSISTENT_SESSION_LABELS: [&str; 2] = ["istio.io/persistent-session", "istio.io/persistent-session-header"];
+
+/// The endpoints of a DNS cluster, by subset: they are part of the cluster.
+pub type DnsLoad<'a> = &'a dyn Fn(&str) -> Option<ClusterLoadAssignment>;
+
+/// All that the clusters of a service's port depend on.
+#[derive(Clone, Copy)]
+pub struct OutboundInputs<'a> {
+    /// Of the mesh.
+    pub settings: &'a ClusterSettings,
+    /// Of the proxy.
+    pub profile: &'a ClusterProfile,
+    /// The service.
+    pub service: &'a Service,
+    /// One of its ports.
+    pub port: &'a ServicePort,
+    /// The rule these clients follow.
+    pub rule: Option<&'a DestinationRule>,
+    /// Whether namespace and mesh let the service take mutual TLS.
+    pub takes_mtls: bool,
+    /// Whether there are endpoints and all of them take mutual TLS; only asked where clients dial endpoints themselves.
+    pub all_endpoints_mtls: bool,
+    /// Identities of its workloads, sorted, with the mesh's aliases.
+    pub identities: &'a [Text],
+    /// Endpoints of a DNS cluster; gives the assignment of a subset without its name.
+    pub dns_load: DnsLoad<'a>,
+}
+
+/// How a proxy finds the endpoints of a service, rules aside.
+#[must_use]
+pub fn discovery_type(service: &Service, proxy_type: ProxyType) -> DiscoveryType {
+    match service.resolution {
+        Resolution::DnsLb => DiscoveryType::StrictDns,
+        Resolution::DnsRoundRobinLb => DiscoveryType::LogicalDns,
+        // A gateway has no original destination to go by.
+        Resolution::Passthrough if proxy_type != ProxyType::Router => DiscoveryType::OriginalDst,
+        _ => DiscoveryType::Eds,
+    }
+}
+
+/// Whether a cluster's endpoints come by EDS.
+#[must_use]
+pub fn uses_eds(service: &Service, proxy_type: ProxyType, policy: Option<&TrafficPolicy>) -> bool {
+    discovery_type(service, proxy_type) == DiscoveryType::Eds
+        && service.resolution != Resolution::Alias
+        && !(service.resolution == Resolution::DynamicDns && service.host.is_wildcard())
+        && !policy.is_some_and(TrafficPolicy::is_passthrough)
+}
+
+/// The clusters of a port, that of the whole service first. Empty where the port has none.
+#[must_use]
+pub fn build_outbound(inputs: &OutboundInputs<'_>) -> Vec<Cluster> {
+    let (service, port) = (inputs.service, inputs.port);
+    if service.resolution == Resolution::Alias || port.protocol == Protocol::Udp {
+        return Vec::new();
+    }
+    if service.resolution == Resolution::DynamicDns && service.host.is_wildcard() {
+        return dynamic_dns::build(inputs).into_iter().collect();
+    }
+    let kind = discovery_type(service, inputs.profile.proxy_type);
+    let name = outbound_cluster(u32::from(port.port), "", service.host.as_str());
+    let Some(mut draft) = start(inputs, &name, "", kind) else { return Vec::new() };
+    let labels = &service.labels;
+    if PERSISTENT_SESSION_LABELS.iter().any(|key| labels.get(*key).is_some_and(|value| !value.is_empty())) {
+        // Envoy drops what it is told is draining unless it may be chosen by an explicit session.
+        draft.cluster.common_lb_config.get_or_insert_default().override_host_status = Some(HealthStatusSet {
+            statuses: [HealthStatus::Healthy, HealthStatus::Draining, HealthStatus::Unknown, HealthStatus::Degraded]
+                .map(|status| status as i32)
+                .to_vec(),
+        });
+    }
+    let mut clusters = Vec::new();
+    finish_whole(inputs, &mut draft, sni_cluster(u32::from(port.port), "", service.host.as_str()));
+    clusters.push(draft.finish());
+    for subset in inputs.rule.iter().flat_map(|rule| &rule.subsets) {
+        clusters.extend(build_subset(inputs, kind, &subset.name));
+    }
+    clusters
+}
+
+/// The policy of the whole service, and what says so to telemetry.
+pub(super) fn finish_whole(inputs: &OutboundInputs<'_>, draft: &mut Draft, sni: String) {
+    let service = inputs.service;
+    let policy = with_defaults(inputs.settings, inputs.rule.and_then(|rule| rule.policy("", inputs.port.port)));
+    // Whether clients dial endpoints themselves is asked of the rule, not of its port level.
+    let declared = inputs.rule.and_then(|rule| rule.traffic_policy.as_ref());
+    apply_policy(inputs, draft, &policy, sni, declared);
+    if service.mesh_external {
+        metadata::add_external(&mut draft.cluster);
+    }
+    if let Some(rule) = inputs.rule {
+        metadata::add_rule(&mut draft.cluster, rule);
+        metadata::add_alpn_override(&mut draft.cluster, policy.tls.as_ref());
+    }
+}
+
+fn build_subset(inputs: &OutboundInputs<'_>, kind: DiscoveryType, subset: &str) -> Option<Cluster> {
+    let (service, port) = (inputs.service, inputs.port);
+    let rule = inputs.rule?;
+    let declared = rule.subset(subset)?.traffic_policy.as_ref();
+    let kind = if declared.is_some_and(TrafficPolicy::is_passthrough) { DiscoveryType::OriginalDst } else { kind };
+    let name = outbound_cluster(u32::from(port.port), subset, service.host.as_str());
+    let mut draft = start(inputs, &name, subset, kind)?;
+    let whole = with_defaults(inputs.settings, rule.policy("", port.port));
+    let policy = TrafficPolicy::merged(Some(&whole), declared, port.port).unwrap_or_default();
+    let sni = sni_cluster(u32::from(port.port), subset, service.host.as_str());
+    apply_policy(inputs, &mut draft, &policy, sni, declared);
+    metadata::add_rule(&mut draft.cluster, rule);
+    metadata::add_subset(&mut draft.cluster, subset);
+    metadata::add_alpn_override(&mut draft.cluster, policy.tls.as_ref());
+    Some(draft.finish())
+}
+
+/// A cluster before any policy; nothing if it would have no endpoints where it must.
+pub(super) fn start(inputs: &OutboundInputs<'_>, name: &str, subset: &str, kind: DiscoveryType) -> Option<Draft> {
+    let (service, port) = (inputs.service, inputs.port);
+    let mut draft = Draft {
+        cluster: Cluster {
+            name: name.to_owned(),
+            alt_stat_name: delimited(name),
+            common_lb_config: Some(CommonLbConfig::default()),
+            ..Cluster::default()
+        },
+        ..Draft::default()
+    };
+    draft.set_type(kind);
+    match kind {
+        DiscoveryType::StrictDns | DiscoveryType::LogicalDns => apply_dns(inputs, &mut draft, subset)?,
+        DiscoveryType::OriginalDst => {
+            if let Some(target) = dialled_port(service, port) {
+                draft.cluster.lb_config = Some(LbConfig::OriginalDstLbConfig(OriginalDstLbConfig {
+                    upstream_port_override: Some(uint32(target)),
+                    ..OriginalDstLbConfig::default()
+                }));
+            }
+        }
+        _ => {}
+    }
+    apply_protocol(&mut draft, port.protocol, inputs.profile, inputs.settings);
+    metadata::add_services(&mut draft.cluster, std::iter::once(service));
+    let pattern = &inputs.settings.outbound_stat_name;
+    if !pattern.is_empty() {
+        let filled = stat_name::fill(pattern, service, subset, port.port, &port.name, 0);
+        draft.cluster.alt_stat_name = delimited(&filled);
+    }
+    Some(draft)
+}
+
+/// The port a ServiceEntry without endpoints sends to, where it is not the one that was dialled.
+fn dialled_port(service: &Service, port: &ServicePort) -> Option<u32> {
+    let target: u32 = port.target_port.parse().ok()?;
+    (service.source == ServiceSource::ServiceEntry && target != u32::from(port.port)).then_some(target)
+}
+
+#[expect(deprecated, reason = "the reference uses these fields, not the typed DNS cluster")]
+fn apply_dns(inputs: &OutboundInputs<'_>, draft: &mut Draft, subset: &str) -> Option<()> {
+    let mut load = (inputs.dns_load)(subset)?;
+    if load.endpoints.is_empty() {
+        return None;
+    }
+    let cluster = &mut draft.cluster;
+    cluster.dns_lookup_family = dns_family(inputs.profile.ip_families, inputs.settings.dual_stack) as i32;
+    cluster.typed_dns_resolver_config = Some(TypedExtensionConfig {
+        name: "envoy.network.dns_resolver.cares".to_owned(),
+        typed_config: Some(any(&CaresDnsResolverConfig {
+            udp_max_queries: Some(uint32(DNS_UDP_QUERIES)),
+            ..CaresDnsResolverConfig::default()
+        })),
+    });
+    cluster.dns_jitter = Some(duration(DNS_JITTER));
+    cluster.dns_refresh_rate = Some(duration(inputs.settings.dns_refresh_rate));
+    cluster.respect_dns_ttl = true;
+    load.cluster_name.clone_from(&cluster.name);
+    cluster.load_assignment = Some(load);
+    Some(())
+}
+
+/// Which answers of DNS a proxy can use.
+pub(super) fn dns_family(families: IpFamilies, dual_stack: bool) -> DnsLookupFamily {
+    match families {
+        IpFamilies::V6 => DnsLookupFamily::V6Only,
+        IpFamilies::Dual if dual_stack => DnsLookupFamily::All,
+        IpFamilies::V4 | IpFamilies::Dual => DnsLookupFamily::V4Only,
+    }
+}
+
+/// A policy's parts in order; `declared` is the policy that decides whether clients dial endpoints themselves.
+fn apply_policy(
+    inputs: &OutboundInputs<'_>,
+    draft: &mut Draft,
+    policy: &TrafficPolicy,
+    sni: String,
+    declared: Option<&TrafficPolicy>,
+) {
+    let (service, port, settings) = (inputs.service, inputs.port, inputs.settings);
+    let pool = policy.connection_pool.clone().unwrap_or_default();
+    apply_h2_upgrade(draft, settings, pool.http.as_ref(), port.protocol);
+    apply_connection_pool(draft, settings, &pool, policy.retry_budget.as_ref());
+    apply_outlier_detection(draft, policy.outlier_detection.as_ref(), service);
+    apply_load_balancer(draft, settings, policy.load_balancer.as_ref(), service);
+    let dialled = service.resolution == Resolution::Passthrough || declared.is_some_and(TrafficPolicy::is_passthrough);
+    let tls = TlsInputs {
+        settings,
+        profile: inputs.profile,
+        identities: inputs.identities,
+        declared_names: (service.source == ServiceSource::ServiceEntry).then_some(inputs.identities),
+        sni: if draft.dynamic_dns { String::new() } else { sni },
+        external: service.mesh_external,
+        takes_mtls: inputs.takes_mtls && (!dialled || inputs.all_endpoints_mtls),
+        selected_clients: inputs.rule.is_some_and(|rule| rule.workload_selector.is_some()),
+    };
+    apply_tls(draft, &tls, policy.tls.as_ref());
+    apply_proxy_protocol(draft, policy.proxy_protocol);
+    if draft.is(DiscoveryType::OriginalDst) {
+        draft.cluster.lb_policy = LbPolicy::ClusterProvided as i32;
+    }
+    if draft.is(DiscoveryType::Eds) {
+        draft.cluster.eds_cluster_config = Some(eds(&draft.cluster.name));
+    }
+    if !inputs.profile.no_metadata_exchange {
+        draft.cluster.filters.push(metadata::metadata_exchange());
+    }
+}
+
+/// Endpoints over the same stream; a proxy waits for them as long as it takes.
+pub(super) fn eds(name: &str) -> EdsClusterConfig {
+    EdsClusterConfig {
+        service_name: name.to_owned(),
+        eds_config: Some(ConfigSource {
+            initial_fetch_timeout: Some(duration(Duration::ZERO)),
+            resource_api_version: ApiVersion::V3 as i32,
+            config_source_specifier: Some(ConfigSourceSpecifier::Ads(AggregatedConfigSource::default())),
+            ..ConfigSource::default()
+        }),
+    }
+}

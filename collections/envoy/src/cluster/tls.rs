@@ -1,0 +1,308 @@
+//! TLS towards a service: the rule's, or mutual TLS where both sides can (N12).
+
+use envoy_types::pb::envoy::config::cluster::v3::cluster::{ClusterDiscoveryType, DiscoveryType, TransportSocketMatch};
+use envoy_types::pb::envoy::config::core::v3::data_source::Specifier;
+use envoy_types::pb::envoy::config::core::v3::transport_socket::ConfigType;
+use envoy_types::pb::envoy::config::core::v3::{
+    DataSource, ProxyProtocolConfig, TransportSocket, UpstreamHttpProtocolOptions,
+};
+use envoy_types::pb::envoy::extensions::clusters::dynamic_forward_proxy::v3::ClusterConfig;
+use envoy_types::pb::envoy::extensions::transport_sockets::proxy_protocol::v3::ProxyProtocolUpstreamTransport;
+use envoy_types::pb::envoy::extensions::transport_sockets::raw_buffer::v3::RawBuffer;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::common_tls_context::{
+    CombinedCertificateValidationContext, ValidationContextType,
+};
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::tls_parameters::TlsProtocol;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
+    CertificateValidationContext, CommonTlsContext, SdsSecretConfig, TlsParameters, UpstreamTlsContext,
+};
+use prost::Message;
+use sluice_model::{ClientTls, ClientTlsMode, ProxyType, Text};
+
+use super::draft::Draft;
+use super::{ClusterProfile, ClusterSettings};
+use crate::sds::{MESH_ROOTS, ROOTS_SUFFIX, WORKLOAD_CERTIFICATE, agent_secret, credential, file_secret};
+use crate::string_match::exact;
+use crate::wire::{any, string_value, structure};
+
+/// What TLS of a cluster depends on beside the rule's settings.
+pub(super) struct TlsInputs<'a> {
+    pub(super) settings: &'a ClusterSettings,
+    pub(super) profile: &'a ClusterProfile,
+    /// Identities of the service's workloads.
+    pub(super) identities: &'a [Text],
+    /// Names a ServiceEntry declares for its servers, instead of the rule's.
+    pub(super) declared_names: Option<&'a [Text]>,
+    /// Server name of mutual TLS, empty to leave it to the request.
+    pub(super) sni: String,
+    /// Not of the mesh: no automatic mutual TLS.
+    pub(super) external: bool,
+    /// The service takes mutual TLS.
+    pub(super) takes_mtls: bool,
+    /// The rule is for selected workloads only.
+    pub(super) selected_clients: bool,
+}
+
+/// Applies a rule's TLS, or mutual TLS by the endpoint's own word.
+pub(super) fn apply_tls(draft: &mut Draft, inputs: &TlsInputs<'_>, declared: Option<&ClientTls>) {
+    let (tls, automatic) = match (declared, automatic(inputs)) {
+        (Some(tls), _) => (completed(inputs, tls), false),
+        (None, Some(tls)) => (tls, true),
+        (None, None) => return,
+    };
+    draft.cluster.transport_socket = context(draft, inputs, &tls).map(|context| tls_socket(&context));
+    let mutual = automatic && tls.mode == ClientTlsMode::IstioMutual;
+    if mutual && !draft.is(DiscoveryType::OriginalDst) {
+        let socket = draft.cluster.transport_socket.take();
+        draft.cluster.transport_socket_matches = vec![
+            TransportSocketMatch {
+                name: "tlsMode-istio".to_owned(),
+                r#match: Some(structure([("tlsMode", string_value("istio"))])),
+                transport_socket: socket,
+            },
+            TransportSocketMatch {
+                name: "tlsMode-disabled".to_owned(),
+                r#match: Some(structure([])),
+                transport_socket: Some(raw_buffer("envoy.transport_sockets.raw_buffer")),
+            },
+        ];
+    }
+}
+
+/// Wraps what there is in the PROXY protocol.
+pub(super) fn apply_proxy_protocol(draft: &mut Draft, version: Option<u8>) {
+    let Some(version) = version else { return };
+    let wrap = |name: &str, inner: TransportSocket| {
+        let transport = ProxyProtocolUpstreamTransport {
+            config: Some(ProxyProtocolConfig {
+                version: i32::from(version.saturating_sub(1)),
+                ..ProxyProtocolConfig::default()
+            }),
+            transport_socket: Some(inner),
+            ..ProxyProtocolUpstreamTransport::default()
+        };
+        TransportSocket { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(any(&transport))) }
+    };
+    const NAME: &str = "envoy.transport_sockets.upstream_proxy_protocol";
+    let cluster = &mut draft.cluster;
+    if cluster.transport_socket_matches.is_empty() {
+        let inner = cluster.transport_socket.take().unwrap_or_else(|| raw_buffer("raw_buffer"));
+        cluster.transport_socket = Some(wrap(NAME, inner));
+    }
+    for candidate in &mut cluster.transport_socket_matches {
+        candidate.transport_socket = candidate.transport_socket.take().map(|inner| wrap(NAME, inner));
+    }
+}
+
+/// A TLS socket; nothing if the settings switch TLS off or cannot be used.
+pub(super) fn socket(draft: &mut Draft, inputs: &TlsInputs<'_>, tls: &ClientTls) -> Option<TransportSocket> {
+    context(draft, inputs, tls).map(|context| tls_socket(&context))
+}
+
+/// Mutual TLS with the mesh's certificates, or those of the proxy's metadata.
+fn automatic(inputs: &TlsInputs<'_>) -> Option<ClientTls> {
+    if inputs.external || !inputs.settings.auto_mtls || !inputs.takes_mtls {
+        return None;
+    }
+    let names = inputs.identities.to_vec();
+    let sni = Text::from(inputs.sni.as_str());
+    Some(match &inputs.profile.certificates {
+        Some(_) => with_metadata_certificates(inputs, names, sni, None),
+        None => ClientTls { mode: ClientTlsMode::IstioMutual, subject_alt_names: names, sni, ..ClientTls::default() },
+    })
+}
+
+/// Declared settings with what the mesh knows filled in.
+fn completed(inputs: &TlsInputs<'_>, tls: &ClientTls) -> ClientTls {
+    if matches!(tls.mode, ClientTlsMode::Disable | ClientTlsMode::Simple) {
+        return tls.clone();
+    }
+    if inputs.profile.certificates.is_some() {
+        // Certificates of the metadata are the mesh's; a server outside may want others.
+        if inputs.external {
+            return tls.clone();
+        }
+        return with_metadata_certificates(
+            inputs,
+            tls.subject_alt_names.clone(),
+            tls.sni.clone(),
+            tls.insecure_skip_verify,
+        );
+    }
+    if tls.mode != ClientTlsMode::IstioMutual {
+        return tls.clone();
+    }
+    let names =
+        if tls.subject_alt_names.is_empty() { inputs.identities.to_vec() } else { tls.subject_alt_names.clone() };
+    ClientTls {
+        mode: ClientTlsMode::IstioMutual,
+        subject_alt_names: names,
+        sni: if tls.sni.is_empty() { Text::from(inputs.sni.as_str()) } else { tls.sni.clone() },
+        insecure_skip_verify: tls.insecure_skip_verify,
+        ..ClientTls::default()
+    }
+}
+
+fn with_metadata_certificates(
+    inputs: &TlsInputs<'_>,
+    subject_alt_names: Vec<Text>,
+    sni: Text,
+    insecure_skip_verify: Option<bool>,
+) -> ClientTls {
+    let files = inputs.profile.certificates.clone().unwrap_or_default();
+    ClientTls {
+        mode: ClientTlsMode::Mutual,
+        ca_certificates: files.root,
+        client_certificate: files.chain,
+        private_key: files.key,
+        subject_alt_names,
+        sni,
+        insecure_skip_verify,
+        ..ClientTls::default()
+    }
+}
+
+fn context(draft: &mut Draft, inputs: &TlsInputs<'_>, tls: &ClientTls) -> Option<UpstreamTlsContext> {
+    // A rule for everybody must not make every sidecar wait for a secret that most of them may not read.
+    let secret = !tls.credential_name.is_empty() && !tls.credential_name.starts_with("configmap://");
+    let sidecar = inputs.profile.proxy_type == ProxyType::Sidecar;
+    if secret
+        && sidecar
+        && !inputs.selected_clients
+        && matches!(tls.mode, ClientTlsMode::Simple | ClientTlsMode::Mutual)
+    {
+        return None;
+    }
+    match tls.mode {
+        ClientTlsMode::Disable => None,
+        ClientTlsMode::IstioMutual => Some(istio_mutual(draft, tls)),
+        ClientTlsMode::Simple => own(draft, inputs, tls, false),
+        ClientTlsMode::Mutual => own(draft, inputs, tls, true),
+    }
+}
+
+fn istio_mutual(draft: &mut Draft, tls: &ClientTls) -> UpstreamTlsContext {
+    let mut common = common_context();
+    common.tls_certificate_sds_secret_configs.push(agent_secret(WORKLOAD_CERTIFICATE));
+    common.validation_context_type = Some(verified_by(agent_secret(MESH_ROOTS), &tls.subject_alt_names, ""));
+    common.alpn_protocols = vec!["istio-peer-exchange".to_owned(), "istio".to_owned()];
+    if draft.speaks_http2() {
+        common.alpn_protocols.push("h2".to_owned());
+    }
+    let sni = if tls.sni.is_empty() && !draft.dynamic_dns { draft.cluster.name.clone() } else { tls.sni.to_string() };
+    if draft.dynamic_dns {
+        set_auto_sni(draft, tls);
+    }
+    UpstreamTlsContext { common_tls_context: Some(common), sni, ..UpstreamTlsContext::default() }
+}
+
+fn own(draft: &mut Draft, inputs: &TlsInputs<'_>, tls: &ClientTls, mutual: bool) -> Option<UpstreamTlsContext> {
+    set_auto_sni(draft, tls);
+    let names = match inputs.declared_names {
+        Some(declared) if tls.subject_alt_names.is_empty() => declared,
+        _ => &tls.subject_alt_names,
+    };
+    let unverified = tls.insecure_skip_verify == Some(true);
+    let mut common = common_context();
+    if !tls.credential_name.is_empty() {
+        let socket = inputs.profile.credential_socket;
+        if mutual {
+            common.tls_certificate_sds_secret_configs.push(credential(&tls.credential_name, socket));
+        }
+        if !unverified {
+            let roots = credential(&format!("{}{ROOTS_SUFFIX}", tls.credential_name), socket);
+            common.validation_context_type = Some(verified_by(roots, names, ""));
+        }
+    } else {
+        let custom = inputs.profile.file_credential_socket;
+        if mutual {
+            if tls.client_certificate.is_empty() || tls.private_key.is_empty() {
+                return None;
+            }
+            let name = format!("file-cert:{}~{}", tls.client_certificate, tls.private_key);
+            common.tls_certificate_sds_secret_configs.push(file_secret(&name, custom));
+        }
+        common.validation_context_type = Some(if unverified {
+            ValidationContextType::ValidationContext(CertificateValidationContext::default())
+        } else {
+            let roots = if tls.ca_certificates.is_empty() { "system" } else { tls.ca_certificates.as_str() };
+            verified_by(file_secret(&format!("file-root:{roots}"), custom), names, &tls.ca_crl)
+        });
+    }
+    if let (Some(defaults), Some(params)) = (&inputs.settings.tls_defaults, common.tls_params.as_mut()) {
+        params.ecdh_curves = defaults.ecdh_curves.iter().map(Text::to_string).collect();
+        params.cipher_suites = defaults.cipher_suites.iter().map(Text::to_string).collect();
+    }
+    if draft.speaks_http2() {
+        common.alpn_protocols = vec!["h2".to_owned()];
+    }
+    Some(UpstreamTlsContext {
+        common_tls_context: Some(common),
+        sni: tls.sni.to_string(),
+        ..UpstreamTlsContext::default()
+    })
+}
+
+/// Without a declared server name the request's is sent, and the certificate must be for it.
+fn set_auto_sni(draft: &mut Draft, tls: &ClientTls) {
+    let unverified = tls.insecure_skip_verify == Some(true);
+    let auto_sni = tls.sni.is_empty();
+    let auto_names = !unverified && (draft.dynamic_dns || (auto_sni && tls.subject_alt_names.is_empty()));
+    if draft.dynamic_dns && (unverified || !auto_sni || !auto_names) {
+        allow_insecure(draft);
+    }
+    if auto_sni || auto_names {
+        let options =
+            draft.http().upstream_http_protocol_options.get_or_insert_with(UpstreamHttpProtocolOptions::default);
+        options.auto_sni |= auto_sni;
+        options.auto_san_validation |= auto_names;
+    }
+}
+
+/// Lets a cluster that resolves hosts by itself do without name checks.
+fn allow_insecure(draft: &mut Draft) {
+    if let Some(ClusterDiscoveryType::ClusterType(custom)) = &mut draft.cluster.cluster_discovery_type
+        && let Some(config) = &mut custom.typed_config
+        && let Ok(mut cluster) = ClusterConfig::decode(config.value.as_slice())
+    {
+        cluster.allow_insecure_cluster_options = true;
+        *config = any(&cluster);
+    }
+}
+
+#[expect(deprecated, reason = "the reference uses the untyped matchers, which match every kind of name")]
+fn verified_by(roots: SdsSecretConfig, names: &[Text], crl: &str) -> ValidationContextType {
+    let context = CertificateValidationContext {
+        match_subject_alt_names: names.iter().map(|name| exact(name)).collect(),
+        crl: (!crl.is_empty())
+            .then(|| DataSource { specifier: Some(Specifier::Filename(crl.to_owned())), ..DataSource::default() }),
+        ..CertificateValidationContext::default()
+    };
+    ValidationContextType::CombinedValidationContext(CombinedCertificateValidationContext {
+        default_validation_context: Some(context),
+        validation_context_sds_secret_config: Some(roots),
+        ..CombinedCertificateValidationContext::default()
+    })
+}
+
+fn common_context() -> CommonTlsContext {
+    CommonTlsContext {
+        tls_params: Some(TlsParameters {
+            tls_minimum_protocol_version: TlsProtocol::TlSv12 as i32,
+            tls_maximum_protocol_version: TlsProtocol::TlSv13 as i32,
+            ..TlsParameters::default()
+        }),
+        ..CommonTlsContext::default()
+    }
+}
+
+fn tls_socket(context: &UpstreamTlsContext) -> TransportSocket {
+    TransportSocket {
+        name: "envoy.transport_sockets.tls".to_owned(),
+        config_type: Some(ConfigType::TypedConfig(any(context))),
+    }
+}
+
+fn raw_buffer(name: &str) -> TransportSocket {
+    TransportSocket { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(any(&RawBuffer::default()))) }
+}

@@ -1,0 +1,111 @@
+//! Where a proxy fetches certificates (N12, P17).
+
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::core::v3::api_config_source::ApiType;
+use envoy_types::pb::envoy::config::core::v3::config_source::ConfigSourceSpecifier;
+use envoy_types::pb::envoy::config::core::v3::grpc_service::{EnvoyGrpc, TargetSpecifier};
+use envoy_types::pb::envoy::config::core::v3::{
+    AggregatedConfigSource, ApiConfigSource, ApiVersion, ConfigSource, GrpcService,
+};
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::SdsSecretConfig;
+
+use crate::name::SDS_EXTERNAL_CLUSTER;
+use crate::wire::duration;
+
+/// The workload's own certificate.
+pub const WORKLOAD_CERTIFICATE: &str = "default";
+/// The mesh's roots.
+pub const MESH_ROOTS: &str = "ROOTCA";
+/// Ending of the name of a credential's roots.
+pub const ROOTS_SUFFIX: &str = "-cacert";
+
+/// The agent's SDS server, which bootstrap declares.
+const AGENT_CLUSTER: &str = "sds-grpc";
+/// A custom SDS server for files, which bootstrap declares.
+const FILES_CLUSTER: &str = "sds-files-grpc";
+/// Resource of a secret that never exists.
+const INVALID: &str = "invalid://";
+/// The workload's own certificate, as a credential.
+const BUILTIN: &str = "builtin://";
+/// Prefix of a credential that an external SDS server keeps.
+const EXTERNAL: &str = "sds://";
+/// Credentials that are resource names already.
+const TYPED: [&str; 3] = ["configmap://", "kubernetes://", "kubernetes-gateway://"];
+
+/// A secret of the agent.
+#[must_use]
+pub fn agent_secret(name: &str) -> SdsSecretConfig {
+    let mut secret = grpc_secret(name, AGENT_CLUSTER);
+    // The mesh's own certificate always comes, so a proxy waits for it.
+    if let (WORKLOAD_CERTIFICATE | MESH_ROOTS, Some(source)) = (name, secret.sds_config.as_mut()) {
+        source.initial_fetch_timeout = Some(duration(Duration::ZERO));
+    }
+    secret
+}
+
+/// A secret made of files, by the agent or by a custom server.
+#[must_use]
+pub fn file_secret(name: &str, custom_server: bool) -> SdsSecretConfig {
+    if custom_server { grpc_secret(name, FILES_CLUSTER) } else { agent_secret(name) }
+}
+
+/// A secret that rules name by its credential.
+#[must_use]
+pub fn credential(name: &str, credential_socket: bool) -> SdsSecretConfig {
+    if name == BUILTIN {
+        return agent_secret(WORKLOAD_CERTIFICATE);
+    }
+    if name.strip_prefix(BUILTIN) == Some(ROOTS_SUFFIX) {
+        return agent_secret(MESH_ROOTS);
+    }
+    let name = match name.strip_prefix(EXTERNAL) {
+        Some(_) if credential_socket => return grpc_secret(name, SDS_EXTERNAL_CLUSTER),
+        Some(resource) => resource,
+        None => name,
+    };
+    SdsSecretConfig {
+        name: credential_resource(name),
+        sds_config: Some(ConfigSource {
+            resource_api_version: ApiVersion::V3 as i32,
+            config_source_specifier: Some(ConfigSourceSpecifier::Ads(AggregatedConfigSource::default())),
+            ..ConfigSource::default()
+        }),
+    }
+}
+
+/// The SDS resource a credential is.
+#[must_use]
+pub fn credential_resource(name: &str) -> String {
+    if name.starts_with(BUILTIN) {
+        WORKLOAD_CERTIFICATE.to_owned()
+    } else if name.starts_with(INVALID) {
+        INVALID.to_owned()
+    } else if TYPED.iter().any(|prefix| name.starts_with(prefix)) {
+        name.to_owned()
+    } else {
+        format!("kubernetes://{name}")
+    }
+}
+
+fn grpc_secret(name: &str, cluster: &str) -> SdsSecretConfig {
+    let server = EnvoyGrpc { cluster_name: cluster.to_owned(), ..EnvoyGrpc::default() };
+    let api = ApiConfigSource {
+        api_type: ApiType::Grpc as i32,
+        transport_api_version: ApiVersion::V3 as i32,
+        set_node_on_first_message_only: true,
+        grpc_services: vec![GrpcService {
+            target_specifier: Some(TargetSpecifier::EnvoyGrpc(server)),
+            ..GrpcService::default()
+        }],
+        ..ApiConfigSource::default()
+    };
+    SdsSecretConfig {
+        name: name.to_owned(),
+        sds_config: Some(ConfigSource {
+            resource_api_version: ApiVersion::V3 as i32,
+            config_source_specifier: Some(ConfigSourceSpecifier::ApiConfigSource(api)),
+            ..ConfigSource::default()
+        }),
+    }
+}
