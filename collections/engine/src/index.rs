@@ -1,0 +1,115 @@
+//! Indexes: the rows of a collection under other keys.
+
+use std::marker::PhantomData;
+use std::rc::Rc;
+
+use crate::collection::{Collection, reduced, reduced_of};
+use crate::flow::Core;
+use crate::spines::{self, Row};
+use crate::transform::Owners;
+use crate::value::{Dyn, Key, Pair, Value};
+use crate::why::Provenance;
+
+/// Rows `R` of records `K`, found by `I`. One arrangement serves every `group` and `join`, one store every `derive`.
+pub struct Index<'s, I, K, R> {
+    pub(crate) core: Rc<Core<'s>>,
+    types: PhantomData<fn() -> (I, K, R)>,
+}
+
+impl<I, K, R> Clone for Index<'_, I, K, R> {
+    fn clone(&self) -> Self {
+        Self { core: self.core.clone(), types: PhantomData }
+    }
+}
+
+impl<'s, I: Key, K: Key, R: Value> Index<'s, I, K, R> {
+    pub(crate) fn of(core: Rc<Core<'s>>) -> Self {
+        Self { core, types: PhantomData }
+    }
+
+    /// Its name, unique in the engine.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.core.name()
+    }
+
+    /// One value an index key, made of all its rows, sorted by source key. The closure sees all rows of a key each time
+    /// one changes: no keys with very many rows.
+    pub fn group<V2: Value>(
+        &self,
+        name: &str,
+        f: impl Fn(&I, &[(&K, &R)]) -> Option<V2> + 'static,
+    ) -> Collection<'s, I, V2> {
+        let reducer = move |key: &Dyn, rows: &[(&Dyn, isize)]| {
+            let pairs = rows.iter().filter(|(_, n)| *n > 0).filter_map(|(row, _)| row.as_pair()).collect();
+            let group = typed_group(pairs);
+            if group.is_empty() { None } else { f(key.get(), &group).map(Dyn::new) }
+        };
+        let core = &self.core;
+        let rows = core.arranged();
+        Collection::of(reduced_of(core, (name, "group"), vec![core.id], Provenance::Grouped, rows, Rc::new(reducer)))
+    }
+
+    /// Each row whose index key `other` has, with its value there. The new keys must be unique over all rows: make the
+    /// source key a part of them.
+    pub fn join<V2: Value, K3: Key, V3: Value>(
+        &self,
+        name: &str,
+        other: &Collection<'s, I, V2>,
+        f: impl Fn(&I, &K, &R, &V2) -> Option<(K3, V3)> + 'static,
+    ) -> Collection<'s, K3, V3> {
+        let (left, right) = (&self.core, &other.core);
+        let pairs = spines::join(left.arranged(), right.arranged(), pair_row);
+        let expand = move |key: &Dyn, value: &Dyn, out: &mut Vec<Row>| {
+            let (Some(Pair(index, source)), Some(Pair(row, found))) = (key.as_pair(), value.as_pair()) else { return };
+            let made = f(index.get(), source.get(), row.get(), found.get());
+            out.extend(made.map(|(key, value)| (Dyn::new(key), Dyn::new(value))));
+        };
+        let provenance = Provenance::JoinedRows(Owners::default());
+        let parents = vec![left.id, right.id];
+        Collection::of(Core::expand(&left.flow, (name, "index_join"), parents, provenance, pairs, Rc::new(expand)))
+    }
+
+    /// How many rows each index key has. A change costs the same however many those are.
+    pub fn count(&self, name: &str) -> Collection<'s, I, u64> {
+        self.tallied(name, "count", |count| Dyn::new(u64::try_from(count).unwrap_or(0)))
+    }
+
+    /// The index keys that have a row. A change costs the same however many there are.
+    pub fn distinct(&self, name: &str) -> Collection<'s, I, ()> {
+        let unit = Dyn::new(());
+        self.tallied(name, "distinct", move |_| unit.clone())
+    }
+
+    fn tallied<V2: Value>(
+        &self,
+        name: &str,
+        kind: &'static str,
+        f: impl Fn(isize) -> Dyn + 'static,
+    ) -> Collection<'s, I, V2> {
+        let core = &self.core;
+        let unit = Dyn::new(());
+        // Rows that are all alike: the arrangement keeps one with its multiplicity.
+        let logic = move |_, deltas: &mut [Vec<spines::Delta>], out: &mut Vec<spines::Delta>| {
+            out.extend(deltas[0].drain(..).map(|((key, _), time, diff)| ((key, unit.clone()), time, diff)));
+        };
+        let alike = core.flow.epochwise(core.name(), vec![core.stream()], Box::new(logic));
+        let reducer = move |_: &Dyn, rows: &[(&Dyn, isize)]| {
+            let count: isize = rows.iter().map(|(_, count)| count).sum();
+            (count > 0).then(|| f(count))
+        };
+        Collection::of(reduced(core, (name, kind), vec![core.id], Provenance::Grouped, alike, Rc::new(reducer)))
+    }
+}
+
+fn pair_row(index: &Dyn, row: &Dyn, found: &Dyn) -> Row {
+    let Some(Pair(source, row)) = row.as_pair() else { return (index.clone(), row.clone()) };
+    (Dyn::pair(index, source), Dyn::pair(row, found))
+}
+
+/// Rows of an index with their types, sorted by source key and row.
+pub(crate) fn typed_group<'a, K: Key, R: Value>(pairs: Vec<&'a Pair>) -> Vec<(&'a K, &'a R)> {
+    let mut group: Vec<(&K, &R)> = pairs.into_iter().map(|Pair(key, row)| (key.get(), row.get())).collect();
+    group.sort_unstable();
+    group
+}

@@ -1,0 +1,176 @@
+//! What each collection costs, and which closures failed.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::clock::Clock;
+use crate::value::Dyn;
+
+/// Reports kept; older ones are only counted.
+const PANICS_KEPT: usize = 64;
+
+/// A closure that panicked. Its record keeps the last good output until the input changes.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct PanicReport {
+    /// Name of the collection whose closure it was.
+    pub collection: String,
+    /// Key of the record it was given, as JSON.
+    pub key: serde_json::Value,
+    /// The panic message, when it was text.
+    pub message: String,
+}
+
+/// Figures of one collection since the engine started.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct CollectionMetrics {
+    /// Name of the collection.
+    pub name: String,
+    /// Records it holds now.
+    pub size: i64,
+    /// Records its closure was given (for an input: writes).
+    pub records_in: u64,
+    /// Records it put out, changes and retractions counted apart.
+    pub records_out: u64,
+    /// Time spent in its closure and around it; time of shared arrangements is not in it.
+    pub busy: Duration,
+    /// Closures that panicked.
+    pub panics: u64,
+    /// Keys that have more than one value now; the smallest value wins.
+    pub conflicts: i64,
+}
+
+/// Figures of the whole engine.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct EngineMetrics {
+    /// Epochs committed.
+    pub epochs: u64,
+    /// Time spent committing.
+    pub busy: Duration,
+    /// Time the last epoch took.
+    pub last_epoch: Duration,
+    /// Longest epoch so far.
+    pub longest_epoch: Duration,
+    /// Writes in the last epoch.
+    pub last_batch: u64,
+    /// Commands that wait now.
+    pub queued: usize,
+    /// Each collection, in the order they were built.
+    pub collections: Vec<CollectionMetrics>,
+}
+
+/// Recent panics, bounded.
+#[derive(Default)]
+pub(crate) struct PanicLog(Mutex<VecDeque<PanicReport>>);
+
+impl PanicLog {
+    fn push(&self, report: PanicReport) {
+        let mut reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if reports.len() == PANICS_KEPT {
+            reports.pop_front();
+        }
+        reports.push_back(report);
+    }
+
+    pub(crate) fn reports(&self) -> Vec<PanicReport> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}
+
+/// Counters of one collection: written by the dataflow thread, read from anywhere.
+pub(crate) struct Gauge {
+    pub(crate) name: String,
+    clock: Clock,
+    panic_log: Arc<PanicLog>,
+    size: AtomicI64,
+    records_in: AtomicU64,
+    records_out: AtomicU64,
+    busy_nanos: AtomicU64,
+    panics: AtomicU64,
+    conflicts: AtomicI64,
+}
+
+impl Gauge {
+    pub(crate) fn new(name: String, clock: Clock, panic_log: Arc<PanicLog>) -> Self {
+        Self {
+            name,
+            clock,
+            panic_log,
+            size: AtomicI64::new(0),
+            records_in: AtomicU64::new(0),
+            records_out: AtomicU64::new(0),
+            busy_nanos: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
+            conflicts: AtomicI64::new(0),
+        }
+    }
+
+    /// Runs a user's closure for a record: timed, and contained. `None` when it panicked.
+    pub(crate) fn run<R>(&self, key: &Dyn, records: usize, work: impl FnOnce() -> R) -> Option<R> {
+        self.timed(records, || self.contain(key, work))
+    }
+
+    pub(crate) fn timed<R>(&self, records: usize, work: impl FnOnce() -> R) -> R {
+        let start = self.clock.now();
+        let result = work();
+        let took = self.clock.now().saturating_sub(start);
+        self.busy_nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+        self.records_in.fetch_add(records as u64, Relaxed);
+        result
+    }
+
+    /// Runs a user's closure so that a panic costs only this record.
+    pub(crate) fn contain<R>(&self, key: &Dyn, work: impl FnOnce() -> R) -> Option<R> {
+        // Closures are pure by contract; what one may have half done to its own captures is its own affair.
+        match catch_unwind(AssertUnwindSafe(work)) {
+            Ok(result) => Some(result),
+            Err(panic) => {
+                let message = panic
+                    .downcast_ref::<&str>()
+                    .map(|text| (*text).to_owned())
+                    .or_else(|| panic.downcast_ref::<String>().cloned())
+                    .unwrap_or_else(|| "panic without a message".to_owned());
+                let report = PanicReport { collection: self.name.clone(), key: key.json(), message };
+                tracing::error!(collection = %report.collection, key = %report.key, message = %report.message,
+                    "closure panicked, last good output kept");
+                self.panics.fetch_add(1, Relaxed);
+                self.panic_log.push(report);
+                None
+            }
+        }
+    }
+
+    /// Counts records put out and what they did to the size.
+    pub(crate) fn made(&self, size_change: isize, records: usize) {
+        self.size.fetch_add(size_change as i64, Relaxed);
+        self.records_out.fetch_add(records as u64, Relaxed);
+    }
+
+    pub(crate) fn set_size(&self, size: usize) {
+        self.size.store(size as i64, Relaxed);
+    }
+
+    pub(crate) fn took_in(&self, records: usize) {
+        self.records_in.fetch_add(records as u64, Relaxed);
+    }
+
+    pub(crate) fn set_conflicts(&self, conflicts: usize) {
+        self.conflicts.store(conflicts as i64, Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> CollectionMetrics {
+        CollectionMetrics {
+            name: self.name.clone(),
+            size: self.size.load(Relaxed),
+            records_in: self.records_in.load(Relaxed),
+            records_out: self.records_out.load(Relaxed),
+            busy: Duration::from_nanos(self.busy_nanos.load(Relaxed)),
+            panics: self.panics.load(Relaxed),
+            conflicts: self.conflicts.load(Relaxed),
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! The dataflow thread: commands in, epochs out.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded, select};
+use differential_dataflow::trace::TraceReader;
+use timely::progress::frontier::AntichainRef;
+
+use crate::builder::Builder;
+use crate::engine::EngineOptions;
+use crate::feed::Hub;
+use crate::flow::{ExportSlot, Flow, Node};
+use crate::input::{InputChange, Op, Source};
+use crate::output::{Epoch, RawEvent, Slot, Snapshot};
+use crate::spines::Time;
+use crate::why::Provenance;
+
+/// What the dataflow thread can be told.
+pub(crate) enum Command {
+    /// One write to a source.
+    Write(usize, Op),
+    /// Writes that become visible together; answered with their epoch.
+    Transaction(Vec<(usize, Op)>, Sender<Epoch>),
+    /// Answered when everything queued before is committed.
+    Flush(Sender<Epoch>),
+    /// Ends the thread.
+    Stop,
+}
+
+/// The sending end of the two bounded command queues.
+#[derive(Clone)]
+pub(crate) struct Queue {
+    hot: Sender<Command>,
+    cold: Sender<Command>,
+}
+
+/// The receiving end.
+pub(crate) struct Commands {
+    hot: Receiver<Command>,
+    cold: Receiver<Command>,
+}
+
+impl Queue {
+    pub(crate) fn bounded(length: usize) -> (Self, Commands) {
+        let (hot, hot_end) = bounded(length.max(1));
+        let (cold, cold_end) = bounded(length.max(1));
+        (Self { hot, cold }, Commands { hot: hot_end, cold: cold_end })
+    }
+
+    /// Waits for room. Commands to an engine that has stopped are dropped.
+    pub(crate) fn send(&self, hot: bool, command: Command) {
+        let queue = if hot { &self.hot } else { &self.cold };
+        // An error means the thread is gone: nobody is left to care.
+        let _ = queue.send(command);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.hot.len() + self.cold.len()
+    }
+}
+
+/// Epoch timing, read from anywhere.
+#[derive(Default)]
+pub(crate) struct Timing {
+    pub(crate) epochs: AtomicU64,
+    pub(crate) busy_nanos: AtomicU64,
+    pub(crate) last_nanos: AtomicU64,
+    pub(crate) longest_nanos: AtomicU64,
+    pub(crate) last_batch: AtomicU64,
+}
+
+/// An epoch as the history keeps it.
+#[derive(Clone, Debug)]
+pub(crate) struct EpochRecord {
+    pub(crate) epoch: Epoch,
+    pub(crate) took: Duration,
+    pub(crate) inputs: Vec<InputChange>,
+    pub(crate) outputs: Vec<(usize, Arc<[RawEvent]>)>,
+}
+
+/// The state of the dataflow thread.
+pub(crate) struct Engineer {
+    worker: timely::worker::Worker,
+    options: EngineOptions,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) sources: Vec<Source>,
+    flows: Vec<Flow>,
+    exports: Vec<ExportSlot>,
+    slots: Vec<Slot>,
+    touched: Vec<usize>,
+    sync_changed: bool,
+    hub: Arc<Hub>,
+    timing: Arc<Timing>,
+    pub(crate) epoch: Time,
+    turn: u64,
+    maps: Arc<Vec<crate::output::Map>>,
+    synced: Arc<Vec<bool>>,
+    pub(crate) history: VecDeque<EpochRecord>,
+}
+
+impl Engineer {
+    pub(crate) fn new(builder: Builder, hub: Arc<Hub>, timing: Arc<Timing>) -> Self {
+        let Builder { worker, build } = builder;
+        let sources = build.sources.take();
+        let touched = (0..sources.len()).collect();
+        let slots = build.slots.take();
+        Self {
+            worker,
+            options: build.options.clone(),
+            nodes: build.nodes.take(),
+            sources,
+            flows: build.flows.take(),
+            exports: build.exports.take(),
+            maps: Arc::new(slots.iter().map(|slot| slot.map.clone()).collect()),
+            slots,
+            touched,
+            sync_changed: true,
+            hub,
+            timing,
+            epoch: 0,
+            turn: 0,
+            synced: Arc::default(),
+            history: VecDeque::new(),
+        }
+    }
+
+    /// Works until told to stop.
+    pub(crate) fn run(mut self, commands: &Commands) {
+        let mut flushes = Vec::new();
+        loop {
+            let first = select! {
+                recv(commands.hot) -> command => command,
+                recv(commands.cold) -> command => command,
+            };
+            let Ok(first) = first else { return };
+            let mut next = Some(first);
+            let mut weight = 0;
+            while let Some(command) = next {
+                let stop = matches!(command, Command::Stop);
+                weight += self.take(command, commands, &mut flushes);
+                if stop {
+                    return;
+                }
+                next = if weight < self.options.batch { commands.next() } else { None };
+            }
+            let epoch = self.commit(weight);
+            for flush in flushes.drain(..) {
+                // The asker may have gone.
+                let _ = flush.send(epoch);
+            }
+        }
+    }
+
+    /// Takes one command into the open epoch; gives its weight.
+    fn take(&mut self, command: Command, commands: &Commands, flushes: &mut Vec<Sender<Epoch>>) -> usize {
+        match command {
+            Command::Write(source, op) => self.write(source, op),
+            Command::Transaction(writes, reply) => {
+                let mut weight = self.take_hot(commands, flushes);
+                for (source, op) in writes {
+                    weight += self.write(source, op);
+                }
+                flushes.push(reply);
+                weight
+            }
+            Command::Flush(reply) => {
+                let weight = self.take_hot(commands, flushes);
+                flushes.push(reply);
+                weight
+            }
+            Command::Stop => 0,
+        }
+    }
+
+    /// Takes all that is in the hot queue: a thread that flushes after a hot write expects to see it.
+    fn take_hot(&mut self, commands: &Commands, flushes: &mut Vec<Sender<Epoch>>) -> usize {
+        let waiting = commands.hot.len();
+        commands.hot.try_iter().take(waiting).map(|command| self.take(command, commands, flushes)).sum()
+    }
+
+    fn write(&mut self, source: usize, op: Op) -> usize {
+        let weight = op.weight();
+        self.nodes[self.sources[source].node].gauge.took_in(weight);
+        self.sync_changed |= self.sources[source].write(op);
+        self.touched.push(source);
+        weight
+    }
+
+    /// Runs everything written so far through the dataflows, and shows the result.
+    pub(crate) fn commit(&mut self, weight: usize) -> Epoch {
+        let start = self.options.clock.now();
+        let epoch = self.epoch + 1;
+        let mut inputs = Vec::new();
+        let mut stale = vec![epoch == 1; self.flows.len()];
+        self.touched.sort_unstable();
+        self.touched.dedup();
+        for source in self.touched.drain(..) {
+            let source = &mut self.sources[source];
+            stale[source.flow] |= source.flush(epoch, &mut inputs);
+            self.nodes[source.node].gauge.set_size(source.rows.len());
+        }
+        if !self.sync_changed && !stale.contains(&true) {
+            return Epoch(self.epoch);
+        }
+        self.epoch = epoch;
+        for flow in 0..self.flows.len() {
+            if stale[flow] {
+                self.step(flow, epoch);
+                self.forward(flow, epoch, &mut stale);
+            }
+        }
+        let changes = self.close(Epoch(epoch));
+        let took = self.options.clock.now().saturating_sub(start);
+        self.remember(EpochRecord { epoch: Epoch(epoch), took, inputs, outputs: changes.clone() });
+        self.show(Epoch(epoch), changes);
+        self.time(took, weight);
+        Epoch(epoch)
+    }
+
+    /// Runs one dataflow until the epoch is through it.
+    fn step(&mut self, flow: usize, epoch: Time) {
+        let next = epoch + 1;
+        let flow = &mut self.flows[flow];
+        for source in &flow.sources {
+            let session = &mut self.sources[*source].session;
+            session.advance_to(next);
+            session.flush();
+        }
+        for session in &mut flow.imports {
+            session.advance_to(next);
+            session.flush();
+        }
+        while flow.probe.less_than(&next) {
+            self.worker.step();
+        }
+        // A trace held back here would keep all history.
+        for trace in &flow.traces {
+            let mut trace = trace.borrow_mut();
+            trace.set_logical_compaction(AntichainRef::new(&[next]));
+            trace.set_physical_compaction(AntichainRef::new(&[next]));
+        }
+    }
+
+    /// Hands what a dataflow exports to those that import it.
+    fn forward(&mut self, flow: usize, epoch: Time, stale: &mut [bool]) {
+        for export in self.exports.iter().filter(|export| export.flow == flow) {
+            let mut deltas = std::mem::take(&mut *export.buffer.borrow_mut());
+            differential_dataflow::consolidation::consolidate_updates(&mut deltas);
+            if deltas.is_empty() {
+                continue;
+            }
+            for (importer, import) in export.importers.borrow().iter() {
+                stale[*importer] = true;
+                let session = &mut self.flows[*importer].imports[*import];
+                session.advance_to(epoch);
+                session.flush();
+                for (row, _, diff) in &deltas {
+                    session.update(row.clone(), *diff);
+                }
+            }
+        }
+    }
+
+    /// Brings the published maps to the epoch; gives what changed, by slot.
+    fn close(&mut self, epoch: Epoch) -> Vec<(usize, Arc<[RawEvent]>)> {
+        let mut changes = Vec::new();
+        for (number, slot) in self.slots.iter_mut().enumerate() {
+            if slot.buffer.borrow().is_empty() {
+                continue;
+            }
+            let events = slot.close(epoch);
+            self.nodes[slot.node].gauge.set_conflicts(slot.conflicts());
+            if !events.is_empty() {
+                changes.push((number, events.into()));
+            }
+        }
+        changes
+    }
+
+    fn show(&mut self, epoch: Epoch, changes: Vec<(usize, Arc<[RawEvent]>)>) {
+        let wake = self.sync_changed || !changes.is_empty() || self.turn == 0;
+        if std::mem::take(&mut self.sync_changed) {
+            self.synced = Arc::new(self.synced_nodes());
+        }
+        if !changes.is_empty() {
+            self.maps = Arc::new(self.slots.iter().map(|slot| slot.map.clone()).collect());
+        }
+        self.turn += u64::from(wake);
+        let (maps, synced) = (self.maps.clone(), self.synced.clone());
+        self.hub.publish(Snapshot { epoch, turn: self.turn, maps, synced, changes }, wake);
+    }
+
+    /// A node is synced when all it reads is. Parents come before children.
+    fn synced_nodes(&self) -> Vec<bool> {
+        let mut synced: Vec<bool> = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            synced.push(match node.provenance {
+                Provenance::Source(source) => self.sources[source].synced,
+                _ => node.parents.iter().all(|parent| synced[*parent]),
+            });
+        }
+        synced
+    }
+
+    fn remember(&mut self, record: EpochRecord) {
+        if self.options.history == 0 {
+            return;
+        }
+        while self.history.len() >= self.options.history {
+            self.history.pop_front();
+        }
+        self.history.push_back(record);
+    }
+
+    fn time(&self, took: Duration, weight: usize) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.timing.epochs.store(self.epoch, Relaxed);
+        self.timing.busy_nanos.fetch_add(nanos, Relaxed);
+        self.timing.last_nanos.store(nanos, Relaxed);
+        self.timing.longest_nanos.fetch_max(nanos, Relaxed);
+        self.timing.last_batch.store(weight as u64, Relaxed);
+    }
+}
+
+impl Commands {
+    /// What is queued, the hot queue first.
+    fn next(&self) -> Option<Command> {
+        self.hot.try_recv().or_else(|_| self.cold.try_recv()).ok()
+    }
+}

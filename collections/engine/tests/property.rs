@@ -1,0 +1,273 @@
+//! Properties: after any sequence of changes the state is that of a fresh engine and of a naive computation.
+
+use std::collections::BTreeMap;
+
+use sluice_engine::{Engine, EngineOptions, Epoch, Feed, Input, Published};
+
+type Pods = BTreeMap<u32, (u32, bool)>;
+type Services = BTreeMap<u32, u32>;
+type Named = BTreeMap<u32, String>;
+
+/// Writing ends and published collections of a graph that has every operator in it.
+struct Handles {
+    pods: Input<u32, (u32, bool)>,
+    services: Input<u32, u32>,
+    other: Input<u32, u32>,
+    outputs: Vec<Published<u32, String>>,
+}
+
+fn text(value: impl std::fmt::Debug) -> String {
+    format!("{value:?}")
+}
+
+fn start() -> (Engine, Handles) {
+    Engine::start(EngineOptions::default(), |b| {
+        let (pods, pods_export, mut outputs) = b.dataflow("hot", |g| {
+            let (input, pods) = g.hot_input::<u32, (u32, bool)>("pods");
+            let ready = pods.filter("ready", |_, (_, ready)| *ready);
+            let by_service = ready.index("by-service", |_, (service, _)| [(*service, ())]);
+            let outputs = vec![
+                ready.map("ready-text", |_, pod| text(pod)).publish(),
+                by_service.group("grouped", |_, pods| Some(text(pods))).publish(),
+                by_service.count("count").map("count-text", |_, n| text(n)).publish(),
+                by_service.distinct("distinct").map("distinct-text", |k, ()| text(k)).publish(),
+            ];
+            (input, pods.export(), outputs)
+        });
+        let (services, other, more) = b.dataflow("cold", |g| {
+            let pods = g.import(&pods_export);
+            let (services_in, services) = g.input::<u32, u32>("services");
+            let (other_in, other) = g.input::<u32, u32>("other");
+            let fixed = g.fixed("fixed", (0..4u32).map(|n| (n, 100 + n)));
+            let by_service = pods.index("pods/by-service", |_, (service, ready)| [(*service, *ready)]);
+            let looked_up = services.derive("looked-up", |d| {
+                let (by, other) = (d.by(&by_service), d.on(&other));
+                move |cx, key, port| {
+                    let pods = cx.by(&by, key);
+                    // Reads depend on what was read before.
+                    let others: Vec<_> = pods.iter().map(|(pod, _)| cx.get(&other, &(pod % 7)).map(|o| *o)).collect();
+                    (port % 5 != 0).then(|| text((port, &pods, others)))
+                }
+            });
+            let all = fixed.derive("all", |d| {
+                let services = d.on(&services);
+                move |cx, key, value| Some(text((key, value, cx.all(&services))))
+            });
+            let many = services.derive_many("many", |d| {
+                let by = d.by(&by_service);
+                move |cx, key, _| cx.by(&by, key).into_iter().map(|(pod, r)| (key * 1000 + pod, text(r))).collect()
+            });
+            let outputs = vec![
+                services.join("join", &other, |k, a, b| (a != b).then(|| text((k, a, b)))).publish(),
+                services.left_join("left-join", &other, |k, a, b| Some(text((k, a, b)))).publish(),
+                services.join_group("join-group", &by_service, |k, v, rows| Some(text((k, v, rows)))).publish(),
+                services.union("union", &[&other, &fixed]).map("union-text", |_, v| text(v)).publish(),
+                services.union_merge("union-merge", &[&other], |k, vs| Some(text((k, vs)))).publish(),
+                by_service
+                    .join("endpoints", &services, |s, pod, ready, port| Some((s * 1000 + pod, text((ready, port)))))
+                    .publish(),
+                services
+                    .flat_map("flat", |k, v| (0..v % 4).map(|n| (k * 10 + n, text(v))).collect::<Vec<_>>())
+                    .publish(),
+                looked_up.publish(),
+                all.publish(),
+                many.publish(),
+                looked_up.filter_map("chained", |k, v| (k % 2 == 0).then(|| text(v.len()))).publish(),
+            ];
+            (services_in, other_in, outputs)
+        });
+        outputs.extend(more);
+        Handles { pods, services, other, outputs }
+    })
+}
+
+/// The same outputs, computed from scratch with plain maps.
+fn naive(pods: &Pods, services: &Services, other: &Services) -> Vec<Named> {
+    let fixed: Services = (0..4).map(|n| (n, 100 + n)).collect();
+    let rows = |key: u32, only_ready: bool| -> Vec<(u32, bool)> {
+        let rows = pods.iter().filter(|(_, (service, ready))| *service == key && (*ready || !only_ready));
+        rows.map(|(pod, (_, ready))| (*pod, *ready)).collect()
+    };
+    let keys: std::collections::BTreeSet<u32> = pods.values().filter(|(_, r)| *r).map(|(s, _)| *s).collect();
+    let units = |key: u32| rows(key, true).into_iter().map(|(pod, _)| (pod, ())).collect::<Vec<_>>();
+    let merged = |maps: &[&Services]| -> Services {
+        maps.iter().rev().flat_map(|map| map.iter().map(|(k, v)| (*k, *v))).collect()
+    };
+    let looked_up: Named = services
+        .iter()
+        .filter(|(_, port)| **port % 5 != 0)
+        .map(|(key, port)| {
+            let pods = rows(*key, false);
+            let others: Vec<_> = pods.iter().map(|(pod, _)| other.get(&(pod % 7)).copied()).collect();
+            (*key, text((port, &pods, others)))
+        })
+        .collect();
+    let listed: Vec<_> = services.iter().map(|(k, v)| (*k, *v)).collect();
+    let union = merged(&[services, other, &fixed]);
+    let both: std::collections::BTreeSet<u32> = services.keys().chain(other.keys()).copied().collect();
+    vec![
+        pods.iter().filter(|(_, (_, r))| *r).map(|(k, v)| (*k, text(v))).collect(),
+        keys.iter().map(|k| (*k, text(units(*k)))).collect(),
+        keys.iter().map(|k| (*k, text(units(*k).len()))).collect(),
+        keys.iter().map(|k| (*k, text(k))).collect(),
+        services.iter().filter_map(|(k, a)| other.get(k).filter(|b| a != *b).map(|b| (*k, text((k, a, b))))).collect(),
+        services.iter().map(|(k, a)| (*k, text((k, a, other.get(k))))).collect(),
+        services.iter().map(|(k, v)| (*k, text((k, v, rows(*k, false))))).collect(),
+        union.iter().map(|(k, v)| (*k, text(v))).collect(),
+        both.iter()
+            .map(|k| (*k, text((k, [services.get(k), other.get(k)].into_iter().flatten().collect::<Vec<_>>()))))
+            .collect(),
+        pods.iter()
+            .filter_map(|(pod, (s, ready))| services.get(s).map(|port| (s * 1000 + pod, text((ready, port)))))
+            .collect(),
+        services.iter().flat_map(|(k, v)| (0..v % 4).map(|n| (k * 10 + n, text(v))).collect::<Vec<_>>()).collect(),
+        looked_up.clone(),
+        fixed.iter().map(|(k, v)| (*k, text((k, v, &listed)))).collect(),
+        services
+            .keys()
+            .flat_map(|k| rows(*k, false).into_iter().map(|(pod, r)| (k * 1000 + pod, text(r))).collect::<Vec<_>>())
+            .collect(),
+        looked_up.iter().filter(|(k, _)| *k % 2 == 0).map(|(k, v)| (*k, text(v.len()))).collect(),
+    ]
+}
+
+fn state(engine: &Engine, handles: &Handles) -> Vec<Named> {
+    let snapshot = engine.snapshot();
+    handles.outputs.iter().map(|of| snapshot.iter(of).map(|(k, v)| (*k, v.clone())).collect()).collect()
+}
+
+/// A small deterministic generator: the seed is the whole story of a failure.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % limit) as u32
+    }
+}
+
+/// Follows a feed and checks that each event starts from what the one before left.
+struct Follower {
+    feed: Feed,
+    state: Vec<Named>,
+    epoch: Epoch,
+}
+
+impl Follower {
+    fn new(engine: &Engine, outputs: usize) -> Self {
+        Self { feed: engine.feed(), state: vec![Named::new(); outputs], epoch: Epoch(0) }
+    }
+
+    fn catch_up(&mut self, handles: &Handles) {
+        while let Some(batch) = self.feed.try_next() {
+            assert_eq!(batch.from(), self.epoch);
+            self.epoch = batch.epoch();
+            for (of, map) in handles.outputs.iter().zip(&mut self.state) {
+                for event in batch.events(of) {
+                    assert_ne!(event.old, event.new, "an event without a change");
+                    assert_eq!(map.get(&event.key), event.old.as_deref(), "{} {}", of.name(), event.key);
+                    match event.new {
+                        Some(new) => drop(map.insert(*event.key, (*new).clone())),
+                        None => drop(map.remove(&event.key)),
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn churn(seed: u64, epochs: u32) {
+    let (engine, handles) = start();
+    let mut random = Random(seed);
+    let (mut pods, mut services, mut other) = (Pods::new(), Services::new(), Services::new());
+    let mut quick = Follower::new(&engine, handles.outputs.len());
+    let mut slow = Follower::new(&engine, handles.outputs.len());
+    for epoch in 0..epochs {
+        engine.transaction(|tx| {
+            for _ in 0..=random.below(6) {
+                let delete = random.below(3) == 0;
+                match random.below(5) {
+                    0 | 1 => {
+                        let (key, value) = (random.below(40), (random.below(12), random.below(2) == 0));
+                        if delete {
+                            pods.remove(&key);
+                            tx.delete(&handles.pods, key);
+                        } else {
+                            pods.insert(key, value);
+                            tx.set(&handles.pods, key, value);
+                        }
+                    }
+                    2 | 3 => {
+                        let (key, value) = (random.below(12), random.below(9));
+                        if delete {
+                            services.remove(&key);
+                            tx.delete(&handles.services, key);
+                        } else {
+                            services.insert(key, value);
+                            tx.set(&handles.services, key, value);
+                        }
+                    }
+                    _ if random.below(20) == 0 => {
+                        other = (0..random.below(9)).map(|n| (n, random.below(9))).collect();
+                        tx.replace_all(&handles.other, other.clone());
+                    }
+                    _ => {
+                        let (key, value) = (random.below(9), random.below(9));
+                        if delete {
+                            other.remove(&key);
+                            tx.delete(&handles.other, key);
+                        } else {
+                            other.insert(key, value);
+                            tx.set(&handles.other, key, value);
+                        }
+                    }
+                }
+            }
+        });
+        quick.catch_up(&handles);
+        if epoch % 17 == 0 {
+            slow.catch_up(&handles);
+        }
+        let expected = naive(&pods, &services, &other);
+        let actual = state(&engine, &handles);
+        for (at, of) in handles.outputs.iter().enumerate() {
+            assert_eq!(actual[at], expected[at], "seed {seed}, epoch {epoch}, {}", of.name());
+        }
+        assert_eq!(quick.state, expected, "seed {seed}, epoch {epoch}");
+    }
+    slow.catch_up(&handles);
+    assert_eq!(slow.state, state(&engine, &handles));
+
+    // A fresh engine given the final inputs, in another order.
+    let (fresh, theirs) = start();
+    for (key, value) in other.iter().rev() {
+        theirs.other.set(*key, *value);
+    }
+    for (key, value) in services.iter().rev() {
+        theirs.services.set(*key, *value);
+    }
+    for (key, value) in &pods {
+        theirs.pods.set(*key, *value);
+    }
+    fresh.flush();
+    assert_eq!(state(&fresh, &theirs), state(&engine, &handles));
+    assert_eq!(engine.panics(), []);
+
+    // Nothing stays when everything goes.
+    engine.transaction(|tx| {
+        tx.replace_all(&handles.pods, []);
+        tx.replace_all(&handles.services, []);
+        tx.replace_all(&handles.other, []);
+    });
+    assert_eq!(state(&engine, &handles), naive(&Pods::new(), &Services::new(), &Services::new()));
+}
+
+#[test]
+fn incremental_is_fresh_is_naive() {
+    for seed in 1..=8 {
+        churn(seed, 500);
+    }
+}
