@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use crate::{
-    EndpointSlice, Kind, KubernetesService, MeshConfig, MeshNetworks, Namespace, Node, ObjectKey, Pod, Reject,
-    ServiceEntry, WorkloadEntry,
+    EndpointSlice, Gateway, Kind, KubernetesService, MeshConfig, MeshNetworks, Namespace, Node, ObjectKey, Pod, Reject,
+    ServiceEntry, VirtualService, WorkloadEntry,
 };
 
 /// ConfigMap `istio`: the mesh config and the networks.
@@ -23,12 +23,14 @@ pub struct MeshSettings {
 #[allow(missing_docs, reason = "each variant is the kind of that name")]
 pub enum Object {
     EndpointSlice(EndpointSlice),
+    Gateway(Gateway),
     MeshSettings(Box<MeshSettings>),
     Namespace(Namespace),
     Node(Node),
     Pod(Pod),
     Service(KubernetesService),
     ServiceEntry(ServiceEntry),
+    VirtualService(VirtualService),
     WorkloadEntry(WorkloadEntry),
 }
 

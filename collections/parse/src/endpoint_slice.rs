@@ -1,10 +1,9 @@
 //! EndpointSlice (S04).
 
 use serde::Deserialize;
-use serde_json::Value;
-use sluice_model::{EndpointSlice, Object, ObjectKey, SliceEndpoint, SlicePort, Text};
+use sluice_model::{EndpointSlice, Object, SliceEndpoint, SlicePort, Text};
 
-use crate::{Findings, metadata::Metadata};
+use crate::{Findings, Item, metadata::Metadata};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
@@ -56,8 +55,9 @@ struct TargetRef {
     name: Text,
 }
 
-pub(crate) fn parse(key: &ObjectKey, object: &Value, findings: &Findings) -> Option<Object> {
-    let mut input: Input = findings.deserialize(object)?;
+pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
+    let mut input: Input = findings.deserialize(item.object)?;
+    let key = item.key;
     let labels = input.metadata.take_labels();
     let ports = input.ports.unwrap_or_default().into_iter().map(|port| SlicePort {
         name: port.name.unwrap_or_default(),

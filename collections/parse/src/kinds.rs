@@ -1,12 +1,14 @@
 //! The table of kinds (C01 to C03).
 
-use serde_json::Value;
-use sluice_model::{Kind, Object, ObjectKey};
+use sluice_model::{Kind, Object};
 
-use crate::{Findings, endpoint_slice, namespace, node, pod, service};
+use crate::{
+    Findings, Item, endpoint_slice, mesh_settings, namespace, node, parse_gateway, parse_virtual_service, pod, service,
+    service_entry, workload_entry,
+};
 
-/// How a kind is parsed: its key and JSON to a value, with what is wrong noted aside.
-pub type Parse = fn(&ObjectKey, &Value, &Findings) -> Option<Object>;
+/// How a kind is parsed: to a value, or to nothing if the object does not apply, with what is wrong noted aside.
+pub type Parse = fn(&Item<'_>, &Findings) -> Option<Object>;
 
 /// A kind of object and how it is read.
 #[derive(Clone, Debug)]
@@ -71,11 +73,13 @@ const fn custom(
 #[rustfmt::skip]
 pub static KINDS: &[KindInfo] = &[
     custom(Kind::AuthorizationPolicy, SECURITY, &["v1", "v1beta1"], "AuthorizationPolicy", "authorizationpolicies", None),
-    core(Kind::ConfigMap, "ConfigMap", "configmaps", None),
+    core(Kind::ConfigMap, "ConfigMap", "configmaps", Some(mesh_settings::parse)),
     custom(Kind::DestinationRule, NETWORKING, STABLE, "DestinationRule", "destinationrules", None),
     KindInfo { group: "discovery.k8s.io", ..core(Kind::EndpointSlice, "EndpointSlice", "endpointslices", Some(endpoint_slice::parse)) },
     custom(Kind::EnvoyFilter, NETWORKING, &["v1alpha3"], "EnvoyFilter", "envoyfilters", None),
-    custom(Kind::Gateway, NETWORKING, STABLE, "Gateway", "gateways", None),
+    custom(Kind::Gateway, NETWORKING, STABLE, "Gateway", "gateways", Some(|item, findings| {
+        parse_gateway(&item.meta(findings), item.spec(), findings).map(Object::Gateway)
+    })),
     custom(Kind::Ingress, "networking.k8s.io", &["v1"], "Ingress", "ingresses", None),
     cluster_scoped(custom(Kind::IngressClass, "networking.k8s.io", &["v1"], "IngressClass", "ingressclasses", None)),
     custom(Kind::KubernetesGateway, "gateway.networking.k8s.io", &["v1", "v1beta1"], "Gateway", "gateways", None),
@@ -88,13 +92,15 @@ pub static KINDS: &[KindInfo] = &[
     core(Kind::Secret, "Secret", "secrets", None),
     core(Kind::Service, "Service", "services", Some(service::parse)),
     core(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", None),
-    custom(Kind::ServiceEntry, NETWORKING, STABLE, "ServiceEntry", "serviceentries", None),
+    custom(Kind::ServiceEntry, NETWORKING, STABLE, "ServiceEntry", "serviceentries", Some(service_entry::parse)),
     custom(Kind::Sidecar, NETWORKING, STABLE, "Sidecar", "sidecars", None),
     custom(Kind::Telemetry, "telemetry.istio.io", &["v1", "v1alpha1"], "Telemetry", "telemetries", None),
     custom(Kind::TrafficExtension, "extensions.istio.io", &["v1alpha1"], "TrafficExtension", "trafficextensions", None),
-    custom(Kind::VirtualService, NETWORKING, STABLE, "VirtualService", "virtualservices", None),
+    custom(Kind::VirtualService, NETWORKING, STABLE, "VirtualService", "virtualservices", Some(|item, findings| {
+        parse_virtual_service(&item.meta(findings), item.spec(), item.domain, findings).map(Object::VirtualService)
+    })),
     custom(Kind::WasmPlugin, "extensions.istio.io", &["v1alpha1"], "WasmPlugin", "wasmplugins", None),
-    custom(Kind::WorkloadEntry, NETWORKING, STABLE, "WorkloadEntry", "workloadentries", None),
+    custom(Kind::WorkloadEntry, NETWORKING, STABLE, "WorkloadEntry", "workloadentries", Some(workload_entry::parse)),
     custom(Kind::WorkloadGroup, NETWORKING, STABLE, "WorkloadGroup", "workloadgroups", None),
 ];
 

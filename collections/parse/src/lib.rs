@@ -8,15 +8,19 @@
 //! them. A kind in the table without a parser yields a warning that it is not supported yet.
 //!
 //! Adding a kind: a model type and a variant of [`sluice_model::Object`]; a file here with
-//! `pub(crate) fn parse(key: &ObjectKey, object: &Value, findings: &Findings) -> Option<Object>`, which returns `None` for
-//! an object that does not apply; the function in the kind's line in `kinds.rs`. Metadata is read by `metadata::parse`,
-//! the `spec` of an Istio kind with [`Fields`].
+//! `pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object>`, which returns `None` for an object that
+//! does not apply; the function in the kind's line in `kinds.rs`. Metadata is read by [`Item::meta`], the `spec` of an
+//! Istio kind with [`Fields`].
 
 mod base64;
 mod endpoint_slice;
+mod extension_provider;
 mod fields;
 mod gateway;
 mod kinds;
+mod mesh_config;
+mod mesh_networks;
+mod mesh_settings;
 mod metadata;
 mod names;
 mod namespace;
@@ -24,13 +28,20 @@ mod node;
 mod object;
 mod pod;
 mod protocol;
+mod proxy_config;
 mod service;
+mod service_entry;
+mod traffic_policy;
 mod virtual_service;
+mod workload_entry;
 pub mod yaml;
 
 pub use fields::{Fields, Finding, Findings, parse_duration};
 pub use gateway::{parse_gateway, parse_protocol};
 pub use kinds::{KINDS, KindInfo, Parse, find_kind, kind_info};
+pub use mesh_config::lay_mesh_config;
+pub use mesh_networks::parse_mesh_networks;
 pub use names::{is_dns_label, is_wildcard_domain, resolve_gateway, resolve_host};
-pub use object::{ObjectError, ObjectId, identify, parse_object};
+pub use object::{Item, ObjectError, ObjectId, identify, parse_object};
+pub use proxy_config::lay_proxy_config;
 pub use virtual_service::{parse_http_retry, parse_virtual_service};

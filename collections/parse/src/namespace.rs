@@ -1,18 +1,17 @@
 //! Namespace.
 
 use serde::Deserialize;
-use serde_json::Value;
-use sluice_model::{Namespace, Object, ObjectKey};
+use sluice_model::{Namespace, Object};
 
-use crate::{Findings, metadata::Metadata};
+use crate::{Findings, Item, metadata::Metadata};
 
 #[derive(Deserialize)]
 struct Input {
     metadata: Metadata,
 }
 
-pub(crate) fn parse(_key: &ObjectKey, object: &Value, findings: &Findings) -> Option<Object> {
-    let mut input: Input = findings.deserialize(object)?;
+pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
+    let mut input: Input = findings.deserialize(item.object)?;
     Some(Object::Namespace(Namespace {
         labels: input.metadata.take_labels(),
         annotations: input.metadata.take_annotations(),

@@ -1,10 +1,9 @@
 //! Node (S06).
 
 use serde::Deserialize;
-use serde_json::Value;
-use sluice_model::{Labels, Locality, Node, Object, ObjectKey, Text};
+use sluice_model::{Labels, Locality, Node, Object, Text};
 
-use crate::{Findings, metadata::Metadata};
+use crate::{Findings, Item, metadata::Metadata};
 
 const REGION: [&str; 2] = ["topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"];
 const ZONE: [&str; 2] = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
@@ -34,8 +33,8 @@ struct Address {
     address: Text,
 }
 
-pub(crate) fn parse(_key: &ObjectKey, object: &Value, findings: &Findings) -> Option<Object> {
-    let mut input: Input = findings.deserialize(object)?;
+pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
+    let mut input: Input = findings.deserialize(item.object)?;
     let mut labels = input.metadata.take_labels();
     let locality = locality(&labels);
     labels.retain(|name, _| !DROPPED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)));

@@ -1,9 +1,11 @@
 //! Any object to what it is and what parsing makes of it.
 
-use serde_json::Value;
-use sluice_model::{Kind, ObjectKey, ParsedObject, Text};
+use std::sync::LazyLock;
 
-use crate::{Findings, KindInfo, find_kind};
+use serde_json::Value;
+use sluice_model::{ObjectKey, ObjectMeta, ParsedObject, Text};
+
+use crate::{Findings, KindInfo, find_kind, metadata};
 
 /// Why something is not an object of a known kind at all.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -23,6 +25,33 @@ pub enum ObjectError {
         kind: String,
     },
 }
+
+/// An object of a known kind to be parsed.
+#[derive(Clone, Copy, Debug)]
+pub struct Item<'a> {
+    /// Where it lives.
+    pub key: &'a ObjectKey,
+    /// All of it.
+    pub object: &'a Value,
+    /// DNS domain of the cluster, such as `cluster.local`: short hosts are completed with it.
+    pub domain: &'a str,
+}
+
+impl<'a> Item<'a> {
+    /// Its `spec`, an empty object if it has none.
+    #[must_use]
+    pub fn spec(&self) -> &'a Value {
+        self.object.get("spec").unwrap_or(&EMPTY)
+    }
+
+    /// Its metadata; a part of that which cannot be read is a warning and counts as absent.
+    #[must_use]
+    pub fn meta(&self, findings: &Findings) -> ObjectMeta {
+        metadata::parse(self.key, self.object, findings)
+    }
+}
+
+static EMPTY: LazyLock<Value> = LazyLock::new(|| Value::Object(serde_json::Map::new()));
 
 /// What an object is.
 #[derive(Clone, Debug)]
@@ -50,17 +79,17 @@ pub fn identify(cluster: &Text, object: &Value) -> Result<ObjectId, ObjectError>
     Ok(ObjectId { info, key: ObjectKey::new(cluster.clone(), namespace, name) })
 }
 
-/// Parses an object read from `cluster`.
+/// Parses an object read from `cluster`, whose DNS domain is `domain`.
 ///
 /// # Errors
 /// As [`identify`]. Everything wrong inside an object of a known kind is in the rejects.
-pub fn parse_object(cluster: &Text, object: &Value) -> Result<ParsedObject, ObjectError> {
+pub fn parse_object(cluster: &Text, domain: &str, object: &Value) -> Result<ParsedObject, ObjectError> {
     let ObjectId { info, key } = identify(cluster, object)?;
     let findings = Findings::default();
     let value = match info.parse {
-        Some(parse) => parse(&key, object, &findings),
+        Some(parse) => parse(&Item { key: &key, object, domain }, &findings),
         None => {
-            if info.kind != Kind::ConfigMap && info.warn_unsupported {
+            if info.warn_unsupported {
                 findings.warning("kind", "this kind is not supported yet");
             }
             None

@@ -1,10 +1,9 @@
 //! Pod (S05).
 
 use serde::Deserialize;
-use serde_json::Value;
 use sluice_model::{Labels, Object, ObjectKey, Pod, Text};
 
-use crate::{Findings, metadata::Metadata};
+use crate::{Findings, Item, metadata::Metadata};
 
 /// Names the workload whatever the owner is called.
 const WORKLOAD_NAME: &str = "service.istio.io/workload-name";
@@ -73,8 +72,9 @@ struct Condition {
     status: Text,
 }
 
-pub(crate) fn parse(key: &ObjectKey, object: &Value, findings: &Findings) -> Option<Object> {
-    let mut input: Input = findings.deserialize(object)?;
+pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
+    let mut input: Input = findings.deserialize(item.object)?;
+    let key = item.key;
     let labels = input.metadata.take_labels();
     let (workload_kind, workload_name) = workload(key, &input.metadata, &labels);
     let workload_name = labels.get(WORKLOAD_NAME).cloned().unwrap_or(workload_name);

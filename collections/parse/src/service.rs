@@ -2,10 +2,10 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use sluice_model::{KubernetesService, KubernetesServicePort, Labels, Object, ObjectKey, ServiceType, Text};
+use sluice_model::{KubernetesService, KubernetesServicePort, Labels, Object, ServiceType, Text};
 
 use crate::metadata::{Metadata, meta};
-use crate::{Findings, protocol};
+use crate::{Findings, Item, protocol};
 
 #[derive(Deserialize)]
 struct Input {
@@ -65,8 +65,9 @@ struct Ingress {
     hostname: Option<Text>,
 }
 
-pub(crate) fn parse(key: &ObjectKey, object: &Value, findings: &Findings) -> Option<Object> {
-    let mut input: Input = findings.deserialize(object)?;
+pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
+    let mut input: Input = findings.deserialize(item.object)?;
+    let key = item.key;
     let spec = input.spec;
     let service_type = match spec.service_type.as_deref() {
         None | Some("ClusterIP" | "") => ServiceType::ClusterIp,

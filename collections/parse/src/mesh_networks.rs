@@ -1,0 +1,43 @@
+//! `MeshNetworks` (C17).
+
+use serde_json::Value;
+use sluice_model::{GatewayAddress, MeshNetworks, Network, NetworkEndpoints, NetworkGatewayConfig};
+
+use crate::{Fields, Findings};
+
+/// The networks in key `meshNetworks`, with what is wrong noted at paths below `path`.
+#[must_use]
+pub fn parse_mesh_networks(value: &Value, path: &str, findings: &Findings) -> MeshNetworks {
+    let Some(fields) = Fields::new(value, path, findings) else { return MeshNetworks::default() };
+    let networks = fields.entries("networks").into_iter().filter_map(|(id, value, path)| {
+        let fields = Fields::new(value, path, findings)?;
+        Some((id, network(&fields)))
+    });
+    MeshNetworks { networks: networks.collect() }
+}
+
+fn network(fields: &Fields<'_>) -> Network {
+    let endpoints = fields.objects("endpoints").into_iter().filter_map(|endpoints| {
+        match (endpoints.opt_text("fromCidr"), endpoints.opt_text("fromRegistry")) {
+            (Some(cidr), _) if cidr.parse::<ipnet::IpNet>().is_ok() => Some(NetworkEndpoints::Cidr(cidr)),
+            (Some(cidr), _) => {
+                endpoints.reject("fromCidr", format!("{cidr} is no block of addresses"));
+                None
+            }
+            (None, Some(registry)) => Some(NetworkEndpoints::Registry(registry)),
+            (None, None) => None,
+        }
+    });
+    let gateways = fields.objects("gateways").into_iter().filter_map(|gateway| {
+        let address = match (gateway.opt_text("registryServiceName"), gateway.opt_text("address")) {
+            (Some(host), _) => GatewayAddress::RegistryService(host),
+            (None, Some(address)) => GatewayAddress::Address(address),
+            (None, None) => {
+                gateway.reject("", "a gateway needs an address or a registryServiceName");
+                return None;
+            }
+        };
+        Some(NetworkGatewayConfig { address, port: gateway.integer("port"), locality: gateway.text("locality") })
+    });
+    Network { endpoints: endpoints.collect(), gateways: gateways.collect() }
+}

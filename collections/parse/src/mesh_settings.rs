@@ -1,0 +1,39 @@
+//! ConfigMap `istio`: mesh config and networks (C12, C17).
+
+use serde_json::Value;
+use sluice_model::{MeshConfig, MeshNetworks, MeshSettings, Object};
+
+use crate::mesh_config::lay_mesh_config;
+use crate::mesh_networks::parse_mesh_networks;
+use crate::yaml::{Limits, parse_value};
+use crate::{Findings, Item};
+
+/// A ConfigMap with key `mesh` or `meshNetworks`; others hold nothing of interest. One that is wrong in any part does not
+/// apply, so that the last good one stays in force.
+pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
+    let key = |name: &str| item.object.get("data").and_then(|data| data.get(name)).and_then(Value::as_str);
+    let (mesh, networks) = (key("mesh"), key("meshNetworks"));
+    if mesh.is_none() && networks.is_none() {
+        return None;
+    }
+    let read = |name: &str, text: Option<&str>| {
+        let text = text.filter(|text| !text.trim().is_empty())?;
+        match parse_value(text, &Limits::default()) {
+            Ok(Value::Null) => None,
+            Ok(value) => Some(value),
+            Err(error) => {
+                findings.error(&format!("data.{name}"), error.to_string());
+                None
+            }
+        }
+    };
+    let mesh = match read("mesh", mesh) {
+        Some(value) => lay_mesh_config(MeshConfig::default(), &value, "data.mesh", findings),
+        None => MeshConfig::default(),
+    };
+    let networks = match read("meshNetworks", networks) {
+        Some(value) => parse_mesh_networks(&value, "data.meshNetworks", findings),
+        None => MeshNetworks::default(),
+    };
+    (!findings.has_errors()).then(|| Object::MeshSettings(Box::new(MeshSettings { mesh, networks })))
+}
