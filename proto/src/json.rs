@@ -1,0 +1,101 @@
+//! Protobuf JSON in and out, driven by the descriptor pool.
+//!
+//! Decoding follows what Kubernetes users may write: camelCase and snake_case names, enums by name or number, Go
+//! durations (`1500ms`, `36h`, `1h30m`) beside protobuf's (`1.5s`). Fields nobody knows are reported, not refused.
+//! Encoding gives the canonical form: lowerCamel names, unset fields left out, `Any` expanded.
+
+mod decode;
+mod encode;
+mod scalar;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use prost::{Message, Name};
+use prost_reflect::{DynamicMessage, MessageDescriptor};
+use serde_json::Value;
+
+pub use encode::{encode_any, encode_dynamic};
+pub use scalar::{format_duration, parse_duration};
+
+use crate::pool;
+
+/// A decoded message and what of the JSON it has no field for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decoded<M> {
+    /// The message.
+    pub message: M,
+    /// Paths of unknown fields, like `http[0].retries.budget`, in the order of the JSON.
+    pub unknown: Vec<String>,
+}
+
+/// Why a JSON value is no such message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldError {
+    /// Path of the offending field from the message, like `http[0].timeout`; empty for the message itself.
+    pub path: String,
+    /// What is wrong with it, as a lower-case fragment.
+    pub reason: String,
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.path.is_empty() {
+            true => f.write_str(&self.reason),
+            false => write!(f, "{}: {}", self.path, self.reason),
+        }
+    }
+}
+
+impl std::error::Error for FieldError {}
+
+/// Decodes a message from protobuf JSON.
+///
+/// # Errors
+/// The first field whose value does not fit its type, or a oneof set twice.
+pub fn decode<M: Message + Name + Default>(value: &Value) -> Result<Decoded<M>, FieldError> {
+    let descriptor = descriptor_of::<M>()?;
+    let (bytes, unknown) = decode::to_wire(&descriptor, value)?;
+    Ok(Decoded { message: M::decode(bytes.as_slice()).map_err(undecodable)?, unknown })
+}
+
+/// Decodes a message of a type that is known at run time only.
+///
+/// # Errors
+/// As [`decode()`].
+pub fn decode_dynamic(descriptor: &MessageDescriptor, value: &Value) -> Result<Decoded<DynamicMessage>, FieldError> {
+    let (bytes, unknown) = decode::to_wire(descriptor, value)?;
+    let message = DynamicMessage::decode(descriptor.clone(), bytes.as_slice()).map_err(undecodable)?;
+    Ok(Decoded { message, unknown })
+}
+
+/// Decodes an object with `@type` into the type URL and the encoded message.
+///
+/// # Errors
+/// As [`decode()`]; also when there is no `@type`, or the pool does not know it and `value` is not its bytes in base64.
+pub fn decode_any(value: &Value) -> Result<Decoded<(String, Vec<u8>)>, FieldError> {
+    decode::any_to_wire(value)
+}
+
+/// Encodes a message as canonical JSON.
+///
+/// # Errors
+/// When the pool does not know the type, or the message does not survive its own encoding.
+pub fn encode<M: Message + Name>(message: &M) -> Result<Value, FieldError> {
+    let descriptor = descriptor_of::<M>()?;
+    let bytes = message.encode_to_vec();
+    let message = DynamicMessage::decode(descriptor, bytes.as_slice()).map_err(undecodable)?;
+    Ok(encode_dynamic(&message))
+}
+
+fn descriptor_of<M: Name>() -> Result<MessageDescriptor, FieldError> {
+    let name = M::full_name();
+    pool()
+        .get_message_by_name(&name)
+        .ok_or_else(|| FieldError { path: String::new(), reason: format!("unknown message type {name}") })
+}
+
+fn undecodable(error: prost::DecodeError) -> FieldError {
+    FieldError { path: String::new(), reason: error.to_string() }
+}

@@ -1,0 +1,477 @@
+//! JSON to the wire format, guided by descriptors.
+//!
+//! Writing bytes directly spares a dynamic message; the typed message is then decoded from them.
+
+use prost::encoding::{WireType, encode_key, encode_varint};
+use prost_reflect::{EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor};
+use serde_json::{Map, Value};
+
+use super::{Decoded, FieldError, scalar};
+use crate::pool;
+
+/// How deep messages may nest, as in protobuf's own decoders.
+const MAX_DEPTH: usize = 100;
+
+/// Encodes `value` as a message; also returns the paths of unknown fields.
+pub(super) fn to_wire(descriptor: &MessageDescriptor, value: &Value) -> Result<(Vec<u8>, Vec<String>), FieldError> {
+    let mut writer = Writer { path: String::new(), depth: 0, unknown: Vec::new() };
+    let mut out = Vec::new();
+    writer.message(descriptor, value, &mut out)?;
+    Ok((out, writer.unknown))
+}
+
+/// Encodes the message inside an expanded `Any`.
+pub(super) fn any_to_wire(value: &Value) -> Result<Decoded<(String, Vec<u8>)>, FieldError> {
+    let mut writer = Writer { path: String::new(), depth: 0, unknown: Vec::new() };
+    let message = writer.expanded_any(value)?;
+    Ok(Decoded { message, unknown: writer.unknown })
+}
+
+struct Writer {
+    path: String,
+    depth: usize,
+    unknown: Vec<String>,
+}
+
+impl Writer {
+    fn fail<T>(&self, reason: impl Into<String>) -> Result<T, FieldError> {
+        Err(FieldError { path: self.path.clone(), reason: reason.into() })
+    }
+
+    fn wants<T>(&self, wanted: &str, value: &Value) -> Result<T, FieldError> {
+        let got = match value {
+            Value::Null => "null".to_owned(),
+            Value::Bool(b) => b.to_string(),
+            Value::Number(n) => n.to_string(),
+            Value::String(s) if s.chars().count() <= 60 => format!("{s:?}"),
+            Value::String(_) => "a long string".to_owned(),
+            Value::Array(_) => "a list".to_owned(),
+            Value::Object(_) => "an object".to_owned(),
+        };
+        self.fail(format!("expected {wanted}, got {got}"))
+    }
+
+    /// Runs `step` with `.name` or `[index]` added to the path.
+    fn at<T>(
+        &mut self,
+        part: std::fmt::Arguments<'_>,
+        step: impl FnOnce(&mut Self) -> Result<T, FieldError>,
+    ) -> Result<T, FieldError> {
+        let length = self.path.len();
+        let part = part.to_string();
+        self.path.push_str(if length == 0 { part.trim_start_matches('.') } else { &part });
+        let result = step(self);
+        self.path.truncate(length);
+        result
+    }
+
+    fn message(&mut self, descriptor: &MessageDescriptor, value: &Value, out: &mut Vec<u8>) -> Result<(), FieldError> {
+        if self.depth >= MAX_DEPTH {
+            return self.fail("nested too deeply");
+        }
+        self.depth += 1;
+        let result = self.message_body(descriptor, value, out);
+        self.depth -= 1;
+        result
+    }
+
+    fn message_body(
+        &mut self,
+        descriptor: &MessageDescriptor,
+        value: &Value,
+        out: &mut Vec<u8>,
+    ) -> Result<(), FieldError> {
+        match descriptor.full_name() {
+            "google.protobuf.Any" => {
+                if value.as_object().is_some_and(Map::is_empty) {
+                    return Ok(());
+                }
+                let (url, bytes) = self.expanded_any(value)?;
+                put_bytes(out, 1, url.as_bytes());
+                put_nonempty(out, 2, &bytes);
+                Ok(())
+            }
+            "google.protobuf.Duration" => match value {
+                Value::String(text) => self.seconds(scalar::parse_duration(text), out),
+                _ => self.wants("a duration like \"1.5s\"", value),
+            },
+            "google.protobuf.Timestamp" => match value {
+                Value::String(text) => self.seconds(scalar::parse_timestamp(text), out),
+                _ => self.wants("a time like \"2026-01-02T03:04:05Z\"", value),
+            },
+            "google.protobuf.FieldMask" => match value {
+                Value::String(text) => {
+                    for path in text.split(',').filter(|path| !path.is_empty()) {
+                        put_bytes(out, 1, snake_case(path).as_bytes());
+                    }
+                    Ok(())
+                }
+                _ => self.wants("a list of fields in one string", value),
+            },
+            "google.protobuf.Struct" => self.struct_fields(value, out),
+            "google.protobuf.ListValue" => self.list_values(value, out),
+            "google.protobuf.Value" => self.any_value(value, out),
+            name if is_wrapper(name) => match descriptor.get_field(1) {
+                Some(field) => self.singular(&field, value, out, false),
+                None => self.fail("a wrapper without a value field"),
+            },
+            _ => match value {
+                Value::Object(fields) => self.fields(descriptor, fields, out),
+                _ => self.wants("an object", value),
+            },
+        }
+    }
+
+    fn fields(
+        &mut self,
+        descriptor: &MessageDescriptor,
+        fields: &Map<String, Value>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), FieldError> {
+        let mut seen: Vec<(u32, &str)> = Vec::with_capacity(fields.len());
+        let mut oneofs: Vec<(String, &str)> = Vec::new();
+        for (name, value) in fields {
+            let found = descriptor.get_field_by_json_name(name).or_else(|| descriptor.get_field_by_name(name));
+            let Some(field) = found else {
+                if name != "@type" {
+                    let dot = if self.path.is_empty() { "" } else { "." };
+                    self.unknown.push(format!("{}{dot}{name}", self.path));
+                }
+                continue;
+            };
+            if value.is_null() && !takes_null(&field) {
+                continue;
+            }
+            if let Some((_, other)) = seen.iter().find(|(number, _)| *number == field.number()) {
+                return self.at(format_args!(".{name}"), |w| w.fail(format!("the same field as {other}")));
+            }
+            seen.push((field.number(), name));
+            if let Some(oneof) = field.containing_oneof() {
+                if let Some((_, other)) = oneofs.iter().find(|(known, _)| known == oneof.name()) {
+                    return self
+                        .at(format_args!(".{name}"), |w| w.fail(format!("only one of it and {other} may be set")));
+                }
+                oneofs.push((oneof.name().to_owned(), name));
+            }
+            self.at(format_args!(".{name}"), |w| w.field(&field, value, out))?;
+        }
+        Ok(())
+    }
+
+    fn field(&mut self, field: &FieldDescriptor, value: &Value, out: &mut Vec<u8>) -> Result<(), FieldError> {
+        if field.is_map() {
+            return self.map(field, value, out);
+        }
+        if !field.is_list() {
+            return self.singular(field, value, out, field.supports_presence());
+        }
+        let Value::Array(elements) = value else { return self.wants("a list", value) };
+        for (index, element) in elements.iter().enumerate() {
+            self.at(format_args!("[{index}]"), |w| w.singular(field, element, out, true))?;
+        }
+        Ok(())
+    }
+
+    fn map(&mut self, field: &FieldDescriptor, value: &Value, out: &mut Vec<u8>) -> Result<(), FieldError> {
+        let (Value::Object(entries), Kind::Message(entry)) = (value, field.kind()) else {
+            return self.wants("an object", value);
+        };
+        let (key_field, value_field) = (entry.map_entry_key_field(), entry.map_entry_value_field());
+        for (key, value) in entries {
+            self.at(format_args!("[{key}]"), |w| {
+                let key = match key_field.kind() {
+                    Kind::Bool => match key.as_str() {
+                        "true" => Value::Bool(true),
+                        "false" => Value::Bool(false),
+                        _ => return w.fail("expected true or false as key"),
+                    },
+                    _ => Value::String(key.clone()),
+                };
+                let mut pair = Vec::new();
+                w.singular(&key_field, &key, &mut pair, true)?;
+                w.singular(&value_field, value, &mut pair, true)?;
+                put_bytes(out, field.number(), &pair);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Writes one value with its key; a default value only when `always`.
+    fn singular(
+        &mut self,
+        field: &FieldDescriptor,
+        value: &Value,
+        out: &mut Vec<u8>,
+        always: bool,
+    ) -> Result<(), FieldError> {
+        let number = field.number();
+        let kind = field.kind();
+        match &kind {
+            Kind::Bool => match value {
+                Value::Bool(b) => put_varint(out, number, u64::from(*b), always),
+                _ => return self.wants("true or false", value),
+            },
+            Kind::String => match value {
+                Value::String(text) if always || !text.is_empty() => put_bytes(out, number, text.as_bytes()),
+                Value::String(_) => {}
+                _ => return self.wants("a string", value),
+            },
+            Kind::Bytes => match value {
+                Value::String(text) => match scalar::parse_bytes(text) {
+                    Ok(bytes) if always || !bytes.is_empty() => put_bytes(out, number, &bytes),
+                    Ok(_) => {}
+                    Err(reason) => return self.fail(reason),
+                },
+                _ => return self.wants("bytes in base64", value),
+            },
+            Kind::Int32 => {
+                let n = self.integer(value, i128::from(i32::MIN), i128::from(i32::MAX))?;
+                put_varint(out, number, n as i64 as u64, always);
+            }
+            Kind::Int64 => {
+                let n = self.integer(value, i128::from(i64::MIN), i128::from(i64::MAX))?;
+                put_varint(out, number, n as i64 as u64, always);
+            }
+            Kind::Uint32 => put_varint(out, number, self.integer(value, 0, i128::from(u32::MAX))? as u64, always),
+            Kind::Uint64 => put_varint(out, number, self.integer(value, 0, i128::from(u64::MAX))? as u64, always),
+            Kind::Sint32 => {
+                let n = self.integer(value, i128::from(i32::MIN), i128::from(i32::MAX))? as i64;
+                put_varint(out, number, ((n << 1) ^ (n >> 63)) as u64, always);
+            }
+            Kind::Sint64 => {
+                let n = self.integer(value, i128::from(i64::MIN), i128::from(i64::MAX))? as i64;
+                put_varint(out, number, ((n << 1) ^ (n >> 63)) as u64, always);
+            }
+            Kind::Fixed32 => {
+                put_fixed32(out, number, self.integer(value, 0, i128::from(u32::MAX))? as u32, always);
+            }
+            Kind::Sfixed32 => {
+                let n = self.integer(value, i128::from(i32::MIN), i128::from(i32::MAX))? as i32;
+                put_fixed32(out, number, n as u32, always);
+            }
+            Kind::Fixed64 => {
+                put_fixed64(out, number, self.integer(value, 0, i128::from(u64::MAX))? as u64, always);
+            }
+            Kind::Sfixed64 => {
+                let n = self.integer(value, i128::from(i64::MIN), i128::from(i64::MAX))? as i64;
+                put_fixed64(out, number, n as u64, always);
+            }
+            Kind::Float => put_fixed32(out, number, (self.float(value)? as f32).to_bits(), always),
+            Kind::Double => put_fixed64(out, number, self.float(value)?.to_bits(), always),
+            Kind::Enum(enumeration) => {
+                let n = self.enum_number(enumeration, value)?;
+                put_varint(out, number, i64::from(n) as u64, always);
+            }
+            Kind::Message(message) => {
+                let mut inner = Vec::new();
+                self.message(message, value, &mut inner)?;
+                put_bytes(out, number, &inner);
+            }
+        }
+        Ok(())
+    }
+
+    fn integer(&self, value: &Value, least: i128, most: i128) -> Result<i128, FieldError> {
+        let parsed = match value {
+            Value::Number(n) => {
+                n.as_i64().map(i128::from).or_else(|| n.as_u64().map(i128::from)).or_else(|| n.as_f64().and_then(whole))
+            }
+            Value::String(text) => text.parse::<i128>().ok().or_else(|| text.parse::<f64>().ok().and_then(whole)),
+            _ => None,
+        };
+        match parsed {
+            Some(n) if (least..=most).contains(&n) => Ok(n),
+            Some(n) => self.fail(format!("{n} is out of range, {least} to {most}")),
+            None => self.wants("a whole number", value),
+        }
+    }
+
+    fn float(&self, value: &Value) -> Result<f64, FieldError> {
+        let parsed = match value {
+            Value::Number(n) => n.as_f64(),
+            Value::String(text) => match text.as_str() {
+                "NaN" => Some(f64::NAN),
+                "Infinity" => Some(f64::INFINITY),
+                "-Infinity" => Some(f64::NEG_INFINITY),
+                text => text.parse().ok().filter(|x: &f64| x.is_finite()),
+            },
+            _ => None,
+        };
+        parsed.map_or_else(|| self.wants("a number", value), Ok)
+    }
+
+    fn enum_number(&self, enumeration: &EnumDescriptor, value: &Value) -> Result<i32, FieldError> {
+        match value {
+            Value::Null if enumeration.full_name() == "google.protobuf.NullValue" => Ok(0),
+            Value::String(name) => match enumeration.get_value_by_name(name) {
+                Some(found) => Ok(found.number()),
+                None => self.fail(format!("unknown value {name:?} for {}", enumeration.name())),
+            },
+            Value::Number(_) => Ok(self.integer(value, i128::from(i32::MIN), i128::from(i32::MAX))? as i32),
+            _ => self.wants("the name of a value", value),
+        }
+    }
+
+    fn seconds(&self, parsed: Result<(i64, i32), String>, out: &mut Vec<u8>) -> Result<(), FieldError> {
+        let (seconds, nanos) = parsed.or_else(|reason| self.fail(reason))?;
+        put_varint(out, 1, seconds as u64, false);
+        put_varint(out, 2, i64::from(nanos) as u64, false);
+        Ok(())
+    }
+
+    fn struct_fields(&mut self, value: &Value, out: &mut Vec<u8>) -> Result<(), FieldError> {
+        let Value::Object(fields) = value else { return self.wants("an object", value) };
+        for (name, value) in fields {
+            let mut pair = Vec::new();
+            put_bytes(&mut pair, 1, name.as_bytes());
+            let inner = self.nested(value)?;
+            put_bytes(&mut pair, 2, &inner);
+            put_bytes(out, 1, &pair);
+        }
+        Ok(())
+    }
+
+    fn list_values(&mut self, value: &Value, out: &mut Vec<u8>) -> Result<(), FieldError> {
+        let Value::Array(elements) = value else { return self.wants("a list", value) };
+        for element in elements {
+            let inner = self.nested(element)?;
+            put_bytes(out, 1, &inner);
+        }
+        Ok(())
+    }
+
+    fn nested(&mut self, value: &Value) -> Result<Vec<u8>, FieldError> {
+        if self.depth >= MAX_DEPTH {
+            return self.fail("nested too deeply");
+        }
+        // A value inside a struct is a message inside a message.
+        self.depth += 1;
+        let mut inner = Vec::new();
+        let result = self.any_value(value, &mut inner);
+        self.depth -= 1;
+        result.map(|()| inner)
+    }
+
+    fn any_value(&mut self, value: &Value, out: &mut Vec<u8>) -> Result<(), FieldError> {
+        match value {
+            Value::Null => put_varint(out, 1, 0, true),
+            Value::Number(n) => match n.as_f64() {
+                Some(n) => put_fixed64(out, 2, n.to_bits(), true),
+                None => return self.wants("a number", value),
+            },
+            Value::String(text) => put_bytes(out, 3, text.as_bytes()),
+            Value::Bool(b) => put_varint(out, 4, u64::from(*b), true),
+            Value::Object(_) => {
+                let mut inner = Vec::new();
+                self.struct_fields(value, &mut inner)?;
+                put_bytes(out, 5, &inner);
+            }
+            Value::Array(_) => {
+                let mut inner = Vec::new();
+                self.list_values(value, &mut inner)?;
+                put_bytes(out, 6, &inner);
+            }
+        }
+        Ok(())
+    }
+
+    fn expanded_any(&mut self, value: &Value) -> Result<(String, Vec<u8>), FieldError> {
+        let Value::Object(fields) = value else { return self.wants("an object with @type", value) };
+        let Some(Value::String(url)) = fields.get("@type") else { return self.fail("no @type") };
+        let name = url.rsplit('/').next().unwrap_or(url);
+        let mut bytes = Vec::new();
+        match (pool().get_message_by_name(name), fields.get("value")) {
+            (Some(message), Some(inner)) if has_own_json(name) => self.message(&message, inner, &mut bytes)?,
+            (Some(message), _) => self.message(&message, value, &mut bytes)?,
+            (None, Some(Value::String(text))) if fields.len() == 2 => {
+                bytes = scalar::parse_bytes(text).or_else(|reason| self.fail(reason))?;
+            }
+            (None, _) => return self.fail(format!("unknown message type {name}")),
+        }
+        Ok((url.clone(), bytes))
+    }
+}
+
+/// Whether a type's JSON is not an object of its fields, so that inside an `Any` it stands under `value`.
+pub(super) fn has_own_json(name: &str) -> bool {
+    is_wrapper(name)
+        || matches!(
+            name.strip_prefix("google.protobuf."),
+            Some("Any" | "Duration" | "Timestamp" | "FieldMask" | "Struct" | "Value" | "ListValue" | "Empty")
+        )
+}
+
+/// Whether a type is one of the boxed scalars, which in JSON are the bare scalar.
+pub(super) fn is_wrapper(name: &str) -> bool {
+    matches!(
+        name.strip_prefix("google.protobuf."),
+        Some(
+            "DoubleValue"
+                | "FloatValue"
+                | "Int64Value"
+                | "UInt64Value"
+                | "Int32Value"
+                | "UInt32Value"
+                | "BoolValue"
+                | "StringValue"
+                | "BytesValue"
+        )
+    )
+}
+
+fn takes_null(field: &FieldDescriptor) -> bool {
+    match field.kind() {
+        Kind::Message(message) => message.full_name() == "google.protobuf.Value",
+        Kind::Enum(enumeration) => enumeration.full_name() == "google.protobuf.NullValue",
+        _ => false,
+    }
+}
+
+fn whole(x: f64) -> Option<i128> {
+    (x.fract() == 0.0 && x.abs() < 1e19).then_some(x as i128)
+}
+
+fn snake_case(path: &str) -> String {
+    let mut out = String::with_capacity(path.len() + 4);
+    for c in path.chars() {
+        if c.is_ascii_uppercase() {
+            out.push('_');
+        }
+        out.push(c.to_ascii_lowercase());
+    }
+    out
+}
+
+fn put_varint(out: &mut Vec<u8>, number: u32, value: u64, always: bool) {
+    if always || value != 0 {
+        encode_key(number, WireType::Varint, out);
+        encode_varint(value, out);
+    }
+}
+
+fn put_fixed32(out: &mut Vec<u8>, number: u32, bits: u32, always: bool) {
+    if always || bits != 0 {
+        encode_key(number, WireType::ThirtyTwoBit, out);
+        out.extend_from_slice(&bits.to_le_bytes());
+    }
+}
+
+fn put_fixed64(out: &mut Vec<u8>, number: u32, bits: u64, always: bool) {
+    if always || bits != 0 {
+        encode_key(number, WireType::SixtyFourBit, out);
+        out.extend_from_slice(&bits.to_le_bytes());
+    }
+}
+
+fn put_bytes(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
+    encode_key(number, WireType::LengthDelimited, out);
+    encode_varint(bytes.len() as u64, out);
+    out.extend_from_slice(bytes);
+}
+
+fn put_nonempty(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
+    if !bytes.is_empty() {
+        put_bytes(out, number, bytes);
+    }
+}

@@ -1,0 +1,219 @@
+//! Deterministic encoding.
+//!
+//! Envoy's types keep maps in hash maps, which encode in another order every time. Content versions need equal bytes
+//! for equal messages, so entries are put in order of their keys after encoding.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{LazyLock, RwLock},
+};
+
+use prost::{
+    Message, Name,
+    encoding::{WireType, decode_key, decode_varint, encode_key, encode_varint},
+};
+use prost_reflect::{Kind, MessageDescriptor};
+
+use crate::{google::protobuf::Any, pool};
+
+/// Where maps are below a message type: per field number, what its bytes are.
+type Plan = BTreeMap<u32, Part>;
+
+#[derive(Clone, Debug)]
+enum Part {
+    /// A map; the message type of its values, when maps are inside them.
+    Map(Option<String>),
+    /// A message that has maps inside.
+    Message(String),
+}
+
+/// Encodes a message so that equal messages give equal bytes: map entries in bytewise order of their keys.
+pub fn encode<M: Message + Name>(message: &M) -> Vec<u8> {
+    let bytes = message.encode_to_vec();
+    match plan_of(&M::full_name()) {
+        Some(plan) => sorted(&plan, &bytes).unwrap_or(bytes),
+        None => bytes,
+    }
+}
+
+/// Packs a message into an `Any`, encoded as by [`encode()`].
+pub fn to_any<M: Message + Name>(message: &M) -> Any {
+    Any { type_url: M::type_url(), value: encode(message) }
+}
+
+/// Rewrites the encoding of a message of type `name` as [`encode()`] would write it. Bytes that do not decode, or are of
+/// no known type, come back as they are.
+pub fn sort_maps(name: &str, bytes: Vec<u8>) -> Vec<u8> {
+    match plan_of(name) {
+        Some(plan) => sorted(&plan, &bytes).unwrap_or(bytes),
+        None => bytes,
+    }
+}
+
+/// The plan of a message type; `None` when no map is in it or below.
+fn plan_of(name: &str) -> Option<std::sync::Arc<Plan>> {
+    type Plans = BTreeMap<String, Option<std::sync::Arc<Plan>>>;
+    static PLANS: LazyLock<RwLock<Plans>> = LazyLock::new(RwLock::default);
+    if let Some(plan) = PLANS.read().unwrap_or_else(std::sync::PoisonError::into_inner).get(name) {
+        return plan.clone();
+    }
+    let plan = pool().get_message_by_name(name).and_then(|descriptor| make_plan(&descriptor)).map(std::sync::Arc::new);
+    PLANS.write().unwrap_or_else(std::sync::PoisonError::into_inner).insert(name.to_owned(), plan.clone());
+    plan
+}
+
+fn make_plan(descriptor: &MessageDescriptor) -> Option<Plan> {
+    let mut plan = Plan::new();
+    for field in descriptor.fields() {
+        let Kind::Message(inner) = field.kind() else { continue };
+        if field.is_map() {
+            let value = match inner.map_entry_value_field().kind() {
+                Kind::Message(value) if has_maps(&value) => Some(value.full_name().to_owned()),
+                _ => None,
+            };
+            plan.insert(field.number(), Part::Map(value));
+        } else if has_maps(&inner) {
+            plan.insert(field.number(), Part::Message(inner.full_name().to_owned()));
+        }
+    }
+    (!plan.is_empty()).then_some(plan)
+}
+
+/// Whether a map is in a message type or below it.
+fn has_maps(descriptor: &MessageDescriptor) -> bool {
+    let mut seen = BTreeSet::new();
+    let mut open = vec![descriptor.clone()];
+    while let Some(message) = open.pop() {
+        for field in message.fields() {
+            if field.is_map() {
+                return true;
+            }
+            if let Kind::Message(inner) = field.kind() {
+                if seen.insert(inner.full_name().to_owned()) {
+                    open.push(inner);
+                }
+            }
+        }
+    }
+    false
+}
+
+/// One field of an encoded message.
+struct Record<'a> {
+    number: u32,
+    kind: WireType,
+    /// All of it, key included.
+    whole: &'a [u8],
+    /// The value; of length-delimited ones without the length.
+    value: &'a [u8],
+}
+
+fn next<'a>(bytes: &mut &'a [u8]) -> Option<Record<'a>> {
+    let start = *bytes;
+    let (number, kind) = decode_key(bytes).ok()?;
+    let length = match kind {
+        WireType::Varint => {
+            let at = *bytes;
+            decode_varint(bytes).ok()?;
+            let used = at.len() - bytes.len();
+            *bytes = at;
+            used
+        }
+        WireType::SixtyFourBit => 8,
+        WireType::ThirtyTwoBit => 4,
+        WireType::LengthDelimited => usize::try_from(decode_varint(bytes).ok()?).ok()?,
+        WireType::StartGroup | WireType::EndGroup => return None,
+    };
+    let value = bytes.get(..length)?;
+    *bytes = &bytes[length..];
+    Some(Record { number, kind, whole: &start[..start.len() - bytes.len()], value })
+}
+
+fn sorted(plan: &Plan, mut bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut entries: Vec<(u32, Vec<u8>, Vec<u8>)> = Vec::new();
+    while !bytes.is_empty() {
+        let record = next(&mut bytes)?;
+        let part = plan.get(&record.number).filter(|_| record.kind == WireType::LengthDelimited);
+        if entries.first().is_some_and(|(number, ..)| *number != record.number) {
+            flush(&mut entries, &mut out);
+        }
+        match part {
+            None => out.extend_from_slice(record.whole),
+            Some(Part::Message(name)) => {
+                let plan = plan_of(name)?;
+                put(&mut out, record.number, &sorted(&plan, record.value)?);
+            }
+            Some(Part::Map(value)) => {
+                let (key, entry) = sorted_entry(value.as_deref(), record.value)?;
+                entries.push((record.number, key, entry));
+            }
+        }
+    }
+    flush(&mut entries, &mut out);
+    Some(out)
+}
+
+/// An entry's key bytes, and the entry with its value in order.
+fn sorted_entry(value: Option<&str>, entry: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let (mut key, mut out, mut rest) = (Vec::new(), Vec::with_capacity(entry.len()), entry);
+    while !rest.is_empty() {
+        let record = next(&mut rest)?;
+        match (record.number, value) {
+            (2, Some(name)) => {
+                let plan = plan_of(name)?;
+                put(&mut out, 2, &sorted(&plan, record.value)?);
+            }
+            (number, _) => {
+                if number == 1 {
+                    key = record.value.to_vec();
+                }
+                out.extend_from_slice(record.whole);
+            }
+        }
+    }
+    Some((key, out))
+}
+
+fn flush(entries: &mut Vec<(u32, Vec<u8>, Vec<u8>)>, out: &mut Vec<u8>) {
+    entries.sort();
+    for (number, _, entry) in entries.drain(..) {
+        put(out, number, &entry);
+    }
+}
+
+fn put(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
+    encode_key(number, WireType::LengthDelimited, out);
+    encode_varint(bytes.len() as u64, out);
+    out.extend_from_slice(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::google::protobuf::{Struct, Value, value::Kind as ValueKind};
+
+    #[test]
+    fn equal_messages_give_equal_bytes() {
+        let text = |s: &str| Value { kind: Some(ValueKind::StringValue(s.to_owned())) };
+        let make = |reverse: bool| {
+            let mut names: Vec<String> = (0..50).map(|n| format!("name-{n}")).collect();
+            if reverse {
+                names.reverse();
+            }
+            let inner = Struct { fields: names.iter().map(|n| (n.clone(), text(n))).collect() };
+            let nested = Value { kind: Some(ValueKind::StructValue(inner)) };
+            Struct { fields: names.into_iter().map(|n| (n, nested.clone())).collect() }
+        };
+        let (a, b) = (make(false), make(true));
+        assert_eq!(encode(&a), encode(&b));
+        assert_eq!(Struct::decode(encode(&a).as_slice()), Ok(a.clone()));
+        assert_eq!(sort_maps("google.protobuf.Struct", b.encode_to_vec()), encode(&a));
+    }
+
+    #[test]
+    fn bytes_that_do_not_decode_stay() {
+        assert_eq!(sort_maps("google.protobuf.Struct", vec![10, 200, 1]), vec![10, 200, 1]);
+        assert_eq!(sort_maps("no.such.Type", vec![1]), vec![1]);
+    }
+}
