@@ -5,6 +5,7 @@ mod slots;
 pub mod address;
 pub mod cluster;
 pub mod name;
+pub mod route;
 pub mod sds;
 pub mod string_match;
 pub mod wire;

@@ -1,0 +1,56 @@
+//! Routing by the claims of a token: headers named `@request.auth.claims…` stand for metadata of the JWT filter.
+
+use envoy_types::pb::envoy::r#type::matcher::v3::list_matcher::MatchPattern as ListPattern;
+use envoy_types::pb::envoy::r#type::matcher::v3::metadata_matcher::PathSegment;
+use envoy_types::pb::envoy::r#type::matcher::v3::metadata_matcher::path_segment::Segment;
+use envoy_types::pb::envoy::r#type::matcher::v3::value_matcher::MatchPattern as ValuePattern;
+use envoy_types::pb::envoy::r#type::matcher::v3::{ListMatcher, MetadataMatcher, OrMatcher, ValueMatcher};
+use sluice_model::StringMatch;
+
+use super::matching::build_string_match;
+
+const CLAIMS: &str = "@request.auth.claims";
+
+/// The path of a claim: `.a.b` or `[a][b]` after the prefix; `None` if the name is an ordinary header's.
+fn claim_path(name: &str) -> Option<Vec<&str>> {
+    let (prefix, path) = name.split_at_checked(CLAIMS.len())?;
+    if !prefix.eq_ignore_ascii_case(CLAIMS) {
+        return None;
+    }
+    if let Some(path) = path.strip_prefix('.').filter(|path| !path.is_empty()) {
+        return Some(path.split('.').collect());
+    }
+    let path = path.strip_prefix('[')?.strip_suffix(']').filter(|path| !path.is_empty())?;
+    Some(path.split("][").collect())
+}
+
+/// The match of a claim, which may be a text or a list of texts; `None` if the name is an ordinary header's.
+pub(super) fn build_claim_match(name: &str, value: Option<&StringMatch>, invert: bool) -> Option<MetadataMatcher> {
+    let path = claim_path(name)?;
+    let key = |key: &str| PathSegment { segment: Some(Segment::Key(key.into())) };
+    let value = ValueMatcher { match_pattern: value.map(|value| ValuePattern::StringMatch(build_string_match(value))) };
+    let in_list = ListMatcher { match_pattern: Some(ListPattern::OneOf(Box::new(value.clone()))) };
+    let in_list = ValueMatcher { match_pattern: Some(ValuePattern::ListMatch(Box::new(in_list))) };
+    let either = ValuePattern::OrMatch(OrMatcher { value_matchers: vec![in_list, value] });
+    Some(MetadataMatcher {
+        filter: "envoy.filters.http.jwt_authn".into(),
+        path: std::iter::once("payload").chain(path).map(key).collect(),
+        value: Some(ValueMatcher { match_pattern: Some(either) }),
+        invert,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::claim_path;
+
+    #[test]
+    fn claims_have_two_spellings() {
+        let check = |name: &str, expect: Option<&[&str]>| assert_eq!(claim_path(name).as_deref(), expect, "{name}");
+        check("@request.auth.claims.a.b", Some(&["a", "b"]));
+        check("@Request.auth.claims[a.x][b]", Some(&["a.x", "b"]));
+        check("@request.auth.claims", None);
+        check("@request.auth.claims[]", None);
+        check("x-header", None);
+    }
+}

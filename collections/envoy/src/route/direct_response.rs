@@ -1,0 +1,17 @@
+//! Answers given at once.
+
+use envoy_types::pb::envoy::config::core::v3::DataSource;
+use envoy_types::pb::envoy::config::core::v3::data_source::Specifier;
+use envoy_types::pb::envoy::config::route::v3::DirectResponseAction;
+use sluice_model::{Body, DirectResponse};
+
+pub(super) fn build_direct_response(response: &DirectResponse) -> DirectResponseAction {
+    let body = response.body.as_ref().map(|body| {
+        let specifier = match body {
+            Body::Text(text) => Specifier::InlineString(text.to_string()),
+            Body::Bytes(bytes) => Specifier::InlineBytes(bytes.clone()),
+        };
+        DataSource { specifier: Some(specifier), ..DataSource::default() }
+    });
+    DirectResponseAction { status: response.status, body, ..DirectResponseAction::default() }
+}

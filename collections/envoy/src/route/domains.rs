@@ -1,0 +1,132 @@
+//! The names under which a service is addressed (N20).
+
+use std::net::IpAddr;
+
+use sluice_model::{Host, Text};
+
+use super::virtual_host::join_port;
+
+/// What the domains of a service depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct ServiceDomains<'a> {
+    /// Its host.
+    pub host: &'a Host,
+    /// Hosts that stand for it.
+    pub aliases: &'a [Host],
+    /// Addresses the client reaches it at.
+    pub addresses: &'a [Text],
+    /// Its pods are addressed by names under its own: a Kubernetes Service without an address.
+    pub has_pod_names: bool,
+    /// Namespace of the client; empty is none in particular.
+    pub namespace: &'a str,
+    /// Domain of the mesh, such as `cluster.local`.
+    pub domain: &'a str,
+    /// Port to append; `None` where ports do not count for finding the virtual host.
+    pub port: Option<u16>,
+}
+
+/// Domains that are only short for others: a host that really has such a name keeps it.
+pub type AltHosts = Vec<String>;
+
+/// All domains of a service, and which of them are only short for others.
+#[must_use]
+pub fn service_domains(inputs: &ServiceDomains<'_>) -> (Vec<String>, AltHosts) {
+    let mut domains = Vec::new();
+    let mut all_alt = Vec::new();
+    for host in std::iter::once(inputs.host).chain(inputs.aliases) {
+        let alt = alt_hosts(host.as_str(), inputs);
+        push(&mut domains, host.as_str(), inputs.port);
+        domains.extend(alt.iter().cloned());
+        all_alt.extend(alt);
+    }
+    if inputs.has_pod_names {
+        let wildcards: Vec<String> = domains.iter().map(|domain| format!("*.{domain}")).collect();
+        domains.extend(wildcards);
+    }
+    for address in inputs.addresses {
+        push(&mut domains, address, inputs.port);
+    }
+    (domains, all_alt)
+}
+
+/// A name with and, if it counts, with its port. IPv6 addresses are bracketed.
+fn push(domains: &mut Vec<String>, name: &str, port: Option<u16>) {
+    domains.push(if name.contains(':') { format!("[{name}]") } else { name.into() });
+    domains.extend(port.map(|port| join_port(name, u32::from(port))));
+}
+
+/// The absolute form of a host and, for hosts of Kubernetes Services, the forms the DNS search path completes.
+fn alt_hosts(host: &str, inputs: &ServiceDomains<'_>) -> Vec<String> {
+    let mut alt = Vec::new();
+    if host.parse::<IpAddr>().is_err() {
+        alt.push(format!("{host}."));
+    }
+    alt.extend(inputs.port.map(|port| join_port(&format!("{host}."), u32::from(port))));
+    if !host.ends_with(&format!(".svc.{}", inputs.domain)) {
+        return alt;
+    }
+    let Some((name_and_namespace, _)) = host.split_once(".svc.") else { return alt };
+    let Some((name, namespace)) = name_and_namespace.split_once('.') else { return alt };
+    let with_svc = format!("{name_and_namespace}.svc");
+    if !inputs.namespace.is_empty() && namespace == inputs.namespace {
+        push(&mut alt, name, inputs.port);
+    }
+    push(&mut alt, &with_svc, inputs.port);
+    push(&mut alt, name_and_namespace, inputs.port);
+    alt
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inputs<'a>(host: &'a Host, namespace: &'a str) -> ServiceDomains<'a> {
+        ServiceDomains {
+            host,
+            aliases: &[],
+            addresses: &[],
+            has_pod_names: false,
+            namespace,
+            domain: "cluster.local",
+            port: None,
+        }
+    }
+
+    #[test]
+    fn only_the_own_namespace_has_bare_names() {
+        let host = Host::from("a.shop.svc.cluster.local");
+        let everywhere = ["a.shop.svc.cluster.local", "a.shop.svc.cluster.local.", "a.shop.svc", "a.shop"];
+        assert_eq!(service_domains(&inputs(&host, "")).0, everywhere);
+        assert_eq!(service_domains(&inputs(&host, "other")).0, everywhere);
+        let own = ["a.shop.svc.cluster.local", "a.shop.svc.cluster.local.", "a", "a.shop.svc", "a.shop"];
+        assert_eq!(service_domains(&inputs(&host, "shop")).0, own);
+    }
+
+    #[test]
+    fn ports_count_on_a_proxy_listener() {
+        let host = Host::from("example.com");
+        let addresses = [Text::from("10.0.0.1"), Text::from("fd00::1")];
+        let inputs = ServiceDomains { port: Some(80), addresses: &addresses, ..inputs(&host, "shop") };
+        let expect = [
+            "example.com",
+            "example.com:80",
+            "example.com.",
+            "example.com.:80",
+            "10.0.0.1",
+            "10.0.0.1:80",
+            "[fd00::1]",
+            "[fd00::1]:80",
+        ];
+        assert_eq!(service_domains(&inputs).0, expect);
+    }
+
+    #[test]
+    fn pods_of_a_headless_service_have_names() {
+        let host = Host::from("db.shop.svc.cluster.local");
+        let inputs = ServiceDomains { has_pod_names: true, ..inputs(&host, "") };
+        let (domains, _) = service_domains(&inputs);
+        assert!(domains.contains(&"*.db.shop".to_owned()));
+        assert!(domains.contains(&"*.db.shop.svc.cluster.local.".to_owned()));
+        assert_eq!(domains.len(), 8);
+    }
+}

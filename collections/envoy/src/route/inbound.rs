@@ -1,0 +1,36 @@
+//! The route to the application a sidecar stands beside.
+
+use envoy_types::pb::envoy::config::route::v3::route::Action;
+use envoy_types::pb::envoy::config::route::v3::route_action::{ClusterSpecifier, MaxStreamDuration};
+use envoy_types::pb::envoy::config::route::v3::route_match::PathSpecifier;
+use envoy_types::pb::envoy::config::route::v3::{Decorator, Route, RouteAction, RouteMatch};
+use envoy_types::pb::google::protobuf::Duration;
+use sluice_model::HttpRetry;
+
+use super::{DEFAULT_ROUTE_NAME, build_inbound_retry_policy};
+
+/// The only route of an inbound port: to `cluster`, called `operation` in traces.
+///
+/// gRPC is not tried again: a stream that was reset may have been under way.
+#[must_use]
+pub fn build_inbound_route(cluster: &str, operation: &str, is_grpc: bool, retry: Option<&HttpRetry>) -> Route {
+    let unlimited = Some(Duration::default());
+    let action = RouteAction {
+        cluster_specifier: Some(ClusterSpecifier::Cluster(cluster.into())),
+        timeout: unlimited,
+        max_stream_duration: Some(MaxStreamDuration {
+            max_stream_duration: unlimited,
+            grpc_timeout_header_max: unlimited,
+            ..MaxStreamDuration::default()
+        }),
+        retry_policy: if is_grpc { None } else { build_inbound_retry_policy(retry) },
+        ..RouteAction::default()
+    };
+    Route {
+        name: DEFAULT_ROUTE_NAME.into(),
+        r#match: Some(RouteMatch { path_specifier: Some(PathSpecifier::Prefix("/".into())), ..RouteMatch::default() }),
+        decorator: Some(Decorator { operation: operation.into(), propagate: None }),
+        action: Some(Action::Route(action)),
+        ..Route::default()
+    }
+}
