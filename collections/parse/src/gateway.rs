@@ -74,7 +74,8 @@ fn server(fields: &Fields<'_>, namespace: &str) -> GatewayServer {
         if protocol == Protocol::Unsupported {
             port.reject("protocol", format!("`{protocol_text}` is no protocol"));
         }
-        if !(1..=65535).contains(&number) && !(number == 0 && bind.starts_with("unix://")) {
+        let is_socket = number == 0 && bind.starts_with("unix://");
+        if !is_socket && !(1..=65535).contains(&number) {
             port.reject("number", format!("{number} is no port"));
         }
         if port_name.is_empty() {
