@@ -1,0 +1,178 @@
+//! The repository keeps its own rules: arrows between rooms, file sizes, names, licences, advisories.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn metadata(arguments: &[&str]) -> Value {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--locked", "--offline"])
+        .args(arguments)
+        .current_dir(root())
+        .output()
+        .expect("run cargo metadata");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("parse cargo metadata")
+}
+
+fn packages(metadata: &Value) -> impl Iterator<Item = &Value> {
+    metadata["packages"].as_array().into_iter().flatten()
+}
+
+/// Files git knows or would add, so that build output is never looked at.
+fn files() -> Vec<PathBuf> {
+    let output = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .expect("run git ls-files");
+    let list = String::from_utf8(output.stdout).expect("file names are UTF-8");
+    let files: Vec<_> = list.lines().map(PathBuf::from).filter(|file| root().join(file).exists()).collect();
+    assert!(files.len() > 20, "git lists the files of the repository");
+    files
+}
+
+/// ARCHITECTURE.md, "Rooms": who may use whom. What is not listed may not be named.
+#[test]
+fn arrows_between_rooms_point_inward() {
+    let allowed = BTreeMap::from([
+        ("sluice-engine", vec![]),
+        ("sluice-proto", vec![]),
+        ("sluice-model", vec![]),
+        ("sluice-parse", vec!["sluice-model", "sluice-proto"]),
+        ("sluice-envoy", vec!["sluice-model", "sluice-proto"]),
+        ("sluice-graph", vec!["sluice-engine", "sluice-envoy", "sluice-model", "sluice-proto"]),
+        ("sluice", vec!["sluice-engine", "sluice-graph", "sluice-model", "sluice-parse", "sluice-proto"]),
+        (
+            "sluice-testkit",
+            vec!["sluice", "sluice-engine", "sluice-graph", "sluice-model", "sluice-parse", "sluice-proto"],
+        ),
+    ]);
+    let effectful = ["tokio", "tonic", "kube", "k8s-openapi", "hyper", "axum", "notify", "rand"];
+    let pure = ["sluice-engine", "sluice-model", "sluice-parse", "sluice-envoy", "sluice-graph"];
+    let mut seen = BTreeSet::new();
+    let metadata = metadata(&["--no-deps"]);
+    for package in packages(&metadata) {
+        let name = package["name"].as_str().expect("a name");
+        seen.insert(name.to_owned());
+        let allowed = allowed.get(name).unwrap_or_else(|| panic!("{name} is a new room: decide its arrows here"));
+        let used = package["dependencies"].as_array().into_iter().flatten();
+        for used in used.filter(|d| d["kind"].is_null()).filter_map(|d| d["name"].as_str()) {
+            assert!(!used.starts_with("sluice") || allowed.contains(&used), "{name} may not use {used}");
+            assert!(!pure.contains(&name) || !effectful.contains(&used), "{name} is pure and may not use {used}");
+        }
+    }
+    assert_eq!(seen.len(), allowed.len(), "every room exists: {seen:?}");
+}
+
+#[test]
+fn files_are_small_and_say_what_they_hold() {
+    // A listed table may be longer; say why.
+    let long: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut findings = Vec::new();
+    for file in files() {
+        let name = file.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        let stem = name.strip_suffix(".rs").unwrap_or_default();
+        if stem.is_empty() {
+            continue;
+        }
+        if ["mod", "util", "utils", "common", "helper", "helpers", "manager", "misc"].contains(&stem) {
+            findings.push(format!("{}: the name says nothing", file.display()));
+        }
+        let lines = std::fs::read_to_string(root().join(&file)).expect("read a source file").lines().count();
+        if lines > 800 && !long.contains_key(file.to_str().unwrap_or_default()) {
+            findings.push(format!("{}: {lines} lines, more than 800", file.display()));
+        }
+    }
+    assert!(findings.is_empty(), "{}", findings.join("\n"));
+}
+
+#[test]
+fn licences_are_allowed() {
+    let allowed = [
+        "0BSD",
+        "Apache-2.0",
+        "Apache-2.0 WITH LLVM-exception",
+        "BSD-2-Clause",
+        "BSD-3-Clause",
+        "BSL-1.0",
+        "CC0-1.0",
+        "CDLA-Permissive-2.0",
+        "ISC",
+        "MIT",
+        "MIT-0",
+        "MPL-2.0",
+        "MPL-2.0+",
+        "Unicode-3.0",
+        "Unlicense",
+        "Zlib",
+    ];
+    let metadata = metadata(&[]);
+    let mut refused = Vec::new();
+    for package in packages(&metadata) {
+        let (name, licence) = (package["name"].as_str().unwrap_or_default(), package["license"].as_str());
+        let fine = match licence {
+            // Old manifests separate alternatives with a slash.
+            Some(text) => spdx::Expression::parse_mode(text, spdx::ParseMode::LAX)
+                .is_ok_and(|e| e.evaluate(|term| allowed.contains(&term.to_string().as_str()))),
+            None => false,
+        };
+        if !fine {
+            refused.push(format!("{name}: {licence:?}"));
+        }
+    }
+    assert!(refused.is_empty(), "licences not on the list:\n{}", refused.join("\n"));
+}
+
+/// `tests/advisories.json` is an offline list: crate, the first fixed version, the advisory.
+#[test]
+fn no_dependency_has_a_known_advisory() {
+    let list = std::fs::read(root().join("tests/advisories.json")).expect("read the advisories");
+    let list: Vec<Value> = serde_json::from_slice(&list).expect("parse the advisories");
+    assert!(!list.is_empty());
+    let version = |text: &str| -> Vec<u64> {
+        text.split(['-', '+'])
+            .next()
+            .unwrap_or_default()
+            .split('.')
+            .map(|part| part.parse().expect("a number"))
+            .collect()
+    };
+    let metadata = metadata(&[]);
+    let mut found = Vec::new();
+    for package in packages(&metadata) {
+        let (name, used) =
+            (package["name"].as_str().unwrap_or_default(), package["version"].as_str().unwrap_or_default());
+        for advisory in list.iter().filter(|advisory| advisory["crate"] == name) {
+            let fixed = advisory["fixed"].as_str();
+            if fixed.is_none_or(|fixed| version(used) < version(fixed)) {
+                found.push(format!("{name} {used}: {} (fixed in {fixed:?})", advisory["id"]));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    let marks = ["todo!(", "unimplemented!(", "dbg!(", "FIXME", "XXX"];
+    let mut findings = Vec::new();
+    for file in files() {
+        if file.extension().is_none_or(|e| e != "rs") || file == Path::new("tests/tidy.rs") {
+            continue;
+        }
+        let text = std::fs::read_to_string(root().join(&file)).expect("read a source file");
+        for (number, line) in text.lines().enumerate() {
+            if marks.iter().any(|mark| line.contains(mark)) {
+                findings.push(format!("{}:{}: {}", file.display(), number + 1, line.trim()));
+            }
+        }
+    }
+    assert!(findings.is_empty(), "{}", findings.join("\n"));
+}
