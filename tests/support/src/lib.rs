@@ -1,1 +1,4 @@
-//! What the tests share: an ADS client, canonical dumps, a fake API server, an Envoy runner
+//! What the tests share: an ADS client, canonical dumps, a fake API server, an Envoy runner.
+
+pub mod pods;
+pub mod server;

@@ -1,0 +1,7 @@
+//! A small mesh of real pods on one machine: network namespaces, an application and an Envoy in each.
+
+pub mod app;
+pub mod envoy;
+pub mod identity;
+pub mod mesh;
+pub mod network;

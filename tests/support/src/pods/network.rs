@@ -1,0 +1,164 @@
+//! Pods as network namespaces: each has an address of its own on a bridge, and iptables that redirect its traffic to its
+//! Envoy as a cluster's init container would (D09).
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result, bail};
+
+/// Envoy runs as this user: its own traffic is not redirected.
+pub const PROXY_UID: u32 = 1337;
+
+static NETWORKS: AtomicU32 = AtomicU32::new(0);
+
+/// A bridge with the pods' network behind it. Dropping it removes the namespaces and the bridge.
+pub struct Network {
+    bridge: String,
+    /// Second and third octet of 10.a.b.0/24.
+    net: (u8, u8),
+    pods: Vec<String>,
+}
+
+/// One pod's namespace.
+#[derive(Clone, Debug)]
+pub struct PodNet {
+    /// Name of the network namespace.
+    pub namespace: String,
+    /// The pod's address.
+    pub ip: Ipv4Addr,
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let output = command.output().with_context(|| format!("run {command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
+
+fn ip(arguments: &str) -> Result<()> {
+    run(Command::new("ip").args(arguments.split_whitespace()))
+}
+
+impl Network {
+    /// Makes the bridge.
+    ///
+    /// # Errors
+    /// Network namespaces, bridges or iptables are not permitted or not installed here; the message says which.
+    pub fn new() -> Result<Self> {
+        let process = std::process::id();
+        let serial = NETWORKS.fetch_add(1, Ordering::Relaxed);
+        let number = process.wrapping_mul(31).wrapping_add(serial);
+        // 10.64.0.0/10, away from the usual pod and service ranges of the sample objects.
+        let net = (64 + u8::try_from(number % 64).unwrap_or(0), u8::try_from(number / 64 % 256).unwrap_or(0));
+        let bridge = format!("slc{}x{serial}", process % 1_000_000);
+        run(Command::new("iptables").arg("--version")).context("iptables is needed for pods")?;
+        ip(&format!("link add {bridge} type bridge")).context("a network bridge is needed for pods")?;
+        let network = Self { bridge, net, pods: Vec::new() };
+        ip(&format!("addr add {}/24 dev {}", network.gateway(), network.bridge))?;
+        ip(&format!("link set {} up", network.bridge))?;
+        Ok(network)
+    }
+
+    /// The host's address on the bridge: where pods reach the control plane.
+    #[must_use]
+    pub fn gateway(&self) -> Ipv4Addr {
+        Ipv4Addr::new(10, self.net.0, self.net.1, 1)
+    }
+
+    /// The address of pod number `index`, counted from 0.
+    #[must_use]
+    pub fn pod_ip(&self, index: u8) -> Ipv4Addr {
+        Ipv4Addr::new(10, self.net.0, self.net.1, 10 + index)
+    }
+
+    /// Adds pod number `index`: a namespace with an address and a default route.
+    ///
+    /// # Errors
+    /// The namespace or its interface cannot be made.
+    pub fn add_pod(&mut self, index: u8) -> Result<PodNet> {
+        let namespace = format!("{}p{index}", self.bridge);
+        let (inside, outside) = (format!("{}i{index}", self.bridge), format!("{}o{index}", self.bridge));
+        let address = self.pod_ip(index);
+        ip(&format!("netns add {namespace}")).context("network namespaces are needed for pods")?;
+        self.pods.push(namespace.clone());
+        ip(&format!("link add {outside} type veth peer name {inside}"))?;
+        ip(&format!("link set {inside} netns {namespace}"))?;
+        ip(&format!("link set {outside} master {} up", self.bridge))?;
+        ip(&format!("-n {namespace} link set {inside} name eth0"))?;
+        ip(&format!("-n {namespace} addr add {address}/24 dev eth0"))?;
+        ip(&format!("-n {namespace} link set lo up"))?;
+        ip(&format!("-n {namespace} link set eth0 up"))?;
+        ip(&format!("-n {namespace} route add default via {}", self.gateway()))?;
+        Ok(PodNet { namespace, ip: address })
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for pod in &self.pods {
+            let _ = ip(&format!("netns del {pod}"));
+        }
+        let _ = ip(&format!("link del {}", self.bridge));
+    }
+}
+
+impl PodNet {
+    /// A command that runs `program` inside the pod as user `uid`.
+    #[must_use]
+    pub fn command(&self, uid: u32, program: &std::path::Path) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new("ip");
+        command.args(["netns", "exec", &self.namespace, "setpriv", "--clear-groups"]);
+        command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}")).arg("--").arg(program);
+        command
+    }
+
+    /// Redirects what the application sends to 15001 and what arrives to 15006, except what is Envoy's own.
+    ///
+    /// # Errors
+    /// iptables refuses.
+    pub fn redirect(&self) -> Result<()> {
+        let rules = [
+            "-N TO_OUTBOUND",
+            "-N TO_INBOUND",
+            "-A TO_OUTBOUND -p tcp -j REDIRECT --to-ports 15001",
+            "-A TO_INBOUND -p tcp -j REDIRECT --to-ports 15006",
+            // What arrives; the proxy's own ports are left alone.
+            "-A PREROUTING -p tcp -m multiport --dports 15008,15020,15021,15090 -j RETURN",
+            "-A PREROUTING -p tcp -j TO_INBOUND",
+            // Envoy to the application in passthrough.
+            "-A OUTPUT -o lo -s 127.0.0.6/32 -j RETURN",
+            // Envoy calling its own pod's service comes in again by the front door.
+            &format!("-A OUTPUT -o lo ! -d 127.0.0.1/32 -p tcp -m owner --uid-owner {PROXY_UID} -j TO_INBOUND"),
+            &format!("-A OUTPUT -o lo -m owner ! --uid-owner {PROXY_UID} -j RETURN"),
+            &format!("-A OUTPUT -m owner --uid-owner {PROXY_UID} -j RETURN"),
+            "-A OUTPUT -d 127.0.0.1/32 -j RETURN",
+            "-A OUTPUT -p tcp -j TO_OUTBOUND",
+        ];
+        for rule in rules {
+            run(Command::new("ip")
+                .args(["netns", "exec", &self.namespace, "iptables", "-w", "-t", "nat"])
+                .args(rule.split_whitespace()))?;
+        }
+        Ok(())
+    }
+}
+
+/// A binary of this workspace, built beside the running test.
+///
+/// # Errors
+/// It has not been built.
+pub fn workspace_binary(name: &str) -> Result<PathBuf> {
+    let here = std::env::current_exe().context("find the running binary")?;
+    let mut directory = here.parent().context("the running binary has a directory")?;
+    if directory.ends_with("deps") {
+        directory = directory.parent().context("the build has a directory")?;
+    }
+    let path = directory.join(name);
+    if !path.exists() {
+        bail!("{} is not built: run `make build` first", path.display());
+    }
+    Ok(path)
+}
