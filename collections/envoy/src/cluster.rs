@@ -27,6 +27,7 @@ pub use fixed::{build_black_hole, build_inbound_passthrough, build_passthrough, 
 pub use inbound::{InboundInputs, InboundTarget, build_inbound};
 pub use load_balancer::{LocalityMode, locality_mode};
 pub use outbound::{DnsLoad, OutboundInputs, build_outbound, discovery_type, uses_eds};
+pub(crate) use outlier::sends_unhealthy;
 pub use sni_dnat::build_sni_dnat;
 
 /// What of the mesh's configuration and the server's options changes clusters.

@@ -4,6 +4,7 @@ mod slots;
 
 pub mod address;
 pub mod cluster;
+pub mod endpoint;
 pub mod name;
 pub mod route;
 pub mod sds;

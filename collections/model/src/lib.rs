@@ -15,6 +15,7 @@ mod kubernetes;
 mod load_balancer;
 mod mesh_config;
 mod mesh_networks;
+mod network_gateway;
 mod object;
 mod proxy;
 mod proxy_config;
@@ -46,6 +47,7 @@ pub use mesh_config::{
     OutboundPolicy, PathNormalization, ServiceEntryVisibility, ServiceSettings, TlsSettings, TlsVersion, Visibility,
 };
 pub use mesh_networks::{GatewayAddress, MeshNetworks, Network, NetworkEndpoints, NetworkGatewayConfig};
+pub use network_gateway::NetworkGateway;
 pub use object::{Kind, Labels, ObjectKey, ObjectMeta, Timestamp};
 pub use proxy::{Extensions, InterceptionMode, IpFamilies, Proxy, ProxyKey, ProxyType};
 pub use proxy_config::{

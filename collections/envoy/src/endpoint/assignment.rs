@@ -1,0 +1,222 @@
+//! One assignment: endpoints chosen, grouped by locality, weighted and ordered by priority.
+
+use std::collections::BTreeMap;
+
+use envoy_types::pb::envoy::config::core::v3::{HealthStatus, Locality as EnvoyLocality};
+use envoy_types::pb::envoy::config::endpoint::v3::endpoint::AdditionalAddress;
+use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
+use envoy_types::pb::envoy::config::endpoint::v3::{
+    ClusterLoadAssignment, Endpoint as EnvoyEndpoint, LbEndpoint, LocalityLbEndpoints,
+};
+use sluice_model::{
+    ClientTlsMode, DestinationRule, Endpoint, Health, Locality, NetworkGateway, Service, ServicePort, TlsMode,
+};
+
+use super::client::EndpointClient;
+use super::{locality, metadata, networks};
+use crate::address::address;
+use crate::cluster::{ClusterSettings, sends_unhealthy};
+use crate::wire::uint32;
+
+/// A label that takes an endpoint out of service.
+const DRAINING_LABEL: &str = "istio.io/draining";
+/// Label of services whose sessions go on while an endpoint drains.
+const PERSISTENT_SESSION_LABEL: &str = "istio.io/persistent-session";
+
+/// An endpoint and what policy says of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Backend<'a> {
+    /// The endpoint.
+    pub endpoint: &'a Endpoint,
+    /// PeerAuthentication switches mutual TLS off for its port.
+    pub refuses_mtls: bool,
+}
+
+/// All that an assignment depends on.
+#[derive(Clone, Copy)]
+pub struct AssignmentInputs<'a> {
+    /// Of the mesh.
+    pub settings: &'a ClusterSettings,
+    /// For whom.
+    pub client: &'a EndpointClient,
+    /// The service.
+    pub service: &'a Service,
+    /// One of its ports.
+    pub port: &'a ServicePort,
+    /// A subset of the rule, empty for all endpoints.
+    pub subset: &'a str,
+    /// The rule the client follows.
+    pub rule: Option<&'a DestinationRule>,
+    /// The service's endpoints, of any port.
+    pub backends: &'a [Backend<'a>],
+    /// Ways between networks, in order.
+    pub gateways: &'a [NetworkGateway],
+    /// Only endpoints that take mutual TLS: the cluster passes it through.
+    pub only_mtls: bool,
+    /// Addresses may be host names, which are resolved by the proxy.
+    pub by_name: bool,
+}
+
+/// Endpoints of one locality: the message, and the labels-bearing originals in the same order.
+pub(super) struct Group<'a> {
+    pub(super) message: LocalityLbEndpoints,
+    pub(super) origins: Vec<Origin<'a>>,
+}
+
+/// Where an endpoint of a message comes from.
+#[derive(Clone, Copy)]
+pub(super) enum Origin<'a> {
+    /// An endpoint of the service.
+    Endpoint(&'a Endpoint),
+    /// A gateway that stands for endpoints of its network.
+    Gateway(&'a NetworkGateway),
+}
+
+/// The assignment of cluster `name`; without endpoints where there are none.
+#[must_use]
+pub fn build_assignment(inputs: &AssignmentInputs<'_>, name: &str) -> ClusterLoadAssignment {
+    let policy = inputs.rule.and_then(|rule| rule.policy(inputs.subset, inputs.port.port));
+    let outlier = policy.as_ref().and_then(|policy| policy.outlier_detection.as_ref());
+    // Panic routing would send traffic to unready endpoints, so they are left out where a rule switches it on.
+    let unhealthy = sends_unhealthy(inputs.service) || outlier.is_none_or(|outlier| outlier.min_health_percent <= 0);
+    let declared_tls = inputs.rule.and_then(|rule| rule.tls_mode(inputs.subset, inputs.port.port));
+    let labels = inputs.rule.and_then(|rule| rule.subset(inputs.subset)).map(|subset| &subset.labels);
+
+    let mut by_place: BTreeMap<&Locality, Group<'_>> = BTreeMap::new();
+    for backend in inputs.backends {
+        let endpoint = backend.endpoint;
+        if endpoint.port_name != inputs.port.name
+            || !usable(inputs, endpoint, unhealthy)
+            || labels.is_some_and(|labels| !metadata::selected(endpoint, labels))
+        {
+            continue;
+        }
+        let mtls = endpoint.tls_mode == TlsMode::Istio
+            && match declared_tls {
+                Some(mode) => mode == ClientTlsMode::IstioMutual,
+                None => !backend.refuses_mtls,
+            };
+        let group = by_place.entry(&endpoint.locality).or_insert_with(|| Group::at(&endpoint.locality));
+        group.push(lb_endpoint(inputs, endpoint, mtls), Origin::Endpoint(endpoint));
+    }
+    let mut groups: Vec<Group<'_>> = by_place.into_values().collect();
+    for group in &mut groups {
+        group.sum_weight();
+    }
+    if !inputs.gateways.is_empty() {
+        networks::through_gateways(inputs, &mut groups);
+    }
+    if inputs.only_mtls {
+        for group in &mut groups {
+            group.retain(networks::takes_mtls);
+        }
+    }
+    let endpoints = locality::order(inputs, policy.as_ref(), groups);
+    ClusterLoadAssignment { cluster_name: name.to_owned(), endpoints, ..ClusterLoadAssignment::default() }
+}
+
+impl<'a> Group<'a> {
+    fn at(place: &Locality) -> Self {
+        let locality = EnvoyLocality {
+            region: place.region.to_string(),
+            zone: place.zone.to_string(),
+            sub_zone: place.subzone.to_string(),
+        };
+        let message = LocalityLbEndpoints { locality: Some(locality), ..LocalityLbEndpoints::default() };
+        Self { message, origins: Vec::new() }
+    }
+
+    pub(super) fn push(&mut self, endpoint: LbEndpoint, origin: Origin<'a>) {
+        self.message.lb_endpoints.push(endpoint);
+        self.origins.push(origin);
+    }
+
+    /// The weight of a group is that of its endpoints; an emptied one has none.
+    pub(super) fn sum_weight(&mut self) {
+        let endpoints = &self.message.lb_endpoints;
+        let sum = endpoints.iter().fold(0u32, |sum, endpoint| sum.saturating_add(weight_of(endpoint)));
+        self.message.load_balancing_weight = (!endpoints.is_empty()).then(|| uint32(sum));
+    }
+
+    fn retain(&mut self, keep: impl Fn(&LbEndpoint) -> bool) {
+        let endpoints = std::mem::take(&mut self.message.lb_endpoints);
+        let origins = std::mem::take(&mut self.origins);
+        for (endpoint, origin) in endpoints.into_iter().zip(origins) {
+            if keep(&endpoint) {
+                self.push(endpoint, origin);
+            }
+        }
+        self.sum_weight();
+    }
+}
+
+pub(super) fn weight_of(endpoint: &LbEndpoint) -> u32 {
+    endpoint.load_balancing_weight.as_ref().map_or(0, |weight| weight.value)
+}
+
+fn usable(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, unhealthy: bool) -> bool {
+    let (service, client) = (inputs.service, inputs.client);
+    let first = endpoint.addresses.first().map_or("", |address| address.as_str());
+    // Names cannot be sent by EDS; an address may be missing where a gateway stands for it, or be a socket.
+    if !inputs.by_name && !first.is_empty() && endpoint.port != 0 && first.parse::<std::net::IpAddr>().is_err() {
+        return false;
+    }
+    if first.is_empty() && (inputs.gateways.is_empty() || same_network(&client.network, &endpoint.network)) {
+        return false;
+    }
+    let elsewhere = endpoint.cluster != client.cluster;
+    if service.node_local && (endpoint.node != client.node || (elsewhere && !inputs.by_name)) {
+        return false;
+    }
+    if (service.cluster_local || endpoint.cluster_local) && elsewhere {
+        return false;
+    }
+    if !visible(client, endpoint) {
+        return false;
+    }
+    match health(endpoint) {
+        Health::Healthy => true,
+        Health::Unhealthy => unhealthy,
+        Health::Terminating => false,
+        Health::Draining => service.labels.get(PERSISTENT_SESSION_LABEL).is_some_and(|value| !value.is_empty()),
+    }
+}
+
+/// Whether a client may see an endpoint's network.
+fn visible(client: &EndpointClient, endpoint: &Endpoint) -> bool {
+    client.network_view.is_empty() || endpoint.network.is_empty() || client.network_view.contains(&endpoint.network)
+}
+
+/// Whether two networks are one, as far as is known.
+pub(super) fn same_network(a: &str, b: &str) -> bool {
+    a.is_empty() || b.is_empty() || a == b
+}
+
+fn health(endpoint: &Endpoint) -> Health {
+    let drained = endpoint.labels.get(DRAINING_LABEL).is_some_and(|value| !value.is_empty());
+    if drained && endpoint.health != Health::Terminating { Health::Draining } else { endpoint.health }
+}
+
+fn lb_endpoint(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, mtls: bool) -> LbEndpoint {
+    let status = match health(endpoint) {
+        Health::Healthy => HealthStatus::Healthy,
+        Health::Unhealthy => HealthStatus::Unhealthy,
+        Health::Draining | Health::Terminating => HealthStatus::Draining,
+    };
+    let mut addresses = endpoint.addresses.iter();
+    let first = addresses.next().map_or("", |address| address.as_str());
+    let others = if inputs.settings.dual_stack { addresses.as_slice() } else { &[] };
+    LbEndpoint {
+        health_status: status as i32,
+        load_balancing_weight: Some(uint32(endpoint.weight.max(1))),
+        metadata: Some(metadata::metadata(endpoint, mtls)),
+        host_identifier: Some(HostIdentifier::Endpoint(EnvoyEndpoint {
+            address: Some(address(first, endpoint.port)),
+            additional_addresses: others
+                .iter()
+                .map(|other| AdditionalAddress { address: Some(address(other, endpoint.port)) })
+                .collect(),
+            ..EnvoyEndpoint::default()
+        })),
+    }
+}

@@ -1,0 +1,57 @@
+//! What an endpoint says of its workload, and labels it has by its place.
+
+use envoy_types::pb::envoy::config::core::v3::Metadata;
+use sluice_model::{Endpoint, Labels};
+
+use super::client::{CLUSTER, NETWORK, NODE, REGION, SUBZONE, ZONE};
+use crate::wire::{string_value, structure};
+
+const CANONICAL_NAMES: [&str; 3] = ["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"];
+const CANONICAL_REVISIONS: [&str; 3] = ["service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"];
+
+/// Metadata of an endpoint: the socket to use and, for telemetry, `workload;namespace;canonical;revision;cluster`.
+pub(super) fn metadata(endpoint: &Endpoint, mtls: bool) -> Metadata {
+    let first = |keys: [&str; 3]| keys.into_iter().find_map(|key| endpoint.labels.get(key)).map(|value| value.as_str());
+    let name = first(CANONICAL_NAMES).unwrap_or(&endpoint.workload_name);
+    // The default revision is not worth its bytes.
+    let revision = first(CANONICAL_REVISIONS).filter(|revision| *revision != "latest").unwrap_or_default();
+    let workload = format!("{};{};{name};{revision};{}", endpoint.workload_name, endpoint.namespace, endpoint.cluster);
+    workload_metadata(&workload, mtls)
+}
+
+/// Metadata of a gateway that stands for endpoints of another network.
+pub(super) fn gateway_metadata(cluster: &str) -> Metadata {
+    workload_metadata(&format!(";;;;{cluster}"), true)
+}
+
+fn workload_metadata(workload: &str, mtls: bool) -> Metadata {
+    let mut metadata = Metadata::default();
+    if mtls {
+        let socket = structure([("tlsMode", string_value("istio"))]);
+        metadata.filter_metadata.insert("envoy.transport_socket_match".to_owned(), socket);
+    }
+    metadata.filter_metadata.insert("istio".to_owned(), structure([("workload", string_value(workload))]));
+    metadata
+}
+
+/// The value of a label of an endpoint, by its workload or by its place.
+pub(super) fn label<'a>(endpoint: &'a Endpoint, key: &str) -> Option<&'a str> {
+    let own = || endpoint.labels.get(key).map(|value| value.as_str());
+    let network = || Some(endpoint.network.as_str()).filter(|network| !network.is_empty());
+    let place = match key {
+        REGION => endpoint.locality.region.as_str(),
+        ZONE => endpoint.locality.zone.as_str(),
+        SUBZONE => endpoint.locality.subzone.as_str(),
+        CLUSTER => endpoint.cluster.as_str(),
+        NODE => endpoint.node.as_str(),
+        // The workload's own word on its network comes first.
+        NETWORK => return own().filter(|own| !own.is_empty()).or_else(network),
+        _ => "",
+    };
+    if place.is_empty() { own() } else { Some(place) }
+}
+
+/// Whether an endpoint has all the labels of a subset.
+pub(super) fn selected(endpoint: &Endpoint, selector: &Labels) -> bool {
+    selector.iter().all(|(key, value)| label(endpoint, key) == Some(value.as_str()))
+}

@@ -1,0 +1,108 @@
+//! Endpoints of other networks are reached through gateways, which get their weight (S20).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
+use envoy_types::pb::envoy::config::endpoint::v3::{Endpoint as EnvoyEndpoint, LbEndpoint};
+use envoy_types::pb::google::protobuf::value::Kind;
+use sluice_model::{Endpoint, IpFamilies, NetworkGateway, ProxyType};
+
+use super::assignment::{AssignmentInputs, Group, Origin, same_network, weight_of};
+use super::metadata::gateway_metadata;
+use crate::address::address;
+use crate::wire::uint32;
+
+/// Replaces endpoints of other networks by the gateways that lead there.
+pub(super) fn through_gateways<'a>(inputs: &AssignmentInputs<'a>, groups: &mut [Group<'a>]) {
+    let scale = scale(inputs.gateways);
+    for group in groups {
+        let endpoints = std::mem::take(&mut group.message.lb_endpoints);
+        let origins = std::mem::take(&mut group.origins);
+        let mut by_gateway: BTreeMap<&NetworkGateway, u32> = BTreeMap::new();
+        for (mut message, origin) in endpoints.into_iter().zip(origins) {
+            let Origin::Endpoint(endpoint) = origin else { continue };
+            let weight = weight_of(&message).max(1).saturating_mul(scale);
+            message.load_balancing_weight = Some(uint32(weight));
+            let gateways = leading_to(inputs, endpoint);
+            // A client that does not know its network still goes through gateways where an endpoint has one.
+            let unknown = inputs.client.network.is_empty() && !endpoint.network.is_empty() && !gateways.is_empty();
+            if !unknown && (same_network(&inputs.client.network, &endpoint.network) || gateways.is_empty()) {
+                if endpoint.addresses.first().is_some_and(|address| !address.is_empty()) {
+                    group.push(message, origin);
+                }
+                continue;
+            }
+            let reachable: Vec<_> =
+                gateways.into_iter().filter(|gateway| reaches(inputs.client.ip_families, gateway)).collect();
+            let Some(share) = u32::try_from(reachable.len()).ok().and_then(|count| weight.checked_div(count)) else {
+                continue;
+            };
+            // The gateway routes by server name, so only mutual TLS gets through.
+            if takes_mtls(&message) {
+                for gateway in reachable {
+                    let sum = by_gateway.entry(gateway).or_default();
+                    *sum = sum.saturating_add(share);
+                }
+            }
+        }
+        for (gateway, weight) in by_gateway {
+            group.push(gateway_endpoint(gateway, weight.max(1)), Origin::Gateway(gateway));
+        }
+        group.sum_weight();
+    }
+}
+
+/// Whether an endpoint's metadata asks for mutual TLS.
+pub(super) fn takes_mtls(endpoint: &LbEndpoint) -> bool {
+    endpoint
+        .metadata
+        .as_ref()
+        .and_then(|metadata| metadata.filter_metadata.get("envoy.transport_socket_match"))
+        .and_then(|socket| socket.fields.get("tlsMode"))
+        .is_some_and(|mode| mode.kind == Some(Kind::StringValue("istio".to_owned())))
+}
+
+/// Gateways of the endpoint's network in its own cluster, else in any.
+fn leading_to<'a>(inputs: &AssignmentInputs<'a>, endpoint: &Endpoint) -> Vec<&'a NetworkGateway> {
+    let of_network = inputs.gateways.iter().filter(|gateway| gateway.network == endpoint.network);
+    let own: Vec<_> = of_network.clone().filter(|gateway| gateway.cluster == endpoint.cluster).collect();
+    let chosen = if own.is_empty() { of_network.collect() } else { own };
+    let sidecar = inputs.client.proxy_type == ProxyType::Sidecar;
+    chosen.into_iter().filter(|gateway| !sidecar || gateway.port != 0).collect()
+}
+
+fn reaches(families: IpFamilies, gateway: &NetworkGateway) -> bool {
+    let Ok(address) = gateway.address.parse::<IpAddr>() else { return families == IpFamilies::Dual };
+    match families {
+        IpFamilies::Dual => true,
+        IpFamilies::V4 => address.to_canonical().is_ipv4(),
+        IpFamilies::V6 => address.to_canonical().is_ipv6(),
+    }
+}
+
+/// What weights are multiplied by, so that they divide by the number of gateways of any network or cluster.
+fn scale(gateways: &[NetworkGateway]) -> u32 {
+    let mut counts: BTreeMap<(&str, Option<&str>), u32> = BTreeMap::new();
+    for gateway in gateways {
+        *counts.entry((&gateway.network, None)).or_default() += 1;
+        *counts.entry((&gateway.network, Some(&gateway.cluster))).or_default() += 1;
+    }
+    counts.into_values().fold(1, |lcm: u32, count| (lcm / gcd(lcm, count)).saturating_mul(count))
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a.max(1) } else { gcd(b, a % b) }
+}
+
+fn gateway_endpoint(gateway: &NetworkGateway, weight: u32) -> LbEndpoint {
+    LbEndpoint {
+        load_balancing_weight: Some(uint32(weight)),
+        metadata: Some(gateway_metadata(&gateway.cluster)),
+        host_identifier: Some(HostIdentifier::Endpoint(EnvoyEndpoint {
+            address: Some(address(&gateway.address, gateway.port)),
+            ..EnvoyEndpoint::default()
+        })),
+        ..LbEndpoint::default()
+    }
+}
