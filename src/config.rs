@@ -1,0 +1,247 @@
+//! The command line and the environment, read once, as values of the domain.
+
+mod address;
+mod args;
+mod environment;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+use sluice_model::Text;
+use sluice_parse::parse_duration;
+
+use crate::telemetry::{LogLevels, LogTarget};
+
+pub use address::ListenAddress;
+pub use args::{Command, CommandLine, DiscoveryArgs};
+pub use environment::Features;
+
+/// Everything that is configured, passed down by value.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where objects come from.
+    pub sources: SourcesConfig,
+    /// Who we are.
+    pub identity: Identity,
+    /// Ports; `None` stays closed.
+    pub ports: Ports,
+    /// Connections.
+    pub serving: ServingConfig,
+    /// The log.
+    pub log: LogConfig,
+    /// What the environment switches.
+    pub features: Features,
+    /// What was said and has no effect, to be logged once there is a log.
+    pub warnings: Vec<String>,
+}
+
+/// Where the objects of a cluster come from.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ClusterSource {
+    /// Files.
+    Directory(PathBuf),
+    /// The Kubernetes API; `None` is the pod's service account.
+    Kubernetes(Option<PathBuf>),
+}
+
+/// Where objects come from.
+#[derive(Clone, Debug)]
+pub struct SourcesConfig {
+    /// The own cluster.
+    pub local: ClusterSource,
+    /// Other clusters by id.
+    pub remotes: BTreeMap<Text, ClusterSource>,
+    /// Text that is no YAML stops the start.
+    pub strict: bool,
+    /// File that overrides the mesh config of ConfigMap `istio`, if it exists.
+    pub mesh_config: PathBuf,
+    /// File that overrides the networks, if it exists.
+    pub networks: PathBuf,
+    /// The only namespace to watch; `None` is all.
+    pub watch_namespace: Option<Text>,
+}
+
+/// Who this control plane is.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct Identity {
+    /// Namespace it runs in, the root namespace unless mesh config says otherwise.
+    pub namespace: Text,
+    /// Its pod, empty outside Kubernetes.
+    pub pod_name: Text,
+    /// Its revision, `default` unless set.
+    pub revision: Text,
+    /// DNS domain of services.
+    pub domain: Text,
+    /// Its cluster.
+    pub cluster: Text,
+    /// Other names of clusters.
+    pub cluster_aliases: BTreeMap<Text, Text>,
+}
+
+/// Addresses to listen on.
+#[derive(Clone, Debug)]
+pub struct Ports {
+    /// Debug and readiness.
+    pub http: Option<ListenAddress>,
+    /// xDS in plain text.
+    pub grpc: Option<ListenAddress>,
+    /// Metrics and version.
+    pub monitoring: Option<ListenAddress>,
+}
+
+/// How connections are kept.
+#[derive(Clone, Copy, Debug)]
+pub struct ServingConfig {
+    /// Time for streams to end after a stop was asked for.
+    pub shutdown: Duration,
+    /// Silence after which a connection is probed.
+    pub keepalive_interval: Duration,
+    /// Time a probed connection has to answer.
+    pub keepalive_timeout: Duration,
+    /// Age at which a connection is closed; `None` never.
+    pub max_connection_age: Option<Duration>,
+}
+
+/// How to log.
+#[derive(Clone, Debug)]
+pub struct LogConfig {
+    /// By scope.
+    pub levels: LogLevels,
+    /// JSON lines instead of text.
+    pub json: bool,
+    /// Where to.
+    pub target: LogTarget,
+}
+
+/// A flag or variable that cannot be used.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{flag}: {reason}")]
+pub struct ConfigError {
+    /// The flag.
+    pub flag: &'static str,
+    /// What is wrong, a lower-case fragment.
+    pub reason: String,
+}
+
+impl Config {
+    /// Makes values of what was typed; `variable` looks a variable of the environment up.
+    ///
+    /// # Errors
+    /// The first flag whose value cannot be used.
+    pub fn new(
+        args: DiscoveryArgs,
+        unknown_flags: &[String],
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
+        let mut warnings: Vec<String> = unknown_flags.iter().map(|flag| format!("flag {flag} has no effect")).collect();
+        for (flag, address, what) in [
+            ("--secureGRPCAddr", &args.secure_grpc_addr, "xDS over TLS"),
+            ("--httpsAddr", &args.https_addr, "the injection and validation webhooks"),
+        ] {
+            if parse_address(flag, address)?.is_some() {
+                warnings.push(format!("{what} ({address}) is not served yet: the port stays closed"));
+            }
+        }
+        let sources = sources_config(&args)?;
+        let ports = Ports {
+            http: parse_address("--httpAddr", &args.http_addr)?,
+            grpc: parse_address("--grpcAddr", &args.grpc_addr)?,
+            monitoring: parse_address("--monitoringAddr", &args.monitoring_addr)?,
+        };
+        let max_age = args.keepalive_max_server_connection_age.as_deref();
+        let serving = ServingConfig {
+            shutdown: duration("--shutdownDuration", &args.shutdown_duration)?,
+            keepalive_interval: duration("--keepaliveInterval", &args.keepalive_interval)?,
+            keepalive_timeout: duration("--keepaliveTimeout", &args.keepalive_timeout)?,
+            max_connection_age: max_age.map(|text| duration("--keepaliveMaxServerConnectionAge", text)).transpose()?,
+        };
+        let log = LogConfig {
+            levels: args.log_output_level.parse().map_err(fail("--log_output_level"))?,
+            json: args.log_as_json,
+            target: args.log_target.parse().map_err(fail("--log_target"))?,
+        };
+        if !is_dns_name(&args.domain) {
+            return Err(ConfigError { flag: "--domain", reason: format!("{:?} is no DNS domain", args.domain) });
+        }
+        if args.cluster_id.is_empty() {
+            return Err(ConfigError { flag: "--clusterID", reason: "is empty".to_owned() });
+        }
+        let aliases = args.cluster_aliases.iter().filter(|pair| !pair.is_empty());
+        let cluster_aliases = aliases.map(|pair| parse_pair("--clusterAliases", pair)).collect::<Result<_, _>>()?;
+        let identity = Identity {
+            namespace: if args.namespace.is_empty() { "istio-system".into() } else { args.namespace.into() },
+            pod_name: args.pod_name.into(),
+            revision: if args.revision.is_empty() { "default".into() } else { args.revision.into() },
+            domain: args.domain.into(),
+            cluster: args.cluster_id.into(),
+            cluster_aliases,
+        };
+        let features = Features::read(variable, &mut warnings);
+        Ok(Self { sources, identity, ports, serving, log, features, warnings })
+    }
+}
+
+fn sources_config(args: &DiscoveryArgs) -> Result<SourcesConfig, ConfigError> {
+    let local = match (&args.config_dir, &args.kubeconfig) {
+        (Some(directory), None) => ClusterSource::Directory(directory.clone()),
+        (None, kubeconfig) => ClusterSource::Kubernetes(kubeconfig.clone()),
+        (Some(_), Some(_)) => {
+            let reason = "stands against --configDir: objects come from files or from the Kubernetes API".to_owned();
+            return Err(ConfigError { flag: "--kubeconfig", reason });
+        }
+    };
+    let mut remotes = BTreeMap::new();
+    for pair in &args.remote_config_dir {
+        let (id, directory) = parse_pair("--remoteConfigDir", pair)?;
+        if id.as_str() == args.cluster_id {
+            let reason = format!("{id} is the own cluster, see --clusterID");
+            return Err(ConfigError { flag: "--remoteConfigDir", reason });
+        }
+        let source = ClusterSource::Directory(PathBuf::from(directory.as_str()));
+        if remotes.insert(id.clone(), source).is_some() {
+            return Err(ConfigError { flag: "--remoteConfigDir", reason: format!("cluster {id} is there twice") });
+        }
+    }
+    Ok(SourcesConfig {
+        local,
+        remotes,
+        strict: args.strict_config,
+        mesh_config: args.mesh_config.clone(),
+        networks: args.networks_config.clone(),
+        watch_namespace: Some(Text::from(args.watch_namespace.as_str())).filter(|namespace| !namespace.is_empty()),
+    })
+}
+
+fn fail(flag: &'static str) -> impl Fn(String) -> ConfigError {
+    move |reason| ConfigError { flag, reason }
+}
+
+fn parse_address(flag: &'static str, text: &str) -> Result<Option<ListenAddress>, ConfigError> {
+    ListenAddress::parse(text).map_err(fail(flag))
+}
+
+fn duration(flag: &'static str, text: &str) -> Result<Duration, ConfigError> {
+    parse_duration(text).ok_or_else(|| ConfigError { flag, reason: format!("{text:?} is no duration such as 10s or 1h30m") })
+}
+
+fn parse_pair(flag: &'static str, text: &str) -> Result<(Text, Text), ConfigError> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok((name.into(), value.into())),
+        _ => Err(ConfigError { flag, reason: format!("{text:?} is not of the form NAME=VALUE") }),
+    }
+}
+
+fn is_dns_name(text: &str) -> bool {
+    text.split('.').all(|label| {
+        !label.is_empty()
+            && label.len() <= 63
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    })
+}
+
+#[cfg(test)]
+mod tests;

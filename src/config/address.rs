@@ -1,0 +1,89 @@
+//! Addresses to listen on.
+
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use tokio::net::{TcpListener, lookup_host};
+
+/// Where to listen: `HOST:PORT` or `:PORT`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ListenAddress {
+    /// Name or address; empty is every interface.
+    host: String,
+    /// 0 picks a free one.
+    port: u16,
+}
+
+impl ListenAddress {
+    /// Reads an address; an empty text is none.
+    ///
+    /// # Errors
+    /// A lower-case fragment that says what is wrong.
+    pub fn parse(text: &str) -> Result<Option<Self>, String> {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let (host, port) = text.rsplit_once(':').ok_or_else(|| format!("{text:?} has no port"))?;
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        if host.contains(':') && !text.starts_with('[') {
+            return Err(format!("{text:?} is an IPv6 address without brackets"));
+        }
+        // As istiod has it: `127.0.0.1:` picks a port, as 0 does.
+        let port = if port.is_empty() { "0" } else { port };
+        let port = port.parse().map_err(|_| format!("{port:?} is no port number"))?;
+        Ok(Some(Self { host: host.to_owned(), port }))
+    }
+
+    /// Binds it. Every interface means IPv6 and IPv4 where there is IPv6, else IPv4.
+    ///
+    /// # Errors
+    /// The operating system refuses, or the name has no address.
+    pub async fn bind(&self) -> io::Result<TcpListener> {
+        if self.host.is_empty() {
+            let wildcard = SocketAddr::from((Ipv6Addr::UNSPECIFIED, self.port));
+            return match TcpListener::bind(wildcard).await {
+                Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                    TcpListener::bind((Ipv4Addr::UNSPECIFIED, self.port)).await
+                }
+                bound => bound,
+            };
+        }
+        let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in lookup_host((self.host.as_str(), self.port)).await? {
+            match TcpListener::bind(address).await {
+                Ok(listener) => return Ok(listener),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ListenAddress;
+
+    #[test]
+    fn addresses_are_read_and_shown() {
+        let shown = |text| ListenAddress::parse(text).map(|address| address.map(|address| address.to_string()));
+        assert_eq!(shown(""), Ok(None));
+        assert_eq!(shown(":15010"), Ok(Some(":15010".to_owned())));
+        assert_eq!(shown("127.0.0.1:"), Ok(Some("127.0.0.1:0".to_owned())));
+        assert_eq!(shown("[::1]:80"), Ok(Some("[::1]:80".to_owned())));
+        assert!(shown("15010").is_err());
+        assert!(shown("::1:80").is_err());
+        assert!(shown("localhost:http").is_err());
+        assert!(shown(":70000").is_err());
+    }
+}

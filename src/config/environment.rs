@@ -1,0 +1,88 @@
+//! Switches that istiod takes from its environment.
+
+use serde::Serialize;
+
+/// Switches of the environment that mean something here, under istiod's names and with its defaults.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct Features {
+    /// `PILOT_ENABLE_AMBIENT`: ztunnel and waypoints are served.
+    pub ambient: bool,
+    /// `ISTIO_DUAL_STACK`: both address families are used where both are there.
+    pub dual_stack: bool,
+    /// `PILOT_ENABLE_ALPHA_GATEWAY_API`: experimental Gateway API kinds are read.
+    pub alpha_gateway_api: bool,
+    /// `PILOT_ENABLE_GATEWAY_API`: Gateway API kinds are read.
+    pub gateway_api: bool,
+    /// `ENABLE_DEBUG_ON_HTTP`: `/debug` is served on the HTTP port.
+    pub debug_on_http: bool,
+    /// `PILOT_HTTP10`: HTTP/1.0 is accepted by every proxy.
+    pub http10: bool,
+    /// `PILOT_TRACE_SAMPLING` in thousandths of a percent: share of requests traced unless configured.
+    pub trace_sampling_millipercent: u32,
+    /// `PILOT_ENABLE_SERVICEENTRY_SELECT_PODS`: a ServiceEntry's selector selects pods too.
+    pub service_entry_selects_pods: bool,
+    /// `PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES`: a Service's selector selects WorkloadEntries too.
+    pub service_selects_workload_entries: bool,
+}
+
+/// Names of other switches of istiod's that would change its output and that are not followed yet.
+const NOT_FOLLOWED: &[&str] = &[
+    "ENABLE_GATEWAY_API_INFERENCE_EXTENSION",
+    "ENABLE_TLS_ON_SIDECAR_INGRESS",
+    "ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS",
+    "EXTERNAL_ISTIOD",
+    "PILOT_ENABLE_QUIC_LISTENERS",
+    "PILOT_FILTER_GATEWAY_CLUSTER_CONFIG",
+    "PILOT_JWT_ENABLE_REMOTE_JWKS",
+    "PILOT_MULTICLUSTER_KUBECONFIG_PATH",
+    "SHARED_MESH_CONFIG",
+];
+
+impl Features {
+    /// Reads the environment; a value that cannot be read is noted and the default is taken.
+    pub(super) fn read(variable: impl Fn(&str) -> Option<String>, warnings: &mut Vec<String>) -> Self {
+        for name in NOT_FOLLOWED {
+            if variable(name).is_some_and(|value| !value.is_empty()) {
+                warnings.push(format!("variable {name} has no effect yet"));
+            }
+        }
+        let mut flag = |name: &str, default: bool| match variable(name).as_deref() {
+            None | Some("") => default,
+            // What Go's ParseBool accepts.
+            Some("1" | "t" | "T" | "true" | "TRUE" | "True") => true,
+            Some("0" | "f" | "F" | "false" | "FALSE" | "False") => false,
+            Some(other) => {
+                warnings.push(format!("variable {name}: {other:?} is neither true nor false, {default} is used"));
+                default
+            }
+        };
+        Self {
+            ambient: flag("PILOT_ENABLE_AMBIENT", false),
+            dual_stack: flag("ISTIO_DUAL_STACK", false),
+            alpha_gateway_api: flag("PILOT_ENABLE_ALPHA_GATEWAY_API", false),
+            gateway_api: flag("PILOT_ENABLE_GATEWAY_API", true),
+            debug_on_http: flag("ENABLE_DEBUG_ON_HTTP", true),
+            http10: flag("PILOT_HTTP10", false),
+            service_entry_selects_pods: flag("PILOT_ENABLE_SERVICEENTRY_SELECT_PODS", true),
+            service_selects_workload_entries: flag("PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES", true),
+            trace_sampling_millipercent: read_percent(&variable, "PILOT_TRACE_SAMPLING", 1_000, warnings),
+        }
+    }
+}
+
+fn read_percent(
+    variable: impl Fn(&str) -> Option<String>,
+    name: &str,
+    default: u32,
+    warnings: &mut Vec<String>,
+) -> u32 {
+    let Some(text) = variable(name).filter(|text| !text.is_empty()) else { return default };
+    match text.parse::<f64>() {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 100,000")]
+        Ok(percent) if (0.0..=100.0).contains(&percent) => (percent * 1000.0).round() as u32,
+        _ => {
+            warnings.push(format!("variable {name}: {text:?} is no percentage"));
+            default
+        }
+    }
+}

@@ -1,0 +1,88 @@
+use super::{ClusterSource, Command, CommandLine, Config, ConfigError};
+
+fn parse(arguments: &[&str]) -> Result<(Config, Option<Command>), String> {
+    let arguments = ["sluiced"].iter().chain(arguments).map(|argument| (*argument).to_owned());
+    let (line, unknown) = CommandLine::parse_lenient(arguments).map_err(|error| error.to_string())?;
+    let config = Config::new(line.discovery, &unknown, |_| None).map_err(|error: ConfigError| error.to_string())?;
+    Ok((config, line.command))
+}
+
+#[test]
+fn istiods_command_line_is_understood() {
+    let (config, command) = parse(&[
+        "discovery",
+        "--monitoringAddr=:15014",
+        "--log_output_level=default:info,ads:debug",
+        "--domain",
+        "example.org",
+        "--keepaliveMaxServerConnectionAge",
+        "30m",
+        "--grpcAddr=",
+        "--clusterAliases=a=b,c=d",
+        "--registries",
+        "Kubernetes",
+        "--ctrlz_port=0",
+    ])
+    .expect("valid");
+    assert_eq!(command, Some(Command::Discovery));
+    assert_eq!(config.identity.domain, "example.org");
+    assert_eq!(config.serving.max_connection_age.map(|age| age.as_secs()), Some(1800));
+    assert!(config.ports.grpc.is_none());
+    assert_eq!(config.ports.monitoring.as_ref().map(ToString::to_string).as_deref(), Some(":15014"));
+    assert_eq!(config.identity.cluster_aliases.len(), 2);
+    assert_eq!(config.sources.local, ClusterSource::Kubernetes(None));
+    assert_eq!(config.warnings.iter().filter(|warning| warning.starts_with("flag")).count(), 2, "{:?}", config.warnings);
+}
+
+#[test]
+fn dashes_are_aliases_and_the_subcommand_may_be_left_out() {
+    let (config, command) = parse(&["--config-dir", "/x", "--remote-config-dir", "east=/y", "--http-addr", ""]).expect("valid");
+    assert_eq!(command, None);
+    assert_eq!(config.sources.local, ClusterSource::Directory("/x".into()));
+    assert_eq!(config.sources.remotes.get("east"), Some(&ClusterSource::Directory("/y".into())));
+    assert!(config.ports.http.is_none());
+}
+
+#[test]
+fn ports_that_are_not_served_say_so() {
+    let (config, _) = parse(&[]).expect("valid");
+    assert_eq!(config.warnings.iter().filter(|warning| warning.contains("not served yet")).count(), 2);
+    let (config, _) = parse(&["--secureGRPCAddr=", "--httpsAddr="]).expect("valid");
+    assert!(config.warnings.is_empty());
+}
+
+#[test]
+fn wrong_values_name_the_flag() {
+    let check = |arguments: &[&str], part: &str| {
+        let error = parse(arguments).map(|_| ()).expect_err("invalid");
+        assert!(error.contains(part), "{arguments:?}: {error}");
+    };
+    check(&["--grpcAddr=15010"], "--grpcAddr: \"15010\" has no port");
+    check(&["--shutdownDuration=10"], "--shutdownDuration: \"10\" is no duration");
+    check(&["--log_output_level=ads:loud"], "--log_output_level");
+    check(&["--log_target=/x"], "--log_target");
+    check(&["--clusterAliases=a"], "--clusterAliases: \"a\" is not of the form NAME=VALUE");
+    check(&["--remoteConfigDir=Kubernetes=/x"], "--remoteConfigDir: Kubernetes is the own cluster");
+    check(&["--remoteConfigDir=a=/x", "--remoteConfigDir=a=/y"], "cluster a is there twice");
+    check(&["--configDir=/x", "--kubeconfig=/y"], "stands against");
+    check(&["--domain=a..b"], "--domain");
+    check(&["--configDir"], "value");
+    check(&["serve"], "serve");
+}
+
+#[test]
+fn the_environment_is_read_with_istiods_names() {
+    let (line, _) = CommandLine::parse_lenient(["sluiced".to_owned()]).expect("valid");
+    let config = Config::new(line.discovery, &[], |name| match name {
+        "PILOT_ENABLE_AMBIENT" => Some("true".to_owned()),
+        "ISTIO_DUAL_STACK" => Some("maybe".to_owned()),
+        "PILOT_TRACE_SAMPLING" => Some("0.5".to_owned()),
+        "SHARED_MESH_CONFIG" => Some("x".to_owned()),
+        _ => None,
+    })
+    .expect("valid");
+    assert!(config.features.ambient && !config.features.dual_stack);
+    assert_eq!(config.features.trace_sampling_millipercent, 500);
+    let about = |name: &str| config.warnings.iter().any(|warning| warning.contains(name));
+    assert!(about("ISTIO_DUAL_STACK") && about("SHARED_MESH_CONFIG"), "{:?}", config.warnings);
+}

@@ -1,0 +1,163 @@
+//! The form of a line of the log: istiod's, as text or JSON.
+
+use std::fmt::{self, Write as _};
+use std::time::SystemTime;
+
+use serde_json::{Map, Value};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use super::levels::scope_of;
+
+/// Lines `TIME<tab>LEVEL<tab>SCOPE<tab>MESSAGE key=value ..`, or JSON objects.
+pub(super) struct Lines {
+    pub(super) json: bool,
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let level = match *event.metadata().level() {
+            Level::ERROR => "error",
+            Level::WARN => "warn",
+            Level::INFO => "info",
+            Level::DEBUG | Level::TRACE => "debug",
+        };
+        let (time, scope) = (timestamp(SystemTime::now()), scope_of(event.metadata().target()));
+        let mut spans = Vec::new();
+        for span in context.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
+            if let Some(text) = span.extensions().get::<FormattedFields<N>>()
+                && !text.is_empty()
+            {
+                spans.push(format!("{}{{{}}}", span.name(), text));
+            }
+        }
+        if self.json {
+            let mut object = Map::new();
+            object.insert("level".to_owned(), level.into());
+            object.insert("time".to_owned(), time.into());
+            object.insert("scope".to_owned(), scope.into());
+            object.insert("msg".to_owned(), fields.message.into());
+            if !spans.is_empty() {
+                object.insert("span".to_owned(), spans.join(" ").into());
+            }
+            for (name, value) in fields.others {
+                object.entry(name).or_insert(value);
+            }
+            return writeln!(writer, "{}", Value::Object(object));
+        }
+        write!(writer, "{time}\t{level}\t{scope}\t{}", one_line(&fields.message))?;
+        for (name, value) in &fields.others {
+            match value {
+                Value::String(text) if needs_quotes(text) => write!(writer, " {name}={text:?}")?,
+                Value::String(text) => write!(writer, " {name}={text}")?,
+                other => write!(writer, " {name}={other}")?,
+            }
+        }
+        if !spans.is_empty() {
+            write!(writer, "\t{}", spans.join(" "))?;
+        }
+        writeln!(writer)
+    }
+}
+
+fn needs_quotes(text: &str) -> bool {
+    text.is_empty() || text.chars().any(|c| c.is_whitespace() || c == '"' || c.is_control())
+}
+
+/// What comes from outside must not begin a line of its own.
+fn one_line(text: &str) -> String {
+    text.replace('\n', "\\n").replace('\r', "\\r")
+}
+
+/// RFC 3339 in UTC with microseconds.
+fn timestamp(now: SystemTime) -> String {
+    let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    // Days to a civil date, after Howard Hinnant.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:06}Z", since.subsec_micros())
+}
+
+#[derive(Default)]
+struct Fields {
+    message: String,
+    others: Vec<(String, Value)>,
+}
+
+impl Fields {
+    fn add(&mut self, field: &Field, value: Value) {
+        if field.name() != "message" {
+            self.others.push((field.name().to_owned(), value));
+        } else if let Value::String(text) = value {
+            self.message = text;
+        } else {
+            self.message = value.to_string();
+        }
+    }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let mut text = String::new();
+        // A `Debug` that fails leaves what it wrote.
+        let _ = write!(text, "{value:?}");
+        self.add(field, text.into());
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add(field, value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.add(field, value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.add(field, value.into());
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.add(field, value.into());
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        self.add(field, value.to_string().into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::timestamp;
+
+    #[test]
+    fn times_are_civil() {
+        let at = |seconds| timestamp(SystemTime::UNIX_EPOCH + Duration::from_micros(seconds * 1_000_000 + 5));
+        assert_eq!(at(0), "1970-01-01T00:00:00.000005Z");
+        assert_eq!(at(951_782_399), "2000-02-28T23:59:59.000005Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00.000005Z");
+        assert_eq!(at(1_767_225_600), "2026-01-01T00:00:00.000005Z");
+    }
+}
