@@ -223,7 +223,8 @@ fn parse_address(flag: &'static str, text: &str) -> Result<Option<ListenAddress>
 }
 
 fn duration(flag: &'static str, text: &str) -> Result<Duration, ConfigError> {
-    parse_duration(text).ok_or_else(|| ConfigError { flag, reason: format!("{text:?} is no duration such as 10s or 1h30m") })
+    parse_duration(text)
+        .ok_or_else(|| ConfigError { flag, reason: format!("{text:?} is no duration such as 10s or 1h30m") })
 }
 
 fn parse_pair(flag: &'static str, text: &str) -> Result<(Text, Text), ConfigError> {

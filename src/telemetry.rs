@@ -8,8 +8,8 @@ use std::str::FromStr;
 
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Layer, reload};
 
 use crate::config::LogConfig;
 
@@ -71,10 +71,8 @@ impl LogControl {
 /// There is a log already.
 pub fn start(config: &LogConfig) -> Result<LogControl, tracing_subscriber::util::TryInitError> {
     let (filter, handle) = reload::Layer::new(config.levels.clone());
-    let lines = tracing_subscriber::fmt::layer()
-        .event_format(format::Lines { json: config.json })
-        .with_writer(config.target)
-        .with_filter(tracing_subscriber::filter::filter_fn(|_| true));
+    let lines =
+        tracing_subscriber::fmt::layer().event_format(format::Lines { json: config.json }).with_writer(config.target);
     tracing_subscriber::registry().with(filter).with(lines).try_init()?;
     Ok(LogControl(handle))
 }

@@ -42,80 +42,233 @@ pub struct DiscoveryArgs {
     #[arg(long = "configDir", alias = "config-dir", value_name = "DIR", global = true, help_heading = "Sources")]
     pub config_dir: Option<PathBuf>,
     /// Another cluster's directory of objects; may be given several times.
-    #[arg(long = "remoteConfigDir", alias = "remote-config-dir", value_name = "ID=DIR", global = true, help_heading = "Sources")]
+    #[arg(
+        long = "remoteConfigDir",
+        alias = "remote-config-dir",
+        value_name = "ID=DIR",
+        global = true,
+        help_heading = "Sources"
+    )]
     pub remote_config_dir: Vec<String>,
     /// Refuse to start if a file of --configDir is no YAML, instead of serving what is.
-    #[arg(long = "strictConfig", alias = "strict-config", env = "SLUICE_STRICT_CONFIG", global = true, help_heading = "Sources")]
+    #[arg(
+        long = "strictConfig",
+        alias = "strict-config",
+        env = "SLUICE_STRICT_CONFIG",
+        global = true,
+        help_heading = "Sources"
+    )]
     pub strict_config: bool,
     /// Kubeconfig file for the Kubernetes API; the pod's service account if neither this nor --configDir is given.
     #[arg(long, value_name = "FILE", global = true, help_heading = "Sources")]
     pub kubeconfig: Option<PathBuf>,
     /// File with the mesh config. If it does not exist, ConfigMap `istio` (`istio-REVISION`) of the own namespace is read.
-    #[arg(long = "meshConfig", alias = "mesh-config", value_name = "FILE", default_value = "./etc/istio/config/mesh", global = true, help_heading = "Sources")]
+    #[arg(
+        long = "meshConfig",
+        alias = "mesh-config",
+        value_name = "FILE",
+        default_value = "./etc/istio/config/mesh",
+        global = true,
+        help_heading = "Sources"
+    )]
     pub mesh_config: PathBuf,
     /// File with the networks of the mesh. If it does not exist, the same ConfigMap's `meshNetworks` is read.
-    #[arg(long = "networksConfig", alias = "networks-config", value_name = "FILE", default_value = "./etc/istio/config/meshNetworks", global = true, help_heading = "Sources")]
+    #[arg(
+        long = "networksConfig",
+        alias = "networks-config",
+        value_name = "FILE",
+        default_value = "./etc/istio/config/meshNetworks",
+        global = true,
+        help_heading = "Sources"
+    )]
     pub networks_config: PathBuf,
     /// Limit what is watched to one namespace; empty is all.
-    #[arg(long = "watchNamespace", alias = "watch-namespace", env = "ISTIO_WATCH_NAMESPACE", value_name = "NAMESPACE", default_value = "", hide_default_value = true, global = true, help_heading = "Sources")]
+    #[arg(
+        long = "watchNamespace",
+        alias = "watch-namespace",
+        env = "ISTIO_WATCH_NAMESPACE",
+        value_name = "NAMESPACE",
+        default_value = "",
+        hide_default_value = true,
+        global = true,
+        help_heading = "Sources"
+    )]
     pub watch_namespace: String,
 
     /// Namespace of the control plane.
-    #[arg(short = 'n', long, env = "POD_NAMESPACE", value_name = "NAMESPACE", default_value = "istio-system", global = true, help_heading = "Identity")]
+    #[arg(
+        short = 'n',
+        long,
+        env = "POD_NAMESPACE",
+        value_name = "NAMESPACE",
+        default_value = "istio-system",
+        global = true,
+        help_heading = "Identity"
+    )]
     pub namespace: String,
     /// Name of this pod.
-    #[arg(long = "podName", alias = "pod-name", env = "POD_NAME", value_name = "NAME", default_value = "", hide_default_value = true, global = true, help_heading = "Identity")]
+    #[arg(
+        long = "podName",
+        alias = "pod-name",
+        env = "POD_NAME",
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true,
+        global = true,
+        help_heading = "Identity"
+    )]
     pub pod_name: String,
     /// Revision of this control plane; empty or `default` is the default one.
-    #[arg(long, env = "REVISION", value_name = "REVISION", default_value = "", hide_default_value = true, global = true, help_heading = "Identity")]
+    #[arg(
+        long,
+        env = "REVISION",
+        value_name = "REVISION",
+        default_value = "",
+        hide_default_value = true,
+        global = true,
+        help_heading = "Identity"
+    )]
     pub revision: String,
     /// DNS domain of services.
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local", global = true, help_heading = "Identity")]
     pub domain: String,
     /// Id of the cluster this control plane runs in.
-    #[arg(long = "clusterID", alias = "cluster-id", env = "CLUSTER_ID", value_name = "ID", default_value = "Kubernetes", global = true, help_heading = "Identity")]
+    #[arg(
+        long = "clusterID",
+        alias = "cluster-id",
+        env = "CLUSTER_ID",
+        value_name = "ID",
+        default_value = "Kubernetes",
+        global = true,
+        help_heading = "Identity"
+    )]
     pub cluster_id: String,
     /// Other names of clusters, as proxies may use them: `alias1=cluster1,alias2=cluster2`.
-    #[arg(long = "clusterAliases", alias = "cluster-aliases", value_name = "ALIAS=ID,..", value_delimiter = ',', global = true, help_heading = "Identity")]
+    #[arg(
+        long = "clusterAliases",
+        alias = "cluster-aliases",
+        value_name = "ALIAS=ID,..",
+        value_delimiter = ',',
+        global = true,
+        help_heading = "Identity"
+    )]
     pub cluster_aliases: Vec<String>,
 
     /// Address of the debug interface and readiness.
-    #[arg(long = "httpAddr", alias = "http-addr", value_name = "ADDRESS", default_value = ":8080", global = true, help_heading = "Ports")]
+    #[arg(
+        long = "httpAddr",
+        alias = "http-addr",
+        value_name = "ADDRESS",
+        default_value = ":8080",
+        global = true,
+        help_heading = "Ports"
+    )]
     pub http_addr: String,
     /// Address of xDS in plain text.
-    #[arg(long = "grpcAddr", alias = "grpc-addr", value_name = "ADDRESS", default_value = ":15010", global = true, help_heading = "Ports")]
+    #[arg(
+        long = "grpcAddr",
+        alias = "grpc-addr",
+        value_name = "ADDRESS",
+        default_value = ":15010",
+        global = true,
+        help_heading = "Ports"
+    )]
     pub grpc_addr: String,
     /// Address of metrics and version.
-    #[arg(long = "monitoringAddr", alias = "monitoring-addr", value_name = "ADDRESS", default_value = ":15014", global = true, help_heading = "Ports")]
+    #[arg(
+        long = "monitoringAddr",
+        alias = "monitoring-addr",
+        value_name = "ADDRESS",
+        default_value = ":15014",
+        global = true,
+        help_heading = "Ports"
+    )]
     pub monitoring_addr: String,
     /// Address of xDS over TLS. Not served yet: a warning says so.
-    #[arg(long = "secureGRPCAddr", alias = "secure-grpc-addr", value_name = "ADDRESS", default_value = ":15012", global = true, help_heading = "Ports")]
+    #[arg(
+        long = "secureGRPCAddr",
+        alias = "secure-grpc-addr",
+        value_name = "ADDRESS",
+        default_value = ":15012",
+        global = true,
+        help_heading = "Ports"
+    )]
     pub secure_grpc_addr: String,
     /// Address of the injection and validation webhooks. Not served yet: a warning says so.
-    #[arg(long = "httpsAddr", alias = "https-addr", value_name = "ADDRESS", default_value = ":15017", global = true, help_heading = "Ports")]
+    #[arg(
+        long = "httpsAddr",
+        alias = "https-addr",
+        value_name = "ADDRESS",
+        default_value = ":15017",
+        global = true,
+        help_heading = "Ports"
+    )]
     pub https_addr: String,
 
     /// Time to end streams after a stop was asked for.
-    #[arg(long = "shutdownDuration", alias = "shutdown-duration", value_name = "DURATION", default_value = "10s", global = true, help_heading = "Serving")]
+    #[arg(
+        long = "shutdownDuration",
+        alias = "shutdown-duration",
+        value_name = "DURATION",
+        default_value = "10s",
+        global = true,
+        help_heading = "Serving"
+    )]
     pub shutdown_duration: String,
     /// Silence on a connection after which it is probed.
-    #[arg(long = "keepaliveInterval", alias = "keepalive-interval", env = "GRPC_KEEPALIVE_INTERVAL", value_name = "DURATION", default_value = "30s", global = true, help_heading = "Serving")]
+    #[arg(
+        long = "keepaliveInterval",
+        alias = "keepalive-interval",
+        env = "GRPC_KEEPALIVE_INTERVAL",
+        value_name = "DURATION",
+        default_value = "30s",
+        global = true,
+        help_heading = "Serving"
+    )]
     pub keepalive_interval: String,
     /// Time a probed connection has to answer.
-    #[arg(long = "keepaliveTimeout", alias = "keepalive-timeout", env = "GRPC_KEEPALIVE_TIMEOUT", value_name = "DURATION", default_value = "10s", global = true, help_heading = "Serving")]
+    #[arg(
+        long = "keepaliveTimeout",
+        alias = "keepalive-timeout",
+        env = "GRPC_KEEPALIVE_TIMEOUT",
+        value_name = "DURATION",
+        default_value = "10s",
+        global = true,
+        help_heading = "Serving"
+    )]
     pub keepalive_timeout: String,
     /// Age at which a connection is closed so that proxies spread again; without it, never.
-    #[arg(long = "keepaliveMaxServerConnectionAge", alias = "keepalive-max-server-connection-age", value_name = "DURATION", global = true, help_heading = "Serving")]
+    #[arg(
+        long = "keepaliveMaxServerConnectionAge",
+        alias = "keepalive-max-server-connection-age",
+        value_name = "DURATION",
+        global = true,
+        help_heading = "Serving"
+    )]
     pub keepalive_max_server_connection_age: Option<String>,
 
     /// Lowest level that is logged, by scope: `default:info,ads:debug`. Levels: none, error, warn, info, debug.
-    #[arg(long = "log_output_level", alias = "log-output-level", value_name = "SCOPE:LEVEL,..", default_value = "default:info", global = true, help_heading = "Log")]
+    #[arg(
+        long = "log_output_level",
+        alias = "log-output-level",
+        value_name = "SCOPE:LEVEL,..",
+        default_value = "default:info",
+        global = true,
+        help_heading = "Log"
+    )]
     pub log_output_level: String,
     /// Log JSON objects, one a line.
     #[arg(long = "log_as_json", alias = "log-as-json", num_args = 0..=1, default_value_t = false, default_missing_value = "true", require_equals = true, action = clap::ArgAction::Set, global = true, help_heading = "Log")]
     pub log_as_json: bool,
     /// Where the log goes: `stdout` or `stderr`.
-    #[arg(long = "log_target", alias = "log-target", value_name = "TARGET", default_value = "stdout", global = true, help_heading = "Log")]
+    #[arg(
+        long = "log_target",
+        alias = "log-target",
+        value_name = "TARGET",
+        default_value = "stdout",
+        global = true,
+        help_heading = "Log"
+    )]
     pub log_target: String,
 }
 
@@ -129,7 +282,8 @@ impl CommandLine {
         let is_known = |name: &str| {
             matches!(name, "help" | "version")
                 || command.get_arguments().any(|argument| {
-                    argument.get_long() == Some(name) || argument.get_all_aliases().is_some_and(|all| all.contains(&name))
+                    argument.get_long() == Some(name)
+                        || argument.get_all_aliases().is_some_and(|all| all.contains(&name))
                 })
         };
         let (mut kept, mut unknown) = (Vec::new(), Vec::new());

@@ -31,12 +31,18 @@ fn istiods_command_line_is_understood() {
     assert_eq!(config.ports.monitoring.as_ref().map(ToString::to_string).as_deref(), Some(":15014"));
     assert_eq!(config.identity.cluster_aliases.len(), 2);
     assert_eq!(config.sources.local, ClusterSource::Kubernetes(None));
-    assert_eq!(config.warnings.iter().filter(|warning| warning.starts_with("flag")).count(), 2, "{:?}", config.warnings);
+    assert_eq!(
+        config.warnings.iter().filter(|warning| warning.starts_with("flag")).count(),
+        2,
+        "{:?}",
+        config.warnings
+    );
 }
 
 #[test]
 fn dashes_are_aliases_and_the_subcommand_may_be_left_out() {
-    let (config, command) = parse(&["--config-dir", "/x", "--remote-config-dir", "east=/y", "--http-addr", ""]).expect("valid");
+    let (config, command) =
+        parse(&["--config-dir", "/x", "--remote-config-dir", "east=/y", "--http-addr", ""]).expect("valid");
     assert_eq!(command, None);
     assert_eq!(config.sources.local, ClusterSource::Directory("/x".into()));
     assert_eq!(config.sources.remotes.get("east"), Some(&ClusterSource::Directory("/y".into())));

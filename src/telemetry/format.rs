@@ -1,7 +1,6 @@
 //! The form of a line of the log: istiod's, as text or JSON.
 
 use std::fmt::{self, Write as _};
-use std::time::SystemTime;
 
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
@@ -31,7 +30,8 @@ where
             Level::INFO => "info",
             Level::DEBUG | Level::TRACE => "debug",
         };
-        let (time, scope) = (timestamp(SystemTime::now()), scope_of(event.metadata().target()));
+        let time = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
+        let scope = scope_of(event.metadata().target());
         let mut spans = Vec::new();
         for span in context.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
             if let Some(text) = span.extensions().get::<FormattedFields<N>>()
@@ -76,23 +76,6 @@ fn needs_quotes(text: &str) -> bool {
 /// What comes from outside must not begin a line of its own.
 fn one_line(text: &str) -> String {
     text.replace('\n', "\\n").replace('\r', "\\r")
-}
-
-/// RFC 3339 in UTC with microseconds.
-fn timestamp(now: SystemTime) -> String {
-    let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    // Days to a civil date, after Howard Hinnant.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:06}Z", since.subsec_micros())
 }
 
 #[derive(Default)]
@@ -143,21 +126,5 @@ impl Visit for Fields {
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
         self.add(field, value.to_string().into());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::{Duration, SystemTime};
-
-    use super::timestamp;
-
-    #[test]
-    fn times_are_civil() {
-        let at = |seconds| timestamp(SystemTime::UNIX_EPOCH + Duration::from_micros(seconds * 1_000_000 + 5));
-        assert_eq!(at(0), "1970-01-01T00:00:00.000005Z");
-        assert_eq!(at(951_782_399), "2000-02-28T23:59:59.000005Z");
-        assert_eq!(at(951_782_400), "2000-02-29T00:00:00.000005Z");
-        assert_eq!(at(1_767_225_600), "2026-01-01T00:00:00.000005Z");
     }
 }

@@ -26,11 +26,13 @@ pub const SCOPES: &[(&str, &[&str])] = &[
 /// The scope of events of a target, `default` if of none in particular.
 #[must_use]
 pub fn scope_of(target: &str) -> &'static str {
-    let begins = |module: &str| {
-        target.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
-    };
+    let begins =
+        |module: &str| target.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
     let matches = SCOPES.iter().flat_map(|(scope, modules)| modules.iter().map(move |module| (*scope, *module)));
-    matches.filter(|(_, module)| begins(module)).max_by_key(|(_, module)| module.len()).map_or("default", |(scope, _)| scope)
+    matches
+        .filter(|(_, module)| begins(module))
+        .max_by_key(|(_, module)| module.len())
+        .map_or("default", |(scope, _)| scope)
 }
 
 /// The lowest level that is logged, by scope.

@@ -28,9 +28,9 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 8 MiB a document (an API server holds at most 3 MiB an object), 1 MiB of aliases, 100 levels.
+    /// 64 MiB a document, for a list of many objects may be one; 1 MiB of aliases; 100 levels.
     fn default() -> Self {
-        Self { document_bytes: 8 << 20, alias_bytes: 1 << 20, depth: 100 }
+        Self { document_bytes: 64 << 20, alias_bytes: 1 << 20, depth: 100 }
     }
 }
 
@@ -66,32 +66,53 @@ impl fmt::Display for SyntaxError {
 
 impl std::error::Error for SyntaxError {}
 
+/// The text of one document of a stream, or of several that nothing but `...` or JSON's own braces divides.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Chunk<'t> {
+    /// Line of the whole text it begins on, counted from 1.
+    pub line: usize,
+    /// The text, its `---` line included.
+    pub text: &'t str,
+}
+
+impl Chunk<'_> {
+    /// Its documents.
+    ///
+    /// # Errors
+    /// The text does not parse, or is beyond a limit; the line counts within the whole text.
+    pub fn parse(&self, limits: &Limits) -> Result<Vec<Document>, SyntaxError> {
+        let length = self.text.len();
+        if length > limits.document_bytes {
+            let reason = format!("document of {length} bytes, the limit is {}", limits.document_bytes);
+            return Err(SyntaxError { line: self.line, column: 0, reason });
+        }
+        let json = if self.text.trim_start().starts_with('{') { parse_json(self.text) } else { None };
+        let mut documents = match json {
+            Some(documents) => documents,
+            None => {
+                let mut builder = Builder::new(limits);
+                read_events(self.text, |event, line| builder.event(event, line)).map_err(|mut error| {
+                    error.line += self.line - 1;
+                    error
+                })?;
+                builder.into_documents()
+            }
+        };
+        for document in &mut documents {
+            document.line += self.line - 1;
+        }
+        Ok(documents)
+    }
+}
+
 /// The documents of a YAML or JSON text in order, each a value or why it is none.
 #[must_use]
 pub fn parse_documents(text: &str, limits: &Limits) -> Vec<Result<Document, SyntaxError>> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    if text.trim_start().starts_with('{')
-        && let Some(documents) = parse_json(text)
-    {
-        return documents.into_iter().map(Ok).collect();
-    }
     let mut documents = Vec::new();
-    for (first_line, chunk) in split_documents(text) {
-        if chunk.len() > limits.document_bytes {
-            let reason = format!("document of {} bytes, the limit is {}", chunk.len(), limits.document_bytes);
-            documents.push(Err(SyntaxError { line: first_line, column: 0, reason }));
-            continue;
-        }
-        let mut builder = Builder::new(limits);
-        match read_events(chunk, |event, line| builder.event(event, line)) {
-            Ok(()) => documents.extend(builder.into_documents().into_iter().map(|mut document| {
-                document.line += first_line - 1;
-                Ok(document)
-            })),
-            Err(mut error) => {
-                error.line += first_line - 1;
-                documents.push(Err(error));
-            }
+    for chunk in split_documents(text) {
+        match chunk.parse(limits) {
+            Ok(parsed) => documents.extend(parsed.into_iter().map(Ok)),
+            Err(error) => documents.push(Err(error)),
         }
     }
     documents
@@ -121,8 +142,8 @@ pub fn parse_value(text: &str, limits: &Limits) -> Result<Value, SyntaxError> {
 /// object.
 #[must_use]
 pub fn find_line(text: &str, document: usize, path: &str) -> usize {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let Some((first_line, chunk)) = split_documents(text).into_iter().rfind(|(first_line, _)| *first_line <= document)
+    let Some(Chunk { line: first_line, text: chunk }) =
+        split_documents(text).into_iter().rfind(|chunk| chunk.line <= document)
     else {
         return document;
     };
@@ -168,26 +189,27 @@ fn count_lines(text: &str) -> usize {
     text.bytes().filter(|byte| *byte == b'\n').count()
 }
 
-/// The text between `---` lines, each with the number of its first line. A separator belongs to what follows it.
-fn split_documents(text: &str) -> Vec<(usize, &str)> {
+/// Cuts a text at `---` lines, which belong to what follows them, and leaves out chunks with nothing to read.
+#[must_use]
+pub fn split_documents(text: &str) -> Vec<Chunk<'_>> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut chunks = Vec::new();
     let (mut start, mut start_line, mut line) = (0, 1, 1);
     let mut offset = 0;
     for raw in text.split_inclusive('\n') {
-        let is_separator =
-            raw.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']));
-        if is_separator && offset > start {
-            chunks.push((start_line, &text[start..offset]));
+        let separator = raw.strip_prefix("---");
+        if separator.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n'])) && offset > start
+        {
+            chunks.push(Chunk { line: start_line, text: &text[start..offset] });
             (start, start_line) = (offset, line);
         }
         offset += raw.len();
         line += 1;
     }
-    chunks.push((start_line, &text[start..]));
-    // Directives and comments before a separator are a chunk of their own, with nothing to read in it.
-    chunks.retain(|(_, chunk)| {
-        chunk.lines().any(|line| !matches!(line.trim_start().bytes().next(), None | Some(b'#' | b'%')))
-    });
+    chunks.push(Chunk { line: start_line, text: &text[start..] });
+    // Directives and comments before a separator are a chunk of their own.
+    let says_something = |line: &str| !matches!(line.trim_start().bytes().next(), None | Some(b'#' | b'%'));
+    chunks.retain(|chunk| chunk.text.lines().any(says_something));
     chunks
 }
 

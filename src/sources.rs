@@ -1,0 +1,61 @@
+//! Where objects come from: files and the Kubernetes API. Each hands parsed objects to a [`Sink`].
+
+pub mod files;
+mod report;
+
+use std::time::Duration;
+
+use serde::Serialize;
+use sluice_model::{Kind, ObjectKey, ParsedObject, Text};
+
+pub use report::Reporter;
+
+/// How a source came to know of a change.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct Origin {
+    /// Where the object stands: `FILE:LINE`, or empty for the Kubernetes API.
+    pub place: Text,
+    /// Its resourceVersion, empty if it has none.
+    pub version: Text,
+    /// When the source saw it, since the Unix epoch.
+    pub received: Duration,
+}
+
+/// A change of one object.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// Its kind.
+    pub kind: Kind,
+    /// Where it lives.
+    pub key: ObjectKey,
+    /// What it is now; `None` if it is gone.
+    pub object: Option<Box<ParsedObject>>,
+    /// How that came to be known.
+    pub origin: Origin,
+}
+
+/// What takes the objects of all sources.
+pub trait Sink: Send + Sync + 'static {
+    /// Makes changes visible together. Equal values are no change. May wait when too much is queued.
+    fn commit(&self, changes: Vec<Change>);
+
+    /// Says that all objects of the kinds, as they are now, have been committed for the cluster.
+    fn synced(&self, cluster: &Text, kinds: &[Kind]);
+}
+
+/// The kinds read from clusters other than the own one: what runs there. Configuration is read in the own cluster only.
+pub const REMOTE_KINDS: &[Kind] = &[
+    Kind::EndpointSlice,
+    Kind::Namespace,
+    Kind::Node,
+    Kind::Pod,
+    Kind::Secret,
+    Kind::Service,
+    Kind::ServiceAccount,
+    Kind::WorkloadEntry,
+];
+
+/// The time now, since the Unix epoch.
+fn now() -> Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
+}

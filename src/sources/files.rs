@@ -1,0 +1,234 @@
+//! A directory of YAML and JSON files as the source of a cluster's objects (C07).
+//!
+//! Everything below the directory counts, links followed, hidden names left out. A file counts as a whole when it is
+//! closed after writing, moved in place or removed; one that is written without being closed counts when it has been
+//! quiet for a moment. Mounted ConfigMaps, which change by moving a link, are read anew.
+
+mod object;
+mod read;
+mod text;
+mod tree;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sluice_model::{Kind, Text};
+use sluice_parse::KINDS;
+use tracing::{info, warn};
+
+use super::{Change, REMOTE_KINDS, Reporter, Sink};
+use read::{Stamp, read_text};
+use tree::Tree;
+use watch::{Due, Watch};
+
+/// How often everything is looked at even if nobody says that it changed.
+const SWEEP: Duration = Duration::from_secs(10);
+/// Changes handed on at once at most.
+const BATCH: usize = 16_384;
+
+/// Why a directory cannot be a source.
+#[derive(Debug, thiserror::Error)]
+pub enum FilesError {
+    /// It is not there, or cannot be listed.
+    #[error("cannot read configuration directory {}: {error}", path.display())]
+    Directory {
+        /// As configured.
+        path: PathBuf,
+        /// What the operating system says.
+        error: io::Error,
+    },
+    /// Changes cannot be watched.
+    #[error("cannot watch configuration directory {}: {error}", path.display())]
+    Watch {
+        /// As configured.
+        path: PathBuf,
+        /// Why.
+        error: notify::Error,
+    },
+    /// A file is no YAML, and that was asked to be fatal.
+    #[error("{file}: line {line}: {reason}")]
+    Syntax {
+        /// The file.
+        file: Text,
+        /// Its line.
+        line: usize,
+        /// What is wrong there.
+        reason: Text,
+    },
+    /// The thread that reads cannot be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// A directory that has been opened, and is being watched from then on.
+pub struct FileSource {
+    cluster: Text,
+    root: PathBuf,
+    is_remote: bool,
+    watch: Watch,
+    tree: Tree,
+    stamps: BTreeMap<PathBuf, Stamp>,
+    reporter: Reporter,
+}
+
+impl FileSource {
+    /// Opens a directory. Nothing is read yet.
+    ///
+    /// # Errors
+    /// It is no directory, or cannot be listed or watched.
+    pub fn open(cluster: Text, root: &Path, is_remote: bool, reporter: Reporter) -> Result<Self, FilesError> {
+        let fail = |error| FilesError::Directory { path: root.to_owned(), error };
+        if !std::fs::metadata(root).map_err(fail)?.is_dir() {
+            return Err(fail(io::Error::from(io::ErrorKind::NotADirectory)));
+        }
+        std::fs::read_dir(root).map_err(fail)?;
+        // Watched before it is read: what changes in between is seen.
+        let watch = Watch::start(root).map_err(|error| FilesError::Watch { path: root.to_owned(), error })?;
+        let tree = Tree::new(cluster.clone(), is_remote, reporter.clone());
+        Ok(Self { cluster, root: root.to_owned(), is_remote, watch, tree, stamps: BTreeMap::new(), reporter })
+    }
+
+    /// Reads everything into the sink and says that it is synced.
+    ///
+    /// # Errors
+    /// With `strict`, the first file that is no text of objects.
+    pub fn load(&mut self, sink: &dyn Sink, strict: bool) -> Result<(), FilesError> {
+        let started = Instant::now();
+        let changes = self.sweep(&BTreeMap::new());
+        if strict && let Some((file, problem)) = self.reporter.problems().into_iter().next() {
+            return Err(FilesError::Syntax { file, line: problem.line, reason: problem.reason });
+        }
+        commit(sink, changes);
+        sink.synced(&self.cluster, &self.kinds());
+        let (cluster, directory, files) = (&self.cluster, self.root.display(), self.stamps.len());
+        let milliseconds = started.elapsed().as_millis();
+        info!(%cluster, %directory, files, objects = self.tree.len(), milliseconds, "configuration directory read");
+        Ok(())
+    }
+
+    /// Follows changes on a thread of its own, until the guard that is returned is dropped.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn follow(mut self, sink: Arc<dyn Sink>) -> Result<FollowGuard, FilesError> {
+        let stop = self.watch.stopper();
+        let name = format!("files-{}", self.cluster);
+        let thread = thread::Builder::new().name(name).spawn(move || self.run(&*sink)).map_err(FilesError::Thread)?;
+        Ok(FollowGuard { stop, thread: Some(thread) })
+    }
+
+    fn run(&mut self, sink: &dyn Sink) {
+        let mut pending: BTreeMap<PathBuf, Instant> = BTreeMap::new();
+        let mut next_sweep = Instant::now() + SWEEP;
+        loop {
+            let wake = pending.values().copied().min().map_or(next_sweep, |due| due.min(next_sweep));
+            match self.watch.next(wake) {
+                Due::Stop => return,
+                Due::Everything => next_sweep = Instant::now(),
+                Due::File(path, at) => {
+                    let due = pending.entry(path).or_insert(at);
+                    // Being closed now beats being written before; being written again later waits again.
+                    *due = at;
+                    if self.watch.has_more() {
+                        continue;
+                    }
+                }
+                Due::Nothing => {}
+            }
+            let now = Instant::now();
+            let mut changes = Vec::new();
+            let ready: Vec<PathBuf> =
+                pending.iter().filter(|(_, due)| **due <= now).map(|(path, _)| path.clone()).collect();
+            for path in &ready {
+                pending.remove(path);
+            }
+            // What is there before what is gone, so that an object that moves between files is never away.
+            let (present, gone): (Vec<_>, Vec<_>) = ready.into_iter().partition(|path| read::stamp(path).is_some());
+            for path in present.iter().chain(&gone) {
+                self.check(path, &mut changes);
+            }
+            if next_sweep <= now {
+                changes.extend(self.sweep(&pending));
+                next_sweep = Instant::now() + SWEEP;
+            }
+            commit(sink, changes);
+        }
+    }
+
+    /// Looks at every file but those still being written.
+    fn sweep(&mut self, busy: &BTreeMap<PathBuf, Instant>) -> Vec<Change> {
+        let mut errors = Vec::new();
+        let found = read::walk(&self.root, &mut errors);
+        for (directory, error) in &errors {
+            warn!(directory = %directory.display(), %error, "cannot list directory");
+        }
+        let mut changes = Vec::new();
+        for (path, stamp) in &found {
+            if self.stamps.get(path) != Some(stamp) && !busy.contains_key(path) {
+                self.check(path, &mut changes);
+            }
+        }
+        // A directory that cannot be listed for once has not lost its files.
+        let lost = |path: &Path| !errors.iter().any(|(directory, _)| path.starts_with(directory));
+        let gone: Vec<_> =
+            self.stamps.keys().filter(|path| !found.contains_key(*path) && lost(path)).cloned().collect();
+        for path in gone {
+            self.check(&path, &mut changes);
+        }
+        changes
+    }
+
+    /// Reads a file if it is not what it was.
+    fn check(&mut self, path: &Path, changes: &mut Vec<Change>) {
+        let reread = |path: &Path| read_text(path).ok();
+        match read::stamp(path) {
+            None => {
+                if self.stamps.remove(path).is_some() {
+                    changes.extend(self.tree.remove(path, reread));
+                }
+            }
+            Some(stamp) => {
+                if self.stamps.get(path) == Some(&stamp) {
+                    return;
+                }
+                match read_text(path) {
+                    Ok(text) => changes.extend(self.tree.set(path, &text, reread)),
+                    Err(error) => self.tree.fail(path, error.line, error.reason),
+                }
+                self.stamps.insert(path.to_owned(), stamp);
+            }
+        }
+    }
+
+    fn kinds(&self) -> Vec<Kind> {
+        if self.is_remote { REMOTE_KINDS.to_vec() } else { KINDS.iter().map(|info| info.kind).collect() }
+    }
+}
+
+fn commit(sink: &dyn Sink, changes: Vec<Change>) {
+    let mut changes = changes.into_iter().peekable();
+    while changes.peek().is_some() {
+        sink.commit(changes.by_ref().take(BATCH).collect());
+    }
+}
+
+/// Ends the following of a directory when dropped.
+pub struct FollowGuard {
+    stop: watch::Stopper,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Drop for FollowGuard {
+    fn drop(&mut self) {
+        self.stop.stop();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been reported by then.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Files and directories, as far as they can hold objects.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Bytes of one file; more is a mistake.
+const MAX_FILE_BYTES: u64 = 1 << 30;
+/// Levels of directories, so that a link to a parent ends somewhere.
+const MAX_DEPTH: usize = 32;
+
+/// Tells that a file is not what it was.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct Stamp {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+/// Why a file has no text.
+#[derive(Debug)]
+pub(super) struct ReadError {
+    /// Line up to which it is text, 0 if it could not be read at all.
+    pub(super) line: usize,
+    pub(super) reason: String,
+}
+
+/// Whether a path is one that objects are read from: `*.yaml`, `*.yml` or `*.json`, not hidden.
+pub(super) fn is_config_file(path: &Path) -> bool {
+    let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+    !hidden && path.extension().is_some_and(|end| end == "yaml" || end == "yml" || end == "json")
+}
+
+/// Every file below `root` that objects are read from, links followed, hidden directories left out.
+///
+/// A directory that cannot be listed is an entry of `errors`.
+pub(super) fn walk(root: &Path, errors: &mut Vec<(PathBuf, io::Error)>) -> BTreeMap<PathBuf, Stamp> {
+    let mut files = BTreeMap::new();
+    let mut directories = vec![(root.to_owned(), 0)];
+    while let Some((directory, depth)) = directories.pop() {
+        let entries = match fs::read_dir(&directory) {
+            Ok(entries) => entries,
+            Err(error) => {
+                errors.push((directory, error));
+                continue;
+            }
+        };
+        for entry in entries.flatten() {
+            if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            let path = entry.path();
+            // A link that leads nowhere, or a file that is gone by now.
+            let Ok(metadata) = fs::metadata(&path) else { continue };
+            if metadata.is_dir() {
+                if depth < MAX_DEPTH {
+                    directories.push((path, depth + 1));
+                }
+            } else if metadata.is_file() && is_config_file(&path) {
+                files.insert(path, stamp_of(&metadata));
+            }
+        }
+    }
+    files
+}
+
+/// The stamp of a file that objects are read from; `None` if there is none.
+pub(super) fn stamp(path: &Path) -> Option<Stamp> {
+    let metadata = fs::metadata(path).ok()?;
+    (metadata.is_file() && is_config_file(path)).then(|| stamp_of(&metadata))
+}
+
+fn stamp_of(metadata: &fs::Metadata) -> Stamp {
+    Stamp {
+        device: metadata.dev(),
+        inode: metadata.ino(),
+        bytes: metadata.len(),
+        modified: (metadata.mtime(), metadata.mtime_nsec()),
+        changed: (metadata.ctime(), metadata.ctime_nsec()),
+    }
+}
+
+/// The text of a file.
+pub(super) fn read_text(path: &Path) -> Result<String, ReadError> {
+    let fail = |error: io::Error| ReadError { line: 0, reason: error.to_string() };
+    let file = File::open(path).map_err(fail)?;
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(fail)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(ReadError { line: 0, reason: format!("more than {MAX_FILE_BYTES} bytes") });
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        let line = error.as_bytes().iter().take(valid).filter(|byte| **byte == b'\n').count() + 1;
+        ReadError { line, reason: "not UTF-8".to_owned() }
+    })
+}

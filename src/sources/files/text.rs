@@ -1,0 +1,44 @@
+//! A file's text, cut into documents that are found by their content.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+
+use sluice_parse::yaml::{self, Chunk};
+
+/// Tells the texts of documents apart; only compared within this process.
+pub(super) type TextHash = u64;
+
+/// A text and its documents.
+pub(super) struct FileText<'t> {
+    text: Cow<'t, str>,
+    documents: Vec<(TextHash, usize, Range<usize>)>,
+    by_hash: BTreeMap<TextHash, usize>,
+}
+
+impl<'t> FileText<'t> {
+    pub(super) fn new(text: Cow<'t, str>) -> Self {
+        let mut documents = Vec::new();
+        for chunk in yaml::split_documents(&text) {
+            let start = chunk.text.as_ptr() as usize - text.as_ptr() as usize;
+            let mut hasher = DefaultHasher::new();
+            // What divides it from its neighbours is no part of a document.
+            chunk.text.strip_prefix("---").unwrap_or(chunk.text).trim().hash(&mut hasher);
+            documents.push((hasher.finish(), chunk.line, start..start + chunk.text.len()));
+        }
+        let by_hash = documents.iter().enumerate().map(|(ix, (hash, ..))| (*hash, ix)).collect();
+        Self { text, documents, by_hash }
+    }
+
+    /// The documents in order.
+    pub(super) fn documents(&self) -> impl Iterator<Item = (TextHash, Chunk<'_>)> {
+        self.documents.iter().map(|(hash, line, range)| (*hash, Chunk { line: *line, text: &self.text[range.clone()] }))
+    }
+
+    /// The document of that content.
+    pub(super) fn find(&self, hash: TextHash) -> Option<Chunk<'_>> {
+        let (_, line, range) = self.documents.get(*self.by_hash.get(&hash)?)?;
+        Some(Chunk { line: *line, text: &self.text[range.clone()] })
+    }
+}

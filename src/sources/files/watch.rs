@@ -1,0 +1,136 @@
+//! What the operating system tells of changes in a directory.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind, RemoveKind};
+use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use tracing::warn;
+
+use super::read::is_config_file;
+
+/// How long a file must be quiet that was written and not closed.
+const QUIET: Duration = Duration::from_millis(300);
+
+/// Something to look at.
+#[derive(Debug)]
+pub(super) enum Due {
+    /// A file, from that moment on.
+    File(PathBuf, Instant),
+    /// Whatever is there.
+    Everything,
+    /// Nothing: the time waited for has come.
+    Nothing,
+    /// The source is to end.
+    Stop,
+}
+
+enum Message {
+    Event(Result<Event, notify::Error>),
+    Stop,
+}
+
+/// A watched directory.
+pub(super) struct Watch {
+    messages: Receiver<Message>,
+    sender: Sender<Message>,
+    /// Taken from a message that told of more than one file.
+    ready: Vec<Due>,
+    // Dropping it ends the watching.
+    _watcher: RecommendedWatcher,
+}
+
+impl Watch {
+    pub(super) fn start(root: &Path) -> Result<Self, notify::Error> {
+        let (sender, messages) = channel();
+        let events = sender.clone();
+        let mut watcher = notify::recommended_watcher(move |event| {
+            // Fails only when the source has ended.
+            let _ = events.send(Message::Event(event));
+        })?;
+        watcher.watch(root, RecursiveMode::Recursive)?;
+        Ok(Self { messages, sender, ready: Vec::new(), _watcher: watcher })
+    }
+
+    pub(super) fn stopper(&self) -> Stopper {
+        Stopper(self.sender.clone())
+    }
+
+    /// What to look at next, or `Nothing` at `wake`.
+    pub(super) fn next(&mut self, wake: Instant) -> Due {
+        loop {
+            if let Some(due) = self.ready.pop() {
+                return due;
+            }
+            match self.messages.recv_timeout(wake.saturating_duration_since(Instant::now())) {
+                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return Due::Stop,
+                Ok(Message::Event(event)) => self.ready = interpret(event, Instant::now()),
+                Err(RecvTimeoutError::Timeout) => return Due::Nothing,
+            }
+        }
+    }
+
+    /// Whether more has been told already, so that it can be taken together.
+    pub(super) fn has_more(&mut self) -> bool {
+        while self.ready.is_empty() {
+            match self.messages.try_recv() {
+                Ok(Message::Event(event)) => self.ready = interpret(event, Instant::now()),
+                Ok(Message::Stop) => self.ready = vec![Due::Stop],
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+}
+
+/// Ends a [`Watch`].
+#[derive(Clone)]
+pub(super) struct Stopper(Sender<Message>);
+
+impl Stopper {
+    pub(super) fn stop(&self) {
+        // Fails only when it has ended.
+        let _ = self.0.send(Message::Stop);
+    }
+}
+
+fn interpret(event: Result<Event, notify::Error>, now: Instant) -> Vec<Due> {
+    let event = match event {
+        Ok(event) => event,
+        Err(error) => {
+            warn!(%error, "watching files failed, everything is looked at");
+            return vec![Due::Everything];
+        }
+    };
+    if event.need_rescan() {
+        return vec![Due::Everything];
+    }
+    let at = match event.kind {
+        EventKind::Access(AccessKind::Close(AccessMode::Write))
+        | EventKind::Modify(ModifyKind::Name(_))
+        | EventKind::Remove(RemoveKind::File) => now,
+        // Its content follows, or it is a link and complete: the event does not say.
+        EventKind::Create(CreateKind::File | CreateKind::Any | CreateKind::Other) => now + QUIET,
+        EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Any | ModifyKind::Other) => now + QUIET,
+        EventKind::Modify(ModifyKind::Metadata(_)) => now + QUIET,
+        EventKind::Create(CreateKind::Folder) | EventKind::Remove(_) | EventKind::Any | EventKind::Other => {
+            return vec![Due::Everything];
+        }
+        EventKind::Access(_) => return Vec::new(),
+    };
+    let is_move = matches!(event.kind, EventKind::Modify(ModifyKind::Name(_)));
+    let mut due = Vec::new();
+    for path in event.paths {
+        let name = path.file_name().map_or(&b""[..], |name| name.as_encoded_bytes());
+        if name.starts_with(b".") && !name.starts_with(b"..") {
+            // An editor's, not yet or no longer of interest.
+        } else if is_config_file(&path) && !path.is_dir() {
+            due.push(Due::File(path, at));
+        } else if is_move || name.starts_with(b"..") {
+            // A directory moved, or the link that a mounted ConfigMap changes by.
+            return vec![Due::Everything];
+        }
+    }
+    due
+}
