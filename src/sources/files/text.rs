@@ -24,7 +24,8 @@ impl<'t> FileText<'t> {
             let start = chunk.text.as_ptr() as usize - text.as_ptr() as usize;
             let mut hasher = DefaultHasher::new();
             // What divides it from its neighbours is no part of a document.
-            chunk.text.strip_prefix("---").unwrap_or(chunk.text).trim().hash(&mut hasher);
+            let text = chunk.text.strip_prefix("---\n").or_else(|| chunk.text.strip_prefix("---\r\n"));
+            text.unwrap_or(chunk.text).hash(&mut hasher);
             documents.push((hasher.finish(), chunk.line, start..start + chunk.text.len()));
         }
         let by_hash = documents.iter().enumerate().map(|(ix, (hash, ..))| (*hash, ix)).collect();
