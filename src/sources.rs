@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sluice_model::{Kind, ObjectKey, ParsedObject, Text};
+use sluice_parse::KINDS;
 
 pub use report::Reporter;
 
@@ -44,7 +45,7 @@ pub trait Sink: Send + Sync + 'static {
 }
 
 /// The kinds read from clusters other than the own one: what runs there. Configuration is read in the own cluster only.
-pub const REMOTE_KINDS: &[Kind] = &[
+const REMOTE_KINDS: &[Kind] = &[
     Kind::EndpointSlice,
     Kind::Namespace,
     Kind::Node,
@@ -54,6 +55,31 @@ pub const REMOTE_KINDS: &[Kind] = &[
     Kind::ServiceAccount,
     Kind::WorkloadEntry,
 ];
+
+/// A cluster whose objects are read.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    /// Its id.
+    pub id: Text,
+    /// DNS domain of its services.
+    pub domain: Text,
+    /// It is not the one the control plane runs in.
+    pub is_remote: bool,
+}
+
+impl Cluster {
+    /// Whether objects of that kind count in this cluster.
+    #[must_use]
+    pub fn reads(&self, kind: Kind) -> bool {
+        !self.is_remote || REMOTE_KINDS.contains(&kind)
+    }
+
+    /// The kinds that are read.
+    #[must_use]
+    pub fn kinds(&self) -> Vec<Kind> {
+        KINDS.iter().map(|info| info.kind).filter(|kind| self.reads(*kind)).collect()
+    }
+}
 
 /// The time now, since the Unix epoch.
 fn now() -> Duration {

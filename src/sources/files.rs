@@ -17,11 +17,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sluice_model::{Kind, Text};
-use sluice_parse::KINDS;
+use sluice_model::Text;
 use tracing::{info, warn};
 
-use super::{Change, REMOTE_KINDS, Reporter, Sink};
+use super::{Change, Cluster, Reporter, Sink};
 use read::{Stamp, read_text};
 use tree::Tree;
 use watch::{Due, Watch};
@@ -67,9 +66,8 @@ pub enum FilesError {
 
 /// A directory that has been opened, and is being watched from then on.
 pub struct FileSource {
-    cluster: Text,
+    cluster: Cluster,
     root: PathBuf,
-    is_remote: bool,
     watch: Watch,
     tree: Tree,
     stamps: BTreeMap<PathBuf, Stamp>,
@@ -81,7 +79,7 @@ impl FileSource {
     ///
     /// # Errors
     /// It is no directory, or cannot be listed or watched.
-    pub fn open(cluster: Text, root: &Path, is_remote: bool, reporter: Reporter) -> Result<Self, FilesError> {
+    pub fn open(cluster: Cluster, root: &Path, reporter: Reporter) -> Result<Self, FilesError> {
         let fail = |error| FilesError::Directory { path: root.to_owned(), error };
         if !std::fs::metadata(root).map_err(fail)?.is_dir() {
             return Err(fail(io::Error::from(io::ErrorKind::NotADirectory)));
@@ -89,8 +87,8 @@ impl FileSource {
         std::fs::read_dir(root).map_err(fail)?;
         // Watched before it is read: what changes in between is seen.
         let watch = Watch::start(root).map_err(|error| FilesError::Watch { path: root.to_owned(), error })?;
-        let tree = Tree::new(cluster.clone(), is_remote, reporter.clone());
-        Ok(Self { cluster, root: root.to_owned(), is_remote, watch, tree, stamps: BTreeMap::new(), reporter })
+        let tree = Tree::new(cluster.clone(), reporter.clone());
+        Ok(Self { cluster, root: root.to_owned(), watch, tree, stamps: BTreeMap::new(), reporter })
     }
 
     /// Reads everything into the sink and says that it is synced.
@@ -104,8 +102,8 @@ impl FileSource {
             return Err(FilesError::Syntax { file, line: problem.line, reason: problem.reason });
         }
         commit(sink, changes);
-        sink.synced(&self.cluster, &self.kinds());
-        let (cluster, directory, files) = (&self.cluster, self.root.display(), self.stamps.len());
+        sink.synced(&self.cluster.id, &self.cluster.kinds());
+        let (cluster, directory, files) = (&self.cluster.id, self.root.display(), self.stamps.len());
         let milliseconds = started.elapsed().as_millis();
         info!(%cluster, %directory, files, objects = self.tree.len(), milliseconds, "configuration directory read");
         Ok(())
@@ -117,7 +115,7 @@ impl FileSource {
     /// The thread cannot be started.
     pub fn follow(mut self, sink: Arc<dyn Sink>) -> Result<FollowGuard, FilesError> {
         let stop = self.watch.stopper();
-        let name = format!("files-{}", self.cluster);
+        let name = format!("files-{}", self.cluster.id);
         let thread = thread::Builder::new().name(name).spawn(move || self.run(&*sink)).map_err(FilesError::Thread)?;
         Ok(FollowGuard { stop, thread: Some(thread) })
     }
@@ -203,10 +201,6 @@ impl FileSource {
                 self.stamps.insert(path.to_owned(), stamp);
             }
         }
-    }
-
-    fn kinds(&self) -> Vec<Kind> {
-        if self.is_remote { REMOTE_KINDS.to_vec() } else { KINDS.iter().map(|info| info.kind).collect() }
     }
 }
 

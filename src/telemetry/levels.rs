@@ -23,7 +23,7 @@ pub const SCOPES: &[(&str, &[&str])] = &[
     ("validation", &["sluice::sources::report"]),
 ];
 
-/// The scope of events of a target, `default` if of none in particular.
+/// The scope of events of a target, which is a module or a scope; `default` if of none in particular.
 #[must_use]
 pub fn scope_of(target: &str) -> &'static str {
     let begins =

@@ -16,7 +16,7 @@ use tracing::{debug, info, warn};
 use super::object::{FileObject, read_objects};
 use super::text::{FileText, TextHash};
 use crate::sources::report::{Problem, log_rejects};
-use crate::sources::{Change, Origin, REMOTE_KINDS, Reporter, now};
+use crate::sources::{Change, Cluster, Origin, Reporter, now};
 
 /// Kind and place: what makes two texts one object.
 type Id = (Kind, ObjectKey);
@@ -44,8 +44,7 @@ struct FileRecord {
 /// The objects of a directory.
 #[derive(Debug)]
 pub(super) struct Tree {
-    cluster: Text,
-    is_remote: bool,
+    cluster: Cluster,
     limits: Limits,
     files: BTreeMap<PathBuf, FileRecord>,
     /// The files that hold an object; the last one counts, as if all had been applied in order of their names.
@@ -65,10 +64,9 @@ struct Reading {
 }
 
 impl Tree {
-    pub(super) fn new(cluster: Text, is_remote: bool, reporter: Reporter) -> Self {
+    pub(super) fn new(cluster: Cluster, reporter: Reporter) -> Self {
         Self {
             cluster,
-            is_remote,
             limits: Limits::default(),
             files: BTreeMap::new(),
             holders: BTreeMap::new(),
@@ -168,14 +166,14 @@ impl Tree {
         };
         let objects = documents.into_iter().flat_map(|document| {
             let line = document.line;
-            read_objects(&self.cluster, document.value).into_iter().map(move |object| (line, object))
+            read_objects(&self.cluster.id, document.value).into_iter().map(move |object| (line, object))
         });
         let mut is_foreign = true;
         for (place, (line, object)) in objects.enumerate() {
             match object {
                 Ok(FileObject { id, value }) => {
                     let (kind, key) = (id.info.kind, id.key);
-                    if self.is_remote && !REMOTE_KINDS.contains(&kind) {
+                    if !self.cluster.reads(kind) {
                         let file = path.display();
                         info!(%file, line, %kind, object = %key, "read in the own cluster only, not in a remote one");
                         continue;
@@ -231,7 +229,7 @@ impl Tree {
             let value = if holder == path { values.remove(&entry.content) } else { None };
             // Not at hand when another file had been the one that counts.
             let Some(value) = value.or_else(|| self.find(chunk?, entry.content.1)) else { continue };
-            let Ok(object) = parse_object(&self.cluster, &value) else { continue };
+            let Ok(object) = parse_object(&self.cluster.id, &self.cluster.domain, &value) else { continue };
             log_rejects(&object, &holder.display().to_string(), |field| {
                 chunk.map(|chunk| chunk.line - 1 + yaml::find_line(chunk.text, entry.line - chunk.line + 1, field))
             });
@@ -256,7 +254,7 @@ impl Tree {
     /// The object at that place of a document.
     fn find(&self, chunk: Chunk<'_>, place: usize) -> Option<Value> {
         let documents = chunk.parse(&self.limits).ok()?.into_iter();
-        let mut objects = documents.flat_map(|document| read_objects(&self.cluster, document.value));
+        let mut objects = documents.flat_map(|document| read_objects(&self.cluster.id, document.value));
         objects.nth(place)?.ok().map(|object| object.value)
     }
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::Tree;
-use crate::sources::{Change, Reporter};
+use crate::sources::{Change, Cluster, Reporter};
 
 /// A directory in memory.
 struct Directory {
@@ -14,7 +14,11 @@ struct Directory {
 impl Directory {
     fn new(is_remote: bool) -> Self {
         let reporter = Reporter::default();
-        Self { tree: Tree::new("c".into(), is_remote, reporter.clone()), reporter, texts: BTreeMap::new() }
+        Self {
+            tree: Tree::new(Cluster { id: "c".into(), domain: "cluster.local".into(), is_remote }, reporter.clone()),
+            reporter,
+            texts: BTreeMap::new(),
+        }
     }
 
     fn set(&mut self, file: &str, text: &str) -> Vec<String> {
