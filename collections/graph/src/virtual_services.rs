@@ -1,0 +1,86 @@
+//! VirtualServices as they apply: delegates merged in, visibility resolved, found by host and by gateway.
+
+pub mod delegate;
+
+use sluice_engine::{Collection, Index};
+use sluice_model::{ExportTo, Host, MESH_GATEWAY, MeshConfig, ObjectKey, Text, VirtualService};
+
+/// VirtualServices with the routes of their delegates in place and with `export_to` always set (C23, C25).
+/// Key: `ObjectKey`. From: `virtual_services` as declared, `mesh_config`.
+/// Changes when: a VirtualService or one of its delegates changes, or the mesh's default visibility.
+/// Size: VirtualServices that have hosts. Rejects: none, a delegate that cannot be found loses only its route.
+pub fn derive_merged_virtual_services<'s>(
+    declared: &Collection<'s, ObjectKey, VirtualService>,
+    mesh_config: &Collection<'s, (), MeshConfig>,
+) -> Collection<'s, ObjectKey, VirtualService> {
+    declared.derive("virtual_services/merged", |d| {
+        let declared = d.on(declared);
+        let mesh_config = d.on(mesh_config);
+        move |cx, key, root| {
+            if root.is_delegate() {
+                return None;
+            }
+            let visibility = |vs: &VirtualService| match &vs.export_to {
+                Some(export_to) => export_to.clone(),
+                None => cx
+                    .get(&mesh_config, &())
+                    .map_or(ExportTo::All, |mesh| mesh.virtual_service_export_to(&vs.namespace)),
+            };
+            let mut merged = root.clone();
+            merged.export_to = Some(visibility(root));
+            if root.http.iter().any(|route| route.delegate.is_some()) {
+                merged.http.clear();
+                for route in &root.http {
+                    let Some((namespace, name)) = &route.delegate else {
+                        merged.http.push(route.clone());
+                        continue;
+                    };
+                    let delegate = ObjectKey::new(key.cluster.clone(), namespace.clone(), name.clone());
+                    let found = cx.get(&declared, &delegate).filter(|vs| vs.is_delegate());
+                    // One that is missing or not exported here loses only this route.
+                    if let Some(delegate) = found.filter(|vs| visibility(vs).allows(&root.namespace)) {
+                        merged.http.extend(delegate::merge_routes(route, &delegate.http));
+                    }
+                }
+            }
+            Some(merged)
+        }
+    })
+}
+
+/// VirtualServices of sidecars by host as written, wildcards included.
+pub fn index_by_host<'s>(merged: &Collection<'s, ObjectKey, VirtualService>) -> Index<'s, Host, ObjectKey, ()> {
+    merged.index("virtual_services/by-host", |_, vs| {
+        let hosts = if vs.is_mesh() { vs.hosts.as_slice() } else { &[] };
+        hosts.iter().map(|host| (host.clone(), ())).collect::<Vec<_>>()
+    })
+}
+
+/// VirtualServices of routers by gateway, as `namespace/name`.
+pub fn index_by_gateway<'s>(merged: &Collection<'s, ObjectKey, VirtualService>) -> Index<'s, Text, ObjectKey, ()> {
+    merged.index("virtual_services/by-gateway", |_, vs| {
+        let gateways = vs.gateways.iter().filter(|gateway| gateway.as_str() != MESH_GATEWAY);
+        gateways.map(|gateway| (gateway.clone(), ())).collect::<Vec<_>>()
+    })
+}
+
+/// Whether a client in `namespace` sees it; with an empty namespace, whether every client does.
+#[must_use]
+pub fn is_visible(vs: &VirtualService, namespace: &str) -> bool {
+    vs.export_to.as_ref().is_none_or(|export_to| export_to.allows(namespace))
+}
+
+/// Order of precedence for a client: what is private to its namespace, what is exported to it by name, what is public;
+/// within each the older, then by name.
+#[must_use]
+pub fn precedence<'a>(vs: &'a VirtualService, namespace: &str) -> (u8, i64, &'a str, &'a str) {
+    let class = match &vs.export_to {
+        Some(ExportTo::Namespaces(_)) if vs.namespace.as_str() == namespace => 0,
+        Some(ExportTo::Namespaces(_)) => 1,
+        _ => 2,
+    };
+    (class, vs.created, &vs.name, &vs.namespace)
+}
+
+#[cfg(test)]
+mod tests;
