@@ -1,0 +1,14 @@
+//! Filters of listeners: a file a feature.
+
+mod access_log;
+mod http;
+mod http_filters;
+mod istio;
+mod network;
+mod stats;
+mod tracing;
+
+pub(crate) use access_log::listener_access_log;
+pub(crate) use http::{Class, HttpChain, Routes, build_http_manager};
+pub(crate) use network::{hcm_filter, metadata_exchange, protocol_filters, tcp_proxy_filter};
+pub(crate) use stats::tcp_stats;

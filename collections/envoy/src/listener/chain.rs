@@ -1,0 +1,117 @@
+//! A filter chain before it is written: what it matches and what it does.
+
+use std::collections::{BTreeSet, HashMap};
+
+use envoy_types::pb::envoy::config::core::v3::{CidrRange, Metadata};
+use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChainMatch};
+use ipnet::IpNet;
+use sluice_model::Text;
+
+use crate::filter::HttpChain;
+use crate::wire;
+
+/// Traffic that is not TLS.
+pub(crate) const RAW_BUFFER: &str = "raw_buffer";
+/// Traffic that is TLS.
+pub(crate) const TLS: &str = "tls";
+
+/// What a chain does with traffic.
+#[derive(Clone, Debug)]
+pub(crate) enum Action {
+    /// Route requests.
+    Http(Box<HttpChain>),
+    /// Hand bytes to network filters, which are already built.
+    Network(Vec<Filter>),
+}
+
+/// An outbound filter chain.
+#[derive(Clone, Debug)]
+pub(crate) struct Chain {
+    pub(crate) server_names: Vec<Text>,
+    pub(crate) destinations: Vec<Text>,
+    pub(crate) application_protocols: Vec<&'static str>,
+    pub(crate) transport: &'static str,
+    pub(crate) metadata: Option<Metadata>,
+    pub(crate) action: Action,
+}
+
+impl Chain {
+    /// A chain that matches everything.
+    pub(crate) fn new(action: Action) -> Self {
+        Self {
+            server_names: Vec::new(),
+            destinations: Vec::new(),
+            application_protocols: Vec::new(),
+            transport: "",
+            metadata: None,
+            action,
+        }
+    }
+
+    pub(crate) fn matches_all(&self) -> bool {
+        (self.server_names.is_empty() || self.server_names.iter().any(|name| *name == *"*"))
+            && self.application_protocols.is_empty()
+            && self.transport.is_empty()
+            && self.destinations.is_empty()
+    }
+
+    /// Whether Envoy could not tell the two apart.
+    pub(crate) fn conflicts_with(&self, other: &Self) -> bool {
+        let names = |chain: &Self| -> BTreeSet<Text> {
+            chain.server_names.iter().filter(|name| **name != *"*").cloned().collect()
+        };
+        let networks = |chain: &Self| -> BTreeSet<IpNet> {
+            let parsed = chain.destinations.iter().filter_map(|text| parse_network(text));
+            parsed.filter(|network| network.addr().to_string() != "0.0.0.0").map(|network| network.trunc()).collect()
+        };
+        self.transport == other.transport
+            && self.application_protocols == other.application_protocols
+            && names(self) == names(other)
+            && networks(self) == networks(other)
+    }
+
+    pub(crate) fn to_match(&self) -> Option<FilterChainMatch> {
+        if self.matches_all() {
+            return None;
+        }
+        let mut server_names: Vec<String> = Vec::new();
+        if !self.server_names.iter().any(|name| *name == *"*") {
+            server_names.extend(self.server_names.iter().map(Text::to_string));
+            server_names.sort();
+        }
+        let mut destinations = self.destinations.clone();
+        destinations.sort();
+        Some(FilterChainMatch {
+            server_names,
+            prefix_ranges: destinations
+                .iter()
+                .filter_map(|text| cidr(text))
+                .filter(|range| range.address_prefix != "0.0.0.0")
+                .collect(),
+            application_protocols: self.application_protocols.iter().map(|text| (*text).to_owned()).collect(),
+            transport_protocol: self.transport.to_owned(),
+            ..FilterChainMatch::default()
+        })
+    }
+}
+
+/// An address, or a block of addresses.
+pub(crate) fn parse_network(text: &str) -> Option<IpNet> {
+    text.parse().ok().or_else(|| text.parse().ok().map(|address: std::net::IpAddr| address.into()))
+}
+
+pub(crate) fn cidr(text: &str) -> Option<CidrRange> {
+    let network = parse_network(text)?;
+    Some(CidrRange {
+        address_prefix: network.addr().to_string(),
+        prefix_len: Some(wire::uint32(u32::from(network.prefix_len()))),
+    })
+}
+
+/// Metadata that names the object a chain was made from (N10).
+pub(crate) fn config_metadata(kind_path: &str, namespace: &str, name: &str) -> Metadata {
+    let (group, kind) = kind_path.rsplit_once('/').unwrap_or(("", kind_path));
+    let path = format!("/apis/{group}/namespaces/{namespace}/{kind}/{name}");
+    let istio = wire::structure([("config", wire::string_value(&path))]);
+    Metadata { filter_metadata: HashMap::from([("istio".to_owned(), istio)]), ..Metadata::default() }
+}

@@ -1,0 +1,214 @@
+//! What listeners are written from besides services and policies: mesh config, proxy config and the proxy's own facts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use sluice_model::{
+    InterceptionMode, IpFamilies, MeshConfig, OutboundPolicy, ProviderService, Proxy, ProxyConfig, ProxyType, Text,
+};
+
+/// Extensions only istio-proxy has: the names a node may list each under, the first is ours.
+const ISTIO_EXTENSIONS: [&[&str]; 4] = [
+    &["istio.alpn"],
+    &["istio.stats"],
+    &["istio.metadata_exchange.http", "envoy.filters.http.peer_metadata", "istio.metadata_exchange"],
+    &["istio.metadata_exchange.network", "envoy.filters.network.metadata_exchange", "istio.metadata_exchange"],
+];
+
+/// Facts of a proxy, its identity apart, that change how listeners are written: its profile.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct Facts {
+    /// What it is.
+    pub proxy_type: ProxyType,
+    /// Address families.
+    pub families: IpFamilies,
+    /// How it gets its traffic.
+    pub interception: InterceptionMode,
+    /// Its cluster: virtual addresses differ by cluster.
+    pub cluster: Text,
+    /// Extensions of istio-proxy that it lacks (`istio.alpn`, `istio.stats`, `istio.metadata_exchange.http`, `….network`).
+    pub missing: BTreeSet<Text>,
+    /// Accepts HTTP/1.0.
+    pub http10: bool,
+    /// Port of the HTTP proxy listener, 0 if as the mesh says.
+    pub http_proxy_port: u16,
+    /// Longest time without bytes (`IDLE_TIMEOUT`).
+    pub idle_timeout: Option<Duration>,
+    /// Outbound connections are spread evenly over threads.
+    pub outbound_exact_balance: bool,
+    /// Inbound connections are spread evenly over threads.
+    pub inbound_exact_balance: bool,
+    /// May not bind to ports below 1024.
+    pub unprivileged: bool,
+    /// Ports of its own static listeners.
+    pub reserved_ports: Vec<u16>,
+    /// Version of istio-proxy: (major, minor); `None` is taken as new.
+    pub version: Option<(u32, u32)>,
+    /// Answers DNS itself (`DNS_CAPTURE`).
+    pub dns_capture: bool,
+    /// Uses automatically allocated addresses.
+    pub auto_allocated: bool,
+    /// Its own configuration, if it sent any.
+    pub config: Option<Arc<ProxyConfig>>,
+}
+
+impl Facts {
+    /// The facts of a proxy.
+    #[must_use]
+    pub fn of(proxy: &Proxy) -> Self {
+        let metadata = |name: &str| proxy.metadata.get(name).map(|json| json.trim_matches('"'));
+        let flag = |name: &str| metadata(name).is_some_and(|value| value == "true" || value == "1");
+        let port = |name: &str| metadata(name).and_then(|value| value.parse::<u16>().ok());
+        let reserved = ["ENVOY_STATUS_PORT", "ENVOY_PROMETHEUS_PORT", "ENVOY_SECURE_METRICS_PORT"];
+        let mut reserved_ports: Vec<u16> =
+            reserved.iter().chain(["ENVOY_SECURE_MERGED_METRICS_PORT"].iter()).filter_map(|name| port(name)).collect();
+        reserved_ports.retain(|port| *port != 0);
+        let missing = ISTIO_EXTENSIONS
+            .iter()
+            .filter(|names| !names.iter().any(|name| proxy.extensions.has(name)))
+            .filter_map(|names| names.first().map(|name| Text::from(*name)))
+            .collect();
+        Self {
+            proxy_type: proxy.proxy_type,
+            families: proxy.ip_families,
+            interception: proxy.interception_mode,
+            cluster: proxy.cluster.clone(),
+            missing,
+            http10: proxy.http10,
+            http_proxy_port: proxy.http_proxy_port,
+            idle_timeout: metadata("IDLE_TIMEOUT").and_then(parse_duration),
+            outbound_exact_balance: flag("OUTBOUND_LISTENER_EXACT_BALANCE"),
+            inbound_exact_balance: flag("INBOUND_LISTENER_EXACT_BALANCE"),
+            unprivileged: flag("UNPRIVILEGED_POD"),
+            reserved_ports,
+            version: version(&proxy.istio_version),
+            dns_capture: proxy.dns_capture,
+            auto_allocated: proxy.dns_capture && proxy.dns_auto_allocate,
+            config: proxy.config.clone().map(Arc::new),
+        }
+    }
+
+    /// Whether the proxy has an extension of istio-proxy, by its first name in [`Facts::missing`].
+    #[must_use]
+    pub fn has(&self, extension: &str) -> bool {
+        !self.missing.contains(extension)
+    }
+
+    /// Whether it is at least of that version; an unknown version is new.
+    #[must_use]
+    pub fn at_least(&self, major: u32, minor: u32) -> bool {
+        self.version.is_none_or(|version| version >= (major, minor))
+    }
+
+    /// Canonical text: the profile.
+    #[must_use]
+    pub fn profile(&self) -> Text {
+        // Serialising a struct of plain values cannot fail.
+        serde_json::to_string(self).unwrap_or_default().into()
+    }
+}
+
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut parts = text.split(['.', '-']);
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+/// A duration in Go's syntax, such as `1h30m` or `1.5s`.
+fn parse_duration(text: &str) -> Option<Duration> {
+    let mut rest = text;
+    let mut total = 0.0;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let value: f64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let unit = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
+        let seconds = match &rest[..unit] {
+            "h" => 3600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 1e-3,
+            "us" | "µs" => 1e-6,
+            "ns" => 1e-9,
+            _ => return None,
+        };
+        total += value * seconds;
+        rest = &rest[unit..];
+    }
+    Duration::try_from_secs_f64(total).ok()
+}
+
+/// Where a provider's service is found.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct Collector {
+    /// Its host.
+    pub host: Text,
+    /// The cluster that reaches its port.
+    pub cluster: Text,
+}
+
+/// Everything listeners are written from besides services and policies.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct Settings {
+    /// Of the mesh.
+    pub mesh: Arc<MeshConfig>,
+    /// Of the proxy.
+    pub facts: Facts,
+    /// Services of providers that exist; a provider without is left out.
+    pub collectors: BTreeMap<ProviderService, Collector>,
+    /// Virtual listeners of dual-stack proxies also bind to the second family.
+    pub dual_stack: bool,
+}
+
+impl Settings {
+    /// The proxy's own configuration, else the mesh's default.
+    #[must_use]
+    pub fn config(&self) -> &ProxyConfig {
+        self.facts.config.as_deref().unwrap_or(&self.mesh.default_config)
+    }
+
+    /// Where traffic to unknown hosts goes.
+    #[must_use]
+    pub fn outbound_policy(&self) -> OutboundPolicy {
+        self.mesh.outbound_policy
+    }
+
+    /// Whether IPv4 is spoken.
+    #[must_use]
+    pub fn ipv4(&self) -> bool {
+        self.facts.families != IpFamilies::V6
+    }
+
+    /// Whether IPv6 is spoken.
+    #[must_use]
+    pub fn ipv6(&self) -> bool {
+        self.facts.families != IpFamilies::V4
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_go_writes_them() {
+        assert_eq!(parse_duration("1h30m"), Some(Duration::from_secs(5400)));
+        assert_eq!(parse_duration("1500ms"), Some(Duration::from_millis(1500)));
+        assert_eq!(parse_duration("1.5s"), Some(Duration::from_millis(1500)));
+        assert_eq!(parse_duration("5"), None);
+        assert_eq!(parse_duration("s"), None);
+    }
+
+    #[test]
+    fn a_node_that_lists_extensions_lacks_what_it_does_not_list() {
+        let listed = |names: &[&str]| {
+            sluice_model::Extensions(Some(names.iter().map(|name| Text::from(*name)).collect()))
+        };
+        let proxy = Proxy { extensions: listed(&["envoy.filters.http.router"]), ..Proxy::default() };
+        assert_eq!(Facts::of(&proxy).missing.len(), 4);
+        let proxy = Proxy { extensions: listed(&["istio.alpn", "istio.metadata_exchange"]), ..Proxy::default() };
+        assert_eq!(Facts::of(&proxy).missing, ["istio.stats".into()].into());
+        assert!(Facts::of(&Proxy::default()).missing.is_empty());
+    }
+}
