@@ -22,6 +22,7 @@ use sluice_model::{
     TcpKeepalive, Text, TlsSettings, ZoneAwareLb,
 };
 
+pub(crate) use dynamic_dns::dns_cache;
 pub use dynamic_dns::{allow_any_dns_cache, build_allow_any_dynamic_dns};
 pub use fixed::{build_black_hole, build_inbound_passthrough, build_passthrough, build_sds_external};
 pub use inbound::{InboundInputs, InboundTarget, build_inbound};

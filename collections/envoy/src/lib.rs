@@ -1,10 +1,12 @@
 //! Pure builders: model values to Envoy messages.
 
+mod filter;
 mod slots;
 
 pub mod address;
 pub mod cluster;
 pub mod endpoint;
+pub mod listener;
 pub mod name;
 pub mod route;
 pub mod sds;

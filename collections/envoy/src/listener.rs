@@ -3,6 +3,7 @@
 mod address;
 mod bind;
 mod chain;
+mod dynamic_dns;
 mod http_proxy;
 mod inbound;
 mod inbound_chain;
@@ -11,16 +12,18 @@ mod mtls;
 mod outbound;
 mod outbound_tcp;
 mod settings;
+mod telemetry;
 mod virtual_outbound;
 
-pub use address::{address, localhosts, wildcards};
+pub use address::{localhosts, wildcards};
 pub use bind::{Bind, can_bind};
 pub use http_proxy::build_http_proxy;
-pub use inbound::{InboundInputs, InboundPort, build_inbound};
+pub use inbound::{InboundInputs, InboundPort, PolicyFilters, build_inbound};
 pub use mtls::{MtlsMode, PeerPolicy};
-pub use outbound::{Entry, ListenerKey, OutboundPort, build_outbound, listener_keys};
-pub use outbound_tcp::{DestinationFacts, Destinations};
+pub use outbound::{Kind, ListenerKey, OutboundPort, build_outbound, kind, listener_keys};
+pub use outbound_tcp::{Client, DestinationFacts, Destinations};
 pub use settings::{Collector, Facts, Settings};
+pub use telemetry::{LogProvider, TraceTag, TracingSpec, collector_services};
 pub use virtual_outbound::build_virtual_outbound;
 
 #[cfg(test)]

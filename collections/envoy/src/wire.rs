@@ -3,13 +3,20 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bytes::Bytes;
 use envoy_types::pb::google::protobuf::{self, Any, BoolValue, ListValue, Struct, UInt32Value, Value, value::Kind};
 use prost::{Message, Name, Oneof};
 
-/// A message packed with its type URL.
+/// A message packed with its type URL; equal messages give equal bytes.
 #[must_use]
 pub fn any<M: Message + Name>(message: &M) -> Any {
-    Any { type_url: M::type_url(), value: message.encode_to_vec() }
+    sluice_proto::wire::to_any(message)
+}
+
+/// A message's bytes; equal messages give equal bytes.
+#[must_use]
+pub fn encode<M: Message + Name>(message: &M) -> Bytes {
+    sluice_proto::wire::encode(message).into()
 }
 
 /// A duration message; what does not fit is clamped.

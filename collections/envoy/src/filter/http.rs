@@ -2,7 +2,9 @@
 
 use envoy_types::pb::envoy::config::core::v3::{
     AggregatedConfigSource, ApiVersion, ConfigSource, Http1ProtocolOptions, Http2ProtocolOptions, HttpProtocolOptions,
-    TypedExtensionConfig, config_source::ConfigSourceSpecifier, http_protocol_options::HeadersWithUnderscoresAction,
+    TypedExtensionConfig,
+    config_source::ConfigSourceSpecifier,
+    http_protocol_options::HeadersWithUnderscoresAction,
     http1_protocol_options::{HeaderKeyFormat, header_key_format::HeaderFormat},
 };
 use envoy_types::pb::envoy::config::route::v3::RouteConfiguration;
@@ -16,8 +18,8 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
 use envoy_types::pb::envoy::extensions::request_id::uuid::v3::UuidRequestIdConfig;
 use envoy_types::pb::google::protobuf::Any;
 use sluice_model::{
-    ConnectionSettings, CurrentClientCert, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores, PathNormalization,
-    Protocol, ProxyType,
+    ConnectionSettings, CurrentClientCert, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores,
+    PathNormalization, Protocol, ProxyType,
 };
 use std::time::Duration;
 
@@ -75,7 +77,7 @@ impl HttpChain {
             routes,
             stat_prefix,
             use_remote_address: false,
-            mesh_headers_only_in_mesh: class == Class::Outbound,
+            mesh_headers_only_in_mesh: class != Class::Inbound,
             forward_proxy: false,
             policy_filters: Vec::new(),
             forward_filters: Vec::new(),
@@ -141,15 +143,17 @@ fn request_id(sample_by_request_id: bool) -> RequestIdExtension {
 fn http1_options(settings: &Settings, chain: &HttpChain) -> Option<Http1ProtocolOptions> {
     let headers = settings.config().proxy_headers.as_ref();
     let keep_case = headers.is_some_and(|headers| headers.preserve_http1_header_case == Some(true));
-    if !chain.forward_proxy && !settings.facts.http10 && !keep_case {
+    if !chain.forward_proxy && !settings.facts.http10 && !keep_case && chain.class != Class::Gateway {
         return None;
     }
-    let formatter = || TypedExtensionConfig {
+    let formatter = || {
+        TypedExtensionConfig {
         name: "preserve_case".to_owned(),
         typed_config: Some(Any {
             type_url: "type.googleapis.com/envoy.extensions.http.header_formatters.preserve_case.v3.PreserveCaseFormatterConfig".to_owned(),
             value: Vec::new(),
         }),
+    }
     };
     Some(Http1ProtocolOptions {
         allow_absolute_url: chain.forward_proxy.then(|| boolean(true)),
@@ -189,13 +193,21 @@ fn apply_headers(manager: &mut HttpConnectionManager, settings: &Settings, class
         Class::Gateway => {
             let topology = &settings.config().gateway_topology;
             manager.xff_num_trusted_hops = topology.num_trusted_proxies;
-            let forward = match (configured.forwarded_client_cert, topology.forward_client_cert) {
-                (ForwardClientCert::Undefined, ForwardClientCert::Undefined) => ForwardClientCert::SanitizeSet,
-                (set, ForwardClientCert::Undefined) => set,
-                (_, set) => set,
+            let forward = match topology.forward_client_cert {
+                ForwardClientCert::Undefined => ForwardClientCert::SanitizeSet,
+                set => set,
             };
             manager.forward_client_cert_details = forward_client_cert(forward) as i32;
-            manager.set_current_client_cert_details = Some(client_cert_details(details));
+            // Envoy allows details only where a header is written.
+            if matches!(forward, ForwardClientCert::AppendForward | ForwardClientCert::SanitizeSet) {
+                manager.set_current_client_cert_details = Some(SetCurrentClientCertDetails {
+                    subject: Some(boolean(true)),
+                    cert: true,
+                    dns: true,
+                    uri: true,
+                    ..SetCurrentClientCertDetails::default()
+                });
+            }
         }
     }
 }

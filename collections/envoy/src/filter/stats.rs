@@ -31,7 +31,9 @@ fn configs(settings: &Settings, class: Class) -> Vec<Any> {
     names.dedup();
     names
         .iter()
-        .filter_map(|name| settings.mesh.extension_providers.iter().find(|provider| provider.name.eq_ignore_ascii_case(name)))
+        .filter_map(|name| {
+            settings.mesh.extension_providers.iter().find(|provider| provider.name.eq_ignore_ascii_case(name))
+        })
         .filter(|provider| provider.kind == ProviderKind::Prometheus)
         .map(|_| istio::stats(&Stats { disable_host_header_fallback: class != Class::Outbound, ..Stats::default() }))
         .collect()

@@ -1,8 +1,9 @@
 //! Addresses listeners bind to.
 
-use envoy_types::pb::envoy::config::core::v3::{self as core, address::Address as Kind, socket_address::PortSpecifier};
 use envoy_types::pb::envoy::config::listener::v3::AdditionalAddress;
 use sluice_model::{IpFamilies, Text};
+
+use crate::address::address;
 
 /// Addresses that mean every address of the proxy, the primary family first.
 #[must_use]
@@ -22,22 +23,6 @@ fn by_family(families: IpFamilies, v4: &str, v6: &str) -> Vec<Text> {
         IpFamilies::V6 => vec![v6.into()],
         IpFamilies::Dual => vec![v4.into(), v6.into()],
     }
-}
-
-/// A socket address, or with port 0 a `unix://` path.
-#[must_use]
-pub fn address(bind: &str, port: u32) -> core::Address {
-    let kind = if port == 0 {
-        let path = bind.strip_prefix("unix://").unwrap_or(bind).to_owned();
-        Kind::Pipe(core::Pipe { path, ..core::Pipe::default() })
-    } else {
-        Kind::SocketAddress(core::SocketAddress {
-            address: bind.to_owned(),
-            port_specifier: Some(PortSpecifier::PortValue(port)),
-            ..core::SocketAddress::default()
-        })
-    };
-    core::Address { address: Some(kind) }
 }
 
 pub(crate) fn additional(binds: &[Text], port: u32) -> Vec<AdditionalAddress> {

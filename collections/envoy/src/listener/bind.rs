@@ -42,5 +42,6 @@ pub fn can_bind(settings: &Settings, to_port: bool, bind: &str, port: u32, proto
     }
     let own = settings.facts.reserved_ports.iter().any(|reserved| u32::from(*reserved) == port);
     let redirected = [settings.mesh.proxy_listen_port, settings.mesh.proxy_inbound_listen_port];
-    !own && !(outbound && redirected.iter().any(|redirected| u32::from(*redirected) == port))
+    let taken = outbound && redirected.iter().any(|redirected| u32::from(*redirected) == port);
+    !own && !taken
 }

@@ -9,6 +9,8 @@ use sluice_model::{
     InterceptionMode, IpFamilies, MeshConfig, OutboundPolicy, ProviderService, Proxy, ProxyConfig, ProxyType, Text,
 };
 
+use crate::cluster::ClusterProfile;
+
 /// Extensions only istio-proxy has: the names a node may list each under, the first is ours.
 const ISTIO_EXTENSIONS: [&[&str]; 4] = [
     &["istio.alpn"],
@@ -46,8 +48,8 @@ pub struct Facts {
     pub reserved_ports: Vec<u16>,
     /// Version of istio-proxy: (major, minor); `None` is taken as new.
     pub version: Option<(u32, u32)>,
-    /// Answers DNS itself (`DNS_CAPTURE`).
-    pub dns_capture: bool,
+    /// The agent's DNS server, where DNS is captured.
+    pub dns_proxy: Option<(Text, u16)>,
     /// Uses automatically allocated addresses.
     pub auto_allocated: bool,
     /// Its own configuration, if it sent any.
@@ -84,7 +86,7 @@ impl Facts {
             unprivileged: flag("UNPRIVILEGED_POD"),
             reserved_ports,
             version: version(&proxy.istio_version),
-            dns_capture: proxy.dns_capture,
+            dns_proxy: ClusterProfile::of(proxy).dns_proxy,
             auto_allocated: proxy.dns_capture && proxy.dns_auto_allocate,
             config: proxy.config.clone().map(Arc::new),
         }
@@ -157,6 +159,10 @@ pub struct Settings {
     pub facts: Facts,
     /// Services of providers that exist; a provider without is left out.
     pub collectors: BTreeMap<ProviderService, Collector>,
+    /// Where traffic to unknown hosts goes, if a Sidecar says otherwise than the mesh.
+    pub outbound_policy: Option<OutboundPolicy>,
+    /// The cluster it goes to instead of its original destination, if a Sidecar names one.
+    pub egress_proxy: Option<Text>,
     /// Virtual listeners of dual-stack proxies also bind to the second family.
     pub dual_stack: bool,
 }
@@ -171,7 +177,7 @@ impl Settings {
     /// Where traffic to unknown hosts goes.
     #[must_use]
     pub fn outbound_policy(&self) -> OutboundPolicy {
-        self.mesh.outbound_policy
+        self.outbound_policy.unwrap_or(self.mesh.outbound_policy)
     }
 
     /// Whether IPv4 is spoken.
@@ -202,9 +208,8 @@ mod tests {
 
     #[test]
     fn a_node_that_lists_extensions_lacks_what_it_does_not_list() {
-        let listed = |names: &[&str]| {
-            sluice_model::Extensions(Some(names.iter().map(|name| Text::from(*name)).collect()))
-        };
+        let listed =
+            |names: &[&str]| sluice_model::Extensions(Some(names.iter().map(|name| Text::from(*name)).collect()));
         let proxy = Proxy { extensions: listed(&["envoy.filters.http.router"]), ..Proxy::default() };
         assert_eq!(Facts::of(&proxy).missing.len(), 4);
         let proxy = Proxy { extensions: listed(&["istio.alpn", "istio.metadata_exchange"]), ..Proxy::default() };

@@ -1,0 +1,74 @@
+//! Hosts that are resolved by name when a client asks for them.
+
+use envoy_types::pb::envoy::config::cluster::v3::cluster::DnsLookupFamily;
+use envoy_types::pb::envoy::config::listener::v3::{Filter, filter::ConfigType};
+use envoy_types::pb::envoy::extensions::common::dynamic_forward_proxy::v3::DnsCacheConfig;
+use envoy_types::pb::envoy::extensions::filters::http::dynamic_forward_proxy::v3::{
+    FilterConfig as HttpConfig, filter_config::ImplementationSpecifier,
+};
+use envoy_types::pb::envoy::extensions::filters::network::{
+    http_connection_manager::v3::{HttpFilter, http_filter},
+    sni_dynamic_forward_proxy::v3::{FilterConfig as SniConfig, filter_config::PortSpecifier},
+};
+use sluice_model::{IpFamilies, Service};
+
+use super::settings::Settings;
+use crate::cluster::{ClusterProfile, allow_any_dns_cache, dns_cache};
+use crate::wire::any;
+
+/// Name of the filter that resolves a TLS client's server name.
+pub(super) const SNI_FILTER: &str = "envoy.filters.network.sni_dynamic_forward_proxy";
+
+/// Resolves the server name of TLS to a wildcard host.
+pub(super) fn sni_filter(settings: &Settings, service: &Service, port: u16) -> Filter {
+    let config = SniConfig {
+        dns_cache_config: Some(cache(settings, service)),
+        port_specifier: Some(PortSpecifier::PortValue(u32::from(port))),
+        ..SniConfig::default()
+    };
+    Filter { name: SNI_FILTER.to_owned(), config_type: Some(ConfigType::TypedConfig(any(&config))) }
+}
+
+/// Resolves the host of requests to a wildcard host.
+pub(super) fn http_filter(settings: &Settings, service: &Service) -> HttpFilter {
+    filter(cache(settings, service))
+}
+
+/// Resolves the host of requests to hosts nobody declared.
+pub(super) fn allow_any_filter(settings: &Settings) -> HttpFilter {
+    let profile = ClusterProfile {
+        ip_families: settings.facts.families,
+        dns_proxy: settings.facts.dns_proxy.clone(),
+        ..ClusterProfile::default()
+    };
+    filter(allow_any_dns_cache(&profile, settings.dual_stack))
+}
+
+fn filter(cache: DnsCacheConfig) -> HttpFilter {
+    let config = HttpConfig {
+        implementation_specifier: Some(ImplementationSpecifier::DnsCacheConfig(cache)),
+        ..HttpConfig::default()
+    };
+    HttpFilter {
+        name: "envoy.filters.http.dynamic_forward_proxy".to_owned(),
+        config_type: Some(http_filter::ConfigType::TypedConfig(any(&config))),
+        ..HttpFilter::default()
+    }
+}
+
+fn cache(settings: &Settings, service: &Service) -> DnsCacheConfig {
+    DnsCacheConfig {
+        name: dns_cache(service.host.as_str()),
+        dns_lookup_family: family(settings) as i32,
+        ..DnsCacheConfig::default()
+    }
+}
+
+fn family(settings: &Settings) -> DnsLookupFamily {
+    match settings.facts.families {
+        IpFamilies::V4 => DnsLookupFamily::V4Only,
+        IpFamilies::V6 => DnsLookupFamily::V6Only,
+        IpFamilies::Dual if settings.dual_stack => DnsLookupFamily::All,
+        IpFamilies::Dual => DnsLookupFamily::V4Only,
+    }
+}

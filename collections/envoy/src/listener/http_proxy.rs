@@ -1,0 +1,22 @@
+//! The listener for clients that know they have a proxy (N05).
+
+use envoy_types::pb::envoy::config::listener::v3::Listener;
+
+use super::address::localhosts;
+use super::bind::Bind;
+use super::outbound::{ListenerKey, proxy_listener};
+use super::settings::Settings;
+
+/// The HTTP proxy listener on the local host; `None` if neither the mesh nor the proxy wants one.
+#[must_use]
+pub fn build_http_proxy(settings: &Settings) -> Option<Listener> {
+    let port = match settings.facts.http_proxy_port {
+        0 => settings.mesh.proxy_http_port,
+        own => own,
+    };
+    if port == 0 {
+        return None;
+    }
+    let bind = Bind { addresses: localhosts(settings.facts.families), to_port: true };
+    Some(proxy_listener(settings, &ListenerKey { bind, port }))
+}

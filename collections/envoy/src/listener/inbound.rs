@@ -1,0 +1,288 @@
+//! Inbound listeners: what arrives at a workload (N03).
+
+use envoy_types::pb::envoy::config::core::v3::{Metadata, TrafficDirection};
+use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChain, FilterChainMatch, Listener};
+use envoy_types::pb::envoy::config::route::v3::VirtualHost;
+use envoy_types::pb::envoy::extensions::filters::network::{
+    http_connection_manager::v3::HttpFilter, tcp_proxy::v3::TcpProxy,
+};
+use serde::Serialize;
+use sluice_model::{InterceptionMode, Protocol, Text};
+
+use super::address::{additional, wildcards};
+use super::bind::Bind;
+use super::chain::config_metadata;
+use super::inbound_chain::{Arrival, arrivals};
+use super::inspector::inbound_filters;
+use super::mtls::{PeerPolicy, mesh_tls};
+use super::outbound::{Kind, exact_balance, kind};
+use super::settings::Settings;
+use super::virtual_outbound::to_cluster;
+use crate::address::address;
+use crate::filter::{
+    Class, HttpChain, Routes, build_http_manager, hcm_filter, listener_access_log, metadata_exchange, protocol_filters,
+    tcp_access_logs, tcp_proxy_filter, tcp_stats,
+};
+use crate::name;
+use crate::route::{TableKind, build_header, build_inbound_route};
+use crate::wire::{boolean, duration, uint32};
+
+/// A port of a workload that a service or a Sidecar declares.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct InboundPort {
+    /// Where the workload listens.
+    pub target_port: u32,
+    /// The service's number for it.
+    pub port: u32,
+    /// The service's name for it.
+    pub port_name: Text,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// Host of the service, for telemetry.
+    pub host: Text,
+    /// Name and namespace of the service, if it is a Kubernetes Service.
+    pub kubernetes: Option<(Text, Text)>,
+    /// Where to listen; a real socket makes a listener of its own.
+    pub bind: Bind,
+    /// Namespace and name of the Sidecar that declares it.
+    pub sidecar: Option<(Text, Text)>,
+}
+
+/// Filters that policies put into the inbound chains of a workload, already in order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PolicyFilters {
+    /// Into HTTP connection managers, after metadata exchange.
+    pub http: Vec<HttpFilter>,
+    /// In front of TCP proxies, after metadata exchange.
+    pub tcp: Vec<Filter>,
+}
+
+/// All that a workload's inbound listeners depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct InboundInputs<'a> {
+    /// Of mesh and proxy.
+    pub settings: &'a Settings,
+    /// Mutual TLS.
+    pub peers: &'a PeerPolicy,
+    /// Ports by `target_port`, each number once.
+    pub ports: &'a [InboundPort],
+    /// Authentication and authorization.
+    pub policies: &'a PolicyFilters,
+}
+
+/// The inbound listeners: the one traffic is redirected to, and one for each port with a socket of its own.
+#[must_use]
+pub fn build_inbound(inputs: &InboundInputs<'_>) -> Vec<Listener> {
+    let settings = inputs.settings;
+    if settings.mesh.proxy_listen_port == 0 {
+        return Vec::new();
+    }
+    let mut listeners = Vec::new();
+    let mut redirected = Vec::new();
+    for port in inputs.ports {
+        let chains = port_chains(inputs, port);
+        if port.bind.to_port {
+            let name = name::listener(port.bind.primary(), port.target_port);
+            listeners.push(listener(settings, &name, &port.bind.addresses, port.target_port, true, chains));
+        } else {
+            redirected.extend(chains);
+        }
+    }
+    if settings.facts.interception != InterceptionMode::None {
+        let mut chains = vec![black_hole(settings)];
+        chains.extend(passthrough_chains(inputs));
+        chains.extend(redirected);
+        let port = u32::from(settings.mesh.proxy_inbound_listen_port);
+        let addresses = wildcards(settings.facts.families);
+        listeners.insert(0, listener(settings, name::VIRTUAL_INBOUND, &addresses, port, false, chains));
+    }
+    listeners
+}
+
+fn listener(
+    settings: &Settings,
+    name: &str,
+    addresses: &[Text],
+    port: u32,
+    to_port: bool,
+    chains: Vec<FilterChain>,
+) -> Listener {
+    let primary = addresses.first().map_or("", Text::as_str);
+    let transparent = !to_port && settings.facts.interception == InterceptionMode::Tproxy;
+    Listener {
+        name: name.to_owned(),
+        address: Some(address(primary, port)),
+        additional_addresses: match addresses.get(1..) {
+            Some(extra) if settings.dual_stack => additional(extra, port),
+            _ => Vec::new(),
+        },
+        traffic_direction: TrafficDirection::Inbound as i32,
+        continue_on_listener_filters_timeout: true,
+        max_connections_to_accept_per_socket_event: Some(uint32(1)),
+        connection_balance_config: exact_balance(settings.facts.inbound_exact_balance),
+        transparent: transparent.then(|| boolean(true)),
+        access_log: listener_access_log(settings, Class::Inbound),
+        listener_filters: inbound_filters(settings, &chains, to_port),
+        listener_filters_timeout: Some(duration(settings.mesh.protocol_detection_timeout)),
+        filter_chains: chains,
+        ..Listener::default()
+    }
+}
+
+/// Traffic to the listener's own port would come back for ever.
+fn black_hole(settings: &Settings) -> FilterChain {
+    let mut filters: Vec<Filter> = metadata_exchange(settings).into_iter().collect();
+    filters.extend(tcp_stats(settings, Class::Inbound));
+    filters.push(tcp_proxy_filter(&to_cluster(name::BLACK_HOLE)));
+    FilterChain {
+        name: "virtualInbound-blackhole".to_owned(),
+        filter_chain_match: Some(FilterChainMatch {
+            destination_port: Some(uint32(u32::from(settings.mesh.proxy_inbound_listen_port))),
+            ..FilterChainMatch::default()
+        }),
+        filters,
+        ..FilterChain::default()
+    }
+}
+
+/// How the chains of a port are written.
+struct Port<'a> {
+    /// 0 is every port nobody declares.
+    target_port: u32,
+    port: u32,
+    protocol: Protocol,
+    cluster: String,
+    http_name: String,
+    tcp_name: String,
+    stat_prefix: String,
+    tcp_stat_prefix: String,
+    host: &'a str,
+    metadata: Option<Metadata>,
+}
+
+fn port_chains(inputs: &InboundInputs<'_>, port: &InboundPort) -> Vec<FilterChain> {
+    let cluster = name::inbound_cluster(port.target_port);
+    let name = name::listener(port.bind.primary(), port.target_port);
+    let pattern = &inputs.settings.mesh.inbound_cluster_stat_name;
+    let described = Port {
+        target_port: port.target_port,
+        port: port.port,
+        protocol: port.protocol,
+        stat_prefix: name::stat_prefix(&format!("inbound_{name}")),
+        tcp_stat_prefix: if pattern.is_empty() { cluster.clone() } else { stat_name(pattern, port) },
+        http_name: name.clone(),
+        tcp_name: name,
+        cluster,
+        host: &port.host,
+        metadata: port
+            .sidecar
+            .as_ref()
+            .map(|(namespace, name)| config_metadata("networking.istio.io/v1/sidecar", namespace, name)),
+    };
+    // What is not proxied on the way out may still arrive, and is bytes.
+    let kind = kind(port.protocol).unwrap_or(Kind::Tcp);
+    chains(inputs, &described, arrivals(inputs.peers.mode(port.target_port), kind))
+}
+
+/// Chains for ports nobody declares, and for those that only a policy names.
+fn passthrough_chains(inputs: &InboundInputs<'_>) -> Vec<FilterChain> {
+    let declared = |port: &u32| inputs.ports.iter().any(|declared| declared.target_port == *port);
+    let named = inputs.peers.ports.keys().copied().filter(|port| !declared(port));
+    std::iter::once(0)
+        .chain(named)
+        .flat_map(|target_port| {
+            let pattern = &inputs.settings.mesh.inbound_cluster_stat_name;
+            let described = Port {
+                target_port,
+                port: 0,
+                protocol: Protocol::Unsupported,
+                cluster: name::INBOUND_PASSTHROUGH.to_owned(),
+                http_name: "virtualInbound-catchall-http".to_owned(),
+                tcp_name: name::VIRTUAL_INBOUND.to_owned(),
+                stat_prefix: name::stat_prefix(name::INBOUND_PASSTHROUGH),
+                tcp_stat_prefix: if pattern.is_empty() {
+                    name::INBOUND_PASSTHROUGH.to_owned()
+                } else {
+                    let nobody = InboundPort { port_name: name::VIRTUAL_INBOUND.into(), ..InboundPort::default() };
+                    stat_name(pattern, &nobody)
+                },
+                host: "",
+                metadata: None,
+            };
+            chains(inputs, &described, arrivals(inputs.peers.mode(target_port), Kind::Auto))
+        })
+        .collect()
+}
+
+fn chains(inputs: &InboundInputs<'_>, port: &Port<'_>, arrivals: &[Arrival]) -> Vec<FilterChain> {
+    arrivals
+        .iter()
+        .map(|arrival| FilterChain {
+            name: if arrival.http { port.http_name.clone() } else { port.tcp_name.clone() },
+            filter_chain_match: Some(FilterChainMatch {
+                application_protocols: arrival.names.iter().map(|name| (*name).to_owned()).collect(),
+                transport_protocol: arrival.transport.to_owned(),
+                destination_port: (port.target_port != 0).then(|| uint32(port.target_port)),
+                ..FilterChainMatch::default()
+            }),
+            filters: if arrival.http { http_filters(inputs, port) } else { tcp_filters(inputs, port) },
+            transport_socket: arrival.terminate.then(|| mesh_tls(inputs.settings, arrival.http)),
+            metadata: port.metadata.clone(),
+            ..FilterChain::default()
+        })
+        .collect()
+}
+
+fn http_filters(inputs: &InboundInputs<'_>, port: &Port<'_>) -> Vec<Filter> {
+    let settings = inputs.settings;
+    let is_grpc = matches!(port.protocol, Protocol::Grpc | Protocol::GrpcWeb);
+    let operation = if port.host.contains(':') {
+        format!("[{}]:{}/*", port.host, port.port)
+    } else {
+        format!("{}:{}/*", port.host, port.port)
+    };
+    let retry = settings.mesh.default_inbound_http_retry_policy.as_ref();
+    let mut routes = build_header(&port.cluster, TableKind::Absent);
+    routes.virtual_hosts = vec![VirtualHost {
+        name: format!("inbound|http|{}", port.port),
+        domains: vec!["*".to_owned()],
+        routes: vec![build_inbound_route(&port.cluster, &operation, is_grpc, retry)],
+        ..VirtualHost::default()
+    }];
+    let mut chain =
+        HttpChain::new(Class::Inbound, port.protocol, Routes::Inline(Box::new(routes)), port.stat_prefix.clone());
+    chain.policy_filters.clone_from(&inputs.policies.http);
+    let mut filters: Vec<Filter> = metadata_exchange(settings).into_iter().collect();
+    filters.push(hcm_filter(&build_http_manager(settings, &chain)));
+    filters
+}
+
+fn tcp_filters(inputs: &InboundInputs<'_>, port: &Port<'_>) -> Vec<Filter> {
+    let settings = inputs.settings;
+    let proxy = TcpProxy {
+        stat_prefix: port.tcp_stat_prefix.clone(),
+        idle_timeout: settings.facts.idle_timeout.map(duration),
+        access_log: tcp_access_logs(settings, Class::Inbound),
+        ..to_cluster(&port.cluster)
+    };
+    let mut filters: Vec<Filter> = metadata_exchange(settings).into_iter().collect();
+    filters.extend(inputs.policies.tcp.iter().cloned());
+    filters.extend(tcp_stats(settings, Class::Inbound));
+    filters.extend(protocol_filters(port.protocol, &port.tcp_stat_prefix, &proxy));
+    filters
+}
+
+/// A statistics name by the mesh's pattern.
+fn stat_name(pattern: &str, port: &InboundPort) -> String {
+    let (short, own) = match &port.kubernetes {
+        Some((name, namespace)) => (format!("{name}.{namespace}"), name.as_str()),
+        None => (port.host.to_string(), port.host.as_str()),
+    };
+    pattern
+        .replace("%SERVICE%", &short)
+        .replace("%SERVICE_NAME%", own)
+        .replace("%SERVICE_FQDN%", &port.host)
+        .replace("%SUBSET_NAME%", "")
+        .replace("%SERVICE_PORT%", &port.port.to_string())
+        .replace("%SERVICE_PORT_NAME%", &port.port_name)
+}

@@ -1,0 +1,120 @@
+//! Mutual TLS between sidecars, on the server's side (P14).
+
+use std::collections::BTreeMap;
+
+use envoy_types::pb::envoy::config::core::v3::{TransportSocket, transport_socket::ConfigType};
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
+    CertificateValidationContext, CommonTlsContext, DownstreamTlsContext, TlsParameters,
+    common_tls_context::{CombinedCertificateValidationContext, ValidationContextType},
+    tls_parameters::TlsProtocol,
+};
+use serde::Serialize;
+use sluice_model::{MeshConfig, Text, TlsVersion};
+
+use super::settings::Settings;
+use crate::sds::{MESH_ROOTS, WORKLOAD_CERTIFICATE, agent_secret};
+use crate::string_match::prefix;
+use crate::wire::{any, boolean};
+
+/// What clients must show.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub enum MtlsMode {
+    /// Plain text only; TLS is the application's own.
+    Disable,
+    /// Either.
+    #[default]
+    Permissive,
+    /// A certificate of the mesh.
+    Strict,
+}
+
+/// The PeerAuthentications of a workload, merged.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct PeerPolicy {
+    /// Of ports not listed.
+    pub mode: MtlsMode,
+    /// By port of the workload.
+    pub ports: BTreeMap<u32, MtlsMode>,
+}
+
+impl PeerPolicy {
+    /// The mode of a port.
+    #[must_use]
+    pub fn mode(&self, port: u32) -> MtlsMode {
+        self.ports.get(&port).copied().unwrap_or(self.mode)
+    }
+}
+
+/// Suites sidecars agree on.
+const CIPHER_SUITES: [&str; 6] = [
+    "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "ECDHE-RSA-AES256-GCM-SHA384",
+    "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "ECDHE-RSA-AES128-GCM-SHA256",
+    "AES256-GCM-SHA384",
+    "AES128-GCM-SHA256",
+];
+
+/// TLS that asks for a certificate of the mesh, in front of HTTP or of plain bytes.
+pub(super) fn mesh_tls(settings: &Settings, http: bool) -> TransportSocket {
+    let protocols: &[&str] = if http { &["h2", "http/1.1"] } else { &["istio-peer-exchange", "h2", "http/1.1"] };
+    let mesh_mtls = settings.mesh.mesh_mtls.clone().unwrap_or_default();
+    let cipher_suites = if mesh_mtls.cipher_suites.is_empty() {
+        CIPHER_SUITES.map(str::to_owned).to_vec()
+    } else {
+        mesh_mtls.cipher_suites.iter().map(Text::to_string).collect()
+    };
+    let lowest = match mesh_mtls.min_protocol_version {
+        TlsVersion::V1_3 => TlsProtocol::TlSv13,
+        TlsVersion::Auto | TlsVersion::V1_2 => TlsProtocol::TlSv12,
+    };
+    let identities = trust_domains(&settings.mesh).into_iter().map(|domain| prefix(&format!("spiffe://{domain}/")));
+    #[expect(deprecated, reason = "the field proxies of every supported version read")]
+    let validation = CertificateValidationContext {
+        match_subject_alt_names: identities.collect(),
+        ..CertificateValidationContext::default()
+    };
+    let context = DownstreamTlsContext {
+        common_tls_context: Some(CommonTlsContext {
+            tls_params: Some(TlsParameters {
+                tls_minimum_protocol_version: lowest as i32,
+                tls_maximum_protocol_version: TlsProtocol::TlSv13 as i32,
+                cipher_suites,
+                ..TlsParameters::default()
+            }),
+            tls_certificate_sds_secret_configs: vec![agent_secret(WORKLOAD_CERTIFICATE)],
+            alpn_protocols: protocols.iter().map(|name| (*name).to_owned()).collect(),
+            validation_context_type: Some(ValidationContextType::CombinedValidationContext(
+                CombinedCertificateValidationContext {
+                    default_validation_context: Some(validation),
+                    validation_context_sds_secret_config: Some(agent_secret(MESH_ROOTS)),
+                    ..CombinedCertificateValidationContext::default()
+                },
+            )),
+            ..CommonTlsContext::default()
+        }),
+        require_client_certificate: Some(boolean(true)),
+        ..DownstreamTlsContext::default()
+    };
+    socket(&context)
+}
+
+pub(super) fn socket(context: &DownstreamTlsContext) -> TransportSocket {
+    TransportSocket {
+        name: "envoy.transport_sockets.tls".to_owned(),
+        config_type: Some(ConfigType::TypedConfig(any(context))),
+    }
+}
+
+/// Trust domains whose identities are of the mesh, each once: its own first.
+fn trust_domains(mesh: &MeshConfig) -> Vec<&Text> {
+    let more = mesh.ca_certificates.iter().flat_map(|certificate| &certificate.trust_domains);
+    let all = std::iter::once(&mesh.trust_domain).chain(&mesh.trust_domain_aliases).chain(more);
+    let mut known: Vec<&Text> = Vec::new();
+    for domain in all.filter(|domain| !domain.is_empty()) {
+        if !known.contains(&domain) {
+            known.push(domain);
+        }
+    }
+    known
+}

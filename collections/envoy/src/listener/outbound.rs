@@ -1,0 +1,337 @@
+//! Outbound listeners: what services put behind one address and port, and how they share it (N05, N06).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::core::v3::TrafficDirection;
+use envoy_types::pb::envoy::config::listener::v3::{
+    FilterChain, FilterChainMatch, Listener,
+    listener::{ConnectionBalanceConfig, connection_balance_config},
+};
+use serde::Serialize;
+use sluice_model::{DestinationRule, Protocol, Resolution, Service, ServicePort, ServiceSource, Text, VirtualService};
+
+use super::address::{additional, wildcards};
+use super::bind::{Bind, can_bind};
+use super::chain::{Action, Chain, RAW_BUFFER};
+use super::outbound_tcp::{Client, Destinations, extra_addresses, is_dynamic_dns, service_address, tcp_chains};
+use super::settings::Settings;
+use super::{dynamic_dns, inspector, virtual_outbound};
+use crate::address::address;
+use crate::filter::{Class, HttpChain, Routes, build_http_manager, hcm_filter};
+use crate::name;
+use crate::wire::{boolean, duration, uint32};
+
+/// HTTP as the inspector recognises it, less what would only be refused (N06).
+///
+/// A proxy's own switch for HTTP/1.0 does not count: it would not change what other proxies take for HTTP.
+pub(super) const PLAIN_HTTP: [&str; 2] = ["http/1.1", "h2c"];
+
+/// The address and port of an outbound listener.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ListenerKey {
+    /// Where it listens.
+    pub bind: Bind,
+    /// Port.
+    pub port: u16,
+}
+
+impl ListenerKey {
+    /// The listener's name.
+    #[must_use]
+    pub fn name(&self) -> String {
+        name::listener(self.bind.primary(), u32::from(self.port))
+    }
+}
+
+/// A service's port as it contributes to outbound listeners.
+#[derive(Clone, Copy, Debug)]
+pub struct OutboundPort<'a> {
+    /// The service.
+    pub service: &'a Service,
+    /// The port listened on: the service's, or one a Sidecar declares.
+    pub listen: &'a ServicePort,
+    /// The rule for the service, as the client sees it.
+    pub rule: Option<&'a Arc<DestinationRule>>,
+    /// VirtualServices of sidecars for its host with TCP or TLS routes, in order of precedence.
+    pub virtual_services: &'a [Arc<VirtualService>],
+    /// Their destinations.
+    pub destinations: &'a Destinations,
+    /// Who the client is.
+    pub client: &'a Client,
+}
+
+/// How a port's traffic is told apart.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub enum Kind {
+    /// By requests.
+    Http,
+    /// Not at all.
+    Tcp,
+    /// By looking at the first bytes.
+    Auto,
+}
+
+/// How a protocol is listened for; `None` if it is not proxied.
+#[must_use]
+pub fn kind(protocol: Protocol) -> Option<Kind> {
+    match protocol {
+        Protocol::Unsupported => Some(Kind::Auto),
+        Protocol::Udp | Protocol::Hbone => None,
+        http if http.is_http() => Some(Kind::Http),
+        _ => Some(Kind::Tcp),
+    }
+}
+
+/// Where a service's port is listened for: usually one place; with pods of a headless service one a pod.
+///
+/// `bind` is the address asked for by a Sidecar, or nothing. `pods` are the addresses of the pods, read only for
+/// headless services (each pod's own list, the primary first).
+#[must_use]
+pub fn listener_keys(
+    settings: &Settings,
+    service: &Service,
+    port: &ServicePort,
+    bind: &Bind,
+    pods: &[Vec<Text>],
+) -> Vec<ListenerKey> {
+    let Some(kind) = kind(port.protocol) else { return Vec::new() };
+    if service.resolution == Resolution::Alias
+        || !can_bind(settings, bind.to_port, bind.primary(), u32::from(port.port), port.protocol, true)
+    {
+        return Vec::new();
+    }
+    let key = |addresses: Vec<Text>| ListenerKey { bind: Bind { addresses, to_port: bind.to_port }, port: port.port };
+    if !bind.addresses.is_empty() {
+        return vec![key(bind.addresses.clone())];
+    }
+    let wildcard = || wildcards(settings.facts.families);
+    if kind == Kind::Http {
+        return vec![key(wildcard())];
+    }
+    let own = service_address(settings, service);
+    if own.is_none() && service.resolution == Resolution::Passthrough {
+        // A headless service without pods gets nothing: its traffic could go nowhere, and a listener for all addresses
+        // would come and go with the last pod. A ServiceEntry without selector never has pods.
+        let has_pods = service.source == ServiceSource::Kubernetes || !pods.is_empty() || !service.selector.is_empty();
+        if has_pods {
+            let literal = |pod: &&Vec<Text>| {
+                !pod.is_empty() && pod.iter().all(|address| address.parse::<std::net::IpAddr>().is_ok())
+            };
+            return pods.iter().filter(literal).map(|pod| key(pod.clone())).collect();
+        }
+    }
+    match own {
+        // A block of addresses is told apart by the chain.
+        Some(address) if address.contains('/') => vec![key(wildcard())],
+        Some(address) => {
+            let mut addresses = vec![address];
+            addresses.extend(extra_addresses(settings, service));
+            vec![key(addresses)]
+        }
+        None if service.source == ServiceSource::ServiceEntry => vec![key(wildcard())],
+        None => vec![key(vec!["0.0.0.0".into()])],
+    }
+}
+
+/// The blocks of addresses a service's chain is told apart by.
+fn blocks(settings: &Settings, service: &Service) -> Vec<Text> {
+    match service_address(settings, service) {
+        Some(address) if address.contains('/') => {
+            let mut blocks = vec![address];
+            blocks.extend(extra_addresses(settings, service));
+            blocks
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// What stands behind a listener so far.
+#[derive(Clone, Debug)]
+struct Entry {
+    port: ServicePort,
+    protocol: Protocol,
+    chains: Vec<Chain>,
+}
+
+/// The listener of these ports, oldest first; `None` if nothing of them can be listened for.
+#[must_use]
+pub fn build_outbound(settings: &Settings, key: &ListenerKey, ports: &[OutboundPort<'_>]) -> Option<Listener> {
+    let mut entry = None;
+    for port in ports {
+        add(settings, key, &mut entry, port);
+    }
+    entry.map(|entry| finish(settings, key, &entry))
+}
+
+/// Adds a port to what is there: the older one keeps its place, what Envoy can tell apart is merged (N05).
+fn add(settings: &Settings, key: &ListenerKey, entry: &mut Option<Entry>, port: &OutboundPort<'_>) {
+    let Some(kind) = kind(port.listen.protocol) else { return };
+    let bind = key.bind.primary();
+    let wildcard = wildcards(settings.facts.families).first().is_some_and(|wildcard| *wildcard == *bind);
+    let blocks = if bind == "0.0.0.0" || wildcard { blocks(settings, port.service) } else { Vec::new() };
+    let tcp = || tcp_chains(settings, port, bind, &blocks);
+    let http = |sniffed: bool| {
+        let mut chain = http_chain(settings, key, kind, wildcard, port);
+        if sniffed {
+            chain.application_protocols = PLAIN_HTTP.to_vec();
+            chain.transport = RAW_BUFFER;
+        }
+        chain
+    };
+    let mut protocol = port.listen.protocol;
+    let Some(current) = entry else {
+        let chains = match kind {
+            // A client that is a proxy's client speaks HTTP for sure.
+            _ if port.listen.protocol == Protocol::HttpProxy => vec![http(false)],
+            Kind::Http => {
+                if wildcard {
+                    protocol = Protocol::Unsupported;
+                }
+                vec![http(wildcard)]
+            }
+            Kind::Tcp => tcp(),
+            Kind::Auto => tcp().into_iter().chain([http(true)]).collect(),
+        };
+        *entry = Some(Entry { port: port.listen.clone(), protocol, chains });
+        return;
+    };
+    // Protocols in which the server speaks first cannot be looked at.
+    let server_first = |protocol: Protocol| matches!(protocol, Protocol::Mongo | Protocol::Mysql);
+    let differs = port.listen.protocol != current.protocol;
+    if differs && (server_first(port.listen.protocol) || server_first(current.protocol)) {
+        return;
+    }
+    match kind {
+        Kind::Http if !current.protocol.is_tcp() => return,
+        Kind::Http => merge(current, vec![http(wildcard)]),
+        Kind::Tcp => {
+            let upgrade = current.protocol.is_http();
+            merge(current, tcp());
+            if !upgrade {
+                return;
+            }
+        }
+        Kind::Auto if current.protocol.is_http() => {
+            let chains = tcp().into_iter().chain([http(true)]).collect();
+            *current = Entry { port: port.listen.clone(), protocol, chains };
+            return;
+        }
+        Kind::Auto if current.protocol.is_tcp() => merge(current, tcp().into_iter().chain([http(true)]).collect()),
+        Kind::Auto => return merge(current, tcp()),
+    }
+    current.protocol = Protocol::Unsupported;
+}
+
+fn merge(entry: &mut Entry, incoming: Vec<Chain>) {
+    for chain in incoming {
+        if !entry.chains.iter().any(|existing| existing.conflicts_with(&chain)) {
+            entry.chains.push(chain);
+        }
+    }
+}
+
+fn http_chain(settings: &Settings, key: &ListenerKey, kind: Kind, wildcard: bool, port: &OutboundPort<'_>) -> Chain {
+    let routes = if port.listen.port == 0 {
+        key.bind.primary().to_owned()
+    } else if kind == Kind::Auto && !wildcard {
+        // A sniffed service has a listener, and so a route table, of its own.
+        format!("{}:{}", port.service.host, port.listen.port)
+    } else {
+        port.listen.port.to_string()
+    };
+    let prefix = name::stat_prefix(&format!("outbound_{}", key.name()));
+    let mut chain = HttpChain::new(Class::Outbound, port.listen.protocol, Routes::Named(routes), prefix);
+    if is_dynamic_dns(port.service) {
+        chain.forward_filters.push(dynamic_dns::http_filter(settings, port.service));
+    }
+    virtual_outbound::add_forward_filter(settings, &mut chain);
+    Chain::new(Action::Http(Box::new(chain)))
+}
+
+fn finish(settings: &Settings, key: &ListenerKey, entry: &Entry) -> Listener {
+    let port = u32::from(entry.port.port);
+    let mut listener = Listener {
+        name: key.name(),
+        address: Some(address(key.bind.primary(), port)),
+        additional_addresses: additional(key.bind.extra(), port),
+        traffic_direction: TrafficDirection::Outbound as i32,
+        continue_on_listener_filters_timeout: true,
+        listener_filters_timeout: Some(duration(Duration::ZERO)),
+        connection_balance_config: exact_balance(settings.facts.outbound_exact_balance),
+        ..Listener::default()
+    };
+    if key.bind.to_port {
+        listener.max_connections_to_accept_per_socket_event = Some(uint32(1));
+    } else {
+        listener.bind_to_port = Some(boolean(false));
+    }
+    let by_name = |chain: &Chain| {
+        let resolves = match &chain.action {
+            Action::Network(filters) => filters.iter().any(|filter| filter.name == dynamic_dns::SNI_FILTER),
+            Action::Http(_) => false,
+        };
+        resolves || !chain.server_names.is_empty()
+    };
+    if entry.chains.iter().any(by_name) {
+        listener.listener_filters.push(inspector::tls_inspector());
+    }
+    if entry.chains.iter().any(|chain| !chain.application_protocols.is_empty()) {
+        listener.listener_filters.push(inspector::http_inspector());
+        listener.listener_filters_timeout = Some(duration(settings.mesh.protocol_detection_timeout));
+    }
+    for chain in &entry.chains {
+        let built = FilterChain {
+            filter_chain_match: chain.to_match(),
+            filters: match &chain.action {
+                Action::Network(filters) => filters.clone(),
+                Action::Http(chain) => vec![hcm_filter(&build_http_manager(settings, chain))],
+            },
+            metadata: chain.metadata.clone(),
+            transport_socket_connect_timeout: Some(duration(virtual_outbound::HANDSHAKE_TIMEOUT)),
+            ..FilterChain::default()
+        };
+        // What matches everything is what is left when nothing else matches.
+        if chain.matches_all() {
+            listener.default_filter_chain = Some(built);
+        } else {
+            listener.filter_chains.push(built);
+        }
+    }
+    match listener.default_filter_chain.take() {
+        Some(only) if listener.filter_chains.is_empty() => listener.filter_chains.push(only),
+        Some(default) => listener.default_filter_chain = Some(default),
+        None => {
+            listener.default_filter_chain = Some(FilterChain {
+                name: "PassthroughFilterChain".to_owned(),
+                filter_chain_match: Some(FilterChainMatch::default()),
+                filters: virtual_outbound::catch_all_filters(settings),
+                ..FilterChain::default()
+            });
+        }
+    }
+    listener
+}
+
+pub(super) fn exact_balance(wanted: bool) -> Option<ConnectionBalanceConfig> {
+    use connection_balance_config::{BalanceType, ExactBalance};
+    wanted.then(|| ConnectionBalanceConfig { balance_type: Some(BalanceType::ExactBalance(ExactBalance::default())) })
+}
+
+/// The HTTP listener that clients use as a proxy, in the form of one chain.
+pub(super) fn proxy_listener(settings: &Settings, key: &ListenerKey) -> Listener {
+    let prefix = name::stat_prefix(&format!("outbound_{}", key.name()));
+    let routes = Routes::Named(name::HTTP_PROXY_ROUTE.to_owned());
+    let mut chain = HttpChain::new(Class::Outbound, Protocol::HttpProxy, routes, prefix);
+    chain.forward_proxy = true;
+    chain.mesh_headers_only_in_mesh = false;
+    virtual_outbound::add_forward_filter(settings, &mut chain);
+    let port = ServicePort {
+        port: key.port,
+        name: Text::default(),
+        protocol: Protocol::HttpProxy,
+        target_port: Text::default(),
+    };
+    let chains = vec![Chain::new(Action::Http(Box::new(chain)))];
+    finish(settings, key, &Entry { port, protocol: Protocol::HttpProxy, chains })
+}

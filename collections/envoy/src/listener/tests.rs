@@ -1,0 +1,157 @@
+//! Listeners against what the reference writes.
+
+use std::sync::Arc;
+
+use envoy_types::pb::envoy::config::listener::v3::{Filter, Listener, filter::ConfigType};
+use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::HttpConnectionManager;
+use prost::Message;
+use sluice_model::{ExportTo, Protocol, Resolution, Service, ServicePort, ServiceSource, Text, TrafficDistribution};
+
+use super::*;
+
+fn service(name: &str, address: Option<&str>, ports: &[(u16, Protocol)]) -> Service {
+    let ports = ports.iter().map(|(port, protocol)| ServicePort {
+        port: *port,
+        name: Text::default(),
+        protocol: *protocol,
+        target_port: Text::default(),
+    });
+    Service {
+        namespace: "orchard".into(),
+        host: format!("{name}.orchard.svc.cluster.local").as_str().into(),
+        name: name.into(),
+        cluster: "c".into(),
+        addresses: address.map(|address| ("c".into(), vec![address.into()])).into_iter().collect(),
+        ports: ports.collect(),
+        resolution: if address.is_some() { Resolution::ClientSideLb } else { Resolution::Passthrough },
+        source: ServiceSource::Kubernetes,
+        created: 0,
+        auto_allocated_addresses: Vec::new(),
+        external_addresses: std::collections::BTreeMap::new(),
+        mesh_external: false,
+        export_to: ExportTo::All,
+        labels: std::collections::BTreeMap::new(),
+        selector: std::collections::BTreeMap::new(),
+        subject_alt_names: Vec::new(),
+        external_name: None,
+        node_local: false,
+        publish_not_ready: false,
+        traffic_distribution: TrafficDistribution::Any,
+        cluster_local: false,
+    }
+}
+
+fn settings() -> Settings {
+    Settings { facts: Facts { cluster: "c".into(), ..Facts::default() }, ..Settings::default() }
+}
+
+fn build(settings: &Settings, services: &[&Service]) -> Listener {
+    let (destinations, client) = (Destinations::new(), Client::default());
+    let ports: Vec<OutboundPort<'_>> = services
+        .iter()
+        .map(|service| OutboundPort {
+            service,
+            listen: &service.ports[0],
+            rule: None,
+            virtual_services: &[],
+            destinations: &destinations,
+            client: &client,
+        })
+        .collect();
+    let keys = listener_keys(settings, services[0], &services[0].ports[0], &Bind::default(), &[]);
+    build_outbound(settings, &keys[0], &ports).unwrap()
+}
+
+fn manager(filters: &[Filter]) -> Option<HttpConnectionManager> {
+    filters.iter().find(|filter| filter.name == "envoy.filters.network.http_connection_manager").map(|filter| {
+        match &filter.config_type {
+            Some(ConfigType::TypedConfig(config)) => HttpConnectionManager::decode(config.value.as_slice()).unwrap(),
+            other => panic!("no configuration: {other:?}"),
+        }
+    })
+}
+
+fn inspectors(listener: &Listener) -> Vec<&str> {
+    listener.listener_filters.iter().filter_map(|filter| filter.name.rsplit('.').next()).collect()
+}
+
+#[test]
+fn http_services_share_the_listener_of_their_port() {
+    let listener = build(&settings(), &[&service("a", Some("10.0.0.1"), &[(80, Protocol::Http)])]);
+    assert_eq!(listener.name, "0.0.0.0_80");
+    assert_eq!(inspectors(&listener), ["http_inspector"]);
+    assert_eq!(listener.default_filter_chain.as_ref().unwrap().name, "PassthroughFilterChain");
+    let names: Vec<String> =
+        manager(&listener.filter_chains[0].filters).unwrap().http_filters.into_iter().map(|f| f.name).collect();
+    let expected = [
+        "istio.metadata_exchange",
+        "envoy.filters.http.grpc_stats",
+        "istio.alpn",
+        "envoy.filters.http.fault",
+        "envoy.filters.http.cors",
+        "envoy.filters.http.router",
+    ];
+    assert_eq!(names, expected);
+}
+
+#[test]
+fn upstream_envoy_gets_no_filter_it_lacks() {
+    let extensions = sluice_model::Extensions(Some(["envoy.filters.http.router".into()].into()));
+    let facts = Facts::of(&sluice_model::Proxy { extensions, cluster: "c".into(), ..sluice_model::Proxy::default() });
+    let mut settings = Settings { facts, ..Settings::default() };
+    let mut mesh = sluice_model::MeshConfig::default();
+    mesh.default_providers.metrics = vec!["prometheus".into()];
+    settings.mesh = Arc::new(mesh);
+    let peers = PeerPolicy::default();
+    let inputs = InboundInputs { settings: &settings, peers: &peers, ports: &[], policies: &PolicyFilters::default() };
+    let mut listeners = build_inbound(&inputs);
+    listeners.push(build(&settings, &[&service("a", Some("10.0.0.1"), &[(80, Protocol::Http)])]));
+    listeners.extend(build_virtual_outbound(&settings));
+    for listener in listeners {
+        for chain in listener.filter_chains.iter().chain(&listener.default_filter_chain) {
+            let http = manager(&chain.filters).into_iter().flat_map(|manager| manager.http_filters);
+            let names = chain.filters.iter().map(|filter| filter.name.clone()).chain(http.map(|filter| filter.name));
+            for name in names {
+                assert!(!name.starts_with("istio."), "{name} in {}", listener.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_differs_in_protocol_at_one_address_is_told_apart() {
+    let shape = |services: &[&Service]| {
+        let listener = build(&settings(), services);
+        let http = listener.filter_chains.iter().filter(|chain| manager(&chain.filters).is_some()).count();
+        (listener.filter_chains.len(), http, listener.default_filter_chain.is_some())
+    };
+    let at = |protocol| service("a", Some("10.0.0.1"), &[(80, protocol)]);
+    let (tcp, auto, mongo) = (at(Protocol::Tcp), at(Protocol::Unsupported), at(Protocol::Mongo));
+    assert_eq!(shape(&[&tcp]), (1, 0, false));
+    assert_eq!(shape(&[&tcp, &tcp]), (1, 0, false), "the older one keeps the address");
+    assert_eq!(shape(&[&tcp, &auto]), (1, 1, true), "the listener begins to sniff");
+    assert_eq!(shape(&[&auto, &tcp]), (1, 1, true));
+    assert_eq!(shape(&[&mongo, &auto]), (1, 0, false), "a protocol in which the server speaks first is never sniffed");
+}
+
+#[test]
+fn a_headless_service_has_a_listener_a_pod() {
+    let headless = service("a", None, &[(9000, Protocol::Tcp)]);
+    let keys = |pods: &[Vec<Text>]| {
+        let keys = listener_keys(&settings(), &headless, &headless.ports[0], &Bind::default(), pods);
+        keys.iter().map(ListenerKey::name).collect::<Vec<_>>()
+    };
+    assert!(keys(&[]).is_empty());
+    let pods = [vec!["10.1.0.1".into()], vec!["web-0.example".into()], vec!["10.1.0.2".into()]];
+    assert_eq!(keys(&pods), ["10.1.0.1_9000", "10.1.0.2_9000"]);
+}
+
+#[test]
+fn a_port_of_the_proxy_itself_is_left_alone() {
+    let mut settings = settings();
+    settings.facts.reserved_ports = vec![15021];
+    let web = service("a", Some("10.0.0.1"), &[(15021, Protocol::Http)]);
+    assert!(listener_keys(&settings, &web, &web.ports[0], &Bind::default(), &[]).is_empty());
+    let tcp = service("a", Some("10.0.0.1"), &[(15021, Protocol::Tcp)]);
+    assert_eq!(listener_keys(&settings, &tcp, &tcp.ports[0], &Bind::default(), &[]).len(), 1);
+}
