@@ -1,0 +1,211 @@
+//! Merging: who gets a port when several servers want it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sluice_model::{Gateway, GatewayServer, Protocol, Text};
+
+use super::{BoundServer, GatewayPort, GatewayTable, MergedGateway, PortTarget};
+
+/// Merges the Gateways that select a router of `namespace`; they are given in order of precedence.
+///
+/// Plain HTTP servers of a port share one route table. TLS servers of a port are told apart by server name. Everything
+/// else that wants a port that is taken is left out.
+#[must_use]
+pub fn merge_gateways<'a>(
+    namespace: &str,
+    gateways: impl IntoIterator<Item = &'a Gateway>,
+    targets: &[PortTarget],
+) -> MergedGateway {
+    let mut merging = Merging::default();
+    for gateway in gateways {
+        for server in &gateway.servers {
+            merging.add(gateway, server, resolve_port(server.port, targets));
+        }
+    }
+    let tables = merging.tables.into_iter().map(|(name, servers)| GatewayTable { name, servers });
+    MergedGateway { namespace: namespace.into(), tables: tables.collect(), ports: merging.ports }
+}
+
+/// The port of the router's pods behind a port of its Service; a port no Service has stands for itself.
+fn resolve_port(port: u32, targets: &[PortTarget]) -> u32 {
+    targets.iter().find(|target| u32::from(target.port) == port).map_or(port, |target| u32::from(target.target))
+}
+
+/// Name of the route table of a server; empty if it is not routed by HTTP.
+fn route_name(gateway: &Gateway, server: &GatewayServer, port: u32) -> Text {
+    let bind = if server.bind.is_empty() { String::new() } else { format!(".{}", server.bind) };
+    if server.protocol.is_http() {
+        format!("http.{port}{bind}").into()
+    } else if server.protocol == Protocol::Https && !server.is_passthrough() {
+        let Gateway { name, namespace, .. } = gateway;
+        format!("https.{}.{}.{name}.{namespace}{bind}", server.port, server.port_name).into()
+    } else {
+        Text::default()
+    }
+}
+
+#[derive(Default)]
+struct Merging {
+    ports: Vec<GatewayPort>,
+    tables: BTreeMap<Text, Vec<BoundServer>>,
+    /// Where in `ports` the plain server of a port is.
+    plain: BTreeMap<u32, usize>,
+    /// Hosts of TLS servers, by port and address.
+    tls_hosts: BTreeSet<(u32, Text, Text)>,
+}
+
+impl Merging {
+    fn add(&mut self, gateway: &Gateway, server: &GatewayServer, port: u32) {
+        let route_name = route_name(gateway, server, port);
+        if server.tls.is_some() && !self.claim_hosts(server, port) {
+            return;
+        }
+        let bound = BoundServer {
+            gateway: format!("{}/{}", gateway.namespace, gateway.name).into(),
+            server: server.clone(),
+            route_name: route_name.clone(),
+        };
+        let taken = self.ports.iter().any(|existing| existing.port == port);
+        match self.plain.get(&port).copied() {
+            Some(current) => self.beside_plain(bound, port, current),
+            None if taken && server.is_tls() => {
+                if server.is_http() {
+                    // Two tables of one name could not be told apart.
+                    if route_name.is_empty() || self.tables.contains_key(&route_name) {
+                        return;
+                    }
+                    self.tables.insert(route_name, vec![bound.clone()]);
+                }
+                match self.find(port, server) {
+                    Some(existing) => self.ports[existing].servers.push(bound),
+                    None => {
+                        self.open(bound, port, false);
+                    }
+                }
+            }
+            None => self.first(bound, port),
+        }
+    }
+
+    /// A server on a port with a plain one: plain HTTP joins it, and another address is another listener.
+    fn beside_plain(&mut self, bound: BoundServer, port: u32, current: usize) {
+        let (existing, existing_protocol) = {
+            let existing = &self.ports[current];
+            let first = existing.servers.first().map_or(Protocol::Unsupported, |first| first.server.protocol);
+            (existing, first)
+        };
+        let protocol = bound.server.protocol;
+        let mergeable = (protocol.is_http() || protocol == existing_protocol) && existing_protocol.is_http();
+        if existing.bind != bound.server.bind {
+            match self.find(port, &bound.server) {
+                Some(other) => {
+                    self.ports[other].route_name = bound.route_name.clone();
+                    self.tables.entry(bound.route_name.clone()).or_default().push(bound.clone());
+                    self.ports[other].servers.push(bound);
+                }
+                None => self.first(bound, port),
+            }
+        } else if mergeable && !bound.route_name.is_empty() {
+            self.tables.entry(bound.route_name.clone()).or_default().push(bound.clone());
+            self.ports[current].servers.push(bound);
+        }
+    }
+
+    /// A server with a port and address of its own.
+    fn first(&mut self, bound: BoundServer, port: u32) {
+        if bound.server.is_http() {
+            self.tables.insert(bound.route_name.clone(), vec![bound.clone()]);
+        }
+        let is_plain = !bound.server.is_tls();
+        let at = self.open(bound, port, true);
+        if is_plain {
+            self.plain.insert(port, at);
+        }
+    }
+
+    fn open(&mut self, bound: BoundServer, port: u32, with_route: bool) -> usize {
+        self.ports.push(GatewayPort {
+            port,
+            protocol: bound.server.protocol_text.clone(),
+            bind: bound.server.bind.clone(),
+            route_name: if with_route { bound.route_name.clone() } else { Text::default() },
+            servers: vec![bound],
+        });
+        self.ports.len() - 1
+    }
+
+    fn find(&self, port: u32, server: &GatewayServer) -> Option<usize> {
+        self.ports.iter().position(|existing| {
+            existing.port == port && existing.protocol == server.protocol_text && existing.bind == server.bind
+        })
+    }
+
+    /// Takes the hosts of a TLS server; a host that is taken makes all of them unavailable.
+    fn claim_hosts(&mut self, server: &GatewayServer, port: u32) -> bool {
+        let keys: Vec<_> = server.hosts.iter().map(|host| (port, server.bind.clone(), host.clone())).collect();
+        let free = !keys.iter().any(|key| self.tls_hosts.contains(key));
+        if free {
+            self.tls_hosts.extend(keys);
+        }
+        free
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_model::{ServerTls, ServerTlsMode};
+
+    use super::*;
+
+    fn server(port: u32, protocol: Protocol, hosts: &[&str]) -> GatewayServer {
+        let tls = protocol.is_tls().then(|| ServerTls { mode: ServerTlsMode::Simple, ..ServerTls::default() });
+        GatewayServer {
+            port,
+            port_name: format!("p{port}-{}", hosts.first().copied().unwrap_or_default()).into(),
+            protocol,
+            protocol_text: format!("{protocol:?}").to_uppercase().into(),
+            hosts: hosts.iter().map(|host| Text::from(*host)).collect(),
+            tls,
+            ..GatewayServer::default()
+        }
+    }
+
+    fn gateway(name: &str, servers: Vec<GatewayServer>) -> Gateway {
+        Gateway { namespace: "edge".into(), name: name.into(), servers, ..Gateway::default() }
+    }
+
+    fn summary(merged: &MergedGateway) -> Vec<(u32, &str, usize)> {
+        merged.ports.iter().map(|port| (port.port, port.route_name.as_str(), port.servers.len())).collect()
+    }
+
+    #[test]
+    fn plain_http_servers_share_a_table_on_the_target_port() {
+        let a = gateway("a", vec![server(80, Protocol::Http, &["a.com"])]);
+        let b = gateway("b", vec![server(80, Protocol::Http2, &["b.com"])]);
+        let merged = merge_gateways("edge", [&a, &b], &[PortTarget { port: 80, target: 8080 }]);
+        assert_eq!(summary(&merged), [(8080, "http.8080", 2)]);
+        assert_eq!(merged.tables.len(), 1);
+        assert_eq!(merged.tables[0].servers.len(), 2);
+    }
+
+    #[test]
+    fn tls_servers_have_a_table_each_and_no_host_twice() {
+        let a = gateway("a", vec![server(443, Protocol::Https, &["a.com"]), server(443, Protocol::Https, &["b.com"])]);
+        let b = gateway("b", vec![server(443, Protocol::Https, &["b.com"]), server(443, Protocol::Tls, &["c.com"])]);
+        let merged = merge_gateways("edge", [&a, &b], &[]);
+        let tables: Vec<_> = merged.tables.iter().map(|table| table.name.as_str()).collect();
+        assert_eq!(tables, ["https.443.p443-a.com.a.edge", "https.443.p443-b.com.a.edge"]);
+        let servers: Vec<_> = merged.ports.iter().map(|port| (port.protocol.as_str(), port.servers.len())).collect();
+        assert_eq!(servers, [("HTTPS", 2), ("TLS", 1)]);
+    }
+
+    #[test]
+    fn another_protocol_does_not_get_a_taken_port_but_another_address_does() {
+        let a = gateway("a", vec![server(80, Protocol::Http, &["a.com"])]);
+        let mut elsewhere = server(80, Protocol::Http, &["*"]);
+        elsewhere.bind = "10.0.0.9".into();
+        let b = gateway("b", vec![server(80, Protocol::Tcp, &["*"]), server(80, Protocol::Https, &["x"]), elsewhere]);
+        let merged = merge_gateways("edge", [&a, &b], &[]);
+        assert_eq!(summary(&merged), [(80, "http.80", 1), (80, "http.80.10.0.0.9", 1)]);
+    }
+}

@@ -1,0 +1,63 @@
+//! The addresses of a Service, as a kind of client reaches it.
+
+use std::net::IpAddr;
+
+use serde::Serialize;
+use sluice_model::{IpFamilies, Proxy, ProxyConfig, ProxyType, Service, ServiceSource, Text};
+
+/// The facts of a proxy that change how its routes are written.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct RouteProfile {
+    /// Cluster it runs in: Services may have an address in each.
+    pub cluster: Text,
+    /// Address families it can use.
+    pub ip_families: IpFamilies,
+    /// It reaches Services without an address at addresses that were allocated.
+    pub auto_allocated: bool,
+    /// The number of tries is told upstream.
+    pub include_attempt_count: bool,
+    /// `x-forwarded-host` is appended when the authority is rewritten.
+    pub append_x_forwarded_host: bool,
+    /// It has an HTTP proxy listener.
+    pub http_proxy: bool,
+}
+
+impl RouteProfile {
+    /// The profile of a proxy with its effective configuration.
+    #[must_use]
+    pub fn of(proxy: &Proxy, config: &ProxyConfig, mesh_http_proxy: bool) -> Self {
+        let headers = config.proxy_headers.as_ref();
+        Self {
+            cluster: proxy.cluster.clone(),
+            ip_families: proxy.ip_families,
+            auto_allocated: proxy.dns_capture || proxy.proxy_type == ProxyType::Waypoint,
+            include_attempt_count: headers.is_none_or(|headers| headers.attempt_count_disabled != Some(true)),
+            append_x_forwarded_host: headers.is_some_and(|headers| headers.x_forwarded_host_enabled == Some(true)),
+            http_proxy: mesh_http_proxy || proxy.http_proxy_port > 0,
+        }
+    }
+}
+
+/// The addresses a client of that profile reaches a Service at, the primary one first; none if it has none.
+#[must_use]
+pub fn addresses_for(service: &Service, profile: &RouteProfile) -> Vec<Text> {
+    let usable = |address: &&Text| match (profile.ip_families, address.parse::<IpAddr>()) {
+        (IpFamilies::V4, Ok(IpAddr::V6(_))) | (IpFamilies::V6, Ok(IpAddr::V4(_))) => false,
+        (_, parsed) => parsed.is_ok_and(|address| !address.is_unspecified()),
+    };
+    let own = service.addresses.get(&profile.cluster).filter(|addresses| !addresses.is_empty());
+    let own = match own {
+        Some(addresses) => addresses.as_slice(),
+        None if profile.auto_allocated => service.auto_allocated_addresses.as_slice(),
+        None => &[],
+    };
+    let usable_own: Vec<Text> = own.iter().filter(usable).cloned().collect();
+    if !usable_own.is_empty() {
+        return usable_own;
+    }
+    let declared = service.addresses.get(&service.cluster).or_else(|| service.addresses.values().next());
+    let Some(first) = declared.and_then(|addresses| addresses.first()) else { return Vec::new() };
+    // A ServiceEntry's address is only a name for it; a Service's must be reachable.
+    let is_fit = service.source == ServiceSource::ServiceEntry || usable(&first);
+    if is_fit { vec![first.clone()] } else { Vec::new() }
+}
