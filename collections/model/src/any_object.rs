@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use crate::{
-    EndpointSlice, Gateway, Kind, KubernetesService, MeshConfig, MeshNetworks, Namespace, Node, ObjectKey, Pod, Reject,
-    ServiceEntry, VirtualService, WorkloadEntry,
+    DestinationRule, EndpointSlice, Gateway, Kind, KubernetesService, MeshConfig, MeshNetworks, Namespace, Node,
+    ObjectKey, Pod, Reject, ServiceEntry, VirtualService, WorkloadEntry,
 };
 
 /// ConfigMap `istio`: the mesh config and the networks.
@@ -22,6 +22,7 @@ pub struct MeshSettings {
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 #[allow(missing_docs, reason = "each variant is the kind of that name")]
 pub enum Object {
+    DestinationRule(Box<DestinationRule>),
     EndpointSlice(EndpointSlice),
     Gateway(Gateway),
     MeshSettings(Box<MeshSettings>),

@@ -3,8 +3,8 @@
 use sluice_model::{Kind, Object};
 
 use crate::{
-    Findings, Item, endpoint_slice, mesh_settings, namespace, node, parse_gateway, parse_virtual_service, pod, service,
-    service_entry, workload_entry,
+    Findings, Item, destination_rule, endpoint_slice, mesh_settings, namespace, node, parse_gateway,
+    parse_virtual_service, pod, service, service_entry, workload_entry,
 };
 
 /// How a kind is parsed: to a value, or to nothing if the object does not apply, with what is wrong noted aside.
@@ -74,7 +74,7 @@ const fn custom(
 pub static KINDS: &[KindInfo] = &[
     custom(Kind::AuthorizationPolicy, SECURITY, &["v1", "v1beta1"], "AuthorizationPolicy", "authorizationpolicies", None),
     core(Kind::ConfigMap, "ConfigMap", "configmaps", Some(mesh_settings::parse)),
-    custom(Kind::DestinationRule, NETWORKING, STABLE, "DestinationRule", "destinationrules", None),
+    custom(Kind::DestinationRule, NETWORKING, STABLE, "DestinationRule", "destinationrules", Some(destination_rule::parse)),
     KindInfo { group: "discovery.k8s.io", ..core(Kind::EndpointSlice, "EndpointSlice", "endpointslices", Some(endpoint_slice::parse)) },
     custom(Kind::EnvoyFilter, NETWORKING, &["v1alpha3"], "EnvoyFilter", "envoyfilters", None),
     custom(Kind::Gateway, NETWORKING, STABLE, "Gateway", "gateways", Some(|item, findings| {

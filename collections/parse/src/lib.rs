@@ -13,6 +13,7 @@
 //! Istio kind with [`Fields`].
 
 mod base64;
+mod destination_rule;
 mod endpoint_slice;
 mod extension_provider;
 mod fields;
