@@ -116,7 +116,7 @@ impl<'s> Graph<'s> {
         imports.push(session);
         let exports = flow.build.exports.borrow();
         assert!(exports[export.slot].flow < flow.flow, "{name} is not from an earlier dataflow");
-        exports[export.slot].importers.borrow_mut().push((flow.flow, imports.len() - 1));
+        exports[export.slot].importers.borrow_mut().push((flow.flow, imports.len() - 1, gauge.clone()));
         drop(flows);
         Collection::of(flow.core(id, gauge, raw))
     }

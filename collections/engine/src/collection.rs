@@ -5,12 +5,12 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 
 use crate::derive::{Context, Deps, derive};
-use crate::flow::{Core, ExportSlot, NodeId};
+use crate::flow::{Core, ExportSlot, Feedstock, NodeId};
 use crate::index::Index;
 use crate::output::{Published, Slot};
 use crate::spines::{self, Raw, Reducer, Row};
 use crate::transform::Owners;
-use crate::value::{Dyn, Key, Pair, Value};
+use crate::value::{Dyn, Key, Pair, Types, Value};
 use crate::why::Provenance;
 
 /// A keyed set of values, kept up to date: an input, or derived from others by pure closures. Cloning is cheap and
@@ -18,7 +18,7 @@ use crate::why::Provenance;
 /// result that depends on anything else cannot be retracted.
 pub struct Collection<'s, K, V> {
     pub(crate) core: Rc<Core<'s>>,
-    types: PhantomData<fn() -> (K, V)>,
+    types: Types<(K, V)>,
 }
 
 impl<K, V> Clone for Collection<'_, K, V> {
@@ -37,7 +37,7 @@ impl<'s, K, V> AsRef<Collection<'s, K, V>> for Collection<'s, K, V> {
 pub struct Export<K, V> {
     pub(crate) slot: usize,
     pub(crate) node: NodeId,
-    types: PhantomData<fn() -> (K, V)>,
+    types: Types<(K, V)>,
 }
 
 impl<K, V> Clone for Export<K, V> {
@@ -73,7 +73,14 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
     ) -> Collection<'s, K2, V2> {
         let core = &self.core;
         let parents = vec![core.id];
-        Collection::of(Core::expand(&core.flow, (name, kind), parents, provenance, core.stream(), Rc::new(expand)))
+        Collection::of(Core::expand(
+            &core.flow,
+            (name, kind),
+            parents,
+            provenance,
+            (core.stream(), Feedstock::Parent),
+            Rc::new(expand),
+        ))
     }
 
     /// The same keys with other values.
@@ -125,7 +132,8 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
         f: impl Fn(&K, &V, &V2) -> Option<V3> + 'static,
     ) -> Collection<'s, K, V3> {
         let (left, right) = (&self.core, &other.core);
-        let pairs = spines::join(left.arranged(), right.arranged(), |key, a, b| (key.clone(), Dyn::pair(a, b)));
+        let pairs = spines::join(left.arranged(), right.arranged(), pair_values);
+        let pairs = (pairs, Feedstock::Pairs(pair_values));
         let expand = move |key: &Dyn, value: &Dyn, out: &mut Vec<Row>| {
             let Some(Pair(a, b)) = value.as_pair() else { return };
             out.extend(f(key.get(), a.get(), b.get()).map(|made| (key.clone(), Dyn::new(made))));
@@ -168,7 +176,14 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
         };
         let parents = vec![core.id];
         let provenance = Provenance::IndexRows;
-        Index::of(Core::expand(&core.flow, (name, "index"), parents, provenance, core.stream(), Rc::new(expand)))
+        Index::of(Core::expand(
+            &core.flow,
+            (name, "index"),
+            parents,
+            provenance,
+            (core.stream(), Feedstock::Parent),
+            Rc::new(expand),
+        ))
     }
 
     /// The keys of this collection, with a value made of its own and all rows the index has for the key, sorted by
@@ -292,6 +307,10 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
     }
 }
 
+fn pair_values(key: &Dyn, left: &Dyn, right: &Dyn) -> Row {
+    (key.clone(), Dyn::pair(left, right))
+}
+
 /// A node whose values are made from all rows of a key.
 pub(crate) fn reduced<'s>(
     of: &Core<'s>,
@@ -303,8 +322,10 @@ pub(crate) fn reduced<'s>(
 ) -> Rc<Core<'s>> {
     let rows = spines::arrange(rows, name);
     let trace = Rc::new(RefCell::new(rows.trace.clone()));
-    of.flow.build.flows.borrow_mut()[of.flow.flow].traces.push(trace);
-    reduced_of(of, (name, kind), parents, provenance, rows, reducer)
+    let core = reduced_of(of, (name, kind), parents, provenance, rows, reducer);
+    of.flow.build.flows.borrow_mut()[of.flow.flow].traces.push((core.gauge.clone(), trace.clone()));
+    of.flow.build.nodes.borrow_mut()[core.id].grouped = Some(trace);
+    core
 }
 
 /// As [`reduced`], of an arrangement that is there already.

@@ -11,10 +11,11 @@ use crate::collection::Collection;
 use crate::flow::{Core, FlowScope, NodeId};
 use crate::index::Index;
 use crate::metrics::Gauge;
+use crate::rows::Rows;
 use crate::spines::{Delta, Raw, Row, Time};
 use crate::store::{GroupsRef, StoreRef, by_key};
 use crate::transform::Owners;
-use crate::value::{Dyn, DynMap, Key, ReadyState, Value};
+use crate::value::{Dyn, Key, ReadyState, Types, Value};
 use crate::why::Provenance;
 
 /// Names what a `derive` closure may look up. Handed to its set-up closure.
@@ -28,13 +29,13 @@ pub struct Deps<'s> {
 /// A collection a `derive` closure may look into.
 pub struct Dep<K, V> {
     at: u32,
-    types: PhantomData<fn() -> (K, V)>,
+    types: Types<(K, V)>,
 }
 
 /// An index a `derive` closure may look into.
 pub struct DepBy<I, K, R> {
     at: u32,
-    types: PhantomData<fn() -> (I, K, R)>,
+    types: Types<(I, K, R)>,
 }
 
 impl<K, V> Clone for Dep<K, V> {
@@ -149,7 +150,7 @@ impl Hash for Read {
 }
 
 /// What a record's last run read and put out.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Entry {
     pub(crate) reads: Box<[Read]>,
     pub(crate) out: Box<[Row]>,
@@ -166,13 +167,21 @@ enum Readers {
 /// The memory of a `derive` operator.
 #[derive(Default)]
 pub(crate) struct Derived {
-    pub(crate) entries: DynMap<Entry>,
+    pub(crate) entries: Rows<Entry>,
     readers: HashMap<Read, Readers, ReadyState>,
 }
 
 pub(crate) type DerivedRef = Rc<RefCell<Derived>>;
 /// The user's closure, erased.
 pub(crate) type Deriver = Box<dyn Fn(&Context, &Dyn, &Dyn, &mut Vec<Row>)>;
+
+/// How a record's closure is run.
+struct Task {
+    cx: Context,
+    gauge: Arc<Gauge>,
+    deriver: Deriver,
+    rows: Vec<Row>,
+}
 
 impl Derived {
     fn add_readers(&mut self, key: &Dyn, reads: &[Read]) {
@@ -239,21 +248,12 @@ impl Derived {
         }
     }
 
-    fn run(
-        &mut self,
-        key: &Dyn,
-        value: &Dyn,
-        cx: &Context,
-        gauge: &Gauge,
-        deriver: &Deriver,
-        rows: &mut Vec<Row>,
-        time: Time,
-        out: &mut Vec<Delta>,
-    ) {
+    fn run(&mut self, task: &mut Task, key: &Dyn, value: &Dyn, time: Time, out: &mut Vec<Delta>) {
+        let Task { cx, gauge, deriver, rows } = task;
         cx.discard.set(false);
         cx.reads.borrow_mut().clear();
         let done = gauge.contain(key, || deriver(cx, key, value, rows)).is_some();
-        let mut entry = self.entries.remove(key).unwrap_or_default();
+        let mut entry = self.entries.get_mut(key).map(std::mem::take).unwrap_or_default();
         {
             // Also after a panic: what it read up to then decides whether it would panic again.
             let reads = &mut *cx.reads.borrow_mut();
@@ -276,7 +276,10 @@ impl Derived {
             }
         }
         rows.clear();
-        self.entries.insert(key.clone(), entry);
+        match self.entries.get_mut(key) {
+            Some(known) => *known = entry,
+            None => drop(self.entries.insert(key.clone(), entry)),
+        }
     }
 }
 
@@ -302,8 +305,9 @@ fn build<'s>(deps: Deps<'s>, primary: StoreRef, name: &str, renames: bool, deriv
     let provenance = Provenance::Derived { derived: derived.clone(), owners: owners.clone() };
     let (id, gauge) = flow.node(name, kind, parents, provenance);
     let cx = Context { tables, reads: RefCell::default(), discard: Cell::new(false) };
+    let mut task = Task { cx, gauge: gauge.clone(), deriver, rows: Vec::new() };
     let meter = gauge.clone();
-    let mut rows = Vec::new();
+    let mut counted = 0;
     let logic = move |time: Time, deltas: &mut [Vec<Delta>], out: &mut Vec<Delta>| {
         let mut derived = derived.borrow_mut();
         let dirty = derived.dirty(deltas);
@@ -312,7 +316,7 @@ fn build<'s>(deps: Deps<'s>, primary: StoreRef, name: &str, renames: bool, deriv
             for key in &dirty {
                 let start = out.len();
                 match primary.rows.get(key) {
-                    Some(value) => derived.run(key, value, &cx, &meter, &deriver, &mut rows, time, out),
+                    Some(value) => derived.run(&mut task, key, value, time, out),
                     None => derived.forget(key, time, out),
                 }
                 if let Some(owners) = &owners {
@@ -320,6 +324,8 @@ fn build<'s>(deps: Deps<'s>, primary: StoreRef, name: &str, renames: bool, deriv
                 }
             }
         });
+        let owned = owners.as_ref().map_or(0, |owners| owners.borrow().len());
+        meter.count_stored(&mut counted, derived.entries.len() + derived.readers.len() + owned);
         differential_dataflow::consolidation::consolidate_updates(out);
         meter.made(out.iter().map(|(_, _, diff)| diff).sum(), out.len());
     };

@@ -8,6 +8,7 @@ use crossbeam_channel::bounded;
 
 use crate::builder::Builder;
 use crate::clock::Clock;
+use crate::dump::CollectionInfo;
 use crate::feed::{Feed, Hub};
 use crate::flow::Build;
 use crate::input::{Input, Op, Origin};
@@ -47,6 +48,7 @@ struct Inner {
     hub: Arc<Hub>,
     timing: Arc<Timing>,
     gauges: Vec<Arc<Gauge>>,
+    infos: Vec<CollectionInfo>,
     panic_log: Arc<PanicLog>,
     clock: Clock,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -103,8 +105,12 @@ impl Engine {
                 build(&mut builder);
                 let mut engineer = Engineer::new(builder, hub, timing);
                 engineer.commit(0);
-                let gauges: Vec<_> = engineer.nodes.iter().map(|node| node.gauge.clone()).collect();
-                let _ = ready.send(gauges);
+                let nodes = &engineer.nodes;
+                let flows = engineer.flow_names();
+                let gauges: Vec<_> = nodes.iter().map(|node| node.gauge.clone()).collect();
+                let infos: Vec<_> = (0..nodes.len()).map(|node| CollectionInfo::of(node, nodes, &flows)).collect();
+                // The starting thread waits for this.
+                let _ = ready.send((gauges, infos));
                 engineer.run(&commands);
             })
         };
@@ -113,9 +119,9 @@ impl Engine {
             Err(error) => panic!("start the dataflow thread: {error}"),
         };
         receive();
-        let gauges = started.recv().unwrap_or_default();
+        let (gauges, infos) = started.recv().unwrap_or_default();
         let thread = Mutex::new(Some(thread));
-        Self { inner: Arc::new(Inner { queue, hub, timing, gauges, panic_log, clock, thread }) }
+        Self { inner: Arc::new(Inner { queue, hub, timing, gauges, infos, panic_log, clock, thread }) }
     }
 
     /// Goes on with the panic that ended the thread.
@@ -139,9 +145,17 @@ impl Engine {
         self.ask(Command::Flush)
     }
 
+    pub(crate) fn tell(&self, command: Command) {
+        self.inner.queue.send(false, command);
+    }
+
+    pub(crate) fn infos(&self) -> &[CollectionInfo] {
+        &self.inner.infos
+    }
+
     fn ask(&self, command: impl FnOnce(crossbeam_channel::Sender<Epoch>) -> Command) -> Epoch {
         let (reply, answer) = bounded(1);
-        self.inner.queue.send(false, command(reply));
+        self.tell(command(reply));
         // No answer means the engine has stopped; its last epoch stays readable.
         answer.recv().unwrap_or_else(|_| self.inner.hub.snapshot().epoch())
     }

@@ -12,9 +12,10 @@ use crate::input::Source;
 use crate::metrics::{Gauge, PanicLog};
 use crate::operator::{EpochLogic, epochwise};
 use crate::output::Slot;
-use crate::spines::{self, Arr, Delta, Raw, Time, Trace};
+use crate::spines::{self, Arr, Delta, Raw, Row, Time, Trace, TraceCursor};
 use crate::store::{GroupsRef, StoreRef, keep_groups, keep_store};
-use crate::transform::{Expand, transform};
+use crate::transform::{Expand, Transform};
+use crate::value::Dyn;
 use crate::why::Provenance;
 use crate::worker::Queue;
 
@@ -34,14 +35,34 @@ pub(crate) struct Node {
     pub(crate) store: Option<StoreRef>,
     pub(crate) groups: Option<GroupsRef>,
     pub(crate) trace: Option<Rc<RefCell<Trace>>>,
+    /// The rows a grouping operator groups.
+    pub(crate) grouped: Option<Rc<RefCell<Trace>>>,
+    /// How a record-by-record operator makes its output, and from what.
+    pub(crate) transform: Option<(Rc<Transform>, Feedstock)>,
+}
+
+impl Node {
+    /// Reads its arrangement, if it has one.
+    pub(crate) fn cursor(&self) -> Option<TraceCursor> {
+        TraceCursor::new(&mut self.trace.as_ref()?.borrow_mut())
+    }
+}
+
+/// What a record-by-record operator works on.
+#[derive(Clone)]
+pub(crate) enum Feedstock {
+    /// The records of its only parent.
+    Parent,
+    /// Pairs of the two parents' arrangements.
+    Pairs(fn(&Dyn, &Dyn, &Dyn) -> Row),
 }
 
 /// Changes on their way from one dataflow to later ones.
 pub(crate) struct ExportSlot {
     pub(crate) flow: usize,
     pub(crate) buffer: Rc<RefCell<Vec<Delta>>>,
-    /// (dataflow, import within it)
-    pub(crate) importers: RefCell<Vec<(usize, usize)>>,
+    /// (dataflow, import within it, its gauge)
+    pub(crate) importers: RefCell<Vec<(usize, usize, Arc<Gauge>)>>,
 }
 
 /// A dataflow while it runs.
@@ -49,10 +70,12 @@ pub(crate) struct Flow {
     pub(crate) name: String,
     pub(crate) probe: timely::dataflow::operators::probe::Handle<Time>,
     pub(crate) sources: Vec<usize>,
-    pub(crate) imports:
-        Vec<differential_dataflow::input::InputSession<Time, (crate::value::Dyn, crate::value::Dyn), isize>>,
-    pub(crate) traces: Vec<Rc<RefCell<Trace>>>,
+    pub(crate) imports: Vec<differential_dataflow::input::InputSession<Time, Row, isize>>,
+    pub(crate) traces: Vec<(Arc<Gauge>, Rc<RefCell<Trace>>)>,
 }
+
+/// Takes the changes of an epoch out of the dataflow.
+pub(crate) type Take = Box<dyn FnMut(&mut Vec<Delta>)>;
 
 /// Everything the build collects for the worker.
 pub(crate) struct Build {
@@ -128,6 +151,8 @@ impl<'s> FlowScope<'s> {
             store: None,
             groups: None,
             trace: None,
+            grouped: None,
+            transform: None,
         });
         (nodes.len() - 1, gauge)
     }
@@ -159,7 +184,7 @@ impl<'s> FlowScope<'s> {
     }
 
     /// Adds an operator that only takes in.
-    pub(crate) fn sink(&self, name: &str, input: Raw<'s>, mut take: Box<dyn FnMut(&mut Vec<Delta>)>) {
+    pub(crate) fn sink(&self, name: &str, input: Raw<'s>, mut take: Take) {
         let end = self.epochwise(name, vec![input], Box::new(move |_, deltas, _| take(&mut deltas[0])));
         self.tail(end);
     }
@@ -214,7 +239,7 @@ impl<'s> Core<'s> {
     fn adopt(&self, rows: Arr<'s>) -> Arr<'s> {
         let trace = Rc::new(RefCell::new(rows.trace.clone()));
         self.flow.build.nodes.borrow_mut()[self.id].trace = Some(trace.clone());
-        self.flow.build.flows.borrow_mut()[self.flow.flow].traces.push(trace);
+        self.flow.build.flows.borrow_mut()[self.flow.flow].traces.push((self.gauge.clone(), trace));
         rows
     }
 
@@ -236,7 +261,10 @@ impl<'s> Core<'s> {
             .get_or_init(|| {
                 let groups = GroupsRef::default();
                 self.flow.build.nodes.borrow_mut()[self.id].groups = Some(groups.clone());
-                (groups.clone(), self.flow.epochwise(self.name(), vec![self.stream()], keep_groups(groups)))
+                (
+                    groups.clone(),
+                    self.flow.epochwise(self.name(), vec![self.stream()], keep_groups(groups, self.gauge.clone())),
+                )
             })
             .clone()
     }
@@ -247,12 +275,14 @@ impl<'s> Core<'s> {
         (name, kind): (&str, &'static str),
         parents: Vec<NodeId>,
         provenance: Provenance,
-        input: Raw<'s>,
+        (input, feedstock): (Raw<'s>, Feedstock),
         expand: Expand,
     ) -> Rc<Self> {
         let owners = provenance.owners();
         let (id, gauge) = flow.node(name, kind, parents, provenance);
-        let raw = flow.epochwise(&gauge.name, vec![input], transform(gauge.clone(), expand, owners));
+        let transform = Transform::new(gauge.clone(), expand);
+        flow.build.nodes.borrow_mut()[id].transform = Some((transform.clone(), feedstock));
+        let raw = flow.epochwise(&gauge.name, vec![input], transform.logic(owners));
         flow.core(id, gauge, raw)
     }
 }

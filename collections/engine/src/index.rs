@@ -4,16 +4,16 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 
 use crate::collection::{Collection, reduced, reduced_of};
-use crate::flow::Core;
+use crate::flow::{Core, Feedstock};
 use crate::spines::{self, Row};
 use crate::transform::Owners;
-use crate::value::{Dyn, Key, Pair, Value};
+use crate::value::{Dyn, Key, Pair, Types, Value};
 use crate::why::Provenance;
 
 /// Rows `R` of records `K`, found by `I`. One arrangement serves every `group` and `join`, one store every `derive`.
 pub struct Index<'s, I, K, R> {
     pub(crate) core: Rc<Core<'s>>,
-    types: PhantomData<fn() -> (I, K, R)>,
+    types: Types<(I, K, R)>,
 }
 
 impl<I, K, R> Clone for Index<'_, I, K, R> {
@@ -59,7 +59,7 @@ impl<'s, I: Key, K: Key, R: Value> Index<'s, I, K, R> {
         f: impl Fn(&I, &K, &R, &V2) -> Option<(K3, V3)> + 'static,
     ) -> Collection<'s, K3, V3> {
         let (left, right) = (&self.core, &other.core);
-        let pairs = spines::join(left.arranged(), right.arranged(), pair_row);
+        let pairs = (spines::join(left.arranged(), right.arranged(), pair_row), Feedstock::Pairs(pair_row));
         let expand = move |key: &Dyn, value: &Dyn, out: &mut Vec<Row>| {
             let (Some(Pair(index, source)), Some(Pair(row, found))) = (key.as_pair(), value.as_pair()) else { return };
             let made = f(index.get(), source.get(), row.get(), found.get());
@@ -108,7 +108,7 @@ fn pair_row(index: &Dyn, row: &Dyn, found: &Dyn) -> Row {
 }
 
 /// Rows of an index with their types, sorted by source key and row.
-pub(crate) fn typed_group<'a, K: Key, R: Value>(pairs: Vec<&'a Pair>) -> Vec<(&'a K, &'a R)> {
+pub(crate) fn typed_group<K: Key, R: Value>(pairs: Vec<&Pair>) -> Vec<(&K, &R)> {
     let mut group: Vec<(&K, &R)> = pairs.into_iter().map(|Pair(key, row)| (key.get(), row.get())).collect();
     group.sort_unstable();
     group

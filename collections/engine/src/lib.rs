@@ -80,12 +80,19 @@
 //! # Reading
 //! [`Engine::snapshot`] gives all published collections at one epoch. A [`Feed`] gives batches of changes; it is pulled,
 //! so nothing queues up for a slow reader.
+//!
+//! # Looking inside
+//! [`Engine::graph`] lists every collection with its parents, [`Engine::metrics`] what each holds and costs,
+//! [`Engine::dump`] all records of any of them as JSON while the engine runs. [`Engine::explain`] says why a record is as
+//! it is, down to the inputs with their [`Origin`], and which writes last changed it.
 
 mod builder;
 mod clock;
 mod collection;
 mod derive;
+mod dump;
 mod engine;
+mod explain;
 mod feed;
 mod flow;
 mod index;
@@ -94,6 +101,7 @@ mod metrics;
 mod operator;
 mod output;
 mod rows;
+mod scan;
 mod spines;
 mod store;
 mod transform;
@@ -105,7 +113,9 @@ pub use builder::{Builder, Graph};
 pub use clock::Clock;
 pub use collection::{Collection, Export};
 pub use derive::{Context, Dep, DepBy, Deps};
+pub use dump::{CollectionInfo, Dump};
 pub use engine::{Engine, EngineOptions, Transaction};
+pub use explain::{Cause, EpochSummary, Explanation, Reason, Write};
 pub use feed::{Batch, Event, Feed};
 pub use index::Index;
 pub use input::{Input, Origin};

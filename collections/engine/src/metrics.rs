@@ -42,6 +42,10 @@ pub struct CollectionMetrics {
     pub panics: u64,
     /// Keys that have more than one value now; the smallest value wins.
     pub conflicts: i64,
+    /// Updates in its arrangements, as of the last epoch of its dataflow. Deleted rows stay until batches merge.
+    pub arranged: i64,
+    /// Rows in its stores and tables beside the dataflow: rows by key, index groups, recorded reads, owners of keys.
+    pub stored: i64,
 }
 
 /// Figures of the whole engine.
@@ -92,6 +96,8 @@ pub(crate) struct Gauge {
     busy_nanos: AtomicU64,
     panics: AtomicU64,
     conflicts: AtomicI64,
+    arranged: AtomicI64,
+    stored: AtomicI64,
 }
 
 impl Gauge {
@@ -106,6 +112,8 @@ impl Gauge {
             busy_nanos: AtomicU64::new(0),
             panics: AtomicU64::new(0),
             conflicts: AtomicI64::new(0),
+            arranged: AtomicI64::new(0),
+            stored: AtomicI64::new(0),
         }
     }
 
@@ -162,6 +170,16 @@ impl Gauge {
         self.conflicts.store(conflicts as i64, Relaxed);
     }
 
+    pub(crate) fn set_arranged(&self, updates: usize) {
+        self.arranged.store(updates as i64, Relaxed);
+    }
+
+    /// Counts the rows of one table; `before` is what that table counted last time.
+    pub(crate) fn count_stored(&self, before: &mut usize, now: usize) {
+        self.stored.fetch_add(now as i64 - *before as i64, Relaxed);
+        *before = now;
+    }
+
     pub(crate) fn read(&self) -> CollectionMetrics {
         CollectionMetrics {
             name: self.name.clone(),
@@ -171,6 +189,8 @@ impl Gauge {
             busy: Duration::from_nanos(self.busy_nanos.load(Relaxed)),
             panics: self.panics.load(Relaxed),
             conflicts: self.conflicts.load(Relaxed),
+            arranged: self.arranged.load(Relaxed),
+            stored: self.stored.load(Relaxed),
         }
     }
 }

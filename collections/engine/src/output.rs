@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::flow::NodeId;
 use crate::spines::Delta;
 use crate::store::{Claims, by_key};
-use crate::value::{ByContent, Dyn, Key, Value};
+use crate::value::{ByContent, Dyn, Key, Types, Value};
 
 /// Number of a consistent cut: everything up to it is visible, nothing after it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -23,7 +23,7 @@ pub struct Published<K, V> {
     pub(crate) slot: usize,
     pub(crate) node: NodeId,
     pub(crate) name: Arc<str>,
-    pub(crate) types: PhantomData<fn() -> (K, V)>,
+    pub(crate) types: Types<(K, V)>,
 }
 
 impl<K, V> Published<K, V> {
@@ -179,7 +179,11 @@ impl Snapshot {
     /// Whether every input the collection reads, directly or not, had its initial state by this epoch.
     #[must_use]
     pub fn is_synced<K: Key, V: Value>(&self, of: &Published<K, V>) -> bool {
-        self.synced.get(of.node).copied().unwrap_or(false)
+        self.node_synced(of.node)
+    }
+
+    pub(crate) fn node_synced(&self, node: NodeId) -> bool {
+        self.synced.get(node).copied().unwrap_or(false)
     }
 
     /// Whether all inputs had their initial state by this epoch.

@@ -40,7 +40,11 @@ impl<T: Clone> Rows<T> {
 
     pub(crate) fn get_mut(&mut self, key: &Dyn) -> Option<&mut T> {
         let shard = self.shard_of(key);
-        if self.shards[shard].contains_key(key) { Arc::make_mut(&mut self.shards[shard]).get_mut(key) } else { None }
+        // A frozen shard is copied only for a key that is there.
+        if Arc::get_mut(&mut self.shards[shard]).is_none() && !self.shards[shard].contains_key(key) {
+            return None;
+        }
+        Arc::make_mut(&mut self.shards[shard]).get_mut(key)
     }
 
     pub(crate) fn insert(&mut self, key: Dyn, value: T) -> Option<T> {

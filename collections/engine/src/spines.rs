@@ -5,9 +5,12 @@ use std::sync::Arc;
 
 use differential_dataflow::operators::arrange::arrangement::arrange_core;
 use differential_dataflow::operators::arrange::{Arranged, TraceAgent};
+use differential_dataflow::trace::cursor::CursorList;
 use differential_dataflow::trace::implementations::{ContainerChunker, ValBatcher, ValBuilder, ValSpine};
+use differential_dataflow::trace::{BatchCursor, Cursor, TraceReader};
 use differential_dataflow::{AsCollection, VecCollection};
 use timely::dataflow::channels::pact::Pipeline;
+use timely::progress::frontier::AntichainRef;
 
 use crate::metrics::Gauge;
 use crate::value::Dyn;
@@ -80,4 +83,50 @@ pub(crate) fn concat<'s>(first: Raw<'s>, others: impl IntoIterator<Item = Raw<'s
     let scope = first.inner.scope();
     let streams: Vec<_> = std::iter::once(first).chain(others).map(|raw| raw.inner).collect();
     scope.concatenate(streams).as_collection()
+}
+
+/// Reads an arrangement as it is now, also while later epochs go on: its batches do not change.
+pub(crate) struct TraceCursor {
+    cursor: CursorList<BatchCursor<Trace>>,
+    batches: Vec<<Trace as TraceReader>::Batch>,
+}
+
+impl TraceCursor {
+    pub(crate) fn new(trace: &mut Trace) -> Option<Self> {
+        let (cursor, batches) = trace.cursor_through(AntichainRef::new(&[]))?;
+        Some(Self { cursor, batches })
+    }
+
+    /// The rows of `key`.
+    pub(crate) fn seek(&mut self, key: &Dyn, rows: &mut Vec<Dyn>) {
+        self.cursor.rewind_keys(&self.batches);
+        self.cursor.seek_key(&self.batches, key);
+        if self.cursor.get_key(&self.batches) == Some(key) {
+            self.rows_here(&mut |row| rows.push(row.clone()));
+        }
+    }
+
+    /// The next rows, at least one key and then up to about `limit`; false when there are no more.
+    pub(crate) fn next_rows(&mut self, limit: usize, rows: &mut Vec<Row>) -> bool {
+        while let Some(key) = self.cursor.get_key(&self.batches).cloned() {
+            if rows.len() >= limit {
+                return true;
+            }
+            self.rows_here(&mut |row| rows.push((key.clone(), row.clone())));
+            self.cursor.step_key(&self.batches);
+        }
+        false
+    }
+
+    fn rows_here(&mut self, take: &mut dyn FnMut(&Dyn)) {
+        self.cursor.rewind_vals(&self.batches);
+        while let Some(row) = self.cursor.get_val(&self.batches) {
+            let mut count = 0;
+            self.cursor.map_times(&self.batches, |_, diff| count += *diff);
+            if count > 0 {
+                take(row);
+            }
+            self.cursor.step_val(&self.batches);
+        }
+    }
 }

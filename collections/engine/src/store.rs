@@ -71,6 +71,7 @@ pub(crate) type StoreRef = Rc<RefCell<Store>>;
 
 /// Keeps `store` at the epoch that passes by, then forwards the resolved changes.
 pub(crate) fn keep_store(store: StoreRef, gauge: Arc<Gauge>) -> EpochLogic {
+    let mut counted = 0;
     Box::new(move |time, deltas, out| {
         let mut store = store.borrow_mut();
         let Store { rows, claims } = &mut *store;
@@ -81,6 +82,7 @@ pub(crate) fn keep_store(store: StoreRef, gauge: Arc<Gauge>) -> EpochLogic {
             apply(rows, key, new, time, out);
         }
         gauge.set_conflicts(claims.len());
+        gauge.count_stored(&mut counted, rows.len());
     })
 }
 
@@ -108,13 +110,15 @@ pub(crate) struct Groups {
 pub(crate) type GroupsRef = Rc<RefCell<Groups>>;
 
 /// Keeps `groups` at the epoch that passes by, then forwards the changes.
-pub(crate) fn keep_groups(groups: GroupsRef) -> EpochLogic {
+pub(crate) fn keep_groups(groups: GroupsRef, gauge: Arc<Gauge>) -> EpochLogic {
+    let mut counted = 0;
     Box::new(move |_, deltas, out| {
         let mut groups = groups.borrow_mut();
         for changes in by_key(&deltas[0]) {
             let key = &changes[0].0.0;
             groups.apply(key, changes);
         }
+        gauge.count_stored(&mut counted, groups.rows.len());
         out.append(&mut deltas[0]);
     })
 }

@@ -22,6 +22,11 @@ pub(crate) type Owners = Rc<RefCell<HashMap<u64, Dyn, ReadyState>>>;
 struct Stuck(DynMap<Vec<(Dyn, Vec<Row>)>>);
 
 impl Stuck {
+    fn get(&self, key: &Dyn, value: &Dyn) -> Option<&[Row]> {
+        let (_, rows) = self.0.get(key)?.iter().find(|(stuck, _)| stuck == value)?;
+        Some(rows)
+    }
+
     fn take(&mut self, key: &Dyn, value: &Dyn) -> Option<Vec<Row>> {
         if self.0.is_empty() {
             return None;
@@ -40,46 +45,82 @@ impl Stuck {
     }
 }
 
-/// Applies `expand` to each record that changed. It is called for the old record too, to know what to retract: nothing
-/// is remembered but the outputs of records whose closure panicked.
-pub(crate) fn transform(gauge: Arc<Gauge>, expand: Expand, owners: Option<Owners>) -> EpochLogic {
-    let mut stuck = Stuck::default();
-    let mut rows: Vec<Row> = Vec::new();
-    Box::new(move |time, deltas, out| {
-        let deltas = &deltas[0];
-        gauge.timed(deltas.len(), || {
-            for changes in by_key(deltas) {
-                let key = &changes[0].0.0;
-                let start = out.len();
-                for ((_, value), _, diff) in changes.iter().filter(|(_, _, diff)| *diff < 0) {
-                    match stuck.take(key, value) {
-                        Some(kept) => rows.extend(kept),
-                        None => {
-                            if gauge.contain(key, || expand(key, value, &mut rows)).is_none() {
-                                rows.clear();
-                            }
-                        }
-                    }
-                    out.extend(rows.drain(..).map(|row| (row, time, *diff)));
-                }
-                let retracted = out.len();
-                for ((_, value), _, diff) in changes.iter().filter(|(_, _, diff)| *diff > 0) {
-                    if gauge.contain(key, || expand(key, value, &mut rows)).is_none() {
-                        rows.clear();
-                        rows.extend(out[start..retracted].iter().map(|(row, _, _)| row.clone()));
-                        stuck.keep(key, value, rows.clone());
-                    }
-                    out.extend(rows.drain(..).map(|row| (row, time, *diff)));
-                }
-                if let Some(owners) = &owners {
-                    own(&mut owners.borrow_mut(), key, &out[start..]);
-                }
+/// A record-by-record operator, shared between the dataflow and whoever dumps its output.
+pub(crate) struct Transform {
+    gauge: Arc<Gauge>,
+    expand: Expand,
+    stuck: RefCell<Stuck>,
+}
+
+impl Transform {
+    pub(crate) fn new(gauge: Arc<Gauge>, expand: Expand) -> Rc<Self> {
+        Rc::new(Self { gauge, expand, stuck: RefCell::default() })
+    }
+
+    /// What stands for a record now.
+    pub(crate) fn outputs(&self, key: &Dyn, value: &Dyn, rows: &mut Vec<Row>) {
+        if let Some(kept) = self.stuck.borrow().get(key, value) {
+            rows.extend(kept.iter().cloned());
+            return;
+        }
+        let mut made = Vec::new();
+        if self.gauge.contain(key, || (self.expand)(key, value, &mut made)).is_some() {
+            rows.append(&mut made);
+        }
+    }
+
+    /// The changes of one key. Old values are expanded again, to know what to retract.
+    fn apply(&self, changes: &[Delta], rows: &mut Vec<Row>, out: &mut Vec<Delta>) {
+        let key = &changes[0].0.0;
+        let start = out.len();
+        for ((_, value), time, diff) in changes.iter().filter(|(_, _, diff)| *diff < 0) {
+            match self.stuck.borrow_mut().take(key, value) {
+                Some(kept) => rows.extend(kept),
+                None => self.run(key, value, rows).unwrap_or_default(),
             }
-        });
-        // Counted before consolidation would be wrong: an unchanged output is neither put out nor a change of size.
-        differential_dataflow::consolidation::consolidate_updates(out);
-        gauge.made(out.iter().map(|(_, _, diff)| diff).sum(), out.len());
-    })
+            out.extend(rows.drain(..).map(|row| (row, *time, *diff)));
+        }
+        let retracted = out.len();
+        for ((_, value), time, diff) in changes.iter().filter(|(_, _, diff)| *diff > 0) {
+            if self.run(key, value, rows).is_none() {
+                rows.extend(out[start..retracted].iter().map(|(row, _, _)| row.clone()));
+                self.stuck.borrow_mut().keep(key, value, rows.clone());
+            }
+            out.extend(rows.drain(..).map(|row| (row, *time, *diff)));
+        }
+    }
+
+    fn run(&self, key: &Dyn, value: &Dyn, rows: &mut Vec<Row>) -> Option<()> {
+        let done = self.gauge.contain(key, || (self.expand)(key, value, rows));
+        if done.is_none() {
+            rows.clear();
+        }
+        done
+    }
+
+    /// Applies the closure to each record that changed. Nothing is remembered but the outputs of records whose closure
+    /// panicked, and, if asked, who made which key.
+    pub(crate) fn logic(self: Rc<Self>, owners: Option<Owners>) -> EpochLogic {
+        let mut rows: Vec<Row> = Vec::new();
+        let mut counted = 0;
+        Box::new(move |_, deltas, out| {
+            let deltas = &deltas[0];
+            self.gauge.timed(deltas.len(), || {
+                for changes in by_key(deltas) {
+                    let start = out.len();
+                    self.apply(changes, &mut rows, out);
+                    if let Some(owners) = &owners {
+                        own(&mut owners.borrow_mut(), &changes[0].0.0, &out[start..]);
+                    }
+                }
+            });
+            let owned = owners.as_ref().map_or(0, |owners| owners.borrow().len());
+            self.gauge.count_stored(&mut counted, owned + self.stuck.borrow().0.len());
+            // Counted before consolidation would be wrong: an unchanged output is neither put out nor a change of size.
+            differential_dataflow::consolidation::consolidate_updates(out);
+            self.gauge.made(out.iter().map(|(_, _, diff)| diff).sum(), out.len());
+        })
+    }
 }
 
 pub(crate) fn own(owners: &mut HashMap<u64, Dyn, ReadyState>, parent: &Dyn, changes: &[Delta]) {

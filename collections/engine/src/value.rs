@@ -16,6 +16,9 @@ impl<T: Ord + Hash + Clone + Debug + Serialize + Send + Sync + 'static> Key for 
 pub trait Value: Key {}
 impl<T: Key> Value for T {}
 
+/// Names the types a handle stands for, without owning any.
+pub(crate) type Types<T> = std::marker::PhantomData<fn() -> T>;
+
 /// What the engine needs of a value whose type it has forgotten.
 trait Erased: Any + Send + Sync {
     fn compare(&self, other: &dyn Erased) -> Ordering;

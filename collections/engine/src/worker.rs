@@ -6,17 +6,25 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, select};
-use differential_dataflow::trace::TraceReader;
+use differential_dataflow::trace::{BatchReader, TraceReader};
 use timely::progress::frontier::AntichainRef;
 
 use crate::builder::Builder;
 use crate::engine::EngineOptions;
+use crate::explain::{EpochSummary, Explanation};
 use crate::feed::Hub;
-use crate::flow::{ExportSlot, Flow, Node};
+use crate::flow::{ExportSlot, Flow, Node, NodeId};
 use crate::input::{InputChange, Op, Source};
 use crate::output::{Epoch, RawEvent, Slot, Snapshot};
+use crate::scan::{Job, Part, Scan};
 use crate::spines::Time;
+use crate::value::{ByContent, Dyn};
 use crate::why::Provenance;
+
+/// Changes of an epoch the history keeps: a load of everything is not worth remembering row by row.
+const HISTORY_ROWS: usize = 4_096;
+/// How long to leave a lagging reader of a dump alone.
+const READER_PAUSE: Duration = Duration::from_millis(1);
 
 /// What the dataflow thread can be told.
 pub(crate) enum Command {
@@ -26,8 +34,22 @@ pub(crate) enum Command {
     Transaction(Vec<(usize, Op)>, Sender<Epoch>),
     /// Answered when everything queued before is committed.
     Flush(Sender<Epoch>),
+    /// All rows of a node, in parts.
+    Dump(NodeId, Sender<Part>),
+    /// Why a record is as it is.
+    Explain(NodeId, Dyn, Sender<Explanation>),
+    /// The recent epochs.
+    History(Sender<Vec<EpochSummary>>),
     /// Ends the thread.
     Stop,
+}
+
+/// A question, answered when what was queued before it is committed.
+enum Question {
+    Flush(Sender<Epoch>),
+    Dump(NodeId, Sender<Part>),
+    Explain(NodeId, Dyn, Sender<Explanation>),
+    History(Sender<Vec<EpochSummary>>),
 }
 
 /// The sending end of the two bounded command queues.
@@ -77,7 +99,9 @@ pub(crate) struct Timing {
 pub(crate) struct EpochRecord {
     pub(crate) epoch: Epoch,
     pub(crate) took: Duration,
+    /// Of a very large epoch only the first.
     pub(crate) inputs: Vec<InputChange>,
+    pub(crate) write_count: usize,
     pub(crate) outputs: Vec<(usize, Arc<[RawEvent]>)>,
 }
 
@@ -129,56 +153,82 @@ impl Engineer {
 
     /// Works until told to stop.
     pub(crate) fn run(mut self, commands: &Commands) {
-        let mut flushes = Vec::new();
+        let mut questions = Vec::new();
+        let mut jobs: VecDeque<Job> = VecDeque::new();
         loop {
-            let first = select! {
-                recv(commands.hot) -> command => command,
-                recv(commands.cold) -> command => command,
-            };
-            let Ok(first) = first else { return };
-            let mut next = Some(first);
+            let Some(first) = commands.first(&mut jobs) else { return };
+            let mut next = first;
             let mut weight = 0;
             while let Some(command) = next {
-                let stop = matches!(command, Command::Stop);
-                weight += self.take(command, commands, &mut flushes);
-                if stop {
+                if matches!(command, Command::Stop) {
                     return;
                 }
+                weight += self.take(command, commands, &mut questions);
                 next = if weight < self.options.batch { commands.next() } else { None };
             }
             let epoch = self.commit(weight);
-            for flush in flushes.drain(..) {
-                // The asker may have gone.
-                let _ = flush.send(epoch);
+            for question in questions.drain(..) {
+                self.answer(question, epoch, &mut jobs);
+            }
+            // One slice a turn: epochs go first.
+            if let Some(mut job) = jobs.pop_front()
+                && job.work()
+            {
+                jobs.push_back(job);
+            }
+        }
+    }
+
+    fn answer(&self, question: Question, epoch: Epoch, jobs: &mut VecDeque<Job>) {
+        // Whoever asked may have gone meanwhile.
+        match question {
+            Question::Flush(reply) => drop(reply.send(epoch)),
+            Question::Explain(node, key, reply) => drop(reply.send(self.explain(node, &key))),
+            Question::History(reply) => drop(reply.send(self.summaries())),
+            Question::Dump(node, reply) => {
+                jobs.push_back(Job::new(Scan::of(node, &self.nodes, &self.sources), epoch, reply));
             }
         }
     }
 
     /// Takes one command into the open epoch; gives its weight.
-    fn take(&mut self, command: Command, commands: &Commands, flushes: &mut Vec<Sender<Epoch>>) -> usize {
-        match command {
-            Command::Write(source, op) => self.write(source, op),
+    fn take(&mut self, command: Command, commands: &Commands, questions: &mut Vec<Question>) -> usize {
+        let question = match command {
+            Command::Write(source, op) => return self.write(source, op),
+            Command::Stop => return 0,
             Command::Transaction(writes, reply) => {
-                let mut weight = self.take_hot(commands, flushes);
-                for (source, op) in writes {
-                    weight += self.write(source, op);
-                }
-                flushes.push(reply);
-                weight
+                let before = self.take_hot(commands, questions);
+                let weight: usize = writes.into_iter().map(|(source, op)| self.write(source, op)).sum();
+                questions.push(Question::Flush(reply));
+                return before + weight;
             }
-            Command::Flush(reply) => {
-                let weight = self.take_hot(commands, flushes);
-                flushes.push(reply);
-                weight
-            }
-            Command::Stop => 0,
-        }
+            Command::Flush(reply) => Question::Flush(reply),
+            Command::Dump(node, reply) => Question::Dump(node, reply),
+            Command::Explain(node, key, reply) => Question::Explain(node, key, reply),
+            Command::History(reply) => Question::History(reply),
+        };
+        let weight = self.take_hot(commands, questions);
+        questions.push(question);
+        weight
     }
 
-    /// Takes all that is in the hot queue: a thread that flushes after a hot write expects to see it.
-    fn take_hot(&mut self, commands: &Commands, flushes: &mut Vec<Sender<Epoch>>) -> usize {
+    /// Takes all that is in the hot queue: a thread that asks after a hot write expects to see it.
+    fn take_hot(&mut self, commands: &Commands, questions: &mut Vec<Question>) -> usize {
         let waiting = commands.hot.len();
-        commands.hot.try_iter().take(waiting).map(|command| self.take(command, commands, flushes)).sum()
+        commands.hot.try_iter().take(waiting).map(|command| self.take(command, commands, questions)).sum()
+    }
+
+    pub(crate) fn published(&self, node: NodeId, key: &Dyn) -> Option<&Dyn> {
+        let slot = self.nodes[node].published?;
+        self.slots[slot].map.get(&ByContent(key.clone())).map(|record| &record.value)
+    }
+
+    pub(crate) fn slot_node(&self, slot: usize) -> NodeId {
+        self.slots[slot].node
+    }
+
+    pub(crate) fn flow_names(&self) -> Vec<String> {
+        self.flows.iter().map(|flow| flow.name.clone()).collect()
     }
 
     fn write(&mut self, source: usize, op: Op) -> usize {
@@ -214,7 +264,14 @@ impl Engineer {
         }
         let changes = self.close(Epoch(epoch));
         let took = self.options.clock.now().saturating_sub(start);
-        self.remember(EpochRecord { epoch: Epoch(epoch), took, inputs, outputs: changes.clone() });
+        let write_count = inputs.len();
+        inputs.truncate(HISTORY_ROWS);
+        let outputs = if changes.iter().map(|(_, events)| events.len()).sum::<usize>() <= HISTORY_ROWS {
+            changes.clone()
+        } else {
+            Vec::new()
+        };
+        self.remember(EpochRecord { epoch: Epoch(epoch), took, inputs, write_count, outputs });
         self.show(Epoch(epoch), changes);
         self.time(took, weight);
         Epoch(epoch)
@@ -237,10 +294,18 @@ impl Engineer {
             self.worker.step();
         }
         // A trace held back here would keep all history.
-        for trace in &flow.traces {
+        for (_, trace) in &flow.traces {
             let mut trace = trace.borrow_mut();
             trace.set_logical_compaction(AntichainRef::new(&[next]));
             trace.set_physical_compaction(AntichainRef::new(&[next]));
+        }
+        // A collection may have two: what it groups, and what comes out.
+        for traces in flow.traces.chunk_by(|(a, _), (b, _)| Arc::ptr_eq(a, b)) {
+            let mut updates = 0;
+            for (_, trace) in traces {
+                trace.borrow().map_batches(|batch| updates += batch.len());
+            }
+            traces[0].0.set_arranged(updates);
         }
     }
 
@@ -252,8 +317,10 @@ impl Engineer {
             if deltas.is_empty() {
                 continue;
             }
-            for (importer, import) in export.importers.borrow().iter() {
+            for (importer, import, gauge) in export.importers.borrow().iter() {
                 stale[*importer] = true;
+                gauge.took_in(deltas.len());
+                gauge.made(deltas.iter().map(|(_, _, diff)| diff).sum(), deltas.len());
                 let session = &mut self.flows[*importer].imports[*import];
                 session.advance_to(epoch);
                 session.flush();
@@ -326,6 +393,25 @@ impl Engineer {
 }
 
 impl Commands {
+    /// Waits for a command; with work left to do, only looks. `None` when nobody can send any more.
+    fn first(&self, jobs: &mut VecDeque<Job>) -> Option<Option<Command>> {
+        if jobs.is_empty() {
+            return select! {
+                recv(self.hot) -> command => command.ok().map(Some),
+                recv(self.cold) -> command => command.ok().map(Some),
+            };
+        }
+        if jobs.iter().all(Job::is_waiting) {
+            // All readers lag: do not spin while they catch up.
+            return select! {
+                recv(self.hot) -> command => command.ok().map(Some),
+                recv(self.cold) -> command => command.ok().map(Some),
+                default(READER_PAUSE) => Some(None),
+            };
+        }
+        Some(self.next())
+    }
+
     /// What is queued, the hot queue first.
     fn next(&self) -> Option<Command> {
         self.hot.try_recv().or_else(|_| self.cold.try_recv()).ok()
