@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::{
     DestinationRule, EndpointSlice, Gateway, Kind, KubernetesService, MeshConfig, MeshNetworks, Namespace, Node,
-    ObjectKey, Pod, Reject, ServiceEntry, VirtualService, WorkloadEntry,
+    ObjectKey, PeerAuthentication, Pod, Reject, ServiceEntry, VirtualService, WorkloadEntry,
 };
 
 /// ConfigMap `istio`: the mesh config and the networks.
@@ -28,6 +28,7 @@ pub enum Object {
     MeshSettings(Box<MeshSettings>),
     Namespace(Namespace),
     Node(Node),
+    PeerAuthentication(PeerAuthentication),
     Pod(Pod),
     Service(KubernetesService),
     ServiceEntry(ServiceEntry),

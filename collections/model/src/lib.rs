@@ -17,6 +17,7 @@ mod mesh_config;
 mod mesh_networks;
 mod network_gateway;
 mod object;
+mod peer_authentication;
 mod proxy;
 mod proxy_config;
 mod reject;
@@ -49,6 +50,7 @@ pub use mesh_config::{
 pub use mesh_networks::{GatewayAddress, MeshNetworks, Network, NetworkEndpoints, NetworkGatewayConfig};
 pub use network_gateway::NetworkGateway;
 pub use object::{Kind, Labels, ObjectKey, ObjectMeta, Timestamp};
+pub use peer_authentication::{PeerAuthentication, PeerMtls};
 pub use proxy::{Extensions, InterceptionMode, IpFamilies, Proxy, ProxyKey, ProxyType};
 pub use proxy_config::{
     ConnectionSettings, CurrentClientCert, CustomTag, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores,

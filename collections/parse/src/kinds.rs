@@ -4,7 +4,7 @@ use sluice_model::{Kind, Object};
 
 use crate::{
     Findings, Item, destination_rule, endpoint_slice, mesh_settings, namespace, node, parse_gateway,
-    parse_virtual_service, pod, service, service_entry, workload_entry,
+    parse_virtual_service, peer_authentication, pod, service, service_entry, workload_entry,
 };
 
 /// How a kind is parsed: to a value, or to nothing if the object does not apply, with what is wrong noted aside.
@@ -85,7 +85,7 @@ pub static KINDS: &[KindInfo] = &[
     custom(Kind::KubernetesGateway, "gateway.networking.k8s.io", &["v1", "v1beta1"], "Gateway", "gateways", None),
     cluster_scoped(core(Kind::Namespace, "Namespace", "namespaces", Some(namespace::parse))),
     cluster_scoped(core(Kind::Node, "Node", "nodes", Some(node::parse))),
-    custom(Kind::PeerAuthentication, SECURITY, &["v1", "v1beta1"], "PeerAuthentication", "peerauthentications", None),
+    custom(Kind::PeerAuthentication, SECURITY, &["v1", "v1beta1"], "PeerAuthentication", "peerauthentications", Some(peer_authentication::parse)),
     core(Kind::Pod, "Pod", "pods", Some(pod::parse)),
     custom(Kind::ProxyConfig, NETWORKING, &["v1beta1"], "ProxyConfig", "proxyconfigs", None),
     custom(Kind::RequestAuthentication, SECURITY, &["v1", "v1beta1"], "RequestAuthentication", "requestauthentications", None),

@@ -27,6 +27,7 @@ mod names;
 mod namespace;
 mod node;
 mod object;
+mod peer_authentication;
 mod pod;
 mod protocol;
 mod proxy;
