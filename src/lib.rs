@@ -6,3 +6,4 @@
 pub mod config;
 pub mod sources;
 pub mod telemetry;
+pub mod xds;

@@ -1,6 +1,6 @@
 //! Resources that differ between proxies only in a few places.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -44,6 +44,14 @@ impl Template {
         out.freeze()
     }
 
+    /// The slots it has, each once.
+    #[must_use]
+    pub fn slot_names(&self) -> BTreeSet<Text> {
+        let mut names = BTreeSet::new();
+        collect(&self.parts, &mut names);
+        names
+    }
+
     /// Size of the filled message, in bytes.
     #[must_use]
     pub fn len(&self, slots: &Slots) -> usize {
@@ -81,6 +89,18 @@ fn length(parts: &[Part], slots: &Slots) -> usize {
             }
         })
         .sum()
+}
+
+fn collect(parts: &[Part], names: &mut BTreeSet<Text>) {
+    for part in parts {
+        match part {
+            Part::Bytes(_) => {}
+            Part::Slot(name) => {
+                names.insert(name.clone());
+            }
+            Part::Nested(parts) => collect(parts, names),
+        }
+    }
 }
 
 fn write(parts: &[Part], slots: &Slots, out: &mut BytesMut) {
@@ -133,5 +153,6 @@ mod tests {
         // 202 and 205 need two bytes of length each.
         assert_eq!(&filled[..8], b"\x0a\xcd\x01\x12\xca\x01ab");
         assert_eq!(&filled[8..], &long[..]);
+        assert_eq!(template.slot_names(), BTreeSet::from(["who".into()]));
     }
 }

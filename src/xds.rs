@@ -1,0 +1,33 @@
+//! Serving the outputs to proxies: ADS, state of the world and delta (area X of the feature list).
+//!
+//! [`Store`] holds the latest outputs by layer; a [`Session`] is one stream without its I/O; [`serve`] puts sessions on
+//! gRPC streams, whose bodies are shared bytes. Nothing is queued for a client: when there is room to send, its session is
+//! asked what differs between what the client holds and what it should hold.
+
+mod body;
+mod delta;
+mod hub;
+mod limit;
+mod metrics;
+mod names;
+mod proxies;
+mod request;
+mod run;
+mod server;
+mod session;
+mod sotw;
+mod status;
+mod store;
+mod version;
+mod wake;
+mod wire;
+
+pub use hub::{Encoded, Hub, Stream};
+pub use metrics::{Count, Metrics, short_name};
+pub use proxies::ProxyInput;
+pub use request::{Interest, MAX_NAME, MAX_NAMES, MAX_UNKNOWN_TYPES, Protocol, Refusal, Request, Response};
+pub use server::{AdsService, ServerOptions, serve};
+pub use session::{HEALTH_TYPE, Noted, PATIENCE, Progress, Session, TypeStatus};
+pub use status::{Adsz, Frontier, Status, StreamStatus, SyncState, Syncz};
+pub use store::{Changes, Cut, Found, Stamp, Store, View};
+pub use version::Version;

@@ -1,0 +1,192 @@
+//! The body of a stream's answer: it takes requests in and yields responses as shared bytes.
+//!
+//! The transport asks for the next frame when it has room for it, and only then is the next response made. So a slow client
+//! costs nothing but its place, and what it is sent then is the latest.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body::Frame;
+use tokio::time::Sleep;
+use tokio_stream::Stream as _;
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use tonic::codec::{DecodeBuf, Decoder};
+use tonic::{Status, Streaming};
+
+use crate::xds::hub::{Encoded, Stream};
+use crate::xds::request::{Refusal, Request};
+
+/// Requests taken in before it is the turn of a response.
+const TURN: usize = 32;
+
+/// Decodes requests, and says how big they were.
+pub(crate) struct RequestDecoder<M>(std::marker::PhantomData<fn() -> M>);
+
+impl<M> Default for RequestDecoder<M> {
+    fn default() -> Self {
+        Self(std::marker::PhantomData)
+    }
+}
+
+impl<M: prost::Message + Default> Decoder for RequestDecoder<M> {
+    type Item = (M, usize);
+    type Error = Status;
+
+    fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<Self::Item>, Status> {
+        let size = bytes::Buf::remaining(buf);
+        let message =
+            M::decode(buf).map_err(|error| Status::invalid_argument(format!("not a discovery request: {error}")))?;
+        Ok(Some((message, size)))
+    }
+}
+
+/// The body of a stream's answer.
+pub(crate) struct AdsBody<M> {
+    stream: Stream,
+    requests: Streaming<(M, usize)>,
+    frames: VecDeque<Bytes>,
+    /// When the response that is being sent was begun.
+    sending: Option<Instant>,
+    draining: Pin<Box<WaitForCancellationFutureOwned>>,
+    retry: Option<Pin<Box<Sleep>>>,
+    end: End,
+}
+
+enum End {
+    /// Not yet.
+    Open,
+    /// Trailers are to be sent.
+    Due(Status),
+    /// They were.
+    Done,
+}
+
+impl<M> AdsBody<M> {
+    pub(crate) fn new(stream: Stream, requests: Streaming<(M, usize)>) -> Self {
+        let draining = Box::pin(stream.hub().draining().clone().cancelled_owned());
+        Self { stream, requests, frames: VecDeque::new(), sending: None, draining, retry: None, end: End::Open }
+    }
+
+    fn next_piece(&mut self) -> Option<Bytes> {
+        let piece = self.frames.pop_front()?;
+        if self.frames.is_empty()
+            && let Some(begun) = self.sending.take()
+        {
+            self.stream.hub().metrics().sent(begun.elapsed());
+        }
+        Some(piece)
+    }
+
+    fn start(&mut self, response: Encoded) -> Result<(), Status> {
+        let len =
+            u32::try_from(response.rope.len()).map_err(|_| Status::resource_exhausted("the response is too big"))?;
+        let mut pieces = response.rope.finish().into_iter();
+        // The first piece is short: it has the message's own fields.
+        let first = pieces.next().unwrap_or_default();
+        let mut head = BytesMut::with_capacity(5 + first.len());
+        head.put_u8(0);
+        head.put_u32(len);
+        head.put_slice(&first);
+        self.frames.push_back(head.freeze());
+        self.frames.extend(pieces);
+        self.sending = Some(response.begun);
+        Ok(())
+    }
+}
+
+impl<M> AdsBody<M>
+where
+    M: prost::Message + Default + Into<Request> + 'static,
+{
+    /// Takes in the requests that are there; gives the status with which the stream ends, if it does.
+    fn take_requests(&mut self, cx: &mut Context<'_>) -> Result<(), Status> {
+        for _ in 0..TURN {
+            match Pin::new(&mut self.requests).poll_next(cx) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(None) => return Err(Status::ok("")),
+                Poll::Ready(Some(Err(status))) => {
+                    if !matches!(status.code(), tonic::Code::Cancelled | tonic::Code::Unavailable) {
+                        self.stream.hub().metrics().failed();
+                    }
+                    return Err(status);
+                }
+                Poll::Ready(Some(Ok((message, size)))) => {
+                    self.stream.hub().metrics().requested(size);
+                    self.stream.request(message.into(), Instant::now()).map_err(status_of)?;
+                }
+            }
+        }
+        // There may be more; they come after the next response.
+        cx.waker().wake_by_ref();
+        Ok(())
+    }
+
+    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Status>> {
+        loop {
+            if self.draining.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Err(Status::unavailable("the server is shutting down")));
+            }
+            self.take_requests(cx)?;
+            self.stream.register(cx);
+            if let Some(response) = self.stream.poll_encoded(Instant::now()) {
+                self.start(response)?;
+                if let Some(piece) = self.next_piece() {
+                    return Poll::Ready(Ok(piece));
+                }
+            }
+            let Some(at) = self.stream.retry_at() else {
+                self.retry = None;
+                return Poll::Pending;
+            };
+            let at = tokio::time::Instant::from_std(at);
+            let retry = self.retry.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
+            if retry.deadline() != at {
+                retry.as_mut().reset(at);
+            }
+            std::task::ready!(retry.as_mut().poll(cx));
+        }
+    }
+}
+
+impl<M> http_body::Body for AdsBody<M>
+where
+    M: prost::Message + Default + Into<Request> + 'static,
+{
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if let Some(piece) = self.next_piece() {
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
+        }
+        if matches!(self.end, End::Open) {
+            match std::task::ready!(self.poll_open(cx)) {
+                Ok(piece) => return Poll::Ready(Some(Ok(Frame::data(piece)))),
+                Err(status) => self.end = End::Due(status),
+            }
+        }
+        match std::mem::replace(&mut self.end, End::Done) {
+            End::Due(status) => {
+                let mut trailers = http::HeaderMap::new();
+                // A status whose message cannot be written is still a status.
+                if status.add_header(&mut trailers).is_err() {
+                    trailers.insert("grpc-status", http::HeaderValue::from(i32::from(status.code())));
+                }
+                Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+            }
+            End::Open | End::Done => Poll::Ready(None),
+        }
+    }
+}
+
+/// The gRPC status of a refusal.
+pub(crate) fn status_of(refusal: Refusal) -> Status {
+    match refusal {
+        Refusal::Invalid(reason) => Status::invalid_argument(reason),
+        Refusal::Unavailable(reason) => Status::unavailable(reason),
+        Refusal::Exhausted(reason) => Status::resource_exhausted(reason),
+    }
+}

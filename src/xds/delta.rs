@@ -1,0 +1,88 @@
+//! The delta protocol on the wire.
+
+use bytes::BytesMut;
+use envoy_types::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+use sluice_model::{ResourceType, Text};
+
+use crate::xds::request::{Interest, Request, Response};
+use crate::xds::sotw::{any_len, put_any_head};
+use crate::xds::store::{Entry, Item, put_pieces};
+use crate::xds::version::Version;
+use crate::xds::wire::{Rope, field_len, put_field, put_head};
+
+/// Which of a chunk's encodings this protocol uses.
+const FORM: usize = 1;
+
+// DeltaDiscoveryResponse.
+const SYSTEM_VERSION_INFO: u8 = 1;
+const RESOURCES: u8 = 2;
+const TYPE_URL: u8 = 4;
+const NONCE: u8 = 5;
+const REMOVED_RESOURCES: u8 = 6;
+// Resource.
+const VERSION: u8 = 1;
+const RESOURCE: u8 = 2;
+const NAME: u8 = 3;
+// google.protobuf.Any.
+const ANY_VALUE: u8 = 2;
+
+impl From<DeltaDiscoveryRequest> for Request {
+    fn from(request: DeltaDiscoveryRequest) -> Self {
+        Self {
+            node: request.node,
+            type_url: request.type_url,
+            nonce: request.response_nonce,
+            error: request.error_detail.map(|error| (error.code, error.message)),
+            interest: Interest::Change {
+                subscribe: request.resource_names_subscribe,
+                unsubscribe: request.resource_names_unsubscribe,
+                holds: request.initial_resource_versions.into_iter().collect(),
+            },
+        }
+    }
+}
+
+/// The encoded `DeltaDiscoveryResponse`.
+pub(crate) fn encode(response: &Response) -> Rope {
+    let mut rope = Rope::default();
+    rope.write(|out| {
+        put_field(SYSTEM_VERSION_INFO, response.version.as_bytes(), out);
+        put_field(TYPE_URL, response.type_url.as_bytes(), out);
+        put_field(NONCE, response.nonce.as_bytes(), out);
+    });
+    for item in &response.items {
+        match item {
+            Item::Stretch { chunk, rows } => {
+                let kind = response.kind;
+                rope.push(chunk.wire(FORM, |name, entry, out| put_row(kind, name, entry, out)).slice(rows.clone()));
+            }
+            Item::One(found) => {
+                rope.write(|out| put_resource_head(&response.type_url, &found.name, found.version, found.len(), out));
+                put_pieces(ANY_VALUE, &found.pieces, &mut rope);
+            }
+        }
+    }
+    rope.write(|out| {
+        for name in &response.removed {
+            put_field(REMOVED_RESOURCES, name.as_bytes(), out);
+        }
+    });
+    rope
+}
+
+fn put_row(kind: Option<ResourceType>, name: &Text, entry: &Entry, out: &mut BytesMut) {
+    if let (Some(kind), Some((version, bytes))) = (kind, entry.shared()) {
+        put_resource_head(kind.type_url(), name, version, bytes.len(), out);
+        put_field(ANY_VALUE, bytes, out);
+    }
+}
+
+/// Writes a `Resource` as an element of the response, up to the bytes of its message.
+fn put_resource_head(type_url: &str, name: &str, version: Version, value: usize, out: &mut BytesMut) {
+    let version = version.to_string();
+    let any = any_len(type_url, value);
+    put_head(RESOURCES, field_len(version.len()) + field_len(name.len()) + field_len(any), out);
+    put_field(VERSION, version.as_bytes(), out);
+    put_field(NAME, name.as_bytes(), out);
+    put_any_head(RESOURCE, type_url, value, out);
+}

@@ -1,0 +1,317 @@
+//! All streams: who is connected, and what happens to each.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Context;
+use std::time::{Instant, SystemTime};
+
+use rand::Rng as _;
+use sluice_model::{Proxy, ProxyKey, ResourceType, Scope};
+use tokio_util::sync::CancellationToken;
+
+use crate::xds::metrics::Metrics;
+use crate::xds::names::Names;
+use crate::xds::proxies::{ProxyInput, Roster};
+use crate::xds::request::{Protocol, Refusal, Request, Response};
+use crate::xds::session::{HEALTH_TYPE, Noted, Session};
+use crate::xds::store::{Cut, Stamp, Store};
+use crate::xds::wake::Wake;
+use crate::xds::wire::Rope;
+
+/// All streams, over one store.
+pub struct Hub {
+    store: Arc<Store>,
+    names: Arc<Names>,
+    roster: Roster,
+    metrics: Metrics,
+    draining: CancellationToken,
+    streams: AtomicU64,
+    /// Makes nonces differ from those of an earlier process.
+    salt: u64,
+    seats: Mutex<BTreeMap<u64, Arc<Seat>>>,
+}
+
+/// A stream whose client has said who it is.
+pub(crate) struct Seat {
+    pub(crate) id: u64,
+    pub(crate) key: ProxyKey,
+    pub(crate) proxy: Proxy,
+    pub(crate) peer: String,
+    pub(crate) connected_at: SystemTime,
+    pub(crate) session: Mutex<Session>,
+    wake: Arc<Wake>,
+}
+
+impl Hub {
+    /// No streams yet.
+    #[must_use]
+    pub fn new(store: Arc<Store>, proxies: Arc<dyn ProxyInput>, metrics: Metrics) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            names: Arc::default(),
+            roster: Roster::new(proxies),
+            metrics,
+            draining: CancellationToken::new(),
+            streams: AtomicU64::new(0),
+            salt: rand::rng().random(),
+            seats: Mutex::default(),
+        })
+    }
+
+    /// The store the streams are served from.
+    #[must_use]
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// A stream that has begun.
+    ///
+    /// # Errors
+    /// Unavailable while the store is not ready or the server drains.
+    pub fn open(self: &Arc<Self>, protocol: Protocol, peer: String) -> Result<Stream, Refusal> {
+        if self.draining.is_cancelled() {
+            return Err(Refusal::Unavailable("the server is shutting down".into()));
+        }
+        if !self.store.is_ready() {
+            return Err(Refusal::Unavailable("the server has not read all configuration yet".into()));
+        }
+        Ok(Stream {
+            hub: self.clone(),
+            protocol,
+            peer,
+            seat: None,
+            watched: None,
+            kinds: BTreeSet::new(),
+            stamps: BTreeMap::new(),
+            late: None,
+        })
+    }
+
+    /// Ends all streams: their clients go elsewhere. New ones are refused.
+    pub fn drain(&self) {
+        self.draining.cancel();
+    }
+
+    pub(crate) fn draining(&self) -> &CancellationToken {
+        &self.draining
+    }
+
+    /// The streams whose clients are known, in the order in which they began.
+    pub(crate) fn seats(&self) -> BTreeMap<u64, Arc<Seat>> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn seat(&self, protocol: Protocol, peer: &str, proxy: Proxy) -> Arc<Seat> {
+        let id = self.streams.fetch_add(1, Ordering::Relaxed) + 1;
+        let key = ProxyKey(proxy.id.clone());
+        let session = Session::new(protocol, key.clone(), self.salt.wrapping_add(id), self.names.clone());
+        let seat = Arc::new(Seat {
+            id,
+            key: key.clone(),
+            proxy: proxy.clone(),
+            peer: peer.to_owned(),
+            connected_at: SystemTime::now(),
+            session: Mutex::new(session),
+            wake: Arc::default(),
+        });
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner).insert(id, seat.clone());
+        self.store.watch_proxy(&key, id, &seat.wake);
+        self.metrics.connected(&proxy.istio_version, 1);
+        self.roster.join(&key, id, proxy);
+        seat
+    }
+}
+
+/// One stream: what it is asked and what it answers, still without I/O. Dropping it ends it.
+pub struct Stream {
+    hub: Arc<Hub>,
+    protocol: Protocol,
+    peer: String,
+    /// Nothing until the client has said who it is.
+    seat: Option<Arc<Seat>>,
+    /// What wakes it: changes of this scope's layers, of these types.
+    watched: Option<Arc<Scope>>,
+    kinds: BTreeSet<ResourceType>,
+    /// Responses that are not acknowledged yet and the changes they carry.
+    stamps: BTreeMap<ResourceType, Instant>,
+    /// The changes that are being sent.
+    late: Option<Stamp>,
+}
+
+/// A response, encoded.
+#[derive(Debug)]
+pub struct Encoded {
+    pub(crate) rope: Rope,
+    /// When it was begun.
+    pub(crate) begun: Instant,
+}
+
+impl Encoded {
+    /// The message in one piece.
+    #[must_use]
+    pub fn bytes(self) -> bytes::Bytes {
+        self.rope.finish().concat().into()
+    }
+}
+
+impl Stream {
+    /// Takes a request in.
+    ///
+    /// # Errors
+    /// Why the stream is to be ended.
+    pub fn request(&mut self, request: Request, now: Instant) -> Result<(), Refusal> {
+        let seat = match &self.seat {
+            Some(seat) => seat.clone(),
+            None => {
+                // A probe may report health before the proxy asks for anything (X06).
+                if request.type_url == HEALTH_TYPE {
+                    return Ok(());
+                }
+                let node = request.node.as_ref().filter(|node| !node.id.is_empty());
+                let node = node.ok_or_else(|| Refusal::Invalid("missing node information".into()))?;
+                if node.id.len() > crate::xds::request::MAX_NAME {
+                    return Err(Refusal::Invalid("the node id is too long".into()));
+                }
+                let proxy = self.hub.roster.parse(node).map_err(Refusal::Invalid)?;
+                let seat = self.hub.seat(self.protocol, &self.peer, proxy);
+                tracing::debug!(target: "ads", node = %seat.key.0, peer = %seat.peer, stream = seat.id, "connected");
+                self.seat.insert(seat).clone()
+            }
+        };
+        let error = request.error.clone();
+        let mut session = seat.session.lock().unwrap_or_else(PoisonError::into_inner);
+        match session.request(request, now)? {
+            Noted::Request => {}
+            Noted::Acknowledged(kind) => {
+                if let Some(sent) = self.stamps.remove(&kind) {
+                    self.hub.metrics.acknowledged(sent, now);
+                }
+            }
+            Noted::Rejected(kind) => {
+                self.stamps.remove(&kind);
+                let (code, message) = error.unwrap_or_default();
+                self.hub.metrics.rejected(kind, &seat.key.0, code);
+                tracing::warn!(target: "ads", node = %seat.key.0, kind = ?kind, code, message, "proxy rejected configuration");
+            }
+            Noted::Expired(kind) => self.hub.metrics.expired(kind),
+        }
+        Ok(())
+    }
+
+    /// The next response, if there is something to send now. To be asked again until there is none.
+    pub fn poll(&mut self, now: Instant) -> Option<Response> {
+        let seat = self.seat.clone()?;
+        let mut woken = seat.wake.take();
+        let mut session = seat.session.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cut = self.hub.store.cut(&seat.key, session.kinds());
+        if self.watch(&seat, &session, &cut) {
+            // What changed before we were told of changes.
+            woken = woken.or(seat.wake.take());
+            cut = self.hub.store.cut(&seat.key, session.kinds());
+        }
+        let response = session.poll(&cut, woken, now);
+        drop(session);
+        match &response {
+            Some(response) => {
+                if let (Some(kind), Some(epoch)) = (response.kind, response.since)
+                    && let Some(stamp) = self.hub.store.stamp(epoch)
+                {
+                    self.hub.metrics.first_byte(&stamp, now);
+                    self.stamps.insert(kind, now);
+                    self.late = Some(stamp);
+                }
+            }
+            None => {
+                if let Some(stamp) = self.late.take() {
+                    self.hub.metrics.converged(&stamp, now);
+                }
+            }
+        }
+        response
+    }
+
+    /// The next response in the protocol's encoding.
+    pub fn poll_encoded(&mut self, now: Instant) -> Option<Encoded> {
+        let response = self.poll(now)?;
+        let rope = match self.protocol {
+            Protocol::Sotw => crate::xds::sotw::encode(&response),
+            Protocol::Delta => crate::xds::delta::encode(&response),
+        };
+        if let Some(kind) = response.kind {
+            self.hub.metrics.built(kind, rope.len(), now.elapsed());
+        }
+        Some(Encoded { rope, begun: now })
+    }
+
+    /// Has the task woken by the next change.
+    pub(crate) fn register(&self, cx: &Context<'_>) {
+        if let Some(seat) = &self.seat {
+            seat.wake.register(cx);
+        }
+    }
+
+    /// When to poll again although nothing happened.
+    pub(crate) fn retry_at(&self) -> Option<Instant> {
+        let seat = self.seat.as_ref()?;
+        seat.session.lock().unwrap_or_else(PoisonError::into_inner).retry_at()
+    }
+
+    pub(crate) fn hub(&self) -> &Arc<Hub> {
+        &self.hub
+    }
+
+    /// The proxy, once it has said who it is.
+    #[must_use]
+    pub fn proxy(&self) -> Option<&ProxyKey> {
+        self.seat.as_ref().map(|seat| &seat.key)
+    }
+
+    /// Sees to it that changes of what the session looks at wake it; says whether that is new.
+    fn watch(&mut self, seat: &Seat, session: &Session, cut: &Cut) -> bool {
+        let same_scope = match (&self.watched, &cut.scope) {
+            (None, None) => true,
+            (Some(old), Some(new)) => Arc::ptr_eq(old, new),
+            _ => false,
+        };
+        if same_scope && session.kinds().eq(self.kinds.iter().copied()) {
+            return false;
+        }
+        let store = &self.hub.store;
+        let kinds: BTreeSet<ResourceType> = session.kinds().collect();
+        if let Some(scope) = &self.watched {
+            for kind in self.kinds.iter().filter(|kind| !same_scope || !kinds.contains(*kind)) {
+                store.unwatch(scope, *kind, seat.id);
+            }
+        }
+        if let Some(scope) = &cut.scope {
+            for kind in kinds.iter().filter(|kind| !same_scope || !self.kinds.contains(*kind)) {
+                store.watch(scope, *kind, seat.id, &seat.wake);
+            }
+        }
+        self.watched.clone_from(&cut.scope);
+        self.kinds = kinds;
+        true
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let Some(seat) = self.seat.take() else { return };
+        let store = &self.hub.store;
+        if let Some(scope) = &self.watched {
+            for kind in &self.kinds {
+                store.unwatch(scope, *kind, seat.id);
+            }
+        }
+        store.unwatch_proxy(&seat.key, seat.id);
+        self.hub.seats.lock().unwrap_or_else(PoisonError::into_inner).remove(&seat.id);
+        self.hub.roster.leave(&seat.key, seat.id);
+        self.hub.metrics.connected(&seat.proxy.istio_version, -1);
+        tracing::debug!(target: "ads", node = %seat.key.0, stream = seat.id, "disconnected");
+    }
+}

@@ -1,0 +1,176 @@
+//! ADS on gRPC.
+
+use std::convert::Infallible;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use envoy_types::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
+use futures::future::BoxFuture;
+use tokio::net::TcpListener;
+use tonic::body::Body;
+use tonic::server::NamedService;
+use tonic::transport::server::{TcpConnectInfo, TcpIncoming};
+use tonic::{Status, Streaming};
+use tower::Service;
+
+use crate::xds::body::{AdsBody, RequestDecoder, status_of};
+use crate::xds::hub::Hub;
+use crate::xds::limit::RateLimit;
+use crate::xds::request::{Protocol, Request};
+
+/// Limits and times of the gRPC server (X21).
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// How often an idle connection is pinged.
+    pub keepalive_interval: Duration,
+    /// How long the answer to a ping may take.
+    pub keepalive_timeout: Duration,
+    /// Streams at a time on one connection.
+    pub max_streams: u32,
+    /// Size of a request in bytes.
+    pub max_request_bytes: usize,
+    /// Age at which a connection is asked to go away; without one it may stay.
+    pub max_connection_age: Option<Duration>,
+    /// How long it may take its time with going.
+    pub max_connection_age_grace: Duration,
+    /// Streams that may begin a second; without a number there is no limit (X14).
+    pub max_streams_a_second: Option<NonZeroU32>,
+    /// How long streams may take to end when the server shuts down; then they are cut.
+    pub drain_timeout: Duration,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            keepalive_interval: Duration::from_secs(30),
+            keepalive_timeout: Duration::from_secs(10),
+            max_streams: 100_000,
+            max_request_bytes: 4 << 20,
+            max_connection_age: None,
+            max_connection_age_grace: Duration::from_secs(10),
+            max_streams_a_second: None,
+            drain_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Serves ADS on the listener until `shutdown` is there; then drains.
+///
+/// `descriptors` is the encoded `FileDescriptorSet` that reflection shows; without one there is no reflection.
+///
+/// # Errors
+/// When the descriptors are no descriptors, or the listener fails.
+pub async fn serve(
+    listener: TcpListener,
+    hub: Arc<Hub>,
+    options: ServerOptions,
+    descriptors: Option<&[u8]>,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> anyhow::Result<()> {
+    let mut server = tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(options.keepalive_interval))
+        .http2_keepalive_timeout(Some(options.keepalive_timeout))
+        .max_concurrent_streams(options.max_streams)
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(4 << 20)
+        .tcp_nodelay(true);
+    if let Some(age) = options.max_connection_age {
+        server = server.max_connection_age(age).max_connection_age_grace(options.max_connection_age_grace);
+    }
+    let mut router = server.add_service(AdsService::new(hub.clone(), &options));
+    if let Some(descriptors) = descriptors {
+        let reflection =
+            || tonic_reflection::server::Builder::configure().register_encoded_file_descriptor_set(descriptors);
+        router = router.add_service(reflection().build_v1().context("set up reflection v1")?);
+        router = router.add_service(reflection().build_v1alpha().context("set up reflection v1alpha")?);
+    }
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let drained = hub.clone();
+    let (begun, drain_begun) = tokio::sync::oneshot::channel();
+    let serving = router.serve_with_incoming_shutdown(incoming, async move {
+        shutdown.await;
+        drained.drain();
+        // Nobody to tell is nobody who waits.
+        let _ = begun.send(());
+    });
+    let cut = async {
+        match drain_begun.await {
+            Ok(()) => tokio::time::sleep(options.drain_timeout).await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        served = serving => served.context("serve ADS"),
+        () = cut => {
+            tracing::warn!(target: "ads", "streams did not end in time and were cut");
+            Ok(())
+        }
+    }
+}
+
+/// The AggregatedDiscoveryService, without tonic's encoder: bodies are shared bytes.
+#[derive(Clone)]
+pub struct AdsService {
+    hub: Arc<Hub>,
+    limit: Arc<RateLimit>,
+    max_request_bytes: usize,
+}
+
+impl AdsService {
+    /// The service over these streams.
+    #[must_use]
+    pub fn new(hub: Arc<Hub>, options: &ServerOptions) -> Self {
+        let limit = Arc::new(RateLimit::new(options.max_streams_a_second));
+        Self { hub, limit, max_request_bytes: options.max_request_bytes }
+    }
+
+    async fn answer<M>(self, protocol: Protocol, request: http::Request<Body>) -> Result<http::Response<Body>, Status>
+    where
+        M: prost::Message + Default + Into<Request> + 'static,
+    {
+        match self.limit.turn(Instant::now()) {
+            None => return Err(Status::resource_exhausted("request rate limit exceeded")),
+            Some(wait) if wait.is_zero() => {}
+            Some(wait) => tokio::time::sleep(wait).await,
+        }
+        let peer = request.extensions().get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
+        let peer = peer.map_or_else(|| "unknown".to_owned(), |address| address.to_string());
+        let stream = self.hub.open(protocol, peer).map_err(status_of)?;
+        let decoder = RequestDecoder::<M>::default();
+        let requests = Streaming::new_request(decoder, request.into_body(), None, Some(self.max_request_bytes));
+        let mut response = http::Response::new(Body::new(AdsBody::new(stream, requests)));
+        response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/grpc"));
+        Ok(response)
+    }
+}
+
+impl NamedService for AdsService {
+    const NAME: &'static str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
+}
+
+impl Service<http::Request<Body>> for AdsService {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let service = self.clone();
+        Box::pin(async move {
+            let answer = match request.uri().path().rsplit('/').next() {
+                Some("StreamAggregatedResources") => service.answer::<DiscoveryRequest>(Protocol::Sotw, request).await,
+                Some("DeltaAggregatedResources") => {
+                    service.answer::<DeltaDiscoveryRequest>(Protocol::Delta, request).await
+                }
+                _ => Err(Status::unimplemented("no such method")),
+            };
+            Ok(answer.unwrap_or_else(Status::into_http))
+        })
+    }
+}

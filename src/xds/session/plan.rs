@@ -1,0 +1,270 @@
+//! What to send next.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use sluice_model::{ResourceType, Text};
+
+use super::watch::Watch;
+use super::{PATIENCE, Session};
+use crate::xds::request::{Protocol, Response};
+use crate::xds::store::{Cut, Found, Item, View};
+use crate::xds::version::{Digest, Version};
+use crate::xds::wire::Fields;
+
+/// What there is to do about a type.
+pub(super) enum Planned {
+    /// Send this.
+    Send(Box<Response>),
+    /// There are changes, but the client has not answered the last response.
+    Blocked,
+    /// Nothing to send.
+    Nothing,
+}
+
+/// What differs between what a client holds and what it should hold.
+#[derive(Default)]
+struct Differences {
+    items: Vec<Item>,
+    removed: BTreeSet<Text>,
+    /// Everything is in `items`, not only what differs.
+    complete: bool,
+}
+
+impl Session {
+    pub(super) fn plan(&mut self, kind: ResourceType, cut: &Cut, now: Instant) -> Planned {
+        let busy = self.successors_busy(cut, now);
+        let Some(watch) = self.watches.get_mut(&kind) else { return Planned::Nothing };
+        let Some(view) = cut.view(kind) else { return Planned::Nothing };
+        let dirty = watch.sent.as_ref().is_none_or(|sent| !sent.is_same(view));
+        let release = !busy && !watch.leaving.is_empty();
+        if !dirty && !release && !watch.is_asked() {
+            return Planned::Nothing;
+        }
+        let answers = watch.is_asked();
+        if watch.outstanding && !answers {
+            let until = watch.sent_at.map_or(now, |sent| sent + PATIENCE);
+            if now < until {
+                self.retry_at = Some(self.retry_at.map_or(until, |at| at.min(until)));
+                return Planned::Blocked;
+            }
+        }
+        let mut differences = watch.differences(view);
+        watch.keep_leaving(view, &mut differences, busy);
+        let answer = watch.answer;
+        let had_all = differences.complete;
+        let changed: Vec<Found> = match (kind, had_all) {
+            (ResourceType::Cluster, false) => found(&differences.items),
+            _ => Vec::new(),
+        };
+        let items = match self.protocol {
+            Protocol::Delta => differences.items,
+            Protocol::Sotw if kind.is_wildcard() => {
+                if differences.items.is_empty() && differences.removed.is_empty() && !answer && !had_all {
+                    Vec::new()
+                } else {
+                    let mut items = if had_all { differences.items } else { watch.listing(view) };
+                    items.extend(watch.leaving.values().cloned().map(Item::One));
+                    differences.complete = true;
+                    items
+                }
+            }
+            Protocol::Sotw => differences.items,
+        };
+        let removed = match (self.protocol, kind) {
+            (Protocol::Sotw, _) | (_, ResourceType::ExtensionConfig) => Vec::new(),
+            (Protocol::Delta, _) => differences.removed.into_iter().collect(),
+        };
+        let whole = self.protocol == Protocol::Sotw && kind.is_wildcard() && differences.complete;
+        let quiet = !watch.outstanding && watch.error.is_none();
+        watch.sent = Some(view.clone());
+        watch.asked.clear();
+        watch.asked_all = false;
+        watch.answer = false;
+        watch.holds.clear();
+        if items.is_empty() && removed.is_empty() && !answer && !whole {
+            if quiet && watch.acked.is_some() {
+                watch.acked = Some(view.clone());
+            }
+            return Planned::Nothing;
+        }
+        watch.outstanding = true;
+        watch.sent_at = Some(now);
+        watch.sent_nonce = self.responses + 1;
+        let nonce = self.next_nonce();
+        if kind == ResourceType::Cluster {
+            self.force_endpoints(had_all, &changed);
+        }
+        let version = match self.protocol {
+            Protocol::Sotw => digest(&items).to_string(),
+            Protocol::Delta => cut.epoch.to_string(),
+        };
+        let since = if answers { None } else { self.since };
+        let type_url = kind.type_url().into();
+        Planned::Send(Box::new(Response { kind: Some(kind), type_url, nonce, version, items, removed, since }))
+    }
+
+    /// A cluster that changes is warmed anew and waits for its endpoints, though the client asks for none it has (X07, X08).
+    fn force_endpoints(&mut self, all: bool, changed: &[Found]) {
+        let Some(endpoints) = self.watches.get_mut(&ResourceType::Endpoint) else { return };
+        if endpoints.sent.is_none() {
+            return;
+        }
+        if all {
+            endpoints.asked_all = true;
+            return;
+        }
+        for cluster in changed {
+            if let Some(name) = endpoints_of(cluster)
+                && endpoints.wants(&name)
+            {
+                endpoints.asked.insert(name);
+            }
+        }
+    }
+
+    /// Whether listeners or routes are on their way that may replace references to clusters.
+    fn successors_busy(&self, cut: &Cut, now: Instant) -> bool {
+        [ResourceType::Listener, ResourceType::Route].iter().any(|kind| {
+            let Some(watch) = self.watches.get(kind) else { return false };
+            let waiting = watch.outstanding && watch.sent_at.is_some_and(|sent| now < sent + PATIENCE);
+            let dirty = match (&watch.sent, cut.view(*kind)) {
+                (Some(sent), Some(view)) => !sent.is_same(view),
+                _ => false,
+            };
+            waiting || dirty
+        })
+    }
+}
+
+impl Watch {
+    /// Everything the client wants.
+    fn listing(&self, view: &View) -> Vec<Item> {
+        view.listing((!self.wildcard).then_some(&self.names))
+    }
+
+    /// What to tell a client so that it holds what `view` has.
+    fn differences(&self, view: &Arc<View>) -> Differences {
+        let mut out = Differences::default();
+        if self.asked_all || self.sent.is_none() {
+            if self.holds.is_empty() {
+                out.complete = true;
+                out.items = self.listing(view);
+            } else {
+                self.compare_with_held(view, &mut out);
+            }
+            if out.items.iter().map(Item::count).sum::<usize>() < self.names.len() {
+                out.removed.extend(self.names.iter().filter(|name| view.version(name).is_none()).cloned());
+            }
+        }
+        let changed = match &self.sent {
+            Some(sent) if !sent.is_same(view) => view.changed_since(sent),
+            _ => BTreeSet::new(),
+        };
+        for name in changed.iter().filter(|name| self.wants(name) && !self.asked.contains(*name)) {
+            let before = self.held_version(name);
+            let after = view.version(name);
+            if after.is_none() && before.is_some() {
+                out.removed.insert(name.clone());
+            } else if after != before && !out.complete {
+                out.items.extend(view.find(name).map(Item::One));
+            }
+        }
+        for name in &self.asked {
+            match view.find(name) {
+                Some(_) if out.complete => {}
+                Some(found) => out.items.push(Item::One(found)),
+                None => {
+                    out.removed.insert(name.clone());
+                }
+            }
+        }
+        out
+    }
+
+    /// Compares with what the client brought from an earlier stream.
+    fn compare_with_held(&self, view: &View, out: &mut Differences) {
+        let mut known = 0;
+        for item in self.listing(view) {
+            let versions = item.versions();
+            let differ: Vec<&Text> = versions
+                .iter()
+                .filter(|(name, version)| {
+                    let held = self.holds.get(*name);
+                    known += usize::from(held.is_some());
+                    held != Some(&Some(*version))
+                })
+                .map(|(name, _)| *name)
+                .collect();
+            if differ.len() == versions.len() {
+                out.items.push(item);
+            } else {
+                out.items.extend(differ.into_iter().filter_map(|name| view.find(name)).map(Item::One));
+            }
+        }
+        if known < self.holds.len() {
+            out.removed.extend(self.holds.keys().filter(|name| view.version(name).is_none()).cloned());
+        }
+    }
+
+    /// The version the client holds, by what it was told.
+    fn held_version(&self, name: &str) -> Option<Version> {
+        match self.leaving.get(name) {
+            Some(found) => Some(found.version),
+            None => self.sent.as_ref().and_then(|sent| sent.version(name)),
+        }
+    }
+
+    /// Keeps removals back while something may still refer to what is removed, and lets them go afterwards.
+    fn keep_leaving(&mut self, view: &View, differences: &mut Differences, busy: bool) {
+        if !matches!(self.kind, ResourceType::Cluster | ResourceType::Endpoint) {
+            return;
+        }
+        // What has come back was sent, or is as the client still has it.
+        self.leaving.retain(|name, _| view.version(name).is_none());
+        if busy {
+            let keep: Vec<Text> =
+                differences.removed.iter().filter(|name| !self.asked.contains(*name)).cloned().collect();
+            for name in keep {
+                let held =
+                    self.leaving.get(&name).cloned().or_else(|| self.sent.as_ref().and_then(|sent| sent.find(&name)));
+                if let Some(found) = held {
+                    self.leaving.insert(name.clone(), found);
+                    differences.removed.remove(&name);
+                }
+            }
+        } else {
+            differences.removed.extend(std::mem::take(&mut self.leaving).into_keys());
+        }
+    }
+}
+
+fn found(items: &[Item]) -> Vec<Found> {
+    let one = |item: &Item| match item {
+        Item::One(found) => Some(found.clone()),
+        Item::Stretch { .. } => None,
+    };
+    items.iter().filter_map(one).collect()
+}
+
+/// The name by which a cluster asks for its endpoints, if it does.
+fn endpoints_of(cluster: &Found) -> Option<Text> {
+    const EDS_CLUSTER_CONFIG: u64 = 3;
+    const SERVICE_NAME: u64 = 2;
+    let bytes = cluster.bytes();
+    let (_, config) = Fields(&bytes).find(|(field, _)| *field == EDS_CLUSTER_CONFIG)?;
+    let service = Fields(config).find(|(field, _)| *field == SERVICE_NAME).map(|(_, name)| name);
+    match service.filter(|name| !name.is_empty()) {
+        Some(name) => std::str::from_utf8(name).ok().map(Text::from),
+        None => Some(cluster.name.clone()),
+    }
+}
+
+fn digest(items: &[Item]) -> Version {
+    let mut digest = Digest::default();
+    for (name, version) in items.iter().flat_map(Item::versions) {
+        digest.add(name, version);
+    }
+    digest.version()
+}

@@ -1,0 +1,74 @@
+//! The state-of-the-world protocol on the wire.
+
+use bytes::BytesMut;
+use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
+use sluice_model::{ResourceType, Text};
+
+use crate::xds::request::{Interest, Request, Response};
+use crate::xds::store::{Entry, Item, put_pieces};
+use crate::xds::wire::{Rope, field_len, put_field, put_head};
+
+/// Which of a chunk's encodings this protocol uses.
+const FORM: usize = 0;
+
+// DiscoveryResponse.
+const VERSION_INFO: u8 = 1;
+const RESOURCES: u8 = 2;
+const TYPE_URL: u8 = 4;
+const NONCE: u8 = 5;
+// google.protobuf.Any.
+const ANY_TYPE_URL: u8 = 1;
+const ANY_VALUE: u8 = 2;
+
+impl From<DiscoveryRequest> for Request {
+    fn from(request: DiscoveryRequest) -> Self {
+        Self {
+            node: request.node,
+            type_url: request.type_url,
+            nonce: request.response_nonce,
+            error: request.error_detail.map(|error| (error.code, error.message)),
+            interest: Interest::Exactly(request.resource_names),
+        }
+    }
+}
+
+/// The encoded `DiscoveryResponse`.
+pub(crate) fn encode(response: &Response) -> Rope {
+    let mut rope = Rope::default();
+    rope.write(|out| {
+        put_field(VERSION_INFO, response.version.as_bytes(), out);
+        put_field(TYPE_URL, response.type_url.as_bytes(), out);
+        put_field(NONCE, response.nonce.as_bytes(), out);
+    });
+    for item in &response.items {
+        match item {
+            Item::Stretch { chunk, rows } => {
+                let kind = response.kind;
+                rope.push(chunk.wire(FORM, |name, entry, out| put_row(kind, name, entry, out)).slice(rows.clone()));
+            }
+            Item::One(found) => {
+                rope.write(|out| put_any_head(RESOURCES, &response.type_url, found.len(), out));
+                put_pieces(ANY_VALUE, &found.pieces, &mut rope);
+            }
+        }
+    }
+    rope
+}
+
+fn put_row(kind: Option<ResourceType>, _: &Text, entry: &Entry, out: &mut BytesMut) {
+    if let (Some(kind), Some((_, bytes))) = (kind, entry.shared()) {
+        put_any_head(RESOURCES, kind.type_url(), bytes.len(), out);
+        put_field(ANY_VALUE, bytes, out);
+    }
+}
+
+/// Size of an `Any` with a value of that size.
+pub(crate) fn any_len(type_url: &str, value: usize) -> usize {
+    field_len(type_url.len()) + field_len(value)
+}
+
+/// Writes an `Any` as that field, up to its value.
+pub(crate) fn put_any_head(field: u8, type_url: &str, value: usize, out: &mut BytesMut) {
+    put_head(field, any_len(type_url, value), out);
+    put_field(ANY_TYPE_URL, type_url.as_bytes(), out);
+}

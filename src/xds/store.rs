@@ -1,0 +1,281 @@
+//! The latest outputs, by layer, and what each scope sees of them.
+//!
+//! One writer applies whole epochs; readers take a [`Cut`], which is of one epoch for all types and stays as it is. The
+//! bytes of a resource are kept once for all scopes, and a session that waits costs nothing.
+
+mod assembly;
+mod changes;
+mod entry;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Instant;
+
+use sluice_model::{Layer, ProxyKey, ResourceType, Scope, Text};
+
+pub(crate) use assembly::put_pieces;
+pub use changes::{Changes, Stamp};
+pub(crate) use entry::Entry;
+use entry::{Piece, Whole};
+pub(crate) use view::Item;
+use view::Table;
+pub use view::{Found, View};
+
+use crate::xds::wake::Wake;
+
+/// Epochs whose stamps are remembered.
+const STAMPS: usize = 1024;
+
+/// Latest outputs by layer.
+#[derive(Debug, Default)]
+pub struct Store {
+    state: RwLock<State>,
+    watchers: Mutex<Watchers>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Counts applied batches; not the engine's epoch.
+    epoch: u64,
+    ready: bool,
+    tables: BTreeMap<ResourceType, HashMap<Layer, Arc<Table>>>,
+    scopes: HashMap<ProxyKey, Arc<Scope>>,
+    /// One copy of equal scopes.
+    interned: HashSet<Arc<Scope>>,
+    purge_at: usize,
+    /// What a layer without rows has.
+    empty: Arc<Table>,
+    stamps: VecDeque<(u64, Stamp)>,
+}
+
+type Watching = BTreeMap<u64, Arc<Wake>>;
+
+#[derive(Debug, Default)]
+struct Watchers {
+    layers: BTreeMap<ResourceType, HashMap<Layer, Watching>>,
+    proxies: HashMap<ProxyKey, Watching>,
+}
+
+/// What a proxy sees, at one epoch.
+#[derive(Clone, Debug, Default)]
+pub struct Cut {
+    /// Number of the batch after which this is.
+    pub epoch: u64,
+    /// The proxy's scope; nothing until it has been derived.
+    pub scope: Option<Arc<Scope>>,
+    views: BTreeMap<ResourceType, Arc<View>>,
+}
+
+impl Cut {
+    /// What the proxy sees of a type; nothing if it has no scope yet or the cut was not asked for the type.
+    #[must_use]
+    pub fn view(&self, kind: ResourceType) -> Option<&Arc<View>> {
+        self.views.get(&kind)
+    }
+}
+
+impl Store {
+    /// Applies all changes of an epoch at once and wakes who may be concerned.
+    pub fn apply(&self, changes: Changes) {
+        let (epoch, layers, proxies) = self.state.write().unwrap_or_else(PoisonError::into_inner).apply(changes);
+        let watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        for (kind, layers) in &layers {
+            let Some(watched) = watchers.layers.get(kind) else { continue };
+            for wake in layers.iter().filter_map(|layer| watched.get(layer)).flat_map(BTreeMap::values) {
+                wake.wake(epoch);
+            }
+        }
+        for wake in proxies.iter().filter_map(|proxy| watchers.proxies.get(proxy)).flat_map(BTreeMap::values) {
+            wake.wake(epoch);
+        }
+    }
+
+    /// Declares that what has been applied is complete, so that clients may be answered (S25).
+    pub fn set_ready(&self) {
+        self.state.write().unwrap_or_else(PoisonError::into_inner).ready = true;
+    }
+
+    /// Whether clients may be answered.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).ready
+    }
+
+    /// Number of batches applied.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).epoch
+    }
+
+    /// What the proxy sees of these types now.
+    pub fn cut(&self, proxy: &ProxyKey, kinds: impl IntoIterator<Item = ResourceType>) -> Cut {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let scope = state.scopes.get(proxy).cloned();
+        let views = match &scope {
+            Some(scope) => kinds.into_iter().map(|kind| (kind, Arc::new(state.view(scope, kind)))).collect(),
+            None => BTreeMap::new(),
+        };
+        Cut { epoch: state.epoch, views, scope }
+    }
+
+    /// Number of resources and segments in each layer, by type.
+    #[must_use]
+    pub fn sizes(&self) -> BTreeMap<(ResourceType, Layer), usize> {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let all = state
+            .tables
+            .iter()
+            .flat_map(|(kind, tables)| tables.iter().map(move |(layer, table)| (*kind, layer, table)));
+        all.map(|(kind, layer, table)| {
+            let rows = table.iter().map(|(_, entry)| entry.segments.as_ref().map_or(1, |segments| segments.run.len()));
+            ((kind, layer.clone()), rows.sum())
+        })
+        .collect()
+    }
+
+    /// When the changes of `epoch` came in, or of the first after it that is remembered.
+    #[must_use]
+    pub fn stamp(&self, epoch: u64) -> Option<Stamp> {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let at = state.stamps.partition_point(|(have, _)| *have < epoch);
+        state.stamps.get(at).map(|(_, stamp)| *stamp)
+    }
+
+    /// Wakes `wake` when the proxy's scope changes, until [`Self::unwatch_proxy`].
+    pub(crate) fn watch_proxy(&self, proxy: &ProxyKey, id: u64, wake: &Arc<Wake>) {
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        watchers.proxies.entry(proxy.clone()).or_default().insert(id, wake.clone());
+    }
+
+    pub(crate) fn unwatch_proxy(&self, proxy: &ProxyKey, id: u64) {
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(watching) = watchers.proxies.get_mut(proxy) {
+            watching.remove(&id);
+            if watching.is_empty() {
+                watchers.proxies.remove(proxy);
+            }
+        }
+    }
+
+    /// Wakes `wake` when the scope's layers of that type change, until [`Self::unwatch`].
+    pub(crate) fn watch(&self, scope: &Scope, kind: ResourceType, id: u64, wake: &Arc<Wake>) {
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        let watched = watchers.layers.entry(kind).or_default();
+        for layer in scope.layers.get(&kind).into_iter().flatten() {
+            watched.entry(layer.clone()).or_default().insert(id, wake.clone());
+        }
+    }
+
+    pub(crate) fn unwatch(&self, scope: &Scope, kind: ResourceType, id: u64) {
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(watched) = watchers.layers.get_mut(&kind) else { return };
+        for layer in scope.layers.get(&kind).into_iter().flatten() {
+            if let Some(watching) = watched.get_mut(layer) {
+                watching.remove(&id);
+                if watching.is_empty() {
+                    watched.remove(layer);
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    fn view(&self, scope: &Arc<Scope>, kind: ResourceType) -> View {
+        let tables = self.tables.get(&kind);
+        let layers = scope.layers.get(&kind).map_or(&[][..], Vec::as_slice);
+        let table = |layer: &Layer| tables.and_then(|tables| tables.get(layer)).cloned();
+        View {
+            scope: scope.clone(),
+            kind,
+            tables: layers.iter().map(|layer| table(layer).unwrap_or_else(|| self.empty.clone())).collect(),
+        }
+    }
+
+    /// Applies a batch; gives its epoch, the layers and the proxies whose content changed.
+    fn apply(&mut self, changes: Changes) -> (u64, BTreeMap<ResourceType, BTreeSet<Layer>>, BTreeSet<ProxyKey>) {
+        self.epoch += 1;
+        if self.stamps.len() == STAMPS {
+            self.stamps.pop_front();
+        }
+        let stamp = changes.stamp.unwrap_or_else(|| Stamp::now(Instant::now()));
+        self.stamps.push_back((self.epoch, stamp));
+        let mut rows: BTreeMap<(ResourceType, Layer), BTreeMap<Text, EntryChange>> = BTreeMap::new();
+        for (key, resource) in changes.resources {
+            let change = rows.entry((key.resource_type, key.layer)).or_default().entry(key.name).or_default();
+            change.whole = Some(resource.as_ref().map(Whole::new));
+        }
+        for (key, segment) in changes.segments {
+            let change = rows.entry((key.resource_type, key.layer)).or_default().entry(key.name).or_default();
+            change.segments.insert(key.segment, segment.as_ref().map(Piece::new));
+        }
+        let mut changed: BTreeMap<ResourceType, BTreeSet<Layer>> = BTreeMap::new();
+        for ((kind, layer), rows) in rows {
+            let tables = self.tables.entry(kind).or_default();
+            let old = tables.get(&layer).cloned().unwrap_or_default();
+            let rows: Vec<(Text, Option<Entry>)> = rows
+                .into_iter()
+                .filter_map(|(name, change)| change.apply(old.get(&name).map(|(_, entry)| entry), name))
+                .collect();
+            if rows.is_empty() {
+                continue;
+            }
+            let new = old.apply(rows);
+            if new.is_empty() {
+                tables.remove(&layer);
+            } else {
+                tables.insert(layer.clone(), Arc::new(new));
+            }
+            changed.entry(kind).or_default().insert(layer);
+        }
+        let mut proxies = BTreeSet::new();
+        for (proxy, scope) in changes.scopes {
+            match scope {
+                Some(scope) => {
+                    let scope = Arc::new(scope);
+                    let scope = self.interned.get(&scope).cloned().unwrap_or(scope);
+                    self.interned.insert(scope.clone());
+                    self.scopes.insert(proxy.clone(), scope);
+                }
+                None => {
+                    self.scopes.remove(&proxy);
+                }
+            }
+            proxies.insert(proxy);
+        }
+        if self.interned.len() > self.purge_at {
+            self.interned.retain(|scope| Arc::strong_count(scope) > 1);
+            self.purge_at = (self.interned.len() * 2).max(64);
+        }
+        (self.epoch, changed, proxies)
+    }
+}
+
+/// What a batch changes of one name of a layer.
+#[derive(Default)]
+struct EntryChange {
+    whole: Option<Option<Whole>>,
+    segments: BTreeMap<Text, Option<Piece>>,
+}
+
+impl EntryChange {
+    /// The row afterwards; nothing if it stays as it was.
+    fn apply(self, old: Option<&Entry>, name: Text) -> Option<(Text, Option<Entry>)> {
+        let mut entry = old.cloned().unwrap_or_default();
+        if let Some(whole) = self.whole {
+            entry.whole = whole;
+        }
+        if !self.segments.is_empty() {
+            let segments = entry.segments.take().unwrap_or_default();
+            let segments = segments.apply(self.segments.into_iter().collect());
+            entry.segments = (!segments.run.is_empty()).then(|| Arc::new(segments));
+        }
+        match old {
+            None if entry.is_empty() => None,
+            Some(old) if old.same(&entry) => None,
+            _ if entry.is_empty() => Some((name, None)),
+            _ => Some((name, Some(entry))),
+        }
+    }
+}

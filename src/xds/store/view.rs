@@ -1,0 +1,255 @@
+//! What one scope sees of one type at one epoch.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sluice_model::{Layer, ResourceType, Scope, Text};
+
+use super::assembly::Assembly;
+use super::entry::{Entry, Segments, Whole};
+use crate::xds::names::NameSet;
+use crate::xds::run::{Chunk, Run};
+use crate::xds::version::Version;
+
+/// What a layer holds of one type, by resource name.
+pub(crate) type Table = Run<Entry>;
+
+/// What one scope sees of one type at one epoch. Keeping it costs what changed since.
+#[derive(Clone, Debug)]
+pub struct View {
+    pub(super) scope: Arc<Scope>,
+    pub(super) kind: ResourceType,
+    /// One a layer of the scope, in its order.
+    pub(super) tables: Box<[Arc<Table>]>,
+}
+
+/// A resource as a scope sees it.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Its name.
+    pub name: Text,
+    /// Its content version.
+    pub version: Version,
+    pub(crate) pieces: Vec<Bytes>,
+}
+
+impl Found {
+    /// Size of the encoded message.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.pieces.iter().map(Bytes::len).sum()
+    }
+
+    /// Whether the message has no field set.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The encoded message in one piece.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        match self.pieces.as_slice() {
+            [one] => one.clone(),
+            pieces => pieces.concat().into(),
+        }
+    }
+}
+
+/// Resources to send: a stretch of a layer's chunk, shared with everyone who gets it, or one on its own.
+#[derive(Clone, Debug)]
+pub(crate) enum Item {
+    Stretch { chunk: Arc<Chunk<Entry>>, rows: Range<usize> },
+    One(Found),
+}
+
+impl Item {
+    /// Number of resources.
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Self::Stretch { rows, .. } => rows.len(),
+            Self::One(_) => 1,
+        }
+    }
+
+    /// Names and versions of the resources.
+    pub(crate) fn versions(&self) -> Vec<(&Text, Version)> {
+        match self {
+            Self::Stretch { chunk, rows } => chunk
+                .rows()
+                .get(rows.clone())
+                .unwrap_or_default()
+                .iter()
+                .filter_map(|(name, entry)| entry.shared().map(|(version, _)| (name, version)))
+                .collect(),
+            Self::One(found) => vec![(&found.name, found.version)],
+        }
+    }
+}
+
+enum Resolved<'a> {
+    Nothing,
+    Whole(&'a Text, &'a Whole),
+    Assembled(&'a Text, Vec<&'a Segments>),
+}
+
+impl View {
+    /// The layers in order.
+    pub(super) fn layers(&self) -> &[Layer] {
+        self.scope.layers.get(&self.kind).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether nothing can have changed between the two.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.scope, &other.scope)
+            && self.tables.len() == other.tables.len()
+            && self.tables.iter().zip(&other.tables).all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+
+    /// The version of the resource of that name, if the scope sees one.
+    #[must_use]
+    pub fn version(&self, name: &str) -> Option<Version> {
+        match self.resolve(name) {
+            Resolved::Nothing => None,
+            Resolved::Whole(_, whole) => whole.version_for(&self.scope),
+            Resolved::Assembled(_, layers) => Assembly::new(&layers).version(),
+        }
+    }
+
+    /// The resource of that name, if the scope sees one.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<Found> {
+        match self.resolve(name) {
+            Resolved::Nothing => None,
+            Resolved::Whole(name, whole) => {
+                let version = whole.version_for(&self.scope)?;
+                Some(Found { name: name.clone(), version, pieces: vec![whole.bytes_for(&self.scope)?] })
+            }
+            Resolved::Assembled(name, layers) => {
+                let assembly = Assembly::new(&layers);
+                Some(Found { name: name.clone(), version: assembly.version()?, pieces: assembly.pieces() })
+            }
+        }
+    }
+
+    /// Every name the scope sees, in order.
+    #[must_use]
+    pub fn names(&self) -> BTreeSet<Text> {
+        let named: BTreeSet<&Text> = self.tables.iter().flat_map(|table| table.iter().map(|(name, _)| name)).collect();
+        named.into_iter().filter(|name| self.version(name).is_some()).cloned().collect()
+    }
+
+    /// Layers from the top as long as they leave something open.
+    fn resolve(&self, name: &str) -> Resolved<'_> {
+        let mut layers: Vec<&Segments> = Vec::new();
+        let mut known: Option<&Text> = None;
+        for (name, entry) in self.tables.iter().filter_map(|table| table.get(name)) {
+            known = known.or(Some(name));
+            if let Some(segments) = &entry.segments {
+                layers.push(segments);
+            }
+            match &entry.whole {
+                None => {}
+                Some(whole) => {
+                    let own_part = layers.iter().any(|layer| layer.run.get("").is_some());
+                    if own_part || matches!(whole, Whole::Hidden) {
+                        break;
+                    }
+                    return Resolved::Whole(name, whole);
+                }
+            }
+        }
+        match known {
+            Some(name) if !layers.is_empty() => Resolved::Assembled(name, layers),
+            _ => Resolved::Nothing,
+        }
+    }
+
+    /// Names whose resource may differ between the two views, in order.
+    pub(crate) fn changed_since(&self, old: &Self) -> BTreeSet<Text> {
+        let mut names = BTreeSet::new();
+        let mut all = |table: &Table| names.extend(table.iter().map(|(name, _)| name.clone()));
+        let same_scope = Arc::ptr_eq(&self.scope, &old.scope);
+        let (layers, before) = (self.layers(), old.layers());
+        // Layers both have; if they changed places, or what fills templates is another, anything may differ.
+        let common: Vec<(usize, usize)> = if same_scope {
+            (0..layers.len()).map(|at| (at, at)).collect()
+        } else {
+            let find = |layer: &Layer| before.iter().position(|other| other == layer);
+            layers.iter().enumerate().filter_map(|(at, layer)| Some((at, find(layer)?))).collect()
+        };
+        let in_order = common.windows(2).all(|pair| pair[0].1 < pair[1].1);
+        if !same_scope && (!in_order || self.scope.slots != old.scope.slots) {
+            self.tables.iter().chain(&old.tables).for_each(|table| all(table));
+            return names;
+        }
+        if !same_scope {
+            for (at, table) in self.tables.iter().enumerate() {
+                if !common.iter().any(|(new, _)| *new == at) {
+                    all(table);
+                }
+            }
+            for (at, table) in old.tables.iter().enumerate() {
+                if !common.iter().any(|(_, old)| *old == at) {
+                    all(table);
+                }
+            }
+        }
+        for (new, old_at) in common {
+            if let (Some(new), Some(old)) = (self.tables.get(new), old.tables.get(old_at))
+                && !Arc::ptr_eq(new, old)
+            {
+                old.diff(new, Entry::same, |name| {
+                    names.insert(name.clone());
+                });
+            }
+        }
+        names
+    }
+
+    /// Everything the scope sees, or what of it is wanted, in as few stretches as possible.
+    pub(crate) fn listing(&self, want: Option<&NameSet>) -> Vec<Item> {
+        let rows: usize = self.tables.iter().map(|table| table.len()).sum();
+        if let Some(want) = want
+            && want.len() * 8 < rows
+        {
+            return want.iter().filter_map(|name| self.find(name)).map(Item::One).collect();
+        }
+        let mut items = Vec::new();
+        for (layer, table) in self.tables.iter().enumerate() {
+            let above = self.tables.get(..layer).unwrap_or_default();
+            let shadowed: BTreeSet<(usize, usize)> =
+                above.iter().flat_map(|upper| upper.iter()).filter_map(|(name, _)| table.position(name)).collect();
+            let mut shadowed = shadowed.into_iter().peekable();
+            let mut want = want.map(|want| want.iter().peekable());
+            for (at, chunk) in table.chunks().iter().enumerate() {
+                let mut stretch: Option<Range<usize>> = None;
+                let close = |stretch: &mut Option<Range<usize>>, items: &mut Vec<Item>| {
+                    if let Some(rows) = stretch.take() {
+                        items.push(Item::Stretch { chunk: chunk.clone(), rows });
+                    }
+                };
+                for (row, (name, entry)) in chunk.rows().iter().enumerate() {
+                    let hidden_by_above = shadowed.next_if_eq(&(at, row)).is_some();
+                    let wanted = want.as_mut().is_none_or(|want| {
+                        while want.next_if(|have| *have < name).is_some() {}
+                        want.next_if(|have| *have == name).is_some()
+                    });
+                    if hidden_by_above || !wanted {
+                        close(&mut stretch, &mut items);
+                    } else if entry.shared().is_some() {
+                        stretch.get_or_insert(row..row).end = row + 1;
+                    } else {
+                        close(&mut stretch, &mut items);
+                        items.extend(self.find(name).map(Item::One));
+                    }
+                }
+                close(&mut stretch, &mut items);
+            }
+        }
+        items
+    }
+}

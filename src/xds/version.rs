@@ -1,0 +1,72 @@
+//! Content versions: equal content, equal version, on every replica.
+
+use std::fmt;
+
+use rapidhash::v3::rapidhash_v3;
+use sluice_model::Text;
+
+/// Version of a resource: a hash of its content with a fixed seed.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub struct Version(u64);
+
+impl Version {
+    /// The version of these bytes.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(rapidhash_v3(bytes))
+    }
+
+    /// The version as a client names it, if it is one of ours.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        if text.len() != 16 {
+            return None;
+        }
+        u64::from_str_radix(text, 16).ok().map(Self)
+    }
+
+    /// This version under a name, to be summed into a [`Digest`].
+    fn named(self, name: &str) -> u64 {
+        let name = rapidhash_v3(name.as_bytes());
+        let mut both = [0; 16];
+        both[..8].copy_from_slice(&name.to_le_bytes());
+        both[8..].copy_from_slice(&self.0.to_le_bytes());
+        rapidhash_v3(&both)
+    }
+
+    /// This version with another mixed in; order matters.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        let mut both = [0; 16];
+        both[..8].copy_from_slice(&self.0.to_le_bytes());
+        both[8..].copy_from_slice(&other.0.to_le_bytes());
+        Self(rapidhash_v3(&both))
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// Version of a set of named things, whatever their order; members are added and taken out one by one.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Digest(u64);
+
+impl Digest {
+    /// Adds a member.
+    pub(crate) fn add(&mut self, name: &Text, version: Version) {
+        self.0 = self.0.wrapping_add(version.named(name));
+    }
+
+    /// Takes a member out again.
+    pub(crate) fn remove(&mut self, name: &Text, version: Version) {
+        self.0 = self.0.wrapping_sub(version.named(name));
+    }
+
+    /// The version of the set.
+    pub(crate) fn version(self) -> Version {
+        Version(rapidhash_v3(&self.0.to_le_bytes()))
+    }
+}

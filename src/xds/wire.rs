@@ -1,0 +1,138 @@
+//! The few protobuf and gRPC encodings that are written by hand, so that payloads stay shared.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+/// Tag of a length-delimited field.
+pub(crate) const fn tag(field: u8) -> u8 {
+    (field << 3) | 2
+}
+
+/// Size of a varint.
+pub(crate) const fn varint_len(value: usize) -> usize {
+    let bits = usize::BITS - value.leading_zeros();
+    if bits == 0 { 1 } else { bits.div_ceil(7) as usize }
+}
+
+/// Size of a length-delimited field with a tag of one byte.
+pub(crate) const fn field_len(value: usize) -> usize {
+    1 + varint_len(value) + value
+}
+
+/// Writes a varint.
+#[expect(clippy::cast_possible_truncation, reason = "seven bits are taken at a time")]
+pub(crate) fn put_varint(mut value: usize, out: &mut BytesMut) {
+    while value >= 0x80 {
+        out.put_u8((value as u8) | 0x80);
+        value >>= 7;
+    }
+    out.put_u8(value as u8);
+}
+
+/// Writes the tag and the length of a field whose value follows.
+pub(crate) fn put_head(field: u8, len: usize, out: &mut BytesMut) {
+    out.put_u8(tag(field));
+    put_varint(len, out);
+}
+
+/// Writes a length-delimited field.
+pub(crate) fn put_field(field: u8, value: &[u8], out: &mut BytesMut) {
+    put_head(field, value.len(), out);
+    out.put_slice(value);
+}
+
+/// The length-delimited fields of a message, in order; stops at what is no protobuf.
+pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = (u64, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let key = self.varint()?;
+            match key & 7 {
+                0 => {
+                    self.varint()?;
+                }
+                1 => self.skip(8)?,
+                5 => self.skip(4)?,
+                2 => {
+                    let len = usize::try_from(self.varint()?).ok()?;
+                    let (value, rest) = self.0.split_at_checked(len)?;
+                    self.0 = rest;
+                    return Some((key >> 3, value));
+                }
+                _ => return None,
+            }
+        }
+    }
+}
+
+impl Fields<'_> {
+    fn varint(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let (&byte, rest) = self.0.split_first()?;
+            self.0 = rest;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    fn skip(&mut self, len: usize) -> Option<()> {
+        self.0 = self.0.get(len..)?;
+        Some(())
+    }
+}
+
+/// A message in pieces: small ones are copied together, big ones stay shared.
+#[derive(Debug, Default)]
+pub(crate) struct Rope {
+    pieces: Vec<Bytes>,
+    open: BytesMut,
+    len: usize,
+}
+
+/// Pieces up to this size are copied rather than sent as a frame of their own.
+const COPIED: usize = 4096;
+
+impl Rope {
+    /// Bytes in it.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Adds bytes that are shared if it pays.
+    pub(crate) fn push(&mut self, bytes: Bytes) {
+        self.len += bytes.len();
+        if bytes.len() <= COPIED {
+            self.open.put_slice(&bytes);
+            self.flush_above(4 * COPIED);
+        } else {
+            self.flush_above(0);
+            self.pieces.push(bytes);
+        }
+    }
+
+    /// Adds what `write` appends to the buffer.
+    pub(crate) fn write(&mut self, write: impl FnOnce(&mut BytesMut)) {
+        let before = self.open.len();
+        write(&mut self.open);
+        self.len += self.open.len() - before;
+        self.flush_above(4 * COPIED);
+    }
+
+    fn flush_above(&mut self, size: usize) {
+        if self.open.len() > size {
+            self.pieces.push(self.open.split().freeze());
+        }
+    }
+
+    /// The pieces in order.
+    pub(crate) fn finish(mut self) -> Vec<Bytes> {
+        self.flush_above(0);
+        self.pieces
+    }
+}

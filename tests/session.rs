@@ -1,0 +1,12 @@
+//! ADS sessions: scripted without a network, random ones against what the store says, then over real sockets.
+
+#[path = "session/client.rs"]
+mod client;
+#[path = "session/fixture.rs"]
+mod fixture;
+#[path = "session/random.rs"]
+mod random;
+#[path = "session/rules.rs"]
+mod rules;
+#[path = "session/socket.rs"]
+mod socket;

@@ -1,0 +1,291 @@
+//! A client that follows the protocol, without a network.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
+
+use bytes::Bytes;
+use envoy_types::pb::envoy::config::core::v3::Node;
+use envoy_types::pb::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+use envoy_types::pb::google::rpc::Status;
+use prost::Message as _;
+use sluice::xds::{Protocol, Refusal, Stream};
+use sluice_model::ResourceType;
+
+use crate::fixture::{Mesh, SIDECAR};
+
+/// A response, of whichever protocol.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Got {
+    pub(crate) type_url: String,
+    pub(crate) nonce: String,
+    pub(crate) version: String,
+    /// Name, version, bytes. State of the world has no names of its own: there they are read from the message.
+    pub(crate) resources: Vec<(String, String, Bytes)>,
+    pub(crate) removed: Vec<String>,
+}
+
+impl Got {
+    pub(crate) fn kind(&self) -> ResourceType {
+        ResourceType::from_type_url(&self.type_url).expect("a type of ours")
+    }
+
+    pub(crate) fn names(&self) -> Vec<&str> {
+        self.resources.iter().map(|(name, ..)| name.as_str()).collect()
+    }
+
+    /// `CDS +a +b -c`: what the response says, for comparing.
+    pub(crate) fn text(&self) -> String {
+        let name = ResourceType::from_type_url(&self.type_url).map_or("?", sluice::xds::short_name);
+        let mut text = name.to_uppercase();
+        for name in self.names() {
+            text.push_str(&format!(" +{name}"));
+        }
+        for name in &self.removed {
+            text.push_str(&format!(" -{name}"));
+        }
+        text
+    }
+}
+
+pub(crate) struct Client {
+    pub(crate) protocol: Protocol,
+    stream: Stream,
+    node: Option<Node>,
+    /// The names of its subscriptions; with `None`, the wildcard.
+    pub(crate) wants: BTreeMap<ResourceType, Option<BTreeSet<String>>>,
+    /// What it holds: version and bytes.
+    pub(crate) holds: BTreeMap<ResourceType, BTreeMap<String, (String, Bytes)>>,
+    /// Nonce of the last response by type.
+    nonces: BTreeMap<ResourceType, String>,
+    /// Responses it has not answered.
+    pub(crate) unanswered: VecDeque<Got>,
+    pub(crate) now: Instant,
+}
+
+impl Client {
+    pub(crate) fn connect(mesh: &Mesh, protocol: Protocol) -> Self {
+        let stream = mesh.hub.open(protocol, "test".into()).expect("the store is ready");
+        Self {
+            protocol,
+            stream,
+            node: Some(Node { id: SIDECAR.into(), ..Node::default() }),
+            wants: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            nonces: BTreeMap::new(),
+            unanswered: VecDeque::new(),
+            now: Instant::now(),
+        }
+    }
+
+    /// The same client on a new stream, with what it holds.
+    pub(crate) fn reconnect(self, mesh: &Mesh) -> Self {
+        let fresh = Self::connect(mesh, self.protocol);
+        drop(self.stream);
+        let mut client = Self { holds: self.holds, ..fresh };
+        for (kind, wants) in self.wants {
+            client.subscribe(kind, wants);
+        }
+        client
+    }
+
+    /// The first request for a type.
+    pub(crate) fn subscribe(&mut self, kind: ResourceType, wants: Option<BTreeSet<String>>) {
+        let names: Vec<String> = wants.iter().flatten().cloned().collect();
+        self.wants.insert(kind, wants);
+        let held = self.holds.entry(kind).or_default();
+        if self.protocol == Protocol::Sotw {
+            self.sotw(DiscoveryRequest {
+                resource_names: names,
+                type_url: kind.type_url().into(),
+                ..DiscoveryRequest::default()
+            })
+        } else {
+            let initial = held.iter().map(|(name, (version, _))| (name.clone(), version.clone())).collect();
+            self.delta(DeltaDiscoveryRequest {
+                type_url: kind.type_url().into(),
+                resource_names_subscribe: names,
+                initial_resource_versions: initial,
+                ..DeltaDiscoveryRequest::default()
+            })
+        }
+        .expect("a subscription");
+    }
+
+    pub(crate) fn want(&mut self, kind: ResourceType, names: &[&str]) {
+        self.subscribe(kind, Some(names.iter().map(|name| (*name).to_owned()).collect()));
+    }
+
+    pub(crate) fn want_all(&mut self, kind: ResourceType) {
+        self.subscribe(kind, None);
+    }
+
+    /// Changes the names of a subscription.
+    pub(crate) fn change(&mut self, kind: ResourceType, add: &[&str], remove: &[&str]) {
+        let Some(Some(names)) = self.wants.get_mut(&kind) else { panic!("{kind:?} is not subscribed by name") };
+        names.extend(add.iter().map(|name| (*name).to_owned()));
+        names.retain(|name| !remove.contains(&name.as_str()));
+        let names: Vec<String> = names.iter().cloned().collect();
+        let held = self.holds.entry(kind).or_default();
+        held.retain(|name, _| !remove.contains(&name.as_str()));
+        if self.protocol == Protocol::Sotw {
+            let nonce = self.nonces.get(&kind).cloned().unwrap_or_default();
+            let request = DiscoveryRequest {
+                resource_names: names,
+                type_url: kind.type_url().into(),
+                response_nonce: nonce,
+                ..DiscoveryRequest::default()
+            };
+            self.sotw(request).expect("a change of names");
+        } else {
+            let request = DeltaDiscoveryRequest {
+                type_url: kind.type_url().into(),
+                resource_names_subscribe: add.iter().map(|name| (*name).to_owned()).collect(),
+                resource_names_unsubscribe: remove.iter().map(|name| (*name).to_owned()).collect(),
+                ..DeltaDiscoveryRequest::default()
+            };
+            self.delta(request).expect("a change of names");
+        }
+    }
+
+    /// Takes the next response in and applies it; does not answer it.
+    pub(crate) fn receive(&mut self) -> Option<Got> {
+        let bytes = self.stream.poll_encoded(self.now)?.bytes();
+        let got = match self.protocol {
+            Protocol::Sotw => {
+                let response = DiscoveryResponse::decode(bytes).expect("a DiscoveryResponse");
+                let resources = response.resources.into_iter().map(|any| {
+                    assert_eq!(any.type_url, response.type_url);
+                    (name_in(&any.value), String::new(), any.value.into())
+                });
+                Got {
+                    resources: resources.collect(),
+                    type_url: response.type_url,
+                    nonce: response.nonce,
+                    version: response.version_info,
+                    removed: Vec::new(),
+                }
+            }
+            Protocol::Delta => {
+                let response = DeltaDiscoveryResponse::decode(bytes).expect("a DeltaDiscoveryResponse");
+                let resources = response.resources.into_iter().map(|resource| {
+                    let any = resource.resource.expect("a resource");
+                    assert_eq!(any.type_url, response.type_url);
+                    (resource.name, resource.version, any.value.into())
+                });
+                Got {
+                    resources: resources.collect(),
+                    type_url: response.type_url,
+                    nonce: response.nonce,
+                    version: response.system_version_info,
+                    removed: response.removed_resources,
+                }
+            }
+        };
+        if let Some(kind) = ResourceType::from_type_url(&got.type_url) {
+            self.nonces.insert(kind, got.nonce.clone());
+            let held = self.holds.entry(kind).or_default();
+            let named = self.wants.get(&kind).and_then(Option::as_ref);
+            if self.protocol == Protocol::Sotw && kind.is_wildcard() {
+                held.clear();
+            }
+            for (name, version, bytes) in &got.resources {
+                if named.is_none_or(|names| names.contains(name)) {
+                    held.insert(name.clone(), (version.clone(), bytes.clone()));
+                }
+            }
+            for name in &got.removed {
+                held.remove(name);
+            }
+        }
+        self.unanswered.push_back(got.clone());
+        Some(got)
+    }
+
+    /// Answers the oldest response: accepts it, or says why not.
+    pub(crate) fn answer(&mut self, error: Option<&str>) -> bool {
+        let Some(got) = self.unanswered.pop_front() else { return false };
+        self.answer_to(&got, error);
+        true
+    }
+
+    pub(crate) fn answer_to(&mut self, got: &Got, error: Option<&str>) {
+        let error_detail = error.map(|message| Status { code: 13, message: message.into(), ..Status::default() });
+        if self.protocol == Protocol::Sotw {
+            let names = ResourceType::from_type_url(&got.type_url).and_then(|kind| self.wants.get(&kind));
+            let request = DiscoveryRequest {
+                version_info: got.version.clone(),
+                resource_names: names.cloned().flatten().into_iter().flatten().collect(),
+                type_url: got.type_url.clone(),
+                response_nonce: got.nonce.clone(),
+                error_detail,
+                ..DiscoveryRequest::default()
+            };
+            self.sotw(request).expect("an answer");
+        } else {
+            let request = DeltaDiscoveryRequest {
+                type_url: got.type_url.clone(),
+                response_nonce: got.nonce.clone(),
+                error_detail,
+                ..DeltaDiscoveryRequest::default()
+            };
+            self.delta(request).expect("an answer");
+        }
+    }
+
+    /// Receives and accepts until there is nothing more; gives what came.
+    pub(crate) fn settle(&mut self) -> Vec<Got> {
+        let mut all = Vec::new();
+        loop {
+            while self.answer(None) {}
+            match self.receive() {
+                Some(got) => all.push(got),
+                None => return all,
+            }
+            assert!(all.len() < 1000, "there is no end to the responses");
+        }
+    }
+
+    /// [`Self::settle`], as text.
+    pub(crate) fn settled(&mut self) -> Vec<String> {
+        self.settle().iter().map(Got::text).collect()
+    }
+
+    /// Receives until there is nothing more, without answering; as text.
+    pub(crate) fn received(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.receive().map(|got| got.text())).collect()
+    }
+
+    pub(crate) fn sotw(&mut self, mut request: DiscoveryRequest) -> Result<(), Refusal> {
+        request.node = self.node.take();
+        self.stream.request(request.into(), self.now)
+    }
+
+    pub(crate) fn delta(&mut self, mut request: DeltaDiscoveryRequest) -> Result<(), Refusal> {
+        request.node = self.node.take();
+        self.stream.request(request.into(), self.now)
+    }
+}
+
+/// The name in a message: its first field in clusters, listeners and routes, and in what the tests make up.
+fn name_in(message: &[u8]) -> String {
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct Named {
+        #[prost(string, tag = "1")]
+        name: String,
+    }
+    Named::decode(message).expect("a message with a name").name
+}
+
+/// A message of its own for any type: field 1 is the name, the rest is the content.
+pub(crate) fn message(name: &str, content: &str) -> Vec<u8> {
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct Made {
+        #[prost(string, tag = "1")]
+        name: String,
+        #[prost(string, tag = "1000")]
+        content: String,
+    }
+    Made { name: name.into(), content: content.into() }.encode_to_vec()
+}

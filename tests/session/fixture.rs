@@ -1,0 +1,128 @@
+//! A mesh made of text: layers, resources and scopes set by hand.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use envoy_types::pb::envoy::config::core::v3::Node;
+use prost::Message as _;
+use sluice::xds::{Changes, Hub, Metrics, ProxyInput, Status, Store};
+use sluice_model::{
+    Layer, Proxy, ProxyKey, Resource, ResourceKey, ResourceType, Scope, Segment, SegmentKey, Text, View,
+};
+
+pub(crate) const SIDECAR: &str = "sidecar~10.0.0.1~web.orchard~orchard.svc.cluster.local";
+
+/// Proxies as they were written to the input.
+#[derive(Default)]
+pub(crate) struct Recorded(pub(crate) Mutex<Vec<(Text, Option<Text>)>>);
+
+impl ProxyInput for Recorded {
+    fn parse(&self, node: &Node) -> Result<Proxy, String> {
+        if node.id.matches('~').count() != 3 {
+            return Err(format!("node id {:?} has not four parts", node.id));
+        }
+        let version = node.user_agent_name.as_str().into();
+        Ok(Proxy { id: node.id.as_str().into(), istio_version: version, ..Proxy::default() })
+    }
+
+    fn set(&self, key: ProxyKey, proxy: Proxy) {
+        self.0.lock().unwrap().push((key.0, Some(proxy.istio_version)));
+    }
+
+    fn remove(&self, key: ProxyKey) {
+        self.0.lock().unwrap().push((key.0, None));
+    }
+}
+
+/// A hub whose store is fed by the test.
+pub(crate) struct Mesh {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) status: Status,
+    pub(crate) proxies: Arc<Recorded>,
+    changes: Mutex<Changes>,
+}
+
+impl Mesh {
+    /// Ready, with one sidecar that sees `base` of every type.
+    pub(crate) fn new() -> Self {
+        let proxies = Arc::new(Recorded::default());
+        let hub = Hub::new(Arc::new(Store::default()), proxies.clone(), Metrics::default());
+        let mesh = Self { status: Status::new(hub.clone()), hub, proxies, changes: Mutex::default() };
+        mesh.scope(SIDECAR, &["base"]);
+        mesh.commit();
+        mesh.hub.store().set_ready();
+        mesh
+    }
+
+    /// A cluster whose message says which version of it this is; it gets its endpoints by EDS.
+    pub(crate) fn cluster(&self, layer: &str, name: &str, content: &str) {
+        use envoy_types::pb::envoy::config::cluster::v3::{Cluster, cluster::EdsClusterConfig};
+        let cluster = Cluster {
+            name: name.to_owned(),
+            alt_stat_name: content.to_owned(),
+            eds_cluster_config: Some(EdsClusterConfig::default()),
+            ..Cluster::default()
+        };
+        self.set(ResourceType::Cluster, layer, name, &cluster.encode_to_vec());
+    }
+
+    pub(crate) fn set(&self, kind: ResourceType, layer: &str, name: &str, content: &[u8]) {
+        self.put(kind, layer, name, Some(Resource::Encoded(Bytes::copy_from_slice(content))));
+    }
+
+    pub(crate) fn delete(&self, kind: ResourceType, layer: &str, name: &str) {
+        self.put(kind, layer, name, None);
+    }
+
+    pub(crate) fn put(&self, resource_type: ResourceType, layer_name: &str, name: &str, resource: Option<Resource>) {
+        let key = ResourceKey { resource_type, layer: layer(layer_name), name: name.into() };
+        let mut changes = self.changes.lock().unwrap();
+        changes.resources.retain(|(have, _)| *have != key);
+        changes.resources.push((key, resource));
+    }
+
+    pub(crate) fn segment(&self, layer_name: &str, name: &str, segment: &str, content: Option<Segment>) {
+        let key = SegmentKey {
+            resource_type: ResourceType::Route,
+            layer: layer(layer_name),
+            name: name.into(),
+            segment: segment.into(),
+        };
+        let mut changes = self.changes.lock().unwrap();
+        changes.segments.retain(|(have, _)| *have != key);
+        changes.segments.push((key, content));
+    }
+
+    /// The proxy sees these layers of every type, the first one first.
+    pub(crate) fn scope(&self, proxy: &str, layers: &[&str]) {
+        let layers: Vec<Layer> = layers.iter().map(|name| layer(name)).collect();
+        let scope = Scope {
+            layers: ResourceType::ALL.into_iter().map(|kind| (kind, layers.clone())).collect(),
+            slots: BTreeMap::from([("who".into(), Arc::from(proxy.as_bytes()))]),
+        };
+        let key = ProxyKey(proxy.into());
+        let mut changes = self.changes.lock().unwrap();
+        changes.scopes.retain(|(have, _)| *have != key);
+        changes.scopes.push((key, Some(scope)));
+    }
+
+    /// Applies what was set since the last time, as one epoch.
+    pub(crate) fn commit(&self) {
+        let changes = std::mem::take(&mut *self.changes.lock().unwrap());
+        self.hub.store().apply(changes);
+    }
+
+    /// Name and bytes of everything the proxy should see of a type.
+    pub(crate) fn current(&self, proxy: &str, kind: ResourceType) -> BTreeMap<String, Bytes> {
+        let found = self.status.current(&ProxyKey(proxy.into()), kind);
+        found.into_iter().map(|found| (found.name.to_string(), found.bytes())).collect()
+    }
+}
+
+pub(crate) fn layer(name: &str) -> Layer {
+    match name {
+        "base" => Layer::default(),
+        name => Layer { view: View::Namespace(name.into()), profile: Text::default() },
+    }
+}

@@ -1,0 +1,231 @@
+//! Random clients that follow the protocol end up with exactly what their scope has.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use sluice::xds::Protocol;
+use sluice_model::{Resource, ResourceType};
+
+use crate::client::{Client, message};
+use crate::fixture::{Mesh, SIDECAR};
+
+use ResourceType::{Cluster, Endpoint, Listener, Route};
+
+const LAYERS: [&str; 3] = ["own", "shared", "base"];
+const KINDS: [ResourceType; 4] = [Cluster, Endpoint, Listener, Route];
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Sets (or removes, or hides) a resource of a layer.
+    Set { kind: usize, layer: usize, name: u8, content: Option<u8> },
+    /// The same for a segment of route table `t0` or `t1`.
+    Segment { layer: usize, table: u8, segment: u8, content: Option<u8> },
+    /// Ends the epoch.
+    Commit,
+    /// The scope is these layers, in an order of its own.
+    Scope(u8),
+    /// The client receives one response.
+    Receive,
+    /// The client answers one; every so often with an error, after which it has it all the same.
+    Answer { reject: bool },
+    /// The client changes the names it wants.
+    Names { kind: usize, add: u8, remove: u8 },
+    /// The client comes back on another stream with what it holds.
+    Reconnect,
+    /// Time passes.
+    Wait,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let content = || prop_oneof![3 => (0u8..4).prop_map(Some), 1 => Just(None)];
+    prop_oneof![
+        6 => (0usize..4, 0usize..3, 0u8..8, content()).prop_map(|(kind, layer, name, content)| Step::Set { kind, layer, name, content }),
+        4 => (0usize..3, 0u8..2, 0u8..6, content()).prop_map(|(layer, table, segment, content)| Step::Segment { layer, table, segment, content }),
+        6 => Just(Step::Commit),
+        1 => (0u8..6).prop_map(Step::Scope),
+        8 => Just(Step::Receive),
+        8 => prop::bool::weighted(0.1).prop_map(|reject| Step::Answer { reject }),
+        2 => (0usize..2, 0u8..8, 0u8..8).prop_map(|(kind, add, remove)| Step::Names { kind: if kind == 0 { 1 } else { 3 }, add, remove }),
+        1 => Just(Step::Reconnect),
+        1 => Just(Step::Wait),
+    ]
+}
+
+fn name(kind: ResourceType, name: u8) -> String {
+    // Some routes are whole, some made of segments.
+    if kind == Route && name < 2 { format!("t{name}") } else { format!("n{name}") }
+}
+
+fn scope(order: u8) -> Vec<&'static str> {
+    match order {
+        0 => vec!["base"],
+        1 => vec!["own", "base"],
+        2 => vec!["shared", "base"],
+        3 => vec!["own", "shared", "base"],
+        4 => vec!["shared", "own", "base"],
+        _ => vec!["own"],
+    }
+}
+
+fn run(protocol: Protocol, steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let mesh = Mesh::new();
+    let mut client = Client::connect(&mesh, protocol);
+    client.want_all(Cluster);
+    client.want(Endpoint, &["n0", "n1"]);
+    client.want_all(Listener);
+    client.want(Route, &["t0", "n3"]);
+    for step in steps {
+        match step {
+            Step::Set { kind, layer, name: n, content } => {
+                let (kind, layer) = (KINDS[kind], LAYERS[layer]);
+                let name = name(kind, n);
+                match content {
+                    None => mesh.delete(kind, layer, &name),
+                    Some(0) => mesh.put(kind, layer, &name, Some(Resource::Hidden)),
+                    Some(content) if kind == Cluster => mesh.cluster(layer, &name, &content.to_string()),
+                    Some(content) => mesh.set(kind, layer, &name, &message(&name, &content.to_string())),
+                }
+            }
+            Step::Segment { layer, table, segment, content } => {
+                let name = format!("t{table}");
+                let own = segment == 0;
+                let content = content.map(|content| match content {
+                    0 => Resource::Hidden,
+                    content if own => Resource::Encoded(message(&name, &content.to_string()).into()),
+                    content => Resource::Encoded(Bytes::from(vec![b'x'; usize::from(content)])),
+                });
+                mesh.segment(LAYERS[layer], &name, &if own { String::new() } else { format!("s{segment}") }, content);
+            }
+            Step::Commit => mesh.commit(),
+            Step::Scope(order) => mesh.scope(SIDECAR, &scope(order)),
+            Step::Receive => {
+                client.receive();
+            }
+            Step::Answer { reject } => {
+                client.answer(reject.then_some("rejected"));
+            }
+            Step::Names { kind, add, remove } => {
+                let kind = KINDS[kind];
+                let (add, remove) = (name(kind, add), name(kind, remove));
+                let wanted = client.wants[&kind].clone().unwrap_or_default();
+                // Names change in answer to the last response, not while one is on its way; at least one stays.
+                let quiet = client.unanswered.iter().all(|got| got.kind() != kind);
+                if quiet && wanted.len() > 1 && add != remove {
+                    let add = (!wanted.contains(&add)).then_some(add.as_str());
+                    let remove = wanted.contains(&remove).then_some(remove.as_str());
+                    client.change(kind, add.as_slice(), remove.as_slice());
+                }
+            }
+            Step::Reconnect => client = client.reconnect(&mesh),
+            Step::Wait => client.now += std::time::Duration::from_secs(3),
+        }
+    }
+    mesh.commit();
+    client.settle();
+    for kind in KINDS {
+        let mut expect = mesh.current(SIDECAR, kind);
+        if let Some(names) = &client.wants[&kind] {
+            expect.retain(|name, _| names.contains(name));
+        }
+        let mut holds: BTreeMap<String, Bytes> =
+            client.holds[&kind].iter().map(|(name, (_, bytes))| (name.clone(), bytes.clone())).collect();
+        if protocol == Protocol::Sotw && !kind.is_wildcard() {
+            // The protocol has no words for what is gone.
+            let gone: BTreeSet<String> = holds.keys().filter(|name| !expect.contains_key(*name)).cloned().collect();
+            holds.retain(|name, _| !gone.contains(name));
+        }
+        prop_assert_eq!(holds, expect, "{:?}", kind);
+    }
+    prop_assert!(client.settle().is_empty(), "it is at rest");
+    Ok(())
+}
+
+/// Cluster and routes of an epoch: which clusters there are, and which each route leads to.
+fn epochs() -> impl Strategy<Value = Vec<(BTreeMap<u8, u8>, Vec<u8>, Vec<bool>)>> {
+    let epoch = prop::collection::btree_map(0u8..8, 0u8..2, 1..6).prop_flat_map(|clusters| {
+        let names: Vec<u8> = clusters.keys().copied().collect();
+        let routes = prop::collection::vec(prop::sample::select(names), 3);
+        (Just(clusters), routes, prop::collection::vec(any::<bool>(), 0..10))
+    });
+    prop::collection::vec(epoch, 1..12)
+}
+
+/// No route the client holds leads to a cluster it does not hold, at any time.
+fn never_broken(protocol: Protocol, epochs: Vec<(BTreeMap<u8, u8>, Vec<u8>, Vec<bool>)>) -> Result<(), TestCaseError> {
+    let mesh = Mesh::new();
+    let apply = |clusters: &BTreeMap<u8, u8>, routes: &[u8]| {
+        for cluster in 0..8u8 {
+            match clusters.get(&cluster) {
+                Some(content) => mesh.cluster("base", &format!("c{cluster}"), &content.to_string()),
+                None => mesh.delete(Cluster, "base", &format!("c{cluster}")),
+            }
+        }
+        for (route, cluster) in routes.iter().enumerate() {
+            let name = format!("r{route}");
+            mesh.set(Route, "base", &name, &message(&name, &format!("c{cluster}")));
+        }
+        mesh.commit();
+    };
+    apply(&BTreeMap::from([(0, 0)]), &[0, 0, 0]);
+    let mut client = Client::connect(&mesh, protocol);
+    client.want_all(Cluster);
+    client.want(Route, &["r0", "r1", "r2"]);
+    let check = |client: &Client| {
+        for (route, (_, bytes)) in client.holds.get(&Route).into_iter().flatten() {
+            let cluster = String::from_utf8_lossy(&bytes[bytes.len() - 2..]).into_owned();
+            prop_assert!(
+                client.holds[&Cluster].contains_key(&cluster),
+                "{} leads to {}, which is gone",
+                route,
+                cluster
+            );
+        }
+        Ok(())
+    };
+    for (clusters, routes, actions) in epochs {
+        apply(&clusters, &routes);
+        for receive in actions {
+            if receive {
+                client.receive();
+                check(&client)?;
+            } else {
+                client.answer(None);
+            }
+        }
+    }
+    loop {
+        while client.answer(None) {}
+        if client.receive().is_none() {
+            break;
+        }
+        check(&client)?;
+    }
+    let expect: Vec<String> = mesh.current(SIDECAR, Cluster).into_keys().collect();
+    prop_assert_eq!(client.holds[&Cluster].keys().cloned().collect::<Vec<_>>(), expect);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_delta_client_ends_with_what_its_scope_has(steps in prop::collection::vec(step(), 1..120)) {
+        run(Protocol::Delta, steps)?;
+    }
+
+    #[test]
+    fn a_state_of_the_world_client_ends_with_what_its_scope_has(steps in prop::collection::vec(step(), 1..120)) {
+        run(Protocol::Sotw, steps)?;
+    }
+
+    #[test]
+    fn routes_never_lead_nowhere_with_delta(epochs in epochs()) {
+        never_broken(Protocol::Delta, epochs)?;
+    }
+
+    #[test]
+    fn routes_never_lead_nowhere_with_state_of_the_world(epochs in epochs()) {
+        never_broken(Protocol::Sotw, epochs)?;
+    }
+}

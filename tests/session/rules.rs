@@ -1,0 +1,574 @@
+//! The protocol's rules, one by one (X06 to X09, X11).
+
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::core::v3::Node;
+use envoy_types::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
+use prost::Message as _;
+use sluice::xds::{HEALTH_TYPE, PATIENCE, Protocol, Refusal, Status, SyncState};
+use sluice_model::{Part, Resource, ResourceType, Template};
+
+use crate::client::{Client, message};
+use crate::fixture::{Mesh, SIDECAR};
+
+use Protocol::{Delta, Sotw};
+use ResourceType::{Cluster, Endpoint, ExtensionConfig, Listener, Route};
+
+const BOTH: [Protocol; 2] = [Sotw, Delta];
+
+fn three_clusters() -> Mesh {
+    let mesh = Mesh::new();
+    for name in ["a", "b", "c"] {
+        mesh.cluster("base", name, "1");
+        mesh.set(Endpoint, "base", name, &message(name, "1"));
+    }
+    mesh.commit();
+    mesh
+}
+
+#[test]
+fn a_change_is_sent_once_and_an_acknowledgement_is_not_answered() {
+    for protocol in BOTH {
+        let mesh = three_clusters();
+        let mut client = Client::connect(&mesh, protocol);
+        client.want_all(Cluster);
+        assert_eq!(client.settled(), ["CDS +a +b +c"]);
+        mesh.cluster("base", "b", "2");
+        mesh.commit();
+        let expect = if protocol == Delta { "CDS +b" } else { "CDS +a +b +c" };
+        assert_eq!(client.settled(), [expect]);
+        // An edit that changes nothing.
+        mesh.cluster("base", "b", "2");
+        mesh.commit();
+        // There and back within one look.
+        mesh.cluster("base", "b", "3");
+        mesh.commit();
+        mesh.cluster("base", "b", "2");
+        mesh.commit();
+        assert_eq!(client.settled(), [""; 0]);
+    }
+}
+
+#[test]
+fn what_is_asked_for_by_name_comes_and_nothing_else() {
+    for protocol in BOTH {
+        let mesh = three_clusters();
+        let mut client = Client::connect(&mesh, protocol);
+        client.want(Endpoint, &["a", "b"]);
+        assert_eq!(client.settled(), ["EDS +a +b"]);
+        client.change(Endpoint, &["c"], &[]);
+        assert_eq!(client.settled(), ["EDS +c"], "names added are answered with what was added");
+        client.change(Endpoint, &[], &["a"]);
+        mesh.set(Endpoint, "base", "a", &message("a", "2"));
+        mesh.set(Endpoint, "base", "b", &message("b", "2"));
+        mesh.commit();
+        assert_eq!(client.settled(), ["EDS +b"]);
+        client.change(Endpoint, &[], &["b", "c"]);
+        mesh.set(Endpoint, "base", "b", &message("b", "3"));
+        mesh.commit();
+        assert_eq!(client.settled(), [""; 0], "nothing is wanted any more");
+    }
+}
+
+#[test]
+fn a_name_that_is_not_there_is_answered_and_comes_when_it_appears() {
+    for (protocol, nothing, gone) in [(Sotw, "EDS", None), (Delta, "EDS -x", Some("EDS -x"))] {
+        let mesh = three_clusters();
+        let mut client = Client::connect(&mesh, protocol);
+        client.want(Endpoint, &["x"]);
+        assert_eq!(client.settled(), [nothing]);
+        mesh.set(Endpoint, "base", "x", &message("x", "1"));
+        mesh.commit();
+        assert_eq!(client.settled(), ["EDS +x"]);
+        mesh.delete(Endpoint, "base", "x");
+        mesh.commit();
+        assert_eq!(client.settled(), gone.into_iter().collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_rejected_response_is_kept_as_an_error_and_not_repeated_until_the_content_changes() {
+    for protocol in BOTH {
+        let mesh = three_clusters();
+        let mut client = Client::connect(&mesh, protocol);
+        client.want_all(Cluster);
+        client.settle();
+        mesh.cluster("base", "a", "bad");
+        mesh.commit();
+        assert_eq!(client.received().len(), 1);
+        client.answer(Some("no such thing"));
+        assert_eq!(client.received(), [""; 0]);
+        let status = mesh.status.streams().remove(0).types.remove(&Cluster).expect("subscribed");
+        assert_eq!(status.state(), SyncState::Error);
+        assert_eq!(status.error.expect("kept").1, "no such thing");
+        let frontier = mesh.status.frontier(Cluster, "a");
+        assert_eq!((frontier.interested, frontier.sent, frontier.acked), (1, 1, 0));
+        assert_eq!(frontier.rejected[SIDECAR], "no such thing");
+        // What was acknowledged before still is.
+        assert_eq!(mesh.status.frontier(Cluster, "b").acked, 1);
+        mesh.commit();
+        assert_eq!(client.received(), [""; 0], "an epoch without a change is no reason");
+        mesh.cluster("base", "a", "good");
+        mesh.commit();
+        assert_eq!(client.settled().len(), 1);
+        assert_eq!(mesh.status.streams()[0].types[&Cluster].state(), SyncState::Synced);
+        assert_eq!(mesh.status.frontier(Cluster, "a").acked, 1);
+    }
+}
+
+#[test]
+fn changes_merge_while_a_response_is_unanswered() {
+    for protocol in BOTH {
+        let mesh = three_clusters();
+        let mut client = Client::connect(&mesh, protocol);
+        client.want_all(Cluster);
+        assert_eq!(client.received().len(), 1);
+        for content in ["2", "3", "4", "5"] {
+            mesh.cluster("base", "a", content);
+            mesh.cluster("base", "b", content);
+            mesh.commit();
+            assert_eq!(client.received(), [""; 0]);
+        }
+        mesh.cluster("base", "b", "1");
+        mesh.commit();
+        client.answer(None);
+        let expect = if protocol == Delta { "CDS +a" } else { "CDS +a +b +c" };
+        assert_eq!(client.received(), [expect], "b is again as the client has it");
+        client.settle();
+        assert_eq!(client.holds[&Cluster].len(), 3);
+    }
+}
+
+#[test]
+fn a_response_that_is_never_answered_does_not_stop_the_type_for_ever() {
+    for protocol in BOTH {
+        let mesh = three_clusters();
+        let mut client = Client::connect(&mesh, protocol);
+        client.want_all(Cluster);
+        assert_eq!(client.received().len(), 1);
+        mesh.cluster("base", "a", "2");
+        mesh.commit();
+        client.now += PATIENCE - Duration::from_millis(1);
+        assert_eq!(client.received().len(), 0);
+        client.now += Duration::from_millis(1);
+        assert_eq!(client.received().len(), 1);
+    }
+}
+
+#[test]
+fn an_old_nonce_counts_for_nothing() {
+    for protocol in BOTH {
+        let mesh = three_clusters();
+        let mut client = Client::connect(&mesh, protocol);
+        client.want_all(Cluster);
+        let old = client.receive().expect("the first response");
+        client.settle();
+        mesh.cluster("base", "a", "2");
+        mesh.commit();
+        client.received();
+        client.answer_to(&old, None);
+        assert_eq!(client.received(), [""; 0]);
+        assert_eq!(mesh.status.streams()[0].types[&Cluster].state(), SyncState::Stale);
+        client.settle();
+        assert_eq!(mesh.status.streams()[0].types[&Cluster].state(), SyncState::Synced);
+    }
+}
+
+#[test]
+fn a_request_without_a_nonce_begins_again_in_state_of_the_world() {
+    let mesh = three_clusters();
+    let mut client = Client::connect(&mesh, Sotw);
+    client.want_all(Cluster);
+    client.settle();
+    client.want_all(Cluster);
+    assert_eq!(client.settled(), ["CDS +a +b +c"]);
+    // A nonce of another stream means: new to us, so answer.
+    let type_url = Listener.type_url().to_owned();
+    client
+        .sotw(DiscoveryRequest { type_url, response_nonce: "00-7".into(), ..DiscoveryRequest::default() })
+        .expect("taken");
+    assert_eq!(client.settled(), ["LDS"]);
+}
+
+#[test]
+fn an_empty_list_ends_the_subscription_of_types_that_go_by_name() {
+    let mesh = three_clusters();
+    let mut client = Client::connect(&mesh, Sotw);
+    client.want(Endpoint, &["a"]);
+    client.settle();
+    client.want(Endpoint, &[]);
+    mesh.set(Endpoint, "base", "a", &message("a", "2"));
+    mesh.commit();
+    assert_eq!(client.settled(), [""; 0]);
+    assert!(mesh.status.streams()[0].types.is_empty());
+}
+
+#[test]
+fn a_client_that_names_what_it_holds_is_sent_only_the_rest() {
+    let mesh = three_clusters();
+    let mut client = Client::connect(&mesh, Delta);
+    client.want_all(Cluster);
+    client.want(Endpoint, &["a", "b", "c"]);
+    client.settle();
+    let mut client = client.reconnect(&mesh);
+    assert_eq!(client.settled(), ["CDS", "EDS"], "nothing has changed: the answers are empty");
+    mesh.cluster("base", "a", "2");
+    mesh.cluster("base", "d", "1");
+    mesh.delete(Cluster, "base", "c");
+    mesh.set(Endpoint, "base", "b", &message("b", "2"));
+    mesh.delete(Endpoint, "base", "c");
+    mesh.commit();
+    let mut client = client.reconnect(&mesh);
+    // What there is of endpoints for the changed cluster comes again: it is warmed anew.
+    assert_eq!(client.settled(), ["CDS +a +d -c", "EDS +b -c"]);
+    assert_eq!(client.holds[&Cluster].keys().collect::<Vec<_>>(), ["a", "b", "d"]);
+}
+
+#[test]
+fn names_asked_for_again_are_sent_again() {
+    let mesh = three_clusters();
+    let mut client = Client::connect(&mesh, Delta);
+    client.want(Endpoint, &["a", "b"]);
+    client.settle();
+    client.change(Endpoint, &["a"], &[]);
+    assert_eq!(client.settled(), ["EDS +a"], "the client may have forgotten it");
+}
+
+#[test]
+fn a_star_subscribes_to_everything_and_can_be_taken_back() {
+    let mesh = three_clusters();
+    let mut client = Client::connect(&mesh, Delta);
+    client.want(Cluster, &["a"]);
+    assert_eq!(client.settled(), ["CDS +a"]);
+    let subscribe = |add: &[&str], remove: &[&str]| DeltaDiscoveryRequest {
+        type_url: Cluster.type_url().into(),
+        resource_names_subscribe: add.iter().map(|name| (*name).to_owned()).collect(),
+        resource_names_unsubscribe: remove.iter().map(|name| (*name).to_owned()).collect(),
+        ..DeltaDiscoveryRequest::default()
+    };
+    client.delta(subscribe(&["*"], &[])).expect("taken");
+    assert_eq!(client.settled(), ["CDS +a +b +c"]);
+    client.delta(subscribe(&[], &["*"])).expect("taken");
+    mesh.cluster("base", "b", "2");
+    mesh.commit();
+    assert_eq!(client.settled(), [""; 0]);
+    mesh.cluster("base", "a", "2");
+    mesh.commit();
+    assert_eq!(client.settled(), ["CDS +a"]);
+    // Both at once is the way to begin with nothing.
+    let mut client = Client::connect(&mesh, Delta);
+    client.delta(subscribe(&["*"], &["*"])).expect("taken");
+    assert_eq!(client.settled(), ["CDS"]);
+}
+
+#[test]
+fn responses_come_in_the_order_of_the_types() {
+    for protocol in BOTH {
+        let mesh = three_clusters();
+        mesh.set(Listener, "base", "l", &message("l", "1"));
+        mesh.set(Route, "base", "r", &message("r", "1"));
+        mesh.commit();
+        let mut client = Client::connect(&mesh, protocol);
+        client.want(Route, &["r"]);
+        client.want_all(Listener);
+        client.want(Endpoint, &["a"]);
+        client.want_all(Cluster);
+        assert_eq!(client.received(), ["CDS +a +b +c", "EDS +a", "LDS +l", "RDS +r"]);
+        client.settle();
+        mesh.set(Route, "base", "r", &message("r", "2"));
+        mesh.set(Listener, "base", "l", &message("l", "2"));
+        mesh.cluster("base", "a", "2");
+        mesh.commit();
+        let clusters = if protocol == Delta { "CDS +a" } else { "CDS +a +b +c" };
+        // The endpoints of `a` have not changed, but the changed cluster waits for them.
+        assert_eq!(client.received(), [clusters, "EDS +a", "LDS +l", "RDS +r"]);
+    }
+}
+
+#[test]
+fn a_cluster_goes_after_the_route_that_leaves_it() {
+    for protocol in BOTH {
+        let mesh = three_clusters();
+        mesh.set(Route, "base", "r", &message("r", "to a"));
+        mesh.commit();
+        let mut client = Client::connect(&mesh, protocol);
+        client.want_all(Cluster);
+        client.want(Route, &["r"]);
+        client.settle();
+        mesh.delete(Cluster, "base", "a");
+        mesh.cluster("base", "d", "1");
+        mesh.set(Route, "base", "r", &message("r", "to d"));
+        mesh.commit();
+        let (add, remove) = if protocol == Delta { ("CDS +d", "CDS -a") } else { ("CDS +b +c +d +a", "CDS +b +c +d") };
+        assert_eq!(client.received(), [add, "RDS +r"], "not before the route is acknowledged");
+        while client.answer(None) {}
+        assert_eq!(client.received(), [remove]);
+        // Nothing refers to clusters in this change: they go at once.
+        client.settle();
+        mesh.delete(Cluster, "base", "b");
+        mesh.commit();
+        let expect = if protocol == Delta { "CDS -b" } else { "CDS +c +d" };
+        assert_eq!(client.received(), [expect]);
+    }
+}
+
+#[test]
+fn routes_wait_for_clusters_that_cannot_be_sent_yet_but_endpoints_do_not() {
+    for protocol in BOTH {
+        let mesh = three_clusters();
+        mesh.set(Route, "base", "r", &message("r", "1"));
+        mesh.commit();
+        let mut client = Client::connect(&mesh, protocol);
+        client.want_all(Cluster);
+        client.want(Endpoint, &["a"]);
+        client.want(Route, &["r"]);
+        client.settle();
+        mesh.cluster("base", "x", "1");
+        mesh.commit();
+        assert_eq!(client.received().len(), 1);
+        mesh.cluster("base", "y", "1");
+        mesh.set(Route, "base", "r", &message("r", "to y"));
+        mesh.set(Endpoint, "base", "a", &message("a", "2"));
+        mesh.commit();
+        // Envoy may keep the answer back until it has these endpoints.
+        assert_eq!(client.received(), ["EDS +a"]);
+        client.answer(None);
+        let rest = client.received();
+        assert_eq!(rest.len(), 2, "{rest:?}");
+        assert!(rest[0].starts_with("CDS") && rest[0].contains("+y") && rest[1] == "RDS +r", "{rest:?}");
+    }
+}
+
+#[test]
+fn extension_configurations_are_never_removed() {
+    let mesh = three_clusters();
+    mesh.set(ExtensionConfig, "base", "wasm", &message("wasm", "1"));
+    mesh.commit();
+    let mut client = Client::connect(&mesh, Delta);
+    client.want(ExtensionConfig, &["wasm"]);
+    client.settle();
+    mesh.delete(ExtensionConfig, "base", "wasm");
+    mesh.commit();
+    assert_eq!(client.settled(), [""; 0]);
+}
+
+#[test]
+fn types_we_do_not_know_are_answered_with_nothing() {
+    for protocol in BOTH {
+        let mesh = three_clusters();
+        let mut client = Client::connect(&mesh, protocol);
+        let type_url = "type.googleapis.com/some.other.Type".to_owned();
+        match protocol {
+            Sotw => client.sotw(DiscoveryRequest { type_url: type_url.clone(), ..DiscoveryRequest::default() }),
+            Delta => {
+                client.delta(DeltaDiscoveryRequest { type_url: type_url.clone(), ..DeltaDiscoveryRequest::default() })
+            }
+        }
+        .expect("taken");
+        let got = client.receive().expect("an answer");
+        assert_eq!((got.type_url.as_str(), got.resources.len()), (type_url.as_str(), 0));
+        client.settle();
+        client.want_all(Cluster);
+        assert_eq!(client.settled(), ["CDS +a +b +c"]);
+    }
+}
+
+#[test]
+fn a_client_must_say_who_it_is_first() {
+    let mesh = three_clusters();
+    let request = |id: &str, type_url: &str| DiscoveryRequest {
+        node: Some(Node { id: id.into(), ..Node::default() }),
+        type_url: type_url.into(),
+        ..DiscoveryRequest::default()
+    };
+    let ask = |request: DiscoveryRequest| {
+        let mut stream = mesh.hub.open(Sotw, String::new()).expect("ready");
+        stream.request(request.into(), std::time::Instant::now())
+    };
+    assert_eq!(ask(DiscoveryRequest::default()), Err(Refusal::Invalid("missing node information".into())));
+    assert_eq!(ask(request("", Cluster.type_url())), Err(Refusal::Invalid("missing node information".into())));
+    assert!(matches!(ask(request("nonsense", Cluster.type_url())), Err(Refusal::Invalid(_))));
+    assert!(matches!(
+        ask(request(&format!("{SIDECAR}{}", "x".repeat(5000)), Cluster.type_url())),
+        Err(Refusal::Invalid(_))
+    ));
+    // Health may be reported before; it says nothing of who it is.
+    assert_eq!(ask(DiscoveryRequest { type_url: HEALTH_TYPE.into(), ..DiscoveryRequest::default() }), Ok(()));
+    assert_eq!(ask(request(SIDECAR, Cluster.type_url())), Ok(()));
+}
+
+#[test]
+fn limits_end_the_stream_and_not_the_server() {
+    let mesh = three_clusters();
+    let mut client = Client::connect(&mesh, Delta);
+    client.want_all(Cluster);
+    let long = DeltaDiscoveryRequest {
+        type_url: Endpoint.type_url().into(),
+        resource_names_subscribe: vec!["x".repeat(5000)],
+        ..DeltaDiscoveryRequest::default()
+    };
+    assert!(matches!(client.delta(long), Err(Refusal::Invalid(_))));
+    let type_url = |n: usize| DeltaDiscoveryRequest { type_url: format!("t{n}"), ..DeltaDiscoveryRequest::default() };
+    let refused = (0..100).find_map(|n| client.delta(type_url(n)).err());
+    assert!(matches!(refused, Some(Refusal::Invalid(_))));
+}
+
+#[test]
+fn proxies_are_registered_while_a_stream_of_theirs_is_open() {
+    let mesh = three_clusters();
+    let connect = |version: &str| {
+        let mut stream = mesh.hub.open(Sotw, String::new()).expect("ready");
+        let node = Node { id: SIDECAR.into(), user_agent_name: version.into(), ..Node::default() };
+        let request =
+            DiscoveryRequest { node: Some(node), type_url: Cluster.type_url().into(), ..DiscoveryRequest::default() };
+        stream.request(request.into(), std::time::Instant::now()).expect("taken");
+        stream
+    };
+    let (first, second) = (connect("1"), connect("2"));
+    drop(second);
+    drop(first);
+    let log = std::mem::take(&mut *mesh.proxies.0.lock().unwrap());
+    let log: Vec<Option<&str>> = log.iter().map(|(_, version)| version.as_deref()).collect();
+    assert_eq!(log, [Some("1"), Some("2"), Some("1"), None], "the latest stream counts, then the one that is left");
+    assert!(mesh.status.streams().is_empty());
+}
+
+#[test]
+fn nobody_is_served_before_the_store_is_ready_or_his_scope_is_known() {
+    let mesh = Mesh::new();
+    mesh.cluster("base", "a", "1");
+    mesh.commit();
+    let other = "router~10.0.0.2~gate.orchard~orchard.svc.cluster.local";
+    let mut stream = mesh.hub.open(Sotw, String::new()).expect("ready");
+    let node = Some(Node { id: other.into(), ..Node::default() });
+    let request = DiscoveryRequest { node, type_url: Cluster.type_url().into(), ..DiscoveryRequest::default() };
+    stream.request(request.into(), std::time::Instant::now()).expect("taken");
+    assert!(stream.poll(std::time::Instant::now()).is_none());
+    mesh.scope(other, &["base"]);
+    mesh.commit();
+    assert_eq!(stream.poll(std::time::Instant::now()).expect("an answer").count(), 1);
+
+    let store = std::sync::Arc::new(sluice::xds::Store::default());
+    let hub = sluice::xds::Hub::new(store, mesh.proxies.clone(), sluice::xds::Metrics::default());
+    assert!(matches!(hub.open(Delta, String::new()), Err(Refusal::Unavailable(_))));
+    mesh.hub.drain();
+    assert!(matches!(mesh.hub.open(Delta, String::new()), Err(Refusal::Unavailable(_))));
+}
+
+#[test]
+fn layers_override_and_hide() {
+    for protocol in BOTH {
+        let mesh = three_clusters();
+        mesh.scope(SIDECAR, &["own", "base"]);
+        mesh.cluster("own", "a", "own");
+        mesh.put(Cluster, "own", "b", Some(Resource::Hidden));
+        mesh.commit();
+        let mut client = Client::connect(&mesh, protocol);
+        client.want_all(Cluster);
+        assert_eq!(client.settled(), ["CDS +a +c"]);
+        // What is overridden may change below.
+        mesh.cluster("base", "a", "2");
+        mesh.cluster("base", "b", "2");
+        mesh.commit();
+        assert_eq!(client.settled(), [""; 0]);
+        mesh.delete(Cluster, "own", "b");
+        mesh.commit();
+        assert_eq!(client.settled(), [if protocol == Delta { "CDS +b" } else { "CDS +a +b +c" }]);
+        // Another scope with the same content is no change.
+        mesh.scope(SIDECAR, &["none", "own", "base"]);
+        mesh.commit();
+        assert_eq!(client.settled(), [""; 0]);
+        mesh.scope(SIDECAR, &["base"]);
+        mesh.commit();
+        assert_eq!(client.settled(), [if protocol == Delta { "CDS +a" } else { "CDS +a +b +c" }]);
+    }
+}
+
+#[test]
+fn route_tables_are_assembled_from_segments() {
+    use envoy_types::pb::envoy::config::route::v3::{RouteConfiguration, VirtualHost};
+    let host = |name: &str, domain: &str| {
+        let host = VirtualHost { name: name.into(), domains: vec![domain.into()], ..VirtualHost::default() };
+        Some(Resource::Encoded(host.encode_to_vec().into()))
+    };
+    let mesh = Mesh::new();
+    mesh.scope(SIDECAR, &["own", "base"]);
+    let own_part = RouteConfiguration { name: "80".into(), ..RouteConfiguration::default() };
+    for name in 0..300 {
+        let name = format!("h{name:03}");
+        mesh.segment("base", "80", &name, host(&name, "base"));
+    }
+    mesh.segment("own", "80", "h100", host("h100", "own"));
+    mesh.segment("own", "80", "h200", Some(Resource::Hidden));
+    mesh.segment("own", "80", "h300", host("h300", "own"));
+    mesh.commit();
+    let mut client = Client::connect(&mesh, Delta);
+    client.want(Route, &["80"]);
+    assert_eq!(client.settled(), ["RDS -80"], "there is no table without its own part");
+    mesh.segment("base", "80", "", Some(Resource::Encoded(own_part.encode_to_vec().into())));
+    mesh.commit();
+    assert_eq!(client.settled(), ["RDS +80"]);
+    let table = |client: &Client| {
+        let (_, bytes) = &client.holds[&Route]["80"];
+        let table = RouteConfiguration::decode(bytes.clone()).expect("a route table");
+        assert_eq!(table.name, "80");
+        table.virtual_hosts.into_iter().map(|host| (host.name, host.domains.concat())).collect::<Vec<_>>()
+    };
+    let expect: Vec<(String, String)> = (0..=300)
+        .filter(|n| *n != 200)
+        .map(|n| (format!("h{n:03}"), if n == 100 || n == 300 { "own".into() } else { "base".into() }))
+        .collect();
+    assert_eq!(table(&client), expect);
+    // Below what is overridden nothing counts; above, it does.
+    mesh.segment("base", "80", "h100", host("h100", "base, again"));
+    mesh.segment("base", "80", "h200", None);
+    mesh.commit();
+    assert_eq!(client.settled(), [""; 0]);
+    mesh.segment("own", "80", "h100", None);
+    mesh.commit();
+    assert_eq!(client.settled(), ["RDS +80"]);
+    assert_eq!(table(&client)[100].1, "base, again");
+}
+
+#[test]
+fn templates_are_filled_for_the_proxy() {
+    let mesh = Mesh::new();
+    let template = |before: &[u8]| {
+        let before = Part::Bytes(before.to_vec().into());
+        Some(Resource::Template(Template::new(vec![before, Part::Nested(vec![Part::Slot("who".into())])])))
+    };
+    // Field 1: the name; field 2: who.
+    mesh.put(Listener, "base", "l", template(b"\x0a\x01l\x12"));
+    mesh.commit();
+    for protocol in BOTH {
+        let mut client = Client::connect(&mesh, protocol);
+        client.want_all(Listener);
+        assert_eq!(client.settled(), ["LDS +l"]);
+        assert!(client.holds[&Listener]["l"].1.ends_with(SIDECAR.as_bytes()));
+        if protocol == Delta {
+            assert_eq!(client.reconnect(&mesh).settled(), ["LDS"], "its version is known without filling it");
+        }
+    }
+}
+
+#[test]
+fn a_config_dump_is_what_the_client_was_told() {
+    let mesh = three_clusters();
+    let mut client = Client::connect(&mesh, Delta);
+    client.want_all(Cluster);
+    client.want(Endpoint, &["a"]);
+    client.settle();
+    let status: &Status = &mesh.status;
+    for name in [SIDECAR, "web.orchard"] {
+        let dump = status.config_dump(name).expect("connected");
+        let names = |kind| dump[&kind].iter().map(|found| found.name.to_string()).collect::<Vec<_>>();
+        assert_eq!((names(Cluster), names(Endpoint)), (vec!["a".into(), "b".into(), "c".into()], vec!["a".into()]));
+    }
+    assert!(status.config_dump("nobody.nowhere").is_none());
+    let syncz = serde_json::to_value(status.syncz()).expect("JSON");
+    assert_eq!(syncz[0]["proxy"], "web.orchard");
+    assert_eq!(syncz[0]["cluster_sent"], syncz[0]["cluster_acked"]);
+    assert!(syncz[0]["resources"][Cluster.type_url()]["sent"].as_str().is_some_and(|nonce| !nonce.is_empty()));
+    let adsz = serde_json::to_value(status.adsz()).expect("JSON");
+    assert_eq!((&adsz["totalClients"], &adsz["clients"][0]["connectionId"]), (&1.into(), &"web.orchard-1".into()));
+}

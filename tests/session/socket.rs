@@ -1,0 +1,1 @@
+//! Over real sockets.
