@@ -1,5 +1,6 @@
 //! What derives from what: the collections of the mesh
 
+pub mod destination_rules;
 pub mod gateways;
 pub mod virtual_hosts;
 pub mod virtual_services;
