@@ -120,20 +120,35 @@ fn main() -> Result<(), Box<dyn Error>> {
     let all = compiler.file_descriptor_set();
     fs::write(out.join("descriptors.bin"), all.encode_to_vec())?;
 
-    // Comments become doc comments, so ours are compiled once more with source positions.
-    let ours = protox::Compiler::new([&ours])?
-        .include_source_info(true)
-        .include_imports(true)
-        .open_files(proto_files(&ours)?)?
-        .file_descriptor_set();
-    prost_build::Config::new()
+    let mut config = prost_build::Config::new();
+    config
         .enable_type_names()
         .type_name_domain(["."], "type.googleapis.com")
         .btree_map(["."])
-        .compile_well_known_types()
-        .extern_path(".google.protobuf", "::envoy_types::pb::google::protobuf")
-        .include_file("packages.rs")
-        .compile_fds(ours)?;
+        .compile_well_known_types();
+    // What ours use of others must be described, but is generated already.
+    let names = proto_files(&ours)?;
+    let mut wanted: BTreeSet<String> = names.iter().filter_map(|name| Some(name.to_str()?.to_owned())).collect();
+    let mut count = 0;
+    while count < wanted.len() {
+        count = wanted.len();
+        for file in all.file.iter().filter(|file| wanted.contains(file.name())).collect::<Vec<_>>() {
+            wanted.extend(file.dependency.iter().cloned());
+        }
+    }
+    let mut described = all;
+    described.file.retain(|file| wanted.contains(file.name()));
+    for file in described.file.iter().filter(|file| !names.iter().any(|name| name.as_os_str() == file.name())) {
+        let module = file.package().replace('.', "::").replace("::type::", "::r#type::");
+        let messages = file.message_type.iter().map(|message| message.name());
+        for name in messages.chain(file.enum_type.iter().map(|e| e.name())) {
+            let path = format!("::envoy_types::pb::{module}::{name}");
+            config.extern_path(format!(".{}.{name}", file.package()), path);
+        }
+    }
+    let nested = "::envoy_types::pb::xds::r#type::matcher::v3::matcher::OnMatch";
+    config.extern_path(".xds.type.matcher.v3.Matcher.OnMatch", nested);
+    config.include_file("packages.rs").compile_fds(described)?;
     Ok(())
 }
 

@@ -88,10 +88,10 @@ fn has_maps(descriptor: &MessageDescriptor) -> bool {
             if field.is_map() {
                 return true;
             }
-            if let Kind::Message(inner) = field.kind() {
-                if seen.insert(inner.full_name().to_owned()) {
-                    open.push(inner);
-                }
+            if let Kind::Message(inner) = field.kind()
+                && seen.insert(inner.full_name().to_owned())
+            {
+                open.push(inner);
             }
         }
     }

@@ -1,4 +1,6 @@
 //! What the tests share: an ADS client, canonical dumps, a fake API server, an Envoy runner.
 
+pub mod ads;
+pub mod parity;
 pub mod pods;
 pub mod server;

@@ -1,0 +1,159 @@
+//! Everything a server tells one proxy, once it has settled.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use sluice_proto::json::encode_any;
+use tonic::transport::Channel;
+
+use super::stream::{AdsStream, Identity, Update};
+use super::{Kind, Protocol, follow};
+use crate::parity::canonical::{canonical_dump, name_of};
+
+/// By type what was answered, in canonical form; `None` where nothing was.
+pub type Dump = BTreeMap<Kind, Option<Vec<Value>>>;
+
+/// How long to wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Silence after which a client that has all it asked for is done.
+    pub settle: Duration,
+    /// Silence after which it is done although something it asked for did not come.
+    pub give_up: Duration,
+    /// The most it waits at all.
+    pub total: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            settle: Duration::from_millis(60),
+            give_up: Duration::from_millis(1_500),
+            total: Duration::from_secs(20),
+        }
+    }
+}
+
+/// What the client holds and wants of one type.
+#[derive(Default)]
+struct Held {
+    /// Asked for on the wire.
+    asked: bool,
+    /// Names asked for; none means all.
+    names: BTreeSet<String>,
+    answered: bool,
+    /// Names the server said it has not.
+    absent: BTreeSet<String>,
+    resources: Vec<(String, Value)>,
+}
+
+impl Held {
+    /// Whether everything asked for has been told.
+    fn complete(&self) -> bool {
+        let told = |name: &String| self.absent.contains(name) || self.resources.iter().any(|(held, _)| held == name);
+        !self.asked || (self.answered && self.names.iter().all(told))
+    }
+
+    fn apply(&mut self, kind: Kind, protocol: Protocol, update: Update) {
+        self.answered = true;
+        if protocol == Protocol::Sotw && kind.is_full_state() {
+            self.resources.clear();
+        }
+        let mut fresh = BTreeSet::new();
+        for (name, _, any) in update.resources {
+            let value = encode_any(&any.type_url, &any.value);
+            let name = if name.is_empty() { name_of(&value) } else { name };
+            // Two of one name in one response are both kept, so that the comparison shows it.
+            match self.resources.iter_mut().find(|(held, _)| *held == name && !fresh.contains(held)) {
+                Some((_, held)) => *held = value,
+                None => self.resources.push((name.clone(), value)),
+            }
+            self.absent.remove(&name);
+            fresh.insert(name);
+        }
+        for name in update.removed {
+            self.resources.retain(|(held, _)| *held != name);
+            self.absent.insert(name);
+        }
+    }
+}
+
+/// Connects as `identity`, asks for `kinds` as a real client would, and returns what it was told when it has settled.
+/// `names` are asked for in place of those that follow from other types. ztunnel's types always go incrementally.
+///
+/// # Errors
+/// The stream cannot be opened or ends early.
+pub async fn dump(
+    channel: Channel,
+    protocol: Protocol,
+    identity: Identity,
+    kinds: &[Kind],
+    names: &BTreeMap<Kind, Vec<String>>,
+    limits: Limits,
+) -> Result<Dump> {
+    let wds = |kind: &&Kind| matches!(kind, Kind::WdsAddress | Kind::WdsAuthz);
+    let protocol = if kinds.iter().any(|kind| wds(&kind)) { Protocol::Delta } else { protocol };
+    let mut stream = AdsStream::open(channel, protocol, identity).await?;
+    let mut held: BTreeMap<Kind, Held> = kinds.iter().map(|kind| (*kind, Held::default())).collect();
+    let start = Instant::now();
+    ask(&mut stream, &mut held, names)?;
+    loop {
+        let settled = held.iter().all(|(kind, held)| held.complete() && (held.asked || may_stay_unasked(*kind)));
+        let patience = if settled { limits.settle } else { limits.give_up };
+        let patience = patience.min(limits.total.saturating_sub(start.elapsed()));
+        let Some(update) = stream.next_within(patience).await? else { break };
+        stream.ack(&update)?;
+        let Some(kind) = Kind::of_type_url(&update.type_url) else { continue };
+        held.get_mut(&kind)
+            .with_context(|| format!("{} was not asked for", kind.name()))?
+            .apply(kind, protocol, update);
+        ask(&mut stream, &mut held, names)?;
+    }
+    let result = held.into_iter().map(|(kind, held)| {
+        // A client that has nothing to ask for knows nothing: that is an answer.
+        let answered = held.answered || !held.asked;
+        let resources = held.resources.into_iter().map(|(_, value)| value).collect();
+        (kind, answered.then(|| canonical_dump(resources)))
+    });
+    Ok(result.collect())
+}
+
+/// Types named by others may have no names at all.
+const fn may_stay_unasked(kind: Kind) -> bool {
+    !kind.is_wildcard()
+}
+
+/// Asks for whatever there is reason to ask for by now.
+fn ask(stream: &mut AdsStream, held: &mut BTreeMap<Kind, Held>, given: &BTreeMap<Kind, Vec<String>>) -> Result<()> {
+    let kinds: Vec<Kind> = held.keys().copied().collect();
+    for kind in kinds {
+        let mut names = BTreeSet::new();
+        if let Some(given) = given.get(&kind) {
+            names.extend(given.iter().cloned());
+        } else if !kind.is_wildcard() {
+            for source in follow::named_by(kind) {
+                for (_, resource) in held.get(source).map(|h| h.resources.as_slice()).unwrap_or_default() {
+                    follow::names(kind, resource, &mut names);
+                }
+            }
+            if names.is_empty() {
+                continue;
+            }
+        }
+        // As Envoy: listeners come when clusters are known.
+        let clusters_known = held.get(&Kind::Cds).is_none_or(|clusters| clusters.answered);
+        if kind == Kind::Lds && !clusters_known {
+            continue;
+        }
+        let Some(held) = held.get_mut(&kind) else { continue };
+        if !held.asked || held.names != names {
+            held.asked = true;
+            let list: Vec<String> = names.iter().cloned().collect();
+            held.names = names;
+            stream.subscribe(kind.type_url(), &list, BTreeMap::new())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,273 @@
+//! One ADS stream of either protocol, one message at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use sluice_proto::envoy::config::core::v3::Node;
+use sluice_proto::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+    aggregated_discovery_service_client::AggregatedDiscoveryServiceClient,
+};
+use sluice_proto::google::protobuf::Any;
+use sluice_proto::google::rpc::Status;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::Streaming;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Channel, Endpoint};
+
+use super::Protocol;
+
+/// The largest response read: route tables of big meshes pass the usual 4 MiB.
+const MAX_MESSAGE: usize = 512 << 20;
+
+/// Connects to a plaintext ADS port.
+///
+/// # Errors
+/// Nobody listens.
+pub async fn connect(address: SocketAddr) -> Result<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))?.connect_timeout(Duration::from_secs(5));
+    endpoint.connect().await.with_context(|| format!("connect to {address}"))
+}
+
+/// Who a stream says it is.
+#[derive(Clone, Debug, Default)]
+pub struct Identity {
+    /// The node, sent with the first request.
+    pub node: Option<Node>,
+    /// `x-forwarded-client-cert`, if any.
+    pub forwarded: Option<String>,
+}
+
+impl Identity {
+    /// Of a node as protobuf JSON.
+    ///
+    /// # Errors
+    /// It is no node.
+    pub fn of_node(node: &Value) -> Result<Self> {
+        Ok(Self { node: Some(sluice_proto::json::decode::<Node>(node)?.message), forwarded: None })
+    }
+
+    /// The same with a forwarded identity.
+    #[must_use]
+    pub fn forwarded_as(mut self, value: String) -> Self {
+        self.forwarded = Some(value);
+        self
+    }
+}
+
+/// What a response says, in either protocol.
+#[derive(Clone, Debug)]
+pub struct Update {
+    /// Of which type.
+    pub type_url: String,
+    /// Its nonce.
+    pub nonce: String,
+    /// Its version as a whole.
+    pub version: String,
+    /// Resources with name and version; both are empty in the state of the world, where only the message has them.
+    pub resources: Vec<(String, String, Any)>,
+    /// Names that are gone; always empty in the state of the world.
+    pub removed: Vec<String>,
+}
+
+/// An open stream.
+pub struct AdsStream {
+    wire: Wire,
+    node: Option<Node>,
+    /// Names asked for so far, by type.
+    asked: BTreeMap<String, BTreeSet<String>>,
+    /// Last version and nonce acknowledged, by type.
+    acked: BTreeMap<String, (String, String)>,
+}
+
+enum Wire {
+    Sotw(mpsc::UnboundedSender<DiscoveryRequest>, Streaming<DiscoveryResponse>),
+    Delta(mpsc::UnboundedSender<DeltaDiscoveryRequest>, Streaming<DeltaDiscoveryResponse>),
+}
+
+impl AdsStream {
+    /// Opens a stream; the node goes out with the first request.
+    ///
+    /// # Errors
+    /// The server refuses the call.
+    pub async fn open(channel: Channel, protocol: Protocol, identity: Identity) -> Result<Self> {
+        let mut client = AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        let header: Option<MetadataValue<Ascii>> = match &identity.forwarded {
+            Some(value) => Some(value.parse().context("make a header of the identity")?),
+            None => None,
+        };
+        let wire = match protocol {
+            Protocol::Sotw => {
+                let (sender, requests) = mpsc::unbounded_channel();
+                let mut request = tonic::Request::new(UnboundedReceiverStream::new(requests));
+                if let Some(header) = header {
+                    request.metadata_mut().insert("x-forwarded-client-cert", header);
+                }
+                Wire::Sotw(sender, client.stream_aggregated_resources(request).await?.into_inner())
+            }
+            Protocol::Delta => {
+                let (sender, requests) = mpsc::unbounded_channel();
+                let mut request = tonic::Request::new(UnboundedReceiverStream::new(requests));
+                if let Some(header) = header {
+                    request.metadata_mut().insert("x-forwarded-client-cert", header);
+                }
+                Wire::Delta(sender, client.delta_aggregated_resources(request).await?.into_inner())
+            }
+        };
+        Ok(Self { wire, node: identity.node, asked: BTreeMap::new(), acked: BTreeMap::new() })
+    }
+
+    /// Asks for names of a type, all of it if none; what was asked before of the type is replaced. `held` are resources
+    /// the client still has from an earlier stream, with their versions (incremental only).
+    ///
+    /// # Errors
+    /// The stream is closed.
+    pub fn subscribe(&mut self, type_url: &str, names: &[String], held: BTreeMap<String, String>) -> Result<()> {
+        let wanted: BTreeSet<String> = names.iter().cloned().collect();
+        let before = self.asked.insert(type_url.to_owned(), wanted.clone());
+        match &self.wire {
+            Wire::Sotw(sender, _) => {
+                let (version_info, response_nonce) = self.acked.get(type_url).cloned().unwrap_or_default();
+                send(
+                    sender,
+                    DiscoveryRequest {
+                        node: self.node.take(),
+                        type_url: type_url.to_owned(),
+                        resource_names: names.to_vec(),
+                        version_info,
+                        response_nonce,
+                        ..DiscoveryRequest::default()
+                    },
+                )
+            }
+            Wire::Delta(sender, _) => {
+                let before = before.unwrap_or_default();
+                send(
+                    sender,
+                    DeltaDiscoveryRequest {
+                        node: self.node.take(),
+                        type_url: type_url.to_owned(),
+                        resource_names_subscribe: wanted.difference(&before).cloned().collect(),
+                        resource_names_unsubscribe: before.difference(&wanted).cloned().collect(),
+                        initial_resource_versions: held.into_iter().collect(),
+                        ..DeltaDiscoveryRequest::default()
+                    },
+                )
+            }
+        }
+    }
+
+    /// Acknowledges an update.
+    ///
+    /// # Errors
+    /// The stream is closed.
+    pub fn ack(&mut self, update: &Update) -> Result<()> {
+        self.acked.insert(update.type_url.clone(), (update.version.clone(), update.nonce.clone()));
+        self.answer(update, &update.version, None)
+    }
+
+    /// Refuses an update; the version last acknowledged stays.
+    ///
+    /// # Errors
+    /// The stream is closed.
+    pub fn nack(&mut self, update: &Update, reason: &str) -> Result<()> {
+        let version = self.acked.get(&update.type_url).map(|(version, _)| version.clone()).unwrap_or_default();
+        let status = Status { code: 13, message: reason.to_owned(), details: Vec::new() };
+        self.answer(update, &version, Some(status))
+    }
+
+    fn answer(&self, update: &Update, version: &str, error_detail: Option<Status>) -> Result<()> {
+        match &self.wire {
+            Wire::Sotw(sender, _) => send(
+                sender,
+                DiscoveryRequest {
+                    type_url: update.type_url.clone(),
+                    resource_names: self.asked.get(&update.type_url).into_iter().flatten().cloned().collect(),
+                    version_info: version.to_owned(),
+                    response_nonce: update.nonce.clone(),
+                    error_detail,
+                    ..DiscoveryRequest::default()
+                },
+            ),
+            Wire::Delta(sender, _) => send(
+                sender,
+                DeltaDiscoveryRequest {
+                    type_url: update.type_url.clone(),
+                    response_nonce: update.nonce.clone(),
+                    error_detail,
+                    ..DeltaDiscoveryRequest::default()
+                },
+            ),
+        }
+    }
+
+    /// Sends a request of the test's own making, of the stream's protocol.
+    ///
+    /// # Errors
+    /// The stream is closed or is incremental.
+    pub fn send_sotw(&self, request: DiscoveryRequest) -> Result<()> {
+        match &self.wire {
+            Wire::Sotw(sender, _) => send(sender, request),
+            Wire::Delta(..) => bail!("the stream is incremental"),
+        }
+    }
+
+    /// Sends a request of the test's own making, of the stream's protocol.
+    ///
+    /// # Errors
+    /// The stream is closed or is not incremental.
+    pub fn send_delta(&self, request: DeltaDiscoveryRequest) -> Result<()> {
+        match &self.wire {
+            Wire::Delta(sender, _) => send(sender, request),
+            Wire::Sotw(..) => bail!("the stream is not incremental"),
+        }
+    }
+
+    /// Waits for the next response; `None` when the server ends the stream.
+    ///
+    /// # Errors
+    /// The server ends it with a status.
+    pub async fn next(&mut self) -> Result<Option<Update>> {
+        Ok(match &mut self.wire {
+            Wire::Sotw(_, responses) => responses.message().await?.map(|response| Update {
+                type_url: response.type_url,
+                nonce: response.nonce,
+                version: response.version_info,
+                resources: response.resources.into_iter().map(|any| (String::new(), String::new(), any)).collect(),
+                removed: Vec::new(),
+            }),
+            Wire::Delta(_, responses) => responses.message().await?.map(|response| Update {
+                type_url: response.type_url,
+                nonce: response.nonce,
+                version: response.system_version_info,
+                resources: response
+                    .resources
+                    .into_iter()
+                    .map(|resource| (resource.name, resource.version, resource.resource.unwrap_or_default()))
+                    .collect(),
+                removed: response.removed_resources,
+            }),
+        })
+    }
+
+    /// Waits for the next response for at most `limit`; `None` when none came.
+    ///
+    /// # Errors
+    /// The stream ended.
+    pub async fn next_within(&mut self, limit: Duration) -> Result<Option<Update>> {
+        match tokio::time::timeout(limit, self.next()).await {
+            Err(_) => Ok(None),
+            Ok(Ok(Some(update))) => Ok(Some(update)),
+            Ok(Ok(None)) => bail!("the server ended the stream"),
+            Ok(Err(error)) => Err(error),
+        }
+    }
+}
+
+fn send<T>(sender: &mpsc::UnboundedSender<T>, request: T) -> Result<()> {
+    sender.send(request).map_err(|_| anyhow::anyhow!("the stream is closed"))
+}
