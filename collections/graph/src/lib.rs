@@ -2,5 +2,6 @@
 
 pub mod destination_rules;
 pub mod gateways;
+pub mod outputs;
 pub mod virtual_hosts;
 pub mod virtual_services;

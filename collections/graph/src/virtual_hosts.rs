@@ -24,7 +24,7 @@ use sluice_proto::envoy::config::route::v3::Route;
 use crate::virtual_services::{is_visible, precedence};
 
 pub use addresses::{RouteProfile, addresses_for};
-pub use special::special_namespaces;
+pub use special::{special_namespaces, uses_labels};
 
 /// Route table of the HTTP proxy listener, which has the hosts of all ports.
 pub const HTTP_PROXY_TABLE: &str = "http_proxy";
@@ -51,9 +51,11 @@ pub trait Mesh {
     /// VirtualServices of sidecars with exactly this host, wildcards as written, in any order.
     fn virtual_services(&self, host: &Host) -> Vec<Arc<VirtualService>>;
     /// The DestinationRule that holds for a client and host.
-    fn destination_rule(&self, client: &Client, host: &Host) -> Option<Arc<DestinationRule>>;
+    fn destination_rule(&self, client: &Client, host: &Host) -> Option<DestinationRule>;
     /// Namespaces whose clients may have another DestinationRule for the host than everyone.
     fn destination_rule_namespaces(&self, host: &Host) -> BTreeSet<Text>;
+    /// Whether such a DestinationRule is only for clients with some labels.
+    fn rules_use_labels(&self, host: &Host) -> bool;
     /// Domain of the mesh, such as `cluster.local`.
     fn domain(&self) -> &str;
     /// Retries of routes that say nothing.
@@ -373,6 +375,16 @@ fn port_hash(policy: Option<&TrafficPolicy>, port: u32) -> Option<&ConsistentHas
     level.load_balancer.as_ref()?.consistent_hash.as_ref()
 }
 
+/// Whether a rule asks for consistent hashing anywhere.
+#[must_use]
+pub fn asks_for_hashing(rule: &DestinationRule) -> bool {
+    let policies = rule.traffic_policy.iter().chain(rule.subsets.iter().filter_map(|s| s.traffic_policy.as_ref()));
+    let mut balancers = policies.flat_map(|policy| {
+        policy.load_balancer.iter().chain(policy.port_level.iter().filter_map(|level| level.load_balancer.as_ref()))
+    });
+    balancers.any(|balancer| balancer.consistent_hash.is_some())
+}
+
 /// Consistent hashing a rule asks for at a destination.
 #[must_use]
 pub fn destination_hash(rule: &DestinationRule, destination: &Destination) -> Option<ConsistentHash> {
@@ -390,4 +402,4 @@ fn service_hash(rule: &DestinationRule, port: u32) -> Option<ConsistentHash> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,6 +1,7 @@
 //! Which clients see a host in a way of their own.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use sluice_model::{ExportTo, Host, Text, VirtualService};
 
@@ -43,7 +44,18 @@ pub fn special_namespaces(mesh: &dyn Mesh, host: &Host) -> BTreeSet<Text> {
 
 /// Whether some rule over the host asks for labels of the client.
 #[must_use]
-pub(super) fn virtual_services_over(mesh: &dyn Mesh, host: &Host) -> Vec<std::sync::Arc<VirtualService>> {
+pub fn uses_labels(mesh: &dyn Mesh, host: &Host) -> bool {
+    let virtual_services = virtual_services_over(mesh, host);
+    let mut destinations = virtual_services.iter().flat_map(|vs| vs.http.iter()).flat_map(|route| route.route.iter());
+    if mesh.rules_use_labels(host) || destinations.any(|to| mesh.rules_use_labels(&to.destination.host)) {
+        return true;
+    }
+    let mut matches = virtual_services.iter().flat_map(|vs| vs.http.iter()).flat_map(|route| route.matches.iter());
+    matches.any(|matched| !matched.source_labels.is_empty())
+}
+
+/// VirtualServices that may route the host: those that name it, or a wildcard over it.
+fn virtual_services_over(mesh: &dyn Mesh, host: &Host) -> Vec<Arc<VirtualService>> {
     let mut all = mesh.virtual_services(host);
     for wildcard in wildcards_over(host).filter(|wildcard| wildcard != host) {
         all.extend(mesh.virtual_services(&wildcard));

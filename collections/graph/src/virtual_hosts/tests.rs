@@ -5,9 +5,9 @@ use sluice_proto::envoy::config::route::v3::VirtualHost;
 use super::*;
 
 #[derive(Default)]
-struct Fake {
-    services: Vec<Service>,
-    virtual_services: Vec<VirtualService>,
+pub(crate) struct Fake {
+    pub(crate) services: Vec<Service>,
+    pub(crate) virtual_services: Vec<VirtualService>,
 }
 
 impl Mesh for Fake {
@@ -28,11 +28,14 @@ impl Mesh for Fake {
     fn virtual_services(&self, host: &Host) -> Vec<Arc<VirtualService>> {
         self.virtual_services.iter().filter(|vs| vs.hosts.contains(host)).cloned().map(Arc::new).collect()
     }
-    fn destination_rule(&self, _: &Client, _: &Host) -> Option<Arc<DestinationRule>> {
+    fn destination_rule(&self, _: &Client, _: &Host) -> Option<DestinationRule> {
         None
     }
     fn destination_rule_namespaces(&self, _: &Host) -> BTreeSet<Text> {
         BTreeSet::new()
+    }
+    fn rules_use_labels(&self, _: &Host) -> bool {
+        false
     }
     fn domain(&self) -> &str {
         "cluster.local"
@@ -42,7 +45,7 @@ impl Mesh for Fake {
     }
 }
 
-fn service(namespace: &str, host: &str, address: &str, ports: &[(u16, Protocol)]) -> Service {
+pub(crate) fn service(namespace: &str, host: &str, address: &str, ports: &[(u16, Protocol)]) -> Service {
     Service {
         namespace: namespace.into(),
         host: Host::from(host),
@@ -76,7 +79,7 @@ fn service(namespace: &str, host: &str, address: &str, ports: &[(u16, Protocol)]
     }
 }
 
-fn virtual_service(namespace: &str, name: &str, hosts: &[&str], to: &str) -> VirtualService {
+pub(crate) fn virtual_service(namespace: &str, name: &str, hosts: &[&str], to: &str) -> VirtualService {
     let destination = Destination { host: Host::from(to), ..Destination::default() };
     VirtualService {
         namespace: namespace.into(),
@@ -91,11 +94,11 @@ fn virtual_service(namespace: &str, name: &str, hosts: &[&str], to: &str) -> Vir
     }
 }
 
-fn client(namespace: &str) -> Client {
+pub(crate) fn client(namespace: &str) -> Client {
     Client { namespace: namespace.into(), labels: Labels::new() }
 }
 
-fn profile() -> RouteProfile {
+pub(crate) fn profile() -> RouteProfile {
     RouteProfile { cluster: "c".into(), include_attempt_count: true, ..RouteProfile::default() }
 }
 

@@ -1,0 +1,75 @@
+use prost::Message;
+use sluice_model::{Gateway, GatewayServer, Protocol, ServerTls};
+use sluice_proto::envoy::config::route::v3::VirtualHost;
+
+use super::*;
+use crate::gateways::merge_gateways;
+use crate::virtual_hosts::tests::{Fake, client, profile, service, virtual_service};
+
+const A: &str = "a.shop.svc.cluster.local";
+
+fn server(port: u32, hosts: &[&str], redirect: bool) -> GatewayServer {
+    GatewayServer {
+        port,
+        port_name: format!("p{port}").into(),
+        protocol: Protocol::Http,
+        protocol_text: "HTTP".into(),
+        hosts: hosts.iter().map(|host| Text::from(*host)).collect(),
+        tls: redirect.then(|| ServerTls { https_redirect: true, ..ServerTls::default() }),
+        ..GatewayServer::default()
+    }
+}
+
+fn bound(name: &str, hosts: &[&str]) -> VirtualService {
+    VirtualService { gateways: vec!["edge/front".into()], ..virtual_service("shop", name, hosts, A) }
+}
+
+/// Name, domains, number of routes and whether TLS is required, of each virtual host of the only table.
+fn show(servers: Vec<GatewayServer>, virtual_services: &[VirtualService]) -> Vec<String> {
+    let gateway =
+        Gateway { namespace: "edge".into(), name: "front".into(), servers, ..Gateway::default() };
+    let merged = merge_gateways("edge", [&gateway], &[]);
+    let fake = Fake { services: vec![service("shop", A, "10.0.0.1", &[(80, Protocol::Http)])], ..Fake::default() };
+    let bound_to = |gateway: &Text| {
+        let bound = virtual_services.iter().filter(|vs| vs.gateways.contains(gateway));
+        bound.cloned().map(Arc::new).collect::<Vec<_>>()
+    };
+    let hosts = gateway_virtual_hosts(&fake, &merged.tables[0], &bound_to, &client("edge"), &profile());
+    let line = |bytes: &Bytes| {
+        let host = VirtualHost::decode(bytes.clone()).expect("a virtual host");
+        let tls = if host.require_tls > 0 { " tls" } else { "" };
+        format!("{} [{}] {}{tls}", host.name, host.domains.join(" "), host.routes.len())
+    };
+    hosts.values().map(line).collect()
+}
+
+#[test]
+fn hosts_of_one_virtual_service_are_one_virtual_host() {
+    let vs = bound("vs", &["long.example", "b.example"]);
+    assert_eq!(show(vec![server(80, &["*"], false)], &[vs]), ["long.example:80 [long.example b.example] 1"]);
+}
+
+#[test]
+fn the_narrower_of_server_and_virtual_service_counts() {
+    let check = |server_host: &str, host: &str, expect: &str| {
+        let shown = show(vec![server(80, &[server_host], false)], &[bound("vs", &[host])]);
+        assert_eq!(shown, [expect]);
+    };
+    check("*.example", "a.example", "a.example:80 [a.example] 1");
+    check("a.example", "*.example", "a.example:80 [a.example] 1");
+    check("shop/a.example", "a.example", "a.example:80 [a.example] 1");
+    check("other/a.example", "a.example", "blackhole:80 [*] 0");
+}
+
+#[test]
+fn virtual_services_of_one_host_follow_one_another() {
+    let all = [bound("one", &["a.example"]), bound("two", &["a.example", "b.example"])];
+    let shown = show(vec![server(80, &["*"], false)], &all);
+    assert_eq!(shown, ["a.example:80 [a.example] 2", "b.example:80 [b.example] 1"]);
+}
+
+#[test]
+fn a_redirecting_server_has_hosts_without_routes() {
+    let shown = show(vec![server(80, &["a.example", "b.example"], true)], &[bound("vs", &["a.example"])]);
+    assert_eq!(shown, ["a.example:80 [a.example] 1 tls", "b.example:80 [b.example] 0 tls"]);
+}

@@ -1,0 +1,3 @@
+//! Encoded resources, a file a type.
+
+pub mod routes;

@@ -1,0 +1,309 @@
+//! Route tables of sidecars: virtual hosts by layer, the rest of each table, and what becomes of unknown hosts.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::Serialize;
+use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_envoy::name::PASSTHROUGH;
+use sluice_envoy::route::{CatchAll, TableKind, build_catch_all, build_header};
+use sluice_model::{
+    DestinationRule, Host, HttpRetry, Layer, MeshConfig, ObjectKey, OutboundPolicy, Resolution, Resource, ResourceType,
+    Segment, SegmentKey, Service, ServiceKey, Text, View, VirtualService,
+};
+
+use crate::destination_rules::{self, RuleClient, RulePolicy, covering_hosts, select_rule};
+use crate::virtual_hosts::{
+    Client, Mesh, RouteProfile, VirtualHosts, asks_for_hashing, special_namespaces, uses_labels, virtual_hosts,
+    visible_service,
+};
+
+/// What route tables of sidecars derive from.
+pub struct RouteInputs<'s> {
+    /// Services.
+    pub services: Collection<'s, ServiceKey, Service>,
+    /// Services of each host.
+    pub services_by_host: Index<'s, Host, ServiceKey, ()>,
+    /// Hosts that some Service has.
+    pub hosts: Collection<'s, Host, ()>,
+    /// VirtualServices with their delegates merged in.
+    pub virtual_services: Collection<'s, ObjectKey, VirtualService>,
+    /// DestinationRules by host as declared.
+    pub destination_rules: Index<'s, Host, ObjectKey, DestinationRule>,
+    /// The mesh config.
+    pub mesh: Collection<'s, (), MeshConfig>,
+    /// Profiles of sidecars by their text.
+    pub profiles: Collection<'s, Text, RouteProfile>,
+    /// Clients with labels that some VirtualService asks for.
+    pub selected: Collection<'s, Client, ()>,
+    /// Domain of the mesh.
+    pub domain: Text,
+}
+
+/// What of the mesh config changes routes.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct RouteDefaults {
+    outbound: OutboundPolicy,
+    retry: Option<HttpRetry>,
+    rules: RulePolicy,
+}
+
+/// The settings of the mesh that routes read, so that no other change of it concerns them.
+pub(crate) fn derive_route_defaults<'s>(mesh: &Collection<'s, (), MeshConfig>) -> Collection<'s, (), RouteDefaults> {
+    mesh.map("route_defaults", |(), mesh| RouteDefaults {
+        outbound: mesh.outbound_policy,
+        retry: mesh.default_http_retry_policy.clone(),
+        rules: RulePolicy::new(mesh),
+    })
+}
+
+/// Segments of the route tables of sidecars: virtual hosts, and of each table that has any the rest.
+/// Key: `SegmentKey`. From: `services`, `virtual_services`, `destination_rules`, `mesh_config`, the profiles of sidecars.
+/// Changes when: a Service gains or loses an HTTP port, name or address; a VirtualService or rule over it changes.
+/// Size: HTTP ports of Services × (1 + namespaces that see them otherwise) × profiles. Rejects: none.
+pub fn derive_route_segments<'s>(inputs: &RouteInputs<'s>) -> Collection<'s, SegmentKey, Segment> {
+    let defaults = derive_route_defaults(&inputs.mesh);
+    let by_host = crate::virtual_services::index_by_host(&inputs.virtual_services);
+    let routed = by_host.distinct("routes/routed-hosts");
+    let hosts = inputs.hosts.union("routes/hosts", &[routed]);
+    let hosts_with_segments = hosts.derive_many("routes/virtual-hosts", |d| {
+        let reads = MeshReads::on(d, inputs, &by_host, &defaults);
+        let profiles = d.on(&inputs.profiles);
+        let selected = d.on(&inputs.selected);
+        move |cx, host, ()| {
+            let mesh = reads.at(cx);
+            let namespaces = special_namespaces(&mesh, host);
+            let selected = if uses_labels(&mesh, host) { cx.all(&selected) } else { Vec::new() };
+            let mut segments = Vec::new();
+            for (name, profile) in cx.all(&profiles) {
+                let write = |client: &Client| virtual_hosts(&mesh, host, client, &profile);
+                let base = write(&Client::default());
+                let mut own_of = BTreeMap::new();
+                for namespace in &namespaces {
+                    let client = Client { namespace: namespace.clone(), ..Client::default() };
+                    let own = write(&client);
+                    let view = View::Namespace(namespace.clone());
+                    put_difference(&mut segments, &Layer { view, profile: name.clone() }, &own, &base);
+                    own_of.insert(namespace.clone(), own);
+                }
+                for (client, _) in &selected {
+                    let own = write(client);
+                    let view = View::Selected { namespace: client.namespace.clone(), labels: client.labels.clone() };
+                    let below = own_of.get(&client.namespace).unwrap_or(&base);
+                    put_difference(&mut segments, &Layer { view, profile: name.clone() }, &own, below);
+                }
+                let layer = Layer { view: View::Base, profile: name };
+                put_difference(&mut segments, &layer, &base, &VirtualHosts::new());
+            }
+            segments
+        }
+    });
+    let rest = derive_tables(&hosts_with_segments, &inputs.profiles, &defaults);
+    hosts_with_segments.union("routes/sidecar", &[rest])
+}
+
+/// What a layer has otherwise than the layers below it, and what it hides of them.
+pub(crate) fn put_difference(
+    out: &mut Vec<(SegmentKey, Segment)>,
+    layer: &Layer,
+    own: &VirtualHosts,
+    below: &VirtualHosts,
+) {
+    let key = |(table, name): &(Text, Text)| segment_key(layer, table, name);
+    for (at, bytes) in own {
+        if below.get(at) != Some(bytes) {
+            out.push((key(at), Resource::Encoded(bytes.clone())));
+        }
+    }
+    out.extend(below.keys().filter(|at| !own.contains_key(*at)).map(|at| (key(at), Resource::Hidden)));
+}
+
+pub(crate) fn segment_key(layer: &Layer, table: &Text, segment: &Text) -> SegmentKey {
+    SegmentKey {
+        resource_type: ResourceType::Route,
+        layer: layer.clone(),
+        name: table.clone(),
+        segment: segment.clone(),
+    }
+}
+
+/// The rest of every table that has a virtual host in a layer, and its virtual host of unknown hosts.
+fn derive_tables<'s>(
+    virtual_hosts: &Collection<'s, SegmentKey, Segment>,
+    profiles: &Collection<'s, Text, RouteProfile>,
+    defaults: &Collection<'s, (), RouteDefaults>,
+) -> Collection<'s, SegmentKey, Segment> {
+    let tables = virtual_hosts.index("routes/tables/rows", |key, segment| {
+        let shown = *segment != Resource::Hidden;
+        shown.then(|| ((key.layer.clone(), key.name.clone()), ()))
+    });
+    tables.distinct("routes/tables").derive_many("routes/headers", |d| {
+        let profiles = d.on(profiles);
+        let defaults = d.on(defaults);
+        move |cx, (layer, table), ()| {
+            let header = build_header(table, TableKind::Full);
+            let mut segments = vec![(segment_key(layer, table, &Text::default()), encoded(&header))];
+            let Some(profile) = cx.get(&profiles, &layer.profile) else { return segments };
+            // A table of one Service has no unknown hosts.
+            if !table.contains(':') || table.starts_with("unix://") {
+                let policy = cx.get(&defaults, &()).map_or(OutboundPolicy::default(), |defaults| defaults.outbound);
+                let catch_all = match policy {
+                    OutboundPolicy::AllowAny => CatchAll::Allow(PASSTHROUGH.into()),
+                    OutboundPolicy::AllowAnyDynamicDns => CatchAll::AllowDynamicDns,
+                    OutboundPolicy::RegistryOnly => CatchAll::Block,
+                };
+                let built = build_catch_all(&catch_all, profile.include_attempt_count, profile.append_x_forwarded_host);
+                segments.push((segment_key(layer, table, &built.name.as_str().into()), encoded(&built)));
+            }
+            segments
+        }
+    })
+}
+
+pub(crate) fn encoded<M: prost::Message + prost::Name>(message: &M) -> Segment {
+    Resource::Encoded(sluice_proto::wire::encode(message).into())
+}
+
+/// Everything virtual hosts read, as dependencies of a `derive`.
+pub(crate) struct MeshReads {
+    services: Dep<ServiceKey, Service>,
+    by_host: DepBy<Host, ServiceKey, ()>,
+    hosts: Dep<Host, ()>,
+    by_alias: DepBy<Host, ServiceKey, ()>,
+    by_address: DepBy<(Text, u16), ServiceKey, ()>,
+    virtual_services: Dep<ObjectKey, VirtualService>,
+    rules: DepBy<Host, ObjectKey, DestinationRule>,
+    routed: DepBy<Host, ObjectKey, ()>,
+    defaults: Dep<(), RouteDefaults>,
+    domain: Text,
+}
+
+impl MeshReads {
+    pub(crate) fn on<'s>(
+        d: &mut Deps<'s>,
+        inputs: &RouteInputs<'s>,
+        routed: &Index<'s, Host, ObjectKey, ()>,
+        defaults: &Collection<'s, (), RouteDefaults>,
+    ) -> Self {
+        let by_alias = inputs.services.index("routes/by-alias", |_, service| {
+            let alias = service.external_name.as_ref().filter(|_| service.resolution == Resolution::Alias);
+            alias.map(|target| (target.clone(), ()))
+        });
+        let by_address = inputs.services.index("routes/by-address", |_, service| {
+            let addresses: BTreeSet<&Text> =
+                service.addresses.values().flatten().chain(&service.auto_allocated_addresses).collect();
+            let pairs = addresses
+                .into_iter()
+                .flat_map(|address| service.ports.iter().map(move |port| ((address.clone(), port.port), ())));
+            pairs.collect::<Vec<_>>()
+        });
+        Self {
+            services: d.on(&inputs.services),
+            by_host: d.by(&inputs.services_by_host),
+            hosts: d.on(&inputs.hosts),
+            by_alias: d.by(&by_alias),
+            by_address: d.by(&by_address),
+            virtual_services: d.on(&inputs.virtual_services),
+            rules: d.by(&inputs.destination_rules),
+            routed: d.by(routed),
+            defaults: d.on(defaults),
+            domain: inputs.domain.clone(),
+        }
+    }
+
+    pub(crate) fn at<'a>(&'a self, cx: &'a Context) -> MeshAt<'a> {
+        let defaults = cx.get(&self.defaults, &());
+        MeshAt { reads: self, cx, defaults, services: Memo::default(), routed: Memo::default(), rules: Memo::default() }
+    }
+}
+
+/// What was looked up by host: the same hosts are asked for once a client and port.
+type Memo<V> = RefCell<BTreeMap<Host, Vec<Arc<V>>>>;
+
+fn memoised<V>(memo: &Memo<V>, host: &Host, find: impl FnOnce() -> Vec<Arc<V>>) -> Vec<Arc<V>> {
+    if let Some(found) = memo.borrow().get(host) {
+        return found.clone();
+    }
+    let found = find();
+    memo.borrow_mut().insert(host.clone(), found.clone());
+    found
+}
+
+/// [`MeshReads`] within one run of a closure.
+pub(crate) struct MeshAt<'a> {
+    reads: &'a MeshReads,
+    cx: &'a Context,
+    defaults: Option<Arc<RouteDefaults>>,
+    services: Memo<Service>,
+    routed: Memo<VirtualService>,
+    rules: Memo<DestinationRule>,
+}
+
+impl MeshAt<'_> {
+    /// All rules over a host, or none if no rule asks for hashing: nothing else of a rule is seen in routes.
+    fn hashing_rules(&self, host: &Host) -> Vec<Arc<DestinationRule>> {
+        memoised(&self.rules, host, || {
+            let covering = covering_hosts(host);
+            let rules = covering.flat_map(|host| self.cx.by(&self.reads.rules, &host)).map(|(_, rule)| rule);
+            let rules: Vec<Arc<DestinationRule>> = rules.collect();
+            if rules.iter().any(|rule| asks_for_hashing(rule)) { rules } else { Vec::new() }
+        })
+    }
+
+    fn services_of(&self, keys: Vec<(ServiceKey, Arc<()>)>) -> Vec<Arc<Service>> {
+        keys.into_iter().filter_map(|(key, _)| self.cx.get(&self.reads.services, &key)).collect()
+    }
+}
+
+impl Mesh for MeshAt<'_> {
+    fn services(&self, host: &Host) -> Vec<Arc<Service>> {
+        memoised(&self.services, host, || self.services_of(self.cx.by(&self.reads.by_host, host)))
+    }
+
+    fn aliases(&self, host: &Host) -> Vec<Arc<Service>> {
+        self.services_of(self.cx.by(&self.reads.by_alias, host))
+    }
+
+    fn hosts_at(&self, address: &Text, port: u16) -> Vec<Host> {
+        let keys = self.cx.by(&self.reads.by_address, &(address.clone(), port));
+        keys.into_iter().map(|(key, _)| key.host).collect()
+    }
+
+    fn hosts_matching(&self, wildcard: &Host) -> Vec<Host> {
+        let hosts = self.cx.all(&self.reads.hosts).into_iter().map(|(host, _)| host);
+        hosts.filter(|host| host.overlaps(wildcard)).collect()
+    }
+
+    fn virtual_services(&self, host: &Host) -> Vec<Arc<VirtualService>> {
+        memoised(&self.routed, host, || {
+            let keys = self.cx.by(&self.reads.routed, host);
+            keys.into_iter().filter_map(|(key, _)| self.cx.get(&self.reads.virtual_services, &key)).collect()
+        })
+    }
+
+    fn destination_rule(&self, client: &Client, host: &Host) -> Option<DestinationRule> {
+        let rules = self.hashing_rules(host);
+        let service = visible_service(&self.services(host), &client.namespace)?;
+        let labels = Some(&client.labels).filter(|labels| !labels.is_empty());
+        let follower = RuleClient { namespace: &client.namespace, labels };
+        let policy = &self.defaults.as_ref()?.rules;
+        if rules.is_empty() { None } else { select_rule(&rules, policy, host, &service.namespace, follower) }
+    }
+
+    fn destination_rule_namespaces(&self, host: &Host) -> BTreeSet<Text> {
+        destination_rules::special_namespaces(&self.hashing_rules(host))
+    }
+
+    fn rules_use_labels(&self, host: &Host) -> bool {
+        self.hashing_rules(host).iter().any(|rule| rule.workload_selector.is_some())
+    }
+
+    fn domain(&self) -> &str {
+        &self.reads.domain
+    }
+
+    fn default_retry(&self) -> Option<&HttpRetry> {
+        self.defaults.as_ref()?.retry.as_ref()
+    }
+}
