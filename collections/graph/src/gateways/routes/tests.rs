@@ -26,8 +26,7 @@ fn bound(name: &str, hosts: &[&str]) -> VirtualService {
 
 /// Name, domains, number of routes and whether TLS is required, of each virtual host of the only table.
 fn show(servers: Vec<GatewayServer>, virtual_services: &[VirtualService]) -> Vec<String> {
-    let gateway =
-        Gateway { namespace: "edge".into(), name: "front".into(), servers, ..Gateway::default() };
+    let gateway = Gateway { namespace: "edge".into(), name: "front".into(), servers, ..Gateway::default() };
     let merged = merge_gateways("edge", [&gateway], &[]);
     let fake = Fake { services: vec![service("shop", A, "10.0.0.1", &[(80, Protocol::Http)])], ..Fake::default() };
     let bound_to = |gateway: &Text| {
