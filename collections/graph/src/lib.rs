@@ -2,6 +2,6 @@
 
 pub mod destination_rules;
 pub mod gateways;
-pub mod outputs;
+pub mod sidecar_routes;
 pub mod virtual_hosts;
 pub mod virtual_services;

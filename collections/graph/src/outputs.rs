@@ -1,3 +1,0 @@
-//! Encoded resources, a file a type.
-
-pub mod routes;
