@@ -7,4 +7,4 @@ mod metadata;
 mod networks;
 
 pub use assignment::{AssignmentInputs, Backend, build_assignment};
-pub use client::{EndpointClient, Needs, needs};
+pub use client::{EndpointClient, Tier, tier};

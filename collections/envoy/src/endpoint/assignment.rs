@@ -164,6 +164,7 @@ fn usable(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, unhealthy: bool) -
     if first.is_empty() && (inputs.gateways.is_empty() || same_network(&client.network, &endpoint.network)) {
         return false;
     }
+    // Only services that stay in a cluster or on a node tell clients apart by it.
     let elsewhere = endpoint.cluster != client.cluster;
     if service.node_local && (endpoint.node != client.node || (elsewhere && !inputs.by_name)) {
         return false;

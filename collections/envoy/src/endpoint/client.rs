@@ -1,9 +1,7 @@
 //! What of a client its endpoints depend on.
 
-use std::collections::BTreeSet;
-
 use serde::Serialize;
-use sluice_model::{DestinationRule, IpFamilies, Labels, Locality, NetworkGateway, Proxy, ProxyType, Service, Text};
+use sluice_model::{DestinationRule, IpFamilies, Labels, Locality, Proxy, Service, Text};
 
 use crate::cluster::{ClusterSettings, LocalityMode, locality_mode};
 
@@ -20,137 +18,130 @@ pub(super) const NETWORK: &str = "topology.istio.io/network";
 /// See `REGION`.
 pub(super) const NODE: &str = "kubernetes.io/hostname";
 
+/// How much of a client its endpoints depend on: each tier has the facts of those before it.
+///
+/// A service's endpoints are written once for each distinct client of its tier, so a tier must not tell clients apart
+/// that do not differ for the service.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tier {
+    /// The network, and which ones it may see.
+    #[default]
+    Network,
+    /// The cluster too.
+    Cluster,
+    /// The place too: near localities come first, or get a share.
+    Place,
+    /// The node too.
+    Node,
+    /// Labels too, which endpoints are compared by.
+    Labels,
+}
+
+impl Tier {
+    /// Every tier, that of the fewest facts first.
+    pub const ALL: [Self; 5] = [Self::Network, Self::Cluster, Self::Place, Self::Node, Self::Labels];
+}
+
 /// The facts of a proxy that can change what endpoints it is sent.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct EndpointClient {
-    /// Sidecar or gateway.
-    pub proxy_type: ProxyType,
+    /// How many of the facts are here.
+    pub tier: Tier,
     /// Its address families.
     pub ip_families: IpFamilies,
-    /// Cluster it runs in.
-    pub cluster: Text,
     /// Network it is on.
     pub network: Text,
     /// Networks it may see, empty is all.
     pub network_view: Vec<Text>,
-    /// Node it runs on.
-    pub node: Text,
+    /// Cluster it runs in.
+    pub cluster: Text,
     /// Where it is.
     pub locality: Locality,
-    /// Its labels, with those its place stands for.
+    /// Node it runs on.
+    pub node: Text,
+    /// Its labels.
     pub labels: Labels,
 }
 
 impl EndpointClient {
-    /// All facts of a proxy.
+    /// The facts of a proxy that belong to a tier.
     #[must_use]
-    pub fn of(proxy: &Proxy) -> Self {
-        let mut labels = proxy.labels.clone();
-        let mut place = |key: &str, value: &Text| {
-            if !value.is_empty() {
-                labels.insert(key.into(), value.clone());
-            }
-        };
-        place(REGION, &proxy.locality.region);
-        place(ZONE, &proxy.locality.zone);
-        place(SUBZONE, &proxy.locality.subzone);
-        place(CLUSTER, &proxy.cluster);
-        place(NODE, &proxy.node_name);
-        if !proxy.network.is_empty() {
-            labels.entry(NETWORK.into()).or_insert_with(|| proxy.network.clone());
-        }
-        Self {
-            proxy_type: proxy.proxy_type,
+    pub fn of(proxy: &Proxy, tier: Tier) -> Self {
+        let mut client = Self {
+            tier,
             ip_families: proxy.ip_families,
-            cluster: proxy.cluster.clone(),
             network: proxy.network.clone(),
             network_view: proxy.network_view.clone(),
-            node: proxy.node_name.clone(),
-            locality: proxy.locality.clone(),
-            labels,
+            ..Self::default()
+        };
+        if tier >= Tier::Cluster {
+            client.cluster.clone_from(&proxy.cluster);
         }
+        if tier >= Tier::Place {
+            client.locality.clone_from(&proxy.locality);
+        }
+        if tier >= Tier::Node {
+            client.node.clone_from(&proxy.node_name);
+        }
+        if tier >= Tier::Labels {
+            client.labels.clone_from(&proxy.labels);
+        }
+        client
     }
 
-    /// Only the facts that count; clients with equal ones get the same endpoints.
+    /// The value of a label of the client, by its place or its own.
     #[must_use]
-    pub fn project(&self, needs: &Needs) -> Self {
-        let mut out = Self { network_view: self.network_view.clone(), ..Self::default() };
-        if needs.networks {
-            out.proxy_type = self.proxy_type;
-            out.ip_families = self.ip_families;
-            out.network.clone_from(&self.network);
-        }
-        if needs.cluster {
-            out.cluster.clone_from(&self.cluster);
-        }
-        if needs.node {
-            out.node.clone_from(&self.node);
-        }
-        if needs.locality {
-            out.locality.clone_from(&self.locality);
-        }
-        for key in &needs.labels {
-            if let Some((key, value)) = self.labels.get_key_value(key) {
-                out.labels.insert(key.clone(), value.clone());
-            }
-        }
-        out
+    pub fn label(&self, key: &str) -> &str {
+        let own = || self.labels.get(key).map_or("", |value| value.as_str());
+        let place = match key {
+            REGION => self.locality.region.as_str(),
+            ZONE => self.locality.zone.as_str(),
+            SUBZONE => self.locality.subzone.as_str(),
+            CLUSTER => self.cluster.as_str(),
+            NODE => self.node.as_str(),
+            NETWORK if own().is_empty() => self.network.as_str(),
+            _ => "",
+        };
+        if place.is_empty() { own() } else { place }
     }
 }
 
-/// Which facts count for a cluster's endpoints.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub struct Needs {
-    /// Networks have gateways.
-    pub networks: bool,
-    /// Only endpoints of the client's cluster are used.
-    pub cluster: bool,
-    /// Only endpoints of the client's node are used.
-    pub node: bool,
-    /// Near localities come first, or get a share.
-    pub locality: bool,
-    /// Labels that endpoints are compared by.
-    pub labels: BTreeSet<Text>,
-}
-
-/// The facts that count for a port or subset of a service under a rule.
+/// The tier of clients that a port or subset of a service tells apart under a rule.
 #[must_use]
-pub fn needs(
+pub fn tier(
     settings: &ClusterSettings,
     service: &Service,
     port: u16,
     subset: &str,
     rule: Option<&DestinationRule>,
-    gateways: &[NetworkGateway],
-) -> Needs {
-    let mut needs = Needs {
-        networks: !gateways.is_empty(),
-        cluster: service.cluster_local || service.node_local,
-        node: service.node_local,
-        ..Needs::default()
-    };
+) -> Tier {
+    let mut tier = Tier::Network;
+    if service.cluster_local {
+        tier = Tier::Cluster;
+    }
+    if service.node_local {
+        tier = Tier::Node;
+    }
     let policy = rule.and_then(|rule| rule.policy(subset, port));
     let outlier = policy.as_ref().is_some_and(|policy| policy.outlier_detection.is_some());
     let lb = policy.as_ref().and_then(|policy| policy.load_balancer.as_ref());
-    let key_of = |label: &Text| Text::from(label.split('=').next().unwrap_or_default());
     let mode = locality_mode(lb, service, settings);
-    let fails_over = mode.fails_over(outlier);
-    match mode {
-        LocalityMode::Off => {}
-        LocalityMode::Locality { setting, .. } => {
-            if !setting.distribute.is_empty() {
-                needs.locality = true;
-            } else if fails_over {
-                needs.labels = setting.failover_priority.iter().map(key_of).collect();
-                needs.locality = setting.failover_priority.is_empty() || !setting.failover.is_empty();
-            }
-        }
-        LocalityMode::ZoneAware(setting) => {
-            if fails_over {
-                needs.labels = setting.failover_priority.iter().map(key_of).collect();
-                needs.locality = true;
-            }
-        }
+    let order = match &mode {
+        LocalityMode::Locality { setting, .. } if !setting.distribute.is_empty() => return tier.max(Tier::Place),
+        LocalityMode::Locality { setting, .. } => &setting.failover_priority,
+        LocalityMode::ZoneAware(setting) => &setting.failover_priority,
+        LocalityMode::Off => return tier,
+    };
+    if !mode.fails_over(outlier) {
+        return tier;
     }
-    needs
+    let of_label = |entry: &Text| match entry.split('=').next().unwrap_or_default() {
+        REGION | ZONE | SUBZONE | CLUSTER => Tier::Place,
+        NODE => Tier::Node,
+        // A network is the tier of all, unless the workload's label says another.
+        NETWORK => Tier::Place,
+        _ => Tier::Labels,
+    };
+    order.iter().map(of_label).fold(tier.max(Tier::Place), Tier::max)
 }

@@ -88,7 +88,7 @@ fn by_labels(client: &EndpointClient, groups: Vec<Group<'_>>, order: &[Text]) ->
             let key = parts.next().unwrap_or_default();
             match (parts.next(), parts.next()) {
                 (Some(value), None) => (key, value),
-                _ => (key, client.labels.get(key).map_or("", |value| value.as_str())),
+                _ => (key, client.label(key)),
             }
         })
         .collect();

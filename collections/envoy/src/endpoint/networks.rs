@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
 use envoy_types::pb::envoy::config::endpoint::v3::{Endpoint as EnvoyEndpoint, LbEndpoint};
 use envoy_types::pb::google::protobuf::value::Kind;
-use sluice_model::{Endpoint, IpFamilies, NetworkGateway, ProxyType};
+use sluice_model::{Endpoint, IpFamilies, NetworkGateway};
 
 use super::assignment::{AssignmentInputs, Group, Origin, same_network, weight_of};
 use super::metadata::gateway_metadata;
@@ -68,8 +68,8 @@ fn leading_to<'a>(inputs: &AssignmentInputs<'a>, endpoint: &Endpoint) -> Vec<&'a
     let of_network = inputs.gateways.iter().filter(|gateway| gateway.network == endpoint.network);
     let own: Vec<_> = of_network.clone().filter(|gateway| gateway.cluster == endpoint.cluster).collect();
     let chosen = if own.is_empty() { of_network.collect() } else { own };
-    let sidecar = inputs.client.proxy_type == ProxyType::Sidecar;
-    chosen.into_iter().filter(|gateway| !sidecar || gateway.port != 0).collect()
+    // One without a port for mutual TLS takes HBONE only.
+    chosen.into_iter().filter(|gateway| gateway.port != 0).collect()
 }
 
 fn reaches(families: IpFamilies, gateway: &NetworkGateway) -> bool {
