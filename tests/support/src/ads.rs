@@ -3,6 +3,8 @@
 mod dump;
 mod follow;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 

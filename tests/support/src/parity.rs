@@ -9,6 +9,7 @@ pub mod case;
 pub mod compare;
 pub mod floors;
 pub mod report;
+pub mod run;
 
 #[cfg(test)]
 mod tests;

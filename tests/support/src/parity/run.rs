@@ -1,0 +1,230 @@
+//! Runs cases against the real server, and keeps what it answered.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use futures::{StreamExt, TryStreamExt, stream};
+use serde_json::Value;
+
+use super::canonical::sorted_text;
+use super::case::{Case, Proxy};
+use super::compare::compare;
+use super::report::{Report, Row};
+use crate::ads::{Dump, Identity, Kind, Limits, Protocol, connect, dump};
+use crate::server::{Options, Sluiced};
+
+/// What to run, and how much to say about it.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Families; all if empty.
+    pub families: BTreeSet<String>,
+    /// Part of a case's name; any if empty.
+    pub case: String,
+    /// Types; all if empty.
+    pub kinds: BTreeSet<Kind>,
+    /// Protocols.
+    pub protocols: Vec<Protocol>,
+    /// Differing paths kept of a resource.
+    pub paths: usize,
+    /// Cases at a time.
+    pub parallel: usize,
+    /// Where answers and logs go.
+    pub out: PathBuf,
+}
+
+impl Plan {
+    /// Everything, unless the variables `FAMILY`, `TYPE`, `PROTOCOL` (lists with commas), `CASE`, `DIFFS` and `PARALLEL`
+    /// say otherwise.
+    ///
+    /// # Errors
+    /// A variable names no type or protocol, or is not the number it should be.
+    pub fn from_env(out: PathBuf, variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let list = |name: &str| -> Vec<String> {
+            let text = variable(name).unwrap_or_default();
+            text.split(',').map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect()
+        };
+        let number = |name: &str, default: usize| match variable(name).filter(|text| !text.is_empty()) {
+            Some(text) => text.parse().with_context(|| format!("read {name}")),
+            None => Ok(default),
+        };
+        let kinds = list("TYPE")
+            .into_iter()
+            .map(|name| Kind::named(&name.to_uppercase()).with_context(|| format!("TYPE: there is no type {name}")));
+        let protocols = list("PROTOCOL").into_iter().map(|name| {
+            let known = Protocol::ALL.into_iter().find(|protocol| protocol.name() == name);
+            known.with_context(|| format!("PROTOCOL: there is no protocol {name}"))
+        });
+        let protocols: Vec<Protocol> = protocols.collect::<Result<_>>()?;
+        Ok(Self {
+            families: list("FAMILY").into_iter().collect(),
+            case: variable("CASE").unwrap_or_default(),
+            kinds: kinds.collect::<Result<_>>()?,
+            protocols: if protocols.is_empty() { Protocol::ALL.to_vec() } else { protocols },
+            paths: number("DIFFS", 3)?,
+            parallel: number("PARALLEL", 4)?.max(1),
+            out,
+        })
+    }
+
+    /// Whether it leaves cases, types or protocols out.
+    pub fn is_partial(&self) -> bool {
+        !(self.families.is_empty() && self.case.is_empty() && self.kinds.is_empty())
+            || self.protocols.len() < Protocol::ALL.len()
+    }
+
+    /// Whether a case is in it.
+    pub fn wants(&self, family: &str, name: &str) -> bool {
+        (self.families.is_empty() || self.families.contains(family)) && name.contains(&self.case)
+    }
+
+    fn wants_kind(&self, kind: Kind) -> bool {
+        self.kinds.is_empty() || self.kinds.contains(&kind)
+    }
+}
+
+/// Runs the cases, several at a time, and compares every answer.
+///
+/// # Errors
+/// Something of the test itself fails; what the server fails at is in the report.
+pub async fn run(plan: &Plan, cases: &[Case]) -> Result<Report> {
+    let mut finished: Vec<(usize, Result<Vec<Row>>)> = stream::iter(cases.iter().enumerate())
+        .map(|(index, case)| async move { (index, run_case(plan, case).await) })
+        .buffer_unordered(plan.parallel)
+        .collect()
+        .await;
+    finished.sort_by_key(|(index, _)| *index);
+    let mut report = Report::default();
+    for (index, result) in finished {
+        match result {
+            Ok(rows) => report.rows.extend(rows),
+            Err(error) => {
+                report.failed.insert(cases[index].id(), format!("{error:#}"));
+                report.rows.extend(nothing_answered(plan, &cases[index])?);
+            }
+        }
+    }
+    Ok(report)
+}
+
+async fn run_case(plan: &Plan, case: &Case) -> Result<Vec<Row>> {
+    let objects = tempfile::tempdir().context("make a directory for the objects")?;
+    let (primary, remotes) = case.write_objects(objects.path())?;
+    let out = plan.out.join(&case.family).join(&case.name);
+    std::fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
+    let log = out.join("sluiced.log");
+    let mut options = Options::new(&primary);
+    options.env = case.env.clone().into_iter().collect();
+    options.log = Some(log.clone());
+    for (cluster, dir) in remotes {
+        options.args.push(format!("--remoteConfigDir={cluster}={}", dir.display()));
+    }
+    let server = Sluiced::start(&options).await?;
+    let pairs = plan.protocols.iter().flat_map(|protocol| case.proxies.iter().map(move |proxy| (*protocol, proxy)));
+    let address = server.grpc;
+    let dumps: Vec<(Protocol, &Proxy, Dump)> = stream::iter(pairs)
+        .map(|(protocol, proxy)| async move {
+            let got = ask(address, protocol, proxy).await;
+            Ok((protocol, proxy, got.with_context(|| format!("{} over {protocol}", proxy.name))?))
+        })
+        .buffered(4)
+        .try_collect()
+        .await
+        .map_err(|error: anyhow::Error| match panicked(&log) {
+            Some(line) => error.context(line),
+            None => error,
+        })?;
+    server.stop(Duration::from_secs(10)).await?;
+    if let Some(line) = panicked(&log) {
+        anyhow::bail!("{line}");
+    }
+    let mut rows = Vec::new();
+    for (protocol, proxy, dump) in dumps {
+        write_dump(&out.join(protocol.name()).join(&proxy.name), &dump)?;
+        for (kind, golden) in case.golden(&proxy.name)?.into_iter().filter(|(kind, _)| plan.wants_kind(*kind)) {
+            let actual = dump.get(&kind).and_then(Option::as_deref);
+            let result = compare(golden.as_deref(), actual, plan.paths);
+            rows.push(row(case, proxy, protocol, kind, result));
+        }
+    }
+    Ok(rows)
+}
+
+async fn ask(address: std::net::SocketAddr, protocol: Protocol, proxy: &Proxy) -> Result<Dump> {
+    let kinds = proxy.kinds();
+    let mut identity = Identity::of_node(&proxy.node).context("read the node")?;
+    if kinds.contains(&Kind::Sds) {
+        identity = identity.forwarded_as(proxy.forwarded_identity());
+    }
+    dump(connect(address).await?, protocol, identity, &kinds, &proxy.names, Limits::default()).await
+}
+
+fn row(case: &Case, proxy: &Proxy, protocol: Protocol, kind: Kind, result: super::compare::Comparison) -> Row {
+    Row { family: case.family.clone(), case: case.name.clone(), proxy: proxy.name.clone(), protocol, kind, result }
+}
+
+/// The rows of a case that could not be run: all of it is missing.
+fn nothing_answered(plan: &Plan, case: &Case) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for proxy in &case.proxies {
+        for (kind, golden) in case.golden(&proxy.name)?.into_iter().filter(|(kind, _)| plan.wants_kind(*kind)) {
+            for protocol in &plan.protocols {
+                rows.push(row(case, proxy, *protocol, kind, compare(golden.as_deref(), None, 0)));
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// Writes answers in the form of the goldens: one resource a line.
+fn write_dump(dir: &Path, dump: &BTreeMap<Kind, Option<Vec<Value>>>) -> Result<()> {
+    std::fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+    for (kind, resources) in dump {
+        let text = match resources {
+            None => "null\n".to_owned(),
+            Some(resources) if resources.is_empty() => "[]\n".to_owned(),
+            Some(resources) => {
+                let lines: Vec<String> = resources.iter().map(sorted_text).collect();
+                format!("[\n{}\n]\n", lines.join(",\n"))
+            }
+        };
+        let path = dir.join(format!("{}.json", kind.name()));
+        std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// The first line of a log that tells of a panic.
+fn panicked(log: &Path) -> Option<String> {
+    // The log is written by a task of its own, which may be a moment behind.
+    let deadline = Instant::now() + Duration::from_millis(20);
+    while Instant::now() < deadline && !log.exists() {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let text = std::fs::read_to_string(log).ok()?;
+    text.lines().find(|line| line.contains("panicked")).map(ToOwned::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_narrow_the_plan() {
+        let plan = |pairs: &[(&str, &str)]| {
+            let pairs: BTreeMap<String, String> = pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
+            Plan::from_env(PathBuf::new(), move |name| pairs.get(name).cloned())
+        };
+        let all = plan(&[]).expect("valid");
+        assert!(!all.is_partial() && all.wants("any", "01-a"));
+        let some = plan(&[("FAMILY", "service,dns"), ("CASE", "01"), ("TYPE", "lds"), ("PROTOCOL", "delta")]);
+        let some = some.expect("valid");
+        assert!(
+            some.is_partial() && some.wants("dns", "01-a") && !some.wants("dns", "02-b") && !some.wants("x", "01-a")
+        );
+        assert_eq!((some.protocols, some.kinds), (vec![Protocol::Delta], BTreeSet::from([Kind::Lds])));
+        assert!(plan(&[("TYPE", "XDS")]).is_err());
+        assert!(plan(&[("DIFFS", "many")]).is_err());
+    }
+}
