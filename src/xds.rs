@@ -6,11 +6,13 @@
 
 mod body;
 mod delta;
+mod feed;
 mod hub;
 mod limit;
 mod metrics;
 mod names;
 mod proxies;
+mod reflection;
 mod request;
 mod run;
 mod server;
@@ -22,6 +24,7 @@ mod version;
 mod wake;
 mod wire;
 
+pub use feed::{EngineProxies, Outputs, follow};
 pub use hub::{Encoded, Hub, Stream};
 pub use metrics::{Count, Metrics, short_name};
 pub use proxies::ProxyInput;

@@ -1,8 +1,8 @@
 //! The delta protocol on the wire.
 
 use bytes::BytesMut;
-use envoy_types::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 use sluice_model::{ResourceType, Text};
+use sluice_proto::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 
 use crate::xds::request::{Interest, Request, Response};
 use crate::xds::sotw::{any_len, put_any_head};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use envoy_types::pb::envoy::config::core::v3::Node;
 use sluice_model::{Proxy, ProxyKey};
+use sluice_proto::envoy::config::core::v3::Node;
 
 /// Where connected proxies are written to: the `proxies` input of the graph.
 pub trait ProxyInput: Send + Sync + 'static {

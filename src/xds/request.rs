@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use envoy_types::pb::envoy::config::core::v3::Node;
 use sluice_model::{ResourceType, Text};
+use sluice_proto::envoy::config::core::v3::Node;
 
 use crate::xds::store::Item;
 use crate::xds::version::Version;

@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use envoy_types::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use futures::future::BoxFuture;
+use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use tokio::net::TcpListener;
 use tonic::body::Body;
 use tonic::server::NamedService;
@@ -19,6 +19,7 @@ use tower::Service;
 use crate::xds::body::{AdsBody, RequestDecoder, status_of};
 use crate::xds::hub::Hub;
 use crate::xds::limit::RateLimit;
+use crate::xds::reflection::descriptors;
 use crate::xds::request::{Protocol, Request};
 
 /// Limits and times of the gRPC server (X21).
@@ -59,15 +60,12 @@ impl Default for ServerOptions {
 
 /// Serves ADS on the listener until `shutdown` is there; then drains.
 ///
-/// `descriptors` is the encoded `FileDescriptorSet` that reflection shows; without one there is no reflection.
-///
 /// # Errors
-/// When the descriptors are no descriptors, or the listener fails.
+/// When the listener fails.
 pub async fn serve(
     listener: TcpListener,
     hub: Arc<Hub>,
     options: ServerOptions,
-    descriptors: Option<&[u8]>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
     let mut server = tonic::transport::Server::builder()
@@ -80,13 +78,13 @@ pub async fn serve(
     if let Some(age) = options.max_connection_age {
         server = server.max_connection_age(age).max_connection_age_grace(options.max_connection_age_grace);
     }
-    let mut router = server.add_service(AdsService::new(hub.clone(), &options));
-    if let Some(descriptors) = descriptors {
-        let reflection =
-            || tonic_reflection::server::Builder::configure().register_encoded_file_descriptor_set(descriptors);
-        router = router.add_service(reflection().build_v1().context("set up reflection v1")?);
-        router = router.add_service(reflection().build_v1alpha().context("set up reflection v1alpha")?);
-    }
+    let descriptors = descriptors()?;
+    let reflection =
+        || tonic_reflection::server::Builder::configure().register_encoded_file_descriptor_set(&descriptors);
+    let router = server
+        .add_service(AdsService::new(hub.clone(), &options))
+        .add_service(reflection().build_v1().context("set up reflection v1")?)
+        .add_service(reflection().build_v1alpha().context("set up reflection v1alpha")?);
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let drained = hub.clone();
     let (begun, drain_begun) = tokio::sync::oneshot::channel();

@@ -1,8 +1,8 @@
 //! The state-of-the-world protocol on the wire.
 
 use bytes::BytesMut;
-use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use sluice_model::{ResourceType, Text};
+use sluice_proto::envoy::service::discovery::v3::DiscoveryRequest;
 
 use crate::xds::request::{Interest, Request, Response};
 use crate::xds::store::{Entry, Item, put_pieces};

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use bytes::Bytes;
-use envoy_types::pb::envoy::config::core::v3::Node;
-use envoy_types::pb::envoy::service::discovery::v3::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
-};
-use envoy_types::pb::google::rpc::Status;
 use prost::Message as _;
 use sluice::xds::{Protocol, Refusal, Stream};
 use sluice_model::ResourceType;
+use sluice_proto::envoy::config::core::v3::Node;
+use sluice_proto::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+use sluice_proto::google::rpc::Status;
 
 use crate::fixture::{Mesh, SIDECAR};
 

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use envoy_types::pb::envoy::config::core::v3::Node;
 use prost::Message as _;
 use sluice::xds::{Changes, Hub, Metrics, ProxyInput, Status, Store};
 use sluice_model::{
     Layer, Proxy, ProxyKey, Resource, ResourceKey, ResourceType, Scope, Segment, SegmentKey, Text, View,
 };
+use sluice_proto::envoy::config::core::v3::Node;
 
 pub(crate) const SIDECAR: &str = "sidecar~10.0.0.1~web.orchard~orchard.svc.cluster.local";
 
@@ -57,7 +57,7 @@ impl Mesh {
 
     /// A cluster whose message says which version of it this is; it gets its endpoints by EDS.
     pub(crate) fn cluster(&self, layer: &str, name: &str, content: &str) {
-        use envoy_types::pb::envoy::config::cluster::v3::{Cluster, cluster::EdsClusterConfig};
+        use sluice_proto::envoy::config::cluster::v3::{Cluster, cluster::EdsClusterConfig};
         let cluster = Cluster {
             name: name.to_owned(),
             alt_stat_name: content.to_owned(),

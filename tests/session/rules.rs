@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use envoy_types::pb::envoy::config::core::v3::Node;
-use envoy_types::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use prost::Message as _;
 use sluice::xds::{HEALTH_TYPE, PATIENCE, Protocol, Refusal, Status, SyncState};
 use sluice_model::{Part, Resource, ResourceType, Template};
+use sluice_proto::envoy::config::core::v3::Node;
+use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 
 use crate::client::{Client, message};
 use crate::fixture::{Mesh, SIDECAR};
@@ -486,7 +486,7 @@ fn layers_override_and_hide() {
 
 #[test]
 fn route_tables_are_assembled_from_segments() {
-    use envoy_types::pb::envoy::config::route::v3::{RouteConfiguration, VirtualHost};
+    use sluice_proto::envoy::config::route::v3::{RouteConfiguration, VirtualHost};
     let host = |name: &str, domain: &str| {
         let host = VirtualHost { name: name.into(), domains: vec![domain.into()], ..VirtualHost::default() };
         Some(Resource::Encoded(host.encode_to_vec().into()))

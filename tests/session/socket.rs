@@ -1,1 +1,277 @@
-//! Over real sockets.
+//! Over real sockets: HTTP/2, gRPC framing, hostile input, drain.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::{Buf as _, BufMut as _, Bytes};
+use futures::StreamExt as _;
+use sluice::xds::{Protocol, ServerOptions, serve};
+use sluice_model::ResourceType;
+use sluice_proto::envoy::config::core::v3::Node;
+use sluice_proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use sluice_proto::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::transport::Channel;
+use tonic::{Code, Status, Streaming};
+
+use crate::fixture::{Mesh, SIDECAR};
+
+use ResourceType::{Cluster, Listener};
+
+struct Server {
+    address: SocketAddr,
+    shutdown: oneshot::Sender<()>,
+    serving: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Server {
+    async fn start(mesh: &Mesh, options: ServerOptions) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (shutdown, stopped) = oneshot::channel::<()>();
+        let serving = tokio::spawn(serve(listener, mesh.hub.clone(), options, async {
+            let _ = stopped.await;
+        }));
+        Self { address, shutdown, serving }
+    }
+
+    async fn channel(&self) -> Channel {
+        Channel::from_shared(format!("http://{}", self.address))
+            .expect("an address")
+            .connect()
+            .await
+            .expect("a connection")
+    }
+
+    async fn client(&self) -> AggregatedDiscoveryServiceClient<Channel> {
+        AggregatedDiscoveryServiceClient::new(self.channel().await).max_decoding_message_size(64 << 20)
+    }
+
+    async fn delta(&self) -> (mpsc::Sender<DeltaDiscoveryRequest>, Streaming<DeltaDiscoveryResponse>) {
+        let (requests, outgoing) = mpsc::channel(16);
+        let answer = self.client().await.delta_aggregated_resources(ReceiverStream::new(outgoing)).await;
+        (requests, answer.expect("a stream").into_inner())
+    }
+}
+
+fn node() -> Option<Node> {
+    Some(Node { id: SIDECAR.into(), ..Node::default() })
+}
+
+fn first(kind: ResourceType) -> DeltaDiscoveryRequest {
+    DeltaDiscoveryRequest { node: node(), type_url: kind.type_url().into(), ..DeltaDiscoveryRequest::default() }
+}
+
+async fn within<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(20), what).await.expect("it takes too long")
+}
+
+fn mesh_of(clusters: usize) -> Mesh {
+    let mesh = Mesh::new();
+    for n in 0..clusters {
+        mesh.cluster("base", &format!("cluster-{n:05}"), &"x".repeat(1000));
+    }
+    mesh.commit();
+    mesh
+}
+
+#[tokio::test]
+async fn both_protocols_work_over_a_socket() {
+    let mesh = mesh_of(3000);
+    let server = Server::start(&mesh, ServerOptions::default()).await;
+    for protocol in [Protocol::Sotw, Protocol::Delta] {
+        mesh.cluster("base", "cluster-00007", "before");
+        mesh.commit();
+        let names: Vec<String> = match protocol {
+            Protocol::Sotw => {
+                let (requests, outgoing) = mpsc::channel(16);
+                let answer = server.client().await.stream_aggregated_resources(ReceiverStream::new(outgoing)).await;
+                let mut responses: Streaming<DiscoveryResponse> = answer.expect("a stream").into_inner();
+                let request = DiscoveryRequest {
+                    node: node(),
+                    type_url: Cluster.type_url().into(),
+                    ..DiscoveryRequest::default()
+                };
+                requests.send(request.clone()).await.expect("open");
+                let all = within(responses.message()).await.expect("no error").expect("a response");
+                assert_eq!(all.resources.len(), 3000);
+                requests
+                    .send(DiscoveryRequest {
+                        node: None,
+                        response_nonce: all.nonce,
+                        version_info: all.version_info,
+                        ..request
+                    })
+                    .await
+                    .expect("open");
+                mesh.cluster("base", "cluster-00007", "after");
+                mesh.commit();
+                let again = within(responses.message()).await.expect("no error").expect("a response");
+                let changed = again.resources.iter().zip(&all.resources).filter(|(new, old)| new.value != old.value);
+                changed.map(|_| "cluster-00007".to_owned()).collect()
+            }
+            Protocol::Delta => {
+                let (requests, mut responses) = server.delta().await;
+                requests.send(first(Cluster)).await.expect("open");
+                let all = within(responses.message()).await.expect("no error").expect("a response");
+                assert_eq!(all.resources.len(), 3000);
+                let ack = DeltaDiscoveryRequest { node: None, response_nonce: all.nonce, ..first(Cluster) };
+                requests.send(ack).await.expect("open");
+                mesh.cluster("base", "cluster-00007", "after");
+                mesh.commit();
+                let again = within(responses.message()).await.expect("no error").expect("a response");
+                again.resources.into_iter().map(|resource| resource.name).collect()
+            }
+        };
+        assert_eq!(names, ["cluster-00007"], "{protocol:?}");
+    }
+    server.serving.abort();
+}
+
+#[tokio::test]
+async fn a_stream_that_is_refused_says_why() {
+    let mesh = mesh_of(1);
+    let options = ServerOptions { max_request_bytes: 10_000, ..ServerOptions::default() };
+    let server = Server::start(&mesh, options).await;
+    let (requests, mut responses) = server.delta().await;
+    requests.send(DeltaDiscoveryRequest { node: None, ..first(Cluster) }).await.expect("open");
+    let status = within(responses.message()).await.expect_err("no node");
+    assert_eq!((status.code(), status.message()), (Code::InvalidArgument, "missing node information"));
+
+    let (requests, mut responses) = server.delta().await;
+    let big = DeltaDiscoveryRequest { resource_names_subscribe: vec!["x".repeat(100); 200], ..first(Cluster) };
+    requests.send(big).await.expect("open");
+    let status = within(responses.message()).await.expect_err("too big");
+    assert!(matches!(status.code(), Code::OutOfRange | Code::ResourceExhausted), "{status:?}");
+
+    // The next one is served.
+    let (requests, mut responses) = server.delta().await;
+    requests.send(first(Cluster)).await.expect("open");
+    assert_eq!(within(responses.message()).await.expect("no error").expect("a response").resources.len(), 1);
+    server.serving.abort();
+}
+
+#[tokio::test]
+async fn streams_end_when_the_server_shuts_down() {
+    let mesh = mesh_of(1);
+    let server = Server::start(&mesh, ServerOptions::default()).await;
+    let (requests, mut responses) = server.delta().await;
+    requests.send(first(Cluster)).await.expect("open");
+    within(responses.message()).await.expect("no error").expect("a response");
+    // One that has not said who it is.
+    let (_silent, mut nothing) = server.delta().await;
+    server.shutdown.send(()).expect("it serves");
+    assert_eq!(within(responses.message()).await.expect_err("an end").code(), Code::Unavailable);
+    assert_eq!(within(nothing.message()).await.expect_err("an end").code(), Code::Unavailable);
+    drop((requests, responses, nothing));
+    within(server.serving).await.expect("no panic").expect("no error");
+    assert!(mesh.status.streams().is_empty());
+}
+
+#[tokio::test]
+async fn connections_that_come_and_go_leave_nothing() {
+    let mesh = mesh_of(10);
+    let server = Server::start(&mesh, ServerOptions::default()).await;
+    let client = server.client().await;
+    let rounds = (0..2000).map(|round| {
+        let mut client = client.clone();
+        async move {
+            let (requests, outgoing) = mpsc::channel(16);
+            requests.send(first(Cluster)).await.expect("open");
+            let mut responses =
+                client.delta_aggregated_resources(ReceiverStream::new(outgoing)).await.expect("a stream").into_inner();
+            // Some go away before they are answered.
+            if round % 3 != 0 {
+                responses.message().await.expect("no error").expect("a response");
+            }
+        }
+    });
+    within(futures::stream::iter(rounds).buffer_unordered(50).collect::<Vec<()>>()).await;
+    within(async {
+        while !mesh.status.streams().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    let log = mesh.proxies.0.lock().expect("no panic");
+    assert!(log.len() >= 2000);
+    assert_eq!(log.last().and_then(|(_, version)| version.clone()), None, "the proxy is gone in the end");
+    server.serving.abort();
+}
+
+/// Sends bytes as they are.
+#[derive(Clone, Default)]
+struct Raw;
+
+impl Encoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, item: Bytes, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        out.put_slice(&item);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(from.copy_to_bytes(from.remaining())))
+    }
+}
+
+impl Codec for Raw {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+#[tokio::test]
+async fn hostile_bytes_end_their_stream_only() {
+    use prost::Message as _;
+    let mesh = mesh_of(1);
+    let server = Server::start(&mesh, ServerOptions::default()).await;
+    let good = first(Listener).encode_to_vec();
+    let mut inputs: Vec<Bytes> = (1..good.len()).map(|cut| Bytes::copy_from_slice(&good[..cut])).collect();
+    inputs.push(Bytes::from_static(&[0xff; 300]));
+    // A length beyond the end, an endless varint, text that is no UTF-8, groups that never end.
+    inputs.push(Bytes::from_static(b"\x12\xff\xff\xff\xff\x0f"));
+    inputs.push(Bytes::from_static(&[0x80; 64]));
+    inputs.push(Bytes::from_static(b"\x12\x02\xff\xfe"));
+    inputs.push(Bytes::from(vec![0x0b; 100_000]));
+    let channel = server.channel().await;
+    for path in ["StreamAggregatedResources", "DeltaAggregatedResources"] {
+        for input in &inputs {
+            let mut grpc = tonic::client::Grpc::new(channel.clone());
+            grpc.ready().await.expect("connected");
+            let request = tonic::Request::new(futures::stream::iter([input.clone()]));
+            let path = format!("/envoy.service.discovery.v3.AggregatedDiscoveryService/{path}");
+            let answer = within(grpc.streaming(request, path.parse().expect("a path"), Raw)).await;
+            if let Ok(answer) = answer {
+                // It may be answered or refused; it must end.
+                let _ = within(answer.into_inner().collect::<Vec<_>>()).await;
+            }
+        }
+    }
+    let (requests, mut responses) = server.delta().await;
+    requests.send(first(Cluster)).await.expect("open");
+    assert_eq!(within(responses.message()).await.expect("no error").expect("a response").resources.len(), 1);
+    server.serving.abort();
+}

@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use imbl::ordmap::DiffItem;
 
 use crate::clock::Clock;
-use crate::output::{Epoch, Map, Published, RawEvent, Snapshot};
+use crate::output::{Epoch, EpochTiming, Map, Published, RawEvent, Snapshot};
 use crate::value::{Key, Value};
 
 /// Where the dataflow thread puts the current snapshot, and readers find it.
@@ -127,7 +127,7 @@ impl Feed {
         };
         let synced = now.all_synced();
         let worth = first || !changes.is_empty() || synced != seen.all_synced();
-        worth.then(|| Batch { from: seen.epoch, epoch: now.epoch, first, synced, changes })
+        worth.then(|| Batch { from: seen.epoch, epoch: now.epoch, first, synced, changes, timing: now.timing })
     }
 
     /// The next batch, or `None` when the time is up or the engine has stopped.
@@ -211,6 +211,7 @@ pub struct Batch {
     first: bool,
     synced: bool,
     changes: Vec<(usize, Arc<[RawEvent]>)>,
+    timing: EpochTiming,
 }
 
 impl Batch {
@@ -224,6 +225,12 @@ impl Batch {
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.epoch
+    }
+
+    /// Timing of its last epoch.
+    #[must_use]
+    pub fn timing(&self) -> EpochTiming {
+        self.timing
     }
 
     /// Whether this is the feed's first batch, that is, the whole state as additions.

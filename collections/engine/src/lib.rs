@@ -120,5 +120,5 @@ pub use feed::{Batch, Event, Feed};
 pub use index::Index;
 pub use input::{Input, Origin};
 pub use metrics::{CollectionMetrics, EngineMetrics, PanicReport};
-pub use output::{Epoch, Published, Snapshot};
+pub use output::{Epoch, EpochTiming, Published, Snapshot};
 pub use value::{Key, Value};

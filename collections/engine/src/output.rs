@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use imbl::OrdMap;
 use serde::Serialize;
@@ -119,6 +120,16 @@ pub struct Snapshot {
     pub(crate) synced: Arc<Vec<bool>>,
     /// What led here from the turn before: (slot, changes), by slot.
     pub(crate) changes: Vec<(usize, Arc<[RawEvent]>)>,
+    pub(crate) timing: EpochTiming,
+}
+
+/// When the writes of an epoch came in, and what it cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EpochTiming {
+    /// When the source received the earliest of its writes, as their [`Origin`](crate::Origin)s tell; since the Unix epoch.
+    pub received: Option<Duration>,
+    /// How long the engine took over it.
+    pub took: Duration,
 }
 
 impl std::fmt::Debug for Snapshot {
@@ -129,7 +140,14 @@ impl std::fmt::Debug for Snapshot {
 
 impl Snapshot {
     pub(crate) fn empty() -> Self {
-        Self { epoch: Epoch(0), turn: 0, maps: Arc::default(), synced: Arc::default(), changes: Vec::new() }
+        Self {
+            epoch: Epoch(0),
+            turn: 0,
+            maps: Arc::default(),
+            synced: Arc::default(),
+            changes: Vec::new(),
+            timing: EpochTiming::default(),
+        }
     }
 
     /// The epoch it shows.

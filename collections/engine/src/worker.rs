@@ -15,7 +15,7 @@ use crate::explain::{EpochSummary, Explanation};
 use crate::feed::Hub;
 use crate::flow::{ExportSlot, Flow, Node, NodeId};
 use crate::input::{InputChange, Op, Source};
-use crate::output::{Epoch, RawEvent, Slot, Snapshot};
+use crate::output::{Epoch, EpochTiming, RawEvent, Slot, Snapshot};
 use crate::scan::{Job, Part, Scan};
 use crate::spines::Time;
 use crate::value::{ByContent, Dyn};
@@ -265,6 +265,9 @@ impl Engineer {
         let changes = self.close(Epoch(epoch));
         let took = self.options.clock.now().saturating_sub(start);
         let write_count = inputs.len();
+        // A record that is deleted may have come long ago.
+        let set = inputs.iter().filter(|input| !input.deleted).filter_map(|input| input.origin.as_ref());
+        let received = set.filter_map(|origin| origin.received).min();
         inputs.truncate(HISTORY_ROWS);
         let outputs = if changes.iter().map(|(_, events)| events.len()).sum::<usize>() <= HISTORY_ROWS {
             changes.clone()
@@ -272,7 +275,7 @@ impl Engineer {
             Vec::new()
         };
         self.remember(EpochRecord { epoch: Epoch(epoch), took, inputs, write_count, outputs });
-        self.show(Epoch(epoch), changes);
+        self.show(Epoch(epoch), changes, EpochTiming { received, took });
         self.time(took, weight);
         Epoch(epoch)
     }
@@ -347,7 +350,7 @@ impl Engineer {
         changes
     }
 
-    fn show(&mut self, epoch: Epoch, changes: Vec<(usize, Arc<[RawEvent]>)>) {
+    fn show(&mut self, epoch: Epoch, changes: Vec<(usize, Arc<[RawEvent]>)>, timing: EpochTiming) {
         let wake = self.sync_changed || !changes.is_empty() || self.turn == 0;
         if std::mem::take(&mut self.sync_changed) {
             self.synced = Arc::new(self.synced_nodes());
@@ -357,7 +360,7 @@ impl Engineer {
         }
         self.turn += u64::from(wake);
         let (maps, synced) = (self.maps.clone(), self.synced.clone());
-        self.hub.publish(Snapshot { epoch, turn: self.turn, maps, synced, changes }, wake);
+        self.hub.publish(Snapshot { epoch, turn: self.turn, maps, synced, changes, timing }, wake);
     }
 
     /// A node is synced when all it reads is. Parents come before children.

@@ -1,0 +1,159 @@
+//! From the engine to the store, and from connected proxies to the engine.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use sluice_engine::{Batch, Engine, Input, Published};
+use sluice_model::{Proxy, ProxyKey, Resource, ResourceKey, Scope, Segment, SegmentKey, Text};
+use sluice_parse::parse_proxy;
+use sluice_proto::envoy::config::core::v3::Node;
+
+use crate::xds::proxies::ProxyInput;
+use crate::xds::store::{Changes, Stamp, Store};
+
+/// The published collections that are served.
+#[derive(Clone, Debug)]
+pub struct Outputs {
+    /// Whole resources.
+    pub resources: Published<ResourceKey, Resource>,
+    /// Segments of big resources.
+    pub segments: Published<SegmentKey, Segment>,
+    /// What each proxy sees.
+    pub scopes: Published<ProxyKey, Scope>,
+}
+
+/// Keeps the store at the engine's latest epoch, until the engine stops. The store is ready once all inputs are synced.
+pub async fn follow(engine: &Engine, outputs: &Outputs, store: Arc<Store>) {
+    let mut feed = engine.feed().only(&outputs.resources).only(&outputs.segments).only(&outputs.scopes);
+    while let Some(batch) = feed.next().await {
+        let changes = changes(&batch, outputs, Instant::now(), SystemTime::now());
+        store.apply(changes);
+        if batch.all_synced() && !store.is_ready() {
+            store.set_ready();
+            tracing::info!(target: "ads", epoch = batch.epoch().0, "all configuration is read; proxies are served");
+        }
+    }
+}
+
+/// The changes of a batch, and when they came in.
+fn changes(batch: &Batch, outputs: &Outputs, now: Instant, wall: SystemTime) -> Changes {
+    let timing = batch.timing();
+    let taken = now.checked_sub(timing.took).unwrap_or(now);
+    let source =
+        timing.received.and_then(|received| instant(received, now, wall)).map_or(taken, |source| source.min(taken));
+    Changes {
+        resources: batch.events(&outputs.resources).map(|event| (own(event.key), event.new.map(own))).collect(),
+        segments: batch.events(&outputs.segments).map(|event| (own(event.key), event.new.map(own))).collect(),
+        scopes: batch.events(&outputs.scopes).map(|event| (own(event.key), event.new.map(own))).collect(),
+        stamp: Some(Stamp { source, parsed: taken, committed: now }),
+    }
+}
+
+fn own<T: Clone>(value: Arc<T>) -> T {
+    Arc::unwrap_or_clone(value)
+}
+
+/// The instant at which the clock showed that time since the Unix epoch.
+fn instant(received: Duration, now: Instant, wall: SystemTime) -> Option<Instant> {
+    let ago = wall.duration_since(SystemTime::UNIX_EPOCH).ok()?.checked_sub(received)?;
+    now.checked_sub(ago)
+}
+
+/// Writes connected proxies into the engine.
+#[derive(Debug)]
+pub struct EngineProxies {
+    input: Input<ProxyKey, Proxy>,
+    /// Other names of clusters (`--clusterAliases`).
+    aliases: BTreeMap<Text, Text>,
+}
+
+impl EngineProxies {
+    /// Writes to that input, which is complete as it is: nobody is connected yet.
+    #[must_use]
+    pub fn new(input: Input<ProxyKey, Proxy>, aliases: BTreeMap<Text, Text>) -> Self {
+        input.mark_synced();
+        Self { input, aliases }
+    }
+}
+
+impl ProxyInput for EngineProxies {
+    fn parse(&self, node: &Node) -> Result<Proxy, String> {
+        parse_proxy(node, &self.aliases)
+    }
+
+    fn set(&self, key: ProxyKey, proxy: Proxy) {
+        self.input.set(key, proxy);
+    }
+
+    fn remove(&self, key: ProxyKey) {
+        self.input.delete(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use sluice_engine::{Builder, EngineOptions, Origin};
+    use sluice_model::{Layer, ResourceType};
+
+    use super::*;
+
+    #[test]
+    fn what_the_engine_publishes_is_served() {
+        let build = |builder: &mut Builder| {
+            builder.dataflow("config", |graph| {
+                let (resource_input, resources) = graph.input::<ResourceKey, Resource>("resources");
+                let (_, segments) = graph.input::<SegmentKey, Segment>("segments");
+                let (proxies, connected) = graph.input::<ProxyKey, Proxy>("proxies");
+                let scope = |_: &ProxyKey, _: &Proxy| Scope {
+                    layers: BTreeMap::from([(ResourceType::Cluster, vec![Layer::default()])]),
+                    ..Scope::default()
+                };
+                let scopes = connected.map("scopes", scope).publish();
+                let outputs = Outputs { resources: resources.publish(), segments: segments.publish(), scopes };
+                (resource_input, proxies, outputs)
+            })
+        };
+        let (engine, (resources, proxies, outputs)) = Engine::start(EngineOptions::default(), build);
+        let proxies = EngineProxies::new(proxies, BTreeMap::new());
+        let node = |id: &str| Node { id: id.into(), ..Node::default() };
+        let id = "sidecar~10.0.0.1~web.orchard~orchard.svc.cluster.local";
+        assert!(proxies.parse(&node("nonsense")).is_err());
+        let key = ProxyKey(id.into());
+        proxies.set(key.clone(), proxies.parse(&node(id)).expect("a node"));
+        let name = ResourceKey { resource_type: ResourceType::Cluster, layer: Layer::default(), name: "a".into() };
+        let received =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970") - Duration::from_secs(3);
+        let origin = Origin { version: "1".into(), received: Some(received) };
+        resources.set_from(name.clone(), Resource::Encoded(Bytes::from_static(b"\x0a\x01a")), origin);
+        engine.flush();
+
+        let store = Store::default();
+        let mut feed = engine.feed();
+        let batch = feed.try_next().expect("the state");
+        assert!(!batch.all_synced());
+        let all = changes(&batch, &outputs, Instant::now(), SystemTime::now());
+        let stamp = all.stamp.expect("stamped");
+        let waited = stamp.parsed - stamp.source;
+        assert!((Duration::from_secs(2)..Duration::from_secs(60)).contains(&waited), "{waited:?}");
+        store.apply(all);
+        let names = |store: &Store| {
+            let cut = store.cut(&key, [ResourceType::Cluster]);
+            cut.view(ResourceType::Cluster).map(|view| view.names().len())
+        };
+        assert_eq!(names(&store), Some(1));
+
+        resources.delete(name);
+        proxies.remove(ProxyKey("unknown".into()));
+        engine.flush();
+        let batch = feed.try_next().expect("a change");
+        store.apply(changes(&batch, &outputs, Instant::now(), SystemTime::now()));
+        assert_eq!(names(&store), Some(0));
+        proxies.remove(key.clone());
+        engine.flush();
+        let batch = feed.try_next().expect("a change");
+        store.apply(changes(&batch, &outputs, Instant::now(), SystemTime::now()));
+        assert_eq!(names(&store), None);
+    }
+}
