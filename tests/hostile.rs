@@ -1,0 +1,350 @@
+//! Clients that mean harm or are broken: whatever they send, nothing panics, memory stays bounded, neighbours are served.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use http_body_util::Full;
+use serde_json::{Value, json};
+use sluice_proto::envoy::config::core::v3::Node;
+use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
+use sluice_proto::google::rpc::Status;
+use sluice_testkit::ads::{AdsStream, Dump, Identity, Kind, Limits, Protocol, connect, dump};
+use sluice_testkit::parity::case::{Case, root};
+use sluice_testkit::server::{Options, Sluiced};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tower::{Service, ServiceExt};
+
+/// How much a server may grow under attack, in KiB of resident memory. A debug build on two cores; the clients' own
+/// largest message is 4 MiB.
+const GROWTH_KIB: u64 = 200 * 1024;
+
+/// A server under siege, and a neighbour that must not notice.
+struct Siege {
+    server: Sluiced,
+    log: PathBuf,
+    case: Case,
+    before: Dump,
+    memory_kib: u64,
+    _objects: tempfile::TempDir,
+}
+
+impl Siege {
+    async fn lay() -> Result<Self> {
+        let case = Case::read(&root().join("virtualservice/01-user-header-canary"))?;
+        let objects = tempfile::tempdir()?;
+        let (primary, _) = case.write_objects(objects.path())?;
+        let log = objects.path().join("sluiced.log");
+        let server = Sluiced::start(&Options { log: Some(log.clone()), ..Options::new(&primary) }).await?;
+        let before = neighbour(&server, &case).await?;
+        ensure!(before[&Kind::Cds].as_ref().is_some_and(|clusters| !clusters.is_empty()), "the neighbour is served");
+        let memory_kib = resident_kib(&server)?;
+        Ok(Self { server, log, case, before, memory_kib, _objects: objects })
+    }
+
+    /// A stream of `identity`, or the reason why there is none.
+    async fn stream(&self, protocol: Protocol, identity: Identity) -> Result<AdsStream> {
+        AdsStream::open(connect(self.server.grpc).await?, protocol, identity).await
+    }
+
+    fn good_identity(&self) -> Result<Identity> {
+        Identity::of_node(&self.case.proxies.first().context("the case has a proxy")?.node)
+    }
+
+    /// Nothing panicked, the server is ready, small, and tells the neighbour what it told before.
+    async fn holds(self) -> Result<()> {
+        let after = neighbour(&self.server, &self.case).await.context("serve the neighbour")?;
+        ensure!(after == self.before, "the neighbour is told something else than before");
+        let (status, _) = self.server.get("/ready").await?;
+        ensure!(status == 200, "ready says {status}");
+        let growth = resident_kib(&self.server)?.saturating_sub(self.memory_kib);
+        ensure!(growth < GROWTH_KIB, "memory grew by {growth} KiB");
+        self.server.stop(Duration::from_secs(15)).await?;
+        let log = std::fs::read_to_string(&self.log)?;
+        let panic = log.lines().find(|line| line.contains("panicked"));
+        ensure!(panic.is_none(), "{}", panic.unwrap_or_default());
+        Ok(())
+    }
+}
+
+async fn neighbour(server: &Sluiced, case: &Case) -> Result<Dump> {
+    let proxy = case.proxies.first().context("the case has a proxy")?;
+    let identity = Identity::of_node(&proxy.node)?;
+    let channel = connect(server.grpc).await?;
+    dump(channel, Protocol::Delta, identity, &proxy.kinds(), &BTreeMap::new(), Limits::default()).await
+}
+
+fn resident_kib(server: &Sluiced) -> Result<u64> {
+    let pid = server.pid().context("the server runs")?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("find the memory")?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
+}
+
+fn node(id: &str, metadata: Value) -> Result<Identity> {
+    Identity::of_node(&json!({"id": id, "metadata": metadata}))
+}
+
+/// Reads what comes for a moment; the end of the stream is as good as an answer.
+async fn drain(stream: &mut AdsStream) {
+    while let Ok(Some(update)) = stream.next_within(Duration::from_millis(150)).await {
+        if stream.ack(&update).is_err() {
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_that_are_no_requests() -> Result<()> {
+    let siege = Siege::lay().await?;
+    let frame = |length: u32, payload: &[u8]| {
+        let mut out = vec![0];
+        out.extend_from_slice(&length.to_be_bytes());
+        out.extend_from_slice(payload);
+        out
+    };
+    let bodies: Vec<Vec<u8>> = vec![
+        vec![],
+        vec![0],
+        vec![0, 0, 0],
+        frame(10, &[]),
+        frame(10, &[1, 2, 3]),
+        frame(u32::MAX, &[0; 64]),
+        frame(3, &[0xff, 0xff, 0xff]),
+        frame(12, b"\x22\x0aabcdefghij"),
+        // A field that says it is longer than the message, and text that is no UTF-8.
+        frame(2, &[0x22, 0x7f]),
+        frame(4, &[0x22, 2, 0xc3, 0x28]),
+        // Groups within groups, as deep as it goes.
+        frame(4096, &[0x0b; 4096]),
+        // Messages within messages: the node of a node of a node.
+        frame(4096, &[0x12; 4096]),
+        // A compressed frame although nothing was agreed on.
+        [vec![1], frame(4, &[1, 2, 3, 4])[1..].to_vec()].concat(),
+        vec![0xff; 70_000],
+    ];
+    for method in ["StreamAggregatedResources", "DeltaAggregatedResources", "NoSuchMethod"] {
+        for body in &bodies {
+            let mut channel = connect(siege.server.grpc).await?;
+            let request = http::Request::post(format!(
+                "http://sluice/envoy.service.discovery.v3.AggregatedDiscoveryService/{method}"
+            ))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .body(tonic::body::Body::new(Full::new(Bytes::from(body.clone()))))?;
+            let answer = channel.ready().await?.call(request);
+            // Any status will do, and so will a connection that is closed.
+            let _ = tokio::time::timeout(Duration::from_millis(500), answer).await;
+        }
+    }
+    for text in
+        [&b"GET / HTTP/1.1\r\n\r\n"[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[0; 4096], &[0x16, 3, 1, 2, 0, 1]]
+    {
+        let mut socket = TcpStream::connect(siege.server.grpc).await?;
+        let _ = socket.write_all(text).await;
+        let _ = socket.shutdown().await;
+    }
+    siege.holds().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_are_nobody() -> Result<()> {
+    let siege = Siege::lay().await?;
+    let long = "x".repeat(1 << 20);
+    let deep = (0..60).fold(json!(1), |inner, _| json!({"a": inner}));
+    let mut identities = vec![Identity::default(), Identity { node: Some(Node::default()), forwarded: None }];
+    for id in [
+        "",
+        "~",
+        "~~~",
+        "sidecar",
+        "sidecar~10.0.0.1~~",
+        "sidecar~not-an-address~a.b~c.svc.cluster.local",
+        "sidecar~10.0.0.1~no-namespace~x",
+        "nonsense~10.0.0.1~a.b~b.svc.cluster.local",
+        "router~999.999.999.999~a.b~b.svc.cluster.local",
+        "sidecar~::1~../../etc/passwd.b~b.svc.cluster.local",
+        "sidecar~10.0.0.1~\u{0}\u{1f4a3}.b~b.svc.cluster.local",
+        "sidecar~10.0.0.1~a.b~b.svc.cluster.local~more~of~it",
+        &long,
+    ] {
+        identities.push(node(id, json!({}))?);
+    }
+    for metadata in [
+        json!({"LABELS": "text", "NAMESPACE": 7, "INSTANCE_IPS": {"a": []}, "PROXY_CONFIG": [1], "CLUSTER_ID": null}),
+        json!({"INSTANCE_IPS": ",,,;;;,10.0.0.1,::", "ISTIO_VERSION": "master-x.y.z-99999999999999999999"}),
+        json!({"LABELS": {"": "", "a".repeat(100_000): "b"}, "NAMESPACE": "x".repeat(100_000)}),
+        json!({"DEEP": deep}),
+        json!({"GENERATOR": "no-such-generator", "NETWORK": "\u{0}", "DNS_CAPTURE": "perhaps"}),
+        json!({"BIG": "y".repeat(3 << 20)}),
+    ] {
+        identities.push(node("sidecar~10.0.0.1~a.b~b.svc.cluster.local", metadata)?);
+    }
+    for identity in identities {
+        for protocol in Protocol::ALL {
+            let Ok(mut stream) = siege.stream(protocol, identity.clone()).await else { continue };
+            for kind in Kind::ALL {
+                if stream.subscribe(kind.type_url(), &[], BTreeMap::new()).is_err() {
+                    break;
+                }
+            }
+            drain(&mut stream).await;
+        }
+    }
+    siege.holds().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn types_and_names_nobody_knows() -> Result<()> {
+    let siege = Siege::lay().await?;
+    let many: Vec<String> =
+        (0..100_000).map(|n| format!("outbound|80||service-{n}.nowhere.svc.cluster.local")).collect();
+    let odd: Vec<String> = vec![
+        String::new(),
+        "*".to_owned(),
+        "|||".to_owned(),
+        "outbound|99999999999999999999||x".to_owned(),
+        "outbound|80|subset|".to_owned(),
+        "inbound|80||".to_owned(),
+        "\u{0}".to_owned(),
+        "kubernetes://../../secret".to_owned(),
+        "x".repeat(1 << 20),
+    ];
+    for protocol in Protocol::ALL {
+        let mut stream = siege.stream(protocol, siege.good_identity()?).await?;
+        for kind in Kind::ALL {
+            if stream.subscribe(kind.type_url(), &odd, BTreeMap::new()).is_err() {
+                break;
+            }
+        }
+        drain(&mut stream).await;
+
+        let mut stream = siege.stream(protocol, siege.good_identity()?).await?;
+        for type_url in ["", "/", "type.googleapis.com/", "no.such.Type", &"t".repeat(1 << 20)] {
+            if stream.subscribe(type_url, &[], BTreeMap::new()).is_err() {
+                break;
+            }
+            drain(&mut stream).await;
+        }
+
+        let mut stream = siege.stream(protocol, siege.good_identity()?).await?;
+        for number in 0..5_000 {
+            if stream.subscribe(&format!("type.googleapis.com/made.up.Type{number}"), &[], BTreeMap::new()).is_err() {
+                break;
+            }
+        }
+        drain(&mut stream).await;
+
+        let mut stream = siege.stream(protocol, siege.good_identity()?).await?;
+        let _ = stream.subscribe(Kind::Eds.type_url(), &many[..40_000], BTreeMap::new());
+        drain(&mut stream).await;
+    }
+    let mut stream = siege.stream(Protocol::Delta, siege.good_identity()?).await?;
+    let held: BTreeMap<String, String> = many[..20_000].iter().map(|name| (name.clone(), "v".to_owned())).collect();
+    stream.subscribe(Kind::Cds.type_url(), &[], held)?;
+    drain(&mut stream).await;
+    siege.holds().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_make_no_sense() -> Result<()> {
+    let siege = Siege::lay().await?;
+    let sotw = |nonce: &str, version: &str, error: bool| DiscoveryRequest {
+        type_url: Kind::Cds.type_url().to_owned(),
+        response_nonce: nonce.to_owned(),
+        version_info: version.to_owned(),
+        error_detail: error.then(|| Status { code: -1, message: "e".repeat(100_000), details: Vec::new() }),
+        ..DiscoveryRequest::default()
+    };
+    let mut stream = siege.stream(Protocol::Sotw, siege.good_identity()?).await?;
+    stream.subscribe(Kind::Cds.type_url(), &[], BTreeMap::new())?;
+    let first = stream.next_within(Duration::from_secs(10)).await?.context("an answer")?;
+    for (nonce, version) in [("never-sent", "x"), ("", "y"), (first.nonce.as_str(), "not-that-version")] {
+        stream.send_sotw(sotw(nonce, version, false))?;
+        stream.send_sotw(sotw(nonce, version, true))?;
+    }
+    for _ in 0..1_000 {
+        stream.nack(&first, "no")?;
+    }
+    let mut answers = 0;
+    while let Ok(Some(update)) = stream.next_within(Duration::from_millis(300)).await {
+        answers += 1;
+        ensure!(answers < 50, "a refused version is sent again and again");
+        stream.nack(&update, "no")?;
+    }
+
+    let mut stream = siege.stream(Protocol::Delta, siege.good_identity()?).await?;
+    stream.subscribe(Kind::Cds.type_url(), &[], BTreeMap::new())?;
+    let first = stream.next_within(Duration::from_secs(10)).await?.context("an answer")?;
+    let names = || (0..1_000).map(|n| n.to_string()).collect::<Vec<_>>();
+    for nonce in ["never-sent", "", &first.nonce] {
+        stream.send_delta(DeltaDiscoveryRequest {
+            type_url: Kind::Eds.type_url().to_owned(),
+            response_nonce: nonce.to_owned(),
+            resource_names_subscribe: names(),
+            resource_names_unsubscribe: names(),
+            initial_resource_versions: names().into_iter().map(|name| (name, String::new())).collect(),
+            error_detail: Some(Status::default()),
+            ..DeltaDiscoveryRequest::default()
+        })?;
+    }
+    drain(&mut stream).await;
+    siege.holds().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_rapid_reconnects() -> Result<()> {
+    const CONNECTIONS: usize = 10_000;
+    const AT_A_TIME: usize = 50;
+    let siege = Siege::lay().await?;
+    let good = siege.good_identity()?;
+    let mut tasks = tokio::task::JoinSet::new();
+    let mut refused = 0;
+    for number in 0..CONNECTIONS {
+        if tasks.len() >= AT_A_TIME {
+            refused += usize::from(!matches!(tasks.join_next().await, Some(Ok(true))));
+        }
+        let (address, identity) = (siege.server.grpc, good.clone());
+        let protocol = Protocol::ALL[number % 2];
+        tasks.spawn(async move {
+            let Ok(channel) = connect(address).await else { return false };
+            // A third goes away before it has said anything, a third without reading, a third in the middle.
+            if number % 3 == 0 {
+                return true;
+            }
+            let Ok(mut stream) = AdsStream::open(channel, protocol, identity).await else { return false };
+            let asked = stream.subscribe(Kind::Cds.type_url(), &[], BTreeMap::new()).is_ok();
+            if number % 3 == 1 {
+                return asked;
+            }
+            matches!(stream.next_within(Duration::from_secs(20)).await, Ok(Some(_)))
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        refused += usize::from(!matches!(done, Ok(true)));
+    }
+    ensure!(refused == 0, "{refused} of {CONNECTIONS} connections were refused");
+    siege.holds().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_never_read() -> Result<()> {
+    let siege = Siege::lay().await?;
+    let mut idle = Vec::new();
+    for number in 0..100 {
+        let mut stream = siege.stream(Protocol::ALL[number % 2], siege.good_identity()?).await?;
+        for kind in [Kind::Cds, Kind::Lds, Kind::Nds] {
+            stream.subscribe(kind.type_url(), &[], BTreeMap::new())?;
+        }
+        idle.push(stream);
+    }
+    for _ in 0..5 {
+        let told = neighbour(&siege.server, &siege.case).await?;
+        ensure!(told == siege.before, "the neighbour is told something else than before");
+    }
+    drop(idle);
+    siege.holds().await
+}
