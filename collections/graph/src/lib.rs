@@ -1,8 +1,223 @@
-//! What derives from what: the collections of the mesh
+//! What derives from what: the collections of the mesh.
+//!
+//! [`build`] is the table of contents. Everything here is a pure function of the inputs: no files, no environment, no
+//! clock, no task. Rooms below know no dataflow; this is the only room that joins.
+//!
+//! - `inputs.rs`: what sources write; one collection a kind, keyed by object.
+//! - `mesh_config.rs`, `namespaces.rs`, `networks.rs`: settings everything else reads.
+//! - `services.rs`, `workloads.rs`, `endpoints.rs`, `proxies.rs`: the registry.
+//! - `views.rs`: for whose eyes something is written, and what of it differs from what everyone sees.
+//! - `outputs/`: encoded resources, a file a type. `scopes.rs`: which layers of them a proxy gets.
 
 pub mod destination_rules;
+mod endpoints;
 pub mod gateways;
+mod inputs;
+mod mesh_config;
+mod namespaces;
+mod networks;
+mod outputs;
 pub mod peer_authentications;
+mod proxies;
+mod rejects;
+mod scopes;
+mod services;
 pub mod sidecar_routes;
+mod views;
 pub mod virtual_hosts;
 pub mod virtual_services;
+mod workloads;
+
+use sluice_engine::{Builder, Collection, Index, Published};
+use sluice_model::{
+    DestinationRule, Endpoint, Gateway, Host, Labels, MeshConfig, MeshNetworks, Namespace, Node, ObjectKey, Pod, Proxy,
+    ProxyKey, Reject, Resource, ResourceKey, Scope, Segment, SegmentKey, Service, ServiceKey, Text, VirtualService,
+};
+
+pub use inputs::{Inputs, Objects, RejectKey};
+pub use networks::NetworkRules;
+pub use proxies::{ServiceTarget, Workload, WorkloadName};
+pub use scopes::{Client, profile_text};
+pub use services::{HostServices, Hosts};
+pub use views::{Overlay, namespace_views};
+
+use proxies::TargetInputs;
+
+/// What the process was told and never changes while it runs.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct GraphOptions {
+    /// Id of the cluster whose Istio objects count: `Kubernetes`.
+    pub cluster: Text,
+    /// Namespace of the control plane, where ConfigMap `istio` is: `istio-system`.
+    pub system_namespace: Text,
+    /// DNS domain of Services: `cluster.local`.
+    pub domain: Text,
+    /// Revision of the control plane, empty or `default` for the default one.
+    pub revision: Text,
+    /// Addresses of both families are used (`ISTIO_DUAL_STACK`).
+    pub dual_stack: bool,
+}
+
+impl Default for GraphOptions {
+    fn default() -> Self {
+        Self {
+            cluster: "Kubernetes".into(),
+            system_namespace: "istio-system".into(),
+            domain: "cluster.local".into(),
+            revision: Text::default(),
+            dual_stack: false,
+        }
+    }
+}
+
+/// The collections that outputs are made of. Cloning is cheap; each output says in its doc which of them it reads.
+#[derive(Clone)]
+pub struct Spine<'s> {
+    /// What the process was told.
+    pub options: GraphOptions,
+    /// Parsed objects, as far as `discoverySelectors` lets them exist.
+    pub objects: Objects<'s>,
+    /// The mesh config: one record.
+    pub mesh: Collection<'s, (), MeshConfig>,
+    /// Services, merged over clusters.
+    pub services: Collection<'s, ServiceKey, Service>,
+    /// Services of each host.
+    pub services_by_host: Index<'s, Host, ServiceKey, ()>,
+    /// Every host that some service has.
+    pub hosts: Collection<'s, Host, ()>,
+    /// Endpoints of every service, sorted; empty if it has none.
+    pub endpoints: Collection<'s, ServiceKey, Vec<Endpoint>>,
+    /// Identities (SPIFFE) behind every service that has any, sorted, without the mesh's aliases.
+    pub identities: Collection<'s, ServiceKey, Vec<Text>>,
+    /// Connected proxies, with the locality of their node where they send none.
+    pub proxies: Collection<'s, ProxyKey, Proxy>,
+    /// Which workload each proxy is.
+    pub workload_names: Collection<'s, ProxyKey, WorkloadName>,
+    /// Distinct workloads of connected proxies: what their inbound sides depend on.
+    pub workloads: Collection<'s, WorkloadName, Workload>,
+    /// Combinations of selected labels in use, with their namespace: each is a `View::Selected`.
+    pub selections: Collection<'s, (Text, Labels), ()>,
+    /// VirtualServices with their delegates and with `export_to` resolved.
+    pub virtual_services: Collection<'s, ObjectKey, VirtualService>,
+}
+
+/// The ends of the graph that the process holds.
+#[derive(Clone, Debug)]
+pub struct Handles {
+    /// Where sources write.
+    pub inputs: Inputs,
+    /// Whole resources; each key is in one of the collections.
+    pub resources: Vec<Published<ResourceKey, Resource>>,
+    /// Segments of assembled resources; each key is in one of the collections.
+    pub segments: Vec<Published<SegmentKey, Segment>>,
+    /// What each proxy gets.
+    pub scopes: Published<ProxyKey, Scope>,
+    /// Everything that is wrong with configuration, by object.
+    pub rejects: Published<RejectKey, Vec<Reject>>,
+    /// For debug endpoints: the mesh config.
+    pub mesh: Published<(), MeshConfig>,
+    /// For debug endpoints: the networks.
+    pub networks: Published<(), MeshNetworks>,
+    /// For debug endpoints: services.
+    pub services: Published<ServiceKey, Service>,
+    /// For debug endpoints: endpoints.
+    pub endpoints: Published<ServiceKey, Vec<Endpoint>>,
+    /// For debug endpoints: proxies.
+    pub proxies: Published<ProxyKey, Proxy>,
+    /// For debug endpoints: what services each proxy is part of.
+    pub service_targets: Published<ProxyKey, Vec<ServiceTarget>>,
+    /// For debug endpoints: VirtualServices.
+    pub virtual_services: Published<ObjectKey, VirtualService>,
+    /// For debug endpoints: DestinationRules.
+    pub destination_rules: Published<ObjectKey, DestinationRule>,
+    /// For debug endpoints: Gateways.
+    pub gateways: Published<ObjectKey, Gateway>,
+    /// For debug endpoints: pods.
+    pub pods: Published<ObjectKey, Pod>,
+    /// For debug endpoints: nodes.
+    pub nodes: Published<ObjectKey, Node>,
+    /// For debug endpoints: namespaces.
+    pub namespaces: Published<ObjectKey, Namespace>,
+}
+
+/// Builds the graph: every collection in order.
+pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
+    builder.dataflow("mesh", |graph| {
+        let (inputs, raw) = inputs::declare(graph);
+        let one = graph.fixed("one", [((), ())]);
+        let settings = mesh_config::derive_mesh_settings(&one, &raw.mesh_settings, options);
+        let mesh = mesh_config::derive_mesh_config(&settings);
+        let mesh_networks = mesh_config::derive_mesh_networks(&settings);
+        let discovery = namespaces::derive_discovery(&mesh, &raw.namespaces, options);
+        let objects = raw.discovered(&discovery);
+        let networks = networks::derive_networks(&mesh_networks, &raw.namespaces, options);
+
+        let declared = services::derive_declared_services(&objects, &mesh, options);
+        let services = services::derive_services(&declared, options);
+        let services_by_host = services::index_by_host(&services);
+        let hosts = services_by_host.distinct("hosts");
+
+        let instances = workloads::derive_workload_instances(&objects, &mesh, &networks, options);
+        let slices = endpoints::derive_slice_endpoints(&objects, &mesh, &networks, options);
+        let entries = endpoints::derive_declared_endpoints(&objects, &declared, &instances, &mesh, &networks);
+        let endpoints = endpoints::derive_endpoints(&services, &slices, &entries);
+        let identities = endpoints::derive_identities(&services, &endpoints);
+
+        let proxies = proxies::derive_proxies(&raw.proxies, &objects, options);
+        let registry = TargetInputs {
+            objects: &objects,
+            declared: &declared,
+            instances: &instances,
+            slices: &slices,
+            endpoints: &entries,
+        };
+        let targets = proxies::derive_service_targets(&proxies, &registry, options);
+        let labels = proxies::derive_selected_labels(&objects, &one, options);
+        let proxy_workloads = proxies::derive_proxy_workloads(&proxies, &targets, &labels);
+        let workload_names = proxies::derive_workload_names(&proxy_workloads);
+        let workloads = proxies::derive_workloads(&proxy_workloads);
+        let selections = scopes::derive_selections(&proxies, &labels);
+        let virtual_services = virtual_services::derive_merged_virtual_services(&objects.virtual_services, &mesh);
+
+        let spine = Spine {
+            options: options.clone(),
+            objects,
+            mesh,
+            services,
+            services_by_host,
+            hosts,
+            endpoints,
+            identities,
+            proxies,
+            workload_names,
+            workloads,
+            selections,
+            virtual_services,
+        };
+        let outputs = outputs::derive_outputs(graph, &spine);
+        let scopes = scopes::derive_scopes(&spine, &labels);
+        let rejects = rejects::derive_rejects(&raw.rejects);
+        Handles {
+            inputs,
+            resources: outputs.resources.iter().map(Collection::publish).collect(),
+            segments: outputs.segments.iter().map(Collection::publish).collect(),
+            scopes: scopes.publish(),
+            rejects: rejects.publish(),
+            mesh: spine.mesh.publish(),
+            networks: mesh_networks.publish(),
+            services: spine.services.publish(),
+            endpoints: spine.endpoints.publish(),
+            proxies: spine.proxies.publish(),
+            service_targets: targets.publish(),
+            virtual_services: spine.objects.virtual_services.publish(),
+            destination_rules: spine.objects.destination_rules.publish(),
+            gateways: spine.objects.gateways.publish(),
+            pods: spine.objects.pods.publish(),
+            nodes: spine.objects.nodes.publish(),
+            namespaces: spine.objects.namespaces.publish(),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -46,6 +46,7 @@ pub use load_balancer::{ConsistentHash, HashAlgorithm, HashKey, LoadBalancer, Si
 pub use mesh_config::{
     AccessLogEncoding, CaCertificate, DefaultProviders, InboundPolicy, LabelRequirement, LabelSelector, MeshConfig,
     OutboundPolicy, PathNormalization, ServiceEntryVisibility, ServiceSettings, TlsSettings, TlsVersion, Visibility,
+    is_cluster_local,
 };
 pub use mesh_networks::{GatewayAddress, MeshNetworks, Network, NetworkEndpoints, NetworkGatewayConfig};
 pub use network_gateway::NetworkGateway;

@@ -372,29 +372,30 @@ impl MeshConfig {
     pub fn provider(&self, name: &str) -> Option<&ExtensionProvider> {
         self.extension_providers.iter().find(|provider| provider.name == *name)
     }
+}
 
-    /// Whether endpoints of `host` outside the client's cluster are left out (S21).
-    ///
-    /// Namespace `kube-system` and `kubernetes.default.svc` are cluster-local unless a setting names them.
-    #[must_use]
-    pub fn is_cluster_local(&self, host: &str, domain: &str) -> bool {
-        let defaults = [format!("*.kube-system.svc.{domain}"), format!("kubernetes.default.svc.{domain}")];
-        let matches = |pattern: &str| match pattern.strip_prefix('*') {
-            Some(suffix) => host.ends_with(suffix),
-            None => host == pattern,
-        };
-        let settings = self.service_settings.iter();
-        // The most specific pattern decides, and an explicit setting beats a default of the same pattern.
-        settings
-            .flat_map(|setting| setting.hosts.iter().map(move |pattern| (pattern.as_str(), setting.cluster_local)))
-            .chain(defaults.iter().map(|pattern| (pattern.as_str(), true)))
-            .filter(|(pattern, _)| matches(pattern))
-            .fold(None, |best: Option<(&str, bool)>, candidate| match best {
-                Some(best) if rank(best.0) >= rank(candidate.0) => Some(best),
-                _ => Some(candidate),
-            })
-            .is_some_and(|(_, local)| local)
-    }
+/// Whether endpoints of `host` outside the client's cluster are left out (S21).
+///
+/// Namespace `kube-system` and `kubernetes.default.svc` are cluster-local unless a setting says otherwise; the most
+/// specific pattern decides.
+#[must_use]
+pub fn is_cluster_local(settings: &[ServiceSettings], host: &str, domain: &str) -> bool {
+    let defaults = [format!("*.kube-system.svc.{domain}"), format!("kubernetes.default.svc.{domain}")];
+    let matches = |pattern: &str| match pattern.strip_prefix('*') {
+        Some(suffix) => host.ends_with(suffix),
+        None => host == pattern,
+    };
+    // An explicit setting beats a default of the same pattern.
+    settings
+        .iter()
+        .flat_map(|setting| setting.hosts.iter().map(move |pattern| (pattern.as_str(), setting.cluster_local)))
+        .chain(defaults.iter().map(|pattern| (pattern.as_str(), true)))
+        .filter(|(pattern, _)| matches(pattern))
+        .fold(None, |best: Option<(&str, bool)>, candidate| match best {
+            Some(best) if rank(best.0) >= rank(candidate.0) => Some(best),
+            _ => Some(candidate),
+        })
+        .is_some_and(|(_, local)| local)
 }
 
 /// Exact hosts before wildcards, longer wildcards before shorter.

@@ -121,17 +121,17 @@ pub enum ExportTo {
 }
 
 impl ExportTo {
-    /// From the words of an `exportTo` list: `*` anywhere in it is everywhere, `.` is `namespace`, and an empty list is
-    /// everywhere.
+    /// From the words of an `exportTo` list: `*` anywhere in it is everywhere, else `~` is nowhere, `.` is `namespace`,
+    /// and an empty list is everywhere.
     #[must_use]
     pub fn resolve(words: &[Text], namespace: &str) -> Self {
         if words.is_empty() || words.iter().any(|word| *word == *"*") {
             return Self::All;
         }
-        let named = words.iter().filter(|word| ***word != *"~");
-        let namespaces: BTreeSet<Text> =
-            named.map(|word| if *word == *"." { namespace.into() } else { word.clone() }).collect();
-        if namespaces.is_empty() { Self::None } else { Self::Namespaces(namespaces) }
+        if words.iter().any(|word| *word == *"~") {
+            return Self::None;
+        }
+        Self::Namespaces(words.iter().map(|word| if *word == *"." { namespace.into() } else { word.clone() }).collect())
     }
 
     /// Whether a client in `namespace` may see it.
@@ -177,7 +177,7 @@ pub struct Service {
     pub namespace: Text,
     /// Fully qualified host.
     pub host: Host,
-    /// Short name: the Kubernetes Service's or ServiceEntry's.
+    /// Name of the Kubernetes Service; the host of a ServiceEntry's service.
     pub name: Text,
     /// What declared it.
     pub source: ServiceSource,

@@ -1,0 +1,189 @@
+//! Inputs: what sources write. One collection a kind, keyed by object.
+
+use serde::Serialize;
+use sluice_engine::{Collection, Graph, Input, Origin, Transaction, Value};
+use sluice_model::{
+    DestinationRule, EndpointSlice, Gateway, Kind, KubernetesService, MeshSettings, Namespace, Node, Object, ObjectKey,
+    ParsedObject, PeerAuthentication, Pod, Proxy, ProxyKey, Reject, ServiceEntry, VirtualService, WorkloadEntry,
+};
+
+use crate::namespaces::{Discovery, discovered};
+
+/// An object something is wrong with.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct RejectKey {
+    /// Its kind.
+    pub kind: Kind,
+    /// The object.
+    pub object: ObjectKey,
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $field:ident: $kind:ident($value:ty), $declare:ident, $name:literal;)*) => {
+        /// The writing ends. Clones write to the same inputs.
+        #[derive(Clone, Debug)]
+        pub struct Inputs {
+            $($(#[$doc])* pub $field: Input<ObjectKey, $value>,)*
+            /// Findings, by object.
+            pub rejects: Input<RejectKey, Vec<Reject>>,
+            /// Connected proxies.
+            pub proxies: Input<ProxyKey, Proxy>,
+        }
+
+        /// Parsed objects by kind.
+        #[derive(Clone)]
+        pub struct Objects<'s> {
+            $($(#[$doc])* pub $field: Collection<'s, ObjectKey, $value>,)*
+        }
+
+        /// What [`declare`] gives the graph.
+        pub(crate) struct Raw<'s> {
+            $(pub(crate) $field: Collection<'s, ObjectKey, $value>,)*
+            pub(crate) rejects: Collection<'s, RejectKey, Vec<Reject>>,
+            pub(crate) proxies: Collection<'s, ProxyKey, Proxy>,
+        }
+
+        /// Declares every input.
+        pub(crate) fn declare<'s>(graph: &Graph<'s>) -> (Inputs, Raw<'s>) {
+            $(let $field = graph.$declare::<ObjectKey, $value>($name);)*
+            let rejects = graph.input("parse_rejects");
+            let proxies = graph.input("connected_proxies");
+            (
+                Inputs { $($field: $field.0,)* rejects: rejects.0, proxies: proxies.0 },
+                Raw { $($field: $field.1,)* rejects: rejects.1, proxies: proxies.1 },
+            )
+        }
+
+        impl Inputs {
+            fn set(&self, tx: &mut Transaction, key: ObjectKey, object: Object, origin: Origin) {
+                match object {
+                    $(Object::$kind(value) => tx.set_from(&self.$field, key, Unboxed::<$value>::unboxed(value), origin),)*
+                }
+            }
+
+            fn remove(&self, tx: &mut Transaction, kind: Kind, key: ObjectKey, origin: Origin) {
+                match kind {
+                    $(kinds!(@kind $kind) => tx.delete_from(&self.$field, key, origin),)*
+                    _ => {}
+                }
+            }
+
+            /// Says that all objects of the kind there were have been written, in every cluster that is read.
+            pub fn mark_synced(&self, tx: &mut Transaction, kind: Kind) {
+                match kind {
+                    $(kinds!(@kind $kind) => tx.mark_synced(&self.$field),)*
+                    _ => {}
+                }
+            }
+
+            /// Says so for every kind, for findings and for proxies: those that connect later are changes like any other.
+            pub fn mark_all_synced(&self, tx: &mut Transaction) {
+                $(tx.mark_synced(&self.$field);)*
+                tx.mark_synced(&self.rejects);
+                tx.mark_synced(&self.proxies);
+            }
+
+            /// The kinds that are read.
+            #[must_use]
+            pub fn kinds() -> Vec<Kind> {
+                vec![$(kinds!(@kind $kind)),*]
+            }
+        }
+    };
+    (@kind MeshSettings) => { Kind::ConfigMap };
+    (@kind $kind:ident) => { Kind::$kind };
+}
+
+kinds! {
+    /// DestinationRules.
+    destination_rules: DestinationRule(DestinationRule), input, "raw_destination_rules";
+    /// EndpointSlices.
+    endpoint_slices: EndpointSlice(EndpointSlice), hot_input, "endpoint_slices";
+    /// Istio's own Gateways.
+    gateways: Gateway(Gateway), input, "raw_gateways";
+    /// ConfigMaps with a mesh config.
+    mesh_settings: MeshSettings(MeshSettings), input, "config_maps";
+    /// Namespaces, of every cluster.
+    namespaces: Namespace(Namespace), input, "namespaces";
+    /// Nodes, of every cluster.
+    nodes: Node(Node), input, "nodes";
+    /// PeerAuthentications.
+    peer_authentications: PeerAuthentication(PeerAuthentication), input, "raw_peer_authentications";
+    /// Pods, of every cluster.
+    pods: Pod(Pod), hot_input, "pods";
+    /// Kubernetes Services, of every cluster.
+    kubernetes_services: Service(KubernetesService), input, "raw_kubernetes_services";
+    /// ServiceEntries.
+    service_entries: ServiceEntry(ServiceEntry), input, "raw_service_entries";
+    /// VirtualServices.
+    virtual_services: VirtualService(VirtualService), input, "raw_virtual_services";
+    /// WorkloadEntries.
+    workload_entries: WorkloadEntry(WorkloadEntry), input, "raw_workload_entries";
+}
+
+impl Inputs {
+    /// Writes what parsing made of an object: its value, if it has one, and its findings.
+    ///
+    /// A ConfigMap of the mesh that does not parse leaves the last good one in force; any other object that does not is as
+    /// if it were deleted.
+    pub fn apply(&self, tx: &mut Transaction, parsed: ParsedObject, origin: Origin) {
+        let ParsedObject { kind, key, object, rejects } = parsed;
+        let reject_key = RejectKey { kind, object: key.clone() };
+        let keep_last = kind == Kind::ConfigMap && !rejects.is_empty();
+        match object {
+            Some(object) => self.set(tx, key, object, origin),
+            None if keep_last => {}
+            None => self.remove(tx, kind, key, origin),
+        }
+        if rejects.is_empty() {
+            tx.delete(&self.rejects, reject_key);
+        } else {
+            tx.set(&self.rejects, reject_key, rejects);
+        }
+    }
+
+    /// Removes an object and its findings.
+    pub fn delete(&self, tx: &mut Transaction, kind: Kind, key: ObjectKey, origin: Origin) {
+        tx.delete(&self.rejects, RejectKey { kind, object: key.clone() });
+        self.remove(tx, kind, key, origin);
+    }
+}
+
+impl<'s> Raw<'s> {
+    /// The objects that exist for the mesh: those of namespaces that `discoverySelectors` select (C21).
+    ///
+    /// Pods and slices are only ever reached through Services of their own namespace, so they need no check.
+    pub(crate) fn discovered(&self, discovery: &Collection<'s, (), Discovery>) -> Objects<'s> {
+        Objects {
+            destination_rules: discovered("destination_rules", &self.destination_rules, discovery),
+            endpoint_slices: self.endpoint_slices.clone(),
+            gateways: discovered("gateways", &self.gateways, discovery),
+            mesh_settings: self.mesh_settings.clone(),
+            namespaces: self.namespaces.clone(),
+            nodes: self.nodes.clone(),
+            peer_authentications: discovered("peer_authentications", &self.peer_authentications, discovery),
+            pods: self.pods.clone(),
+            kubernetes_services: discovered("kubernetes_services", &self.kubernetes_services, discovery),
+            service_entries: discovered("service_entries", &self.service_entries, discovery),
+            virtual_services: discovered("virtual_services", &self.virtual_services, discovery),
+            workload_entries: discovered("workload_entries", &self.workload_entries, discovery),
+        }
+    }
+}
+
+/// A variant's content, boxed or not.
+trait Unboxed<V> {
+    fn unboxed(self) -> V;
+}
+
+impl<V: Value> Unboxed<V> for V {
+    fn unboxed(self) -> V {
+        self
+    }
+}
+
+impl<V: Value> Unboxed<V> for Box<V> {
+    fn unboxed(self) -> V {
+        *self
+    }
+}

@@ -1,0 +1,59 @@
+//! Outputs: encoded resources by layer, a file a type.
+//!
+//! An output module has
+//! - a *profile*: a small struct of those facts of a proxy that change how the type is written, and a function that reads
+//!   it off a proxy;
+//! - `layers(&Client) -> Vec<Layer>`: which layers of the type a proxy gets, the most special first (see [`LAYERS`]);
+//! - `derive_…(graph, spine) -> Collection<ResourceKey, Resource>` for whole resources, or
+//!   `Collection<SegmentKey, Segment>` for those assembled from segments, for every profile in use.
+
+pub(crate) mod clusters;
+pub(crate) mod endpoints;
+pub(crate) mod listeners;
+pub(crate) mod routes;
+
+use sluice_engine::{Collection, Graph, Key};
+use sluice_model::{Layer, Proxy, Resource, ResourceKey, ResourceType, Segment, SegmentKey};
+
+use crate::{Client, Spine};
+
+/// Which layers of a type a proxy gets, the most special first.
+pub(crate) type Layers = fn(&Client<'_>) -> Vec<Layer>;
+
+/// The types that are made, in push order, and who gets which layers of them.
+pub(crate) const LAYERS: &[(ResourceType, Layers)] = &[
+    (ResourceType::Cluster, clusters::layers),
+    (ResourceType::Endpoint, endpoints::layers),
+    (ResourceType::Listener, listeners::layers),
+    (ResourceType::Route, routes::layers),
+];
+
+/// All outputs. Every key is in one of the collections only.
+pub(crate) struct Outputs<'s> {
+    /// Whole resources.
+    pub(crate) resources: Vec<Collection<'s, ResourceKey, Resource>>,
+    /// Segments of assembled resources.
+    pub(crate) segments: Vec<Collection<'s, SegmentKey, Segment>>,
+}
+
+/// Every output in push order.
+pub(crate) fn derive_outputs<'s>(graph: &Graph<'s>, spine: &Spine<'s>) -> Outputs<'s> {
+    let mut outputs = Outputs { resources: Vec::new(), segments: Vec::new() };
+    clusters::derive_clusters(graph, spine, &mut outputs);
+    endpoints::derive_endpoint_assignments(graph, spine, &mut outputs);
+    listeners::derive_listeners(graph, spine, &mut outputs);
+    routes::derive_routes(graph, spine, &mut outputs);
+    outputs
+}
+
+/// The profiles in use: distinct over connected proxies.
+/// Key: the profile. From: `proxies`.
+/// Changes when: the first proxy with a profile connects or the last leaves.
+/// Size: a handful. Rejects: none.
+pub(crate) fn derive_profiles<'s, P: Key>(
+    spine: &Spine<'s>,
+    name: &str,
+    profile: impl Fn(&Proxy) -> P + 'static,
+) -> Collection<'s, P, ()> {
+    spine.proxies.index(&format!("{name}/by-content"), move |_, proxy| [(profile(proxy), ())]).distinct(name)
+}

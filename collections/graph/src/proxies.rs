@@ -1,0 +1,215 @@
+//! Proxies, and the services they are part of (S08).
+
+mod targets;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::Serialize;
+use sluice_engine::{Collection, Context, Dep, Index};
+use sluice_model::{Labels, Locality, Node, ObjectKey, Pod, Proxy, ProxyKey, Text, View};
+
+use crate::workloads::{pod_locality, with_topology};
+use crate::{GraphOptions, Objects};
+
+pub use targets::ServiceTarget;
+pub(crate) use targets::{TargetInputs, derive_service_targets};
+
+/// Names the content of a [`Workload`]: proxies with the same name share their inbound side.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct WorkloadName(pub Text);
+
+impl WorkloadName {
+    /// The view of this workload's own resources.
+    #[must_use]
+    pub fn view(&self) -> View {
+        View::Workload(self.0.clone())
+    }
+}
+
+/// What of a proxy its inbound side depends on, its technical profile apart.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct Workload {
+    /// Namespace whose policies apply.
+    pub namespace: Text,
+    /// Its labels, as far as a policy that may apply to it selects on them.
+    pub labels: Labels,
+    /// The services' ports it stands behind.
+    pub targets: Vec<ServiceTarget>,
+}
+
+impl Workload {
+    /// Its name: a hash of everything in it, with the namespace in front for the reader.
+    #[must_use]
+    pub fn name(&self) -> WorkloadName {
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        let halves = [
+            rapidhash::v3::rapidhash_v3_seeded(&text, &SEEDS[0]),
+            rapidhash::v3::rapidhash_v3_seeded(&text, &SEEDS[1]),
+        ];
+        WorkloadName(format!("{}#{:016x}{:016x}", self.namespace, halves[0], halves[1]).into())
+    }
+}
+
+static SEEDS: [rapidhash::v3::RapidSecrets; 2] =
+    [rapidhash::v3::RapidSecrets::seed_cpp(1), rapidhash::v3::RapidSecrets::seed_cpp(2)];
+
+/// Label keys that selectors mention: labels that no selector mentions do not tell proxies apart.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct SelectedLabels {
+    /// On the inbound side, by namespace; those of the root namespace concern every namespace.
+    inbound: BTreeMap<Text, BTreeSet<Text>>,
+    /// On the outbound side, by the client's namespace; those under the empty name concern every namespace.
+    outbound: BTreeMap<Text, BTreeSet<Text>>,
+    root: Text,
+}
+
+impl SelectedLabels {
+    fn inbound(&self, proxy: &Proxy) -> Labels {
+        project(proxy, [self.inbound.get(&proxy.namespace), self.inbound.get(&self.root)])
+    }
+
+    /// The labels of a client that some rule it may see selects on.
+    pub(crate) fn outbound(&self, proxy: &Proxy) -> Labels {
+        project(proxy, [self.outbound.get(&proxy.namespace), self.outbound.get("")])
+    }
+}
+
+fn project(proxy: &Proxy, keys: [Option<&BTreeSet<Text>>; 2]) -> Labels {
+    let labels = proxy.labels.iter().filter(|(key, _)| keys.iter().flatten().any(|keys| keys.contains(*key)));
+    labels.map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+/// The pod of a proxy.
+#[derive(Clone, Copy)]
+pub(crate) struct ProxyPods {
+    pods: Dep<ObjectKey, Pod>,
+}
+
+impl ProxyPods {
+    fn get(self, cx: &Context, proxy: &Proxy, options: &GraphOptions) -> Option<(ObjectKey, Arc<Pod>)> {
+        let cluster = if proxy.cluster.is_empty() { &options.cluster } else { &proxy.cluster };
+        let key = ObjectKey::new(cluster.clone(), proxy.namespace.clone(), proxy.name.clone());
+        let pod = cx.get(&self.pods, &key)?;
+        Some((key, pod))
+    }
+}
+
+/// Connected proxies as the registry knows them: labels of their pod and locality of its node where there are any, else
+/// as they say themselves.
+/// Key: `ProxyKey`. From: `connected_proxies`, `pods`, `nodes`.
+/// Changes when: a proxy connects, leaves or says something else; labels of its pod or place of its node change.
+/// Size: connected proxies. Rejects: none.
+pub(crate) fn derive_proxies<'s>(
+    connected: &Collection<'s, ProxyKey, Proxy>,
+    objects: &Objects<'s>,
+    options: &GraphOptions,
+) -> Collection<'s, ProxyKey, Proxy> {
+    let options = options.clone();
+    connected.derive("proxies", |deps| {
+        let pods = ProxyPods { pods: deps.on(&objects.pods) };
+        let nodes: Dep<ObjectKey, Node> = deps.on(&objects.nodes);
+        move |cx, _, connected| {
+            let mut proxy = connected.clone();
+            let found = pods.get(cx, connected, &options);
+            if let Some((key, pod)) = &found {
+                let node = cx.get(&nodes, &ObjectKey::new(key.cluster.clone(), "", pod.node.clone()));
+                let locality = pod_locality(&pod.labels, node.as_deref());
+                proxy.labels = pod.labels.clone();
+                if !locality.is_empty() {
+                    proxy.locality = locality;
+                }
+            } else if let locality = pod_locality(&proxy.labels, None)
+                && locality != Locality::default()
+            {
+                proxy.locality = locality;
+            }
+            let node = if proxy.node_name.is_empty() { found.map(|(_, pod)| pod.node.clone()) } else { None };
+            let node = node.unwrap_or_else(|| proxy.node_name.clone());
+            proxy.labels = with_topology(&proxy.labels, &proxy.cluster, &proxy.locality, &node, &proxy.network);
+            Some(proxy)
+        }
+    })
+}
+
+/// Label keys that selectors mention.
+/// Key: none, one record. From: `destination_rules`, `virtual_services`, `peer_authentications`.
+/// Changes when: a selector mentions a key for the first time, or no longer.
+/// Size: 1. Rejects: none.
+pub(crate) fn derive_selected_labels<'s>(
+    objects: &Objects<'s>,
+    one: &Collection<'s, (), ()>,
+    options: &GraphOptions,
+) -> Collection<'s, (), SelectedLabels> {
+    // (inbound, namespace, key): distinct, so that only the first and last selector of a key make a change.
+    let rules = objects.destination_rules.index("selected_labels/destination_rules", |key, rule| {
+        let keys = rule.workload_selector.iter().flat_map(|labels| labels.keys());
+        keys.map(|label| ((false, key.namespace.clone(), label.clone()), ())).collect::<Vec<_>>()
+    });
+    let routes = objects.virtual_services.index("selected_labels/virtual_services", |_, service| {
+        let http = service.http.iter().flat_map(|route| &route.matches).map(|found| &found.source_labels);
+        let tls = service.tls.iter().flat_map(|route| &route.matches).map(|found| &found.source_labels);
+        let tcp = service.tcp.iter().flat_map(|route| &route.matches).map(|found| &found.source_labels);
+        let keys: BTreeSet<&Text> = http.chain(tls).chain(tcp).flat_map(|labels| labels.keys()).collect();
+        keys.into_iter().map(|label| ((false, Text::default(), label.clone()), ())).collect::<Vec<_>>()
+    });
+    let peers = objects.peer_authentications.index("selected_labels/peer_authentications", |key, policy| {
+        let keys = policy.selector.keys();
+        keys.map(|label| ((true, key.namespace.clone(), label.clone()), ())).collect::<Vec<_>>()
+    });
+    let rules = rules.distinct("selected_labels/of-destination-rules");
+    let routes = routes.distinct("selected_labels/of-virtual-services");
+    let peers = peers.distinct("selected_labels/of-peer-authentications");
+    let all = rules.union("selected_labels/keys", &[routes, peers]);
+    let root = options.system_namespace.clone();
+    one.derive("selected_labels", |deps| {
+        let all = deps.on(&all);
+        move |cx, (), ()| {
+            let mut selected = SelectedLabels { root: root.clone(), ..SelectedLabels::default() };
+            for ((inbound, namespace, label), _) in cx.all(&all) {
+                let side = if inbound { &mut selected.inbound } else { &mut selected.outbound };
+                side.entry(namespace).or_default().insert(label);
+            }
+            Some(selected)
+        }
+    })
+}
+
+/// What each proxy is a replica of.
+/// Key: `ProxyKey`. From: `proxies`, `service_targets`, `selected_labels`.
+/// Changes when: the services of the proxy do, or a label of it that is selected on.
+/// Size: connected proxies. Rejects: none.
+pub(crate) fn derive_proxy_workloads<'s>(
+    proxies: &Collection<'s, ProxyKey, Proxy>,
+    targets: &Collection<'s, ProxyKey, Vec<ServiceTarget>>,
+    labels: &Collection<'s, (), SelectedLabels>,
+) -> Collection<'s, ProxyKey, Workload> {
+    proxies.derive("proxy_workloads", |deps| {
+        let (targets, labels) = (deps.on(targets), deps.on(labels));
+        move |cx, key, proxy| {
+            let targets = cx.get(&targets, key).map(|targets| (*targets).clone()).unwrap_or_default();
+            let labels = cx.get(&labels, &()).map(|labels| labels.inbound(proxy)).unwrap_or_default();
+            Some(Workload { namespace: proxy.namespace.clone(), labels, targets })
+        }
+    })
+}
+
+/// Names of the workloads of proxies.
+/// Key: `ProxyKey`. From: `proxy_workloads`. Changes when: they do. Size: connected proxies. Rejects: none.
+pub(crate) fn derive_workload_names<'s>(
+    workloads: &Collection<'s, ProxyKey, Workload>,
+) -> Collection<'s, ProxyKey, WorkloadName> {
+    workloads.map("workload_names", |_, workload| workload.name())
+}
+
+/// Distinct workloads of connected proxies.
+/// Key: `WorkloadName`. From: `proxy_workloads`.
+/// Changes when: the first proxy of a workload connects or the last one leaves; never in place.
+/// Size: workloads, not replicas. Rejects: none.
+pub(crate) fn derive_workloads<'s>(
+    workloads: &Collection<'s, ProxyKey, Workload>,
+) -> Collection<'s, WorkloadName, Workload> {
+    let by_name: Index<'s, WorkloadName, ProxyKey, Workload> =
+        workloads.index("workloads/by-name", |_, workload| [(workload.name(), workload.clone())]);
+    by_name.group("workloads", |_, replicas| replicas.first().map(|(_, workload)| (*workload).clone()))
+}

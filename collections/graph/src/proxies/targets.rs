@@ -1,0 +1,228 @@
+//! The services a proxy is part of: what stands before its inbound side.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::Serialize;
+use sluice_engine::{Collection, Context, Dep, DepBy};
+use sluice_model::{
+    Endpoint, Host, Kind, KubernetesService, Labels, ObjectKey, Pod, Protocol, Proxy, ProxyKey, Service, ServiceKey,
+    ServicePort, Text, match_labels,
+};
+
+use super::ProxyPods;
+use crate::endpoints::{Declared, Slices, workload_port};
+use crate::services::{DeclaredKey, service_host};
+use crate::workloads::{Instance, InstanceKey, Instances};
+use crate::{GraphOptions, Objects};
+
+/// A service's port and where a workload listens for it.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ServiceTarget {
+    /// The service.
+    pub service: ServiceKey,
+    /// Its port.
+    pub port: ServicePort,
+    /// Where the workload listens; 0 for a socket.
+    pub target_port: u32,
+    /// The path of the socket it listens at, if it is one.
+    pub socket: Option<Text>,
+}
+
+/// Where the targets of a proxy come from.
+pub(crate) struct TargetInputs<'a, 's> {
+    pub(crate) objects: &'a Objects<'s>,
+    pub(crate) declared: &'a Collection<'s, DeclaredKey, Service>,
+    pub(crate) instances: &'a Instances<'s>,
+    pub(crate) slices: &'a Slices<'s>,
+    pub(crate) endpoints: &'a Declared<'s>,
+}
+
+/// The service targets of each proxy: of the Services that select its WorkloadEntry or pod (its own labels, before the
+/// pod is known), and of ServiceEntries of its namespace that have its address.
+/// Key: `ProxyKey`. From: `proxies`, `pods`, `kubernetes_services`, `declared_services`, `workload_instances`,
+/// `slice_endpoints`, `declared_endpoints`.
+/// Changes when: its pod's labels or ports do, or a service that selects it. Not when endpoints come and go.
+/// Size: connected proxies. Rejects: none.
+pub(crate) fn derive_service_targets<'s>(
+    proxies: &Collection<'s, ProxyKey, Proxy>,
+    inputs: &TargetInputs<'_, 's>,
+    options: &GraphOptions,
+) -> Collection<'s, ProxyKey, Vec<ServiceTarget>> {
+    // One label of each selector finds it.
+    let by_selector = inputs.objects.kubernetes_services.index("services/by-selector", |key, service| {
+        let label = service.selector.iter().next();
+        label.map(|(label, value)| {
+            ((key.cluster.clone(), key.namespace.clone(), label.clone(), value.clone()), service.clone())
+        })
+    });
+    let by_address = inputs.endpoints.endpoints.index("declared_endpoints/by-address", |key, endpoints| {
+        let endpoints = endpoints.iter().filter(|_| key.kind == Kind::ServiceEntry);
+        let addresses: BTreeSet<&Text> = endpoints.filter_map(|endpoint| endpoint.addresses.first()).collect();
+        let at = |address: &Text| (key.object.namespace.clone(), address.clone());
+        addresses.into_iter().map(|address| (at(address), ())).collect::<Vec<_>>()
+    });
+    let options = options.clone();
+    proxies.derive("service_targets", |deps| {
+        let registry = Registry {
+            pods: ProxyPods { pods: deps.on(&inputs.objects.pods) },
+            declared: deps.on(inputs.declared),
+            by_selector: deps.by(&by_selector),
+            workloads: deps.by(&inputs.instances.by_address),
+            slices: deps.by(&inputs.slices.by_address),
+            endpoints: deps.on(&inputs.endpoints.endpoints),
+            entries: deps.by(&by_address),
+            options,
+        };
+        move |cx, _, proxy| {
+            let mut targets = registry.kubernetes(cx, proxy);
+            targets.extend(registry.entries(cx, proxy));
+            Some(targets)
+        }
+    })
+}
+
+struct Registry {
+    pods: ProxyPods,
+    declared: Dep<DeclaredKey, Service>,
+    by_selector: DepBy<(Text, Text, Text, Text), ObjectKey, KubernetesService>,
+    workloads: DepBy<Text, InstanceKey, Instance>,
+    slices: DepBy<(Text, Text, Text), ObjectKey, (Text, Vec<Endpoint>)>,
+    endpoints: Dep<DeclaredKey, Vec<Endpoint>>,
+    entries: DepBy<(Text, Text), DeclaredKey, ()>,
+    options: GraphOptions,
+}
+
+impl Registry {
+    fn kubernetes(&self, cx: &Context, proxy: &Proxy) -> Vec<ServiceTarget> {
+        let cluster = if proxy.cluster.is_empty() { &self.options.cluster } else { &proxy.cluster };
+        let address = proxy.ips.first().cloned().unwrap_or_default();
+        if let Some((key, instance)) = own_workload(proxy, cx.by(&self.workloads, &address)) {
+            let services = self.selecting(cx, cluster, &key.object.namespace, &instance.endpoint.labels);
+            return services.iter().flat_map(|(service, _)| by_workload(service, &instance)).collect();
+        }
+        let Some((key, pod)) = self.pods.get(cx, proxy, &self.options) else {
+            let services = self.selecting(cx, cluster, &proxy.namespace, &proxy.labels);
+            return services.iter().flat_map(|(service, object)| by_metadata(service, object, proxy)).collect();
+        };
+        let services = self.selecting(cx, cluster, &key.namespace, &pod.labels);
+        if !services.is_empty() {
+            return services.iter().flat_map(|(service, object)| by_pod(service, object, &pod)).collect();
+        }
+        // Somebody else may have put the pod's address into a slice of a Service without a selector.
+        let at = (cluster.clone(), proxy.namespace.clone(), address.clone());
+        let slices = cx.by(&self.slices, &at).into_iter();
+        let found = slices.filter_map(|(slice, found)| {
+            let service = ObjectKey::new(cluster.clone(), slice.namespace, found.0.clone());
+            let service = self.service(cx, &service)?;
+            Some(by_endpoint(&service, &found.1, &address))
+        });
+        found.flatten().collect()
+    }
+
+    /// The Services that select a workload with these labels, by name.
+    fn selecting(
+        &self,
+        cx: &Context,
+        cluster: &Text,
+        namespace: &Text,
+        labels: &Labels,
+    ) -> Vec<(Arc<Service>, Arc<KubernetesService>)> {
+        let rows = labels.iter().flat_map(|(label, value)| {
+            cx.by(&self.by_selector, &(cluster.clone(), namespace.clone(), label.clone(), value.clone()))
+        });
+        let mut found: Vec<_> = rows.filter(|(_, object)| match_labels(&object.selector, labels)).collect();
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        found.into_iter().filter_map(|(key, object)| Some((self.service(cx, &key)?, object))).collect()
+    }
+
+    fn service(&self, cx: &Context, key: &ObjectKey) -> Option<Arc<Service>> {
+        let host: Host = service_host(&key.name, &key.namespace, &self.options.domain);
+        cx.get(&self.declared, &DeclaredKey { kind: Kind::Service, object: key.clone(), host })
+    }
+
+    /// ServiceEntries only count within their namespace, so that none can put itself before another's workload.
+    fn entries(&self, cx: &Context, proxy: &Proxy) -> Vec<ServiceTarget> {
+        let mut targets = Vec::new();
+        for address in &proxy.ips {
+            for (key, _) in cx.by(&self.entries, &(proxy.namespace.clone(), address.clone())) {
+                let (service, endpoints) = (cx.get(&self.declared, &key), cx.get(&self.endpoints, &key));
+                if let (Some(service), Some(endpoints)) = (service, endpoints) {
+                    targets.extend(by_endpoint(&service, &endpoints, address));
+                }
+            }
+        }
+        targets
+    }
+}
+
+/// The WorkloadEntry a proxy stands for: of those with its address the one with its name, else of its namespace, else the
+/// first.
+fn own_workload(proxy: &Proxy, found: Vec<(InstanceKey, Arc<Instance>)>) -> Option<(InstanceKey, Arc<Instance>)> {
+    let in_namespace = |key: &InstanceKey| key.object.namespace == proxy.namespace;
+    let named = |key: &InstanceKey| in_namespace(key) && key.object.name == proxy.name;
+    let best = found.iter().position(|(key, _)| named(key));
+    let best = best.or_else(|| found.iter().position(|(key, _)| in_namespace(key)));
+    found.into_iter().nth(best.unwrap_or(0))
+}
+
+fn target(service: &Service, port: &ServicePort, target_port: u32) -> ServiceTarget {
+    ServiceTarget { service: service.key(), port: port.clone(), target_port, socket: None }
+}
+
+fn by_workload(service: &Service, instance: &Instance) -> Vec<ServiceTarget> {
+    // Of a headless Service a WorkloadEntry is no endpoint.
+    if service.resolution != sluice_model::Resolution::ClientSideLb {
+        return Vec::new();
+    }
+    let ports = service.ports.iter().filter(|port| port.protocol != Protocol::Udp);
+    ports.filter_map(|port| Some(target(service, port, workload_port(port, &instance.ports)?))).collect()
+}
+
+fn by_pod(service: &Service, object: &KubernetesService, pod: &Pod) -> Vec<ServiceTarget> {
+    let named = |name: &str, transport: &str| {
+        let found = pod.ports.iter().find(|(of, _, protocol)| **of == *name && **protocol == *transport);
+        found.map(|(_, number, _)| u32::from(*number))
+    };
+    resolve(service, object, named)
+}
+
+fn by_metadata(service: &Service, object: &KubernetesService, proxy: &Proxy) -> Vec<ServiceTarget> {
+    let named = |name: &str, transport: &str| {
+        let found = proxy.pod_ports.iter().find(|(of, _, protocol)| **of == *name && **protocol == *transport);
+        found.map(|(_, number, _)| u32::from(*number))
+    };
+    resolve(service, object, named)
+}
+
+/// Each container port and protocol once, in the order of the Service's ports.
+fn resolve(
+    service: &Service,
+    object: &KubernetesService,
+    named: impl Fn(&str, &str) -> Option<u32>,
+) -> Vec<ServiceTarget> {
+    let mut known = BTreeSet::new();
+    let mut targets = Vec::new();
+    for (port, declared) in service.ports.iter().zip(&object.ports) {
+        let transport = if declared.transport.is_empty() { "TCP" } else { declared.transport.as_str() };
+        let number = match port.target_port.as_str() {
+            "" => Some(u32::from(port.port)),
+            text => text.parse().ok().or_else(|| named(text, transport)),
+        };
+        if let Some(number) = number
+            && known.insert((number, port.protocol))
+        {
+            targets.push(target(service, port, number));
+        }
+    }
+    targets
+}
+
+fn by_endpoint(service: &Service, endpoints: &[Endpoint], address: &Text) -> Vec<ServiceTarget> {
+    let own = endpoints.iter().filter(|endpoint| endpoint.addresses.first() == Some(address));
+    let targets = own.filter_map(|endpoint| {
+        let port = service.ports.iter().find(|port| port.name == endpoint.port_name)?;
+        Some(target(service, port, endpoint.port))
+    });
+    targets.collect()
+}

@@ -1,0 +1,59 @@
+//! One service of all that declare it (S23).
+
+use sluice_model::{Service, ServiceSource, Text};
+
+use super::DeclaredKey;
+
+/// The service that declarations of one namespace and host make.
+///
+/// Kubernetes Services come before ServiceEntries, that of the config cluster before other clusters'; among ServiceEntries
+/// the oldest counts. Addresses and identities of further clusters are added; a further ServiceEntry adds its ports and
+/// addresses if it is alike in everything else.
+pub(super) fn merge(config_cluster: &str, rows: &[(&DeclaredKey, &Service)]) -> Option<Service> {
+    let mut rows: Vec<_> = rows.to_vec();
+    rows.sort_by_key(|(key, service)| {
+        let kubernetes = service.source == ServiceSource::Kubernetes;
+        let remote = *key.object.cluster != *config_cluster;
+        (!kubernetes, kubernetes && remote, if kubernetes { 0 } else { service.created }, &key.object)
+    });
+    let mut rows = rows.into_iter().map(|(_, service)| service);
+    let mut merged = rows.next()?.clone();
+    for other in rows {
+        match (merged.source, other.source) {
+            (ServiceSource::Kubernetes, ServiceSource::Kubernetes) => add_cluster(&mut merged, other),
+            (ServiceSource::ServiceEntry, ServiceSource::ServiceEntry) if alike(&merged, other) => {
+                add_entry(&mut merged, other);
+            }
+            _ => {}
+        }
+    }
+    Some(merged)
+}
+
+fn add_cluster(merged: &mut Service, other: &Service) {
+    for (cluster, addresses) in &other.addresses {
+        merged.addresses.entry(cluster.clone()).or_insert_with(|| addresses.clone());
+    }
+    for (cluster, addresses) in &other.external_addresses {
+        merged.external_addresses.entry(cluster.clone()).or_insert_with(|| addresses.clone());
+    }
+    merged.subject_alt_names.extend(other.subject_alt_names.iter().cloned());
+    merged.subject_alt_names.sort();
+    merged.subject_alt_names.dedup();
+}
+
+fn alike(a: &Service, b: &Service) -> bool {
+    a.resolution == b.resolution && a.labels == b.labels && a.selector == b.selector && a.export_to == b.export_to
+}
+
+fn add_entry(merged: &mut Service, other: &Service) {
+    for port in &other.ports {
+        if merged.port(port.port).is_none() {
+            merged.ports.push(port.clone());
+        }
+    }
+    for (cluster, addresses) in &other.addresses {
+        let known: &mut Vec<Text> = merged.addresses.entry(cluster.clone()).or_default();
+        known.extend(addresses.iter().filter(|address| !known.contains(address)).cloned().collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,106 @@
+//! The graph as a whole: YAML in, exactly changed keys out.
+
+mod registry;
+
+use sluice_engine::{Engine, EngineOptions, Feed, Key, Origin, Published, Value};
+use sluice_model::{Kind, ObjectKey, Proxy, ProxyKey};
+use sluice_parse::{parse_object, yaml};
+
+use crate::{GraphOptions, Handles, build};
+
+/// A running graph that is fed YAML.
+struct Mesh {
+    engine: Engine,
+    handles: Handles,
+    feed: Feed,
+}
+
+impl Mesh {
+    /// With what the YAML holds, synced.
+    fn new(text: &str) -> Self {
+        let options = GraphOptions::default();
+        let (engine, handles) = Engine::start(EngineOptions::default(), move |b| build(b, &options));
+        let mut feed = engine.feed();
+        let mut mesh = {
+            feed.try_next();
+            Self { engine, handles, feed }
+        };
+        mesh.apply(text);
+        mesh.engine.transaction(|tx| mesh.handles.inputs.mark_all_synced(tx));
+        mesh.feed.try_next();
+        mesh
+    }
+
+    /// Writes all objects of the YAML in one epoch.
+    fn apply(&self, text: &str) {
+        let documents = yaml::parse_documents(text, &yaml::Limits::default());
+        self.engine.transaction(|tx| {
+            for document in documents {
+                let object = document.expect("yaml").value;
+                let parsed = parse_object(&"Kubernetes".into(), "cluster.local", &object).expect("known kind");
+                assert_eq!(parsed.rejects, [], "{object}");
+                self.handles.inputs.apply(tx, parsed, Origin::default());
+            }
+        });
+    }
+
+    fn delete(&self, kind: Kind, namespace: &str, name: &str) {
+        let key = ObjectKey::new("Kubernetes", namespace, name);
+        self.engine.transaction(|tx| self.handles.inputs.delete(tx, kind, key, Origin::default()));
+    }
+
+    fn connect(&self, proxy: Proxy) -> ProxyKey {
+        let key = ProxyKey(proxy.id.clone());
+        self.engine.transaction(|tx| tx.set(&self.handles.inputs.proxies, key.clone(), proxy));
+        key
+    }
+
+    fn get<K: Key, V: Value>(&self, of: &Published<K, V>, key: &K) -> Option<V> {
+        self.engine.snapshot().get(of, key).map(|value| (*value).clone())
+    }
+
+    /// What changed since the last call, as `collection key` lines: everything that is published.
+    fn changed(&mut self) -> Vec<String> {
+        let Some(batch) = self.feed.try_next() else { return Vec::new() };
+        let mut lines = Vec::new();
+        macro_rules! collect {
+            ($($of:expr => $show:expr),* $(,)?) => {
+                $(for event in batch.events($of) {
+                    let sign = match (&event.old, &event.new) {
+                        (None, _) => '+',
+                        (_, None) => '-',
+                        _ => '~',
+                    };
+                    lines.push(format!("{sign}{} {}", $of.name(), $show(&event.key)));
+                })*
+            };
+        }
+        for resources in &self.handles.resources {
+            collect!(resources => |key: &sluice_model::ResourceKey| {
+                let layer = key.layer.to_string();
+                format!("{} {}", layer.split('[').next().unwrap_or_default(), key.name)
+            });
+        }
+        collect!(
+            &self.handles.services => |key: &sluice_model::ServiceKey| format!("{}/{}", key.namespace, key.host),
+            &self.handles.endpoints => |key: &sluice_model::ServiceKey| format!("{}/{}", key.namespace, key.host),
+            &self.handles.scopes => |key: &ProxyKey| key.0.clone(),
+            &self.handles.service_targets => |key: &ProxyKey| key.0.clone(),
+        );
+        lines.sort();
+        lines
+    }
+}
+
+/// A sidecar in `namespace` with these labels.
+fn sidecar(namespace: &str, name: &str, ip: &str, labels: &[(&str, &str)]) -> Proxy {
+    Proxy {
+        id: format!("sidecar~{ip}~{name}.{namespace}~{namespace}.svc.cluster.local").into(),
+        ips: vec![ip.into()],
+        name: name.into(),
+        namespace: namespace.into(),
+        cluster: "Kubernetes".into(),
+        labels: labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
+        ..Proxy::default()
+    }
+}

@@ -1,0 +1,142 @@
+use sluice_model::{Health, Kind, TlsMode};
+
+use super::{Mesh, sidecar};
+
+const WEB: &str = "
+apiVersion: v1
+kind: Node
+metadata:
+  name: n1
+  labels: {topology.kubernetes.io/region: r1, topology.kubernetes.io/zone: z1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: app}
+spec:
+  clusterIP: 10.0.0.1
+  selector: {app: web}
+  ports:
+  - {name: http, port: 80, targetPort: http}
+  - {name: tcp-raw, port: 90, targetPort: 9000}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web-1, namespace: app, labels: {app: web, security.istio.io/tlsMode: istio}}
+spec:
+  nodeName: n1
+  serviceAccountName: web
+  containers: [{ports: [{name: http, containerPort: 8080}]}]
+status: {phase: Running, podIP: 10.1.0.1, conditions: [{type: Ready, status: 'True'}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-a, namespace: app, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080}, {name: tcp-raw, port: 9000}]
+endpoints:
+- {addresses: [10.1.0.1], conditions: {ready: true}, targetRef: {kind: Pod, name: web-1, namespace: app}}
+- {addresses: [10.1.0.2], conditions: {ready: false, serving: false, terminating: false}, targetRef: {kind: Pod, name: web-2, namespace: app}}
+";
+
+fn web() -> sluice_model::ServiceKey {
+    sluice_model::ServiceKey { namespace: "app".into(), host: "web.app.svc.cluster.local".into() }
+}
+
+#[test]
+fn endpoints_join_slices_pods_and_nodes() {
+    let mesh = Mesh::new(WEB);
+    let endpoints = mesh.get(&mesh.handles.endpoints, &web()).expect("endpoints");
+    // The second address waits for its pod.
+    let shown: Vec<_> = endpoints.iter().map(|e| (e.addresses[0].as_str(), e.port, e.port_name.as_str())).collect();
+    assert_eq!(shown, [("10.1.0.1", 8080, "http"), ("10.1.0.1", 9000, "tcp-raw")]);
+    let endpoint = &endpoints[0];
+    assert_eq!(endpoint.service_account, *"spiffe://cluster.local/ns/app/sa/web");
+    assert_eq!((endpoint.locality.region.as_str(), endpoint.locality.zone.as_str()), ("r1", "z1"));
+    assert_eq!((endpoint.tls_mode, endpoint.health), (TlsMode::Istio, Health::Healthy));
+    assert_eq!(endpoint.labels.get("topology.istio.io/cluster").map(|text| text.as_str()), Some("Kubernetes"));
+}
+
+#[test]
+fn a_pod_change_touches_its_service_only() {
+    let mut mesh = Mesh::new(WEB);
+    mesh.apply("apiVersion: v1\nkind: Service\nmetadata: {name: other, namespace: app}\nspec: {clusterIP: 10.0.0.2, ports: [{port: 80}]}\n");
+    mesh.changed();
+    mesh.apply(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {name: web-2, namespace: app, labels: {app: web}}
+spec: {nodeName: n1}
+status: {phase: Running, podIP: 10.1.0.2}
+",
+    );
+    assert_eq!(mesh.changed(), ["~endpoints app/web.app.svc.cluster.local"]);
+    let endpoints = mesh.get(&mesh.handles.endpoints, &web()).expect("endpoints");
+    assert_eq!(endpoints.last().map(|e| (e.health, e.addresses[0].as_str())), Some((Health::Unhealthy, "10.1.0.2")));
+    // Nothing is put out for an object that comes again as it was.
+    mesh.apply(WEB);
+    assert_eq!(mesh.changed(), Vec::<String>::new());
+}
+
+#[test]
+fn a_proxy_is_part_of_the_services_that_select_its_pod() {
+    let mesh = Mesh::new(WEB);
+    let known = mesh.connect(sidecar("app", "web-1", "10.1.0.1", &[]));
+    let targets = mesh.get(&mesh.handles.service_targets, &known).expect("targets");
+    let shown: Vec<_> = targets.iter().map(|t| (t.port.port, t.target_port)).collect();
+    assert_eq!(shown, [(80, 8080), (90, 9000)]);
+    // Before its pod is known, its own labels count, and its own list of ports.
+    let mut early = sidecar("app", "web-9", "10.1.0.9", &[("app", "web")]);
+    early.pod_ports = vec![("http".into(), 7070, "TCP".into())];
+    let early = mesh.connect(early);
+    let targets = mesh.get(&mesh.handles.service_targets, &early).expect("targets");
+    assert_eq!(targets.iter().map(|t| t.target_port).collect::<Vec<_>>(), [7070, 9000]);
+}
+
+#[test]
+fn deleting_everything_leaves_nothing() {
+    let mesh = Mesh::new(WEB);
+    for (kind, namespace, name) in [
+        (Kind::Service, "app", "web"),
+        (Kind::Pod, "app", "web-1"),
+        (Kind::EndpointSlice, "app", "web-a"),
+        (Kind::Node, "", "n1"),
+    ] {
+        mesh.delete(kind, namespace, name);
+    }
+    let snapshot = mesh.engine.snapshot();
+    assert_eq!(snapshot.len(&mesh.handles.services) + snapshot.len(&mesh.handles.endpoints), 0);
+    assert!(mesh.handles.resources.iter().all(|resources| snapshot.is_empty(resources)));
+}
+
+#[test]
+fn a_service_entry_selects_pods_and_workload_entries() {
+    let mesh = Mesh::new(WEB);
+    mesh.apply(
+        "
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: vm, namespace: app}
+spec: {address: 192.0.2.7, labels: {app: web}, ports: {http: 7000}, serviceAccount: vm, locality: r2/z2}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: both, namespace: app}
+spec:
+  hosts: [both.example]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP, targetPort: 8080}]
+  workloadSelector: {labels: {app: web}}
+",
+    );
+    let both = sluice_model::ServiceKey { namespace: "app".into(), host: "both.example".into() };
+    let endpoints = mesh.get(&mesh.handles.endpoints, &both).expect("endpoints");
+    let shown: Vec<_> = endpoints.iter().map(|e| (e.addresses[0].as_str(), e.port)).collect();
+    // The pod names its port http itself.
+    assert_eq!(shown, [("10.1.0.1", 8080), ("192.0.2.7", 7000)]);
+    // The Service selects the WorkloadEntry as well: its http port by name, the other by number.
+    let endpoints = mesh.get(&mesh.handles.endpoints, &web()).expect("endpoints");
+    let vm: Vec<_> = endpoints.iter().filter(|e| e.addresses[0] == "192.0.2.7").map(|e| e.port).collect();
+    assert_eq!(vm, [7000, 9000]);
+}
