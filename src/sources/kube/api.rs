@@ -1,0 +1,194 @@
+//! Requests to the API server.
+
+use std::fmt;
+
+use futures::{Stream, StreamExt};
+use http::Request;
+use kube::Client;
+use kube::core::WatchEvent;
+use serde::Deserialize;
+use serde_json::Value;
+use sluice_model::{Kind, Text};
+use sluice_parse::KindInfo;
+
+use super::{KubeOptions, chain};
+
+/// A collection of objects of the API.
+#[derive(Clone, Debug)]
+pub(super) struct Resource {
+    /// `/api/v1/pods` or the like.
+    path: String,
+    /// Condition for what is listed, as a query parameter.
+    selector: &'static str,
+    /// What is asked for instead of whole objects.
+    accept: Option<&'static str>,
+}
+
+impl Resource {
+    /// All objects of a kind, or those of one namespace.
+    pub(super) fn new(info: &KindInfo, version: &str, namespace: Option<Text>) -> Self {
+        let root =
+            if info.group.is_empty() { format!("/api/{version}") } else { format!("/apis/{}/{version}", info.group) };
+        let scope = namespace.map(|namespace| format!("/namespaces/{namespace}")).unwrap_or_default();
+        // Pods that failed have no addresses and stay for long.
+        let selector = if info.kind == Kind::Pod { "&fieldSelector=status.phase%21%3DFailed" } else { "" };
+        Self { path: format!("{root}{scope}/{}", info.plural), selector, accept: None }
+    }
+
+    /// The names of all definitions of extensions, without the definitions: those are big.
+    pub(super) fn definitions() -> Self {
+        Self {
+            path: "/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned(),
+            selector: "",
+            accept: Some(
+                "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
+                 application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json",
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.path)
+    }
+}
+
+/// A page of a list.
+#[derive(Debug, Deserialize)]
+pub(super) struct Page {
+    #[serde(default)]
+    pub(super) metadata: PageMetadata,
+    #[serde(default)]
+    pub(super) items: Option<Vec<Value>>,
+}
+
+/// Where a page stands.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct PageMetadata {
+    pub(super) resource_version: String,
+    #[serde(rename = "continue")]
+    pub(super) next: Option<String>,
+}
+
+/// Why a request failed, as far as it matters what to do next.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum ApiError {
+    /// What was asked to go on from is too old: list again (410).
+    Gone,
+    /// There is no such kind (404).
+    Absent,
+    /// Anything else; to be tried again later.
+    Other(String),
+}
+
+impl From<kube::Error> for ApiError {
+    fn from(error: kube::Error) -> Self {
+        match &error {
+            kube::Error::Api(status) => Self::from_status(status.code, &status.message),
+            _ => Self::Other(chain(&error)),
+        }
+    }
+}
+
+impl ApiError {
+    fn from_status(code: u16, message: &str) -> Self {
+        match code {
+            410 => Self::Gone,
+            404 => Self::Absent,
+            _ => Self::Other(format!("{code}: {message}")),
+        }
+    }
+}
+
+/// What a watch tells.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// The object is there and like this.
+    Set(Value),
+    /// The object is gone; this is how it was.
+    Deleted(Value),
+    /// Nothing, but everything up to that resourceVersion has been told.
+    Bookmark(String),
+}
+
+/// A client with what it is asked for.
+#[derive(Clone)]
+pub(super) struct Api {
+    client: Client,
+    options: KubeOptions,
+}
+
+impl Api {
+    pub(super) fn new(client: Client, options: KubeOptions) -> Self {
+        Self { client, options }
+    }
+
+    /// One page of a list.
+    pub(super) async fn list(&self, resource: &Resource, next: Option<&str>) -> Result<Page, ApiError> {
+        let next = next.map(|token| format!("&continue={}", escape(token))).unwrap_or_default();
+        let uri = format!("{}?limit={}{}{next}", resource.path, self.options.page, resource.selector);
+        Ok(self.client.request(request(resource, &uri)?).await?)
+    }
+
+    /// What changes after a resourceVersion, until the server ends the watch.
+    pub(super) async fn watch(
+        &self,
+        resource: &Resource,
+        version: &str,
+    ) -> Result<impl Stream<Item = Result<Told, ApiError>> + use<>, ApiError> {
+        let uri = format!(
+            "{}?watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={}{}",
+            resource.path,
+            escape(version),
+            self.options.watch.as_secs().max(1),
+            resource.selector
+        );
+        let events = self.client.request_events::<Value>(request(resource, &uri)?).await?;
+        Ok(events.map(|event: Result<WatchEvent<Value>, kube::Error>| match event? {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => Ok(Told::Set(object)),
+            WatchEvent::Deleted(object) => Ok(Told::Deleted(object)),
+            WatchEvent::Bookmark(bookmark) => Ok(Told::Bookmark(bookmark.metadata.resource_version)),
+            WatchEvent::Error(status) => Err(ApiError::from_status(status.code, &status.message)),
+        }))
+    }
+
+    /// The versions of an API group that are served.
+    pub(super) async fn versions(&self, group: &str) -> Result<Vec<String>, ApiError> {
+        #[derive(Deserialize)]
+        struct Group {
+            #[serde(default)]
+            versions: Vec<Version>,
+        }
+        #[derive(Deserialize)]
+        struct Version {
+            version: String,
+        }
+        let uri = format!("/apis/{group}");
+        let request = Request::get(&uri).body(Vec::new()).map_err(|error| ApiError::Other(error.to_string()))?;
+        let group: Group = self.client.request(request).await?;
+        Ok(group.versions.into_iter().map(|version| version.version).collect())
+    }
+}
+
+fn request(resource: &Resource, uri: &str) -> Result<Request<Vec<u8>>, ApiError> {
+    let mut request = Request::get(uri);
+    if let Some(accept) = resource.accept {
+        request = request.header(http::header::ACCEPT, accept);
+    }
+    request.body(Vec::new()).map_err(|error| ApiError::Other(error.to_string()))
+}
+
+/// A value within a query.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
+            escaped.push(char::from(byte));
+        } else {
+            escaped += &format!("%{byte:02X}");
+        }
+    }
+    escaped
+}
