@@ -1,2 +1,78 @@
 //! `sluiced`: the control plane.
-fn main() {}
+
+use std::process::ExitCode;
+
+use sluice::app::{self, AppError};
+use sluice::config::{Command, CommandLine, Config};
+use sluice::telemetry;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::error;
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn main() -> ExitCode {
+    let (line, unknown) = match CommandLine::parse_lenient(std::env::args()) {
+        Ok(parsed) => parsed,
+        // Help and version are no failures: the error knows.
+        Err(error) => error.exit(),
+    };
+    if line.command == Some(Command::Version) {
+        return print_version();
+    }
+    let config = Config::new(line.discovery, &unknown, |name| std::env::var(name).ok());
+    let result = config.map_err(AppError::from).and_then(run);
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Also to standard error: the log may go elsewhere, or be in JSON.
+            eprintln(&error);
+            error.exit_code()
+        }
+    }
+}
+
+fn run(config: Config) -> Result<(), AppError> {
+    let log = telemetry::start(&config.log).map_err(|error| AppError::Runtime(error.into()))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| AppError::Runtime(error.into()))?;
+    runtime.block_on(async {
+        let stop = CancellationToken::new();
+        stop_on_signal(stop.clone()).map_err(|error| AppError::Runtime(error.into()))?;
+        let result = app::run(config, log, stop).await;
+        if let Err(error) = &result {
+            error!("{error}");
+        }
+        result
+    })
+}
+
+/// Cancels the token at SIGTERM or SIGINT; a second one ends the process at once.
+fn stop_on_signal(stop: CancellationToken) -> std::io::Result<()> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::spawn(async move {
+        for already in [false, true] {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if already {
+                std::process::exit(1);
+            }
+            stop.cancel();
+        }
+    });
+    Ok(())
+}
+
+#[expect(clippy::print_stdout, reason = "that is what the command is for")]
+fn print_version() -> ExitCode {
+    println!("sluice {}", env!("CARGO_PKG_VERSION"));
+    ExitCode::SUCCESS
+}
+
+#[expect(clippy::print_stderr, reason = "the last word of a process that does not start")]
+fn eprintln(error: &AppError) {
+    eprintln!("sluiced: {error}");
+}

@@ -1,6 +1,9 @@
 //! Where objects come from: files and the Kubernetes API. Each hands parsed objects to a [`Sink`].
 
 pub mod files;
+mod inputs;
+pub mod kube;
+mod mesh_files;
 mod report;
 
 use std::time::Duration;
@@ -9,7 +12,9 @@ use serde::Serialize;
 use sluice_model::{Kind, ObjectKey, ParsedObject, Text};
 use sluice_parse::KINDS;
 
-pub use report::Reporter;
+pub use inputs::{InputSink, SourceMetrics};
+pub use mesh_files::{MeshFileError, MeshOverride};
+pub use report::{Problem, Reporter};
 
 /// How a source came to know of a change.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
@@ -79,6 +84,15 @@ impl Cluster {
     pub fn kinds(&self) -> Vec<Kind> {
         KINDS.iter().map(|info| info.kind).filter(|kind| self.reads(*kind)).collect()
     }
+}
+
+/// Commits what files say of the mesh, before any cluster is read.
+pub fn commit_initial(sink: &dyn Sink, mesh: &MeshOverride) {
+    let change = |object: ParsedObject| {
+        let origin = Origin { place: "mesh config file".into(), version: Text::default(), received: now() };
+        Change { kind: object.kind, key: object.key.clone(), object: Some(Box::new(object)), origin }
+    };
+    sink.commit(mesh.initial().map(change).into_iter().collect());
 }
 
 /// The time now, since the Unix epoch.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use sluice_engine::{Batch, Engine, Input, Published};
+use sluice_engine::{Batch, Engine, Feed, Input, Published};
 use sluice_model::{Proxy, ProxyKey, Resource, ResourceKey, Scope, Segment, SegmentKey, Text};
 use sluice_parse::parse_proxy;
 use sluice_proto::envoy::config::core::v3::Node;
@@ -15,17 +15,18 @@ use crate::xds::store::{Changes, Stamp, Store};
 /// The published collections that are served.
 #[derive(Clone, Debug)]
 pub struct Outputs {
-    /// Whole resources.
-    pub resources: Published<ResourceKey, Resource>,
-    /// Segments of big resources.
-    pub segments: Published<SegmentKey, Segment>,
+    /// Whole resources, in collections that share no key.
+    pub resources: Vec<Published<ResourceKey, Resource>>,
+    /// Segments of big resources, in collections that share no key.
+    pub segments: Vec<Published<SegmentKey, Segment>>,
     /// What each proxy sees.
     pub scopes: Published<ProxyKey, Scope>,
 }
 
 /// Keeps the store at the engine's latest epoch, until the engine stops. The store is ready once all inputs are synced.
 pub async fn follow(engine: &Engine, outputs: &Outputs, store: Arc<Store>) {
-    let mut feed = engine.feed().only(&outputs.resources).only(&outputs.segments).only(&outputs.scopes);
+    let feed = outputs.resources.iter().fold(engine.feed().only(&outputs.scopes), Feed::only);
+    let mut feed = outputs.segments.iter().fold(feed, Feed::only);
     while let Some(batch) = feed.next().await {
         let changes = changes(&batch, outputs, Instant::now(), SystemTime::now());
         store.apply(changes);
@@ -42,9 +43,11 @@ fn changes(batch: &Batch, outputs: &Outputs, now: Instant, wall: SystemTime) -> 
     let taken = now.checked_sub(timing.took).unwrap_or(now);
     let source =
         timing.received.and_then(|received| instant(received, now, wall)).map_or(taken, |source| source.min(taken));
+    let resources = outputs.resources.iter().flat_map(|of| batch.events(of));
+    let segments = outputs.segments.iter().flat_map(|of| batch.events(of));
     Changes {
-        resources: batch.events(&outputs.resources).map(|event| (own(event.key), event.new.map(own))).collect(),
-        segments: batch.events(&outputs.segments).map(|event| (own(event.key), event.new.map(own))).collect(),
+        resources: resources.map(|event| (own(event.key), event.new.map(own))).collect(),
+        segments: segments.map(|event| (own(event.key), event.new.map(own))).collect(),
         scopes: batch.events(&outputs.scopes).map(|event| (own(event.key), event.new.map(own))).collect(),
         stamp: Some(Stamp { source, parsed: taken, committed: now }),
     }
@@ -111,7 +114,8 @@ mod tests {
                     ..Scope::default()
                 };
                 let scopes = connected.map("scopes", scope).publish();
-                let outputs = Outputs { resources: resources.publish(), segments: segments.publish(), scopes };
+                let outputs =
+                    Outputs { resources: vec![resources.publish()], segments: vec![segments.publish()], scopes };
                 (resource_input, proxies, outputs)
             })
         };

@@ -1,0 +1,53 @@
+//! HTTP for operators: readiness, `/debug`, metrics, version (O05 to O11).
+//!
+//! Everything here reads: the engine's collections as of one epoch, what streams hold, figures. Nothing changes what
+//! proxies get. Only `PUT /debug/log` changes something, the levels of the log.
+
+mod access;
+mod answer;
+mod config_dump;
+mod debug;
+mod metrics;
+mod process;
+mod proxies;
+mod readiness;
+mod state;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context;
+use axum::Router;
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+pub use metrics::AdminMetrics;
+pub use readiness::Readiness;
+pub use state::AdminState;
+
+/// What the HTTP port serves: readiness, version, metrics, and `/debug` to the loopback unless that is switched off.
+#[must_use]
+pub fn http_router(state: Arc<AdminState>) -> Router {
+    let router = monitoring_router(state.clone()).route("/ready", get(readiness::ready).with_state(state.clone()));
+    if state.features.debug_on_http { router.merge(debug::router(state)) } else { router }
+}
+
+/// What the monitoring port serves: metrics and version.
+#[must_use]
+pub fn monitoring_router(state: Arc<AdminState>) -> Router {
+    Router::new().route("/metrics", get(metrics::serve)).route("/version", get(version)).with_state(state)
+}
+
+/// Serves a router until the token is cancelled.
+///
+/// # Errors
+/// The listener fails.
+pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) -> anyhow::Result<()> {
+    let service = router.into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, service).with_graceful_shutdown(stop.cancelled_owned()).await.context("serve HTTP")
+}
+
+async fn version() -> String {
+    format!("sluice {}\n", env!("CARGO_PKG_VERSION"))
+}

@@ -1,0 +1,29 @@
+//! JSON answers.
+
+use std::collections::BTreeMap;
+
+use axum::body::Body;
+use axum::http::{Response, StatusCode, header};
+use axum::response::IntoResponse;
+use serde::Serialize;
+
+/// Parameters of a query.
+pub(super) type Parameters = BTreeMap<String, String>;
+
+/// A value as JSON, indented if the query has `pretty`.
+pub(super) fn json(value: &impl Serialize, parameters: &Parameters) -> Response<Body> {
+    let text =
+        if parameters.contains_key("pretty") { serde_json::to_vec_pretty(value) } else { serde_json::to_vec(value) };
+    match text {
+        Ok(mut text) => {
+            text.push(b'\n');
+            ([(header::CONTENT_TYPE, "application/json")], text).into_response()
+        }
+        Err(error) => fail(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot be written as JSON: {error}")),
+    }
+}
+
+/// An answer that says why there is none.
+pub(super) fn fail(status: StatusCode, reason: &str) -> Response<Body> {
+    (status, format!("{reason}\n")).into_response()
+}

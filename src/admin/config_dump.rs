@@ -1,0 +1,112 @@
+//! `config_dump`: what a proxy was sent, in the form of Envoy's own dump (O08).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Query, State};
+use axum::http::{Response, StatusCode};
+use serde_json::{Value, json};
+use sluice_model::ResourceType;
+
+use crate::admin::answer::{self, Parameters};
+use crate::admin::{AdminState, proxies};
+use crate::xds::Found;
+
+/// Prefix of the types of the parts of Envoy's dump.
+const ADMIN: &str = "type.googleapis.com/envoy.admin.v3.";
+
+pub(super) async fn serve(
+    State(state): State<Arc<AdminState>>,
+    Query(parameters): Query<Parameters>,
+) -> Response<Body> {
+    let Some(proxy) = parameters.get("proxyID") else {
+        let reason = "name a proxy as ?proxyID=POD.NAMESPACE: /debug/syncz lists those that are connected here";
+        return answer::fail(StatusCode::BAD_REQUEST, reason);
+    };
+    let Some(held) = state.status.config_dump(proxy) else {
+        let reason = "that proxy is not connected to this instance; it may be connected to another";
+        return answer::fail(StatusCode::NOT_FOUND, reason);
+    };
+    let Some(types) = parameters.get("types").filter(|types| !types.is_empty()) else {
+        let configs = sections(&held, parameters.contains_key("include_eds"));
+        return answer::json(&json!({"configs": configs}), &parameters);
+    };
+    let mut configs = Vec::new();
+    for text in types.split(',') {
+        let Some(kind) = proxies::resource_type(text) else {
+            return answer::fail(StatusCode::BAD_REQUEST, &format!("type {text:?} is unknown"));
+        };
+        configs.extend(held.get(&kind).into_iter().flatten().map(|found| shown(kind, found)));
+    }
+    answer::json(&json!({"configs": configs}), &parameters)
+}
+
+/// The parts of a dump in Envoy's order.
+fn sections(held: &BTreeMap<ResourceType, Vec<Found>>, with_endpoints: bool) -> Vec<Value> {
+    let all = |kind: ResourceType, form: &dyn Fn(&Found, Value) -> Value| -> Vec<Value> {
+        held.get(&kind).into_iter().flatten().map(|found| form(found, shown(kind, found))).collect()
+    };
+    let simple = |field: &'static str| {
+        move |found: &Found, resource: Value| {
+            let mut part = json!({"versionInfo": found.version.to_string()});
+            if let Some(part) = part.as_object_mut() {
+                part.insert(field.to_owned(), resource);
+            }
+            part
+        }
+    };
+    let listener = |found: &Found, resource: Value| {
+        let state = json!({"versionInfo": found.version.to_string(), "listener": resource});
+        json!({"name": found.name, "activeState": state})
+    };
+    let section = |name: &str, field: &str, parts: Vec<Value>| {
+        let mut section = json!({"@type": format!("{ADMIN}{name}")});
+        if let Some(section) = section.as_object_mut().filter(|_| !parts.is_empty()) {
+            section.insert(field.to_owned(), parts.into());
+        }
+        section
+    };
+    let mut sections = vec![
+        section("BootstrapConfigDump", "", Vec::new()),
+        section("ClustersConfigDump", "dynamicActiveClusters", all(ResourceType::Cluster, &simple("cluster"))),
+    ];
+    if with_endpoints {
+        let endpoints = all(ResourceType::Endpoint, &simple("endpointConfig"));
+        sections.push(section("EndpointsConfigDump", "dynamicEndpointConfigs", endpoints));
+    }
+    sections.extend([
+        section("ListenersConfigDump", "dynamicListeners", all(ResourceType::Listener, &listener)),
+        section("ScopedRoutesConfigDump", "", Vec::new()),
+        section("RoutesConfigDump", "dynamicRouteConfigs", all(ResourceType::Route, &simple("routeConfig"))),
+        section("SecretsConfigDump", "dynamicActiveSecrets", all(ResourceType::Secret, &simple("secret"))),
+        section("EcdsConfigDump", "ecdsFilters", all(ResourceType::ExtensionConfig, &simple("ecdsFilter"))),
+    ]);
+    sections
+}
+
+/// A resource as JSON, secrets without what is secret in them.
+fn shown(kind: ResourceType, found: &Found) -> Value {
+    let mut value = sluice_proto::json::encode_any(kind.type_url(), &found.bytes());
+    if kind == ResourceType::Secret {
+        redact(&mut value);
+    }
+    value
+}
+
+fn redact(value: &mut Value) {
+    const SECRET: &[&str] = &["privateKey", "password", "sessionTicketKeys", "genericSecret"];
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                if SECRET.contains(&name.as_str()) {
+                    *field = "[redacted]".into();
+                } else {
+                    redact(field);
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(redact),
+        _ => {}
+    }
+}

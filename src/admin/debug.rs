@@ -1,0 +1,258 @@
+//! `/debug`: what there is, and the collections (O08, O10).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::http::{Response, StatusCode};
+use axum::response::Html;
+use axum::routing::{MethodRouter, get};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use sluice_engine::Engine;
+
+use crate::admin::answer::{self, Parameters};
+use crate::admin::{AdminState, access, config_dump, proxies};
+
+/// A page: path, what it shows, who answers.
+type Page = (&'static str, &'static str, MethodRouter<Arc<AdminState>>);
+
+/// Everything below `/debug`.
+#[rustfmt::skip]
+fn pages() -> Vec<Page> {
+    vec![
+        ("/debug/adsz", "Connected proxies: address, labels, metadata, what they watch", get(proxies::adsz)),
+        ("/debug/collections", "Every collection: size, inputs, cost", get(collections)),
+        ("/debug/collections/{name}", "A collection's records (?key=JSON: one, and why it is as it is)", get(collection)),
+        ("/debug/config_dump", "What a proxy was sent (?proxyID=POD.NAMESPACE, types=, include_eds)", get(config_dump::serve)),
+        ("/debug/configz", "Configuration objects", get(configz)),
+        ("/debug/connections", "Connected proxies: address and time", get(proxies::connections)),
+        ("/debug/endpointShardz", "Endpoints of every service", get(endpointz)),
+        ("/debug/endpointz", "Endpoints of every service", get(endpointz)),
+        ("/debug/epochs", "Recent epochs: what was written, what changed, how long it took", get(epochs)),
+        ("/debug/frontier", "How far a resource is (?type=cds&name=NAME): proxies that want, have, acknowledged it", get(proxies::frontier)),
+        ("/debug/krtz", "Every collection with its records and inputs, as istiod shows its own", get(krtz)),
+        ("/debug/list", "Names of these pages", get(list)),
+        ("/debug/log", "Levels of the log by scope; PUT a text like default:info,ads:debug to change them", get(log).put(set_log)),
+        ("/debug/mesh", "Mesh config in force", get(mesh)),
+        ("/debug/panics", "Closures that panicked, with the record they were given", get(panics)),
+        ("/debug/registryz", "Services", get(registryz)),
+        ("/debug/rejects", "What is wrong with configuration: objects, and files that cannot be read", get(rejects)),
+        ("/debug/syncz", "How far each proxy is, by type", get(proxies::syncz)),
+    ]
+}
+
+/// The pages, for the loopback only.
+pub(super) fn router(state: Arc<AdminState>) -> Router {
+    let mut router = Router::new().route("/debug", get(index));
+    for (path, _, handler) in pages() {
+        router = router.route(path, handler);
+    }
+    router.layer(axum::middleware::from_fn(access::loopback_only)).with_state(state)
+}
+
+async fn index() -> Html<String> {
+    let mut page =
+        "<!doctype html><html><head><meta charset=\"utf-8\"><title>Sluice</title><style>body{font-family:sans-serif}\
+                    td{padding:.3em 1em .3em 0;vertical-align:top}</style></head><body><h1>Sluice</h1>\
+                    <p>Add <code>?pretty</code> for indented JSON.</p><table>"
+            .to_owned();
+    for (path, help, _) in pages() {
+        page += &format!("<tr><td><a href=\"{path}\">{path}</a></td><td>{help}</td></tr>");
+    }
+    page += "</table></body></html>\n";
+    Html(page)
+}
+
+async fn list(Query(parameters): Query<Parameters>) -> Response<Body> {
+    let pages = pages();
+    let names = pages.iter().filter_map(|(path, ..)| path.strip_prefix("/debug/"));
+    let names: Vec<&str> = names.filter(|name| *name != "list" && !name.contains('{')).collect();
+    answer::json(&names, &parameters)
+}
+
+/// Reads the engine away from the tasks that serve proxies: a dump waits for the dataflow thread.
+async fn read<T: Send + 'static>(
+    state: &AdminState,
+    read: impl FnOnce(&Engine) -> T + Send + 'static,
+) -> Result<T, Response<Body>> {
+    let engine = state.engine.clone();
+    let result = tokio::task::spawn_blocking(move || read(&engine)).await;
+    result.map_err(|error| answer::fail(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()))
+}
+
+type Answer = Result<Response<Body>, Response<Body>>;
+
+async fn collections(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
+    #[derive(Serialize)]
+    struct Shown {
+        #[serde(flatten)]
+        info: sluice_engine::CollectionInfo,
+        metrics: Option<sluice_engine::CollectionMetrics>,
+    }
+    let shown = read(&state, |engine| {
+        let metrics = engine.metrics();
+        let mut by_name: BTreeMap<_, _> = metrics.collections.into_iter().map(|it| (it.name.clone(), it)).collect();
+        let shown = engine.graph().iter().map(|info| Shown { metrics: by_name.remove(&info.name), info: info.clone() });
+        shown.collect::<Vec<_>>()
+    });
+    Ok(answer::json(&shown.await?, &parameters))
+}
+
+async fn collection(
+    State(state): State<Arc<AdminState>>,
+    Path(name): Path<String>,
+    Query(parameters): Query<Parameters>,
+) -> Answer {
+    let missing = |what: &str| answer::fail(StatusCode::NOT_FOUND, &format!("there is no {what}"));
+    if let Some(key) = parameters.get("key") {
+        let key: Value = serde_json::from_str(key)
+            .map_err(|error| answer::fail(StatusCode::BAD_REQUEST, &format!("key is no JSON: {error}")))?;
+        let explained = read(&state, move |engine| engine.explain_json(&name, &key)).await?;
+        return Ok(explained.map_or_else(|| missing("such collection or key"), |it| answer::json(&it, &parameters)));
+    }
+    let dump = read(&state, move |engine| engine.dump(&name)).await?;
+    Ok(dump.map_or_else(|| missing("such collection"), |dump| answer::json(&dump, &parameters)))
+}
+
+/// O10: `[{uid, name, state {outputs, inputCollection, inputs, synced}}]`.
+async fn krtz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
+    let shown = read(&state, |engine| {
+        let infos = engine.graph();
+        let of = |(uid, info): (usize, &sluice_engine::CollectionInfo)| {
+            let dump = engine.dump(&info.name)?;
+            let outputs: Map<String, Value> = dump.records().map(|(key, value)| (key_text(&key), value)).collect();
+            let synced = serde_json::to_value(&dump).ok().and_then(|dump| dump.get("synced").cloned());
+            let state = json!({
+                "outputs": outputs,
+                "inputCollection": info.parents.first(),
+                "inputs": info.parents.iter().map(|parent| (parent.clone(), json!({}))).collect::<Map<_, _>>(),
+                "synced": synced,
+            });
+            Some(json!({"uid": uid, "name": info.name, "state": state}))
+        };
+        infos.iter().enumerate().filter_map(of).collect::<Vec<_>>()
+    });
+    Ok(answer::json(&shown.await?, &parameters))
+}
+
+/// A key as text: what it says if it is text, its JSON otherwise.
+fn key_text(key: &Value) -> String {
+    key.as_str().map_or_else(|| key.to_string(), str::to_owned)
+}
+
+async fn epochs(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
+    Ok(answer::json(&read(&state, Engine::recent_epochs).await?, &parameters))
+}
+
+async fn panics(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
+    Ok(answer::json(&read(&state, Engine::panics).await?, &parameters))
+}
+
+async fn mesh(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
+    let snapshot = state.engine.snapshot();
+    let mesh = snapshot.iter(&state.handles.mesh).next().map(|((), mesh)| mesh);
+    Ok(answer::json(&mesh, &parameters))
+}
+
+async fn registryz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
+    let snapshot = state.engine.snapshot();
+    let services: Vec<_> = snapshot.iter(&state.handles.services).map(|(_, service)| service).collect();
+    Ok(answer::json(&services, &parameters))
+}
+
+/// By host, then by namespace, then by the cluster endpoints are in.
+async fn endpointz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
+    let snapshot = state.engine.snapshot();
+    let mut shown: BTreeMap<String, BTreeMap<String, BTreeMap<String, Vec<Value>>>> = BTreeMap::new();
+    for (key, endpoints) in snapshot.iter(&state.handles.endpoints) {
+        let service = shown.entry(key.host.to_string()).or_default().entry(key.namespace.to_string()).or_default();
+        for endpoint in endpoints {
+            let shard = service.entry(endpoint.cluster.to_string()).or_default();
+            shard.push(serde_json::to_value(endpoint).unwrap_or_default());
+        }
+    }
+    Ok(answer::json(&shown, &parameters))
+}
+
+/// Configuration in the shape of Kubernetes objects; `spec` is what was understood of it, with defaults filled in.
+async fn configz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
+    let shown = read(&state, |engine| {
+        let mut shown = Vec::new();
+        for info in sluice_parse::KINDS.iter().filter(|info| info.is_custom()) {
+            let name = format!("raw_{}", snake_case(info.plural, info.name));
+            for (key, value) in engine.dump(&name).iter().flat_map(sluice_engine::Dump::records) {
+                let mut metadata = Map::new();
+                for field in ["name", "namespace"] {
+                    metadata.insert(field.to_owned(), key.get(field).cloned().unwrap_or_default());
+                }
+                let meta = value.get("meta").cloned().unwrap_or_default();
+                for field in ["labels", "annotations"] {
+                    if let Some(found) =
+                        meta.get(field).filter(|found| found.as_object().is_some_and(|it| !it.is_empty()))
+                    {
+                        metadata.insert(field.to_owned(), found.clone());
+                    }
+                }
+                let mut spec = value;
+                if let Some(spec) = spec.as_object_mut() {
+                    spec.remove("meta");
+                }
+                let (api_version, kind) = (info.api_version(), info.name);
+                shown.push(json!({"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}));
+            }
+        }
+        shown
+    });
+    Ok(answer::json(&shown.await?, &parameters))
+}
+
+/// `virtual_services` of `VirtualService`, keeping the plural's ending.
+fn snake_case(plural: &str, name: &str) -> String {
+    let mut snake = String::new();
+    for (at, letter) in name.char_indices() {
+        if letter.is_ascii_uppercase() && at > 0 {
+            snake.push('_');
+        }
+        snake.push(letter.to_ascii_lowercase());
+    }
+    // The plural differs at the end only.
+    let joined = snake.replace('_', "");
+    let common = joined.bytes().zip(plural.bytes()).take_while(|(a, b)| a == b).count();
+    let underscores = snake.matches('_').count();
+    snake.truncate(common + underscores);
+    snake + &plural[common..]
+}
+
+async fn rejects(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
+    let snapshot = state.engine.snapshot();
+    let objects: Vec<_> = snapshot.iter(&state.handles.rejects).flat_map(|(_, rejects)| rejects).collect();
+    Ok(answer::json(&json!({"objects": objects, "files": state.reporter.problems()}), &parameters))
+}
+
+async fn log(State(state): State<Arc<AdminState>>) -> String {
+    format!("{}\n", state.log.levels())
+}
+
+async fn set_log(State(state): State<Arc<AdminState>>, text: String) -> Answer {
+    let levels = text.trim().parse().map_err(|reason: String| answer::fail(StatusCode::BAD_REQUEST, &reason))?;
+    state.log.set(levels);
+    Ok(answer::fail(StatusCode::OK, &state.log.levels().to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::snake_case;
+
+    #[test]
+    fn kinds_have_collections() {
+        let check = |name: &str, plural: &str, expect: &str| assert_eq!(snake_case(plural, name), expect);
+        check("VirtualService", "virtualservices", "virtual_services");
+        check("ServiceEntry", "serviceentries", "service_entries");
+        check("Gateway", "gateways", "gateways");
+        check("AuthorizationPolicy", "authorizationpolicies", "authorization_policies");
+        check("IngressClass", "ingressclasses", "ingress_classes");
+    }
+}

@@ -1,0 +1,51 @@
+//! Figures of this process, from `/proc`.
+
+use std::fs;
+
+/// Figures under the names Prometheus clients have for them.
+pub(super) struct Process {
+    pub(super) cpu_seconds: f64,
+    pub(super) resident_bytes: f64,
+    pub(super) virtual_bytes: f64,
+    pub(super) open_files: f64,
+    pub(super) max_files: f64,
+    pub(super) threads: f64,
+}
+
+/// Reads them; `None` where there is no `/proc`.
+pub(super) fn read() -> Option<Process> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // The name of the program may hold anything; what follows its bracket does not.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<f64>().ok());
+    // The kernel counts in hundredths for user space on every architecture.
+    let cpu_seconds = (field(14)? + field(15)?) / 100.0;
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let kilobytes = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim_start_matches(':').split_whitespace().next()?.parse::<f64>().ok()
+    };
+    let limits = fs::read_to_string("/proc/self/limits").ok()?;
+    let open_limit = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    #[expect(clippy::cast_precision_loss, reason = "a number of files")]
+    let open_files = fs::read_dir("/proc/self/fd").ok()?.count() as f64;
+    Some(Process {
+        cpu_seconds,
+        resident_bytes: kilobytes("VmRSS")? * 1024.0,
+        virtual_bytes: kilobytes("VmSize")? * 1024.0,
+        open_files,
+        max_files: open_limit.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default(),
+        threads: field(20)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn figures_make_sense() {
+        let process = super::read().expect("there is /proc");
+        assert!(process.resident_bytes > 1e5 && process.virtual_bytes >= process.resident_bytes);
+        assert!(process.open_files >= 3.0 && process.threads >= 1.0 && process.max_files >= process.open_files);
+    }
+}

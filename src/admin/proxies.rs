@@ -1,0 +1,63 @@
+//! Connected proxies: `adsz`, `syncz`, `connections`, `frontier` (O11).
+
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use axum::body::Body;
+use axum::extract::{Query, State};
+use axum::http::{Response, StatusCode};
+use serde_json::json;
+use sluice_model::ResourceType;
+
+use crate::admin::AdminState;
+use crate::admin::answer::{self, Parameters};
+use crate::xds::short_name;
+
+pub(super) async fn adsz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Response<Body> {
+    answer::json(&state.status.adsz(), &parameters)
+}
+
+pub(super) async fn syncz(
+    State(state): State<Arc<AdminState>>,
+    Query(parameters): Query<Parameters>,
+) -> Response<Body> {
+    answer::json(&state.status.syncz(), &parameters)
+}
+
+pub(super) async fn connections(
+    State(state): State<Arc<AdminState>>,
+    Query(parameters): Query<Parameters>,
+) -> Response<Body> {
+    let clients: Vec<_> = state
+        .status
+        .streams()
+        .into_iter()
+        .map(|stream| {
+            let since = stream.connected_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+            let at = jiff::Timestamp::from_second(i64::try_from(since.as_secs()).unwrap_or_default());
+            let connected_at = at.map(|at| at.to_string()).unwrap_or_default();
+            let id = format!("{}-{}", stream.proxy.id, stream.id);
+            json!({"connectionId": id, "connectedAt": connected_at, "address": stream.peer})
+        })
+        .collect();
+    answer::json(&json!({"totalClients": clients.len(), "clients": clients}), &parameters)
+}
+
+pub(super) async fn frontier(
+    State(state): State<Arc<AdminState>>,
+    Query(parameters): Query<Parameters>,
+) -> Response<Body> {
+    let Some(kind) = parameters.get("type").and_then(|text| resource_type(text)) else {
+        return answer::fail(StatusCode::BAD_REQUEST, "type is missing or unknown: cds, eds, lds, rds, sds, ecds, nds");
+    };
+    let Some(name) = parameters.get("name") else {
+        return answer::fail(StatusCode::BAD_REQUEST, "name of the resource is missing");
+    };
+    answer::json(&state.status.frontier(kind, name), &parameters)
+}
+
+/// A type by its short name or its URL.
+pub(super) fn resource_type(text: &str) -> Option<ResourceType> {
+    let by_name = || ResourceType::ALL.into_iter().find(|kind| short_name(*kind).eq_ignore_ascii_case(text));
+    ResourceType::from_type_url(text).or_else(by_name)
+}

@@ -1,0 +1,247 @@
+//! Builds everything in order, runs it, and takes it down again. The one place that knows all.
+
+mod error;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use prometheus_client::registry::Registry;
+use sluice_engine::{Engine, EngineOptions};
+use sluice_graph::GraphOptions;
+use sluice_model::{ObjectKey, Text};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::admin::{self, AdminMetrics, AdminState, Readiness};
+use crate::config::{ClusterSource, Config, Identity, ListenAddress};
+use crate::sources::files::{FileSource, FollowGuard};
+use crate::sources::kube::{self, KubeOptions, KubeSource};
+use crate::sources::{Cluster, InputSink, MeshOverride, Reporter, Sink, SourceMetrics};
+use crate::telemetry::LogControl;
+use crate::xds::{self, EngineProxies, Hub, Outputs, ServerOptions, Status, Store};
+
+pub use error::AppError;
+
+/// Steps that readiness waits for.
+const STEPS: &[&str] = &["configuration has not been read yet", "the first epoch is not through yet"];
+
+/// Runs until `stop` is cancelled or something fails that cannot be mended.
+///
+/// # Errors
+/// What keeps it from starting or from going on; see [`AppError::exit_code`].
+pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Result<(), AppError> {
+    for warning in &config.warnings {
+        warn!("{warning}");
+    }
+    // Ports first: that one is taken is known at once, not after everything has been read.
+    let http = bind("http", "--httpAddr", config.ports.http.as_ref()).await?;
+    let grpc = bind("grpc", "--grpcAddr", config.ports.grpc.as_ref()).await?;
+    let monitoring = bind("monitoring", "--monitoringAddr", config.ports.monitoring.as_ref()).await?;
+    let mesh_key = mesh_config_map(&config.identity);
+    let mesh = MeshOverride::read(mesh_key, &config.sources.mesh_config, &config.sources.networks)?;
+
+    let options = graph_options(&config);
+    let (engine, handles) =
+        Engine::start(EngineOptions::default(), move |builder| sluice_graph::build(builder, &options));
+    let mut registry = Registry::default();
+    AdminMetrics::register(engine.clone(), &mut registry);
+    let source_metrics = SourceMetrics::default();
+    source_metrics.register(&mut registry);
+    let xds_metrics = xds::Metrics::default();
+    xds_metrics.register(&mut registry);
+
+    let store = Arc::new(Store::default());
+    let aliases = config.identity.cluster_aliases.clone();
+    let proxies = Arc::new(EngineProxies::new(handles.inputs.proxies.clone(), aliases));
+    let hub = Hub::new(store.clone(), proxies, xds_metrics);
+    let readiness = Arc::new(Readiness::waiting_for(STEPS));
+    let reporter = Reporter::default();
+    let state = Arc::new(AdminState {
+        engine: engine.clone(),
+        handles: handles.clone(),
+        status: Status::new(hub.clone()),
+        readiness: readiness.clone(),
+        metrics: Mutex::new(registry),
+        reporter: reporter.clone(),
+        log,
+        identity: config.identity.clone(),
+        features: config.features.clone(),
+    });
+
+    // Operators can look from here on, proxies not yet.
+    let mut tasks = JoinSet::new();
+    let admin_stop = CancellationToken::new();
+    if let Some(listener) = http {
+        tasks.spawn(admin::serve(listener, admin::http_router(state.clone()), admin_stop.clone()));
+    }
+    if let Some(listener) = monitoring {
+        tasks.spawn(admin::serve(listener, admin::monitoring_router(state), admin_stop.clone()));
+    }
+
+    let clusters = clusters(&config);
+    let kinds = clusters.iter().map(|(cluster, _)| (cluster.id.clone(), cluster.kinds())).collect();
+    let inputs = handles.inputs.clone();
+    let sink = InputSink::start(engine.clone(), inputs, kinds, mesh.clone(), source_metrics);
+    let sink: Arc<dyn Sink> = Arc::new(sink.map_err(|error| AppError::Runtime(error.into()))?);
+    crate::sources::commit_initial(&*sink, &mesh);
+    let mut guards = Vec::new();
+    for (cluster, source) in clusters {
+        match source {
+            ClusterSource::Directory(root) => {
+                let (reporter, sink, strict) = (reporter.clone(), sink.clone(), config.sources.strict);
+                let reading =
+                    tokio::task::spawn_blocking(move || follow_directory(cluster, &root, reporter, sink, strict));
+                guards.push(reading.await.map_err(|error| AppError::Runtime(error.into()))??);
+            }
+            ClusterSource::Kubernetes(kubeconfig) => {
+                let client = kube::connect(kubeconfig.as_deref()).await.map_err(AppError::Kubernetes)?;
+                let source = KubeSource {
+                    client,
+                    cluster,
+                    system_namespace: config.identity.namespace.clone(),
+                    namespace: config.sources.watch_namespace.clone(),
+                    options: KubeOptions::default(),
+                };
+                let (sink, stop) = (sink.clone(), stop.clone());
+                tasks.spawn(async move {
+                    source.run(sink, stop).await;
+                    Ok(())
+                });
+            }
+        }
+    }
+
+    let synced = tokio::select! {
+        synced = wait_synced(engine.clone()) => synced,
+        () = stop.cancelled() => false,
+    };
+    if synced {
+        readiness.done(STEPS[0]);
+        let serving = engine.clone();
+        let outputs = Outputs {
+            resources: handles.resources.clone(),
+            segments: handles.segments.clone(),
+            scopes: handles.scopes.clone(),
+        };
+        let (served, first, stopped) = (store.clone(), store, stop.clone());
+        tasks.spawn(async move {
+            tokio::select! {
+                () = xds::follow(&serving, &outputs, served) => anyhow::bail!("the engine has stopped"),
+                () = stopped.cancelled() => Ok(()),
+            }
+        });
+        while !first.is_ready() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        readiness.done(STEPS[1]);
+        info!(epoch = engine.snapshot().epoch().0, "ready");
+        if let Some(listener) = grpc {
+            let options = server_options(&config);
+            let stop = stop.clone();
+            tasks.spawn(xds::serve(listener, hub, options, async move { stop.cancelled().await }));
+        }
+        // The first task that ends before a stop was asked for is what failed.
+        tokio::select! {
+            () = stop.cancelled() => {}
+            Some(ended) = tasks.join_next() => {
+                let failure = ended.map_err(anyhow::Error::from).and_then(|served| served);
+                failure.map_err(AppError::Runtime)?;
+            }
+        }
+    }
+    readiness.wait_for("shutting down");
+    info!(seconds = config.serving.shutdown.as_secs_f64(), "stopping");
+    drop(guards);
+    admin_stop.cancel();
+    let limit = config.serving.shutdown + Duration::from_millis(500);
+    let drained = tokio::time::timeout(limit, async {
+        while let Some(ended) = tasks.join_next().await {
+            if let Err(error) = ended.map_err(anyhow::Error::from).and_then(|served| served) {
+                error!(error = format!("{error:#}"), "failed to stop serving");
+            }
+        }
+    });
+    if drained.await.is_err() {
+        warn!("connections did not end in time and were cut");
+    }
+    info!("stopped");
+    Ok(())
+}
+
+/// Reads a directory and follows it until the guard is dropped.
+fn follow_directory(
+    cluster: Cluster,
+    root: &Path,
+    reporter: Reporter,
+    sink: Arc<dyn Sink>,
+    strict: bool,
+) -> Result<FollowGuard, AppError> {
+    let mut source = FileSource::open(cluster, root, reporter)?;
+    source.load(&*sink, strict)?;
+    Ok(source.follow(sink)?)
+}
+
+/// Every input being synced; false if the engine has stopped.
+async fn wait_synced(engine: Engine) -> bool {
+    loop {
+        let engine = engine.clone();
+        // In slices, so that a stop does not leave a thread behind for long.
+        let waited = tokio::task::spawn_blocking(move || engine.wait_synced(Duration::from_millis(250))).await;
+        if waited.unwrap_or_default() {
+            return true;
+        }
+    }
+}
+
+async fn bind(
+    name: &'static str,
+    flag: &'static str,
+    address: Option<&ListenAddress>,
+) -> Result<Option<TcpListener>, AppError> {
+    let Some(address) = address else { return Ok(None) };
+    let fail = |error| AppError::Listen { flag, address: address.to_string(), error };
+    let listener = address.bind().await.map_err(fail)?;
+    let bound = listener.local_addr().map_err(fail)?;
+    // Tests and scripts read this line to learn the port.
+    info!(name, address = %bound, "listening");
+    Ok(Some(listener))
+}
+
+fn graph_options(config: &Config) -> GraphOptions {
+    GraphOptions {
+        cluster: config.identity.cluster.clone(),
+        system_namespace: config.identity.namespace.clone(),
+        domain: config.identity.domain.clone(),
+        revision: config.identity.revision.clone(),
+        dual_stack: config.features.dual_stack,
+    }
+}
+
+fn server_options(config: &Config) -> ServerOptions {
+    ServerOptions {
+        keepalive_interval: config.serving.keepalive_interval,
+        keepalive_timeout: config.serving.keepalive_timeout,
+        max_connection_age: config.serving.max_connection_age,
+        drain_timeout: config.serving.shutdown,
+        ..ServerOptions::default()
+    }
+}
+
+/// ConfigMap `istio`, or `istio-REVISION`.
+fn mesh_config_map(identity: &Identity) -> ObjectKey {
+    let name = match identity.revision.as_str() {
+        "default" | "" => "istio".to_owned(),
+        revision => format!("istio-{revision}"),
+    };
+    ObjectKey::new(identity.cluster.clone(), identity.namespace.clone(), name)
+}
+
+fn clusters(config: &Config) -> Vec<(Cluster, ClusterSource)> {
+    let cluster = |id: &Text, is_remote| Cluster { id: id.clone(), domain: config.identity.domain.clone(), is_remote };
+    let local = (cluster(&config.identity.cluster, false), config.sources.local.clone());
+    let remotes = config.sources.remotes.iter().map(|(id, source)| (cluster(id, true), source.clone()));
+    [local].into_iter().chain(remotes).collect()
+}
