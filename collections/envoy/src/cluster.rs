@@ -27,7 +27,7 @@ pub use dynamic_dns::{allow_any_dns_cache, build_allow_any_dynamic_dns};
 pub use fixed::{build_black_hole, build_inbound_passthrough, build_passthrough, build_sds_external};
 pub use inbound::{InboundInputs, InboundTarget, build_inbound};
 pub use load_balancer::{LocalityMode, locality_mode};
-pub use outbound::{DnsLoad, OutboundInputs, build_outbound, discovery_type, uses_eds};
+pub use outbound::{DnsLoad, OutboundInputs, build_outbound, discovery_type, uses_dns, uses_eds};
 pub(crate) use outlier::sends_unhealthy;
 pub use sni_dnat::build_sni_dnat;
 

@@ -192,6 +192,13 @@ impl DestinationRule {
         subset.traffic_policy.as_ref().and_then(|policy| policy.tls_mode(port)).or_else(of_rule)
     }
 
+    /// Whether clients of the service or of a subset send to the address they dialled.
+    #[must_use]
+    pub fn dials_endpoints(&self) -> bool {
+        let subsets = self.subsets.iter().map(|subset| &subset.traffic_policy);
+        std::iter::once(&self.traffic_policy).chain(subsets).flatten().any(TrafficPolicy::is_passthrough)
+    }
+
     /// Adds what a younger rule for the same host has and this one lacks: its subsets, and its policy if there is none.
     pub fn absorb(&mut self, younger: &Self) {
         for subset in &younger.subsets {

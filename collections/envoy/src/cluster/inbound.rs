@@ -37,7 +37,7 @@ pub struct InboundInputs<'a> {
     /// Of the proxy.
     pub profile: &'a ClusterProfile,
     /// The port that names the cluster.
-    pub port: u16,
+    pub port: u32,
     /// Where the application listens; nothing to send to the address that was dialled.
     pub endpoint: Option<(&'a str, u32)>,
     /// The services before it, the one whose settings count first; never empty.
@@ -55,7 +55,7 @@ pub struct InboundInputs<'a> {
 pub fn build_inbound(inputs: &InboundInputs<'_>) -> Option<Cluster> {
     let first = inputs.targets.first()?;
     let (settings, profile) = (inputs.settings, inputs.profile);
-    let name = inbound_cluster(u32::from(inputs.port));
+    let name = inbound_cluster(inputs.port);
     let mut draft = Draft {
         cluster: Cluster {
             alt_stat_name: delimited(&name),

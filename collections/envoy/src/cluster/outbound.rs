@@ -72,6 +72,12 @@ pub fn discovery_type(service: &Service, proxy_type: ProxyType) -> DiscoveryType
     }
 }
 
+/// Whether a service's endpoints are part of its clusters, which resolve their names.
+#[must_use]
+pub fn uses_dns(service: &Service) -> bool {
+    matches!(service.resolution, Resolution::DnsLb | Resolution::DnsRoundRobinLb)
+}
+
 /// Whether a cluster's endpoints come by EDS.
 #[must_use]
 pub fn uses_eds(service: &Service, proxy_type: ProxyType, policy: Option<&TrafficPolicy>) -> bool {

@@ -9,7 +9,7 @@ pub(super) fn fill(
     subset: &str,
     port: u16,
     port_name: &str,
-    target_port: u16,
+    target_port: u32,
 ) -> String {
     let host = service.host.as_str();
     let (short, name) = match service.source {
