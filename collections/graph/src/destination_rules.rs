@@ -46,6 +46,13 @@ impl RulePolicy {
     }
 }
 
+/// The mesh's word on rules.
+/// Key: none, one record. From: `mesh_config`. Changes when: its root namespace or default visibility of rules does.
+/// Size: 1. Rejects: none.
+pub fn derive_rule_policy<'s>(mesh: &Collection<'s, (), MeshConfig>) -> Collection<'s, (), RulePolicy> {
+    mesh.map("rule_policy", |(), mesh| RulePolicy::new(mesh))
+}
+
 /// Who follows a rule.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleClient<'a> {

@@ -10,6 +10,7 @@
 //! - `outputs/`: encoded resources, a file a type. `scopes.rs`: which layers of them a proxy gets.
 
 pub mod destination_rules;
+mod destinations;
 mod endpoints;
 pub mod gateways;
 mod inputs;
@@ -30,8 +31,9 @@ mod workloads;
 
 use sluice_engine::{Builder, Collection, Index, Published};
 use sluice_model::{
-    DestinationRule, Endpoint, Gateway, Host, Labels, MeshConfig, MeshNetworks, Namespace, Node, ObjectKey, Pod, Proxy,
-    ProxyKey, Reject, Resource, ResourceKey, Scope, Segment, SegmentKey, Service, ServiceKey, Text, VirtualService,
+    DestinationRule, Endpoint, Gateway, Host, Labels, MeshConfig, MeshNetworks, Namespace, Node, ObjectKey,
+    PeerAuthentication, Pod, Proxy, ProxyKey, Reject, Resource, ResourceKey, Scope, Segment, SegmentKey, Service,
+    ServiceKey, Text, VirtualService,
 };
 
 pub use inputs::{Inputs, Objects, RejectKey};
@@ -41,6 +43,7 @@ pub use scopes::{Client, profile_text};
 pub use services::{HostServices, Hosts};
 pub use views::{Overlay, namespace_views};
 
+use destination_rules::RulePolicy;
 use proxies::TargetInputs;
 
 /// What the process was told and never changes while it runs.
@@ -99,6 +102,12 @@ pub struct Spine<'s> {
     pub selections: Collection<'s, (Text, Labels), ()>,
     /// VirtualServices with their delegates and with `export_to` resolved.
     pub virtual_services: Collection<'s, ObjectKey, VirtualService>,
+    /// DestinationRules by host as declared, wildcards included.
+    pub destination_rules_by_host: Index<'s, Host, ObjectKey, DestinationRule>,
+    /// What of the mesh config decides which DestinationRules apply: one record.
+    pub rule_policy: Collection<'s, (), RulePolicy>,
+    /// PeerAuthentications by namespace.
+    pub peer_authentications_by_namespace: Index<'s, Text, ObjectKey, PeerAuthentication>,
 }
 
 /// The ends of the graph that the process holds.
@@ -179,6 +188,10 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
         let selections = scopes::derive_selections(&proxies, &labels);
         let virtual_services = virtual_services::derive_merged_virtual_services(&objects.virtual_services, &mesh);
 
+        let destination_rules_by_host = destination_rules::index_by_host(&objects.destination_rules);
+        let rule_policy = destination_rules::derive_rule_policy(&mesh);
+        let peer_authentications_by_namespace = peer_authentications::index_by_namespace(&objects.peer_authentications);
+
         let spine = Spine {
             options: options.clone(),
             objects,
@@ -193,6 +206,9 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
             workloads,
             selections,
             virtual_services,
+            destination_rules_by_host,
+            rule_policy,
+            peer_authentications_by_namespace,
         };
         let outputs = outputs::derive_outputs(graph, &spine);
         let scopes = scopes::derive_scopes(&spine, &labels);

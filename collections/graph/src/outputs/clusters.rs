@@ -1,91 +1,349 @@
 //! Clusters (N01, N04, N12 to N14).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use sluice_engine::Graph;
+use serde::Serialize;
+use sluice_engine::{Collection, Context, Dep, DepBy, Graph};
 use sluice_envoy::cluster::{
-    ClusterProfile, ClusterSettings, OutboundInputs, build_black_hole, build_outbound, build_passthrough,
+    ClusterProfile, ClusterSettings, InboundInputs, InboundTarget, OutboundInputs, build_allow_any_dynamic_dns,
+    build_black_hole, build_inbound, build_inbound_passthrough, build_outbound, build_passthrough, build_sds_external,
+    uses_dns,
 };
-use sluice_model::{Layer, Resource, ResourceKey, ResourceType, Service, Text, View};
+use sluice_envoy::endpoint::{AssignmentInputs, Backend, EndpointClient, Tier, build_assignment};
+use sluice_envoy::listener::MtlsMode;
+use sluice_model::{
+    DestinationRule, Host, InboundPolicy, InterceptionMode, IpFamilies, Layer, ObjectKey, OutboundPolicy, Proxy,
+    ProxyType, Resource, ResourceKey, ResourceType, Service, ServiceKey, Text, TlsMode, View,
+};
+use sluice_proto::envoy::config::cluster::v3::Cluster;
 
+use super::endpoints::{EndpointLookup, tier_of};
 use super::{Outputs, derive_profiles};
-use crate::{Client, Hosts, Overlay, Spine, namespace_views, profile_text};
+use crate::destination_rules::{RuleClient, RulePolicy, covering_hosts, select_rule};
+use crate::destinations::Destinations;
+use crate::{Client, Overlay, Spine, Workload, WorkloadName, profile_text};
 
-/// A sidecar's own clusters, then what it sees of the mesh.
+/// The layer of clusters that depend on nothing but the profile.
+const FIXED: &str = "fixed";
+
+/// A profile, and for clusters that carry their endpoints also who the client is.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct OutboundProfile {
+    cluster: ClusterProfile,
+    client: Option<EndpointClient>,
+}
+
+impl OutboundProfile {
+    fn of(proxy: &Proxy, tier: Option<Tier>) -> Self {
+        // The DNS server counts for one cluster only, which is not among these.
+        let cluster = ClusterProfile { dns_proxy: None, ..ClusterProfile::of(proxy) };
+        Self { cluster, client: tier.map(|tier| EndpointClient::of(proxy, tier)) }
+    }
+}
+
+/// What of a profile changes clusters of a workload's own ports.
+fn inbound_profile(proxy: &Proxy) -> ClusterProfile {
+    let ClusterProfile { proxy_type, ip_families, preserve_header_case, .. } = ClusterProfile::of(proxy);
+    ClusterProfile { proxy_type, ip_families, preserve_header_case, ..ClusterProfile::default() }
+}
+
+/// Its own ports' clusters, those every proxy has, then what it sees of the mesh.
 pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
-    let profile = profile_text(&ClusterProfile::of(client.proxy));
-    let mut layers = vec![client.inbound(&profile)];
-    layers.extend(client.outbound(&profile));
+    let proxy = client.proxy;
+    let mut layers = Vec::new();
+    // A sidecar that intercepts nothing would listen where the application does.
+    if proxy.proxy_type == ProxyType::Sidecar && proxy.interception_mode != InterceptionMode::None {
+        layers.push(client.inbound(&profile_text(&inbound_profile(proxy))));
+    }
+    let fixed = profile_text(&ClusterProfile::of(proxy));
+    layers.push(Layer { view: View::Workload(FIXED.into()), profile: fixed });
+    let tiers = Tier::ALL.into_iter().map(Some).chain([None]);
+    let profiles: Vec<Text> = tiers.map(|tier| profile_text(&OutboundProfile::of(proxy, tier))).collect();
+    for outbound in client.outbound(&Text::default()) {
+        layers.extend(profiles.iter().map(|profile| Layer { profile: profile.clone(), ..outbound.clone() }));
+    }
     layers
 }
 
 /// Clusters.
-/// Key: layer and name. From: `hosts`, `services`, `identities`, `mesh_config`, `proxies` (their profiles).
-/// Changes when: a service does, the identities behind it, or a setting of clusters; not when endpoints come and go.
-/// Size: ports of services × profiles, plus what special namespaces see otherwise. Rejects: none.
+/// Key: layer and name. From: `hosts`, `services`, `destination_rules`, `peer_authentications`, `identities`,
+/// `mesh_config`, `workloads`, `proxies` (their profiles); `endpoints` of DNS services only.
+/// Changes when: a service does, a rule or policy over it, the identities behind it, or a setting of clusters; not when
+/// endpoints come and go.
+/// Size: ports of services × (1 + subsets) × profiles, plus what special namespaces see otherwise, plus ports of
+/// workloads. Rejects: none.
 pub(crate) fn derive_clusters<'s>(_graph: &Graph<'s>, spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
-    let profiles = derive_profiles(spine, "cluster_profiles", ClusterProfile::of);
     let dual_stack = spine.options.dual_stack;
     let settings = spine.mesh.map("cluster_settings", move |(), mesh| ClusterSettings::new(mesh, dual_stack));
-    let fixed = profiles.derive_many("clusters/fixed", |deps| {
-        let settings = deps.on(&settings);
+    outputs.resources.extend([
+        derive_fixed(spine, &settings),
+        derive_outbound(spine, &settings),
+        derive_inbound(spine, &settings),
+    ]);
+}
+
+fn derive_fixed<'s>(
+    spine: &Spine<'s>,
+    settings: &Collection<'s, (), ClusterSettings>,
+) -> Collection<'s, ResourceKey, Resource> {
+    let profiles = derive_profiles(spine, "cluster_profiles", ClusterProfile::of);
+    let outbound = spine.mesh.map("outbound_policy", |(), mesh| mesh.outbound_policy);
+    profiles.derive_many("clusters/fixed", |deps| {
+        let (settings, outbound) = (deps.on(settings), deps.on(&outbound));
         move |cx, profile, ()| {
             let Some(settings) = cx.get(&settings, &()) else { return Vec::new() };
-            let text = profile_text(profile);
-            let clusters = [build_black_hole(&settings), build_passthrough(&settings, profile)];
-            clusters.iter().map(|cluster| row(View::Base, &text, &cluster.name, encode(cluster))).collect()
+            let mut clusters = vec![build_black_hole(&settings)];
+            if profile.proxy_type == ProxyType::Sidecar {
+                clusters.push(build_passthrough(&settings, profile));
+                clusters.push(build_inbound_passthrough(&settings, profile));
+                if cx.get(&outbound, &()).is_some_and(|policy| *policy == OutboundPolicy::AllowAnyDynamicDns) {
+                    clusters.push(build_allow_any_dynamic_dns(&settings, profile));
+                }
+            }
+            if profile.credential_socket {
+                clusters.push(build_sds_external(&settings));
+            }
+            let layer = Layer { view: View::Workload(FIXED.into()), profile: profile_text(profile) };
+            clusters.iter().map(|cluster| row(&layer, cluster)).collect()
         }
+    })
+}
+
+fn derive_outbound<'s>(
+    spine: &Spine<'s>,
+    settings: &Collection<'s, (), ClusterSettings>,
+) -> Collection<'s, ResourceKey, Resource> {
+    let plain = derive_profiles(spine, "outbound_cluster_profiles", |proxy| OutboundProfile::of(proxy, None));
+    let by_tier = Tier::ALL.map(|tier| {
+        let name = format!("outbound_cluster_profiles/{tier:?}").to_lowercase();
+        derive_profiles(spine, &name, move |proxy| OutboundProfile::of(proxy, Some(tier)))
     });
-    let outbound = spine.hosts.derive_many("clusters/outbound", |deps| {
-        let (hosts, settings) = (Hosts::on(deps, spine), deps.on(&settings));
-        let (profiles, identities) = (deps.on(&profiles), deps.on(&spine.identities));
+    let aliases = spine.mesh.map("trust_domain_aliases", |(), mesh| mesh.trust_domain_aliases.clone());
+    let port_mtls = derive_port_mtls(spine);
+    spine.hosts.derive_many("clusters/outbound", |deps| {
+        let destinations = Destinations::on(deps, spine);
+        let facts = ServiceFacts {
+            identities: deps.on(&spine.identities),
+            aliases: deps.on(&aliases),
+            port_mtls: deps.on(&port_mtls),
+            endpoints: EndpointLookup::on(deps, spine),
+        };
+        let settings = deps.on(settings);
+        let plain = deps.on(&plain);
+        let by_tier = by_tier.each_ref().map(|profiles| deps.on(profiles));
         move |cx, host, ()| {
             let Some(settings) = cx.get(&settings, &()) else { return Vec::new() };
-            let services = hosts.get(cx, host);
+            let destinations = destinations.get(cx, host);
+            // Only a service resolved by DNS has its endpoints in its clusters, and so depends on who the client is.
+            let profiles = match tier_of(&settings, &destinations, uses_dns) {
+                Some(tier) => by_tier.get(tier as usize).map_or_else(Vec::new, |profiles| cx.all(profiles)),
+                None => cx.all(&plain),
+            };
             let mut rows = Vec::new();
-            for (profile, _) in cx.all(&profiles) {
-                let text = profile_text(&profile);
-                let special = namespace_views(services.special_namespaces());
-                let seen = Overlay::rows(special, |view| {
-                    let Some(service) = services.visible_to(view.namespace()) else { return BTreeMap::new() };
-                    let identities = cx.get(&identities, &service.key()).map(|found| (*found).clone());
-                    of_service(&settings, &profile, service, &identities.unwrap_or_default())
+            for (profile, ()) in profiles.iter().map(|(profile, _)| (profile, ())) {
+                let text = profile_text(profile);
+                let seen = Overlay::rows(destinations.special_views(), |view| {
+                    let Some((service, rule)) = destinations.seen_from(view) else { return BTreeMap::new() };
+                    let service = ServiceView { service, rule: rule.as_ref(), root: destinations.root_namespace() };
+                    let clusters = facts.clusters(cx, &settings, profile, service);
+                    clusters.iter().map(|cluster| (cluster.name.clone(), encoded(cluster))).collect()
                 });
-                rows.extend(seen.into_iter().map(|(view, name, cluster)| row(view, &text, &name, cluster)));
+                rows.extend(seen.into_iter().map(|(view, name, resource)| {
+                    let layer = Layer { view, profile: text.clone() };
+                    (ResourceKey { resource_type: ResourceType::Cluster, layer, name: name.into() }, resource)
+                }));
             }
             rows
         }
-    });
-    outputs.resources.extend([fixed, outbound]);
+    })
 }
 
-fn of_service(
-    settings: &ClusterSettings,
-    profile: &ClusterProfile,
-    service: &Service,
-    identities: &[Text],
-) -> BTreeMap<String, Resource> {
-    let clusters = service.ports.iter().flat_map(|port| {
-        build_outbound(&OutboundInputs {
-            settings,
-            profile,
-            service,
-            port,
-            rule: None,
-            takes_mtls: true,
-            all_endpoints_mtls: false,
-            identities,
-            dns_load: &|_| None,
-        })
-    });
-    clusters.map(|cluster| (cluster.name.clone(), encode(&cluster))).collect()
+/// Whether all endpoints of a service's ports take mutual TLS, by the port's name; ports without endpoints are left out.
+fn derive_port_mtls<'s>(spine: &Spine<'s>) -> Collection<'s, ServiceKey, BTreeMap<Text, bool>> {
+    spine.endpoints.map("port_mtls", |_, endpoints| {
+        let mut ports: BTreeMap<Text, bool> = BTreeMap::new();
+        for endpoint in endpoints {
+            *ports.entry(endpoint.port_name.clone()).or_insert(true) &= endpoint.tls_mode == TlsMode::Istio;
+        }
+        ports
+    })
 }
 
-fn encode(message: &impl prost::Message) -> Resource {
-    Resource::Encoded(message.encode_to_vec().into())
+/// A service as one view has it.
+#[derive(Clone, Copy)]
+struct ServiceView<'a> {
+    service: &'a Service,
+    rule: Option<&'a DestinationRule>,
+    root: &'a Text,
 }
 
-fn row(view: View, profile: &Text, name: &str, resource: Resource) -> (ResourceKey, Resource) {
-    let layer = Layer { view, profile: profile.clone() };
-    (ResourceKey { resource_type: ResourceType::Cluster, layer, name: name.into() }, resource)
+/// What clusters of a service depend on beside the service and the rule.
+#[derive(Clone, Copy)]
+struct ServiceFacts {
+    identities: Dep<ServiceKey, Vec<Text>>,
+    aliases: Dep<(), Vec<Text>>,
+    port_mtls: Dep<ServiceKey, BTreeMap<Text, bool>>,
+    endpoints: EndpointLookup,
+}
+
+impl ServiceFacts {
+    fn clusters(
+        &self,
+        cx: &Context,
+        settings: &ClusterSettings,
+        profile: &OutboundProfile,
+        view: ServiceView<'_>,
+    ) -> Vec<Cluster> {
+        let ServiceView { service, rule, root } = view;
+        let key = service.key();
+        let identities = self.identities(cx, &key);
+        let takes_mtls = self.endpoints.policies.get(cx, &service.namespace, root).of_namespace() != MtlsMode::Disable;
+        let dialled = service.resolution == sluice_model::Resolution::Passthrough
+            || rule.is_some_and(DestinationRule::dials_endpoints);
+        let port_mtls = if dialled { cx.get(&self.port_mtls, &key) } else { None };
+        let backends = match &profile.client {
+            Some(_) if uses_dns(service) => self.endpoints.of_service(cx, &key, root),
+            _ => Vec::new(),
+        };
+        let backends: Vec<Backend<'_>> = backends.iter().map(|found| found.backend()).collect();
+        let client = profile.client.clone().unwrap_or_default();
+        let mut clusters = Vec::new();
+        for port in &service.ports {
+            let load = |subset: &str| {
+                let inputs = AssignmentInputs {
+                    settings,
+                    client: &client,
+                    service,
+                    port,
+                    subset,
+                    rule,
+                    backends: &backends,
+                    gateways: &[],
+                    only_mtls: false,
+                    by_name: true,
+                };
+                Some(build_assignment(&inputs, ""))
+            };
+            clusters.extend(build_outbound(&OutboundInputs {
+                settings,
+                profile: &profile.cluster,
+                service,
+                port,
+                rule,
+                takes_mtls,
+                all_endpoints_mtls: port_mtls.as_ref().is_some_and(|ports| ports.get(&port.name) == Some(&true)),
+                identities: &identities,
+                dns_load: &load,
+            }));
+        }
+        clusters
+    }
+
+    /// Identities behind a service, in each of the mesh's trust domains.
+    fn identities(&self, cx: &Context, service: &ServiceKey) -> Vec<Text> {
+        let Some(identities) = cx.get(&self.identities, service) else { return Vec::new() };
+        let aliases = cx.get(&self.aliases, &()).map(|aliases| (*aliases).clone()).unwrap_or_default();
+        let mut all: BTreeSet<Text> = identities.iter().cloned().collect();
+        for identity in identities.iter() {
+            // Only an identity of the usual form is known in other trust domains: spiffe://domain/ns/…/sa/….
+            let Some((_, path)) = identity.strip_prefix("spiffe://").and_then(|rest| rest.split_once('/')) else {
+                continue;
+            };
+            if path.starts_with("ns/") {
+                all.extend(aliases.iter().map(|alias| Text::from(format!("spiffe://{alias}/{path}"))));
+            }
+        }
+        all.into_iter().collect()
+    }
+}
+
+fn derive_inbound<'s>(
+    spine: &Spine<'s>,
+    settings: &Collection<'s, (), ClusterSettings>,
+) -> Collection<'s, ResourceKey, Resource> {
+    let profiles = derive_profiles(spine, "inbound_cluster_profiles", inbound_profile);
+    spine.workloads.derive_many("clusters/inbound", |deps| {
+        let own = OwnPorts {
+            services: deps.on(&spine.services),
+            rules: deps.by(&spine.destination_rules_by_host),
+            policy: deps.on(&spine.rule_policy),
+        };
+        let (settings, profiles) = (deps.on(settings), deps.on(&profiles));
+        move |cx, name, workload| {
+            let Some(settings) = cx.get(&settings, &()) else { return Vec::new() };
+            let profiles = cx.all(&profiles);
+            let sidecars = profiles.iter().filter(|(profile, _)| profile.proxy_type == ProxyType::Sidecar);
+            sidecars.flat_map(|(profile, _)| own.rows(cx, &settings, profile, name, workload)).collect()
+        }
+    })
+}
+
+/// Looks up what stands before a workload's ports.
+#[derive(Clone, Copy)]
+struct OwnPorts {
+    services: Dep<ServiceKey, Service>,
+    rules: DepBy<Host, ObjectKey, DestinationRule>,
+    policy: Dep<(), RulePolicy>,
+}
+
+impl OwnPorts {
+    fn rows(
+        &self,
+        cx: &Context,
+        settings: &ClusterSettings,
+        profile: &ClusterProfile,
+        name: &WorkloadName,
+        workload: &Workload,
+    ) -> Vec<(ResourceKey, Resource)> {
+        let layer = Layer { view: name.view(), profile: profile_text(profile) };
+        let mut by_port: BTreeMap<u32, Vec<_>> = BTreeMap::new();
+        for target in &workload.targets {
+            if let Some(service) = cx.get(&self.services, &target.service) {
+                by_port.entry(target.target_port).or_default().push((service, target));
+            }
+        }
+        let local = if profile.ip_families == IpFamilies::V6 { "::1" } else { "127.0.0.1" };
+        let mut rows = Vec::new();
+        for (port, mut targets) in by_port {
+            // The oldest service decides what its port is.
+            targets.sort_by_key(|(service, _)| (service.created, service.host.clone()));
+            let rule = targets.first().and_then(|(service, _)| self.rule(cx, workload, service));
+            let found: Vec<InboundTarget<'_>> =
+                targets.iter().map(|(service, target)| InboundTarget { service, port: &target.port }).collect();
+            let cluster = build_inbound(&InboundInputs {
+                settings,
+                profile,
+                port,
+                endpoint: (settings.inbound_policy == InboundPolicy::Localhost).then_some((local, port)),
+                targets: &found,
+                rule: rule.as_ref(),
+                connection_pool: None,
+                placeholder: false,
+            });
+            rows.extend(cluster.map(|cluster| row(&layer, &cluster)));
+        }
+        rows
+    }
+
+    /// The rule the workload itself follows for a service it is part of.
+    fn rule(&self, cx: &Context, workload: &Workload, service: &Service) -> Option<DestinationRule> {
+        let rules: Vec<_> =
+            covering_hosts(&service.host).flat_map(|host| cx.by(&self.rules, &host)).map(|(_, rule)| rule).collect();
+        if rules.is_empty() {
+            return None;
+        }
+        let policy = cx.get(&self.policy, &())?;
+        let client = RuleClient { namespace: &workload.namespace, labels: None };
+        select_rule(&rules, &policy, &service.host, &service.namespace, client)
+    }
+}
+
+fn encoded(cluster: &Cluster) -> Resource {
+    Resource::Encoded(sluice_proto::wire::encode(cluster).into())
+}
+
+fn row(layer: &Layer, cluster: &Cluster) -> (ResourceKey, Resource) {
+    let key =
+        ResourceKey { resource_type: ResourceType::Cluster, layer: layer.clone(), name: cluster.name.as_str().into() };
+    (key, encoded(cluster))
 }

@@ -1,15 +1,185 @@
-//! Endpoint assignments (S07, N16).
+//! Endpoint assignments (S07, N16, N17).
 
-use sluice_engine::Graph;
-use sluice_model::Layer;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::Outputs;
-use crate::{Client, Spine};
+use sluice_engine::{Context, Dep, Deps, Graph};
+use sluice_envoy::cluster::{ClusterSettings, uses_eds};
+use sluice_envoy::endpoint::{AssignmentInputs, Backend, EndpointClient, Tier, build_assignment, tier};
+use sluice_envoy::listener::MtlsMode;
+use sluice_envoy::name::outbound_cluster;
+use sluice_model::{
+    Endpoint, Layer, Protocol, ProxyType, Resource, ResourceKey, ResourceType, Service, ServiceKey, Text, TlsMode, View,
+};
 
-/// None are made yet, so a proxy gets no layer of them.
-pub(crate) fn layers(_client: &Client<'_>) -> Vec<Layer> {
-    Vec::new()
+use super::{Outputs, derive_profiles};
+use crate::destinations::{Destinations, HostDestinations};
+use crate::peer_authentications::{PeerLookup, PeerPolicies};
+use crate::{Client, Overlay, Spine, profile_text};
+
+/// What a proxy sees of the mesh, as much of it being told apart as each service needs.
+pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
+    let profiles = Tier::ALL.map(|tier| profile_text(&EndpointClient::of(client.proxy, tier)));
+    let outbound = client.outbound(&Text::default()).into_iter();
+    outbound.flat_map(|layer| profiles.clone().map(|profile| Layer { profile, ..layer.clone() })).collect()
 }
 
-/// Nothing is made yet.
-pub(crate) fn derive_endpoint_assignments<'s>(_graph: &Graph<'s>, _spine: &Spine<'s>, _outputs: &mut Outputs<'s>) {}
+/// Endpoint assignments of every cluster that gets its endpoints by EDS, for sidecars or for gateways.
+/// Key: layer and name. From: `hosts`, `services`, `endpoints`, `destination_rules`, `peer_authentications`,
+/// `mesh_config`, `proxies` (what of them endpoints depend on).
+/// Changes when: an endpoint of the service comes, goes or changes; a rule or policy over it does.
+/// Size: ports of services × (1 + subsets) × distinct clients of the service's tier. Rejects: none.
+pub(crate) fn derive_endpoint_assignments<'s>(_graph: &Graph<'s>, spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
+    let dual_stack = spine.options.dual_stack;
+    let settings = spine.mesh.map("endpoint_settings", move |(), mesh| ClusterSettings::new(mesh, dual_stack));
+    let clients = Tier::ALL.map(|tier| {
+        let name = format!("endpoint_clients/{tier:?}").to_lowercase();
+        derive_profiles(spine, &name, move |proxy| EndpointClient::of(proxy, tier))
+    });
+    let assignments = spine.hosts.derive_many("endpoint_assignments", |deps| {
+        let destinations = Destinations::on(deps, spine);
+        let endpoints = EndpointLookup::on(deps, spine);
+        let settings = deps.on(&settings);
+        let clients = clients.each_ref().map(|clients| deps.on(clients));
+        move |cx, host, ()| {
+            let Some(settings) = cx.get(&settings, &()) else { return Vec::new() };
+            let destinations = destinations.get(cx, host);
+            let has_eds = |service: &Service| uses_eds(service, ProxyType::Router, None);
+            let Some(tier) = tier_of(&settings, &destinations, has_eds) else { return Vec::new() };
+            let Some(clients) = clients.get(tier as usize) else { return Vec::new() };
+            let mut known: BTreeMap<ServiceKey, Vec<Found>> = BTreeMap::new();
+            let mut rows = Vec::new();
+            for (client, _) in cx.all(clients) {
+                let text = profile_text(&client);
+                let seen = Overlay::rows(destinations.special_views(), |view| {
+                    let Some((service, rule)) = destinations.seen_from(view) else { return BTreeMap::new() };
+                    if !has_eds(service) {
+                        return BTreeMap::new();
+                    }
+                    let found = known
+                        .entry(service.key())
+                        .or_insert_with_key(|key| endpoints.of_service(cx, key, destinations.root_namespace()));
+                    let backends: Vec<Backend<'_>> = found.iter().map(Found::backend).collect();
+                    let subsets = rule.iter().flat_map(|rule| &rule.subsets).map(|subset| subset.name.as_str());
+                    let subsets: Vec<&str> = std::iter::once("").chain(subsets).collect();
+                    let mut assignments = BTreeMap::new();
+                    for port in service.ports.iter().filter(|port| port.protocol != Protocol::Udp) {
+                        for subset in &subsets {
+                            let policy = rule.as_ref().and_then(|rule| rule.policy(subset, port.port));
+                            if policy.is_some_and(|policy| policy.is_passthrough()) {
+                                continue;
+                            }
+                            let name = outbound_cluster(u32::from(port.port), subset, service.host.as_str());
+                            let assignment = build_assignment(
+                                &AssignmentInputs {
+                                    settings: &settings,
+                                    client: &client,
+                                    service,
+                                    port,
+                                    subset,
+                                    rule: rule.as_ref(),
+                                    backends: &backends,
+                                    gateways: &[],
+                                    only_mtls: false,
+                                    by_name: false,
+                                },
+                                &name,
+                            );
+                            let bytes = sluice_proto::wire::encode(&assignment);
+                            assignments.insert(name, Resource::Encoded(bytes.into()));
+                        }
+                    }
+                    assignments
+                });
+                rows.extend(seen.into_iter().map(|(view, name, resource)| row(view, &text, &name, resource)));
+            }
+            rows
+        }
+    });
+    outputs.resources.push(assignments);
+}
+
+fn row(view: View, profile: &Text, name: &str, resource: Resource) -> (ResourceKey, Resource) {
+    let layer = Layer { view, profile: profile.clone() };
+    (ResourceKey { resource_type: ResourceType::Endpoint, layer, name: name.into() }, resource)
+}
+
+/// The tier of clients that a host's services tell apart, from whatever view; nothing if none of them `counts`.
+///
+/// One tier for all views, so that what one view has can be compared with what it lies upon.
+pub(super) fn tier_of(
+    settings: &ClusterSettings,
+    destinations: &HostDestinations,
+    counts: impl Fn(&Service) -> bool,
+) -> Option<Tier> {
+    let views = destinations.special_views().chain([View::Base]);
+    views
+        .filter_map(|view| destinations.seen_from(&view))
+        .filter(|(service, _)| counts(service))
+        .flat_map(|(service, rule)| {
+            let subsets: Vec<Text> = rule.iter().flat_map(|rule| &rule.subsets).map(|s| s.name.clone()).collect();
+            let service = service.clone();
+            let all: Vec<Tier> = service
+                .ports
+                .iter()
+                .flat_map(|port| {
+                    let subsets = std::iter::once("").chain(subsets.iter().map(|name| name.as_str()));
+                    subsets.map(|subset| tier(settings, &service, port.port, subset, rule.as_ref())).collect::<Vec<_>>()
+                })
+                .collect();
+            all
+        })
+        .max()
+}
+
+/// An endpoint, and whether policy lets it take mutual TLS.
+pub(super) struct Found {
+    endpoints: Arc<Vec<Endpoint>>,
+    at: usize,
+    refuses_mtls: bool,
+}
+
+impl Found {
+    pub(super) fn backend(&self) -> Backend<'_> {
+        Backend { endpoint: &self.endpoints[self.at], refuses_mtls: self.refuses_mtls }
+    }
+}
+
+/// Looks up the endpoints of a service, inside a `derive` over hosts.
+#[derive(Clone, Copy)]
+pub(super) struct EndpointLookup {
+    endpoints: Dep<ServiceKey, Vec<Endpoint>>,
+    pub(super) policies: PeerLookup,
+}
+
+impl EndpointLookup {
+    /// Declares the look-up.
+    pub(super) fn on<'s>(deps: &mut Deps<'s>, spine: &Spine<'s>) -> Self {
+        Self {
+            endpoints: deps.on(&spine.endpoints),
+            policies: PeerLookup::on(deps, &spine.peer_authentications_by_namespace),
+        }
+    }
+
+    /// The endpoints of a service, of all its ports.
+    pub(super) fn of_service(&self, cx: &Context, service: &ServiceKey, root: &Text) -> Vec<Found> {
+        let Some(endpoints) = cx.get(&self.endpoints, service) else { return Vec::new() };
+        let mut policies: BTreeMap<Text, PeerPolicies> = BTreeMap::new();
+        let mut refuses = |endpoint: &Endpoint| {
+            if endpoint.tls_mode != TlsMode::Istio {
+                return true;
+            }
+            let policies = policies
+                .entry(endpoint.namespace.clone())
+                .or_insert_with_key(|namespace| self.policies.get(cx, namespace, root));
+            let mode = if policies.is_uniform() {
+                policies.of_namespace()
+            } else {
+                policies.of_workload(&endpoint.labels).mode(endpoint.port)
+            };
+            mode == MtlsMode::Disable
+        };
+        let found = endpoints.iter().map(&mut refuses).enumerate().collect::<Vec<_>>();
+        found.into_iter().map(|(at, refuses_mtls)| Found { endpoints: endpoints.clone(), at, refuses_mtls }).collect()
+    }
+}
