@@ -1,6 +1,7 @@
 //! What a router listens for: the servers of all Gateways that select it, merged by port (N22).
 
 mod merge;
+pub mod routers;
 pub mod routes;
 
 use serde::Serialize;

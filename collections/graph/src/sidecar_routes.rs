@@ -9,13 +9,14 @@ use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
 use sluice_envoy::name::PASSTHROUGH;
 use sluice_envoy::route::{CatchAll, TableKind, build_catch_all, build_header};
 use sluice_model::{
-    DestinationRule, Host, HttpRetry, Layer, MeshConfig, ObjectKey, OutboundPolicy, Resolution, Resource, ResourceType,
+    DestinationRule, Host, HttpRetry, Labels, Layer, MeshConfig, ObjectKey, OutboundPolicy, ProxyType, Resolution, Resource, ResourceType,
     Segment, SegmentKey, Service, ServiceKey, Text, View, VirtualService,
 };
 
 use crate::destination_rules::{self, RuleClient, RulePolicy, covering_hosts, select_rule};
+use crate::{Spine, profile_text};
 use crate::virtual_hosts::{
-    Client, Mesh, RouteProfile, VirtualHosts, asks_for_hashing, special_namespaces, uses_labels, virtual_hosts,
+    Client, Mesh, RouteHeaders, RouteProfile, VirtualHosts, asks_for_hashing, special_namespaces, uses_labels, virtual_hosts,
     visible_service,
 };
 
@@ -31,14 +32,56 @@ pub struct RouteInputs<'s> {
     pub virtual_services: Collection<'s, ObjectKey, VirtualService>,
     /// DestinationRules by host as declared.
     pub destination_rules: Index<'s, Host, ObjectKey, DestinationRule>,
-    /// The mesh config.
-    pub mesh: Collection<'s, (), MeshConfig>,
     /// Profiles of sidecars by their text.
     pub profiles: Collection<'s, Text, RouteProfile>,
-    /// Clients with labels that some VirtualService asks for.
-    pub selected: Collection<'s, Client, ()>,
+    /// Namespaces and labels of clients, as far as rules ask for them.
+    pub selections: Collection<'s, (Text, Labels), ()>,
+    /// VirtualServices of sidecars by host.
+    routed: Index<'s, Host, ObjectKey, ()>,
+    /// Aliases by what they stand for.
+    by_alias: Index<'s, Host, ServiceKey, ()>,
+    /// Services by address and port.
+    by_address: Index<'s, (Text, u16), ServiceKey, ()>,
+    /// What of the mesh config counts.
+    defaults: Collection<'s, (), RouteDefaults>,
     /// Domain of the mesh.
     pub domain: Text,
+}
+
+impl<'s> RouteInputs<'s> {
+    /// From the collections outputs are made of.
+    pub fn new(spine: &Spine<'s>) -> Self {
+        let profiles = spine.proxies.index("route_profiles/by-content", |_, proxy| {
+            let profile = RouteProfile::of(proxy);
+            (proxy.proxy_type == ProxyType::Sidecar).then(|| (profile_text(&profile), profile))
+        });
+        let by_alias = spine.services.index("services/by-alias", |_, service| {
+            let alias = service.external_name.as_ref().filter(|_| service.resolution == Resolution::Alias);
+            alias.map(|target| (target.clone(), ()))
+        });
+        let by_address = spine.services.index("services/by-address", |_, service| {
+            let addresses: BTreeSet<&Text> =
+                service.addresses.values().flatten().chain(&service.auto_allocated_addresses).collect();
+            let pairs = addresses
+                .into_iter()
+                .flat_map(|address| service.ports.iter().map(move |port| ((address.clone(), port.port), ())));
+            pairs.collect::<Vec<_>>()
+        });
+        Self {
+            services: spine.services.clone(),
+            services_by_host: spine.services_by_host.clone(),
+            hosts: spine.hosts.clone(),
+            virtual_services: spine.virtual_services.clone(),
+            destination_rules: destination_rules::index_by_host(&spine.objects.destination_rules),
+            profiles: profiles.group("route_profiles", |_, proxies| proxies.first().map(|(_, p)| (*p).clone())),
+            selections: spine.selections.clone(),
+            routed: crate::virtual_services::index_by_host(&spine.virtual_services),
+            by_alias,
+            by_address,
+            defaults: derive_route_defaults(&spine.mesh),
+            domain: spine.options.domain.clone(),
+        }
+    }
 }
 
 /// What of the mesh config changes routes.
@@ -47,6 +90,8 @@ pub(crate) struct RouteDefaults {
     outbound: OutboundPolicy,
     retry: Option<HttpRetry>,
     rules: RulePolicy,
+    headers: RouteHeaders,
+    http_proxy: bool,
 }
 
 /// The settings of the mesh that routes read, so that no other change of it concerns them.
@@ -55,6 +100,8 @@ pub(crate) fn derive_route_defaults<'s>(mesh: &Collection<'s, (), MeshConfig>) -
         outbound: mesh.outbound_policy,
         retry: mesh.default_http_retry_policy.clone(),
         rules: RulePolicy::new(mesh),
+        headers: RouteHeaders::of(&mesh.default_config),
+        http_proxy: mesh.proxy_http_port > 0,
     })
 }
 
@@ -62,19 +109,17 @@ pub(crate) fn derive_route_defaults<'s>(mesh: &Collection<'s, (), MeshConfig>) -
 /// Key: `SegmentKey`. From: `services`, `virtual_services`, `destination_rules`, `mesh_config`, the profiles of sidecars.
 /// Changes when: a Service gains or loses an HTTP port, name or address; a VirtualService or rule over it changes.
 /// Size: HTTP ports of Services × (1 + namespaces that see them otherwise) × profiles. Rejects: none.
-pub fn derive_route_segments<'s>(inputs: &RouteInputs<'s>) -> Collection<'s, SegmentKey, Segment> {
-    let defaults = derive_route_defaults(&inputs.mesh);
-    let by_host = crate::virtual_services::index_by_host(&inputs.virtual_services);
-    let routed = by_host.distinct("routes/routed-hosts");
+pub fn derive_sidecar_segments<'s>(inputs: &RouteInputs<'s>) -> [Collection<'s, SegmentKey, Segment>; 2] {
+    let routed = inputs.routed.distinct("routes/routed-hosts");
     let hosts = inputs.hosts.union("routes/hosts", &[routed]);
     let hosts_with_segments = hosts.derive_many("routes/virtual-hosts", |d| {
-        let reads = MeshReads::on(d, inputs, &by_host, &defaults);
+        let reads = MeshReads::on(d, inputs);
         let profiles = d.on(&inputs.profiles);
-        let selected = d.on(&inputs.selected);
+        let selections = d.on(&inputs.selections);
         move |cx, host, ()| {
             let mesh = reads.at(cx);
             let namespaces = special_namespaces(&mesh, host);
-            let selected = if uses_labels(&mesh, host) { cx.all(&selected) } else { Vec::new() };
+            let selections = if uses_labels(&mesh, host) { cx.all(&selections) } else { Vec::new() };
             let mut segments = Vec::new();
             for (name, profile) in cx.all(&profiles) {
                 let write = |client: &Client| virtual_hosts(&mesh, host, client, &profile);
@@ -87,10 +132,11 @@ pub fn derive_route_segments<'s>(inputs: &RouteInputs<'s>) -> Collection<'s, Seg
                     put_difference(&mut segments, &Layer { view, profile: name.clone() }, &own, &base);
                     own_of.insert(namespace.clone(), own);
                 }
-                for (client, _) in &selected {
-                    let own = write(client);
-                    let view = View::Selected { namespace: client.namespace.clone(), labels: client.labels.clone() };
-                    let below = own_of.get(&client.namespace).unwrap_or(&base);
+                for ((namespace, labels), _) in &selections {
+                    let client = Client { namespace: namespace.clone(), labels: labels.clone() };
+                    let own = write(&client);
+                    let view = View::Selected { namespace: namespace.clone(), labels: labels.clone() };
+                    let below = own_of.get(namespace).unwrap_or(&base);
                     put_difference(&mut segments, &Layer { view, profile: name.clone() }, &own, below);
                 }
                 let layer = Layer { view: View::Base, profile: name };
@@ -99,8 +145,8 @@ pub fn derive_route_segments<'s>(inputs: &RouteInputs<'s>) -> Collection<'s, Seg
             segments
         }
     });
-    let rest = derive_tables(&hosts_with_segments, &inputs.profiles, &defaults);
-    hosts_with_segments.union("routes/sidecar", &[rest])
+    let rest = derive_tables(&hosts_with_segments, &inputs.profiles, &inputs.defaults);
+    [hosts_with_segments, rest]
 }
 
 /// What a layer has otherwise than the layers below it, and what it hides of them.
@@ -147,13 +193,15 @@ fn derive_tables<'s>(
             let Some(profile) = cx.get(&profiles, &layer.profile) else { return segments };
             // A table of one Service has no unknown hosts.
             if !table.contains(':') || table.starts_with("unix://") {
-                let policy = cx.get(&defaults, &()).map_or(OutboundPolicy::default(), |defaults| defaults.outbound);
-                let catch_all = match policy {
+                let Some(defaults) = cx.get(&defaults, &()) else { return segments };
+                let headers = profile.headers.unwrap_or(defaults.headers);
+                let catch_all = match defaults.outbound {
                     OutboundPolicy::AllowAny => CatchAll::Allow(PASSTHROUGH.into()),
                     OutboundPolicy::AllowAnyDynamicDns => CatchAll::AllowDynamicDns,
                     OutboundPolicy::RegistryOnly => CatchAll::Block,
                 };
-                let built = build_catch_all(&catch_all, profile.include_attempt_count, profile.append_x_forwarded_host);
+                let count_attempts = !headers.attempt_count_disabled;
+                let built = build_catch_all(&catch_all, count_attempts, headers.append_x_forwarded_host);
                 segments.push((segment_key(layer, table, &built.name.as_str().into()), encoded(&built)));
             }
             segments
@@ -180,34 +228,17 @@ pub(crate) struct MeshReads {
 }
 
 impl MeshReads {
-    pub(crate) fn on<'s>(
-        d: &mut Deps<'s>,
-        inputs: &RouteInputs<'s>,
-        routed: &Index<'s, Host, ObjectKey, ()>,
-        defaults: &Collection<'s, (), RouteDefaults>,
-    ) -> Self {
-        let by_alias = inputs.services.index("routes/by-alias", |_, service| {
-            let alias = service.external_name.as_ref().filter(|_| service.resolution == Resolution::Alias);
-            alias.map(|target| (target.clone(), ()))
-        });
-        let by_address = inputs.services.index("routes/by-address", |_, service| {
-            let addresses: BTreeSet<&Text> =
-                service.addresses.values().flatten().chain(&service.auto_allocated_addresses).collect();
-            let pairs = addresses
-                .into_iter()
-                .flat_map(|address| service.ports.iter().map(move |port| ((address.clone(), port.port), ())));
-            pairs.collect::<Vec<_>>()
-        });
+    pub(crate) fn on<'s>(d: &mut Deps<'s>, inputs: &RouteInputs<'s>) -> Self {
         Self {
             services: d.on(&inputs.services),
             by_host: d.by(&inputs.services_by_host),
             hosts: d.on(&inputs.hosts),
-            by_alias: d.by(&by_alias),
-            by_address: d.by(&by_address),
+            by_alias: d.by(&inputs.by_alias),
+            by_address: d.by(&inputs.by_address),
             virtual_services: d.on(&inputs.virtual_services),
             rules: d.by(&inputs.destination_rules),
-            routed: d.by(routed),
-            defaults: d.on(defaults),
+            routed: d.by(&inputs.routed),
+            defaults: d.on(&inputs.defaults),
             domain: inputs.domain.clone(),
         }
     }
@@ -305,5 +336,13 @@ impl Mesh for MeshAt<'_> {
 
     fn default_retry(&self) -> Option<&HttpRetry> {
         self.defaults.as_ref()?.retry.as_ref()
+    }
+
+    fn default_headers(&self) -> RouteHeaders {
+        self.defaults.as_ref().map(|defaults| defaults.headers).unwrap_or_default()
+    }
+
+    fn has_http_proxy(&self) -> bool {
+        self.defaults.as_ref().is_some_and(|defaults| defaults.http_proxy)
     }
 }

@@ -23,7 +23,7 @@ use sluice_proto::envoy::config::route::v3::Route;
 
 use crate::virtual_services::{is_visible, precedence};
 
-pub use addresses::{RouteProfile, addresses_for};
+pub use addresses::{RouteHeaders, RouteProfile, addresses_for};
 pub use special::{special_namespaces, uses_labels};
 
 /// Route table of the HTTP proxy listener, which has the hosts of all ports.
@@ -60,6 +60,10 @@ pub trait Mesh {
     fn domain(&self) -> &str;
     /// Retries of routes that say nothing.
     fn default_retry(&self) -> Option<&HttpRetry>;
+    /// Headers of proxies that say nothing themselves.
+    fn default_headers(&self) -> RouteHeaders;
+    /// Every sidecar has an HTTP proxy listener.
+    fn has_http_proxy(&self) -> bool;
 }
 
 /// Virtual hosts by route table and name, encoded.
@@ -68,7 +72,9 @@ pub type VirtualHosts = BTreeMap<(Text, Text), Bytes>;
 /// All virtual hosts of `host` in all tables of sidecars.
 #[must_use]
 pub fn virtual_hosts(mesh: &dyn Mesh, host: &Host, client: &Client, profile: &RouteProfile) -> VirtualHosts {
-    let evaluation = Evaluation { mesh, client, profile };
+    let headers = profile.headers.unwrap_or_else(|| mesh.default_headers());
+    let http_proxy = profile.http_proxy || mesh.has_http_proxy();
+    let evaluation = Evaluation { mesh, client, profile, headers, http_proxy };
     let service = evaluation.service(host);
     let declared = evaluation.virtual_services(host);
     let mut out = VirtualHosts::new();
@@ -116,6 +122,8 @@ struct Evaluation<'a> {
     mesh: &'a dyn Mesh,
     client: &'a Client,
     profile: &'a RouteProfile,
+    headers: RouteHeaders,
+    http_proxy: bool,
 }
 
 impl Evaluation<'_> {
@@ -164,7 +172,7 @@ impl Evaluation<'_> {
             namespace: &self.client.namespace,
             labels: &self.client.labels,
             is_tls: false,
-            append_x_forwarded_host: self.profile.append_x_forwarded_host,
+            append_x_forwarded_host: self.headers.append_x_forwarded_host,
             default_retry: self.mesh.default_retry(),
             service: &service,
             hash: &hash,
@@ -191,7 +199,7 @@ impl Evaluation<'_> {
                     self.emit(out, &own, &service.host, number, vec!["*".into()], routes);
                 }
             }
-            if self.profile.http_proxy
+            if self.http_proxy
                 && let Some(routes) = self.service_routes(service, &candidates, 0, number)
             {
                 let mut domains = self.domains(service, port.port, Some(port.port));
@@ -287,7 +295,7 @@ impl Evaluation<'_> {
     ) {
         // Port 80 has all hosts; other ports those that share a VirtualService with a Service's.
         let mut ports = self.ports_of(virtual_service);
-        let proxied = self.profile.http_proxy && ports.contains(&80);
+        let proxied = self.http_proxy && ports.contains(&80);
         ports.insert(80);
         let matching = if host.is_wildcard() { self.mesh.hosts_matching(host) } else { Vec::new() };
         let has_service = |port: u16| {
@@ -355,7 +363,7 @@ impl Evaluation<'_> {
             name,
             domains,
             routes,
-            include_attempt_count: self.profile.include_attempt_count,
+            include_attempt_count: !self.headers.attempt_count_disabled,
             require_tls: false,
         });
         out.insert(key, sluice_proto::wire::encode(&built).into());

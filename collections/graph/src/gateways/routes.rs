@@ -12,7 +12,7 @@ use sluice_model::{Destination, Host, Resolution, Service, Text, VirtualService}
 use sluice_proto::envoy::config::route::v3::Route;
 
 use super::{BoundServer, GatewayTable};
-use crate::virtual_hosts::{Client, Mesh, RouteProfile, destination_hash, visible_service};
+use crate::virtual_hosts::{Client, Mesh, RouteHeaders, RouteProfile, destination_hash, visible_service};
 use crate::virtual_services::{is_visible, precedence};
 
 /// The VirtualServices bound to a gateway, by the gateway's `namespace/name`, in any order.
@@ -37,6 +37,7 @@ pub fn gateway_virtual_hosts(
     client: &Client,
     profile: &RouteProfile,
 ) -> BTreeMap<Text, Bytes> {
+    let headers = profile.headers.unwrap_or_else(|| mesh.default_headers());
     let mut built: Vec<Vec<Route>> = Vec::new();
     let mut built_for: BTreeMap<(Text, Text, Text), Option<usize>> = BTreeMap::new();
     let mut hosts: BTreeMap<Host, Gathered> = BTreeMap::new();
@@ -49,7 +50,7 @@ pub fn gateway_virtual_hosts(
             }
             let key = (bound.gateway.clone(), virtual_service.namespace.clone(), virtual_service.name.clone());
             let routes = *built_for.entry(key).or_insert_with(|| {
-                let routes = routes_of(mesh, bound, &virtual_service, client, profile);
+                let routes = routes_of(mesh, bound, &virtual_service, client, headers);
                 (!routes.is_empty()).then(|| {
                     built.push(routes);
                     built.len() - 1
@@ -83,7 +84,7 @@ pub fn gateway_virtual_hosts(
             name: virtual_host_name(first.as_str(), port),
             domains,
             routes: catch_all_last(routes),
-            include_attempt_count: profile.include_attempt_count,
+            include_attempt_count: !headers.attempt_count_disabled,
             require_tls,
         });
         out.insert(virtual_host.name.as_str().into(), sluice_proto::wire::encode(&virtual_host).into());
@@ -150,7 +151,7 @@ fn routes_of(
     bound: &BoundServer,
     virtual_service: &VirtualService,
     client: &Client,
-    profile: &RouteProfile,
+    headers: RouteHeaders,
 ) -> Vec<Route> {
     let service = |host: &Host| -> Option<DestinationService> {
         let services = mesh.services(host);
@@ -178,7 +179,7 @@ fn routes_of(
         namespace: &client.namespace,
         labels: &client.labels,
         is_tls: bound.server.tls.is_some(),
-        append_x_forwarded_host: profile.append_x_forwarded_host,
+        append_x_forwarded_host: headers.append_x_forwarded_host,
         default_retry: mesh.default_retry(),
         service: &service,
         hash: &hash,

@@ -14,26 +14,43 @@ pub struct RouteProfile {
     pub ip_families: IpFamilies,
     /// It reaches Services without an address at addresses that were allocated.
     pub auto_allocated: bool,
-    /// The number of tries is told upstream.
-    pub include_attempt_count: bool,
-    /// `x-forwarded-host` is appended when the authority is rewritten.
-    pub append_x_forwarded_host: bool,
-    /// It has an HTTP proxy listener.
+    /// What its own configuration says of headers; `None` is as the mesh says.
+    pub headers: Option<RouteHeaders>,
+    /// It has an HTTP proxy listener of its own.
     pub http_proxy: bool,
 }
 
-impl RouteProfile {
-    /// The profile of a proxy with its effective configuration.
+/// Headers proxies add to requests.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct RouteHeaders {
+    /// The number of tries is not told upstream.
+    pub attempt_count_disabled: bool,
+    /// `x-forwarded-host` is appended when the authority is rewritten.
+    pub append_x_forwarded_host: bool,
+}
+
+impl RouteHeaders {
+    /// Those of a proxy configuration.
     #[must_use]
-    pub fn of(proxy: &Proxy, config: &ProxyConfig, mesh_http_proxy: bool) -> Self {
+    pub fn of(config: &ProxyConfig) -> Self {
         let headers = config.proxy_headers.as_ref();
+        Self {
+            attempt_count_disabled: headers.is_some_and(|headers| headers.attempt_count_disabled == Some(true)),
+            append_x_forwarded_host: headers.is_some_and(|headers| headers.x_forwarded_host_enabled == Some(true)),
+        }
+    }
+}
+
+impl RouteProfile {
+    /// The profile of a proxy.
+    #[must_use]
+    pub fn of(proxy: &Proxy) -> Self {
         Self {
             cluster: proxy.cluster.clone(),
             ip_families: proxy.ip_families,
             auto_allocated: proxy.dns_capture || proxy.proxy_type == ProxyType::Waypoint,
-            include_attempt_count: headers.is_none_or(|headers| headers.attempt_count_disabled != Some(true)),
-            append_x_forwarded_host: headers.is_some_and(|headers| headers.x_forwarded_host_enabled == Some(true)),
-            http_proxy: mesh_http_proxy || proxy.http_proxy_port > 0,
+            headers: proxy.config.as_ref().map(RouteHeaders::of),
+            http_proxy: proxy.http_proxy_port > 0,
         }
     }
 }

@@ -43,6 +43,12 @@ impl Mesh for Fake {
     fn default_retry(&self) -> Option<&HttpRetry> {
         None
     }
+    fn default_headers(&self) -> RouteHeaders {
+        RouteHeaders::default()
+    }
+    fn has_http_proxy(&self) -> bool {
+        false
+    }
 }
 
 pub(crate) fn service(namespace: &str, host: &str, address: &str, ports: &[(u16, Protocol)]) -> Service {
@@ -99,7 +105,7 @@ pub(crate) fn client(namespace: &str) -> Client {
 }
 
 pub(crate) fn profile() -> RouteProfile {
-    RouteProfile { cluster: "c".into(), include_attempt_count: true, ..RouteProfile::default() }
+    RouteProfile { cluster: "c".into(), ..RouteProfile::default() }
 }
 
 /// Tables, names, domains and the cluster of the first route.

@@ -1,0 +1,82 @@
+//! Routers: which Gateways select each, and what that makes it listen for.
+
+use serde::Serialize;
+use sluice_engine::Collection;
+use sluice_model::{Labels, Proxy, ProxyKey, ProxyType, Service, ServiceKey, View, match_labels};
+
+use super::{MergedGateway, PortTarget, merge_gateways};
+use crate::{Spine, WorkloadName};
+
+/// Services with this label are only meant by the numbers of their target ports.
+const NO_PORT_TRANSLATION: &str = "experimental.istio.io/disable-gateway-port-translation";
+
+/// A router as far as its servers and routes depend on it: replicas are one.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct Router {
+    /// The services it stands behind.
+    pub workload: WorkloadName,
+    /// Its labels, less those that tell replicas and revisions of a deployment apart.
+    pub labels: Labels,
+}
+
+impl Router {
+    /// The router a proxy is a replica of.
+    #[must_use]
+    pub fn of(proxy: &Proxy, workload: &WorkloadName) -> Self {
+        let tells_replicas_apart = |label: &str| {
+            label == "pod-template-hash" || label == "kubernetes.io/hostname" || label.starts_with("topology.")
+        };
+        let labels = proxy.labels.iter().filter(|(label, _)| !tells_replicas_apart(label));
+        Self { workload: workload.clone(), labels: labels.map(|(key, value)| (key.clone(), value.clone())).collect() }
+    }
+
+    /// The view of what is written for this router.
+    #[must_use]
+    pub fn view(&self) -> View {
+        let labels: Vec<String> = self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        View::Workload(format!("{}/{}", self.workload.0, labels.join(",")).into())
+    }
+}
+
+/// Connected routers.
+/// Key: `ProxyKey`. From: `proxies`, `workload_names`.
+/// Changes when: a router connects or leaves, its labels or the services it stands behind change.
+/// Size: connected routers. Rejects: none.
+pub fn derive_routers<'s>(spine: &Spine<'s>) -> Collection<'s, ProxyKey, Router> {
+    let workloads = &spine.workload_names;
+    let routers = spine.proxies.filter("routers/proxies", |_, proxy| proxy.proxy_type == ProxyType::Router);
+    routers.join("routers", workloads, |_, proxy, workload| Some(Router::of(proxy, workload)))
+}
+
+/// What each distinct router listens for.
+/// Key: `Router`. From: `routers`, `gateways`, `workloads`, `services`.
+/// Changes when: any Gateway does, or the ports of a service of the router.
+/// Size: distinct routers. Rejects: none; servers that cannot be merged are left out.
+pub fn derive_merged_gateways<'s>(
+    spine: &Spine<'s>,
+    routers: &Collection<'s, ProxyKey, Router>,
+) -> Collection<'s, Router, MergedGateway> {
+    let distinct = routers.index("routers/by-content", |_, router| [(router.clone(), ())]).distinct("routers/distinct");
+    distinct.derive("merged_gateways", |d| {
+        let gateways = d.on(&spine.objects.gateways);
+        let workloads = d.on(&spine.workloads);
+        let services = d.on(&spine.services);
+        move |cx, router, ()| {
+            let workload = cx.get(&workloads, &router.workload)?;
+            let mut selecting: Vec<_> = cx.all(&gateways).into_iter().map(|(_, gateway)| gateway).collect();
+            selecting.retain(|gateway| match_labels(&gateway.selector, &router.labels));
+            selecting.sort_by(|a, b| (a.created, &a.name, &a.namespace).cmp(&(b.created, &b.name, &b.namespace)));
+            let translates = |key: &ServiceKey| {
+                let service: Option<std::sync::Arc<Service>> = cx.get(&services, key);
+                service.is_none_or(|service| !service.labels.contains_key(NO_PORT_TRANSLATION))
+            };
+            let targets = workload.targets.iter().filter(|target| translates(&target.service));
+            let targets = targets.filter_map(|target| {
+                let target_port = u16::try_from(target.target_port).ok()?;
+                Some(PortTarget { port: target.port.port, target: target_port })
+            });
+            let targets: Vec<PortTarget> = targets.collect();
+            Some(merge_gateways(&workload.namespace, selecting.iter().map(AsRef::as_ref), &targets))
+        }
+    })
+}
