@@ -21,6 +21,7 @@ mod outputs;
 pub mod peer_authentications;
 mod proxies;
 mod rejects;
+pub mod router_routes;
 mod scopes;
 mod services;
 pub mod sidecar_routes;

@@ -7,8 +7,8 @@ use sluice_engine::Collection;
 use sluice_envoy::route::{TableKind, build_header};
 use sluice_model::{Layer, Resource, Segment, SegmentKey, Text};
 
-use crate::gateways::routers::Router;
 use crate::gateways::MergedGateway;
+use crate::gateways::routers::Router;
 use crate::gateways::routes::gateway_virtual_hosts;
 use crate::profile_text;
 use crate::sidecar_routes::{MeshReads, RouteInputs, encoded, segment_key};

@@ -9,16 +9,16 @@ use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
 use sluice_envoy::name::PASSTHROUGH;
 use sluice_envoy::route::{CatchAll, TableKind, build_catch_all, build_header};
 use sluice_model::{
-    DestinationRule, Host, HttpRetry, Labels, Layer, MeshConfig, ObjectKey, OutboundPolicy, ProxyType, Resolution, Resource, ResourceType,
-    Segment, SegmentKey, Service, ServiceKey, Text, View, VirtualService,
+    DestinationRule, Host, HttpRetry, Labels, Layer, MeshConfig, ObjectKey, OutboundPolicy, ProxyType, Resolution,
+    Resource, ResourceType, Segment, SegmentKey, Service, ServiceKey, Text, View, VirtualService,
 };
 
 use crate::destination_rules::{self, RuleClient, RulePolicy, covering_hosts, select_rule};
-use crate::{Spine, profile_text};
 use crate::virtual_hosts::{
-    Client, Mesh, RouteHeaders, RouteProfile, VirtualHosts, asks_for_hashing, special_namespaces, uses_labels, virtual_hosts,
-    visible_service,
+    Client, Mesh, RouteHeaders, RouteProfile, VirtualHosts, asks_for_hashing, special_namespaces, uses_labels,
+    virtual_hosts, visible_service,
 };
+use crate::{Spine, profile_text};
 
 /// What route tables of sidecars derive from.
 pub struct RouteInputs<'s> {

@@ -1,15 +1,35 @@
-//! Route tables (N18 to N20), assembled from virtual-host segments.
+//! Route tables (N18 to N20, N22), assembled from virtual-host segments.
 
 use sluice_engine::Graph;
-use sluice_model::Layer;
+use sluice_model::{Layer, ProxyType};
 
 use super::Outputs;
-use crate::{Client, Spine};
+use crate::gateways::routers::{Router, derive_merged_gateways, derive_routers};
+use crate::router_routes::{RouterProfile, derive_router_segments};
+use crate::sidecar_routes::{RouteInputs, derive_sidecar_segments};
+use crate::virtual_hosts::RouteProfile;
+use crate::{Client, Spine, profile_text};
 
-/// None are made yet, so a proxy gets no layer of them.
-pub(crate) fn layers(_client: &Client<'_>) -> Vec<Layer> {
-    Vec::new()
+/// What a sidecar sees of the mesh; of a router its own tables.
+pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
+    let profile = profile_text(&RouteProfile::of(client.proxy));
+    match client.proxy.proxy_type {
+        ProxyType::Sidecar => client.outbound(&profile),
+        ProxyType::Router => vec![Layer { view: Router::of(client.proxy, client.workload).view(), profile }],
+        ProxyType::Waypoint | ProxyType::Ztunnel => Vec::new(),
+    }
 }
 
-/// Nothing is made yet.
-pub(crate) fn derive_routes<'s>(_graph: &Graph<'s>, _spine: &Spine<'s>, _outputs: &mut Outputs<'s>) {}
+/// Route tables of sidecars and of routers.
+pub(crate) fn derive_routes<'s>(_graph: &Graph<'s>, spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
+    let inputs = RouteInputs::new(spine);
+    outputs.segments.extend(derive_sidecar_segments(&inputs));
+    let routers = derive_routers(spine);
+    let merged_gateways = derive_merged_gateways(spine, &routers);
+    let profiles = routers.join("routers/with-proxies", &spine.proxies, |_, router, proxy| {
+        Some(RouterProfile { router: router.clone(), profile: RouteProfile::of(proxy) })
+    });
+    let profiles = profiles.index("router_profiles/by-content", |_, profile| [(profile.clone(), ())]);
+    let profiles = profiles.distinct("router_profiles");
+    outputs.segments.push(derive_router_segments(&inputs, &profiles, &merged_gateways));
+}
