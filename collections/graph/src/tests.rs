@@ -1,5 +1,6 @@
 //! The graph as a whole: YAML in, exactly changed keys out.
 
+mod cases;
 mod registry;
 
 use sluice_engine::{Engine, EngineOptions, Feed, Key, Origin, Published, Value};

@@ -1,0 +1,196 @@
+//! Over the inputs of every parity case: whatever the order in which objects arrive, and whatever came and went before,
+//! the same set of objects gives the same state, and nothing is left when all are gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+use sluice_engine::{Engine, EngineOptions, Key, Origin, Published, Snapshot, Value};
+use sluice_model::{ParsedObject, ProxyKey};
+use sluice_parse::{parse_object, parse_proxy, yaml};
+use sluice_proto::envoy::config::core::v3::Node;
+
+use crate::{GraphOptions, Handles, build};
+
+/// What may come and go.
+#[derive(Clone)]
+enum Item {
+    Object(Box<ParsedObject>),
+    Proxy(ProxyKey, Box<sluice_model::Proxy>),
+}
+
+/// A reproducible sequence of numbers.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 16).unwrap_or_default() % sides.max(1)
+    }
+
+    fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, self.roll(i + 1));
+        }
+    }
+}
+
+fn cases() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/cases");
+    let list = |dir: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+    };
+    let mut cases: Vec<PathBuf> = list(&root).iter().flat_map(|family| list(family)).collect();
+    cases.retain(|case| case.join("input.yaml").exists());
+    cases.sort();
+    assert!(cases.len() > 150, "the cases are missing from {}", root.display());
+    cases
+}
+
+fn items(case: &Path) -> Vec<Item> {
+    let mut items = Vec::new();
+    let mut known = BTreeSet::new();
+    for entry in std::fs::read_dir(case).expect("case").flatten() {
+        let name = entry.file_name().into_string().unwrap_or_default();
+        let Some(middle) = name.strip_prefix("input").and_then(|rest| rest.strip_suffix(".yaml")) else { continue };
+        let cluster = middle.strip_prefix('.').unwrap_or("Kubernetes").into();
+        let text = std::fs::read_to_string(entry.path()).expect("input");
+        for document in yaml::parse_documents(&text, &yaml::Limits::default()) {
+            let object = document.expect("yaml").value;
+            if let Ok(parsed) = parse_object(&cluster, "cluster.local", &object)
+                && known.insert((parsed.kind, parsed.key.clone()))
+            {
+                items.push(Item::Object(Box::new(parsed)));
+            }
+        }
+    }
+    let proxies = std::fs::read_to_string(case.join("proxies.json")).unwrap_or_else(|_| "[]".to_owned());
+    let proxies: Vec<Json> = serde_json::from_str(&proxies).expect("proxies");
+    for proxy in proxies {
+        let Ok(node) = sluice_proto::json::decode::<Node>(&proxy["node"]) else { continue };
+        if let Ok(proxy) = parse_proxy(&node.message, &BTreeMap::new()) {
+            items.push(Item::Proxy(ProxyKey(proxy.id.clone()), Box::new(proxy)));
+        }
+    }
+    items
+}
+
+fn start() -> (Engine, Handles) {
+    let options = GraphOptions::default();
+    Engine::start(EngineOptions::default(), move |b| build(b, &options))
+}
+
+fn write(engine: &Engine, handles: &Handles, items: &[Item]) {
+    engine.transaction(|tx| {
+        for item in items {
+            match item.clone() {
+                Item::Object(parsed) => handles.inputs.apply(tx, *parsed, Origin::default()),
+                Item::Proxy(key, proxy) => tx.set(&handles.inputs.proxies, key, *proxy),
+            }
+        }
+    });
+}
+
+fn remove(engine: &Engine, handles: &Handles, items: &[Item]) {
+    engine.transaction(|tx| {
+        for item in items {
+            match item {
+                Item::Object(parsed) => {
+                    handles.inputs.delete(tx, parsed.kind, parsed.key.clone(), Origin::default());
+                }
+                Item::Proxy(key, _) => tx.delete(&handles.inputs.proxies, key.clone()),
+            }
+        }
+    });
+}
+
+/// All that is published, as (collection, key, value) with the values as they debug-print.
+fn state(engine: &Engine, handles: &Handles) -> BTreeMap<String, String> {
+    fn add<K: Key, V: Value>(state: &mut BTreeMap<String, String>, now: &Snapshot, of: &Published<K, V>) {
+        for (key, value) in now.iter(of) {
+            let mut text = format!("{value:?}");
+            if let Some(sluice_model::Resource::Encoded(bytes)) = (value as &dyn std::any::Any).downcast_ref() {
+                text = format!("{bytes:?}");
+            }
+            state.insert(format!("{} {key:?}", of.name()), text);
+        }
+    }
+    let now = engine.snapshot();
+    let mut state = BTreeMap::new();
+    handles.resources.iter().for_each(|of| add(&mut state, &now, of));
+    handles.segments.iter().for_each(|of| add(&mut state, &now, of));
+    add(&mut state, &now, &handles.scopes);
+    add(&mut state, &now, &handles.services);
+    add(&mut state, &now, &handles.endpoints);
+    add(&mut state, &now, &handles.service_targets);
+    add(&mut state, &now, &handles.rejects);
+    state
+}
+
+fn assert_same(case: &Path, left: &BTreeMap<String, String>, right: &BTreeMap<String, String>) {
+    for (key, value) in left {
+        assert_eq!(Some(value), right.get(key), "{}: {key}", case.display());
+    }
+    for key in right.keys() {
+        assert!(left.contains_key(key), "{}: {key} is left over", case.display());
+    }
+}
+
+/// `part` of `parts`: the cases are tried by several threads.
+fn try_cases(part: usize, parts: usize) {
+    for (number, case) in cases().iter().enumerate().filter(|(number, _)| number % parts == part) {
+        let mut items = items(case);
+        let (engine, handles) = start();
+        write(&engine, &handles, &items);
+        let expected = state(&engine, &handles);
+        assert!(expected.len() > 2, "{} gives nothing", case.display());
+
+        let mut dice = Dice(0x9e37_79b9_7f4a_7c15 ^ (number as u64 + 1));
+        let (other, others) = start();
+        dice.shuffle(&mut items);
+        let mut rest = items.as_slice();
+        while !rest.is_empty() {
+            let (batch, tail) = rest.split_at((1 + dice.roll(6)).min(rest.len()));
+            write(&other, &others, batch);
+            rest = tail;
+            if dice.roll(3) == 0 {
+                // Some of what is there goes, and comes back.
+                let there = &items[..items.len() - rest.len()];
+                let from = dice.roll(there.len());
+                let some = &there[from..(from + 1 + dice.roll(4)).min(there.len())];
+                remove(&other, &others, some);
+                write(&other, &others, some);
+            }
+        }
+        assert_same(case, &expected, &state(&other, &others));
+        assert_eq!(other.panics(), [], "{}", case.display());
+
+        dice.shuffle(&mut items);
+        let half = items.len() / 2;
+        remove(&other, &others, &items[..half]);
+        let (fresh, freshs) = start();
+        write(&fresh, &freshs, &items[half..]);
+        assert_same(case, &state(&fresh, &freshs), &state(&other, &others));
+        remove(&other, &others, &items[half..]);
+        let (empty, empties) = start();
+        assert_same(case, &state(&empty, &empties), &state(&other, &others));
+    }
+}
+
+#[test]
+fn state_is_a_function_of_the_objects_there_are_0() {
+    try_cases(0, 3);
+}
+
+#[test]
+fn state_is_a_function_of_the_objects_there_are_1() {
+    try_cases(1, 3);
+}
+
+#[test]
+fn state_is_a_function_of_the_objects_there_are_2() {
+    try_cases(2, 3);
+}
