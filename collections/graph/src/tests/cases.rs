@@ -68,10 +68,14 @@ fn items(case: &Path) -> Vec<Item> {
         }
     }
     let proxies = std::fs::read_to_string(case.join("proxies.json")).unwrap_or_else(|_| "[]".to_owned());
+    let mut names = BTreeSet::new();
     let proxies: Vec<Json> = serde_json::from_str(&proxies).expect("proxies");
     for proxy in proxies {
         let Ok(node) = sluice_proto::json::decode::<Node>(&proxy["node"]) else { continue };
-        if let Ok(proxy) = parse_proxy(&node.message, &BTreeMap::new()) {
+        // Two streams of one node id are one proxy, and the later one counts.
+        if let Ok(proxy) = parse_proxy(&node.message, &BTreeMap::new())
+            && names.insert(proxy.id.clone())
+        {
             items.push(Item::Proxy(ProxyKey(proxy.id.clone()), Box::new(proxy)));
         }
     }
