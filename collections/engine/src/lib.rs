@@ -54,6 +54,7 @@
 //! - A [`Collection`] has at most one value a key. It is an *input* ([`Graph::input`]), *fixed* ([`Graph::fixed`]), an
 //!   *import* from an earlier dataflow, or derived. Values are compared by content: writing an equal one is no change,
 //!   and a derived record that comes out the same is not put out.
+//!   A singleton, such as settings, is a collection keyed by `()`.
 //! - An [`Index`] has its rows under other keys, each with its source key.
 //! - An [`Epoch`] is one consistent cut. The engine takes what is queued, runs it through, shows it, and meanwhile the
 //!   next epoch gathers; there is no timer. A lone write is through at once, a storm makes larger epochs.

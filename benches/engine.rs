@@ -1,0 +1,439 @@
+//! What the engine costs: one change through each operator, an idle graph, batches, memory, and the composite of a mesh.
+//!
+//! `cargo bench -p sluice-engine`; with `-- --quick` smaller shapes and shorter runs. Times are CPU time of the dataflow
+//! thread (the engine's own clock is set to that), so that other load on the machine matters less; sizes are the growth
+//! of resident memory under jemalloc, sources, arrangements and snapshots included.
+#![expect(clippy::print_stdout, reason = "a bench reports to whoever runs it")]
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion};
+use serde::Serialize;
+use sluice_engine::{Builder, Clock, Collection, Engine, EngineOptions, Graph, Input};
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// A record of ordinary size: a name and a few facts.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct Thing {
+    name: String,
+    version: u64,
+}
+
+type Things<'s> = Collection<'s, u32, Thing>;
+
+fn thing(key: u32, version: u64) -> Thing {
+    Thing { name: format!("thing-{key}.namespace-{}.svc", key % 20), version }
+}
+
+fn cpu_clock() -> Clock {
+    Clock::new(|| {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+    })
+}
+
+fn start<H: Send + 'static>(build: impl FnOnce(&mut Builder) -> H + Send + 'static) -> (Engine, H) {
+    Engine::start(EngineOptions { clock: cpu_clock(), ..EngineOptions::default() }, build)
+}
+
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    pages * 4096
+}
+
+/// Percentiles of a list of durations, in microseconds.
+fn percentiles(mut times: Vec<Duration>) -> String {
+    times.sort_unstable();
+    let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e6;
+    format!("p50 {:.0} µs, p99 {:.0} µs, p99.9 {:.0} µs, max {:.0} µs", at(0.5), at(0.99), at(0.999), at(1.0))
+}
+
+/// A way to derive something from a collection of things and a second one with the same keys.
+type Make = for<'s> fn(&Graph<'s>, &Things<'s>, &Things<'s>);
+
+/// Each operator with an output that readers see.
+const OPERATORS: &[(&str, Make)] = &[
+    ("input", |_, a, _| drop(a.publish())),
+    ("map", |_, a, _| drop(a.map("out", |_, v| v.version).publish())),
+    ("flat_map", |_, a, _| drop(a.flat_map("out", |k, v| [((*k, 0), v.version), ((*k, 1), v.version)]).publish())),
+    ("join", |_, a, b| drop(a.join("out", b, |_, x, y| Some(x.version + y.version)).publish())),
+    ("left_join", |_, a, b| drop(a.left_join("out", b, |_, x, y| Some((x.version, y.is_some()))).publish())),
+    ("union", |_, a, b| drop(a.union("out", &[b]).publish())),
+    ("group", |_, a, _| {
+        let index = a.index("by-group", |k, v| [(k / 5, v.version)]);
+        drop(index.group("out", |_, rows| Some(rows.iter().map(|(_, version)| **version).sum::<u64>())).publish());
+    }),
+    ("count", |_, a, _| {
+        drop(a.index("by-parity", |k, v| [((k / 5, v.version % 2), ())]).count("out").publish());
+    }),
+    ("join_group", |_, a, b| {
+        let index = b.index("by-group", |k, v| [(k / 5, v.version)]);
+        drop(a.join_group("out", &index, |_, v, rows| Some((v.version, rows.len()))).publish());
+    }),
+    ("derive/get", |_, a, b| {
+        let made = a.derive("out", |d| {
+            let b = d.on(b);
+            move |cx, key, v: &Thing| Some((v.version, cx.get(&b, key).map(|found| found.version)))
+        });
+        drop(made.publish());
+    }),
+    ("derive/by", |_, a, b| {
+        let index = b.index("by-group", |k, v| [(k / 5, v.version)]);
+        let made = a.derive("out", |d| {
+            let rows = d.by(&index);
+            move |cx, key, v: &Thing| Some((v.version, cx.by(&rows, &(key / 5)).len()))
+        });
+        drop(made.publish());
+    }),
+];
+
+/// An engine with one operator and `size` records in both its inputs.
+fn loaded(make: Make, size: u32) -> (Engine, Input<u32, Thing>) {
+    let (engine, (a, b)) = start(move |builder| {
+        builder.dataflow("main", |g| {
+            let (a_in, a) = g.input::<u32, Thing>("a");
+            let (b_in, b) = g.input::<u32, Thing>("b");
+            make(g, &a, &b);
+            (a_in, b_in)
+        })
+    });
+    b.replace_all((0..size).map(|key| (key, thing(key, 0))));
+    a.replace_all((0..size).map(|key| (key, thing(key, 0))));
+    engine.flush();
+    (engine, a)
+}
+
+/// CPU time of the epoch that one change makes.
+fn change(engine: &Engine, input: &Input<u32, Thing>, key: u32, version: u64) -> Duration {
+    input.set(key, thing(key, version));
+    black_box(engine.flush());
+    engine.metrics().last_epoch
+}
+
+fn one_change(criterion: &mut Criterion, sizes: &[u32]) {
+    let mut group = criterion.benchmark_group("one change");
+    for (name, make) in OPERATORS {
+        for size in sizes {
+            let (engine, input) = loaded(*make, *size);
+            let mut version = 0;
+            group.bench_function(BenchmarkId::new(*name, size), |bencher| {
+                bencher.iter_custom(|rounds| {
+                    let mut took = Duration::ZERO;
+                    for _ in 0..rounds {
+                        version += 1;
+                        let key = (version as u32).wrapping_mul(2_654_435_761) % size;
+                        took += change(&engine, &input, key, version);
+                    }
+                    took
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+/// What operators cost that have nothing to do, in the same dataflow and in another.
+fn idle(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("a change beside idle join_groups");
+    for (count, apart) in [(0, false), (10, false), (50, false), (100, false), (100, true)] {
+        let (engine, input) = start(move |b| {
+            let idle = move |g: &Graph<'_>| {
+                let (_, left) = g.input::<u32, Thing>("left");
+                let (_, right) = g.input::<u32, Thing>("right");
+                for _ in 0..count {
+                    let index = right.index("idle-index", |k, v| [(*k, v.version)]);
+                    left.join_group("idle", &index, |_, v, _| Some(v.version));
+                }
+            };
+            let input = b.dataflow("busy", |g| {
+                let (input, rows) = g.input::<u32, Thing>("rows");
+                drop(rows.map("out", |_, v| v.version).publish());
+                if !apart {
+                    idle(g);
+                }
+                input
+            });
+            if apart {
+                b.dataflow("idle", idle);
+            }
+            input
+        });
+        let name = format!("{count} {}", if apart { "in another dataflow" } else { "in the same dataflow" });
+        let mut version = 0;
+        group.bench_function(name, |bencher| {
+            bencher.iter_custom(|rounds| {
+                (0..rounds)
+                    .map(|_| {
+                        version += 1;
+                        change(&engine, &input, 1, version)
+                    })
+                    .sum()
+            });
+        });
+    }
+    group.finish();
+}
+
+fn batches(size: u32) {
+    println!("\nbatches of 1000 changes, {size} records (dataflow CPU)");
+    for (name, make) in OPERATORS {
+        let (engine, input) = loaded(*make, size);
+        let mut took = Duration::ZERO;
+        let rounds = 20;
+        for round in 1..=rounds {
+            engine.transaction(|tx| {
+                for n in 0..1000u32 {
+                    let key = (n * 7919 + round * 104_729) % size;
+                    tx.set(&input, key, thing(key, u64::from(round)));
+                }
+            });
+            took += engine.metrics().last_epoch;
+        }
+        let each = took.as_secs_f64() / f64::from(rounds * 1000);
+        println!("  {name:<12} {:>6.2} µs a change, {:>8.0} changes/s", each * 1e6, 1.0 / each);
+    }
+}
+
+fn memory(size: u32) {
+    println!("\nbytes a record, {size} records in each of two inputs (a record's own content is about 50 bytes)");
+    for (name, _) in OPERATORS {
+        in_fresh_process(&["memory-of", name, &size.to_string()]);
+    }
+}
+
+fn memory_of(name: &str, make: Make, size: u32) {
+    let before = resident_bytes();
+    let (engine, _input) = loaded(make, size);
+    let bytes = resident_bytes().saturating_sub(before);
+    println!("  {name:<12} {:>6} bytes for each pair of input records", bytes / u64::from(size));
+    drop(engine);
+}
+
+/// Runs a part of this bench in a process of its own, where no earlier part left memory to be used again.
+fn in_fresh_process(arguments: &[&str]) {
+    let this = std::env::current_exe().expect("the path of this program");
+    let status = std::process::Command::new(this).args(arguments).status().expect("start a process");
+    assert!(status.success(), "{arguments:?}: {status}");
+}
+
+/// An address behind services.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct Pod {
+    address: String,
+    node: u32,
+    ready: bool,
+}
+
+/// The pods of a service, by name.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct Slice {
+    service: u32,
+    pods: Vec<u32>,
+}
+
+/// What a change of a mesh is written to.
+#[derive(Clone)]
+struct Mesh {
+    pods: Input<u32, Pod>,
+    slices: Input<u32, Slice>,
+    services: Option<Input<u32, Thing>>,
+    routes: Option<Input<u32, Thing>>,
+}
+
+fn pod(key: u32, ready: bool) -> Pod {
+    Pod { address: format!("10.{}.{}.{}", key >> 16, key >> 8 & 255, key & 255), node: key % 500, ready }
+}
+
+/// Stands for the encoding of an endpoint assignment: a header, then each address.
+fn encode<'a>(pods: impl Iterator<Item = &'a Pod>) -> Vec<u8> {
+    let mut bytes = b"\x0a\x2aoutbound|80||service.namespace.svc.cluster.local".to_vec();
+    for pod in pods {
+        bytes.extend_from_slice(pod.address.as_bytes());
+        bytes.push(u8::from(pod.ready));
+    }
+    bytes
+}
+
+/// index + join + index + group: pods and slices to one assignment a service.
+fn composite(b: &mut Builder) -> Mesh {
+    b.dataflow("endpoints", |g| {
+        let (pods_in, pods) = g.hot_input::<u32, Pod>("pods");
+        let (slices_in, slices) = g.hot_input::<u32, Slice>("slices");
+        let endpoints = endpoints(&pods, &slices);
+        let by_service = endpoints.index("endpoints/by-service", |(service, ..), pod| [(*service, pod.clone())]);
+        drop(by_service.group("assignments", |_, rows| Some(encode(rows.iter().map(|(_, pod)| *pod)))).publish());
+        Mesh { pods: pods_in, slices: slices_in, services: None, routes: None }
+    })
+}
+
+fn endpoints<'s>(
+    pods: &Collection<'s, u32, Pod>,
+    slices: &Collection<'s, u32, Slice>,
+) -> Collection<'s, (u32, u32, u32), Pod> {
+    let by_pod =
+        slices.index("slices/by-pod", |_, slice| slice.pods.iter().map(|p| (*p, slice.service)).collect::<Vec<_>>());
+    by_pod.join("endpoints", pods, |pod, slice, service, value| Some(((*service, *slice, *pod), value.clone())))
+}
+
+/// The same by look-ups instead of relations.
+fn composite_derived(b: &mut Builder) -> Mesh {
+    b.dataflow("endpoints", |g| {
+        let (pods_in, pods) = g.hot_input::<u32, Pod>("pods");
+        let (slices_in, slices) = g.hot_input::<u32, Slice>("slices");
+        let assignments = slices.derive("assignments", |d| {
+            let pods = d.on(&pods);
+            move |cx, _, slice: &Slice| {
+                let found: Vec<_> = slice.pods.iter().filter_map(|pod| cx.get(&pods, pod)).collect();
+                Some(encode(found.iter().map(|pod| &**pod)))
+            }
+        });
+        drop(assignments.publish());
+        Mesh { pods: pods_in, slices: slices_in, services: None, routes: None }
+    })
+}
+
+/// Everything a small control plane derives: assignments for two ports, clusters, routes with a fifth of services routed.
+fn everything(b: &mut Builder) -> Mesh {
+    let (services, routes, exported) = b.dataflow("config", |g| {
+        let (services_in, services) = g.input::<u32, Thing>("services");
+        let (routes_in, routes) = g.input::<u32, Thing>("routes");
+        let clusters = services.flat_map("clusters", |service, v| {
+            [80u16, 90].map(|port| ((*service, port), format!("outbound|{port}||{} {:200}", v.name, v.version)))
+        });
+        drop(clusters.publish());
+        let by_service = routes.index("routes/by-service", |key, v| [(*key, v.clone())]);
+        let hosts = services.join_group("virtual_hosts", &by_service, |_, v, routes| {
+            Some(format!("{} {} {:300}", v.name, routes.len(), routes.first().map_or(0, |(_, route)| route.version)))
+        });
+        drop(hosts.publish());
+        (services_in, routes_in, services.export())
+    });
+    b.dataflow("endpoints", |g| {
+        let (pods_in, pods) = g.hot_input::<u32, Pod>("pods");
+        let (slices_in, slices) = g.hot_input::<u32, Slice>("slices");
+        let known = g.import(&exported);
+        let endpoints = endpoints(&pods, &slices);
+        let by_service = endpoints.index("endpoints/by-service", |(service, ..), pod| [(*service, pod.clone())]);
+        let assignments = known.join_group("assignments", &by_service, |_, _, rows| {
+            Some([80u16, 90].map(|port| (port, encode(rows.iter().map(|(_, pod)| *pod)))).to_vec())
+        });
+        let by_port = assignments.flat_map("assignments/by-port", |service, ports| {
+            ports.iter().map(|(port, bytes)| ((*service, *port), bytes.clone())).collect::<Vec<_>>()
+        });
+        drop(by_port.publish());
+        Mesh { pods: pods_in, slices: slices_in, services: Some(services), routes: Some(routes) }
+    })
+}
+
+fn process_cpu() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+}
+
+/// Writes everything in one epoch; gives the wall time and the CPU time of all threads, the making of records included.
+fn load(engine: &Engine, mesh: &Mesh, services: u32, each: u32) -> (Duration, Duration) {
+    let (start, cpu) = (Instant::now(), process_cpu());
+    engine.transaction(|tx| {
+        if let Some(input) = &mesh.services {
+            tx.replace_all(input, (0..services).map(|key| (key, thing(key, 0))));
+        }
+        if let Some(input) = &mesh.routes {
+            tx.replace_all(input, (0..services).step_by(5).map(|key| (key, thing(key, 0))));
+        }
+        tx.replace_all(&mesh.pods, (0..services * each).map(|key| (key, pod(key, true))));
+        let slice = |key| Slice { service: key, pods: (key * each..(key + 1) * each).collect() };
+        tx.replace_all(&mesh.slices, (0..services).map(|key| (key, slice(key))));
+    });
+    (start.elapsed(), process_cpu().saturating_sub(cpu))
+}
+
+fn mesh(name: &str, build: BuildMesh, services: u32, each: u32, changes: u32) {
+    let before = resident_bytes();
+    let (engine, mesh) = start(build);
+    let (wall, cpu) = load(&engine, &mesh, services, each);
+    let bytes = resident_bytes().saturating_sub(before);
+    let mut times = Vec::new();
+    for n in 0..changes {
+        let key = n.wrapping_mul(2_654_435_761) % (services * each);
+        mesh.pods.set(key, pod(key, n % 2 == 1));
+        engine.flush();
+        times.push(engine.metrics().last_epoch);
+    }
+    let mut batched = Duration::ZERO;
+    for round in 0..10u32 {
+        engine.transaction(|tx| {
+            for n in 0..1000u32 {
+                let key = (n * 7919 + round * 104_729) % (services * each);
+                tx.set(&mesh.pods, key, Pod { node: 1000 + round, ..pod(key, true) });
+            }
+        });
+        batched += engine.metrics().last_epoch;
+    }
+    println!(
+        "  {name:<22} {services:>6} × {each}: load {:.2} s ({:.2} s CPU of all threads), {:.1} KB a service; one pod: {}; batch of 1000: {:.0}/s",
+        wall.as_secs_f64(),
+        cpu.as_secs_f64(),
+        bytes as f64 / 1024.0 / f64::from(services),
+        percentiles(times),
+        10_000.0 / batched.as_secs_f64(),
+    );
+}
+
+type BuildMesh = fn(&mut Builder) -> Mesh;
+
+const MESHES: [(&str, BuildMesh); 3] =
+    [("index+join+index+group", composite), ("derive", composite_derived), ("everything", everything)];
+
+/// The parts that run in a process of their own. True when this was one.
+fn part() -> bool {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize| arguments.get(at).and_then(|text| text.parse::<u32>().ok()).unwrap_or(1_000);
+    match arguments.first().map(String::as_str) {
+        Some("memory-of") => {
+            for (name, make) in OPERATORS.iter().filter(|(name, _)| *name == arguments[1]) {
+                memory_of(name, *make, number(2));
+            }
+        }
+        Some("mesh-of") => {
+            for (name, build) in MESHES.iter().filter(|(name, _)| *name == arguments[1]) {
+                mesh(name, *build, number(2), 5, number(3));
+            }
+        }
+        _ => return false,
+    }
+    true
+}
+
+fn main() {
+    if part() {
+        return;
+    }
+    let quick = std::env::args().any(|arg| arg == "--quick" || arg == "--test");
+    let only_mesh = std::env::args().any(|arg| arg == "mesh");
+    let (sizes, size, changes): (&[u32], u32, u32) =
+        if quick { (&[1_000], 5_000, 500) } else { (&[1_000, 10_000, 50_000], 50_000, 10_000) };
+    println!("the composite: pods and slices to assignments (dataflow CPU)");
+    let shapes: &[u32] = if quick { &[1_000] } else { &[1_000, 10_000, 50_000] };
+    for services in shapes {
+        for (name, _) in MESHES {
+            in_fresh_process(&["mesh-of", name, &services.to_string(), &changes.to_string()]);
+        }
+    }
+    if only_mesh {
+        return;
+    }
+    memory(size);
+    batches(size);
+    let mut criterion = Criterion::default()
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(200))
+        .measurement_time(Duration::from_millis(if quick { 200 } else { 700 }))
+        .without_plots();
+    one_change(&mut criterion, sizes);
+    idle(&mut criterion);
+    criterion.final_summary();
+}

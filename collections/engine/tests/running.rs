@@ -1,0 +1,228 @@
+//! A running engine among threads: atomic epochs, dumps that do not block, bounded queues, a clean end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sluice_engine::{Clock, Engine, EngineOptions, Input, Origin, Published};
+
+struct Handles {
+    left: Input<u32, i64>,
+    right: Input<u32, i64>,
+    left_out: Published<u32, i64>,
+    right_out: Published<u32, i64>,
+    both: Published<u32, i64>,
+}
+
+/// Two accounts in two dataflows; their sum is derived in the second.
+fn start(options: EngineOptions) -> (Engine, Handles) {
+    Engine::start(options, |b| {
+        let (left, left_out, export) = b.dataflow("first", |g| {
+            let (input, rows) = g.input::<u32, i64>("left");
+            (input, rows.publish(), rows.export())
+        });
+        b.dataflow("second", |g| {
+            let imported = g.import(&export);
+            let (right, rows) = g.hot_input::<u32, i64>("right");
+            let sums = imported.join("sums", &rows, |_, a, b| Some(a + b));
+            let copies = sums.map("copies", |_, sum| *sum);
+            let both = copies.index("copies/all", |key, sum| [(key % 4, *sum)]);
+            let totals = both.group("totals", |_, rows| Some(rows.iter().map(|(_, sum)| **sum).sum::<i64>()));
+            Handles { left, right, left_out, right_out: rows.publish(), both: totals.publish() }
+        })
+    })
+}
+
+/// Moves amounts between the two dataflows; every consistent cut has the same sums.
+fn transfer(engine: &Engine, handles: &Handles, round: i64) {
+    engine.transaction(|tx| {
+        for key in 0..40 {
+            tx.set(&handles.left, key, 100 - round);
+            tx.set(&handles.right, key, round);
+        }
+    });
+}
+
+#[test]
+fn every_snapshot_is_one_epoch_of_all_collections() {
+    let (engine, handles) = start(EngineOptions::default());
+    transfer(&engine, &handles, 0);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut seen = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let snapshot = engine.snapshot();
+                    assert!(snapshot.epoch().0 >= seen, "time went back");
+                    seen = snapshot.epoch().0;
+                    for key in 0..40 {
+                        let values = (snapshot.get(&handles.left_out, &key), snapshot.get(&handles.right_out, &key));
+                        let (Some(left), Some(right)) = values else { panic!("{key} is missing") };
+                        assert_eq!(*left + *right, 100);
+                    }
+                    assert!(snapshot.iter(&handles.both).all(|(_, total)| *total == 1000));
+                }
+            });
+        }
+        scope.spawn(|| {
+            // Neither stored nor published: read from arrangements, in slices, as of one epoch.
+            while !stop.load(Ordering::Relaxed) {
+                for name in ["sums", "copies", "copies/all"] {
+                    let dump = engine.dump(name).expect("a dump");
+                    assert_eq!(dump.len(), 40, "{name}");
+                    for (_, value) in dump.records() {
+                        let sum = value.as_array().map_or(&value, |pair| &pair[1]);
+                        assert_eq!(sum, &serde_json::json!(100), "{name} at {:?}", dump.epoch());
+                    }
+                }
+            }
+        });
+        for round in 1..2_000 {
+            transfer(&engine, &handles, round);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    // The totals never changed since the first transfer.
+    assert!(engine.snapshot().changed_at(&handles.both, &0).is_some_and(|epoch| epoch.0 <= 2));
+}
+
+#[test]
+fn a_large_dump_lets_epochs_pass() {
+    let (engine, handles) = start(EngineOptions::default());
+    engine.transaction(|tx| {
+        tx.replace_all(&handles.left, (0..50_000).map(|key| (key, 1)));
+        tx.replace_all(&handles.right, (0..50_000).map(|key| (key, 1)));
+    });
+    let before = engine.flush();
+    std::thread::scope(|scope| {
+        let dump = scope.spawn(|| engine.dump("copies").expect("a dump"));
+        while !dump.is_finished() {
+            handles.left.set(7, i64::from(dump.is_finished()));
+            engine.flush();
+        }
+        let dump = dump.join().expect("no panic");
+        assert_eq!(dump.len(), 50_000);
+        assert!(dump.epoch() >= before);
+    });
+    assert!(engine.dump("no such collection").is_none());
+}
+
+#[test]
+fn writers_wait_when_the_queue_is_full_and_nothing_is_lost() {
+    let (engine, handles) = start(EngineOptions { queue: 4, batch: 16, ..EngineOptions::default() });
+    std::thread::scope(|scope| {
+        for writer in 0..4u32 {
+            let handles = &handles;
+            scope.spawn(move || {
+                for n in 0..2_000u32 {
+                    let input = if n % 2 == 0 { &handles.left } else { &handles.right };
+                    input.set(writer * 10_000 + n, i64::from(n));
+                }
+            });
+        }
+    });
+    engine.flush();
+    let snapshot = engine.snapshot();
+    assert_eq!((snapshot.len(&handles.left_out), snapshot.len(&handles.right_out)), (4_000, 4_000));
+    let metrics = engine.metrics();
+    assert!(metrics.epochs >= 8_000 / 32, "a batch is capped: {} epochs", metrics.epochs);
+}
+
+#[test]
+fn writes_of_one_thread_apply_in_order_also_to_hot_inputs() {
+    let (engine, handles) = start(EngineOptions::default());
+    for n in 0..200 {
+        handles.right.set(1, n);
+        engine.transaction(|tx| tx.set(&handles.right, 1, -n));
+        assert_eq!(engine.snapshot().get(&handles.right_out, &1).as_deref(), Some(&-n));
+        handles.right.set(1, n);
+        engine.flush();
+        assert_eq!(engine.snapshot().get(&handles.right_out, &1).as_deref(), Some(&n));
+    }
+}
+
+#[test]
+fn a_stopped_engine_ends_feeds_and_ignores_writes() {
+    let (engine, handles) = start(EngineOptions::default());
+    let mut feed = engine.feed();
+    handles.left.set(1, 1);
+    engine.flush();
+    let waiter = std::thread::spawn(move || {
+        let mut batches = 0;
+        while feed.next_timeout(Duration::from_secs(60)).is_some() {
+            batches += 1;
+        }
+        batches
+    });
+    let snapshot = engine.snapshot();
+    drop(engine);
+    assert!(waiter.join().is_ok_and(|batches| batches >= 1));
+    handles.left.set(2, 2);
+    assert_eq!(snapshot.len(&handles.left_out), 1);
+}
+
+#[test]
+fn a_panic_while_building_reaches_the_caller() {
+    let built = std::panic::catch_unwind(|| {
+        Engine::start(EngineOptions::default(), |b| b.dataflow("main", |_| -> u32 { panic!("no graph today") }))
+    });
+    let Err(panic) = built else { panic!("it built") };
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"no graph today"));
+}
+
+#[test]
+fn the_history_tells_what_changed_when() {
+    // A clock that stands still: no result and no order depends on it.
+    let options = EngineOptions { history: 3, clock: Clock::new(|| Duration::ZERO), ..EngineOptions::default() };
+    let (engine, handles) = start(options);
+    for n in 1..=5 {
+        let origin = Origin { version: format!("v{n}").into(), received: Some(Duration::from_secs(n)) };
+        handles.left.set_from(n as u32, 1, origin);
+        engine.flush();
+    }
+    let epochs = engine.recent_epochs();
+    assert_eq!(epochs.len(), 3);
+    let Some(last) = epochs.last() else { panic!("no epochs") };
+    assert_eq!((last.write_count, last.took), (1, Duration::ZERO));
+    assert_eq!(last.writes[0].origin.as_ref().map(|origin| &*origin.version), Some("v5"));
+    assert_eq!(last.changed, [("left".to_owned(), 1)]);
+
+    // A newer version of the same content is no event, and still the one that `why` names.
+    let epoch = engine.flush();
+    handles.left.set_from(5, 1, Origin::version("v6"));
+    assert_eq!(engine.flush(), epoch);
+    let why = engine.explain(&handles.left_out, &5).map(|it| it.why.origin);
+    assert_eq!(why, Some(Some(Origin::version("v6"))));
+    let absent = engine.explain(&handles.both, &77).map(|it| (it.value, it.why.present));
+    assert_eq!(absent, Some((None, Some(false))));
+}
+
+#[test]
+fn async_readers_are_woken() {
+    use std::sync::atomic::AtomicU32;
+    use std::task::{Context, Poll, Wake};
+    struct Count(AtomicU32);
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let (engine, handles) = start(EngineOptions::default());
+    let count = Arc::new(Count(AtomicU32::new(0)));
+    let waker = Arc::clone(&count).into();
+    let mut cx = Context::from_waker(&waker);
+    let mut feed = engine.feed().only(&handles.left_out);
+    assert!(feed.poll_next(&mut cx).is_ready());
+    assert!(feed.poll_next(&mut cx).is_pending());
+    // Another collection's change wakes, and there is nothing in it.
+    handles.right.set(1, 1);
+    engine.flush();
+    assert_eq!(count.0.load(Ordering::SeqCst), 1);
+    assert!(feed.poll_next(&mut cx).is_pending());
+    handles.left.set(1, 1);
+    engine.flush();
+    assert_eq!(count.0.load(Ordering::SeqCst), 2);
+    let Poll::Ready(Some(batch)) = feed.poll_next(&mut cx) else { panic!("nothing to read") };
+    assert_eq!(batch.len(), 1);
+}
