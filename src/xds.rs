@@ -5,10 +5,12 @@
 //! asked what differs between what the client holds and what it should hold.
 
 mod body;
+mod decode;
 mod delta;
 mod feed;
 mod hub;
 mod limit;
+mod messages;
 mod metrics;
 mod names;
 mod proxies;
@@ -28,7 +30,10 @@ pub use feed::{EngineProxies, Outputs, follow};
 pub use hub::{Encoded, Hub, Stream};
 pub use metrics::{Count, Metrics, short_name};
 pub use proxies::ProxyInput;
-pub use request::{Interest, MAX_NAME, MAX_NAMES, MAX_UNKNOWN_TYPES, Protocol, Refusal, Request, Response};
+pub use request::{
+    Interest, MAX_ERROR, MAX_NAME, MAX_NAME_BYTES, MAX_NAMES, MAX_UNKNOWN_TYPES, Malformed, Name, Protocol, Refusal,
+    Request, Response,
+};
 pub use server::{AdsService, ServerOptions, serve};
 pub use session::{HEALTH_TYPE, Noted, PATIENCE, Progress, Session, TypeStatus};
 pub use status::{Adsz, Frontier, Status, StreamStatus, SyncState, Syncz};

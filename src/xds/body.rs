@@ -11,42 +11,21 @@ use std::time::Instant;
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body::Frame;
 use tokio::time::Sleep;
-use tokio_stream::Stream as _;
 use tokio_util::sync::WaitForCancellationFutureOwned;
-use tonic::codec::{DecodeBuf, Decoder};
-use tonic::{Status, Streaming};
+use tonic::Status;
 
 use crate::xds::hub::{Encoded, Stream};
-use crate::xds::request::{Refusal, Request};
+use crate::xds::messages::Messages;
+use crate::xds::request::{Protocol, Refusal, Request};
 
 /// Requests taken in before it is the turn of a response.
 const TURN: usize = 32;
 
-/// Decodes requests, and says how big they were.
-pub(crate) struct RequestDecoder<M>(std::marker::PhantomData<fn() -> M>);
-
-impl<M> Default for RequestDecoder<M> {
-    fn default() -> Self {
-        Self(std::marker::PhantomData)
-    }
-}
-
-impl<M: prost::Message + Default> Decoder for RequestDecoder<M> {
-    type Item = (M, usize);
-    type Error = Status;
-
-    fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<Self::Item>, Status> {
-        let size = bytes::Buf::remaining(buf);
-        let message =
-            M::decode(buf).map_err(|error| Status::invalid_argument(format!("not a discovery request: {error}")))?;
-        Ok(Some((message, size)))
-    }
-}
-
 /// The body of a stream's answer.
-pub(crate) struct AdsBody<M> {
+pub(crate) struct AdsBody {
     stream: Stream,
-    requests: Streaming<(M, usize)>,
+    protocol: Protocol,
+    requests: Messages,
     frames: VecDeque<Bytes>,
     /// When the response that is being sent was begun.
     sending: Option<Instant>,
@@ -64,10 +43,19 @@ enum End {
     Done,
 }
 
-impl<M> AdsBody<M> {
-    pub(crate) fn new(stream: Stream, requests: Streaming<(M, usize)>) -> Self {
+impl AdsBody {
+    pub(crate) fn new(stream: Stream, protocol: Protocol, requests: Messages) -> Self {
         let draining = Box::pin(stream.hub().draining().clone().cancelled_owned());
-        Self { stream, requests, frames: VecDeque::new(), sending: None, draining, retry: None, end: End::Open }
+        Self {
+            stream,
+            protocol,
+            requests,
+            frames: VecDeque::new(),
+            sending: None,
+            draining,
+            retry: None,
+            end: End::Open,
+        }
     }
 
     fn next_piece(&mut self) -> Option<Bytes> {
@@ -95,27 +83,24 @@ impl<M> AdsBody<M> {
         self.sending = Some(response.begun);
         Ok(())
     }
-}
 
-impl<M> AdsBody<M>
-where
-    M: prost::Message + Default + Into<Request> + 'static,
-{
     /// Takes in the requests that are there; gives the status with which the stream ends, if it does.
     fn take_requests(&mut self, cx: &mut Context<'_>) -> Result<(), Status> {
         for _ in 0..TURN {
-            match Pin::new(&mut self.requests).poll_next(cx) {
+            match self.requests.poll_next(cx) {
                 Poll::Pending => return Ok(()),
-                Poll::Ready(None) => return Err(Status::ok("")),
-                Poll::Ready(Some(Err(status))) => {
+                Poll::Ready(Ok(None)) => return Err(Status::ok("")),
+                Poll::Ready(Err(status)) => {
                     if !matches!(status.code(), tonic::Code::Cancelled | tonic::Code::Unavailable) {
                         self.stream.hub().metrics().failed();
                     }
                     return Err(status);
                 }
-                Poll::Ready(Some(Ok((message, size)))) => {
-                    self.stream.hub().metrics().requested(size);
-                    self.stream.request(message.into(), Instant::now()).map_err(status_of)?;
+                Poll::Ready(Ok(Some(message))) => {
+                    self.stream.hub().metrics().requested(message.len());
+                    let request = Request::decode(self.protocol, &message);
+                    let request = request.map_err(|malformed| Status::invalid_argument(malformed.to_string()))?;
+                    self.stream.request(request, Instant::now()).map_err(status_of)?;
                 }
             }
         }
@@ -151,10 +136,7 @@ where
     }
 }
 
-impl<M> http_body::Body for AdsBody<M>
-where
-    M: prost::Message + Default + Into<Request> + 'static,
-{
+impl http_body::Body for AdsBody {
     type Data = Bytes;
     type Error = Status;
 

@@ -1,10 +1,10 @@
 //! The delta protocol on the wire.
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use sluice_model::{ResourceType, Text};
-use sluice_proto::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 
-use crate::xds::request::{Interest, Request, Response};
+use crate::xds::decode::{Cut, error, merge, name, text};
+use crate::xds::request::{Interest, Malformed, Name, Request, Response};
 use crate::xds::sotw::{any_len, put_any_head};
 use crate::xds::store::{Entry, Item, put_pieces};
 use crate::xds::version::Version;
@@ -26,20 +26,41 @@ const NAME: u8 = 3;
 // google.protobuf.Any.
 const ANY_VALUE: u8 = 2;
 
-impl From<DeltaDiscoveryRequest> for Request {
-    fn from(request: DeltaDiscoveryRequest) -> Self {
-        Self {
-            node: request.node,
-            type_url: request.type_url,
-            nonce: request.response_nonce,
-            error: request.error_detail.map(|error| (error.code, error.message)),
-            interest: Interest::Change {
-                subscribe: request.resource_names_subscribe,
-                unsubscribe: request.resource_names_unsubscribe,
-                holds: request.initial_resource_versions.into_iter().collect(),
-            },
+/// The request in these bytes; names stay pieces of them.
+///
+/// # Errors
+/// When they are no `DeltaDiscoveryRequest`.
+pub(crate) fn decode(bytes: &Bytes) -> Result<Request, Malformed> {
+    let mut request = Request::default();
+    let (mut subscribe, mut unsubscribe, mut holds) = (Vec::new(), Vec::new(), Vec::new());
+    for field in Cut::new(bytes) {
+        let (field, value) = field?;
+        match field {
+            1 => merge(request.node.get_or_insert_default(), &value)?,
+            2 => request.type_url = text(&value)?,
+            3 => subscribe.push(name(value)?),
+            4 => unsubscribe.push(name(value)?),
+            5 => holds.push(entry(&value)?),
+            6 => request.nonce = text(&value)?,
+            7 => request.error = Some(error(&value)?),
+            _ => {}
         }
     }
+    request.interest = Interest::Change { subscribe, unsubscribe, holds };
+    Ok(request)
+}
+
+/// An entry of a map from text to text.
+fn entry(bytes: &Bytes) -> Result<(Name, Name), Malformed> {
+    let (mut key, mut value) = (Name::default(), Name::default());
+    for field in Cut::new(bytes) {
+        match field? {
+            (1, text) => key = name(text)?,
+            (2, text) => value = name(text)?,
+            _ => {}
+        }
+    }
+    Ok((key, value))
 }
 
 /// The encoded `DeltaDiscoveryResponse`.

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::xds::metrics::Metrics;
 use crate::xds::names::Names;
 use crate::xds::proxies::{ProxyInput, Roster};
-use crate::xds::request::{Protocol, Refusal, Request, Response};
+use crate::xds::request::{MAX_ERROR, Protocol, Refusal, Request, Response};
 use crate::xds::session::{HEALTH_TYPE, Noted, Session};
 use crate::xds::store::{Cut, Stamp, Store};
 use crate::xds::wake::Wake;
@@ -30,7 +30,12 @@ pub struct Hub {
     /// Makes nonces differ from those of an earlier process.
     salt: u64,
     seats: Mutex<BTreeMap<u64, Arc<Seat>>>,
+    /// Proxies whose last stream ended while their clusters were warming.
+    cold: Mutex<BTreeSet<ProxyKey>>,
 }
+
+/// The most proxies that are remembered as warming; beyond that some take longer to be warm.
+const COLD: usize = 10_000;
 
 /// A stream whose client has said who it is.
 pub(crate) struct Seat {
@@ -56,6 +61,7 @@ impl Hub {
             streams: AtomicU64::new(0),
             salt: rand::rng().random(),
             seats: Mutex::default(),
+            cold: Mutex::default(),
         })
     }
 
@@ -109,7 +115,10 @@ impl Hub {
     fn seat(&self, protocol: Protocol, peer: &str, proxy: Proxy) -> Arc<Seat> {
         let id = self.streams.fetch_add(1, Ordering::Relaxed) + 1;
         let key = ProxyKey(proxy.id.clone());
-        let session = Session::new(protocol, key.clone(), self.salt.wrapping_add(id), self.names.clone());
+        let mut session = Session::new(protocol, key.clone(), self.salt.wrapping_add(id), self.names.clone());
+        if self.cold.lock().unwrap_or_else(PoisonError::into_inner).remove(&key) {
+            session.warm_again();
+        }
         let seat = Arc::new(Seat {
             id,
             key: key.clone(),
@@ -195,6 +204,7 @@ impl Stream {
             Noted::Rejected(kind) => {
                 self.stamps.remove(&kind);
                 let (code, message) = error.unwrap_or_default();
+                let message = message.get(..message.floor_char_boundary(MAX_ERROR)).unwrap_or_default();
                 self.hub.metrics.rejected(kind, &seat.key.0, code);
                 tracing::warn!(target: "ads", node = %seat.key.0, kind = ?kind, code, message, "proxy rejected configuration");
             }
@@ -310,6 +320,12 @@ impl Drop for Stream {
         }
         store.unwatch_proxy(&seat.key, seat.id);
         self.hub.seats.lock().unwrap_or_else(PoisonError::into_inner).remove(&seat.id);
+        if seat.session.lock().unwrap_or_else(PoisonError::into_inner).is_warming() {
+            let mut cold = self.hub.cold.lock().unwrap_or_else(PoisonError::into_inner);
+            if cold.len() < COLD {
+                cold.insert(seat.key.clone());
+            }
+        }
         self.hub.roster.leave(&seat.key, seat.id);
         self.hub.metrics.connected(&seat.proxy.istio_version, -1);
         tracing::debug!(target: "ads", node = %seat.key.0, stream = seat.id, "disconnected");

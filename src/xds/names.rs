@@ -7,6 +7,7 @@ use rand::Rng as _;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use sluice_model::Text;
 
+use crate::xds::request::Name;
 use crate::xds::run::Run;
 
 /// A set of resource names. A thousand proxies that subscribe to the same names share one.
@@ -14,11 +15,17 @@ use crate::xds::run::Run;
 pub(crate) struct NameSet {
     run: Arc<Run<()>>,
     digest: u128,
+    bytes: usize,
 }
 
 impl NameSet {
     pub(crate) fn len(&self) -> usize {
         self.run.len()
+    }
+
+    /// Size of all names together.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     pub(crate) fn contains(&self, name: &str) -> bool {
@@ -64,24 +71,47 @@ impl Names {
         (u128::from(high) << 64) | u128::from(low)
     }
 
-    /// The set of these names.
-    pub(crate) fn set(&self, names: BTreeSet<Text>) -> NameSet {
-        self.change(&NameSet::default(), names, &BTreeSet::new())
+    fn digest(&self, names: &[Name]) -> u128 {
+        names.iter().map(|name| self.hash(name.as_str())).fold(0, u128::wrapping_add)
+    }
+
+    /// The set of these names without `*`. If there is one already, no name is copied.
+    pub(crate) fn set(&self, names: &[Name]) -> NameSet {
+        self.union(names, &[])
+    }
+
+    /// The set of the names of both lists, without `*`.
+    pub(crate) fn union(&self, names: &[Name], more: &[Name]) -> NameSet {
+        let digest = self.digest(names);
+        if more.is_empty() || (more.len() == names.len() && digest == self.digest(more)) {
+            // A name that is there twice makes this fail, and is found out below.
+            let interned = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(run) = interned.sets.get(&digest).and_then(Weak::upgrade).filter(|run| run.len() == names.len())
+            {
+                let bytes = names.iter().map(|name| name.as_str().len()).sum();
+                return NameSet { run, digest, bytes };
+            }
+        }
+        let mut all: BTreeSet<Text> = names.iter().chain(more).map(|name| Text::from(name.as_str())).collect();
+        all.remove("*");
+        self.change(&NameSet::default(), all, &BTreeSet::new())
     }
 
     /// `set` with some names added, then others taken out.
     pub(crate) fn change(&self, set: &NameSet, add: BTreeSet<Text>, remove: &BTreeSet<Text>) -> NameSet {
-        let mut digest = set.digest;
+        let (mut digest, mut bytes) = (set.digest, set.bytes);
         let mut changes: Vec<(Text, Option<()>)> = Vec::new();
         for name in add {
             if !set.contains(&name) && !remove.contains(&name) {
                 digest = digest.wrapping_add(self.hash(&name));
+                bytes += name.len();
                 changes.push((name, Some(())));
             }
         }
         for name in remove {
             if set.contains(name) {
                 digest = digest.wrapping_sub(self.hash(name));
+                bytes -= name.len();
                 changes.push((name.clone(), None));
             }
         }
@@ -91,7 +121,7 @@ impl Names {
         changes.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         let mut interned = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(run) = interned.sets.get(&digest).and_then(Weak::upgrade) {
-            return NameSet { run, digest };
+            return NameSet { run, digest, bytes };
         }
         let run = Arc::new(set.run.apply(changes));
         if interned.sets.len() >= interned.purge_at {
@@ -99,7 +129,7 @@ impl Names {
             interned.purge_at = (interned.sets.len() * 2).max(64);
         }
         interned.sets.insert(digest, Arc::downgrade(&run));
-        NameSet { run, digest }
+        NameSet { run, digest, bytes }
     }
 }
 
@@ -111,22 +141,34 @@ mod tests {
         list.iter().map(|name| Text::from(*name)).collect()
     }
 
+    fn list(list: &[&str]) -> Vec<Name> {
+        list.iter().map(|name| Name::from((*name).to_owned())).collect()
+    }
+
     #[test]
     fn equal_sets_are_one() {
         let keep = Names::default();
-        let a = keep.set(names(&["a", "b", "c"]));
-        let b = keep.change(&keep.set(names(&["a", "x"])), names(&["b", "c"]), &names(&["x"]));
+        let a = keep.set(&list(&["a", "b", "c"]));
+        let b = keep.change(&keep.set(&list(&["a", "x"])), names(&["b", "c"]), &names(&["x"]));
+        for same in [
+            keep.set(&list(&["c", "a", "b"])),
+            keep.set(&list(&["c", "a", "*", "b", "a"])),
+            keep.union(&list(&["a", "b", "c"]), &list(&["b", "c", "a"])),
+            keep.union(&list(&["a", "b"]), &list(&["b", "c"])),
+        ] {
+            assert!(same == a && Arc::ptr_eq(&same.run, &a.run) && same.bytes() == 3);
+        }
         assert!(Arc::ptr_eq(&a.run, &b.run) && a == b);
         assert!(a.contains("b") && !a.contains("x"));
         let back = keep.change(&a, BTreeSet::new(), &names(&["a", "b", "c"]));
-        assert_eq!((back.len(), back.digest), (0, 0));
+        assert_eq!((back.len(), back.digest, back.bytes()), (0, 0, 0));
     }
 
     #[test]
     fn dropped_sets_are_forgotten() {
         let keep = Names::default();
         for round in 0..1000 {
-            keep.set(names(&[&format!("only-{round}")]));
+            keep.set(&list(&[&format!("only-{round}")]));
         }
         assert!(keep.sets.lock().unwrap_or_else(PoisonError::into_inner).sets.len() <= 128);
     }

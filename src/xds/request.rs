@@ -1,7 +1,6 @@
 //! Requests and responses, whichever of the two protocols they are written in.
 
-use std::collections::BTreeMap;
-
+use bytes::Bytes;
 use sluice_model::{ResourceType, Text};
 use sluice_proto::envoy::config::core::v3::Node;
 
@@ -12,6 +11,10 @@ use crate::xds::version::Version;
 pub const MAX_NAME: usize = 4096;
 /// The most names a client may subscribe to of one type.
 pub const MAX_NAMES: usize = 500_000;
+/// The most bytes these names may have together.
+pub const MAX_NAME_BYTES: usize = 64 << 20;
+/// What is kept of a client's error message, in bytes.
+pub const MAX_ERROR: usize = 4096;
 /// The most types we do not know that a client may ask for on one stream.
 pub const MAX_UNKNOWN_TYPES: usize = 32;
 
@@ -22,6 +25,34 @@ pub enum Protocol {
     Sotw,
     /// Only what changed.
     Delta,
+}
+
+/// A name or a version in a request: a piece of the request's bytes, not copied.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd)]
+pub struct Name(Bytes);
+
+impl Name {
+    /// The name, if the bytes are text.
+    ///
+    /// # Errors
+    /// When they are not UTF-8.
+    pub fn new(bytes: Bytes) -> Result<Self, std::str::Utf8Error> {
+        std::str::from_utf8(&bytes)?;
+        Ok(Self(bytes))
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        // It was made from text.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl From<String> for Name {
+    fn from(text: String) -> Self {
+        Self(text.into())
+    }
 }
 
 /// A request of either protocol.
@@ -39,19 +70,37 @@ pub struct Request {
     pub interest: Interest,
 }
 
+/// The bytes are no request of the protocol.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("not a discovery request: {0}")]
+pub struct Malformed(pub(crate) &'static str);
+
+impl Request {
+    /// The request in these bytes; its names stay pieces of them.
+    ///
+    /// # Errors
+    /// When they are no request of that protocol.
+    pub fn decode(protocol: Protocol, bytes: &Bytes) -> Result<Self, Malformed> {
+        match protocol {
+            Protocol::Sotw => crate::xds::sotw::decode(bytes),
+            Protocol::Delta => crate::xds::delta::decode(bytes),
+        }
+    }
+}
+
 /// Which resources a client wants.
 #[derive(Clone, Debug)]
 pub enum Interest {
     /// Exactly these (state of the world).
-    Exactly(Vec<String>),
+    Exactly(Vec<Name>),
     /// These more and those no longer (delta).
     Change {
         /// Names to add, or `*`.
-        subscribe: Vec<String>,
+        subscribe: Vec<Name>,
         /// Names to take out, or `*`.
-        unsubscribe: Vec<String>,
+        unsubscribe: Vec<Name>,
         /// What the client holds from an earlier stream: name to version.
-        holds: BTreeMap<String, String>,
+        holds: Vec<(Name, Name)>,
     },
 }
 

@@ -11,6 +11,8 @@ use std::sync::{Arc, OnceLock};
 use bytes::{Bytes, BytesMut};
 use sluice_model::Text;
 
+use crate::xds::version::Digest;
+
 /// Rows of a chunk that is cut from a longer one.
 const CUT: usize = 48;
 /// Rows above which a chunk is cut.
@@ -30,6 +32,7 @@ pub(crate) struct Run<V> {
 pub(crate) struct Chunk<V> {
     rows: Vec<(Text, V)>,
     wire: [OnceLock<Wire>; 2],
+    digest: OnceLock<Digest>,
 }
 
 /// The encoded rows of a chunk one after the other, with the end of each.
@@ -49,7 +52,7 @@ impl Wire {
 
 impl<V> Chunk<V> {
     fn new(rows: Vec<(Text, V)>) -> Self {
-        Self { rows, wire: [OnceLock::new(), OnceLock::new()] }
+        Self { rows, wire: [OnceLock::new(), OnceLock::new()], digest: OnceLock::new() }
     }
 
     /// The rows in order.
@@ -69,6 +72,13 @@ impl<V> Chunk<V> {
             // A copy of the right size: the chunk may live long.
             Wire { bytes: Bytes::copy_from_slice(&bytes), ends }
         })
+    }
+}
+
+impl<V> Chunk<V> {
+    /// What `of` gives for all rows, made on first use.
+    pub(crate) fn digest(&self, of: impl FnOnce(&[(Text, V)]) -> Digest) -> Digest {
+        *self.digest.get_or_init(|| of(&self.rows))
     }
 }
 

@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use futures::future::BoxFuture;
-use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use tokio::net::TcpListener;
+use tonic::Status;
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tonic::transport::server::{TcpConnectInfo, TcpIncoming};
-use tonic::{Status, Streaming};
 use tower::Service;
 
-use crate::xds::body::{AdsBody, RequestDecoder, status_of};
+use crate::xds::body::{AdsBody, status_of};
 use crate::xds::hub::Hub;
 use crate::xds::limit::RateLimit;
+use crate::xds::messages::Messages;
 use crate::xds::reflection::descriptors;
-use crate::xds::request::{Protocol, Request};
+use crate::xds::request::Protocol;
 
 /// Limits and times of the gRPC server (X21).
 #[derive(Clone, Debug)]
@@ -125,10 +125,7 @@ impl AdsService {
         Self { hub, limit, max_request_bytes: options.max_request_bytes }
     }
 
-    async fn answer<M>(self, protocol: Protocol, request: http::Request<Body>) -> Result<http::Response<Body>, Status>
-    where
-        M: prost::Message + Default + Into<Request> + 'static,
-    {
+    async fn answer(self, protocol: Protocol, request: http::Request<Body>) -> Result<http::Response<Body>, Status> {
         match self.limit.turn(Instant::now()) {
             None => return Err(Status::resource_exhausted("request rate limit exceeded")),
             Some(wait) if wait.is_zero() => {}
@@ -137,9 +134,8 @@ impl AdsService {
         let peer = request.extensions().get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
         let peer = peer.map_or_else(|| "unknown".to_owned(), |address| address.to_string());
         let stream = self.hub.open(protocol, peer).map_err(status_of)?;
-        let decoder = RequestDecoder::<M>::default();
-        let requests = Streaming::new_request(decoder, request.into_body(), None, Some(self.max_request_bytes));
-        let mut response = http::Response::new(Body::new(AdsBody::new(stream, requests)));
+        let requests = Messages::new(request.into_body(), self.max_request_bytes);
+        let mut response = http::Response::new(Body::new(AdsBody::new(stream, protocol, requests)));
         response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/grpc"));
         Ok(response)
     }
@@ -162,10 +158,8 @@ impl Service<http::Request<Body>> for AdsService {
         let service = self.clone();
         Box::pin(async move {
             let answer = match request.uri().path().rsplit('/').next() {
-                Some("StreamAggregatedResources") => service.answer::<DiscoveryRequest>(Protocol::Sotw, request).await,
-                Some("DeltaAggregatedResources") => {
-                    service.answer::<DeltaDiscoveryRequest>(Protocol::Delta, request).await
-                }
+                Some("StreamAggregatedResources") => service.answer(Protocol::Sotw, request).await,
+                Some("DeltaAggregatedResources") => service.answer(Protocol::Delta, request).await,
                 _ => Err(Status::unimplemented("no such method")),
             };
             Ok(answer.unwrap_or_else(Status::into_http))

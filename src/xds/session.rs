@@ -4,6 +4,7 @@
 //! told of every change; what the client holds follows from the two, so there is no copy of it. It is asked for the next
 //! response when there is room to send one: between that, changes merge by themselves.
 
+mod holds;
 mod plan;
 mod watch;
 
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 use sluice_model::{ProxyKey, ResourceType, Text};
 
 use crate::xds::names::Names;
-use crate::xds::request::{Interest, MAX_UNKNOWN_TYPES, Protocol, Refusal, Request, Response};
+use crate::xds::request::{Interest, MAX_ERROR, MAX_UNKNOWN_TYPES, Protocol, Refusal, Request, Response};
 use crate::xds::store::Cut;
 use crate::xds::version::Version;
 use watch::Watch;
@@ -41,6 +42,8 @@ pub struct Session {
     watches: BTreeMap<ResourceType, Watch>,
     /// Types that are not ours, and whether an answer is due.
     unknown: BTreeMap<Text, bool>,
+    /// The proxy has clusters that wait for endpoints it was never sent, though it has asked for them before.
+    cold: bool,
     /// Epoch of the first change that has not been sent.
     since: Option<u64>,
     /// When to ask again although nothing happened.
@@ -72,9 +75,21 @@ impl Session {
             names,
             watches: BTreeMap::new(),
             unknown: BTreeMap::new(),
+            cold: false,
             since: None,
             retry_at: None,
         }
+    }
+
+    /// Has endpoints sent even if the client says it holds them: its clusters were still waiting for some when its last
+    /// stream ended, and it will not ask for those again.
+    pub(crate) fn warm_again(&mut self) {
+        self.cold = true;
+    }
+
+    /// Whether the client has not acknowledged its clusters: Envoy does so when they have their endpoints.
+    pub(crate) fn is_warming(&self) -> bool {
+        self.watches.get(&ResourceType::Cluster).is_some_and(|watch| watch.outstanding)
     }
 
     /// The proxy on the other side.
@@ -127,13 +142,17 @@ impl Session {
                 // New, or begun again by a client that has forgotten.
                 let mut watch = Watch::new(kind);
                 watch.open(request.interest, &self.names)?;
+                if kind == ResourceType::Endpoint && std::mem::take(&mut self.cold) {
+                    watch.forget_holds();
+                }
                 self.watches.insert(kind, watch);
                 return Ok(Noted::Request);
             }
         };
         let current = nonce.is_some_and(|nonce| nonce == watch.sent_nonce);
         let mut noted = Noted::Request;
-        if let Some((code, message)) = request.error {
+        if let Some((code, mut message)) = request.error {
+            message.truncate(message.floor_char_boundary(MAX_ERROR));
             watch.error = Some((code, message.into()));
             watch.outstanding &= !current;
             noted = Noted::Rejected(kind);
@@ -150,8 +169,8 @@ impl Session {
         match request.interest {
             // An old answer has an old list.
             Interest::Exactly(_) if !current => {}
-            Interest::Exactly(names) => watch.exactly(names, &self.names)?,
-            Interest::Change { subscribe, unsubscribe, .. } => watch.change(subscribe, unsubscribe, &self.names)?,
+            Interest::Exactly(names) => watch.exactly(&names, &self.names)?,
+            Interest::Change { subscribe, unsubscribe, .. } => watch.change(&subscribe, &unsubscribe, &self.names)?,
         }
         Ok(noted)
     }

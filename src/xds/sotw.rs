@@ -1,10 +1,10 @@
 //! The state-of-the-world protocol on the wire.
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use sluice_model::{ResourceType, Text};
-use sluice_proto::envoy::service::discovery::v3::DiscoveryRequest;
 
-use crate::xds::request::{Interest, Request, Response};
+use crate::xds::decode::{Cut, error, merge, name, text};
+use crate::xds::request::{Interest, Malformed, Request, Response};
 use crate::xds::store::{Entry, Item, put_pieces};
 use crate::xds::wire::{Rope, field_len, put_field, put_head};
 
@@ -20,16 +20,26 @@ const NONCE: u8 = 5;
 const ANY_TYPE_URL: u8 = 1;
 const ANY_VALUE: u8 = 2;
 
-impl From<DiscoveryRequest> for Request {
-    fn from(request: DiscoveryRequest) -> Self {
-        Self {
-            node: request.node,
-            type_url: request.type_url,
-            nonce: request.response_nonce,
-            error: request.error_detail.map(|error| (error.code, error.message)),
-            interest: Interest::Exactly(request.resource_names),
+/// The request in these bytes; names stay pieces of them.
+///
+/// # Errors
+/// When they are no `DiscoveryRequest`.
+pub(crate) fn decode(bytes: &Bytes) -> Result<Request, Malformed> {
+    let mut request = Request::default();
+    let mut names = Vec::new();
+    for field in Cut::new(bytes) {
+        let (field, value) = field?;
+        match field {
+            2 => merge(request.node.get_or_insert_default(), &value)?,
+            3 => names.push(name(value)?),
+            4 => request.type_url = text(&value)?,
+            5 => request.nonce = text(&value)?,
+            6 => request.error = Some(error(&value)?),
+            _ => {}
         }
     }
+    request.interest = Interest::Exactly(names);
+    Ok(request)
 }
 
 /// The encoded `DiscoveryResponse`.

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use rapidhash::v3::rapidhash_v3;
-use sluice_model::Text;
 
 /// Version of a resource: a hash of its content with a fixed seed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
@@ -56,13 +55,18 @@ pub(crate) struct Digest(u64);
 
 impl Digest {
     /// Adds a member.
-    pub(crate) fn add(&mut self, name: &Text, version: Version) {
+    pub(crate) fn add(&mut self, name: &str, version: Version) {
         self.0 = self.0.wrapping_add(version.named(name));
     }
 
     /// Takes a member out again.
-    pub(crate) fn remove(&mut self, name: &Text, version: Version) {
+    pub(crate) fn remove(&mut self, name: &str, version: Version) {
         self.0 = self.0.wrapping_sub(version.named(name));
+    }
+
+    /// Adds all members of another set.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.0 = self.0.wrapping_add(other.0);
     }
 
     /// The version of the set.

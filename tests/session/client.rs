@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use prost::Message as _;
-use sluice::xds::{Protocol, Refusal, Stream};
+use sluice::xds::{Protocol, Refusal, Request, Stream};
 use sluice_model::ResourceType;
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::{
@@ -81,8 +81,8 @@ impl Client {
 
     /// The same client on a new stream, with what it holds.
     pub(crate) fn reconnect(self, mesh: &Mesh) -> Self {
-        let fresh = Self::connect(mesh, self.protocol);
         drop(self.stream);
+        let fresh = Self::connect(mesh, self.protocol);
         let mut client = Self { holds: self.holds, ..fresh };
         for (kind, wants) in self.wants {
             client.subscribe(kind, wants);
@@ -259,13 +259,23 @@ impl Client {
 
     pub(crate) fn sotw(&mut self, mut request: DiscoveryRequest) -> Result<(), Refusal> {
         request.node = self.node.take();
-        self.stream.request(request.into(), self.now)
+        self.stream.request(sotw(&request), self.now)
     }
 
     pub(crate) fn delta(&mut self, mut request: DeltaDiscoveryRequest) -> Result<(), Refusal> {
         request.node = self.node.take();
-        self.stream.request(request.into(), self.now)
+        self.stream.request(delta(&request), self.now)
     }
+}
+
+/// The request as the server reads it.
+pub(crate) fn sotw(request: &DiscoveryRequest) -> Request {
+    Request::decode(Protocol::Sotw, &request.encode_to_vec().into()).expect("a request")
+}
+
+/// The request as the server reads it.
+pub(crate) fn delta(request: &DeltaDiscoveryRequest) -> Request {
+    Request::decode(Protocol::Delta, &request.encode_to_vec().into()).expect("a request")
 }
 
 /// The name in a message: its first field in clusters, listeners and routes, and in what the tests make up.

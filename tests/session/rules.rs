@@ -8,7 +8,7 @@ use sluice_model::{Part, Resource, ResourceType, Template};
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 
-use crate::client::{Client, message};
+use crate::client::{Client, message, sotw};
 use crate::fixture::{Mesh, SIDECAR};
 
 use Protocol::{Delta, Sotw};
@@ -225,6 +225,22 @@ fn a_client_that_names_what_it_holds_is_sent_only_the_rest() {
 }
 
 #[test]
+fn endpoints_come_again_to_a_client_that_was_cut_off_while_its_clusters_were_warming() {
+    let mesh = three_clusters();
+    let mut client = Client::connect(&mesh, Delta);
+    client.want_all(Cluster);
+    client.want(Endpoint, &["a", "b", "c"]);
+    client.settle();
+    mesh.cluster("base", "a", "2");
+    mesh.commit();
+    assert_eq!(client.receive().expect("clusters").text(), "CDS +a");
+    // The endpoints for it are lost with the stream. It has the clusters, and would not ask for known endpoints.
+    let mut client = client.reconnect(&mesh);
+    assert_eq!(client.settled(), ["CDS", "EDS +a +b +c"]);
+    assert_eq!(client.reconnect(&mesh).settled(), ["CDS", "EDS"]);
+}
+
+#[test]
 fn names_asked_for_again_are_sent_again() {
     let mesh = three_clusters();
     let mut client = Client::connect(&mesh, Delta);
@@ -383,7 +399,7 @@ fn a_client_must_say_who_it_is_first() {
     };
     let ask = |request: DiscoveryRequest| {
         let mut stream = mesh.hub.open(Sotw, String::new()).expect("ready");
-        stream.request(request.into(), std::time::Instant::now())
+        stream.request(sotw(&request), std::time::Instant::now())
     };
     assert_eq!(ask(DiscoveryRequest::default()), Err(Refusal::Invalid("missing node information".into())));
     assert_eq!(ask(request("", Cluster.type_url())), Err(Refusal::Invalid("missing node information".into())));
@@ -421,7 +437,7 @@ fn proxies_are_registered_while_a_stream_of_theirs_is_open() {
         let node = Node { id: SIDECAR.into(), user_agent_name: version.into(), ..Node::default() };
         let request =
             DiscoveryRequest { node: Some(node), type_url: Cluster.type_url().into(), ..DiscoveryRequest::default() };
-        stream.request(request.into(), std::time::Instant::now()).expect("taken");
+        stream.request(sotw(&request), std::time::Instant::now()).expect("taken");
         stream
     };
     let (first, second) = (connect("1"), connect("2"));
@@ -442,7 +458,7 @@ fn nobody_is_served_before_the_store_is_ready_or_his_scope_is_known() {
     let mut stream = mesh.hub.open(Sotw, String::new()).expect("ready");
     let node = Some(Node { id: other.into(), ..Node::default() });
     let request = DiscoveryRequest { node, type_url: Cluster.type_url().into(), ..DiscoveryRequest::default() };
-    stream.request(request.into(), std::time::Instant::now()).expect("taken");
+    stream.request(sotw(&request), std::time::Instant::now()).expect("taken");
     assert!(stream.poll(std::time::Instant::now()).is_none());
     mesh.scope(other, &["base"]);
     mesh.commit();

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use sluice_model::{ResourceType, Text};
 
+use super::holds::Holds;
 use super::watch::Watch;
 use super::{PATIENCE, Session};
 use crate::xds::request::{Protocol, Response};
@@ -82,7 +83,7 @@ impl Session {
         watch.asked.clear();
         watch.asked_all = false;
         watch.answer = false;
-        watch.holds.clear();
+        watch.holds = Holds::default();
         if items.is_empty() && removed.is_empty() && !answer && !whole {
             if quiet && watch.acked.is_some() {
                 watch.acked = Some(view.clone());
@@ -97,7 +98,7 @@ impl Session {
             self.force_endpoints(had_all, &changed);
         }
         let version = match self.protocol {
-            Protocol::Sotw => digest(&items).to_string(),
+            Protocol::Sotw => digest(&items).version().to_string(),
             Protocol::Delta => cut.epoch.to_string(),
         };
         let since = if answers { None } else { self.since };
@@ -185,13 +186,19 @@ impl Watch {
 
     /// Compares with what the client brought from an earlier stream.
     fn compare_with_held(&self, view: &View, out: &mut Differences) {
+        let listing = self.listing(view);
+        let count: usize = listing.iter().map(Item::count).sum();
+        if count == self.holds.len() && digest(&listing) == self.holds.digest() {
+            return;
+        }
+        let holds = self.holds.by_name();
         let mut known = 0;
-        for item in self.listing(view) {
+        for item in listing {
             let versions = item.versions();
             let differ: Vec<&Text> = versions
                 .iter()
                 .filter(|(name, version)| {
-                    let held = self.holds.get(*name);
+                    let held = holds.get(name.as_str());
                     known += usize::from(held.is_some());
                     held != Some(&Some(*version))
                 })
@@ -203,8 +210,8 @@ impl Watch {
                 out.items.extend(differ.into_iter().filter_map(|name| view.find(name)).map(Item::One));
             }
         }
-        if known < self.holds.len() {
-            out.removed.extend(self.holds.keys().filter(|name| view.version(name).is_none()).cloned());
+        if known < holds.len() {
+            out.removed.extend(holds.keys().filter(|name| view.version(name).is_none()).map(|name| Text::from(*name)));
         }
     }
 
@@ -261,10 +268,10 @@ fn endpoints_of(cluster: &Found) -> Option<Text> {
     }
 }
 
-fn digest(items: &[Item]) -> Version {
+fn digest(items: &[Item]) -> Digest {
     let mut digest = Digest::default();
-    for (name, version) in items.iter().flat_map(Item::versions) {
-        digest.add(name, version);
+    for item in items {
+        digest.join(item.digest());
     }
-    digest.version()
+    digest
 }

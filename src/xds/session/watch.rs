@@ -1,15 +1,15 @@
 //! What a client wants and holds of one type.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
 use sluice_model::{ResourceType, Text};
 
+use super::holds::Holds;
 use crate::xds::names::{NameSet, Names};
-use crate::xds::request::{Interest, MAX_NAME, MAX_NAMES, Refusal};
+use crate::xds::request::{Interest, MAX_NAME, MAX_NAME_BYTES, MAX_NAMES, Name, Refusal};
 use crate::xds::store::{Found, View};
-use crate::xds::version::Version;
 
 /// What a client wants and holds of one type.
 #[derive(Debug)]
@@ -29,8 +29,8 @@ pub(super) struct Watch {
     pub(super) asked_all: bool,
     /// The client waits for a response, even one with nothing in it.
     pub(super) answer: bool,
-    /// What the client says it holds from an earlier stream; `None` is a version we never gave.
-    pub(super) holds: HashMap<Text, Option<Version>>,
+    /// What the client says it holds from an earlier stream.
+    pub(super) holds: Holds,
     /// Resources that are gone but which the client is to keep until what replaces them is in use.
     pub(super) leaving: BTreeMap<Text, Found>,
     /// Number of the last response, 0 if there was none.
@@ -56,7 +56,7 @@ impl Watch {
             asked: BTreeSet::new(),
             asked_all: false,
             answer: false,
-            holds: HashMap::new(),
+            holds: Holds::default(),
             leaving: BTreeMap::new(),
             sent_nonce: 0,
             acked_nonce: 0,
@@ -82,54 +82,55 @@ impl Watch {
         self.answer = true;
         match interest {
             Interest::Exactly(list) => {
-                let list = checked(list)?;
+                check(&list)?;
                 self.asked_all = true;
-                self.set_exactly(list, names);
+                self.set_exactly(&list, names);
             }
             Interest::Change { subscribe, unsubscribe, holds } => {
-                let mut add = checked(subscribe)?;
-                let remove = checked(unsubscribe)?;
-                let star = add.remove("*");
-                self.wildcard = self.kind.is_wildcard() && (star || add.is_empty()) && !remove.contains("*");
-                for (name, version) in holds {
-                    let name = checked_name(name)?;
-                    if !remove.contains(&name) {
-                        add.insert(name.clone());
-                        self.holds.insert(name, Version::parse(&version));
-                    }
-                }
+                check(&subscribe)?;
+                check(&unsubscribe)?;
+                let held: Vec<Name> = holds.iter().map(|(name, _)| name.clone()).collect();
+                check(&held)?;
+                let star = |list: &[Name]| list.iter().any(|name| name.as_str() == "*");
+                let all = star(&subscribe) || subscribe.is_empty();
+                self.wildcard = self.kind.is_wildcard() && all && !star(&unsubscribe);
+                self.holds = Holds::new(holds);
                 // With a wildcard the names held are known by it; they are no subscription of their own.
                 if !self.wildcard {
-                    self.names = names.change(&self.names, add, &remove);
+                    self.names = names.union(&subscribe, &held);
+                    if !unsubscribe.is_empty() {
+                        self.names = names.change(&self.names, BTreeSet::new(), &texts(&unsubscribe));
+                    }
                 }
-                self.check()?;
             }
         }
         Ok(())
     }
 
+    /// Everything is answered, whatever the client says it holds.
+    pub(super) fn forget_holds(&mut self) {
+        self.holds = Holds::default();
+    }
+
     /// The complete list of a state-of-the-world client.
-    fn set_exactly(&mut self, mut list: BTreeSet<Text>, names: &Names) {
-        let star = list.remove("*");
+    fn set_exactly(&mut self, list: &[Name], names: &Names) {
+        let star = list.iter().any(|name| name.as_str() == "*");
         self.wildcard = self.kind.is_wildcard() && (star || list.is_empty());
         self.names = names.set(list);
     }
 
     /// A later list of a state-of-the-world client.
-    pub(super) fn exactly(&mut self, list: Vec<String>, names: &Names) -> Result<(), Refusal> {
-        let same = list.len() == self.names.len() && list.iter().all(|name| self.names.contains(name));
-        if same && (!list.is_empty() || self.wildcard) {
+    pub(super) fn exactly(&mut self, list: &[Name], names: &Names) -> Result<(), Refusal> {
+        check(list)?;
+        let (wildcard, before) = (self.wildcard, self.names.clone());
+        self.set_exactly(list, names);
+        if self.names == before && self.wildcard == wildcard {
             return Ok(());
         }
-        let (wildcard, before) = (self.wildcard, self.names.clone());
-        self.set_exactly(checked(list)?, names);
-        self.check()?;
         if self.kind.is_wildcard() {
             // These are answered whole whenever the list changes (X07).
-            if self.wildcard != wildcard || self.names != before {
-                self.asked_all = true;
-                self.answer = true;
-            }
+            self.asked_all = true;
+            self.answer = true;
         } else {
             self.asked.retain(|name| self.names.contains(name));
             self.asked.extend(self.names.iter().filter(|name| !before.contains(name)).cloned());
@@ -139,17 +140,14 @@ impl Watch {
     }
 
     /// A later change of a delta client's subscription.
-    pub(super) fn change(
-        &mut self,
-        subscribe: Vec<String>,
-        unsubscribe: Vec<String>,
-        names: &Names,
-    ) -> Result<(), Refusal> {
+    pub(super) fn change(&mut self, subscribe: &[Name], unsubscribe: &[Name], names: &Names) -> Result<(), Refusal> {
         if subscribe.is_empty() && unsubscribe.is_empty() {
             return Ok(());
         }
-        let mut add = checked(subscribe)?;
-        let mut remove = checked(unsubscribe)?;
+        check(subscribe)?;
+        check(unsubscribe)?;
+        let mut add = texts(subscribe);
+        let mut remove = texts(unsubscribe);
         let star = add.remove("*") && self.kind.is_wildcard();
         if remove.remove("*") {
             self.wildcard = false;
@@ -168,24 +166,28 @@ impl Watch {
                 self.leaving.remove(name);
             }
         }
-        self.check()
-    }
-
-    fn check(&self) -> Result<(), Refusal> {
-        if self.names.len() > MAX_NAMES {
-            return Err(Refusal::Exhausted(format!("more than {MAX_NAMES} resource names of one type")));
+        if self.names.len() > MAX_NAMES || self.names.bytes() > MAX_NAME_BYTES {
+            return Err(too_many());
         }
         Ok(())
     }
 }
 
-fn checked(names: Vec<String>) -> Result<BTreeSet<Text>, Refusal> {
-    names.into_iter().map(checked_name).collect()
-}
-
-fn checked_name(name: String) -> Result<Text, Refusal> {
-    if name.len() > MAX_NAME {
+/// The limits of one request.
+fn check(names: &[Name]) -> Result<(), Refusal> {
+    if names.len() > MAX_NAMES {
+        return Err(too_many());
+    }
+    if names.iter().any(|name| name.as_str().len() > MAX_NAME) {
         return Err(Refusal::Invalid(format!("a resource name is longer than {MAX_NAME} bytes")));
     }
-    Ok(Text::from(name))
+    Ok(())
+}
+
+fn too_many() -> Refusal {
+    Refusal::Exhausted(format!("more than {MAX_NAMES} resource names of one type, or {MAX_NAME_BYTES} bytes of them"))
+}
+
+fn texts(names: &[Name]) -> BTreeSet<Text> {
+    names.iter().map(|name| Text::from(name.as_str())).collect()
 }

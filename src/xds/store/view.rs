@@ -11,7 +11,7 @@ use super::assembly::Assembly;
 use super::entry::{Entry, Segments, Whole};
 use crate::xds::names::NameSet;
 use crate::xds::run::{Chunk, Run};
-use crate::xds::version::Version;
+use crate::xds::version::{Digest, Version};
 
 /// What a layer holds of one type, by resource name.
 pub(crate) type Table = Run<Entry>;
@@ -71,6 +71,28 @@ impl Item {
         match self {
             Self::Stretch { rows, .. } => rows.len(),
             Self::One(_) => 1,
+        }
+    }
+
+    /// What the resources add to a digest of names and versions.
+    pub(crate) fn digest(&self) -> Digest {
+        let of = |rows: &[(Text, Entry)]| {
+            let mut digest = Digest::default();
+            for (name, entry) in rows {
+                if let Some((version, _)) = entry.shared() {
+                    digest.add(name, version);
+                }
+            }
+            digest
+        };
+        match self {
+            Self::Stretch { chunk, rows } if rows.len() == chunk.rows().len() => chunk.digest(of),
+            Self::Stretch { chunk, rows } => of(chunk.rows().get(rows.clone()).unwrap_or_default()),
+            Self::One(found) => {
+                let mut digest = Digest::default();
+                digest.add(&found.name, found.version);
+                digest
+            }
         }
     }
 

@@ -1,0 +1,42 @@
+//! What a client brings from an earlier stream.
+
+use std::collections::HashMap;
+
+use crate::xds::request::Name;
+use crate::xds::version::{Digest, Version};
+
+/// Names and versions a client says it holds. Kept until the first answer.
+#[derive(Debug, Default)]
+pub(super) struct Holds {
+    /// `None` is a version we never gave.
+    list: Vec<(Name, Option<Version>)>,
+    digest: Digest,
+}
+
+impl Holds {
+    pub(super) fn new(list: Vec<(Name, Name)>) -> Self {
+        let mut digest = Digest::default();
+        let list: Vec<_> = list.into_iter().map(|(name, version)| (name, Version::parse(version.as_str()))).collect();
+        for (name, version) in &list {
+            digest.add(name.as_str(), version.unwrap_or_default());
+        }
+        Self { list, digest }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Of all names with their versions: equal to that of a listing when the client holds just that.
+    pub(super) fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    pub(super) fn by_name(&self) -> HashMap<&str, Option<Version>> {
+        self.list.iter().map(|(name, version)| (name.as_str(), *version)).collect()
+    }
+}
