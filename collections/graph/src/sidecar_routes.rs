@@ -46,6 +46,8 @@ pub struct RouteInputs<'s> {
     defaults: Collection<'s, (), RouteDefaults>,
     /// Domain of the mesh.
     pub domain: Text,
+    /// Addresses of both families are used.
+    pub dual_stack: bool,
 }
 
 impl<'s> RouteInputs<'s> {
@@ -80,6 +82,7 @@ impl<'s> RouteInputs<'s> {
             by_address,
             defaults: derive_route_defaults(&spine.mesh),
             domain: spine.options.domain.clone(),
+            dual_stack: spine.options.dual_stack,
         }
     }
 }
@@ -225,6 +228,7 @@ pub(crate) struct MeshReads {
     routed: DepBy<Host, ObjectKey, ()>,
     defaults: Dep<(), RouteDefaults>,
     domain: Text,
+    dual_stack: bool,
 }
 
 impl MeshReads {
@@ -240,6 +244,7 @@ impl MeshReads {
             routed: d.by(&inputs.routed),
             defaults: d.on(&inputs.defaults),
             domain: inputs.domain.clone(),
+            dual_stack: inputs.dual_stack,
         }
     }
 
@@ -293,7 +298,17 @@ impl Mesh for MeshAt<'_> {
     }
 
     fn aliases(&self, host: &Host) -> Vec<Arc<Service>> {
-        self.services_of(self.cx.by(&self.reads.by_alias, host))
+        // An alias may stand for another; a circle of them stands for nothing.
+        let (mut found, mut open, mut seen) = (Vec::new(), vec![host.clone()], BTreeSet::from([host.clone()]));
+        while let Some(target) = open.pop() {
+            for alias in self.services_of(self.cx.by(&self.reads.by_alias, &target)) {
+                if seen.insert(alias.host.clone()) {
+                    open.push(alias.host.clone());
+                    found.push(alias);
+                }
+            }
+        }
+        found
     }
 
     fn hosts_at(&self, address: &Text, port: u16) -> Vec<Host> {
@@ -340,6 +355,10 @@ impl Mesh for MeshAt<'_> {
 
     fn default_headers(&self) -> RouteHeaders {
         self.defaults.as_ref().map(|defaults| defaults.headers).unwrap_or_default()
+    }
+
+    fn dual_stack(&self) -> bool {
+        self.reads.dual_stack
     }
 
     fn has_http_proxy(&self) -> bool {

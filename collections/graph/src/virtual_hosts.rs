@@ -62,6 +62,8 @@ pub trait Mesh {
     fn default_retry(&self) -> Option<&HttpRetry>;
     /// Headers of proxies that say nothing themselves.
     fn default_headers(&self) -> RouteHeaders;
+    /// Addresses of both families are used.
+    fn dual_stack(&self) -> bool;
     /// Every sidecar has an HTTP proxy listener.
     fn has_http_proxy(&self) -> bool;
 }
@@ -244,7 +246,7 @@ impl Evaluation<'_> {
             }
         }
         aliases.sort();
-        let mut addresses = addresses_for(service, self.profile);
+        let mut addresses = addresses_for(service, self.profile, self.mesh.dual_stack());
         addresses.retain(|address| self.owns_address(service, address, port));
         let (mut domains, alt) = service_domains(&ServiceDomains {
             host: &service.host,
@@ -280,7 +282,7 @@ impl Evaluation<'_> {
         let mut rivals = rivals.filter_map(|host| self.service(&host));
         !rivals.any(|rival| {
             let competes = rival.port(port).is_some_and(is_http_or_sniffed)
-                && addresses_for(&rival, self.profile).contains(address);
+                && addresses_for(&rival, self.profile, self.mesh.dual_stack()).contains(address);
             competes && (rival.created, &rival.host) < (service.created, &service.host)
         })
     }

@@ -29,6 +29,7 @@ pub(super) fn build_mirrors(route: &HttpRoute, cluster: impl Fn(&Destination) ->
         cluster: cluster(destination),
         runtime_fraction: Some(RuntimeFractionalPercent { default_value: Some(share), ..Default::default() }),
         trace_sampled: Some(BoolValue { value: false }),
+        disable_shadow_host_suffix_append: true,
         ..RequestMirrorPolicy::default()
     };
     let first = route.mirror.as_ref().and_then(|destination| {

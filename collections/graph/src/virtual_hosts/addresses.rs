@@ -56,17 +56,26 @@ impl RouteProfile {
 }
 
 /// The addresses a client of that profile reaches a Service at, the primary one first; none if it has none.
+///
+/// Unless `dual_stack` is on, a client with both families keeps to that of the Service's first address.
 #[must_use]
-pub fn addresses_for(service: &Service, profile: &RouteProfile) -> Vec<Text> {
-    let usable = |address: &&Text| match (profile.ip_families, address.parse::<IpAddr>()) {
-        (IpFamilies::V4, Ok(IpAddr::V6(_))) | (IpFamilies::V6, Ok(IpAddr::V4(_))) => false,
-        (_, parsed) => parsed.is_ok_and(|address| !address.is_unspecified()),
-    };
+pub fn addresses_for(service: &Service, profile: &RouteProfile, dual_stack: bool) -> Vec<Text> {
     let own = service.addresses.get(&profile.cluster).filter(|addresses| !addresses.is_empty());
     let own = match own {
         Some(addresses) => addresses.as_slice(),
         None if profile.auto_allocated => service.auto_allocated_addresses.as_slice(),
         None => &[],
+    };
+    let is_v6 = |address: &Text| address.parse::<IpAddr>().is_ok_and(|address| address.is_ipv6());
+    let v6_only = match profile.ip_families {
+        IpFamilies::V4 => Some(false),
+        IpFamilies::V6 => Some(true),
+        IpFamilies::Dual if dual_stack => None,
+        IpFamilies::Dual => own.first().map(is_v6),
+    };
+    let usable = |address: &&Text| {
+        let known = address.parse::<IpAddr>().is_ok_and(|address| !address.is_unspecified());
+        known && v6_only.is_none_or(|v6| v6 == is_v6(address))
     };
     let usable_own: Vec<Text> = own.iter().filter(usable).cloned().collect();
     if !usable_own.is_empty() {

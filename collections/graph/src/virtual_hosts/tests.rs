@@ -46,6 +46,9 @@ impl Mesh for Fake {
     fn default_headers(&self) -> RouteHeaders {
         RouteHeaders::default()
     }
+    fn dual_stack(&self) -> bool {
+        false
+    }
     fn has_http_proxy(&self) -> bool {
         false
     }
