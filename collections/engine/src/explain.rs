@@ -58,7 +58,7 @@ pub struct Cause {
     /// How long it took.
     pub took: Duration,
     /// The writes among its inputs that the record was made of; when none of them was (a record removed together with
-    /// what it was made of), all its inputs.
+    /// what it was made of), all its inputs. Of an epoch with thousands of writes not all are kept.
     pub writes: Vec<Write>,
 }
 
@@ -154,9 +154,13 @@ impl Engineer {
     /// The epoch in the history that last changed a record.
     fn last_change(&self, node: NodeId, key: &Dyn) -> Option<&EpochRecord> {
         let slot = self.nodes[node].published?;
+        if let Some(epoch) = self.changed_at(slot, key) {
+            return self.history.iter().rev().find(|record| record.epoch == epoch);
+        }
+        // It is gone: the epoch that removed it named it.
         self.history.iter().rev().find(|record| {
-            record.outputs.iter().any(|(changed, events)| {
-                *changed == slot && events.binary_search_by(|event| event.key.by_content(key)).is_ok()
+            record.outputs.iter().any(|(changed, keys)| {
+                *changed == slot && keys.binary_search_by(|changed| changed.by_content(key)).is_ok()
             })
         })
     }
@@ -164,7 +168,7 @@ impl Engineer {
     fn cause(&self, record: &EpochRecord, inputs: &BTreeSet<(NodeId, Dyn)>) -> Cause {
         let mut writes: Vec<_> =
             record.inputs.iter().filter(|change| inputs.contains(&(change.node, change.key.clone()))).collect();
-        if writes.is_empty() {
+        if writes.is_empty() && record.inputs.len() == record.write_count {
             writes = record.inputs.iter().collect();
         }
         Cause { epoch: record.epoch, took: record.took, writes: self.writes(writes) }
@@ -190,7 +194,7 @@ impl Engineer {
             changed: record
                 .outputs
                 .iter()
-                .map(|(slot, events)| (self.nodes[self.slot_node(*slot)].name.clone(), events.len()))
+                .map(|(slot, keys)| (self.nodes[self.slot_node(*slot)].name.clone(), keys.len()))
                 .collect(),
         };
         self.history.iter().map(summary).collect()

@@ -23,6 +23,8 @@ use crate::why::Provenance;
 
 /// Changes of an epoch the history keeps: a load of everything is not worth remembering row by row.
 const HISTORY_ROWS: usize = 4_096;
+/// Changes the history keeps over all epochs: storms make it shorter, never larger.
+const HISTORY_ROWS_IN_ALL: usize = 65_536;
 /// How long to leave a lagging reader of a dump alone.
 const READER_PAUSE: Duration = Duration::from_millis(1);
 
@@ -102,7 +104,14 @@ pub(crate) struct EpochRecord {
     /// Of a very large epoch only the first.
     pub(crate) inputs: Vec<InputChange>,
     pub(crate) write_count: usize,
-    pub(crate) outputs: Vec<(usize, Arc<[RawEvent]>)>,
+    /// Keys changed, sorted, by slot. Keys only: values would keep alive what has long been replaced.
+    pub(crate) outputs: Vec<(usize, Vec<Dyn>)>,
+}
+
+impl EpochRecord {
+    fn rows(&self) -> usize {
+        self.inputs.len() + self.outputs.iter().map(|(_, keys)| keys.len()).sum::<usize>()
+    }
 }
 
 /// The state of the dataflow thread.
@@ -123,6 +132,7 @@ pub(crate) struct Engineer {
     maps: Arc<Vec<crate::output::Map>>,
     synced: Arc<Vec<bool>>,
     pub(crate) history: VecDeque<EpochRecord>,
+    history_rows: usize,
 }
 
 impl Engineer {
@@ -148,6 +158,7 @@ impl Engineer {
             turn: 0,
             synced: Arc::default(),
             history: VecDeque::new(),
+            history_rows: 0,
         }
     }
 
@@ -223,6 +234,10 @@ impl Engineer {
         self.slots[slot].map.get(&ByContent(key.clone())).map(|record| &record.value)
     }
 
+    pub(crate) fn changed_at(&self, slot: usize, key: &Dyn) -> Option<Epoch> {
+        Some(self.slots[slot].map.get(&ByContent(key.clone()))?.changed)
+    }
+
     pub(crate) fn slot_node(&self, slot: usize) -> NodeId {
         self.slots[slot].node
     }
@@ -269,8 +284,9 @@ impl Engineer {
         let set = inputs.iter().filter(|input| !input.deleted).filter_map(|input| input.origin.as_ref());
         let received = set.filter_map(|origin| origin.received).min();
         inputs.truncate(HISTORY_ROWS);
+        let keys = |events: &[RawEvent]| events.iter().map(|event| event.key.clone()).collect();
         let outputs = if changes.iter().map(|(_, events)| events.len()).sum::<usize>() <= HISTORY_ROWS {
-            changes.clone()
+            changes.iter().map(|(slot, events)| (*slot, keys(events))).collect()
         } else {
             Vec::new()
         };
@@ -379,10 +395,12 @@ impl Engineer {
         if self.options.history == 0 {
             return;
         }
-        while self.history.len() >= self.options.history {
-            self.history.pop_front();
-        }
+        self.history_rows += record.rows();
         self.history.push_back(record);
+        while self.history.len() > self.options.history || self.history_rows > HISTORY_ROWS_IN_ALL {
+            let Some(oldest) = self.history.pop_front() else { return };
+            self.history_rows -= oldest.rows();
+        }
     }
 
     fn time(&self, took: Duration, weight: usize) {
