@@ -3,6 +3,7 @@
 //!
 //! `FAMILY=service CASE=01 TYPE=LDS PROTOCOL=delta DIFFS=20 make parity` narrows it; answers are in `target/parity/`.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -34,6 +35,7 @@ fn main() -> Result<ExitCode> {
     write(&out, "report.json", &format!("{:#}\n", report.to_json()))?;
     write(&out, "table.txt", &report.table())?;
     write(&out, "systematic.txt", &systematic(&report, usize::MAX))?;
+    write(&out, "floors.txt", &reached(&report))?;
 
     let mut console = std::io::stdout().lock();
     if plan.is_partial() {
@@ -63,6 +65,15 @@ fn below_floor(report: &Report) -> Result<Vec<String>> {
         }
     }
     Ok(out)
+}
+
+/// What has been reached, in the form of the floors file, cut to tenths.
+fn reached(report: &Report) -> String {
+    let mut percents: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for ((family, _), sums) in report.families() {
+        percents.entry(family).or_default().push(format!("{:.1}", (sums.percent() * 10.0).floor() / 10.0));
+    }
+    percents.into_iter().map(|(family, percents)| format!("{family:<18}{}\n", percents.join(" "))).collect()
 }
 
 fn systematic(report: &Report, limit: usize) -> String {

@@ -154,7 +154,7 @@ async fn bytes_that_are_no_requests() -> Result<()> {
 async fn nodes_that_are_nobody() -> Result<()> {
     let siege = Siege::lay().await?;
     let long = "x".repeat(1 << 20);
-    let deep = (0..60).fold(json!(1), |inner, _| json!({"a": inner}));
+    let deep = (0..20).fold(json!(1), |inner, _| json!({"a": inner}));
     let mut identities = vec![Identity::default(), Identity { node: Some(Node::default()), forwarded: None }];
     for id in [
         "",

@@ -132,6 +132,9 @@ fn ask(stream: &mut AdsStream, held: &mut BTreeMap<Kind, Held>, given: &BTreeMap
         let mut names = BTreeSet::new();
         if let Some(given) = given.get(&kind) {
             names.extend(given.iter().cloned());
+            if names.is_empty() && !kind.is_wildcard() {
+                continue;
+            }
         } else if !kind.is_wildcard() {
             for source in follow::named_by(kind) {
                 for (_, resource) in held.get(source).map(|h| h.resources.as_slice()).unwrap_or_default() {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::Value;
 
-use super::canonical::sorted_text;
+use super::canonical::{name_of, sorted_text};
 use super::case::{Case, Proxy};
 use super::compare::compare;
 use super::report::{Report, Row};
@@ -30,13 +30,15 @@ pub struct Plan {
     pub paths: usize,
     /// Cases at a time.
     pub parallel: usize,
+    /// Ask for the recorded names, where names would follow from other types: shows routes while listeners are not right.
+    pub recorded_names: bool,
     /// Where answers and logs go.
     pub out: PathBuf,
 }
 
 impl Plan {
-    /// Everything, unless the variables `FAMILY`, `TYPE`, `PROTOCOL` (lists with commas), `CASE`, `DIFFS` and `PARALLEL`
-    /// say otherwise.
+    /// Everything, unless the variables `FAMILY`, `TYPE`, `PROTOCOL` (lists with commas), `CASE`, `DIFFS`, `PARALLEL` and
+    /// `NAMES=golden` say otherwise.
     ///
     /// # Errors
     /// A variable names no type or protocol, or is not the number it should be.
@@ -64,6 +66,7 @@ impl Plan {
             protocols: if protocols.is_empty() { Protocol::ALL.to_vec() } else { protocols },
             paths: number("DIFFS", 3)?,
             parallel: number("PARALLEL", 4)?.max(1),
+            recorded_names: variable("NAMES").is_some_and(|names| names == "golden"),
             out,
         })
     }
@@ -72,6 +75,7 @@ impl Plan {
     pub fn is_partial(&self) -> bool {
         !(self.families.is_empty() && self.case.is_empty() && self.kinds.is_empty())
             || self.protocols.len() < Protocol::ALL.len()
+            || self.recorded_names
     }
 
     /// Whether a case is in it.
@@ -125,7 +129,13 @@ async fn run_case(plan: &Plan, case: &Case) -> Result<Vec<Row>> {
     let address = server.grpc;
     let dumps: Vec<(Protocol, &Proxy, Dump)> = stream::iter(pairs)
         .map(|(protocol, proxy)| async move {
-            let got = ask(address, protocol, proxy).await;
+            let mut names = proxy.names.clone();
+            if plan.recorded_names {
+                for (kind, golden) in case.golden(&proxy.name)?.into_iter().filter(|(kind, _)| !kind.is_wildcard()) {
+                    names.entry(kind).or_insert_with(|| golden.iter().flatten().map(name_of).collect());
+                }
+            }
+            let got = ask(address, protocol, proxy, &names).await;
             Ok((protocol, proxy, got.with_context(|| format!("{} over {protocol}", proxy.name))?))
         })
         .buffered(4)
@@ -151,13 +161,18 @@ async fn run_case(plan: &Plan, case: &Case) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-async fn ask(address: std::net::SocketAddr, protocol: Protocol, proxy: &Proxy) -> Result<Dump> {
+async fn ask(
+    address: std::net::SocketAddr,
+    protocol: Protocol,
+    proxy: &Proxy,
+    names: &BTreeMap<Kind, Vec<String>>,
+) -> Result<Dump> {
     let kinds = proxy.kinds();
     let mut identity = Identity::of_node(&proxy.node).context("read the node")?;
     if kinds.contains(&Kind::Sds) {
         identity = identity.forwarded_as(proxy.forwarded_identity());
     }
-    dump(connect(address).await?, protocol, identity, &kinds, &proxy.names, Limits::default()).await
+    dump(connect(address).await?, protocol, identity, &kinds, names, Limits::default()).await
 }
 
 fn row(case: &Case, proxy: &Proxy, protocol: Protocol, kind: Kind, result: super::compare::Comparison) -> Row {
