@@ -16,6 +16,7 @@ pub mod gateways;
 mod inputs;
 mod mesh_config;
 mod namespaces;
+mod network_gateways;
 mod networks;
 mod outputs;
 pub mod peer_authentications;
@@ -32,9 +33,9 @@ mod workloads;
 
 use sluice_engine::{Builder, Collection, Index, Published};
 use sluice_model::{
-    DestinationRule, Endpoint, Gateway, Host, Labels, MeshConfig, MeshNetworks, Namespace, Node, ObjectKey,
-    PeerAuthentication, Pod, Proxy, ProxyKey, Reject, Resource, ResourceKey, Scope, Segment, SegmentKey, Service,
-    ServiceKey, Text, VirtualService,
+    DestinationRule, Endpoint, Gateway, Host, Labels, MeshConfig, MeshNetworks, Namespace, NetworkGateway, Node,
+    ObjectKey, PeerAuthentication, Pod, Proxy, ProxyKey, Reject, Resource, ResourceKey, Scope, Segment, SegmentKey,
+    Service, ServiceKey, Text, VirtualService,
 };
 
 pub use inputs::{Inputs, Objects, RejectKey};
@@ -105,6 +106,8 @@ pub struct Spine<'s> {
     pub virtual_services: Collection<'s, ObjectKey, VirtualService>,
     /// DestinationRules by host as declared, wildcards included.
     pub destination_rules_by_host: Index<'s, Host, ObjectKey, DestinationRule>,
+    /// Ways from one network to another, by address: one record.
+    pub network_gateways: Collection<'s, (), Vec<NetworkGateway>>,
     /// What of the mesh config decides which DestinationRules apply: one record.
     pub rule_policy: Collection<'s, (), RulePolicy>,
     /// PeerAuthentications by namespace.
@@ -189,6 +192,7 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
         let selections = scopes::derive_selections(&proxies, &labels);
         let virtual_services = virtual_services::derive_merged_virtual_services(&objects.virtual_services, &mesh);
 
+        let network_gateways = network_gateways::derive_network_gateways(&objects, &mesh_networks, options);
         let destination_rules_by_host = destination_rules::index_by_host(&objects.destination_rules);
         let rule_policy = destination_rules::derive_rule_policy(&mesh);
         let peer_authentications_by_namespace = peer_authentications::index_by_namespace(&objects.peer_authentications);
@@ -208,6 +212,7 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
             selections,
             virtual_services,
             destination_rules_by_host,
+            network_gateways,
             rule_policy,
             peer_authentications_by_namespace,
         };

@@ -1,6 +1,7 @@
 //! The graph as a whole: YAML in, exactly changed keys out.
 
 mod cases;
+mod destinations;
 mod registry;
 
 use sluice_engine::{Engine, EngineOptions, Feed, Key, Origin, Published, Value};

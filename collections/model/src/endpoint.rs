@@ -22,6 +22,8 @@ pub struct EndpointKey {
 /// Whether to send traffic to it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum Health {
+    /// Nothing says so or otherwise: a WorkloadEntry, an address of a ServiceEntry. It is used.
+    Unknown,
     /// Ready.
     #[default]
     Healthy,

@@ -49,7 +49,8 @@ pub fn build_allow_any_dynamic_dns(settings: &ClusterSettings, profile: &Cluster
     let tls = settings.outbound_tls.as_ref().filter(|tls| tls.mode != ClientTlsMode::Disable);
     let mut draft = start(ALLOW_ANY_DYNAMIC_DNS_CLUSTER, cache, tls.is_none());
     draft.cluster.connect_timeout = Some(duration(settings.connect_timeout));
-    draft.http = Some(passthrough_options(profile, settings));
+    // Server names are the request's only with TLS, and then the options are those alone.
+    draft.http = tls.is_none().then(|| passthrough_options(profile, settings));
     apply_connection_pool(&mut draft, settings, &ConnectionPool::default(), None);
     if let Some(tls) = tls {
         let inputs = TlsInputs {

@@ -176,7 +176,7 @@ fn usable(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, unhealthy: bool) -
         return false;
     }
     match health(endpoint) {
-        Health::Healthy => true,
+        Health::Unknown | Health::Healthy => true,
         Health::Unhealthy => unhealthy,
         Health::Terminating => false,
         Health::Draining => service.labels.get(PERSISTENT_SESSION_LABEL).is_some_and(|value| !value.is_empty()),
@@ -200,6 +200,7 @@ fn health(endpoint: &Endpoint) -> Health {
 
 fn lb_endpoint(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, mtls: bool) -> LbEndpoint {
     let status = match health(endpoint) {
+        Health::Unknown => HealthStatus::Unknown,
         Health::Healthy => HealthStatus::Healthy,
         Health::Unhealthy => HealthStatus::Unhealthy,
         Health::Draining | Health::Terminating => HealthStatus::Draining,

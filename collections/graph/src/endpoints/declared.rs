@@ -122,7 +122,7 @@ fn of_host(key: &DeclaredKey, service: &Service, entry: &ServiceEntry) -> Vec<En
             workload_name: entry.meta.name.clone(),
             service_account: Text::default(),
             tls_mode: TlsMode::Disabled,
-            health: sluice_model::Health::Healthy,
+            health: sluice_model::Health::Unknown,
             weight: 0,
             hostname: Text::default(),
             subdomain: Text::default(),

@@ -201,9 +201,11 @@ impl ServiceFacts {
         let dialled = service.resolution == sluice_model::Resolution::Passthrough
             || rule.is_some_and(DestinationRule::dials_endpoints);
         let port_mtls = if dialled { cx.get(&self.port_mtls, &key) } else { None };
-        let backends = match &profile.client {
-            Some(_) if uses_dns(service) => self.endpoints.of_service(cx, &key, root),
-            _ => Vec::new(),
+        let (backends, gateways) = match &profile.client {
+            Some(_) if uses_dns(service) => {
+                (self.endpoints.of_service(cx, &key, root), self.endpoints.gateways(cx, true))
+            }
+            _ => Default::default(),
         };
         let backends: Vec<Backend<'_>> = backends.iter().map(|found| found.backend()).collect();
         let client = profile.client.clone().unwrap_or_default();
@@ -218,7 +220,7 @@ impl ServiceFacts {
                     subset,
                     rule,
                     backends: &backends,
-                    gateways: &[],
+                    gateways: &gateways,
                     only_mtls: false,
                     by_name: true,
                 };

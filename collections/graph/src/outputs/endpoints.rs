@@ -9,7 +9,8 @@ use sluice_envoy::endpoint::{AssignmentInputs, Backend, EndpointClient, Tier, bu
 use sluice_envoy::listener::MtlsMode;
 use sluice_envoy::name::outbound_cluster;
 use sluice_model::{
-    Endpoint, Layer, Protocol, ProxyType, Resource, ResourceKey, ResourceType, Service, ServiceKey, Text, TlsMode, View,
+    Endpoint, Layer, NetworkGateway, Protocol, ProxyType, Resource, ResourceKey, ResourceType, Service, ServiceKey,
+    Text, TlsMode, View,
 };
 
 use super::{Outputs, derive_profiles};
@@ -26,7 +27,7 @@ pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
 
 /// Endpoint assignments of every cluster that gets its endpoints by EDS, for sidecars or for gateways.
 /// Key: layer and name. From: `hosts`, `services`, `endpoints`, `destination_rules`, `peer_authentications`,
-/// `mesh_config`, `proxies` (what of them endpoints depend on).
+/// `network_gateways`, `mesh_config`, `proxies` (what of them endpoints depend on).
 /// Changes when: an endpoint of the service comes, goes or changes; a rule or policy over it does.
 /// Size: ports of services × (1 + subsets) × distinct clients of the service's tier. Rejects: none.
 pub(crate) fn derive_endpoint_assignments<'s>(_graph: &Graph<'s>, spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
@@ -47,6 +48,7 @@ pub(crate) fn derive_endpoint_assignments<'s>(_graph: &Graph<'s>, spine: &Spine<
             let has_eds = |service: &Service| uses_eds(service, ProxyType::Router, None);
             let Some(tier) = tier_of(&settings, &destinations, has_eds) else { return Vec::new() };
             let Some(clients) = clients.get(tier as usize) else { return Vec::new() };
+            let gateways = endpoints.gateways(cx, false);
             let mut known: BTreeMap<ServiceKey, Vec<Found>> = BTreeMap::new();
             let mut rows = Vec::new();
             for (client, _) in cx.all(clients) {
@@ -79,7 +81,7 @@ pub(crate) fn derive_endpoint_assignments<'s>(_graph: &Graph<'s>, spine: &Spine<
                                     subset,
                                     rule: rule.as_ref(),
                                     backends: &backends,
-                                    gateways: &[],
+                                    gateways: &gateways,
                                     only_mtls: false,
                                     by_name: false,
                                 },
@@ -149,6 +151,7 @@ impl Found {
 #[derive(Clone, Copy)]
 pub(super) struct EndpointLookup {
     endpoints: Dep<ServiceKey, Vec<Endpoint>>,
+    gateways: Dep<(), Vec<NetworkGateway>>,
     pub(super) policies: PeerLookup,
 }
 
@@ -157,8 +160,15 @@ impl EndpointLookup {
     pub(super) fn on<'s>(deps: &mut Deps<'s>, spine: &Spine<'s>) -> Self {
         Self {
             endpoints: deps.on(&spine.endpoints),
+            gateways: deps.on(&spine.network_gateways),
             policies: PeerLookup::on(deps, &spine.peer_authentications_by_namespace),
         }
+    }
+
+    /// Ways between networks; only those with an address, unless the proxy resolves names itself.
+    pub(super) fn gateways(&self, cx: &Context, by_name: bool) -> Vec<NetworkGateway> {
+        let all = cx.get(&self.gateways, &()).map(|all| (*all).clone()).unwrap_or_default();
+        all.into_iter().filter(|gateway| by_name || gateway.address.parse::<std::net::IpAddr>().is_ok()).collect()
     }
 
     /// The endpoints of a service, of all its ports.

@@ -1,0 +1,209 @@
+use super::{Mesh, sidecar};
+
+const SHOP: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: cart, namespace: shop}
+spec: {clusterIP: 10.0.0.1, selector: {app: cart}, ports: [{name: http, port: 80}, {name: tcp-raw, port: 90}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: stock, namespace: shop}
+spec: {clusterIP: 10.0.0.2, selector: {app: stock}, ports: [{name: http, port: 80}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: cart-1, namespace: shop, labels: {app: cart, version: v1}}
+spec: {serviceAccountName: cart}
+status: {phase: Running, podIP: 10.1.0.1, conditions: [{type: Ready, status: 'True'}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: cart-2, namespace: shop, labels: {app: cart, version: v2}}
+spec: {serviceAccountName: cart}
+status: {phase: Running, podIP: 10.1.0.2, conditions: [{type: Ready, status: 'True'}]}
+";
+
+fn slice(addresses: &[&str]) -> String {
+    let endpoints: Vec<String> = addresses
+        .iter()
+        .map(|address| {
+            let pod = address.rsplit('.').next().unwrap_or_default();
+            format!(
+                "- {{addresses: [{address}], conditions: {{ready: true}}, targetRef: {{kind: Pod, name: cart-{pod}, namespace: shop}}}}"
+            )
+        })
+        .collect();
+    format!(
+        "
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: cart-a, namespace: shop, labels: {{kubernetes.io/service-name: cart}}}}
+addressType: IPv4
+ports: [{{name: http, port: 8080}}]
+endpoints:
+{}
+",
+        endpoints.join("\n")
+    )
+}
+
+fn rule(namespace: &str, spec: &str) -> String {
+    format!(
+        "
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {{name: cart, namespace: {namespace}}}
+spec: {spec}
+"
+    )
+}
+
+fn shop() -> Mesh {
+    let mut mesh = Mesh::new(&format!("{SHOP}---{}", slice(&["10.1.0.1"])));
+    mesh.connect(sidecar("shop", "stock-1", "10.1.1.1", &[("app", "stock")]));
+    mesh.connect(sidecar("other", "else-1", "10.1.2.1", &[]));
+    mesh.changed();
+    mesh
+}
+
+#[test]
+fn an_endpoint_change_writes_the_assignments_of_its_port() {
+    let mut mesh = shop();
+    mesh.apply(&slice(&["10.1.0.1", "10.1.0.2"]));
+    assert_eq!(
+        mesh.changed(),
+        [
+            "~endpoint_assignments base outbound|80||cart.shop.svc.cluster.local",
+            "~endpoints shop/cart.shop.svc.cluster.local",
+        ]
+    );
+}
+
+#[test]
+fn a_rule_writes_the_clusters_of_its_host() {
+    let mut mesh = shop();
+    let host = "cart.shop.svc.cluster.local";
+    mesh.apply(&rule("shop", &format!("{{host: {host}, subsets: [{{name: v1, labels: {{version: v1}}}}]}}")));
+    assert_eq!(
+        mesh.changed(),
+        [
+            "+clusters/outbound base outbound|80|v1|cart.shop.svc.cluster.local",
+            "+clusters/outbound base outbound|90|v1|cart.shop.svc.cluster.local",
+            "+endpoint_assignments base outbound|80|v1|cart.shop.svc.cluster.local",
+            "+endpoint_assignments base outbound|90|v1|cart.shop.svc.cluster.local",
+            "~clusters/outbound base outbound|80||cart.shop.svc.cluster.local",
+            "~clusters/outbound base outbound|90||cart.shop.svc.cluster.local",
+        ]
+    );
+    // An endpoint outside the subset does not touch it.
+    mesh.apply(&slice(&["10.1.0.1", "10.1.0.2"]));
+    assert_eq!(
+        mesh.changed(),
+        [
+            "~endpoint_assignments base outbound|80||cart.shop.svc.cluster.local",
+            "~endpoints shop/cart.shop.svc.cluster.local",
+        ]
+    );
+    // What says nothing new is no change.
+    mesh.apply(&rule(
+        "shop",
+        &format!("{{host: {host}, exportTo: ['*'], subsets: [{{name: v1, labels: {{version: v1}}}}]}}"),
+    ));
+    assert_eq!(mesh.changed(), Vec::<String>::new());
+}
+
+#[test]
+fn a_rule_of_clients_writes_what_they_see_otherwise() {
+    let mut mesh = shop();
+    let host = "cart.shop.svc.cluster.local";
+    let policy = "trafficPolicy: {portLevelSettings: [{port: {number: 80}, loadBalancer: {simple: RANDOM}}]}";
+    mesh.apply(&rule("other", &format!("{{host: {host}, {policy}}}")));
+    assert_eq!(
+        mesh.changed(),
+        [
+            "+clusters/outbound namespace:other outbound|80||cart.shop.svc.cluster.local",
+            // The rule is named in the metadata of every port's cluster.
+            "+clusters/outbound namespace:other outbound|90||cart.shop.svc.cluster.local",
+        ]
+    );
+    mesh.delete(sluice_model::Kind::DestinationRule, "other", "cart");
+    assert_eq!(
+        mesh.changed(),
+        [
+            "-clusters/outbound namespace:other outbound|80||cart.shop.svc.cluster.local",
+            "-clusters/outbound namespace:other outbound|90||cart.shop.svc.cluster.local",
+        ]
+    );
+}
+
+#[test]
+fn a_policy_that_forbids_mutual_tls_writes_the_clusters_of_its_namespace() {
+    let mut mesh = shop();
+    mesh.apply(
+        "
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: plain, namespace: shop}
+spec: {mtls: {mode: DISABLE}}
+",
+    );
+    let changed: Vec<String> = mesh.changed().into_iter().filter(|line| line.contains("clusters/")).collect();
+    assert_eq!(
+        changed,
+        [
+            "~clusters/outbound base outbound|80||cart.shop.svc.cluster.local",
+            "~clusters/outbound base outbound|80||stock.shop.svc.cluster.local",
+            "~clusters/outbound base outbound|90||cart.shop.svc.cluster.local",
+        ]
+    );
+}
+
+#[test]
+fn a_workload_follows_its_rule_on_its_own_port() {
+    let mut mesh = shop();
+    let host = "stock.shop.svc.cluster.local";
+    mesh.apply(&rule(
+        "shop",
+        &format!("{{host: {host}, trafficPolicy: {{connectionPool: {{tcp: {{maxConnections: 7}}}}}}}}"),
+    ));
+    let changed = mesh.changed();
+    assert_eq!(changed.len(), 2, "{changed:?}");
+    assert!(changed[0].starts_with("~clusters/inbound workload:shop#"), "{changed:?}");
+    assert!(changed[0].ends_with(" inbound|80||"), "{changed:?}");
+    assert_eq!(changed[1], "~clusters/outbound base outbound|80||stock.shop.svc.cluster.local");
+}
+
+#[test]
+fn a_gateway_between_networks_stands_for_the_endpoints_behind_it() {
+    let mut mesh = shop();
+    mesh.apply(
+        "
+apiVersion: v1
+kind: Service
+metadata: {name: eastwest, namespace: istio-system, labels: {topology.istio.io/network: far}}
+spec: {type: LoadBalancer, clusterIP: 10.0.0.9, ports: [{name: tls, port: 15443}]}
+status: {loadBalancer: {ingress: [{ip: 203.0.113.1}]}}
+",
+    );
+    let changed = mesh.changed();
+    // A lone gateway leaves every weight as it is, and no endpoint is on its network yet.
+    assert!(!changed.iter().any(|line| line.contains("cart") || line.contains("stock")), "{changed:?}");
+    mesh.apply(
+        "
+apiVersion: v1
+kind: Pod
+metadata:
+  name: cart-1
+  namespace: shop
+  labels: {app: cart, version: v1, topology.istio.io/network: far, security.istio.io/tlsMode: istio}
+spec: {serviceAccountName: cart}
+status: {phase: Running, podIP: 10.1.0.1, conditions: [{type: Ready, status: 'True'}]}
+",
+    );
+    let changed = mesh.changed();
+    assert!(
+        changed.contains(&"~endpoint_assignments base outbound|80||cart.shop.svc.cluster.local".to_owned()),
+        "{changed:?}"
+    );
+}
