@@ -11,7 +11,7 @@ use sluice_model::{Endpoint, Service, ServiceKey, Text};
 use crate::services::DeclaredKey;
 
 pub(crate) use declared::{derive_declared_endpoints, workload_port};
-pub(crate) use slices::{Slices, derive_slice_endpoints};
+pub(crate) use slices::{AddressKey, ServiceSlice, Slices, derive_slice_endpoints};
 
 /// Endpoints of ServiceEntries, and of WorkloadEntries that Services select.
 #[derive(Clone)]

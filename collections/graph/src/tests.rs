@@ -2,6 +2,7 @@
 
 mod cases;
 mod destinations;
+mod changes;
 mod registry;
 
 use sluice_engine::{Engine, EngineOptions, Feed, Key, Origin, Published, Value};
@@ -81,6 +82,12 @@ impl Mesh {
             collect!(resources => |key: &sluice_model::ResourceKey| {
                 let layer = key.layer.to_string();
                 format!("{} {}", layer.split('[').next().unwrap_or_default(), key.name)
+            });
+        }
+        for segments in &self.handles.segments {
+            collect!(segments => |key: &sluice_model::SegmentKey| {
+                let layer = key.layer.to_string();
+                format!("{} {} {}", layer.split('[').next().unwrap_or_default(), key.name, key.segment)
             });
         }
         collect!(

@@ -32,13 +32,19 @@ struct SliceEndpoints {
     endpoints: Vec<Endpoint>,
 }
 
+/// Where an address is looked for: cluster, namespace, address.
+pub(crate) type AddressKey = (Text, Text, Text);
+
+/// Name of a Service, and the endpoints one of its slices has.
+pub(crate) type ServiceSlice = (Text, Vec<Endpoint>);
+
 /// Endpoints of slices.
 #[derive(Clone)]
 pub(crate) struct Slices<'s> {
     /// By service.
     pub(crate) by_service: Index<'s, ServiceKey, ObjectKey, Vec<Endpoint>>,
-    /// By (cluster, namespace, address), with the Service's name: only those of Services without a selector.
-    pub(crate) by_address: Index<'s, (Text, Text, Text), ObjectKey, (Text, Vec<Endpoint>)>,
+    /// By address: only those of Services without a selector.
+    pub(crate) by_address: Index<'s, AddressKey, ObjectKey, ServiceSlice>,
 }
 
 /// Endpoints of each slice, by service. An endpoint whose pod has not arrived yet waits for it (S05).

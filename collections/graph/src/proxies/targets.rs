@@ -11,7 +11,7 @@ use sluice_model::{
 };
 
 use super::ProxyPods;
-use crate::endpoints::{Declared, Slices, workload_port};
+use crate::endpoints::{AddressKey, Declared, ServiceSlice, Slices, workload_port};
 use crate::services::{DeclaredKey, service_host};
 use crate::workloads::{Instance, InstanceKey, Instances};
 use crate::{GraphOptions, Objects};
@@ -87,7 +87,7 @@ struct Registry {
     declared: Dep<DeclaredKey, Service>,
     by_selector: DepBy<(Text, Text, Text, Text), ObjectKey, KubernetesService>,
     workloads: DepBy<Text, InstanceKey, Instance>,
-    slices: DepBy<(Text, Text, Text), ObjectKey, (Text, Vec<Endpoint>)>,
+    slices: DepBy<AddressKey, ObjectKey, ServiceSlice>,
     endpoints: Dep<DeclaredKey, Vec<Endpoint>>,
     entries: DepBy<(Text, Text), DeclaredKey, ()>,
     options: GraphOptions,

@@ -57,7 +57,7 @@ fn convert(
     defaults: &ServiceDefaults,
     domain: &str,
 ) -> Service {
-    let addresses: Vec<Text> = entry.addresses.iter().filter_map(|address| virtual_address(address)).collect();
+    let addresses: Vec<Text> = entry.addresses.iter().filter_map(virtual_address).collect();
     let opted_out = entry.meta.labels.get(ALLOCATE).is_some_and(|word| word.eq_ignore_ascii_case("false"));
     let allocates = addresses.is_empty() && entry.resolution != Resolution::Passthrough && !opted_out;
     let allocated = entry.allocated_addresses.iter().filter(|(of, _)| allocates && of == host);
