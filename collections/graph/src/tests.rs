@@ -1,8 +1,8 @@
 //! The graph as a whole: YAML in, exactly changed keys out.
 
 mod cases;
-mod destinations;
 mod changes;
+mod destinations;
 mod registry;
 
 use sluice_engine::{Engine, EngineOptions, Feed, Key, Origin, Published, Value};
