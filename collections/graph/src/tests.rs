@@ -4,6 +4,7 @@ mod cases;
 mod changes;
 mod destinations;
 mod registry;
+mod routes;
 
 use sluice_engine::{Engine, EngineOptions, Feed, Key, Origin, Published, Value};
 use sluice_model::{Kind, ObjectKey, Proxy, ProxyKey};
