@@ -4,6 +4,7 @@ mod address;
 mod bind;
 mod chain;
 mod dynamic_dns;
+mod gateway;
 mod http_proxy;
 mod inbound;
 mod inbound_chain;
@@ -17,6 +18,7 @@ mod virtual_outbound;
 
 pub use address::{localhosts, wildcards};
 pub use bind::{Bind, can_bind};
+pub use gateway::{GatewayHttp, build_gateway_http};
 pub use http_proxy::build_http_proxy;
 pub use inbound::{InboundInputs, InboundPort, PolicyFilters, build_inbound};
 pub use mtls::{MtlsMode, PeerPolicy};

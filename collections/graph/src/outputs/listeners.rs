@@ -1,15 +1,118 @@
 //! Listeners (N02, N03, N05, N06).
 
-use sluice_engine::Graph;
-use sluice_model::Layer;
+mod inbound;
+mod outbound;
+mod rules;
+mod slots;
 
-use super::Outputs;
+use std::collections::BTreeMap;
+
+use sluice_engine::{Collection, Graph};
+use sluice_envoy::listener::{
+    Collector, Facts, Settings, build_http_proxy, build_virtual_outbound, collector_services,
+};
+use sluice_envoy::{name, template, wire};
+use sluice_model::{Host, Layer, ProviderService, ProxyType, Resource, ResourceKey, ResourceType, Text, View};
+use sluice_proto::envoy::config::listener::v3::Listener;
+
+use super::{Outputs, derive_profiles};
 use crate::{Client, Spine};
 
-/// None are made yet, so a proxy gets no layer of them.
-pub(crate) fn layers(_client: &Client<'_>) -> Vec<Layer> {
-    Vec::new()
+/// What is hidden from the proxy because it would be itself, its inbound side, then what it sees of the mesh.
+pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
+    let profile = Facts::of(client.proxy).profile();
+    let own = client.proxy.ips.first();
+    let mut layers: Vec<Layer> =
+        own.map(|address| Layer { view: own_address(address), profile: profile.clone() }).into_iter().collect();
+    layers.push(client.inbound(&profile));
+    layers.extend(client.outbound(&profile));
+    layers
 }
 
-/// Nothing is made yet.
-pub(crate) fn derive_listeners<'s>(_graph: &Graph<'s>, _spine: &Spine<'s>, _outputs: &mut Outputs<'s>) {}
+/// The view of the proxy at that address: listeners for the pod itself are hidden from it.
+fn own_address(address: &Text) -> View {
+    View::Workload(format!("address:{address}").into())
+}
+
+/// Listeners.
+/// Key: layer and name. From: `hosts`, `services`, `virtual_services`, `destination_rules`, `peer_authentications`,
+/// `workloads`, `mesh_config`, `proxies` (their profiles); `endpoints` of headless services.
+/// Changes when: the first or last service of an HTTP port comes or goes, a service that is not HTTP or a rule for it
+/// changes, the services or policies of a workload do, or a setting.
+/// Size: (HTTP ports + ports of other services) × profiles + workloads. Rejects: none.
+pub(crate) fn derive_listeners<'s>(_graph: &Graph<'s>, spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
+    let settings = derive_settings(spine);
+    outputs.resources.push(derive_fixed(&settings));
+    outbound::derive_outbound(spine, &settings, outputs);
+    outputs.resources.push(inbound::derive_inbound(spine, &settings));
+}
+
+/// Settings of the profiles in use.
+/// Key: the profile's text. From: `listener_profiles`, `mesh_config`, `services_by_host` (of providers).
+/// Changes when: the mesh config does, or a service of a provider comes or goes. Size: a handful. Rejects: none.
+fn derive_settings<'s>(spine: &Spine<'s>) -> Collection<'s, Text, Settings> {
+    let profiles = derive_profiles(spine, "listener_profiles", Facts::of);
+    let collectors = spine.mesh.derive("listeners/collectors", |deps| {
+        let by_host = deps.by(&spine.services_by_host);
+        move |cx, (), mesh| {
+            let services = mesh.extension_providers.iter().flat_map(|provider| collector_services(&provider.kind));
+            let found = services.filter_map(|service| {
+                let (namespace, host) = match service.service.split_once('/') {
+                    Some((namespace, host)) => (Some(namespace), host),
+                    None => (None, service.service.as_str()),
+                };
+                let host = Host::new(host);
+                let mut declared = cx.by(&by_host, &host);
+                declared.retain(|(key, _)| namespace.is_none_or(|namespace| *key.namespace == *namespace));
+                // A host of several namespaces is none until it is said whose.
+                let [_] = declared.as_slice() else { return None };
+                let cluster = name::outbound_cluster(service.port, "", host.as_str()).into();
+                Some((service.clone(), Collector { host: host.0, cluster }))
+            });
+            Some(found.collect::<BTreeMap<ProviderService, Collector>>())
+        }
+    });
+    let dual_stack = spine.options.dual_stack;
+    let mesh = spine.mesh.map("listeners/mesh", |(), mesh| std::sync::Arc::new(mesh.clone()));
+    profiles.derive_many("listener_settings", |deps| {
+        let (mesh, collectors) = (deps.on(&mesh), deps.on(&collectors));
+        move |cx, facts: &Facts, ()| {
+            let (Some(mesh), Some(collectors)) = (cx.get(&mesh, &()), cx.get(&collectors, &())) else {
+                return Vec::new();
+            };
+            let settings = Settings {
+                mesh: (*mesh).clone(),
+                facts: facts.clone(),
+                collectors: (*collectors).clone(),
+                outbound_policy: None,
+                egress_proxy: None,
+                dual_stack,
+            };
+            vec![(facts.profile(), settings)]
+        }
+    })
+}
+
+/// Listeners every sidecar has, whatever the services.
+/// Key: layer and name. From: `listener_settings`. Changes when: they do. Size: profiles × 2. Rejects: none.
+fn derive_fixed<'s>(settings: &Collection<'s, Text, Settings>) -> Collection<'s, ResourceKey, Resource> {
+    settings.flat_map("listeners/fixed", |profile, settings| {
+        let sidecar = settings.facts.proxy_type == ProxyType::Sidecar;
+        let built = [build_virtual_outbound(settings), build_http_proxy(settings)];
+        built
+            .into_iter()
+            .flatten()
+            .filter(|_| sidecar)
+            .map(|listener| (key(View::Base, profile, &listener.name), resource(&listener)))
+            .collect::<Vec<_>>()
+    })
+}
+
+fn resource(listener: &Listener) -> Resource {
+    template(wire::encode(listener))
+}
+
+fn key(view: View, profile: &Text, name: &str) -> ResourceKey {
+    let layer = Layer { view, profile: profile.clone() };
+    ResourceKey { resource_type: ResourceType::Listener, layer, name: name.into() }
+}

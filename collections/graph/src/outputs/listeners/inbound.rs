@@ -1,0 +1,97 @@
+//! Inbound listeners of sidecars (N03, N34).
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use sluice_engine::Collection;
+use sluice_envoy::listener::{
+    Bind, Facts, InboundInputs, InboundPort, PolicyFilters, Settings, build_inbound, can_bind, wildcards,
+};
+use sluice_model::{InterceptionMode, ProxyType, Resource, ResourceKey, Service, ServiceSource, Text};
+
+use super::{key, resource};
+use crate::peer_authentications::PeerLookup;
+use crate::{ServiceTarget, Spine, WorkloadName};
+
+/// A workload as proxies of one profile see it.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct Side {
+    workload: WorkloadName,
+    profile: Text,
+}
+
+/// Inbound listeners.
+/// Key: layer and name. From: `workloads`, `services`, `peer_authentications`, `listener_settings`.
+/// Changes when: the workload's services or policies do. Size: workloads × (1 + ports with sockets). Rejects: none.
+pub(super) fn derive_inbound<'s>(
+    spine: &Spine<'s>,
+    settings: &Collection<'s, Text, Settings>,
+) -> Collection<'s, ResourceKey, Resource> {
+    let sides = spine.workload_names.derive("listeners/proxy-sides", |deps| {
+        let proxies = deps.on(&spine.proxies);
+        move |cx, proxy, workload| {
+            let proxy = cx.get(&proxies, proxy)?;
+            let sidecar = proxy.proxy_type == ProxyType::Sidecar;
+            sidecar.then(|| Side { workload: workload.clone(), profile: Facts::of(&proxy).profile() })
+        }
+    });
+    let sides = sides.index("listeners/sides-by-content", |_, side| [(side.clone(), ())]).distinct("listeners/sides");
+    sides.derive_many("listeners/inbound", |deps| {
+        let (workloads, services) = (deps.on(&spine.workloads), deps.on(&spine.services));
+        let (settings, peers) = (deps.on(settings), PeerLookup::on(deps, &spine.peer_authentications_by_namespace));
+        move |cx, side: &Side, ()| {
+            let (Some(workload), Some(settings)) =
+                (cx.get(&workloads, &side.workload), cx.get(&settings, &side.profile))
+            else {
+                return Vec::new();
+            };
+            let found =
+                workload.targets.iter().filter_map(|target| Some((target, cx.get(&services, &target.service)?)));
+            let ports = inbound_ports(&settings, found.collect());
+            let policies = peers.get(cx, &workload.namespace, &settings.mesh.root_namespace);
+            let policy = policies.of_workload(&workload.labels);
+            let listeners = build_inbound(&InboundInputs {
+                settings: &settings,
+                peers: &policy,
+                ports: &ports,
+                policies: &PolicyFilters::default(),
+            });
+            let rows = listeners
+                .iter()
+                .map(|listener| (key(side.workload.view(), &side.profile, &listener.name), resource(listener)));
+            rows.collect()
+        }
+    })
+}
+
+/// The ports of a workload, each number once: of several services behind one port the oldest counts.
+fn inbound_ports(settings: &Settings, mut targets: Vec<(&ServiceTarget, Arc<Service>)>) -> Vec<InboundPort> {
+    // Without redirection the application's own sockets are in the way; only a Sidecar can say what to do.
+    if settings.facts.interception == InterceptionMode::None {
+        return Vec::new();
+    }
+    targets.sort_by(|a, b| (a.1.created, &a.1.host).cmp(&(b.1.created, &b.1.host)));
+    let addresses = wildcards(settings.facts.families);
+    let wildcard = addresses.first().map_or("", Text::as_str);
+    let mut ports: Vec<InboundPort> = Vec::new();
+    for (target, service) in targets {
+        let known = ports.iter().any(|port| port.target_port == target.target_port);
+        let free = can_bind(settings, false, wildcard, target.target_port, target.port.protocol, true);
+        if known || !free || target.target_port == 0 {
+            continue;
+        }
+        let kubernetes = service.source == ServiceSource::Kubernetes;
+        ports.push(InboundPort {
+            target_port: target.target_port,
+            port: u32::from(target.port.port),
+            port_name: target.port.name.clone(),
+            protocol: target.port.protocol,
+            host: service.host.0.clone(),
+            kubernetes: kubernetes.then(|| (service.name.clone(), service.namespace.clone())),
+            bind: Bind { addresses: addresses.clone(), to_port: false },
+            sidecar: None,
+        });
+    }
+    ports.sort_by_key(|port| port.target_port);
+    ports
+}

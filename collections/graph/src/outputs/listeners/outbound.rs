@@ -1,0 +1,220 @@
+//! Outbound listeners of sidecars (N05).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sluice_engine::{Collection, Context, Dep};
+use sluice_envoy::listener::{
+    Client as ListenerClient, Destinations, Kind, ListenerKey, OutboundPort, Settings, build_outbound,
+};
+use sluice_model::{
+    DestinationRule, Host, Labels, ProxyType, Resource, ResourceKey, Service, ServiceKey, Text, View, VirtualService,
+};
+
+use super::rules::{RuleInputs, Rules, index_connection_routes};
+use super::slots::{Content, Share, Slot, SlotKey, derive_first_http, index_others, overlay, shares_of};
+use super::{key, own_address, resource};
+use crate::outputs::Outputs;
+use crate::{Hosts, Spine};
+
+/// Adds the outbound listeners, and what is hidden from a pod because it would be itself.
+pub(super) fn derive_outbound<'s>(
+    spine: &Spine<'s>,
+    settings: &Collection<'s, Text, Settings>,
+    outputs: &mut Outputs<'s>,
+) {
+    let by_host = index_connection_routes(&spine.virtual_services);
+    let rules = RuleInputs {
+        rules: &spine.destination_rules_by_host,
+        policy: &spine.rule_policy,
+        virtual_services: &spine.virtual_services,
+        by_host: &by_host,
+    };
+    let shares = derive_shares(spine, settings, &rules);
+    let first_http = derive_first_http(&shares);
+    let others = index_others(&shares);
+    let slots = shares.index("listeners/by-slot", |key, _| [(key.slot.clone(), ())]).distinct("listeners/slots");
+    let built = slots.derive("listeners/outbound", |deps| {
+        let inputs = Inputs {
+            settings: deps.on(settings),
+            services: deps.on(&spine.services),
+            hosts: Hosts::on(deps, spine),
+            rules: Rules::on(deps, &rules),
+        };
+        let (first_http, others) = (deps.on(&first_http), deps.by(&others));
+        move |cx, slot: &Slot, ()| {
+            let contents = |slot: &Slot| -> Vec<(Host, Content)> {
+                let http = cx.get(&first_http, slot).map(|first| (*first).clone()).unwrap_or_default();
+                let others = cx.by(&others, slot).into_iter().map(|(key, content)| (key.host, (*content).clone()));
+                http.into_iter().chain(others).collect()
+            };
+            if slot.view == View::Base {
+                return inputs.build(cx, slot, &overlay(contents(slot), Vec::new()));
+            }
+            let base = slot.base();
+            let below = contents(&base);
+            let for_all = inputs.build(cx, &base, &overlay(below.clone(), Vec::new()));
+            let own = inputs.build(cx, slot, &overlay(contents(slot), below));
+            match (own, for_all) {
+                (own, for_all) if own == for_all => None,
+                (Some(own), _) => Some(own),
+                (None, _) => Some(Resource::Hidden),
+            }
+        }
+    });
+    outputs.resources.push(built.flat_map("listeners/outbound-resources", |slot, listener| {
+        [(key(slot.view.clone(), &slot.profile, &name(slot)), listener.clone())]
+    }));
+    outputs.resources.push(hidden_from_itself(&shares));
+}
+
+fn name(slot: &Slot) -> String {
+    sluice_envoy::name::listener(&slot.address, u32::from(slot.port))
+}
+
+/// A pod's own listeners of headless services: traffic to itself does not leave it.
+/// Key: layer and name. From: `listeners/shares`. Size: addresses of headless services that are not HTTP. Rejects: none.
+fn hidden_from_itself<'s>(shares: &Collection<'s, SlotKey, Content>) -> Collection<'s, ResourceKey, Resource> {
+    let by_slot = shares.index("listeners/pods-by-slot", |key, content| {
+        let pod = matches!(content, Content::Share(share) if share.pod) && key.slot.view == View::Base;
+        pod.then(|| (key.slot.clone(), ()))
+    });
+    by_slot.distinct("listeners/pod-slots").flat_map("listeners/own-pods", |slot, ()| {
+        [(key(own_address(&slot.address), &slot.profile, &name(slot)), Resource::Hidden)]
+    })
+}
+
+/// What services put into the slots of outbound listeners.
+/// Key: `SlotKey`. From: `hosts`, `services`, `listener_settings`; `endpoints` of headless services; `virtual_services`
+/// and `destination_rules` over hosts with ports that are not HTTP, for the views they make special.
+/// Changes when: a service does; pods of a headless service come and go.
+/// Size: ports of services × profiles, plus those special views see otherwise. Rejects: none.
+fn derive_shares<'s>(
+    spine: &Spine<'s>,
+    settings: &Collection<'s, Text, Settings>,
+    rules: &RuleInputs<'_, 's>,
+) -> Collection<'s, SlotKey, Content> {
+    spine.hosts.derive_many("listeners/shares", |deps| {
+        let (hosts, rules) = (Hosts::on(deps, spine), Rules::on(deps, rules));
+        let (settings, endpoints) = (deps.on(settings), deps.on(&spine.endpoints));
+        let selections = deps.on(&spine.selections);
+        move |cx, host, ()| {
+            let services = hosts.get(cx, host);
+            let mut views: BTreeSet<View> = services.special_namespaces().cloned().map(View::Namespace).collect();
+            // HTTP listeners are the same whatever the rules.
+            let other = |service: &Arc<Service>| {
+                service
+                    .ports
+                    .iter()
+                    .any(|port| sluice_envoy::listener::kind(port.protocol).is_some_and(|k| k != Kind::Http))
+            };
+            if services.iter().any(other) {
+                let (namespaces, labelled) = rules.special(cx, host);
+                views.extend(namespaces.into_iter().map(View::Namespace));
+                if labelled {
+                    let all = cx.all(&selections).into_iter();
+                    views.extend(all.map(|((namespace, labels), _)| View::Selected { namespace, labels }));
+                }
+            }
+            let mut rows = Vec::new();
+            for (profile, settings) in cx.all(&settings) {
+                if settings.facts.proxy_type != ProxyType::Sidecar {
+                    continue;
+                }
+                let shares = |service: Option<&Arc<Service>>| -> BTreeMap<(Text, u16), Share> {
+                    let Some(service) = service else { return BTreeMap::new() };
+                    let pods = || -> Vec<Vec<Text>> {
+                        let endpoints = cx.get(&endpoints, &service.key());
+                        let addresses = endpoints.iter().flat_map(|found| found.iter().map(|e| e.addresses.clone()));
+                        addresses.collect()
+                    };
+                    shares_of(&settings, service, &pods)
+                };
+                let place = |view: &View, (address, port): &(Text, u16)| SlotKey {
+                    slot: Slot { profile: profile.clone(), view: view.clone(), address: address.clone(), port: *port },
+                    host: host.clone(),
+                };
+                let for_all = services.visible_to("");
+                let base = shares(for_all);
+                for view in &views {
+                    let seen = services.visible_to(view.namespace());
+                    let same = seen.map(|service| service.key()) == for_all.map(|service| service.key());
+                    let own = if same { base.clone() } else { shares(seen) };
+                    for (slot, share) in &own {
+                        // Of the service everybody sees, only what rules may change is looked at again.
+                        if !same || share.kind != Kind::Http {
+                            rows.push((place(view, slot), Content::Share(share.clone())));
+                        }
+                    }
+                    let gone = base.keys().filter(|slot| !own.contains_key(*slot));
+                    rows.extend(gone.map(|slot| (place(view, slot), Content::Nothing)));
+                }
+                rows.extend(base.into_iter().map(|(slot, share)| (place(&View::Base, &slot), Content::Share(share))));
+            }
+            rows
+        }
+    })
+}
+
+/// What listeners are built from, inside a `derive`.
+struct Inputs {
+    settings: Dep<Text, Settings>,
+    services: Dep<ServiceKey, Service>,
+    hosts: Hosts,
+    rules: Rules,
+}
+
+/// A share with everything its chains are written from.
+struct Found {
+    share: Share,
+    service: Arc<Service>,
+    rule: Option<Arc<DestinationRule>>,
+    virtual_services: Vec<Arc<VirtualService>>,
+    destinations: Destinations,
+}
+
+impl Inputs {
+    fn build(&self, cx: &Context, slot: &Slot, shares: &[Share]) -> Option<Resource> {
+        let settings = cx.get(&self.settings, &slot.profile)?;
+        let found: Vec<Found> = shares.iter().filter_map(|share| self.find(cx, slot, share)).collect();
+        let client = ListenerClient { namespace: slot.view.namespace().into(), labels: labels(&slot.view) };
+        let ports: Vec<OutboundPort<'_>> = found
+            .iter()
+            .map(|found| OutboundPort {
+                service: &found.service,
+                listen: &found.share.port,
+                rule: found.rule.as_ref(),
+                virtual_services: &found.virtual_services,
+                destinations: &found.destinations,
+                client: &client,
+            })
+            .collect();
+        let bind = shares.first()?.bind.clone();
+        build_outbound(&settings, &ListenerKey { bind, port: slot.port }, &ports).map(|listener| resource(&listener))
+    }
+
+    fn find(&self, cx: &Context, slot: &Slot, share: &Share) -> Option<Found> {
+        let service = cx.get(&self.services, &share.service)?;
+        let mut found = Found {
+            share: share.clone(),
+            service,
+            rule: None,
+            virtual_services: Vec::new(),
+            destinations: Destinations::new(),
+        };
+        if share.kind != Kind::Http {
+            let service = &found.service;
+            found.virtual_services = self.rules.virtual_services(cx, &service.host, slot.view.namespace());
+            found.destinations = self.rules.destinations(cx, &self.hosts, &found.virtual_services, &slot.view);
+            found.rule = self.rules.rule(cx, service, &slot.view);
+        }
+        Some(found)
+    }
+}
+
+fn labels(view: &View) -> Labels {
+    match view {
+        View::Selected { labels, .. } => labels.clone(),
+        _ => Labels::new(),
+    }
+}

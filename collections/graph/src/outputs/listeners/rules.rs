@@ -1,0 +1,138 @@
+//! Rules of clients for ports that are not HTTP: VirtualServices with TCP or TLS routes, and DestinationRules.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_envoy::listener::{DestinationFacts, Destinations};
+use sluice_model::{DestinationRule, ExportTo, Host, Labels, ObjectKey, Service, Text, View, VirtualService};
+
+use crate::Hosts;
+use crate::destination_rules::{
+    RuleClient, RulePolicy, covering_hosts, select_rule, selects_clients, special_namespaces,
+};
+use crate::virtual_services::{is_visible, precedence};
+
+/// VirtualServices of sidecars that route connections rather than requests, by host as written.
+pub(super) fn index_connection_routes<'s>(
+    virtual_services: &Collection<'s, ObjectKey, VirtualService>,
+) -> Index<'s, Host, ObjectKey, ()> {
+    virtual_services.index("listeners/virtual-services-by-host", |_, service| {
+        let routes = service.is_mesh() && !(service.tcp.is_empty() && service.tls.is_empty());
+        let hosts = if routes { service.hosts.as_slice() } else { &[] };
+        hosts.iter().map(|host| (host.clone(), ())).collect::<Vec<_>>()
+    })
+}
+
+/// What rules are looked up in.
+pub(super) struct RuleInputs<'a, 's> {
+    pub(super) rules: &'a Index<'s, Host, ObjectKey, DestinationRule>,
+    pub(super) policy: &'a Collection<'s, (), RulePolicy>,
+    pub(super) virtual_services: &'a Collection<'s, ObjectKey, VirtualService>,
+    pub(super) by_host: &'a Index<'s, Host, ObjectKey, ()>,
+}
+
+/// Looks rules up, inside a `derive`.
+#[derive(Clone, Copy)]
+pub(super) struct Rules {
+    rules: DepBy<Host, ObjectKey, DestinationRule>,
+    policy: Dep<(), RulePolicy>,
+    virtual_services: Dep<ObjectKey, VirtualService>,
+    by_host: DepBy<Host, ObjectKey, ()>,
+}
+
+impl Rules {
+    pub(super) fn on<'s>(deps: &mut Deps<'s>, inputs: &RuleInputs<'_, 's>) -> Self {
+        Self {
+            rules: deps.by(inputs.rules),
+            policy: deps.on(inputs.policy),
+            virtual_services: deps.on(inputs.virtual_services),
+            by_host: deps.by(inputs.by_host),
+        }
+    }
+
+    /// VirtualServices of sidecars that route connections to the host, whoever sees them.
+    fn over(&self, cx: &Context, host: &Host) -> Vec<Arc<VirtualService>> {
+        let mut keys: BTreeSet<ObjectKey> = BTreeSet::new();
+        for covering in covering_hosts(host) {
+            keys.extend(cx.by(&self.by_host, &covering).into_iter().map(|(key, _)| key));
+        }
+        keys.iter().filter_map(|key| cx.get(&self.virtual_services, key)).collect()
+    }
+
+    /// Those a client in `namespace` follows, in order of precedence.
+    pub(super) fn virtual_services(&self, cx: &Context, host: &Host, namespace: &str) -> Vec<Arc<VirtualService>> {
+        let mut found = self.over(cx, host);
+        found.retain(|service| is_visible(service, namespace));
+        found.sort_by(|a, b| precedence(a, namespace).cmp(&precedence(b, namespace)));
+        found
+    }
+
+    fn rules_over(&self, cx: &Context, host: &Host) -> Vec<Arc<DestinationRule>> {
+        covering_hosts(host).flat_map(|host| cx.by(&self.rules, &host)).map(|(_, rule)| rule).collect()
+    }
+
+    /// The rule a client follows for a service.
+    pub(super) fn rule(&self, cx: &Context, service: &Service, view: &View) -> Option<Arc<DestinationRule>> {
+        let policy = cx.get(&self.policy, &())?;
+        let rules = self.rules_over(cx, &service.host);
+        let nothing = Labels::new();
+        let labels = match view {
+            View::Selected { labels, .. } => labels,
+            _ => &nothing,
+        };
+        let client = RuleClient { namespace: view.namespace(), labels: Some(labels) };
+        select_rule(&rules, &policy, &service.host, &service.namespace, client).map(Arc::new)
+    }
+
+    /// The destinations of these VirtualServices, as clients of the view see them.
+    pub(super) fn destinations(
+        &self,
+        cx: &Context,
+        hosts: &Hosts,
+        services: &[Arc<VirtualService>],
+        view: &View,
+    ) -> Destinations {
+        let facts = |host: &Host| {
+            let service = hosts.get(cx, host).visible_to(view.namespace()).cloned();
+            let rule = service.as_ref().and_then(|service| self.rule(cx, service, view));
+            DestinationFacts { service, rule }
+        };
+        destination_hosts(services).into_iter().map(|host| (host.clone(), facts(host))).collect()
+    }
+
+    /// Namespaces whose clients may be treated otherwise than anybody, and those of them where labels may matter too.
+    pub(super) fn special(&self, cx: &Context, host: &Host) -> (BTreeSet<Text>, bool) {
+        let virtual_services = self.over(cx, host);
+        let mut namespaces = BTreeSet::new();
+        let mut labelled = false;
+        for service in &virtual_services {
+            if let Some(ExportTo::Namespaces(listed)) = &service.export_to {
+                namespaces.extend(listed.iter().cloned());
+            }
+            let tls =
+                service.tls.iter().flat_map(|route| &route.matches).map(|m| (&m.source_namespace, &m.source_labels));
+            let tcp =
+                service.tcp.iter().flat_map(|route| &route.matches).map(|m| (&m.source_namespace, &m.source_labels));
+            for (namespace, labels) in tls.chain(tcp) {
+                namespaces.insert(namespace.clone());
+                labelled |= !labels.is_empty();
+            }
+        }
+        let destinations = destination_hosts(&virtual_services);
+        for host in destinations.into_iter().chain([host]) {
+            let rules = self.rules_over(cx, host);
+            let named = special_namespaces(&rules);
+            labelled |= named.iter().any(|namespace| selects_clients(&rules, namespace));
+            namespaces.extend(named);
+        }
+        namespaces.remove("");
+        (namespaces, labelled)
+    }
+}
+
+fn destination_hosts(services: &[Arc<VirtualService>]) -> BTreeSet<&Host> {
+    let tls = services.iter().flat_map(|service| &service.tls).flat_map(|route| &route.route);
+    let tcp = services.iter().flat_map(|service| &service.tcp).flat_map(|route| &route.route);
+    tls.chain(tcp).map(|route| &route.destination.host).collect()
+}
