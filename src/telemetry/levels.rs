@@ -26,6 +26,9 @@ pub const SCOPES: &[(&str, &[&str])] = &[
 /// The scope of events of a target, which is a module or a scope; `default` if of none in particular.
 #[must_use]
 pub fn scope_of(target: &str) -> &'static str {
+    if let Some((scope, _)) = SCOPES.iter().find(|(scope, _)| *scope == target) {
+        return scope;
+    }
     let begins =
         |module: &str| target.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
     let matches = SCOPES.iter().flat_map(|(scope, modules)| modules.iter().map(move |module| (*scope, *module)));
@@ -131,6 +134,7 @@ mod tests {
         assert_eq!(scope_of("sluice::xds::session"), "ads");
         assert_eq!(scope_of("sluice::xdsomething"), "default");
         assert_eq!(scope_of("sluice::app"), "default");
+        assert_eq!(scope_of("delta"), "delta");
     }
 
     #[test]

@@ -1,0 +1,202 @@
+//! A Kubernetes API server as far as its readers see it, over real HTTP.
+//!
+//! It keeps objects with resourceVersions, lists them in pages with continue tokens, tells watches what changes and sends
+//! bookmarks, and answers 410 to who is too far behind. Tests make it misbehave: slow, forbidding, disconnecting,
+//! forgetting. It notes who asked for what, so that rights can be compared with what is used.
+
+mod answer;
+mod store;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+pub use store::Kind;
+use store::Store;
+
+/// What was asked of the server: a verb on a resource, `services` or `gateways.networking.istio.io`.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
+pub struct Asked {
+    /// `list`, `watch` or `get`.
+    pub verb: String,
+    /// API group, empty for the core group.
+    pub group: String,
+    /// Plural name.
+    pub resource: String,
+    /// The namespace asked for, empty for all.
+    pub namespace: String,
+}
+
+/// How it misbehaves.
+#[derive(Clone, Debug, Default)]
+struct Faults {
+    slow_lists: Duration,
+    forbidden: BTreeSet<String>,
+}
+
+#[derive(Default)]
+struct State {
+    store: Store,
+    faults: Faults,
+    asked: BTreeMap<Asked, usize>,
+}
+
+/// What handlers share.
+struct Shared {
+    state: Mutex<State>,
+    /// Counts changes; wakes watches.
+    changed: watch::Sender<u64>,
+    /// Counts disconnects; ends watches.
+    disconnected: watch::Sender<u64>,
+    /// How often an idle watch gets a bookmark.
+    bookmarks: Duration,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A running server. It ends when this is dropped.
+pub struct ApiServer {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl ApiServer {
+    /// A server on a free port of the loopback that has the kinds every cluster has, and no objects.
+    ///
+    /// # Errors
+    /// There is no port.
+    pub async fn start() -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.context("listen for API requests")?;
+        let address = listener.local_addr().context("look at the address")?;
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            changed: watch::channel(0).0,
+            disconnected: watch::channel(0).0,
+            bookmarks: Duration::from_millis(20),
+        });
+        let router = answer::router(shared.clone());
+        let task = tokio::spawn(async move {
+            // Ends with the test that started it.
+            let _ = axum::serve(listener, router).await;
+        });
+        Ok(Self { shared, address, task })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A client of it.
+    ///
+    /// # Errors
+    /// The client cannot be made.
+    pub fn client(&self) -> Result<kube::Client> {
+        let uri = format!("http://{}", self.address).parse().context("parse the server's address")?;
+        kube::Client::try_from(kube::Config::new(uri)).context("make a client")
+    }
+
+    /// Writes a kubeconfig that leads here.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write_kubeconfig(&self, path: &Path) -> Result<()> {
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            "clusters": [{"name": "test", "cluster": {"server": format!("http://{}", self.address)}}],
+            "users": [{"name": "test", "user": {}}],
+        });
+        std::fs::write(path, config.to_string()).context("write the kubeconfig")
+    }
+
+    /// Adds a kind by its definition, or removes it with all its objects.
+    pub fn define(&self, kind: Kind, there: bool) {
+        let mut state = self.shared.state();
+        if there { state.store.define(kind) } else { state.store.undefine(&kind) }
+        drop(state);
+        self.wake();
+    }
+
+    /// Creates or updates an object; gives its resourceVersion.
+    ///
+    /// # Panics
+    /// It is no object of a kind the server has: the test is wrong.
+    pub fn apply(&self, object: Value) -> u64 {
+        let version = self.shared.state().store.apply(object);
+        self.wake();
+        version
+    }
+
+    /// Deletes an object.
+    ///
+    /// # Panics
+    /// There is no such object: the test is wrong.
+    pub fn delete(&self, resource: &str, namespace: &str, name: &str) {
+        self.shared.state().store.delete(resource, namespace, name);
+        self.wake();
+    }
+
+    /// Forgets what happened up to now: who watches or continues from before gets 410.
+    pub fn compact(&self) {
+        self.shared.state().store.compact();
+    }
+
+    /// Ends every watch, as a load balancer or a restart does.
+    pub fn disconnect(&self) {
+        self.shared.disconnected.send_modify(|count| *count += 1);
+    }
+
+    /// Makes every page of a list take this long.
+    pub fn slow_lists(&self, delay: Duration) {
+        self.shared.state().faults.slow_lists = delay;
+    }
+
+    /// Answers 403 to whoever asks for a resource, or no longer.
+    pub fn forbid(&self, resource: &str, forbidden: bool) {
+        let mut state = self.shared.state();
+        if forbidden {
+            state.faults.forbidden.insert(resource.to_owned());
+        } else {
+            state.faults.forbidden.remove(resource);
+        }
+    }
+
+    /// Everything that was asked so far, and how often.
+    #[must_use]
+    pub fn asked(&self) -> BTreeMap<Asked, usize> {
+        self.shared.state().asked.clone()
+    }
+
+    /// How often a verb was asked of a resource.
+    #[must_use]
+    pub fn count(&self, verb: &str, resource: &str) -> usize {
+        let asked = self.asked();
+        asked.iter().filter(|(it, _)| it.verb == verb && it.resource == resource).map(|(_, count)| count).sum()
+    }
+
+    fn wake(&self) {
+        self.shared.changed.send_modify(|count| *count += 1);
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        self.disconnect();
+        self.task.abort();
+    }
+}

@@ -1,0 +1,246 @@
+//! Requests and answers.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{Response, StatusCode, header};
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::store::{Event, Reading};
+use super::{Asked, Shared};
+
+pub(super) fn router(shared: Arc<Shared>) -> Router {
+    Router::new().fallback(answer).with_state(shared)
+}
+
+/// What a request is for.
+#[derive(Clone, Debug)]
+struct Wanted {
+    group: String,
+    version: String,
+    resource: String,
+    namespace: String,
+    query: BTreeMap<String, String>,
+    metadata_only: bool,
+}
+
+async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+    let parts: Vec<&str> = request.uri().path().trim_matches('/').split('/').collect();
+    if let ["apis", group] = parts.as_slice() {
+        return group_versions(&shared, group);
+    }
+    let (group, version, rest) = match parts.as_slice() {
+        ["api", version, rest @ ..] => ("", *version, rest),
+        ["apis", group, version, rest @ ..] => (*group, *version, rest),
+        _ => return status(StatusCode::NOT_FOUND, "NotFound", "no such path"),
+    };
+    let (namespace, resource) = match rest {
+        ["namespaces", namespace, resource] => (*namespace, *resource),
+        [resource] => ("", *resource),
+        _ => return status(StatusCode::NOT_FOUND, "NotFound", "no such path"),
+    };
+    let query = request.uri().query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let wanted = Wanted {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        resource: resource.to_owned(),
+        namespace: namespace.to_owned(),
+        query: query.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+        metadata_only: accept.contains("as=PartialObjectMetadata"),
+    };
+    let is_watch = wanted.query.get("watch").is_some_and(|value| value == "true" || value == "1");
+    let delay = {
+        let mut state = shared.state();
+        let asked = Asked {
+            verb: if is_watch { "watch" } else { "list" }.to_owned(),
+            group: wanted.group.clone(),
+            resource: wanted.resource.clone(),
+            namespace: wanted.namespace.clone(),
+        };
+        *state.asked.entry(asked).or_default() += 1;
+        if state.store.find(group, version, resource).is_none() {
+            return status(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource");
+        }
+        if state.faults.forbidden.contains(resource) {
+            return status(StatusCode::FORBIDDEN, "Forbidden", "no right to do that");
+        }
+        state.faults.slow_lists
+    };
+    if is_watch {
+        return watch(shared, wanted);
+    }
+    tokio::time::sleep(delay).await;
+    list(&shared, &wanted)
+}
+
+fn group_versions(shared: &Shared, group: &str) -> Response<Body> {
+    let versions = shared.state().store.versions(group);
+    if versions.is_empty() {
+        return status(StatusCode::NOT_FOUND, "NotFound", "no such group");
+    }
+    let versions: Vec<Value> = versions
+        .into_iter()
+        .map(|version| json!({"groupVersion": format!("{group}/{version}"), "version": version}))
+        .collect();
+    json_answer(StatusCode::OK, &json!({"kind": "APIGroup", "apiVersion": "v1", "name": group, "versions": versions}))
+}
+
+/// Only `status.phase!=Failed` is understood, which is all anybody here asks.
+fn selects(wanted: &Wanted) -> impl Fn(&Value) -> bool + use<> {
+    let no_failed = wanted.query.get("fieldSelector").is_some_and(|text| text == "status.phase%21%3DFailed");
+    move |object| !no_failed || object.pointer("/status/phase").and_then(Value::as_str) != Some("Failed")
+}
+
+fn shown(wanted: &Wanted, object: &Value) -> Value {
+    if wanted.metadata_only {
+        json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": object["metadata"]})
+    } else {
+        object.clone()
+    }
+}
+
+fn list(shared: &Shared, wanted: &Wanted) -> Response<Body> {
+    let mut state = shared.state();
+    let reading = match wanted.query.get("continue") {
+        Some(token) => state.store.take(token),
+        None => Some(state.store.list(&wanted.group, &wanted.resource, &wanted.namespace, selects(wanted))),
+    };
+    let Some(Reading { version, mut objects }) = reading else {
+        return status(StatusCode::GONE, "Expired", "the provided continue parameter is too old");
+    };
+    let limit = wanted.query.get("limit").and_then(|limit| limit.parse().ok()).unwrap_or(usize::MAX);
+    let mut metadata = json!({"resourceVersion": version.to_string()});
+    if objects.len() > limit {
+        let rest = objects.split_off(limit);
+        metadata["remainingItemCount"] = rest.len().into();
+        metadata["continue"] = state.store.keep(Reading { version, objects: rest }).into();
+    }
+    // As the real one: items of a typed list say neither kind nor version.
+    let items: Vec<Value> = objects
+        .iter()
+        .map(|object| {
+            let mut item = shown(wanted, object);
+            if let Some(fields) = item.as_object_mut() {
+                fields.remove("kind");
+                fields.remove("apiVersion");
+            }
+            item
+        })
+        .collect();
+    let list = json!({"kind": "List", "apiVersion": wanted.version, "metadata": metadata, "items": items});
+    json_answer(StatusCode::OK, &list)
+}
+
+fn watch(shared: Arc<Shared>, wanted: Wanted) -> Response<Body> {
+    let from: u64 = wanted.query.get("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or_default();
+    if from < shared.state().store.floor() {
+        return status(StatusCode::GONE, "Expired", "too old resource version");
+    }
+    let seconds = wanted.query.get("timeoutSeconds").and_then(|text| text.parse().ok()).unwrap_or(3600);
+    let watch = Watch {
+        changed: shared.changed.subscribe(),
+        disconnected: shared.disconnected.subscribe(),
+        shared,
+        wanted,
+        at: from,
+        ends: Instant::now() + Duration::from_secs(seconds),
+        lines: VecDeque::new(),
+    };
+    let lines = futures::stream::unfold(watch, |mut watch| async move {
+        let line = watch.next().await?;
+        Some((Ok::<Bytes, Infallible>(line), watch))
+    });
+    let mut response = Response::new(Body::from_stream(lines));
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    response
+}
+
+struct Watch {
+    shared: Arc<Shared>,
+    wanted: Wanted,
+    changed: tokio::sync::watch::Receiver<u64>,
+    disconnected: tokio::sync::watch::Receiver<u64>,
+    /// Everything up to this version has been told.
+    at: u64,
+    ends: Instant,
+    lines: VecDeque<Bytes>,
+}
+
+impl Watch {
+    /// The next line, or the end of the watch.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(line) = self.lines.pop_front() {
+                return Some(line);
+            }
+            self.changed.borrow_and_update();
+            self.collect();
+            if !self.lines.is_empty() {
+                continue;
+            }
+            if Instant::now() >= self.ends {
+                return None;
+            }
+            tokio::select! {
+                _ = self.disconnected.changed() => return None,
+                changed = self.changed.changed() => if changed.is_err() { return None },
+                () = tokio::time::sleep_until(self.ends.into()) => return None,
+                () = tokio::time::sleep(self.shared.bookmarks) => {
+                    let object = json!({"kind": self.wanted.resource, "metadata": {"resourceVersion": self.at.to_string()}});
+                    self.lines.push_back(line("BOOKMARK", &object));
+                }
+            }
+        }
+    }
+
+    fn collect(&mut self) {
+        let state = self.shared.state();
+        if self.at < state.store.floor() {
+            let gone = json!({"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"});
+            self.lines.push_back(line("ERROR", &gone));
+            self.at = state.store.version();
+            self.ends = Instant::now();
+            return;
+        }
+        let wanted = &self.wanted;
+        let selects = selects(wanted);
+        for event in state.store.since(&wanted.group, &wanted.resource, &wanted.namespace, self.at) {
+            let Event { is_new, is_deleted, object, .. } = event;
+            let kind = match (is_deleted || !selects(&object), is_new) {
+                // Never selected, never told.
+                (true, true) => continue,
+                (true, false) => "DELETED",
+                (false, true) => "ADDED",
+                (false, false) => "MODIFIED",
+            };
+            self.lines.push_back(line(kind, &shown(wanted, &object)));
+        }
+        self.at = state.store.version();
+    }
+}
+
+fn line(kind: &str, object: &Value) -> Bytes {
+    Bytes::from(json!({"type": kind, "object": object}).to_string() + "\n")
+}
+
+fn status(code: StatusCode, reason: &str, message: &str) -> Response<Body> {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "code": code.as_u16(), "reason": reason, "message": message,
+    });
+    json_answer(code, &status)
+}
+
+fn json_answer(code: StatusCode, value: &Value) -> Response<Body> {
+    let mut response = Response::new(Body::from(value.to_string()));
+    *response.status_mut() = code;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    response
+}

@@ -1,0 +1,200 @@
+//! Objects, and what happened to them.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+/// A kind of object.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Kind {
+    /// API group, empty for the core group.
+    pub group: &'static str,
+    /// Versions served.
+    pub versions: Vec<&'static str>,
+    /// `kind` of its objects.
+    pub name: &'static str,
+    /// Name in URLs.
+    pub plural: &'static str,
+}
+
+/// Kinds every cluster has, as far as anybody here reads them.
+const BUILT_IN: &[(&str, &str, &str)] = &[
+    ("", "ConfigMap", "configmaps"),
+    ("", "Namespace", "namespaces"),
+    ("", "Node", "nodes"),
+    ("", "Pod", "pods"),
+    ("", "Secret", "secrets"),
+    ("", "Service", "services"),
+    ("", "ServiceAccount", "serviceaccounts"),
+    ("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions"),
+    ("discovery.k8s.io", "EndpointSlice", "endpointslices"),
+    ("networking.k8s.io", "Ingress", "ingresses"),
+    ("networking.k8s.io", "IngressClass", "ingressclasses"),
+];
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub(super) struct Event {
+    pub(super) version: u64,
+    pub(super) resource: (String, String),
+    pub(super) is_new: bool,
+    pub(super) is_deleted: bool,
+    pub(super) object: Value,
+}
+
+/// A list that is being read in pages.
+#[derive(Clone, Debug)]
+pub(super) struct Reading {
+    pub(super) version: u64,
+    pub(super) objects: Vec<Value>,
+}
+
+type Resource = (String, String);
+
+/// Objects by group and plural, then by namespace and name.
+pub(super) struct Store {
+    kinds: Vec<Kind>,
+    objects: BTreeMap<Resource, BTreeMap<(String, String), Value>>,
+    version: u64,
+    /// What happened before is forgotten.
+    floor: u64,
+    events: Vec<Event>,
+    readings: BTreeMap<String, Reading>,
+    next_reading: u64,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        let kind = |(group, name, plural): &(&'static str, &'static str, &'static str)| Kind {
+            group,
+            versions: vec!["v1"],
+            name,
+            plural,
+        };
+        Self {
+            kinds: BUILT_IN.iter().map(kind).collect(),
+            objects: BTreeMap::new(),
+            version: 100,
+            floor: 0,
+            events: Vec::new(),
+            readings: BTreeMap::new(),
+            next_reading: 0,
+        }
+    }
+}
+
+impl Store {
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    pub(super) fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    pub(super) fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Kind> {
+        let served = |kind: &&Kind| kind.group == group && kind.plural == plural && kind.versions.contains(&version);
+        self.kinds.iter().find(served)
+    }
+
+    /// Versions of a group, in the order of its kinds.
+    pub(super) fn versions(&self, group: &str) -> Vec<&'static str> {
+        let mut versions = Vec::new();
+        for version in self.kinds.iter().filter(|kind| kind.group == group).flat_map(|kind| &kind.versions) {
+            if !versions.contains(version) {
+                versions.push(*version);
+            }
+        }
+        versions
+    }
+
+    pub(super) fn define(&mut self, kind: Kind) {
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("{}.{}", kind.plural, kind.group)},
+            "spec": {"group": kind.group, "big": "x".repeat(1000)},
+        });
+        self.kinds.push(kind);
+        self.apply(definition);
+    }
+
+    pub(super) fn undefine(&mut self, kind: &Kind) {
+        let resource = (kind.group.to_owned(), kind.plural.to_owned());
+        let keys: Vec<_> = self.objects.get(&resource).into_iter().flat_map(BTreeMap::keys).cloned().collect();
+        for (namespace, name) in keys {
+            self.remove(&resource, &namespace, &name);
+        }
+        self.delete("customresourcedefinitions", "", &format!("{}.{}", kind.plural, kind.group));
+        self.kinds.retain(|it| it != kind);
+    }
+
+    pub(super) fn apply(&mut self, mut object: Value) -> u64 {
+        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let (api_version, kind_name) = (text("/apiVersion"), text("/kind"));
+        let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
+        let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
+        let kind = self.kinds.iter().find(|kind| kind.group == group && kind.name == kind_name);
+        let kind = kind.unwrap_or_else(|| panic!("the server has no kind {kind_name} of {api_version}"));
+        let resource = (kind.group.to_owned(), kind.plural.to_owned());
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let old = self.objects.entry(resource.clone()).or_default().insert((namespace, name), object.clone());
+        let is_new = old.is_none();
+        self.events.push(Event { version: self.version, resource, is_new, is_deleted: false, object });
+        self.version
+    }
+
+    pub(super) fn delete(&mut self, plural: &str, namespace: &str, name: &str) {
+        let resource = self.objects.keys().find(|(_, it)| it == plural).cloned();
+        let resource = resource.unwrap_or_else(|| panic!("the server has no {plural}"));
+        self.remove(&resource, namespace, name);
+    }
+
+    fn remove(&mut self, resource: &Resource, namespace: &str, name: &str) {
+        let objects = self.objects.get_mut(resource);
+        let object = objects.and_then(|objects| objects.remove(&(namespace.to_owned(), name.to_owned())));
+        let mut object = object.unwrap_or_else(|| panic!("there is no {resource:?} {namespace}/{name}"));
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let resource = resource.clone();
+        self.events.push(Event { version: self.version, resource, is_new: false, is_deleted: true, object });
+    }
+
+    pub(super) fn compact(&mut self) {
+        self.floor = self.version;
+        self.events.clear();
+        self.readings.clear();
+    }
+
+    /// The objects of a resource that a selector lets through.
+    pub(super) fn list(&self, group: &str, plural: &str, namespace: &str, selects: impl Fn(&Value) -> bool) -> Reading {
+        let objects = self.objects.get(&(group.to_owned(), plural.to_owned()));
+        let objects = objects.into_iter().flatten().filter(|((it, _), _)| namespace.is_empty() || it == namespace);
+        let objects = objects.map(|(_, object)| object).filter(|object| selects(object)).cloned().collect();
+        Reading { version: self.version, objects }
+    }
+
+    /// Keeps the rest of a list; gives the token it is continued with.
+    pub(super) fn keep(&mut self, reading: Reading) -> String {
+        self.next_reading += 1;
+        let token = format!("page-{}", self.next_reading);
+        self.readings.insert(token.clone(), reading);
+        token
+    }
+
+    pub(super) fn take(&mut self, token: &str) -> Option<Reading> {
+        self.readings.remove(token)
+    }
+
+    /// What happened to a resource after a version.
+    pub(super) fn since(&self, group: &str, plural: &str, namespace: &str, version: u64) -> Vec<Event> {
+        let wanted = |event: &&Event| {
+            let of = event.object.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or_default();
+            event.version > version
+                && event.resource.0 == group
+                && event.resource.1 == plural
+                && (namespace.is_empty() || of == namespace)
+        };
+        self.events.iter().filter(wanted).cloned().collect()
+    }
+}
