@@ -127,7 +127,11 @@ impl ApiServer {
     /// Adds a kind by its definition, or removes it with all its objects.
     pub fn define(&self, kind: Kind, there: bool) {
         let mut state = self.shared.state();
-        if there { state.store.define(kind) } else { state.store.undefine(&kind) }
+        if there {
+            state.store.define(kind)
+        } else {
+            state.store.undefine(&kind)
+        }
         drop(state);
         self.wake();
     }

@@ -1,6 +1,7 @@
 //! What the tests share: an ADS client, canonical dumps, a fake API server, an Envoy runner.
 
 pub mod ads;
+pub mod api_server;
 pub mod parity;
 pub mod pods;
 pub mod server;

@@ -193,7 +193,8 @@ impl Watch {
                 changed = self.changed.changed() => if changed.is_err() { return None },
                 () = tokio::time::sleep_until(self.ends.into()) => return None,
                 () = tokio::time::sleep(self.shared.bookmarks) => {
-                    let object = json!({"kind": self.wanted.resource, "metadata": {"resourceVersion": self.at.to_string()}});
+                    let metadata = json!({"resourceVersion": self.at.to_string()});
+                    let object = json!({"apiVersion": self.wanted.version, "kind": self.wanted.resource, "metadata": metadata});
                     self.lines.push_back(line("BOOKMARK", &object));
                 }
             }
@@ -203,7 +204,8 @@ impl Watch {
     fn collect(&mut self) {
         let state = self.shared.state();
         if self.at < state.store.floor() {
-            let gone = json!({"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"});
+            let gone =
+                json!({"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"});
             self.lines.push_back(line("ERROR", &gone));
             self.at = state.store.version();
             self.ends = Instant::now();

@@ -1,0 +1,325 @@
+//! The Kubernetes source against an API server over real HTTP.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sluice::sources::kube::{KubeOptions, KubeSource};
+use sluice::sources::{Change, Cluster, Sink};
+use sluice_model::{Kind, Text};
+use sluice_parse::KINDS;
+use sluice_testkit::api_server::{self, ApiServer};
+use tokio_util::sync::CancellationToken;
+
+/// What a source handed over.
+#[derive(Default)]
+struct Recorder(Mutex<Record>);
+
+#[derive(Clone, Default)]
+struct Record {
+    /// Names of objects with the version they came with, by kind.
+    objects: BTreeMap<Kind, BTreeMap<String, String>>,
+    synced: BTreeSet<Kind>,
+    deleted: Vec<String>,
+}
+
+impl Recorder {
+    fn read(&self) -> Record {
+        self.0.lock().expect("no test panics with the lock").clone()
+    }
+
+    /// Waits until the record is as it should be.
+    async fn until(&self, what: &str, is_so: impl Fn(&Record) -> bool) -> Record {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let record = self.read();
+            if is_so(&record) {
+                return record;
+            }
+            assert!(Instant::now() < deadline, "{what}: {:?} synced {:?}", record.objects, record.synced);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn synced(&self) -> Record {
+        self.until("everything is synced", |record| record.synced.len() == KINDS.len()).await
+    }
+}
+
+impl Record {
+    fn names(&self, kind: Kind) -> Vec<&str> {
+        self.objects.get(&kind).into_iter().flat_map(BTreeMap::keys).map(String::as_str).collect()
+    }
+}
+
+impl Sink for Recorder {
+    fn commit(&self, changes: Vec<Change>) {
+        let mut record = self.0.lock().expect("no test panics with the lock");
+        for change in changes {
+            let name = format!("{}/{}", change.key.namespace, change.key.name);
+            let objects = record.objects.entry(change.kind).or_default();
+            if change.object.is_some() {
+                objects.insert(name, change.origin.version.to_string());
+            } else {
+                objects.remove(&name);
+                record.deleted.push(name);
+            }
+        }
+    }
+
+    fn synced(&self, _: &Text, kinds: &[Kind]) {
+        self.0.lock().expect("no test panics with the lock").synced.extend(kinds);
+    }
+}
+
+/// A source of a server, running.
+struct Running {
+    server: ApiServer,
+    sink: Arc<Recorder>,
+    stop: CancellationToken,
+}
+
+impl Running {
+    async fn start(server: ApiServer) -> Self {
+        let cluster = Cluster { id: "c".into(), domain: "cluster.local".into(), is_remote: false };
+        let source = KubeSource {
+            client: server.client().expect("a client"),
+            cluster,
+            system_namespace: "istio-system".into(),
+            namespace: None,
+            options: KubeOptions {
+                page: 2,
+                watch: Duration::from_secs(60),
+                first_retry: Duration::from_millis(5),
+                last_retry: Duration::from_millis(50),
+            },
+        };
+        let (sink, stop) = (Arc::new(Recorder::default()), CancellationToken::new());
+        tokio::spawn(source.run(sink.clone(), stop.clone()));
+        Self { server, sink, stop }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+fn service(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "n"},
+           "spec": {"clusterIP": "10.0.0.1", "ports": [{"port": 80}]}})
+}
+
+fn virtual_services() -> api_server::Kind {
+    api_server::Kind {
+        group: "networking.istio.io",
+        versions: vec!["v1beta1", "v1"],
+        name: "VirtualService",
+        plural: "virtualservices",
+    }
+}
+
+fn virtual_service(name: &str) -> Value {
+    json!({"apiVersion": "networking.istio.io/v1", "kind": "VirtualService",
+           "metadata": {"name": name, "namespace": "n"},
+           "spec": {"hosts": ["a"], "http": [{"route": [{"destination": {"host": "a"}}]}]}})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_are_read_in_pages_and_then_watched() {
+    let server = ApiServer::start().await.expect("a server");
+    for name in ["a", "b", "c", "d", "e"] {
+        server.apply(service(name));
+    }
+    let running = Running::start(server).await;
+    let record = running.sink.synced().await;
+    assert_eq!(record.names(Kind::Service), ["n/a", "n/b", "n/c", "n/d", "n/e"]);
+    assert_eq!(running.server.count("list", "services"), 3, "two objects a page");
+
+    let version = running.server.apply(service("f"));
+    running.server.delete("services", "n", "a");
+    let record = running
+        .sink
+        .until("f came, a went", |record| record.names(Kind::Service).len() == 5 && !record.deleted.is_empty());
+    let record = record.await;
+    assert_eq!(record.objects[&Kind::Service]["n/f"], version.to_string());
+    assert_eq!(record.deleted, ["n/a"]);
+    assert_eq!(running.server.count("list", "services"), 3, "watching lists no more");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_goes_on_where_it_was() {
+    let server = ApiServer::start().await.expect("a server");
+    server.apply(service("a"));
+    let running = Running::start(server).await;
+    running.sink.synced().await;
+    let lists = running.server.count("list", "services");
+    for round in 0..5 {
+        let watches = running.server.count("watch", "services");
+        running.server.disconnect();
+        running.sink.until("it watches again", |_| running.server.count("watch", "services") > watches).await;
+        running.server.apply(service(&format!("new-{round}")));
+        running.sink.until("told after a disconnect", |record| record.names(Kind::Service).len() == 2 + round).await;
+    }
+    assert_eq!(running.server.count("list", "services"), lists, "nothing was missed, so nothing is listed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_too_far_behind_lists_again_and_finds_the_difference() {
+    let server = ApiServer::start().await.expect("a server");
+    for name in ["a", "b", "c"] {
+        server.apply(service(name));
+    }
+    let running = Running::start(server).await;
+    running.sink.synced().await;
+    let lists = running.server.count("list", "services");
+    // All of this happens before any watch can tell of it.
+    running.server.delete("services", "n", "b");
+    running.server.apply(service("d"));
+    running.server.compact();
+    running.server.disconnect();
+    let record =
+        running.sink.until("the difference is found", |record| record.names(Kind::Service) == ["n/a", "n/c", "n/d"]);
+    assert_eq!(record.await.deleted, ["n/b"]);
+    running.server.apply(service("e"));
+    running.sink.until("and watched on", |record| record.names(Kind::Service).len() == 4).await;
+    // Either it had been told in time, or it listed again; both are right, listing for ever is not.
+    assert!(running.server.count("list", "services") <= lists + 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bookmarks_spare_lists() {
+    let server = ApiServer::start().await.expect("a server");
+    server.apply(service("a"));
+    let running = Running::start(server).await;
+    running.sink.synced().await;
+    let lists = running.server.count("list", "services");
+    // Versions go up by what happens to other kinds; bookmarks tell watches of services of it.
+    for name in ["x", "y", "z"] {
+        running.server.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
+    }
+    running.sink.until("namespaces are told", |record| record.names(Kind::Namespace).len() == 3).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    running.server.compact();
+    running.server.disconnect();
+    running.server.apply(service("b"));
+    running.sink.until("told", |record| record.names(Kind::Service).len() == 2).await;
+    assert_eq!(running.server.count("list", "services"), lists, "the bookmark was new enough");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kinds_come_and_go_with_their_definition() {
+    let running = Running::start(ApiServer::start().await.expect("a server")).await;
+    running.sink.synced().await;
+    assert_eq!(running.server.count("list", "virtualservices"), 0, "nobody asks for what is not defined");
+    running.server.define(virtual_services(), true);
+    running.server.apply(virtual_service("v"));
+    running.sink.until("the kind is followed", |record| record.names(Kind::VirtualService) == ["n/v"]).await;
+    running.server.apply(virtual_service("w"));
+    running.sink.until("and watched", |record| record.names(Kind::VirtualService).len() == 2).await;
+    running.server.define(virtual_services(), false);
+    running.server.disconnect();
+    running.sink.until("its objects are gone with it", |record| record.names(Kind::VirtualService).is_empty()).await;
+    running.server.define(virtual_services(), true);
+    running.server.apply(virtual_service("v"));
+    running.sink.until("it comes back", |record| record.names(Kind::VirtualService) == ["n/v"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kind_that_may_not_be_read_holds_up_only_itself() {
+    let server = ApiServer::start().await.expect("a server");
+    server.apply(service("a"));
+    server.forbid("pods", true);
+    let running = Running::start(server).await;
+    let record = running.sink.until("the others are synced", |record| record.synced.len() == KINDS.len() - 1).await;
+    assert!(!record.synced.contains(&Kind::Pod));
+    assert_eq!(record.names(Kind::Service), ["n/a"]);
+    running.server.forbid("pods", false);
+    running.sink.synced().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_lists_and_lists_that_expire_are_read_to_the_end() {
+    let server = ApiServer::start().await.expect("a server");
+    for name in ["a", "b", "c", "d", "e"] {
+        server.apply(service(name));
+    }
+    server.slow_lists(Duration::from_millis(150));
+    let running = Running::start(server).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    // The first page has been read; its continue token is forgotten.
+    running.server.compact();
+    running.server.slow_lists(Duration::ZERO);
+    let record = running.sink.synced().await;
+    assert_eq!(record.names(Kind::Service).len(), 5);
+    assert!(record.deleted.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_that_failed_are_not_asked_for() {
+    let server = ApiServer::start().await.expect("a server");
+    let pod = |name: &str, phase: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "n"},
+               "spec": {"containers": []}, "status": {"phase": phase, "podIP": "10.0.0.2"}})
+    };
+    server.apply(pod("good", "Running"));
+    server.apply(pod("bad", "Failed"));
+    let running = Running::start(server).await;
+    let record = running.sink.synced().await;
+    assert_eq!(record.names(Kind::Pod), ["n/good"]);
+    running.server.apply(pod("good", "Failed"));
+    running.sink.until("it is gone for us", |record| record.names(Kind::Pod).is_empty()).await;
+}
+
+/// Every right in the manifests is used, and none is missing.
+#[tokio::test(flavor = "multi_thread")]
+async fn rights_are_those_that_are_used() {
+    let server = ApiServer::start().await.expect("a server");
+    for info in KINDS.iter().filter(|info| info.is_custom() && info.group != "networking.k8s.io") {
+        let (group, versions) = (info.group, info.versions.to_vec());
+        server.define(api_server::Kind { group, versions, name: info.name, plural: info.plural }, true);
+    }
+    let running = Running::start(server).await;
+    running.sink.synced().await;
+    // Watches begin after the lists.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let used: BTreeSet<_> =
+        running.server.asked().into_keys().map(|it| (it.namespace, it.group, it.resource, it.verb)).collect();
+    let granted = granted();
+    assert!(used.len() > 10, "{used:?}");
+    let missing: Vec<_> = used.difference(&granted).collect();
+    let unused: Vec<_> = granted.difference(&used).collect();
+    assert!(missing.is_empty() && unused.is_empty(), "missing: {missing:?}\nunused: {unused:?}");
+}
+
+/// Rights of the manifests: namespace (empty is all), group, resource, verb.
+fn granted() -> BTreeSet<(String, String, String, String)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/base/rbac.yaml");
+    let text = std::fs::read_to_string(path).expect("the manifest is there");
+    let mut granted = BTreeSet::new();
+    let texts = |rule: &Value, field: &str| -> Vec<String> {
+        let list = rule[field].as_array().into_iter().flatten();
+        list.filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    for document in sluice_parse::yaml::parse_documents(&text, &sluice_parse::yaml::Limits::default()) {
+        let object = document.expect("the manifest parses").value;
+        let namespace = match object["kind"].as_str() {
+            Some("ClusterRole") => String::new(),
+            Some("Role") => object["metadata"]["namespace"].as_str().expect("a namespace").to_owned(),
+            _ => continue,
+        };
+        for rule in object["rules"].as_array().expect("rules") {
+            for group in texts(rule, "apiGroups") {
+                for resource in texts(rule, "resources") {
+                    for verb in texts(rule, "verbs") {
+                        granted.insert((namespace.clone(), group.clone(), resource.clone(), verb));
+                    }
+                }
+            }
+        }
+    }
+    granted
+}

@@ -1,0 +1,174 @@
+//! Every mistake that keeps the control plane from starting has its message and its exit code.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What a run came to.
+struct Outcome {
+    code: Option<i32>,
+    output: String,
+    error: String,
+}
+
+/// Runs the binary with every port closed unless a flag opens it; one that does not end by itself is killed.
+fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Outcome {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_sluiced"))
+        .args(["--grpcAddr=", "--httpAddr=", "--monitoringAddr=", "--secureGRPCAddr=", "--httpsAddr="])
+        .args(arguments)
+        .env_remove("KUBERNETES_SERVICE_HOST")
+        .envs(environment.iter().copied())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while child.try_wait().expect("the child can be waited for").is_none() {
+        if Instant::now() > deadline {
+            child.kill().expect("the child can be killed");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let code = child.wait().expect("the child ended").code();
+    let (mut output, mut error) = (String::new(), String::new());
+    child.stdout.take().expect("piped").read_to_string(&mut output).expect("text");
+    child.stderr.take().expect("piped").read_to_string(&mut error).expect("text");
+    Outcome { code, output, error }
+}
+
+/// The run ends with that code, and its last words have all of the parts.
+fn check(arguments: &[&str], code: i32, parts: &[&str]) {
+    let outcome = run(arguments, &[]);
+    for part in parts {
+        assert!(outcome.error.contains(part), "{arguments:?}: {part:?} is not in {:?}", outcome.error);
+    }
+    assert_eq!(outcome.code, Some(code), "{arguments:?}: {}\n{}", outcome.error, outcome.output);
+}
+
+fn directory(files: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (name, text) in files {
+        std::fs::write(directory.path().join(name), text).expect("a file");
+    }
+    let path = directory.path().to_owned();
+    (directory, path)
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+#[test]
+fn flags_that_are_wrong_are_named() {
+    check(&["--configDir=/", "--shutdownDuration=soon"], 2, &["--shutdownDuration", "\"soon\"", "10s"]);
+    check(&["--configDir=/", "--grpcAddr=nowhere"], 2, &["--grpcAddr", "no port"]);
+    check(&["--configDir=/", "--log_output_level=ads:loud"], 2, &["--log_output_level", "loud"]);
+    check(&["--configDir=/", "--remoteConfigDir=x"], 2, &["--remoteConfigDir", "NAME=VALUE"]);
+    check(&["nonsense"], 2, &["nonsense"]);
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let (_keep, path) = directory(&[]);
+    let path = format!("--configDir={}", text(&path));
+    for flag in ["--grpcAddr", "--httpAddr", "--monitoringAddr"] {
+        check(&[&path, &format!("{flag}={address}")], 3, &[flag, &address, "in use"]);
+    }
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_named() {
+    check(&["--configDir=/no/such/directory"], 4, &["/no/such/directory", "No such file"]);
+    let (_keep, path) = directory(&[("file.yaml", "")]);
+    let file = text(&path.join("file.yaml"));
+    check(&[&format!("--configDir={file}")], 4, &[&file, "not a directory"]);
+    let local = format!("--configDir={}", text(&path));
+    check(&[&local, "--remoteConfigDir=east=/no/such/directory"], 4, &["/no/such/directory"]);
+}
+
+#[test]
+fn a_cluster_that_cannot_be_used_is_named() {
+    check(&["--kubeconfig=/no/such/kubeconfig"], 4, &["Kubernetes API", "/no/such/kubeconfig"]);
+    let (_keep, path) = directory(&[("kubeconfig", "apiVersion: v1\nkind: Config\nclusters: 7\n"), ("empty", "")]);
+    let file = text(&path.join("kubeconfig"));
+    check(&[&format!("--kubeconfig={file}")], 4, &["Kubernetes API", &file]);
+    let file = text(&path.join("empty"));
+    check(&[&format!("--kubeconfig={file}")], 4, &["Kubernetes API", &file]);
+    check(&[], 4, &["Kubernetes API", "--kubeconfig", "--configDir"]);
+}
+
+#[test]
+fn mesh_settings_that_are_wrong_are_named_with_their_line() {
+    let (_keep, path) = directory(&[
+        ("syntax", "connectTimeout: 5s\naccessLogFile: [\n"),
+        ("value", "accessLogFile: /dev/stdout\nconnectTimeout: soon\n"),
+    ]);
+    let config = format!("--configDir={}", text(&path));
+    for (file, line) in [("syntax", "line "), ("value", "line 2: connectTimeout")] {
+        let file = text(&path.join(file));
+        check(&[&config, &format!("--meshConfig={file}")], 5, &[&file, line]);
+    }
+    let file = text(&path.join("syntax"));
+    check(&[&config, &format!("--networksConfig={file}")], 5, &[&file, "line "]);
+}
+
+#[test]
+fn text_that_is_no_yaml_is_named_and_fatal_only_if_asked_for() {
+    let good = "apiVersion: v1\nkind: Namespace\nmetadata: {name: n}\n";
+    let (_keep, path) = directory(&[("good.yaml", good), ("bad.yaml", "kind: A\n---\nkind: Service\nmetadata: {name: x\n")]);
+    let (config, file) = (format!("--configDir={}", text(&path)), text(&path.join("bad.yaml")));
+    check(&[&config, "--strictConfig"], 6, &[&file, "line "]);
+    // Otherwise it serves what is good, and says what is not.
+    let outcome = run_for(&[&config], Duration::from_secs(2));
+    assert!(outcome.contains("ready") && outcome.contains("bad.yaml") && outcome.contains("line="), "{outcome}");
+}
+
+/// Runs for a while, asks it to stop, and gives the log.
+fn run_for(arguments: &[&str], time: Duration) -> String {
+    let child = Command::new(env!("CARGO_BIN_EXE_sluiced"))
+        .args(["--grpcAddr=127.0.0.1:0", "--httpAddr=", "--monitoringAddr=", "--secureGRPCAddr=", "--httpsAddr="])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    std::thread::sleep(time);
+    let killed = Command::new("kill").arg(child.id().to_string()).status().expect("kill runs");
+    assert!(killed.success(), "it still ran");
+    let output = child.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    text
+}
+
+#[test]
+fn a_stop_is_no_failure() {
+    let (_keep, path) = directory(&[]);
+    let log = run_for(&["discovery", &format!("--configDir={}", text(&path))], Duration::from_secs(2));
+    assert!(log.contains("listening name=grpc address=127.0.0.1:") && log.contains("stopped"), "{log}");
+}
+
+#[test]
+fn ports_that_are_not_served_say_so() {
+    let (_keep, path) = directory(&[]);
+    let config = format!("--configDir={}", text(&path));
+    let log = run_for(&[&config, "--secureGRPCAddr=:15012", "--httpsAddr=:15017"], Duration::from_secs(2));
+    assert!(log.contains(":15012") && log.contains(":15017") && log.contains("not served yet"), "{log}");
+}
+
+#[test]
+fn help_and_version_are_complete() {
+    let help = run(&["--help"], &[]);
+    assert_eq!(help.code, Some(0));
+    for part in ["--configDir", "--kubeconfig", "--grpcAddr", ":15010", "--shutdownDuration", "10s", "Exit codes", "POD_NAMESPACE"] {
+        assert!(help.output.contains(part), "{part} is not in the help");
+    }
+    let version = run(&["version"], &[]);
+    assert_eq!((version.code, version.output.as_str()), (Some(0), concat!("sluice ", env!("CARGO_PKG_VERSION"), "\n")));
+}
