@@ -120,7 +120,8 @@ fn mesh_settings_that_are_wrong_are_named_with_their_line() {
 #[test]
 fn text_that_is_no_yaml_is_named_and_fatal_only_if_asked_for() {
     let good = "apiVersion: v1\nkind: Namespace\nmetadata: {name: n}\n";
-    let (_keep, path) = directory(&[("good.yaml", good), ("bad.yaml", "kind: A\n---\nkind: Service\nmetadata: {name: x\n")]);
+    let (_keep, path) =
+        directory(&[("good.yaml", good), ("bad.yaml", "kind: A\n---\nkind: Service\nmetadata: {name: x\n")]);
     let (config, file) = (format!("--configDir={}", text(&path)), text(&path.join("bad.yaml")));
     check(&[&config, "--strictConfig"], 6, &[&file, "line "]);
     // Otherwise it serves what is good, and says what is not.
@@ -166,7 +167,16 @@ fn ports_that_are_not_served_say_so() {
 fn help_and_version_are_complete() {
     let help = run(&["--help"], &[]);
     assert_eq!(help.code, Some(0));
-    for part in ["--configDir", "--kubeconfig", "--grpcAddr", ":15010", "--shutdownDuration", "10s", "Exit codes", "POD_NAMESPACE"] {
+    for part in [
+        "--configDir",
+        "--kubeconfig",
+        "--grpcAddr",
+        ":15010",
+        "--shutdownDuration",
+        "10s",
+        "Exit codes",
+        "POD_NAMESPACE",
+    ] {
         assert!(help.output.contains(part), "{part} is not in the help");
     }
     let version = run(&["version"], &[]);

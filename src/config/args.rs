@@ -16,7 +16,7 @@ Exit codes: 0 stopped on request, 1 failed while running, 2 wrong flags, 3 an ad
 
 /// A service-mesh control plane that speaks istiod's protocols.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "sluiced", version, after_help = AFTER_HELP, args_conflicts_with_subcommands = false)]
+#[command(name = "sluiced", version, after_help = AFTER_HELP, args_override_self = true)]
 pub struct CommandLine {
     /// What to do; `discovery` if nothing is said.
     #[command(subcommand)]
