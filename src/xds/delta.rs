@@ -107,3 +107,67 @@ fn put_resource_head(type_url: &str, name: &str, version: Version, value: usize,
     put_field(NAME, name.as_bytes(), out);
     put_any_head(RESOURCE, type_url, value, out);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use sluice_model::{Layer, ProxyKey, Resource, ResourceKey, Scope, View};
+
+    use crate::xds::names::Names;
+    use crate::xds::request::Protocol;
+    use crate::xds::session::Session;
+    use crate::xds::store::{Changes, Store};
+
+    use super::*;
+
+    /// Addresses and sizes of the pieces a proxy is sent at first.
+    fn pieces(store: &Store, names: &Arc<Names>, proxy: &ProxyKey) -> Vec<(usize, usize)> {
+        let mut session = Session::new(Protocol::Delta, proxy.clone(), 1, names.clone());
+        let request = Request {
+            type_url: ResourceType::Cluster.type_url().into(),
+            interest: Interest::Change { subscribe: Vec::new(), unsubscribe: Vec::new(), holds: Vec::new() },
+            ..Request::default()
+        };
+        session.request(request, Instant::now()).expect("taken");
+        let response = session.poll(&store.cut(proxy, session.kinds()), None, Instant::now()).expect("all clusters");
+        let pieces = encode(&response).finish();
+        pieces.iter().map(|piece| (piece.as_ptr() as usize, piece.len())).collect()
+    }
+
+    #[test]
+    fn proxies_are_sent_the_same_bytes() {
+        let layer = |name: &str| Layer { view: View::Namespace(name.into()), ..Layer::default() };
+        let mut changes = Changes::default();
+        let mut set = |layer: Layer, name: String, size: usize| {
+            let key = ResourceKey { resource_type: ResourceType::Cluster, layer, name: name.into() };
+            changes.resources.push((key, Some(Resource::Encoded(vec![b'x'; size].into()))));
+        };
+        for name in 0..1000 {
+            set(Layer::default(), format!("cluster-{name:04}"), 1000);
+        }
+        set(layer("own"), "cluster-0500".into(), 900);
+        let (plain, special) = (ProxyKey("plain".into()), ProxyKey("special".into()));
+        let scope = |layers: Vec<Layer>| {
+            Some(Scope { layers: BTreeMap::from([(ResourceType::Cluster, layers)]), ..Scope::default() })
+        };
+        changes.scopes.push((plain.clone(), scope(vec![Layer::default()])));
+        changes.scopes.push((special.clone(), scope(vec![layer("own"), Layer::default()])));
+        let store = Store::default();
+        store.apply(changes);
+        let names = Arc::default();
+        let (first, again) = (pieces(&store, &names, &plain), pieces(&store, &names, &plain));
+        let total = |pieces: &[(usize, usize)]| pieces.iter().map(|(_, len)| len).sum::<usize>();
+        let shared = |other: &[(usize, usize)]| {
+            let within =
+                |(at, len): &(usize, usize)| first.iter().any(|(start, size)| at >= start && at + len <= start + size);
+            other.iter().filter(|piece| within(piece)).map(|(_, len)| len).sum::<usize>()
+        };
+        assert!(total(&first) > 1_000_000);
+        assert!(total(&again) - shared(&again) < 1000, "all but the head is shared");
+        let other = pieces(&store, &names, &special);
+        assert!(total(&other) - shared(&other) < 10_000, "all is shared but the head and what is special");
+    }
+}

@@ -52,6 +52,7 @@ impl Hub {
     /// No streams yet.
     #[must_use]
     pub fn new(store: Arc<Store>, proxies: Arc<dyn ProxyInput>, metrics: Metrics) -> Arc<Self> {
+        store.measure(&metrics);
         Arc::new(Self {
             store,
             names: Arc::default(),
@@ -228,6 +229,9 @@ impl Stream {
         drop(session);
         match &response {
             Some(response) => {
+                if response.since.is_none() {
+                    self.hub.metrics.triggered("proxyrequest");
+                }
                 if let (Some(kind), Some(epoch)) = (response.kind, response.since)
                     && let Some(stamp) = self.hub.store.stamp(epoch)
                 {

@@ -56,6 +56,8 @@ pub struct Metrics {
     internal_errors: Count,
     send_time: Histogram,
     convergence: Histogram,
+    queue_time: Histogram,
+    triggers: Family<TypeLabel, Count>,
     request_size: Gauge,
     stages: Family<StageLabel, Histogram>,
 }
@@ -82,6 +84,8 @@ impl Default for Metrics {
             internal_errors: Count::default(),
             send_time: Histogram::new([0.01, 0.1, 1., 3., 5., 10., 20., 30.]),
             convergence: Histogram::new([0.1, 0.5, 1., 3., 5., 10., 20., 30.]),
+            queue_time: Histogram::new([0.1, 0.5, 1., 3., 5., 10., 20., 30.]),
+            triggers: Family::default(),
             request_size: Gauge::default(),
             stages: Family::new_with_constructor(|| {
                 Histogram::new([0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1., 2.5, 5., 10.])
@@ -126,6 +130,16 @@ impl Metrics {
             self.convergence.clone(),
         );
         registry.register(
+            "pilot_proxy_queue_time",
+            "Seconds a change waits for its turn on a stream",
+            self.queue_time.clone(),
+        );
+        registry.register(
+            "pilot_push_triggers",
+            "Epochs and requests that led to responses, by reason",
+            self.triggers.clone(),
+        );
+        registry.register(
             "pilot_xds_recv_max",
             "Size in bytes of the biggest request so far",
             self.request_size.clone(),
@@ -139,6 +153,11 @@ impl Metrics {
 
     pub(crate) fn connected(&self, version: &str, by: i64) {
         self.clients.get_or_create(&VersionLabel { version: version.to_owned() }).inc_by(by);
+    }
+
+    /// `reason` in the reference's words: `endpoint`, `config`, `proxy`, `proxyrequest`.
+    pub(crate) fn triggered(&self, reason: &'static str) {
+        self.triggers.get_or_create(&TypeLabel { r#type: reason }).inc();
     }
 
     pub(crate) fn rejected(&self, kind: ResourceType, node: &Text, code: i32) {
@@ -183,7 +202,9 @@ impl Metrics {
     pub(crate) fn first_byte(&self, stamp: &Stamp, now: Instant) {
         self.stage("parsed", stamp.parsed.saturating_duration_since(stamp.source));
         self.stage("committed", stamp.committed.saturating_duration_since(stamp.parsed));
-        self.stage("first_byte", now.saturating_duration_since(stamp.committed));
+        let waited = now.saturating_duration_since(stamp.committed);
+        self.stage("first_byte", waited);
+        self.queue_time.observe(waited.as_secs_f64());
     }
 
     pub(crate) fn acknowledged(&self, sent: Instant, now: Instant) {
@@ -252,6 +273,7 @@ mod tests {
         metrics.rejected(ResourceType::Route, &"node".into(), 13);
         metrics.connected("1.30.1", 1);
         metrics.expired(ResourceType::Endpoint);
+        metrics.triggered("config");
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).expect("writing to a string");
         for line in [
@@ -261,6 +283,7 @@ mod tests {
             "pilot_xds_rds_reject{node=\"node\",err=\"Internal\"} 1",
             "pilot_xds{version=\"1.30.1\"} 1",
             "pilot_xds_expired_nonce{type=\"eds\"} 1",
+            "pilot_push_triggers{type=\"config\"} 1",
             "pilot_xds_config_size_bytes_bucket{le=\"4000000.0\",type=\"cds\"} 1",
             "pilot_xds_push_time_count{type=\"cds\"} 1",
             "pilot_total_xds_internal_errors 0",

@@ -9,7 +9,7 @@ mod entry;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
 use sluice_model::{Layer, ProxyKey, ResourceType, Scope, Text};
@@ -22,6 +22,7 @@ pub(crate) use view::Item;
 use view::Table;
 pub use view::{Found, View};
 
+use crate::xds::metrics::Metrics;
 use crate::xds::wake::Wake;
 
 /// Epochs whose stamps are remembered.
@@ -32,6 +33,7 @@ const STAMPS: usize = 1024;
 pub struct Store {
     state: RwLock<State>,
     watchers: Mutex<Watchers>,
+    metrics: OnceLock<Metrics>,
 }
 
 #[derive(Debug, Default)]
@@ -79,6 +81,14 @@ impl Store {
     /// Applies all changes of an epoch at once and wakes who may be concerned.
     pub fn apply(&self, changes: Changes) {
         let (epoch, layers, proxies) = self.state.write().unwrap_or_else(PoisonError::into_inner).apply(changes);
+        if let Some(metrics) = self.metrics.get() {
+            match (layers.keys().next(), layers.len()) {
+                (Some(ResourceType::Endpoint), 1) => metrics.triggered("endpoint"),
+                (Some(_), _) => metrics.triggered("config"),
+                (None, _) if !proxies.is_empty() => metrics.triggered("proxy"),
+                (None, _) => {}
+            }
+        }
         let watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
         for (kind, layers) in &layers {
             let Some(watched) = watchers.layers.get(kind) else { continue };
@@ -89,6 +99,11 @@ impl Store {
         for wake in proxies.iter().filter_map(|proxy| watchers.proxies.get(proxy)).flat_map(BTreeMap::values) {
             wake.wake(epoch);
         }
+    }
+
+    /// Counts what is applied; the first call counts.
+    pub(crate) fn measure(&self, metrics: &Metrics) {
+        self.metrics.get_or_init(|| metrics.clone());
     }
 
     /// Declares that what has been applied is complete, so that clients may be answered (S25).

@@ -141,8 +141,11 @@ fn run(protocol: Protocol, steps: Vec<Step>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Cluster and routes of an epoch: which clusters there are, and which each route leads to.
-fn epochs() -> impl Strategy<Value = Vec<(BTreeMap<u8, u8>, Vec<u8>, Vec<bool>)>> {
+/// An epoch of clusters and routes: the clusters with their content, the one each route leads to, and whether the client
+/// then receives or answers.
+type RouteEpoch = (BTreeMap<u8, u8>, Vec<u8>, Vec<bool>);
+
+fn epochs() -> impl Strategy<Value = Vec<RouteEpoch>> {
     let epoch = prop::collection::btree_map(0u8..8, 0u8..2, 1..6).prop_flat_map(|clusters| {
         let names: Vec<u8> = clusters.keys().copied().collect();
         let routes = prop::collection::vec(prop::sample::select(names), 3);
@@ -152,7 +155,7 @@ fn epochs() -> impl Strategy<Value = Vec<(BTreeMap<u8, u8>, Vec<u8>, Vec<bool>)>
 }
 
 /// No route the client holds leads to a cluster it does not hold, at any time.
-fn never_broken(protocol: Protocol, epochs: Vec<(BTreeMap<u8, u8>, Vec<u8>, Vec<bool>)>) -> Result<(), TestCaseError> {
+fn never_broken(protocol: Protocol, epochs: Vec<RouteEpoch>) -> Result<(), TestCaseError> {
     let mesh = Mesh::new();
     let apply = |clusters: &BTreeMap<u8, u8>, routes: &[u8]| {
         for cluster in 0..8u8 {
