@@ -98,3 +98,6 @@ pub fn parse_object(cluster: &Text, domain: &str, object: &Value) -> Result<Pars
     let rejects = findings.into_vec().into_iter().map(|finding| finding.into_reject(info.kind, &key)).collect();
     Ok(ParsedObject { kind: info.kind, key, object: value, rejects })
 }
+
+#[cfg(test)]
+mod tests;
