@@ -15,6 +15,7 @@ pub(crate) mod routes;
 use sluice_engine::{Collection, Graph, Key};
 use sluice_model::{Layer, Proxy, Resource, ResourceKey, ResourceType, Segment, SegmentKey};
 
+use crate::gateways::routers::{derive_merged_gateways, derive_routers};
 use crate::{Client, Spine};
 
 /// Which layers of a type a proxy gets, the most special first.
@@ -41,8 +42,10 @@ pub(crate) fn derive_outputs<'s>(graph: &Graph<'s>, spine: &Spine<'s>) -> Output
     let mut outputs = Outputs { resources: Vec::new(), segments: Vec::new() };
     clusters::derive_clusters(graph, spine, &mut outputs);
     endpoints::derive_endpoint_assignments(graph, spine, &mut outputs);
-    listeners::derive_listeners(graph, spine, &mut outputs);
-    routes::derive_routes(graph, spine, &mut outputs);
+    let routers = derive_routers(spine);
+    let merged_gateways = derive_merged_gateways(spine, &routers);
+    listeners::derive_listeners(spine, &routers, &merged_gateways, &mut outputs);
+    routes::derive_routes(spine, &routers, &merged_gateways, &mut outputs);
     outputs
 }
 

@@ -1,5 +1,6 @@
 //! Listeners (N02, N03, N05, N06).
 
+mod gateways;
 mod inbound;
 mod outbound;
 mod rules;
@@ -7,20 +8,29 @@ mod slots;
 
 use std::collections::BTreeMap;
 
-use sluice_engine::{Collection, Graph};
+use sluice_engine::Collection;
 use sluice_envoy::listener::{
     Collector, Facts, Settings, build_http_proxy, build_virtual_outbound, collector_services,
 };
 use sluice_envoy::{name, template, wire};
-use sluice_model::{Host, Layer, ProviderService, ProxyType, Resource, ResourceKey, ResourceType, Text, View};
+use sluice_model::{
+    Host, Layer, ProviderService, ProxyKey, ProxyType, Resource, ResourceKey, ResourceType, Text, View,
+};
 use sluice_proto::envoy::config::listener::v3::Listener;
 
 use super::{Outputs, derive_profiles};
+use crate::gateways::MergedGateway;
+use crate::gateways::routers::Router;
 use crate::{Client, Spine};
 
 /// What is hidden from the proxy because it would be itself, its inbound side, then what it sees of the mesh.
 pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
     let profile = Facts::of(client.proxy).profile();
+    match client.proxy.proxy_type {
+        ProxyType::Sidecar => {}
+        ProxyType::Router => return vec![Layer { view: Router::of(client.proxy, client.workload).view(), profile }],
+        ProxyType::Waypoint | ProxyType::Ztunnel => return Vec::new(),
+    }
     let own = client.proxy.ips.first();
     let mut layers: Vec<Layer> =
         own.map(|address| Layer { view: own_address(address), profile: profile.clone() }).into_iter().collect();
@@ -40,11 +50,17 @@ fn own_address(address: &Text) -> View {
 /// Changes when: the first or last service of an HTTP port comes or goes, a service that is not HTTP or a rule for it
 /// changes, the services or policies of a workload do, or a setting.
 /// Size: (HTTP ports + ports of other services) × profiles + workloads. Rejects: none.
-pub(crate) fn derive_listeners<'s>(_graph: &Graph<'s>, spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
+pub(crate) fn derive_listeners<'s>(
+    spine: &Spine<'s>,
+    routers: &Collection<'s, ProxyKey, Router>,
+    merged_gateways: &Collection<'s, Router, MergedGateway>,
+    outputs: &mut Outputs<'s>,
+) {
     let settings = derive_settings(spine);
     outputs.resources.push(derive_fixed(&settings));
     outbound::derive_outbound(spine, &settings, outputs);
     outputs.resources.push(inbound::derive_inbound(spine, &settings));
+    outputs.resources.push(gateways::derive_gateways(spine, &settings, routers, merged_gateways));
 }
 
 /// Settings of the profiles in use.
