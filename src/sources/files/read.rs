@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// Bytes of one file; more is a mistake.
 const MAX_FILE_BYTES: u64 = 1 << 30;
-/// Levels of directories, so that a link to a parent ends somewhere.
+/// Levels of directories.
 const MAX_DEPTH: usize = 32;
 
 /// Tells that a file is not what it was.
@@ -39,9 +39,11 @@ pub(super) fn is_config_file(path: &Path) -> bool {
 ///
 /// A directory that cannot be listed is an entry of `errors`.
 pub(super) fn walk(root: &Path, errors: &mut Vec<(PathBuf, io::Error)>) -> BTreeMap<PathBuf, Stamp> {
+    let identity = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
     let mut files = BTreeMap::new();
-    let mut directories = vec![(root.to_owned(), 0)];
-    while let Some((directory, depth)) = directories.pop() {
+    // Each directory with those it is in: a link to one of them would lead round for ever.
+    let mut directories = vec![(root.to_owned(), fs::metadata(root).map(|it| vec![identity(&it)]).unwrap_or_default())];
+    while let Some((directory, within)) = directories.pop() {
         let entries = match fs::read_dir(&directory) {
             Ok(entries) => entries,
             Err(error) => {
@@ -57,8 +59,10 @@ pub(super) fn walk(root: &Path, errors: &mut Vec<(PathBuf, io::Error)>) -> BTree
             // A link that leads nowhere, or a file that is gone by now.
             let Ok(metadata) = fs::metadata(&path) else { continue };
             if metadata.is_dir() {
-                if depth < MAX_DEPTH {
-                    directories.push((path, depth + 1));
+                if within.len() < MAX_DEPTH && !within.contains(&identity(&metadata)) {
+                    let mut within = within.clone();
+                    within.push(identity(&metadata));
+                    directories.push((path, within));
                 }
             } else if metadata.is_file() && is_config_file(&path) {
                 files.insert(path, stamp_of(&metadata));
