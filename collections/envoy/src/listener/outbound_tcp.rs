@@ -378,9 +378,12 @@ pub(crate) fn extra_addresses(settings: &Settings, service: &Service) -> Vec<Tex
     if addresses.is_empty() && settings.facts.auto_allocated {
         addresses.clone_from(&service.auto_allocated_addresses);
     }
-    let dual = settings.facts.families == sluice_model::IpFamilies::Dual;
-    if !dual || !settings.dual_stack {
-        addresses.retain(|address| speaks(settings, address));
+    addresses.retain(|address| speaks(settings, address));
+    // A second family is listened for only where both are used throughout.
+    if !settings.dual_stack
+        && let Some(first) = addresses.first().cloned()
+    {
+        addresses.retain(|address| address.contains(':') == first.contains(':'));
     }
     addresses.drain(..1.min(addresses.len()));
     addresses

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use sluice_engine::{Collection, Index};
-use sluice_envoy::listener::{Bind, Kind, ListenerKey, Settings, kind, listener_keys};
-use sluice_model::{ExportTo, Host, Protocol, Resolution, Service, ServiceKey, ServicePort, Text, Timestamp, View};
+use sluice_envoy::listener::{Bind, Kind, ListenerKey, Settings, kind, listener_keys, localhosts};
+use sluice_model::{
+    ExportTo, Host, InterceptionMode, Protocol, Resolution, Service, ServiceKey, ServicePort, Text, Timestamp, View,
+};
 
 /// Where an outbound listener is.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -63,15 +65,21 @@ pub(super) fn shares_of(
     pods: &dyn Fn() -> Vec<Vec<Text>>,
 ) -> BTreeMap<(Text, u16), Share> {
     let mut shares = BTreeMap::new();
+    // Without redirection clients address the proxy itself.
+    let asked = if settings.facts.interception == InterceptionMode::None {
+        Bind { addresses: localhosts(settings.facts.families), to_port: true }
+    } else {
+        Bind::default()
+    };
     let order = || {
         let everyone = service.export_to == ExportTo::All;
         (everyone, service.created, service.name.clone(), service.namespace.clone())
     };
     for port in &service.ports {
         let Some(kind) = kind(port.protocol) else { continue };
-        let per_pod = kind != Kind::Http && service.resolution == Resolution::Passthrough;
+        let per_pod = asked.addresses.is_empty() && kind != Kind::Http && service.resolution == Resolution::Passthrough;
         let addresses = if per_pod { pods() } else { Vec::new() };
-        for key in listener_keys(settings, service, port, &Bind::default(), &addresses) {
+        for key in listener_keys(settings, service, port, &asked, &addresses) {
             let pod = per_pod && addresses.contains(&key.bind.addresses);
             let mut port = port.clone();
             if kind == Kind::Http {
