@@ -140,3 +140,52 @@ spec:
     let vm: Vec<_> = endpoints.iter().filter(|e| e.addresses[0] == "192.0.2.7").map(|e| e.port).collect();
     assert_eq!(vm, [7000, 9000]);
 }
+
+fn mesh_map(mesh: &str) -> String {
+    format!(
+        "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: istio, namespace: istio-system}}, data: {{mesh: '{mesh}'}}}}"
+    )
+}
+
+#[test]
+fn a_mesh_config_that_is_wrong_leaves_the_last_good_one() {
+    let mesh = Mesh::new(&mesh_map("trustDomain: first"));
+    let now = || mesh.get(&mesh.handles.mesh, &()).expect("mesh").trust_domain;
+    assert_eq!(now(), *"first");
+    mesh.write(&mesh_map("{trustDomain: second, connectTimeout: soon}"), true);
+    assert_eq!(now(), *"first");
+    assert_eq!(mesh.engine.snapshot().len(&mesh.handles.rejects), 1);
+    mesh.apply(&mesh_map("trustDomain: third"));
+    assert_eq!(now(), *"third");
+    assert!(mesh.engine.snapshot().is_empty(&mesh.handles.rejects));
+    mesh.delete(Kind::ConfigMap, "istio-system", "istio");
+    assert_eq!(now(), *"cluster.local");
+}
+
+#[test]
+fn what_discovery_selectors_leave_out_does_not_exist() {
+    let mesh = Mesh::new(WEB);
+    let exists = || mesh.get(&mesh.handles.services, &web()).is_some();
+    assert!(exists());
+    mesh.apply(&mesh_map("discoverySelectors: [{matchLabels: {mesh: here}}]"));
+    assert!(!exists());
+    mesh.apply("{apiVersion: v1, kind: Namespace, metadata: {name: app, labels: {mesh: here}}}");
+    assert!(exists());
+    assert_eq!(mesh.get(&mesh.handles.endpoints, &web()).map(|endpoints| endpoints.len()), Some(2));
+}
+
+#[test]
+fn a_pod_that_changes_hands_is_found_by_its_new_labels() {
+    let mesh = Mesh::new(WEB);
+    let proxy = mesh.connect(sidecar("app", "web-1", "10.1.0.1", &[]));
+    mesh.apply(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {name: web-1, namespace: app, labels: {app: other}}
+spec: {nodeName: n1}
+status: {phase: Running, podIP: 10.1.0.1}
+",
+    );
+    assert_eq!(mesh.get(&mesh.handles.service_targets, &proxy).map(|targets| targets.len()), Some(0));
+}
