@@ -179,3 +179,6 @@ fn dns_proxy(declared: &str) -> (Text, u16) {
     let host = if host == "localhost" { "127.0.0.1" } else { host.trim_matches(['[', ']']) };
     (host.into(), port.parse().unwrap_or(15053))
 }
+
+#[cfg(test)]
+mod tests;

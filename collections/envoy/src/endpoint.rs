@@ -8,3 +8,6 @@ mod networks;
 
 pub use assignment::{AssignmentInputs, Backend, build_assignment};
 pub use client::{EndpointClient, Tier, tier};
+
+#[cfg(test)]
+mod tests;

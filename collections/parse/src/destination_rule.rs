@@ -200,7 +200,8 @@ fn checked_locality(fields: &Fields<'_>) -> LocalityLb {
             fields.reject("distribute", format!("shares of `{}` do not add up to 100", distribute.from));
         }
     }
-    if !locality.distribute.is_empty() && !(locality.failover.is_empty() && locality.failover_priority.is_empty()) {
+    let ordered = !locality.failover.is_empty() || !locality.failover_priority.is_empty();
+    if ordered && !locality.distribute.is_empty() {
         fields.reject("distribute", "shares and failover exclude each other");
     }
     for (from, to) in &locality.failover {

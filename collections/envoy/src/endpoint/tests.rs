@@ -1,0 +1,168 @@
+use std::collections::BTreeMap;
+
+use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
+use sluice_model::{
+    DestinationRule, Endpoint, ExportTo, Health, Labels, LoadBalancer, Locality, LocalityDistribute, LocalityLb,
+    MeshConfig, NetworkGateway, OutlierDetection, Protocol, Resolution, Service, ServicePort, ServiceSource, Text,
+    TlsMode, TrafficDistribution, TrafficPolicy,
+};
+
+use super::{AssignmentInputs, Backend, EndpointClient, Tier, build_assignment, tier};
+use crate::cluster::ClusterSettings;
+
+fn service() -> Service {
+    Service {
+        namespace: "shop".into(),
+        host: "cart.shop.svc.cluster.local".into(),
+        name: "cart".into(),
+        source: ServiceSource::Kubernetes,
+        cluster: "c".into(),
+        created: 0,
+        addresses: BTreeMap::new(),
+        auto_allocated_addresses: Vec::new(),
+        external_addresses: BTreeMap::new(),
+        ports: vec![ServicePort {
+            port: 80,
+            name: "http".into(),
+            protocol: Protocol::Http,
+            target_port: Text::default(),
+        }],
+        resolution: Resolution::ClientSideLb,
+        mesh_external: false,
+        export_to: ExportTo::All,
+        labels: Labels::new(),
+        selector: Labels::new(),
+        subject_alt_names: Vec::new(),
+        external_name: None,
+        node_local: false,
+        publish_not_ready: false,
+        traffic_distribution: TrafficDistribution::Any,
+        cluster_local: false,
+    }
+}
+
+fn endpoint(address: &str, place: &str, network: &str) -> Endpoint {
+    Endpoint {
+        addresses: vec![address.into()],
+        port: 8080,
+        port_name: "http".into(),
+        labels: Labels::new(),
+        locality: Locality::parse(place),
+        node: Text::default(),
+        cluster: "c".into(),
+        network: network.into(),
+        namespace: "shop".into(),
+        workload_name: "cart".into(),
+        service_account: Text::default(),
+        tls_mode: TlsMode::Istio,
+        health: Health::Healthy,
+        weight: 0,
+        hostname: Text::default(),
+        subdomain: Text::default(),
+        hbone: false,
+        cluster_local: false,
+    }
+}
+
+fn rule(lb: Option<LocalityLb>, outlier: bool) -> DestinationRule {
+    let policy = TrafficPolicy {
+        load_balancer: lb.map(|locality| LoadBalancer { locality: Some(locality), ..LoadBalancer::default() }),
+        outlier_detection: outlier.then(OutlierDetection::default),
+        ..TrafficPolicy::default()
+    };
+    DestinationRule { traffic_policy: Some(policy), ..DestinationRule::default() }
+}
+
+fn assign(
+    place: &str,
+    rule: Option<&DestinationRule>,
+    endpoints: &[Endpoint],
+    gateways: &[NetworkGateway],
+) -> ClusterLoadAssignment {
+    let service = service();
+    let backends: Vec<_> = endpoints.iter().map(|endpoint| Backend { endpoint, refuses_mtls: false }).collect();
+    let client =
+        EndpointClient { locality: Locality::parse(place), network: "near".into(), ..EndpointClient::default() };
+    let inputs = AssignmentInputs {
+        settings: &ClusterSettings::new(&MeshConfig::default(), false),
+        client: &client,
+        service: &service,
+        port: &service.ports[0],
+        subset: "",
+        rule,
+        backends: &backends,
+        gateways,
+        only_mtls: false,
+        by_name: false,
+    };
+    build_assignment(&inputs, "outbound|80||cart.shop.svc.cluster.local")
+}
+
+/// (region/zone, priority, weight) of each group.
+fn groups(assignment: &ClusterLoadAssignment) -> Vec<(String, u32, u32)> {
+    let shown = assignment.endpoints.iter().map(|group| {
+        let place = group.locality.clone().unwrap_or_default();
+        let weight = group.load_balancing_weight.map_or(0, |weight| weight.value);
+        (format!("{}/{}", place.region, place.zone), group.priority, weight)
+    });
+    shown.collect()
+}
+
+fn group(place: &str, priority: u32, weight: u32) -> (String, u32, u32) {
+    (place.to_owned(), priority, weight)
+}
+
+#[test]
+fn near_localities_come_first_where_failures_are_detected() {
+    let endpoints = [endpoint("10.0.0.1", "a/1", ""), endpoint("10.0.0.2", "a/2", ""), endpoint("10.0.0.3", "b/1", "")];
+    let plain = assign("a/2", Some(&rule(None, false)), &endpoints, &[]);
+    assert_eq!(groups(&plain), [group("a/1", 0, 1), group("a/2", 0, 1), group("b/1", 0, 1)]);
+    let ordered = assign("a/2", Some(&rule(None, true)), &endpoints, &[]);
+    assert_eq!(groups(&ordered), [group("a/1", 1, 1), group("a/2", 0, 1), group("b/1", 2, 1)]);
+}
+
+#[test]
+fn shares_are_split_within_what_a_pattern_matches() {
+    let to = BTreeMap::from([("a/1".into(), 30), ("a/*".into(), 70)]);
+    let distribute = vec![LocalityDistribute { from: "a/*".into(), to }];
+    let shares = rule(Some(LocalityLb { distribute, ..LocalityLb::default() }), false);
+    let endpoints = [
+        endpoint("10.0.0.1", "a/1", ""),
+        endpoint("10.0.0.2", "a/2", ""),
+        endpoint("10.0.0.3", "a/3", ""),
+        endpoint("10.0.0.4", "b/1", ""),
+    ];
+    let found = assign("a/9", Some(&shares), &endpoints, &[]);
+    assert_eq!(groups(&found)[..3], [group("a/1", 0, 30), group("a/2", 0, 35), group("a/3", 0, 35)]);
+    assert!(found.endpoints[3].lb_endpoints.is_empty(), "no share, no traffic");
+}
+
+#[test]
+fn gateways_get_the_weight_of_what_is_behind_them() {
+    let gateway = |address: &str| NetworkGateway {
+        address: address.into(),
+        port: 15443,
+        network: "far".into(),
+        ..NetworkGateway::default()
+    };
+    let endpoints =
+        [endpoint("10.0.0.1", "a/1", "near"), endpoint("10.0.0.2", "a/1", "far"), endpoint("10.0.0.3", "a/1", "far")];
+    let found = assign("a/1", None, &endpoints, &[gateway("192.0.2.1"), gateway("192.0.2.2")]);
+    let weights = found.endpoints[0].lb_endpoints.iter().map(|e| e.load_balancing_weight.map_or(0, |w| w.value));
+    // Two gateways: every weight is doubled, and each gateway gets half of two endpoints.
+    assert_eq!(weights.collect::<Vec<_>>(), [2, 2, 2]);
+    assert_eq!(groups(&found), [group("a/1", 0, 6)]);
+}
+
+#[test]
+fn clients_are_told_apart_no_more_than_a_service_needs() {
+    let settings = ClusterSettings::new(&MeshConfig::default(), false);
+    let of = |service: &Service, rule: Option<&DestinationRule>| tier(&settings, service, 80, "", rule);
+    assert_eq!(of(&service(), None), Tier::Network);
+    assert_eq!(of(&service(), Some(&rule(None, true))), Tier::Place);
+    let labelled = LocalityLb { failover_priority: vec!["rack".into()], ..LocalityLb::default() };
+    assert_eq!(of(&service(), Some(&rule(Some(labelled.clone()), false))), Tier::Network);
+    assert_eq!(of(&service(), Some(&rule(Some(labelled), true))), Tier::Labels);
+    let near = Service { traffic_distribution: TrafficDistribution::PreferSameNode, ..service() };
+    assert_eq!(of(&near, None), Tier::Node);
+}
