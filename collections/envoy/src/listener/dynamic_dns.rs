@@ -17,7 +17,7 @@ use crate::cluster::{ClusterProfile, allow_any_dns_cache, dns_cache};
 use crate::wire::any;
 
 /// Name of the filter that resolves a TLS client's server name.
-pub(super) const SNI_FILTER: &str = "envoy.filters.network.sni_dynamic_forward_proxy";
+pub(super) const SNI_FILTER: &str = "envoy.extensions.filters.network.sni_dynamic_forward_proxy";
 
 /// Resolves the server name of TLS to a wildcard host.
 pub(super) fn sni_filter(settings: &Settings, service: &Service, port: u16) -> Filter {

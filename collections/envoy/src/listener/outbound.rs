@@ -1,5 +1,6 @@
 //! Outbound listeners: what services put behind one address and port, and how they share it (N05, N06).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,6 +122,15 @@ pub fn listener_keys(
             return pods.iter().filter(literal).map(|pod| key(pod.clone())).collect();
         }
     }
+    // Each address of a ServiceEntry is listened for on its own, blocks of addresses together.
+    let declared = service.addresses_for(&settings.facts.cluster);
+    if service.source == ServiceSource::ServiceEntry && declared.len() > 1 {
+        let keys = declared.iter().map(|address| match address.contains('/') {
+            true => key(wildcard()),
+            false => key(vec![address.clone()]),
+        });
+        return keys.collect::<BTreeSet<_>>().into_iter().collect();
+    }
     match own {
         // A block of addresses is told apart by the chain.
         Some(address) if address.contains('/') => vec![key(wildcard())],
@@ -134,16 +144,10 @@ pub fn listener_keys(
     }
 }
 
-/// The blocks of addresses a service's chain is told apart by.
+/// The blocks of addresses a service's chains are told apart by.
 fn blocks(settings: &Settings, service: &Service) -> Vec<Text> {
-    match service_address(settings, service) {
-        Some(address) if address.contains('/') => {
-            let mut blocks = vec![address];
-            blocks.extend(extra_addresses(settings, service));
-            blocks
-        }
-        _ => Vec::new(),
-    }
+    let declared = service.addresses_for(&settings.facts.cluster).iter();
+    declared.filter(|address| address.contains('/')).cloned().collect()
 }
 
 /// What stands behind a listener so far.
@@ -170,7 +174,10 @@ fn add(settings: &Settings, key: &ListenerKey, entry: &mut Option<Entry>, port: 
     let bind = key.bind.primary();
     let wildcard = wildcards(settings.facts.families).first().is_some_and(|wildcard| *wildcard == *bind);
     let blocks = if bind == "0.0.0.0" || wildcard { blocks(settings, port.service) } else { Vec::new() };
-    let tcp = || tcp_chains(settings, port, bind, &blocks);
+    let tcp = || -> Vec<Chain> {
+        let of_block = |blocks: &[Text]| tcp_chains(settings, port, bind, blocks);
+        if blocks.is_empty() { of_block(&[]) } else { blocks.chunks(1).flat_map(of_block).collect() }
+    };
     let http = |sniffed: bool| {
         let mut chain = http_chain(settings, key, kind, wildcard, port);
         if sniffed {
