@@ -78,7 +78,7 @@ pub fn gateway_virtual_hosts(
         out.insert(not_found.name.as_str().into(), sluice_proto::wire::encode(&not_found).into());
         return out;
     }
-    for (first, port, domains, require_tls, routes) in collapse(hosts) {
+    for Collapsed { first, port, domains, require_tls, routes } in collapse(hosts) {
         let routes = routes.into_iter().filter_map(|at| built.get(at)).flatten().cloned().collect();
         let virtual_host = build_virtual_host(VirtualHostInputs {
             name: virtual_host_name(first.as_str(), port),
@@ -92,21 +92,33 @@ pub fn gateway_virtual_hosts(
     out
 }
 
+/// Hosts with the same routes.
+struct Collapsed {
+    /// The most specific of them, which gives the name.
+    first: Host,
+    port: u32,
+    domains: Vec<String>,
+    require_tls: bool,
+    /// See [`Gathered`].
+    routes: Vec<usize>,
+}
+
 /// Hosts with the same routes are one virtual host, named after the most specific of them.
-fn collapse(hosts: BTreeMap<Host, Gathered>) -> Vec<(Host, u32, Vec<String>, bool, Vec<usize>)> {
+fn collapse(hosts: BTreeMap<Host, Gathered>) -> Vec<Collapsed> {
     let mut hosts: Vec<(Host, Gathered)> = hosts.into_iter().collect();
     hosts.sort_by_cached_key(|(host, _)| {
         (host.is_wildcard(), std::cmp::Reverse(host.as_str().len()), host.as_str().to_owned())
     });
-    let mut collapsed: Vec<(Host, u32, Vec<String>, bool, Vec<usize>)> = Vec::new();
+    let mut collapsed: Vec<Collapsed> = Vec::new();
     let mut known: BTreeMap<(bool, Vec<usize>), usize> = BTreeMap::new();
-    for (host, Gathered { port, require_tls, routes }) in hosts {
-        let domain = host.to_string();
-        match known.get(&(require_tls, routes.clone())) {
-            Some(at) => collapsed[*at].2.push(domain),
+    for (first, Gathered { port, require_tls, routes }) in hosts {
+        let domain = first.to_string();
+        let same = known.get(&(require_tls, routes.clone())).and_then(|at| collapsed.get_mut(*at));
+        match same {
+            Some(same) => same.domains.push(domain),
             None => {
                 known.insert((require_tls, routes.clone()), collapsed.len());
-                collapsed.push((host, port, vec![domain], require_tls, routes));
+                collapsed.push(Collapsed { first, port, domains: vec![domain], require_tls, routes });
             }
         }
     }
