@@ -27,14 +27,12 @@ pub use readiness::Readiness;
 pub use state::AdminState;
 
 /// What the HTTP port serves: readiness, version, metrics, and `/debug` to the loopback unless that is switched off.
-#[must_use]
 pub fn http_router(state: Arc<AdminState>) -> Router {
     let router = monitoring_router(state.clone()).route("/ready", get(readiness::ready).with_state(state.clone()));
     if state.features.debug_on_http { router.merge(debug::router(state)) } else { router }
 }
 
 /// What the monitoring port serves: metrics and version.
-#[must_use]
 pub fn monitoring_router(state: Arc<AdminState>) -> Router {
     Router::new().route("/metrics", get(metrics::serve)).route("/version", get(version)).with_state(state)
 }
