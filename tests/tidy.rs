@@ -13,6 +13,7 @@ fn root() -> &'static Path {
 fn metadata(arguments: &[&str]) -> Value {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version=1", "--locked", "--offline"])
+        .args(["--filter-platform", "x86_64-unknown-linux-gnu"])
         .args(arguments)
         .current_dir(root())
         .output()

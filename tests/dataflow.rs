@@ -1,0 +1,167 @@
+//! `ARCHITECTURE.md`, "What happens when a VirtualService changes", step by step on the real parts: a directory on disk,
+//! the engine with the whole graph, the store and a session.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use sluice::sources::files::FileSource;
+use sluice::sources::{Change, Cluster, InputSink, MeshOverride, Reporter, Sink, SourceMetrics};
+use sluice::xds::{EngineProxies, Hub, Interest, Metrics, Outputs, Protocol, Request, Response, Store, Stream, follow};
+use sluice_engine::{Engine, EngineOptions};
+use sluice_graph::{GraphOptions, build};
+use sluice_model::{Kind, Object, ObjectKey, ResourceType, Text};
+use sluice_proto::envoy::config::core::v3::Node;
+
+fn sample(name: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "manifests/demo", name].iter().collect()
+}
+
+/// Notes what a source hands over, and passes it on.
+struct Recorder {
+    inner: InputSink,
+    seen: Mutex<Vec<Change>>,
+}
+
+impl Sink for Recorder {
+    fn commit(&self, changes: Vec<Change>) {
+        self.seen.lock().expect("recorder").extend(changes.clone());
+        self.inner.commit(changes);
+    }
+
+    fn synced(&self, cluster: &Text, kinds: &[Kind]) {
+        self.inner.synced(cluster, kinds);
+    }
+}
+
+/// Asks until `ready` gives something, five seconds at most.
+async fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        if let Some(value) = ready() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+fn ask(stream: &mut Stream, kind: ResourceType, names: &[&str], node: Option<Node>, nonce: &str) {
+    let subscribe = names.iter().map(|name| (*name).to_owned().into()).collect();
+    let request = Request {
+        node,
+        type_url: kind.type_url().to_owned(),
+        nonce: nonce.to_owned(),
+        error: None,
+        interest: Interest::Change { subscribe, unsubscribe: Vec::new(), holds: Vec::new() },
+    };
+    stream.request(request, Instant::now()).expect("the request is taken");
+}
+
+fn names(response: &Response) -> Vec<String> {
+    response.versions().into_iter().map(|(name, _)| name.to_string()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_virtual_service_changes() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for file in ["services.yaml", "kettle-versions.yaml", "kettle-routes.yaml"] {
+        std::fs::copy(sample(file), directory.path().join(file)).expect("copy a sample");
+    }
+    let options = GraphOptions::default();
+    let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &options));
+    let cluster = Cluster { id: "Kubernetes".into(), domain: "cluster.local".into(), is_remote: false };
+    let kinds = BTreeMap::from([(cluster.id.clone(), cluster.kinds())]);
+    let mesh = MeshOverride::none(ObjectKey::new("Kubernetes", "istio-system", "istio"));
+    let metrics = SourceMetrics::default();
+    let inner =
+        InputSink::start(engine.clone(), handles.inputs.clone(), kinds, mesh, metrics).expect("the sources' thread");
+    let sink = Arc::new(Recorder { inner, seen: Mutex::default() });
+    let mut source = FileSource::open(cluster, directory.path(), Reporter::default()).expect("the directory");
+    source.load(&*sink, true).expect("the samples are fine");
+    let _following = source.follow(sink.clone()).expect("the directory is followed");
+    until("everything is synced", || engine.wait_synced(Duration::ZERO).then_some(())).await;
+
+    let store = Arc::new(Store::default());
+    let proxies = Arc::new(EngineProxies::new(handles.inputs.proxies.clone(), BTreeMap::new()));
+    let hub = Hub::new(store.clone(), proxies, Metrics::default());
+    let outputs = Outputs {
+        resources: handles.resources.clone(),
+        segments: handles.segments.clone(),
+        scopes: handles.scopes.clone(),
+    };
+    let (followed, target) = (engine.clone(), store.clone());
+    tokio::spawn(async move { follow(&followed, &outputs, target).await });
+    until("the store is ready", || store.is_ready().then_some(())).await;
+
+    // A sidecar of the shop holds the route tables of two ports and is quiet.
+    let node = Node { id: "sidecar~10.0.0.9~counter.teashop~teashop.svc.cluster.local".into(), ..Node::default() };
+    let mut stream = hub.open(Protocol::Delta, "test".into()).expect("the store is ready");
+    ask(&mut stream, ResourceType::Route, &["80"], Some(node), "");
+    let first = until("the first answer", || stream.poll(Instant::now())).await;
+    assert_eq!(names(&first), ["80"]);
+    ask(&mut stream, ResourceType::Route, &[], None, &first.nonce);
+    engine.flush();
+    assert!(stream.poll(Instant::now()).is_none());
+    sink.seen.lock().expect("recorder").clear();
+    let mut feed = engine.feed();
+    feed.try_next();
+    let before = engine.snapshot().epoch();
+
+    // The edit.
+    std::fs::copy(sample("kettle-canary.yaml"), directory.path().join("staged")).expect("stage");
+    std::fs::rename(directory.path().join("staged"), directory.path().join("kettle-routes.yaml")).expect("rename");
+
+    // 1. A source sees it: one change of one object.
+    let change = until("the source sees the edit", || sink.seen.lock().expect("recorder").first().cloned()).await;
+    let key = ObjectKey::new("Kubernetes", "teashop", "kettle-routes");
+    assert_eq!((change.kind, &change.key), (Kind::VirtualService, &key));
+    assert!(change.origin.place.contains("kettle-routes.yaml"), "{:?}", change.origin);
+
+    // 2. It is parsed: a value and no rejects.
+    let parsed = change.object.expect("it is there");
+    assert!(parsed.rejects.is_empty(), "{:?}", parsed.rejects);
+    assert!(matches!(parsed.object, Some(Object::VirtualService(_))));
+
+    // 3. and 4. Its input is written and one epoch goes through.
+    let batch = until("an epoch", || feed.try_next()).await;
+    assert_eq!(batch.epoch().0, before.0 + 1);
+    let event: Vec<_> = batch.events(&handles.virtual_services).map(|event| (*event.key).clone()).collect();
+    assert_eq!(event, [key]);
+
+    // 5. to 7. What is bound, built and published: the virtual host of that host, as everybody sees it and as its own
+    // namespace does; no cluster, endpoint or listener, and no other virtual host.
+    let mut changed = Vec::new();
+    for segments in &handles.segments {
+        for event in batch.events(segments) {
+            let layer = event.key.layer.to_string();
+            let view = layer.split('[').next().unwrap_or_default().to_owned();
+            changed.push(format!("{view} {} {}", event.key.name, event.key.segment));
+        }
+    }
+    changed.sort();
+    changed.dedup();
+    assert_eq!(
+        changed,
+        ["base 80 kettle.teashop.svc.cluster.local:80", "namespace:teashop 80 kettle.teashop.svc.cluster.local:80",]
+    );
+    for resources in &handles.resources {
+        let touched: Vec<_> = batch.events(resources).map(|event| event.key).collect();
+        assert!(touched.is_empty(), "{touched:?}");
+    }
+
+    // 8. The session is woken and sends that route table.
+    let answer = until("the session answers", || stream.poll(Instant::now())).await;
+    assert_eq!(names(&answer), ["80"]);
+    assert_ne!(answer.versions(), first.versions());
+    ask(&mut stream, ResourceType::Route, &[], None, &answer.nonce);
+    assert!(stream.poll(Instant::now()).is_none());
+
+    // An edit that changes nothing: no epoch that anybody hears of, nothing is sent.
+    let text = std::fs::read_to_string(sample("kettle-canary.yaml")).expect("read");
+    std::fs::write(directory.path().join("kettle-routes.yaml"), format!("# a comment\n{text}")).expect("write");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    engine.flush();
+    assert!(stream.poll(Instant::now()).is_none());
+}
