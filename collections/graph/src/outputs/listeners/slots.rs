@@ -36,6 +36,9 @@ pub(super) struct SlotKey {
 /// The age of a service, as far as it decides who was there first: what is shown to some comes before what everyone sees.
 type Order = (bool, Timestamp, Text, Text);
 
+/// The hosts of a part of a slot, and what each puts there.
+type Hosts = Vec<(Host, Content)>;
+
 /// A service's port in a slot.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(super) struct Share {
@@ -118,7 +121,7 @@ pub(super) fn derive_first_http<'s>(
         Some(first(rows.iter().map(|(_, row)| (*row).clone()).collect()))
     });
     let by_slot = firsts.index("listeners/http-by-slot", |(slot, _), first| [(slot.clone(), first.clone())]);
-    by_slot.group("listeners/http", |_, rows: &[(&(Slot, u64), &Vec<(Host, Content)>)]| {
+    by_slot.group("listeners/http", |_, rows: &[(&(Slot, u64), &Hosts)]| {
         Some(first(rows.iter().flat_map(|(_, firsts)| (*firsts).clone()).collect()))
     })
 }
