@@ -1,72 +1,24 @@
 //! Messages of filters only istio-proxy has.
 
-use envoy_types::pb::google::protobuf::{Any, Duration};
-use prost::Message;
+use envoy_types::pb::google::protobuf::Any;
+use sluice_proto::istio::envoy::config::filter::http::alpn::v2alpha1::FilterConfig;
+use sluice_proto::istio::envoy::config::filter::http::alpn::v2alpha1::filter_config::{AlpnOverride, Protocol};
 
 use crate::wire;
 
-/// `istio.envoy.config.filter.http.alpn.v2alpha1.FilterConfig`.
-#[derive(Clone, PartialEq, Message)]
-struct Alpn {
-    #[prost(message, repeated, tag = "1")]
-    overrides: Vec<AlpnOverride>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct AlpnOverride {
-    /// 0 is HTTP/1.0, 1 is HTTP/1.1, 2 is HTTP/2.
-    #[prost(int32, tag = "1")]
-    upstream: i32,
-    #[prost(string, repeated, tag = "2")]
-    names: Vec<String>,
-}
-
 /// Replaces the protocol names a client offers upstream by ones that tell an Istio server it is the mesh (N11).
 pub(super) fn alpn() -> Any {
-    let names = |upstream, mesh: &str, plain: &str| AlpnOverride {
-        upstream,
-        names: vec![mesh.to_owned(), "istio".to_owned(), plain.to_owned()],
+    let names = |protocol: Protocol, mesh: &str, plain: &str| AlpnOverride {
+        upstream_protocol: protocol.into(),
+        alpn_override: vec![mesh.to_owned(), "istio".to_owned(), plain.to_owned()],
     };
-    let overrides = vec![
-        names(0, "istio-http/1.0", "http/1.0"),
-        names(1, "istio-http/1.1", "http/1.1"),
-        names(2, "istio-h2", "h2"),
-    ];
-    Any {
-        type_url: "type.googleapis.com/istio.envoy.config.filter.http.alpn.v2alpha1.FilterConfig".to_owned(),
-        value: Alpn { overrides }.encode_to_vec(),
-    }
-}
-
-/// `stats.MetricConfig`.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Metric {
-    #[prost(btree_map = "string, string", tag = "1")]
-    pub(super) dimensions: std::collections::BTreeMap<String, String>,
-    #[prost(string, tag = "2")]
-    pub(super) name: String,
-    #[prost(string, repeated, tag = "3")]
-    pub(super) tags_to_remove: Vec<String>,
-    #[prost(bool, tag = "5")]
-    pub(super) drop: bool,
-}
-
-/// `stats.PluginConfig`.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Stats {
-    #[prost(bool, tag = "6")]
-    pub(super) disable_host_header_fallback: bool,
-    #[prost(message, optional, tag = "7")]
-    pub(super) tcp_reporting_duration: Option<Duration>,
-    #[prost(message, repeated, tag = "8")]
-    pub(super) metrics: Vec<Metric>,
-    /// 1 is a server-side gateway.
-    #[prost(int32, tag = "10")]
-    pub(super) reporter: i32,
-}
-
-pub(super) fn stats(config: &Stats) -> Any {
-    Any { type_url: "type.googleapis.com/stats.PluginConfig".to_owned(), value: config.encode_to_vec() }
+    wire::any(&FilterConfig {
+        alpn_override: vec![
+            names(Protocol::Http10, "istio-http/1.0", "http/1.0"),
+            names(Protocol::Http11, "istio-http/1.1", "http/1.1"),
+            names(Protocol::Http2, "istio-h2", "h2"),
+        ],
+    })
 }
 
 /// Metadata exchange over HTTP, server side or client side (N09).

@@ -4,12 +4,13 @@ use envoy_types::pb::envoy::config::listener::v3::Filter;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter;
 use envoy_types::pb::google::protobuf::Any;
 use sluice_model::ProviderKind;
+use sluice_proto::stats::PluginConfig;
 
 use super::http::Class;
 use super::http_filters::http_filter;
-use super::istio::{self, Stats};
 use super::network::network_filter;
 use crate::listener::Settings;
+use crate::wire;
 
 const NAME: &str = "istio.stats";
 
@@ -35,6 +36,9 @@ fn configs(settings: &Settings, class: Class) -> Vec<Any> {
             settings.mesh.extension_providers.iter().find(|provider| provider.name.eq_ignore_ascii_case(name))
         })
         .filter(|provider| provider.kind == ProviderKind::Prometheus)
-        .map(|_| istio::stats(&Stats { disable_host_header_fallback: class != Class::Outbound, ..Stats::default() }))
+        .map(|_| {
+            let disable_host_header_fallback = class != Class::Outbound;
+            wire::any(&PluginConfig { disable_host_header_fallback, ..PluginConfig::default() })
+        })
         .collect()
 }
