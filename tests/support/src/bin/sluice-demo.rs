@@ -5,11 +5,12 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Parser;
 use sluice_testkit::pods::app::{Call, Reply};
 use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::{Beside, Mesh, Workload, vip};
+use sluice_testkit::pods::network::Network;
 
 #[derive(Parser)]
 #[command(about = "A sample mesh with real Envoys: watch traffic move as a VirtualService is edited")]
@@ -17,6 +18,9 @@ struct Args {
     /// Run unattended and end; without it the mesh stays up until Enter is pressed.
     #[arg(long)]
     once: bool,
+    /// Show only the gateway, without pods: what is shown where network namespaces are not permitted.
+    #[arg(long)]
+    gateway_only: bool,
 }
 
 const COUNTER: &str = "10.96.40.10";
@@ -32,37 +36,32 @@ fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
+const FRONT_DOOR: Workload = Workload {
+    name: "front-door",
+    service: "front-door",
+    version: "v1",
+    namespace: "teashop",
+    port: 8080,
+    proxy: Beside::Gateway(Protocol::Delta, "front-door"),
+};
+
 const fn shop(name: &'static str, service: &'static str, version: &'static str, protocol: Protocol) -> Workload {
     Workload { name, service, version, namespace: "teashop", port: 8080, proxy: Beside::Sidecar(protocol) }
 }
 
+const OBJECTS: [&str; 4] = ["services.yaml", "kettle-versions.yaml", "kettle-routes.yaml", "front-door.yaml"];
+
 #[tokio::main]
 async fn main() -> Result<()> {
     let args = Args::parse();
-    say("Starting sluiced on manifests/demo, and six pods: each a network namespace with an application and an Envoy.");
-    let objects = ["services.yaml", "kettle-versions.yaml", "kettle-routes.yaml", "front-door.yaml"];
-    let mut mesh = Mesh::start(&objects.map(sample)).await.context("start the mesh")?;
-    mesh.deploy(&[
-        shop("counter", "counter", "v1", Protocol::Delta),
-        shop("menu", "menu", "v1", Protocol::Sotw),
-        shop("kettle-v1", "kettle", "v1", Protocol::Delta),
-        shop("kettle-v2", "kettle", "v2", Protocol::Sotw),
-        shop("kettle-v3", "kettle", "v3", Protocol::Delta),
-        Workload {
-            name: "front-door",
-            service: "front-door",
-            version: "v1",
-            namespace: "teashop",
-            port: 8080,
-            proxy: Beside::Gateway(Protocol::Delta, "front-door"),
-        },
-    ])
-    .await
-    .context("start the pods")?;
-    say("Every Envoy is live.\n");
-    show_answers(&mesh).await?;
-    canary(&mesh).await?;
-    weights(&mesh).await?;
+    let permitted = if args.gateway_only { Err(anyhow!("--gateway-only was given")) } else { Network::new().map(drop) };
+    let mesh = match permitted {
+        Ok(()) => whole_mesh().await?,
+        Err(reason) => {
+            say(&format!("Only the gateway part is shown, without sidecars: {reason:#}.\n"));
+            gateway_only().await?
+        }
+    };
     for (name, pod) in mesh.pods() {
         if let Some(envoy) = &pod.envoy {
             let rejected = envoy.rejected().await?;
@@ -75,6 +74,57 @@ async fn main() -> Result<()> {
         tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await??;
     }
     Ok(())
+}
+
+async fn whole_mesh() -> Result<Mesh> {
+    say("Starting sluiced on manifests/demo, and six pods: each a network namespace with an application and an Envoy.");
+    let mut mesh = Mesh::start(&OBJECTS.map(sample)).await.context("start the mesh")?;
+    mesh.deploy(&[
+        shop("counter", "counter", "v1", Protocol::Delta),
+        shop("menu", "menu", "v1", Protocol::Sotw),
+        shop("kettle-v1", "kettle", "v1", Protocol::Delta),
+        shop("kettle-v2", "kettle", "v2", Protocol::Sotw),
+        shop("kettle-v3", "kettle", "v3", Protocol::Delta),
+        FRONT_DOOR,
+    ])
+    .await
+    .context("start the pods")?;
+    say("Every Envoy is live.\n");
+    through_the_mesh(&mesh).await?;
+    through_the_gateway(&mesh).await?;
+    canary(&mesh).await?;
+    weights(&mesh).await?;
+    Ok(mesh)
+}
+
+/// A gateway before plain backends; the VirtualService that is edited is the gateway's.
+async fn gateway_only() -> Result<Mesh> {
+    let mut mesh = Mesh::start_on_loopback(&OBJECTS.map(sample)).await.context("start the mesh")?;
+    let plain = |name, service, version| Workload {
+        port: 9080,
+        proxy: Beside::Nothing,
+        ..shop(name, service, version, Protocol::Delta)
+    };
+    mesh.deploy(&[
+        plain("counter", "counter", "v1"),
+        plain("menu", "menu", "v1"),
+        plain("kettle-v1", "kettle", "v1"),
+        plain("kettle-v2", "kettle", "v2"),
+        FRONT_DOOR,
+    ])
+    .await
+    .context("start the gateway")?;
+    through_the_gateway(&mesh).await?;
+    say("Editing the gateway's VirtualService on disk: /kettle goes to v2.");
+    let text = std::fs::read_to_string(sample("front-door.yaml")).context("read front-door.yaml")?;
+    let edited = text.replace("host: kettle, subset: v1", "host: kettle, subset: v2");
+    ensure!(text != edited, "front-door.yaml sends /kettle to v1");
+    let call = Call::get(vip(&mesh.pod("front-door").net.ip.to_string(), 8080), "tea.example.com").path("/kettle");
+    let started = Instant::now();
+    mesh.write("front-door.yaml", &edited)?;
+    settle(&mesh, "counter", &call, "kettle v2").await?;
+    say(&format!("  first changed answer after {:.1} ms\n", started.elapsed().as_secs_f64() * 1000.0));
+    Ok(mesh)
 }
 
 /// Who answered, or an error that says what came instead.
@@ -104,7 +154,7 @@ async fn settle(mesh: &Mesh, from: &str, call: &Call, expected: &str) -> Result<
     }
 }
 
-async fn show_answers(mesh: &Mesh) -> Result<()> {
+async fn through_the_mesh(mesh: &Mesh) -> Result<()> {
     say("Through the mesh (sidecar to sidecar):");
     for (from, address, host, expected) in [
         ("counter", MENU, "menu", "menu v1"),
@@ -115,6 +165,10 @@ async fn show_answers(mesh: &Mesh) -> Result<()> {
         let reply = settle(mesh, from, &Call::get(vip(address, 80), host), expected).await?;
         say(&format!("  {from:9} → {host:32} {expected:10} {:5.1} ms", millis(&reply)));
     }
+    Ok(())
+}
+
+async fn through_the_gateway(mesh: &Mesh) -> Result<()> {
     say("Through the gateway (Host: tea.example.com):");
     let door = vip(&mesh.pod("front-door").net.ip.to_string(), 8080);
     for (path, expected) in [("/", "counter v1"), ("/menu", "menu v1"), ("/kettle", "kettle v1")] {

@@ -74,7 +74,8 @@ pub struct Mesh {
     pods: BTreeMap<&'static str, Pod>,
     /// The control plane.
     pub server: Sluiced,
-    network: Network,
+    /// None on the loopback.
+    network: Option<Network>,
     authority: Authority,
     directory: TempDir,
 }
@@ -85,7 +86,18 @@ impl Mesh {
     /// # Errors
     /// Pods are not permitted here, or the control plane does not start.
     pub async fn start(objects: &[PathBuf]) -> Result<Self> {
-        let network = Network::new()?;
+        Self::start_in(Some(Network::new()?), objects).await
+    }
+
+    /// The same without network namespaces: pods are processes on loopback addresses, sidecars are not possible.
+    ///
+    /// # Errors
+    /// The control plane does not start.
+    pub async fn start_on_loopback(objects: &[PathBuf]) -> Result<Self> {
+        Self::start_in(None, objects).await
+    }
+
+    async fn start_in(network: Option<Network>, objects: &[PathBuf]) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("sluice-mesh-").tempdir().context("make a directory")?;
         // Envoy, another user, has to reach its files.
         std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
@@ -96,7 +108,9 @@ impl Mesh {
             std::fs::copy(file, config.join(name)).with_context(|| format!("copy {}", file.display()))?;
         }
         let mut options = Options::new(&config);
-        options.ip = network.gateway().into();
+        if let Some(network) = &network {
+            options.ip = network.gateway().into();
+        }
         options.log = Some(directory.path().join("sluiced.log"));
         let server = Sluiced::start(&options).await?;
         Ok(Self { pods: BTreeMap::new(), server, network, authority: Authority::new()?, directory })
@@ -147,7 +161,10 @@ impl Mesh {
         let mut nets = Vec::new();
         for workload in workloads {
             let index = u8::try_from(self.pods.len() + nets.len()).context("at most 200 pods")?;
-            let net = self.network.add_pod(index)?;
+            let net = match &mut self.network {
+                Some(network) => network.add_pod(index)?,
+                None => PodNet::loopback(index),
+            };
             for object in objects_of(workload, &net) {
                 objects.push_str(&serde_json::to_string(&object)?);
                 objects.push_str("\n---\n");
@@ -171,13 +188,17 @@ impl Mesh {
     async fn start_pod(&self, workload: &Workload, net: PodNet) -> Result<Pod> {
         let directory = self.directory.path().join(workload.name);
         std::fs::create_dir(&directory)?;
-        std::os::unix::fs::chown(&directory, Some(PROXY_UID), Some(PROXY_UID)).context("hand Envoy its directory")?;
+        if net.namespace.is_some() {
+            std::os::unix::fs::chown(&directory, Some(PROXY_UID), Some(PROXY_UID))
+                .context("hand Envoy its directory")?;
+        }
         let node_id = node_id(workload, &net);
         let app = match workload.proxy {
             Beside::Gateway(..) => None,
             _ => {
                 let mut command = net.command(APP_UID, &self.reachable("sluice-testapp")?);
-                command.arg(format!("--listen=0.0.0.0:{}", workload.port));
+                let ip = if net.namespace.is_some() { "0.0.0.0".to_owned() } else { net.ip.to_string() };
+                command.arg(format!("--listen={ip}:{}", workload.port));
                 command.args(["--name", workload.service, "--version", workload.version]);
                 Some(App::start(command).await?)
             }

@@ -21,11 +21,11 @@ pub struct Network {
     pods: Vec<String>,
 }
 
-/// One pod's namespace.
+/// Where a pod runs.
 #[derive(Clone, Debug)]
 pub struct PodNet {
-    /// Name of the network namespace.
-    pub namespace: String,
+    /// Name of its network namespace; without one it is a plain process on an address of the loopback.
+    pub namespace: Option<String>,
     /// The pod's address.
     pub ip: Ipv4Addr,
 }
@@ -92,7 +92,7 @@ impl Network {
         ip(&format!("-n {namespace} link set lo up"))?;
         ip(&format!("-n {namespace} link set eth0 up"))?;
         ip(&format!("-n {namespace} route add default via {}", self.gateway()))?;
-        Ok(PodNet { namespace, ip: address })
+        Ok(PodNet { namespace: Some(namespace), ip: address })
     }
 }
 
@@ -106,11 +106,18 @@ impl Drop for Network {
 }
 
 impl PodNet {
+    /// Pod number `index` without a namespace: no traffic is redirected, and everything runs as the caller.
+    #[must_use]
+    pub fn loopback(index: u8) -> Self {
+        Self { namespace: None, ip: Ipv4Addr::new(127, 0, 1, 10 + index) }
+    }
+
     /// A command that runs `program` inside the pod as user `uid`.
     #[must_use]
     pub fn command(&self, uid: u32, program: &std::path::Path) -> tokio::process::Command {
+        let Some(namespace) = &self.namespace else { return tokio::process::Command::new(program) };
         let mut command = tokio::process::Command::new("ip");
-        command.args(["netns", "exec", &self.namespace, "setpriv", "--clear-groups"]);
+        command.args(["netns", "exec", namespace, "setpriv", "--clear-groups"]);
         command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}")).arg("--").arg(program);
         command
     }
@@ -118,8 +125,9 @@ impl PodNet {
     /// Redirects what the application sends to 15001 and what arrives to 15006, except what is Envoy's own.
     ///
     /// # Errors
-    /// iptables refuses.
+    /// iptables refuses, or the pod has no namespace.
     pub fn redirect(&self) -> Result<()> {
+        let namespace = self.namespace.as_ref().context("traffic is redirected in namespaces only")?;
         let rules = [
             "-N TO_OUTBOUND",
             "-N TO_INBOUND",
@@ -139,7 +147,7 @@ impl PodNet {
         ];
         for rule in rules {
             run(Command::new("ip")
-                .args(["netns", "exec", &self.namespace, "iptables", "-w", "-t", "nat"])
+                .args(["netns", "exec", namespace, "iptables", "-w", "-t", "nat"])
                 .args(rule.split_whitespace()))?;
         }
         Ok(())
