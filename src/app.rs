@@ -17,9 +17,9 @@ use tracing::{error, info, warn};
 
 use crate::admin::{self, AdminMetrics, AdminState, Readiness};
 use crate::config::{ClusterSource, Config, Identity, ListenAddress};
-use crate::sources::files::{FileSource, FollowGuard};
+use crate::sources::files::FileSource;
 use crate::sources::kube::{self, KubeOptions, KubeSource};
-use crate::sources::{Cluster, InputSink, MeshOverride, Reporter, Sink, SourceMetrics};
+use crate::sources::{Cluster, FollowGuard, InputSink, MeshFiles, MeshOverride, Reporter, Sink, SourceMetrics};
 use crate::telemetry::LogControl;
 use crate::xds::{self, EngineProxies, Hub, Outputs, ServerOptions, Status, Store};
 
@@ -40,8 +40,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
     let http = bind("http", "--httpAddr", config.ports.http.as_ref()).await?;
     let grpc = bind("grpc", "--grpcAddr", config.ports.grpc.as_ref()).await?;
     let monitoring = bind("monitoring", "--monitoringAddr", config.ports.monitoring.as_ref()).await?;
-    let mesh_key = mesh_config_map(&config.identity);
-    let mesh = MeshOverride::read(mesh_key, &config.sources.mesh_config, &config.sources.networks)?;
+    let mesh_files = MeshFiles::open(&config.sources.mesh_config, &config.sources.networks)?;
 
     let options = graph_options(&config);
     let (engine, handles) =
@@ -84,9 +83,10 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
     let clusters = clusters(&config);
     let kinds = clusters.iter().map(|(cluster, _)| (cluster.id.clone(), cluster.kinds())).collect();
     let inputs = handles.inputs.clone();
-    let sink = InputSink::start(engine.clone(), inputs, kinds, mesh.clone(), source_metrics);
+    let mesh = MeshOverride::new(mesh_config_map(&config.identity));
+    let sink = InputSink::start(engine.clone(), inputs, kinds, mesh, source_metrics);
     let sink: Arc<dyn Sink> = Arc::new(sink.map_err(|error| AppError::Runtime(error.into()))?);
-    crate::sources::commit_initial(&*sink, &mesh);
+    mesh_files.load(&*sink);
     let mut guards = Vec::new();
     for (cluster, source) in clusters {
         match source {
@@ -113,6 +113,9 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
             }
         }
     }
+
+    // Not before: with --strictConfig, what is wrong with a directory is the first problem there is.
+    guards.push(mesh_files.follow(sink.clone(), reporter.clone())?);
 
     let synced = tokio::select! {
         synced = wait_synced(engine.clone()) => synced,

@@ -4,7 +4,9 @@ pub mod files;
 mod inputs;
 pub mod kube;
 mod mesh_files;
+mod mesh_override;
 mod report;
+mod watch;
 
 use std::time::Duration;
 
@@ -13,8 +15,10 @@ use sluice_model::{Kind, ObjectKey, ParsedObject, Text};
 use sluice_parse::KINDS;
 
 pub use inputs::{InputSink, SourceMetrics};
-pub use mesh_files::{MeshFileError, MeshOverride};
+pub use mesh_files::{MeshFileError, MeshFiles};
+pub use mesh_override::MeshOverride;
 pub use report::{Problem, Reporter};
+pub use watch::FollowGuard;
 
 /// How a source came to know of a change.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
@@ -84,15 +88,6 @@ impl Cluster {
     pub fn kinds(&self) -> Vec<Kind> {
         KINDS.iter().map(|info| info.kind).filter(|kind| self.reads(*kind)).collect()
     }
-}
-
-/// Commits what files say of the mesh, before any cluster is read.
-pub fn commit_initial(sink: &dyn Sink, mesh: &MeshOverride) {
-    let change = |object: ParsedObject| {
-        let origin = Origin { place: "mesh config file".into(), version: Text::default(), received: now() };
-        Change { kind: object.kind, key: object.key.clone(), object: Some(Box::new(object)), origin }
-    };
-    sink.commit(mesh.initial().map(change).into_iter().collect());
 }
 
 /// The time now, since the Unix epoch.

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use sluice::sources::files::{FileSource, FollowGuard};
-use sluice::sources::{Change, Cluster, Reporter, Sink};
+use sluice::sources::files::FileSource;
+use sluice::sources::{Change, Cluster, FollowGuard, Reporter, Sink};
 use sluice_model::{Kind, Text};
 
 /// The objects a source handed over, by name, with how often each was.

@@ -29,7 +29,7 @@ pub enum AppError {
     /// The Kubernetes API cannot be used. Exit code 4.
     #[error("cannot use the Kubernetes API: {0}")]
     Kubernetes(String),
-    /// Mesh config or networks are invalid. Exit code 5.
+    /// Mesh config or networks are invalid, exit code 5, or cannot be followed, 1.
     #[error(transparent)]
     Mesh(#[from] MeshFileError),
     /// Anything else. Exit code 1.
@@ -42,7 +42,7 @@ impl AppError {
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::Runtime(_) => 1,
+            Self::Runtime(_) | Self::Mesh(MeshFileError::Watch(_) | MeshFileError::Thread(_)) => 1,
             Self::Config(_) => 2,
             Self::Listen { .. } => 3,
             Self::Files(FilesError::Syntax { .. }) => 6,

@@ -62,7 +62,8 @@ pub struct DiscoveryArgs {
     /// Kubeconfig file for the Kubernetes API; the pod's service account if neither this nor --configDir is given.
     #[arg(long, value_name = "FILE", global = true, help_heading = "Sources")]
     pub kubeconfig: Option<PathBuf>,
-    /// File with the mesh config. If it does not exist, ConfigMap `istio` (`istio-REVISION`) of the own namespace is read.
+    /// File with the mesh config. While it does not exist, ConfigMap `istio` (`istio-REVISION`) of the own namespace counts.
+    /// Changes count without a restart; one that is invalid is logged and leaves what was.
     #[arg(
         long = "meshConfig",
         alias = "mesh-config",
@@ -72,7 +73,8 @@ pub struct DiscoveryArgs {
         help_heading = "Sources"
     )]
     pub mesh_config: PathBuf,
-    /// File with the networks of the mesh. If it does not exist, the same ConfigMap's `meshNetworks` is read.
+    /// File with the networks of the mesh. While it does not exist, the same ConfigMap's `meshNetworks` counts. Changes
+    /// count as those of --meshConfig do.
     #[arg(
         long = "networksConfig",
         alias = "networks-config",

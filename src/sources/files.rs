@@ -8,7 +8,6 @@ mod object;
 mod read;
 mod text;
 mod tree;
-mod watch;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,10 +19,10 @@ use std::time::{Duration, Instant};
 use sluice_model::Text;
 use tracing::{info, warn};
 
+use super::watch::{Due, FollowGuard, Watch};
 use super::{Change, Cluster, Reporter, Sink};
-use read::{Stamp, read_text};
+use read::{Stamp, is_config_file, read_text};
 use tree::Tree;
-use watch::{Due, Watch};
 
 /// How often everything is looked at even if nobody says that it changed.
 const SWEEP: Duration = Duration::from_secs(10);
@@ -86,7 +85,9 @@ impl FileSource {
         }
         std::fs::read_dir(root).map_err(fail)?;
         // Watched before it is read: what changes in between is seen.
-        let watch = Watch::start(root).map_err(|error| FilesError::Watch { path: root.to_owned(), error })?;
+        let unwatched = |error| FilesError::Watch { path: root.to_owned(), error };
+        let mut watch = Watch::new(is_config_file).map_err(unwatched)?;
+        watch.add_tree(root).map_err(unwatched)?;
         let tree = Tree::new(cluster.clone(), reporter.clone());
         Ok(Self { cluster, root: root.to_owned(), watch, tree, stamps: BTreeMap::new(), reporter })
     }
@@ -117,7 +118,7 @@ impl FileSource {
         let stop = self.watch.stopper();
         let name = format!("files-{}", self.cluster.id);
         let thread = thread::Builder::new().name(name).spawn(move || self.run(&*sink)).map_err(FilesError::Thread)?;
-        Ok(FollowGuard { stop, thread: Some(thread) })
+        Ok(FollowGuard::new(stop, thread))
     }
 
     fn run(&mut self, sink: &dyn Sink) {
@@ -208,21 +209,5 @@ fn commit(sink: &dyn Sink, changes: Vec<Change>) {
     let mut changes = changes.into_iter().peekable();
     while changes.peek().is_some() {
         sink.commit(changes.by_ref().take(BATCH).collect());
-    }
-}
-
-/// Ends the following of a directory when dropped.
-pub struct FollowGuard {
-    stop: watch::Stopper,
-    thread: Option<thread::JoinHandle<()>>,
-}
-
-impl Drop for FollowGuard {
-    fn drop(&mut self) {
-        self.stop.stop();
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been reported by then.
-            let _ = thread.join();
-        }
     }
 }

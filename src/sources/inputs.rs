@@ -10,7 +10,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use sluice_engine::{Engine, Transaction};
 use sluice_graph::Inputs;
-use sluice_model::{Kind, Object, Text};
+use sluice_model::{Kind, Text};
 
 use super::{Change, MeshOverride, Sink};
 use crate::xds::Count;
@@ -99,9 +99,13 @@ impl Committer {
     fn commit(&mut self, changes: Vec<Change>, synced: &[(Text, Vec<Kind>)]) {
         let done = self.now_synced(synced);
         let all = !done.is_empty() && self.waiting.is_empty();
+        let laid = changes.into_iter().map(|change| {
+            self.metrics.count(&change);
+            self.mesh.lay(change)
+        });
+        let changes: Vec<_> = laid.collect();
         self.engine.transaction(|tx| {
             for change in changes {
-                self.metrics.count(&change);
                 self.write(tx, change);
             }
             for kind in done {
@@ -133,16 +137,8 @@ impl Committer {
         let version = if origin.version.is_empty() || !origin.place.is_empty() { origin.place } else { origin.version };
         let origin = sluice_engine::Origin { received, ..sluice_engine::Origin::version(version.as_str()) };
         match object {
-            Some(mut parsed) => {
-                if let Some(Object::MeshSettings(settings)) = &mut parsed.object {
-                    self.mesh.lay_over(&parsed.key, settings);
-                }
-                self.inputs.apply(tx, *parsed, origin);
-            }
-            None => match self.mesh.instead_of(kind, &key) {
-                Some(parsed) => self.inputs.apply(tx, parsed, origin),
-                None => self.inputs.delete(tx, kind, key, origin),
-            },
+            Some(parsed) => self.inputs.apply(tx, *parsed, origin),
+            None => self.inputs.delete(tx, kind, key, origin),
         }
     }
 }

@@ -1,115 +1,290 @@
-//! Mesh config and networks from files (C12, C17): where a file is there, it counts instead of the ConfigMap.
+//! Mesh config and networks from files (C12, C17), followed: where a file is there, it counts instead of the ConfigMap.
+//!
+//! The directories of both files are watched, and both are looked at every now and then as well: a directory may come
+//! later, and a link may lead to where nothing is watched. A file that is invalid leaves in force what was before.
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sluice_model::{Kind, MeshConfig, MeshNetworks, MeshSettings, Object, ObjectKey, ParsedObject, Severity};
+use sluice_model::{Kind, MeshConfig, MeshSettings, Object, ParsedObject, Severity, Text};
 use sluice_parse::yaml::{self, Limits};
 use sluice_parse::{Findings, lay_mesh_config, parse_mesh_networks};
-use tracing::warn;
+use tracing::{info, warn};
 
-/// Why a file with mesh settings cannot be used.
+use super::mesh_override::MeshPart;
+use super::watch::{Due, FollowGuard, QUIET, Watch};
+use super::{Change, Origin, Problem, Reporter, Sink, now};
+
+/// How often files are looked at even if nobody says that they changed.
+const SWEEP: Duration = Duration::from_secs(2);
+
+/// Why files with mesh settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MeshFileError {
-    /// It cannot be read.
-    #[error("cannot read {}: {error}", path.display())]
+    /// One cannot be read.
+    #[error("cannot read {}: {reason}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// What the operating system says.
-        error: io::Error,
+        reason: Text,
     },
-    /// It is no YAML, or not what it should be.
-    #[error("{}: {reason}", path.display())]
+    /// One is no YAML, or not what it should be.
+    #[error("{}: line {}: {}", path.display(), problem.line, problem.reason)]
     Invalid {
         /// The file.
         path: PathBuf,
         /// Line and reason.
-        reason: String,
+        problem: Problem,
     },
+    /// Nothing can be watched.
+    #[error("cannot watch files with mesh settings: {0}")]
+    Watch(notify::Error),
+    /// The thread that reads cannot be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
 }
 
-/// What files say of the mesh, over what its ConfigMap says.
-#[derive(Clone, Debug)]
-pub struct MeshOverride {
-    /// The ConfigMap the files stand in for.
-    key: ObjectKey,
-    mesh: Option<MeshConfig>,
-    networks: Option<MeshNetworks>,
-    /// What the ConfigMap itself said last.
-    below: Arc<Mutex<MeshSettings>>,
+/// What is at a path.
+#[derive(Debug, Eq, PartialEq)]
+enum Seen {
+    Nothing,
+    Bytes(Vec<u8>),
+    /// It cannot be read, and why.
+    Failure(Text),
 }
 
-impl MeshOverride {
-    /// Reads both files, if they exist. `key` is the ConfigMap's.
+/// One of the files.
+#[derive(Debug)]
+struct MeshFile {
+    part: MeshPart,
+    /// As configured.
+    path: PathBuf,
+    /// The same from the root, as it is watched.
+    absolute: PathBuf,
+    /// What was there when it was last read.
+    seen: Seen,
+    /// When to read it again.
+    due: Option<Instant>,
+    /// When it was found to be away, until that counts.
+    away: Option<Instant>,
+}
+
+/// The files with mesh settings, read.
+#[derive(Debug)]
+pub struct MeshFiles {
+    files: [MeshFile; 2],
+    initial: Vec<Change>,
+}
+
+impl MeshFiles {
+    /// Reads both files, if they exist.
     ///
     /// # Errors
     /// A file is there and cannot be read, or is invalid.
-    pub fn read(key: ObjectKey, mesh: &Path, networks: &Path) -> Result<Self, MeshFileError> {
-        let mesh = read_file(mesh, |value, findings| lay_mesh_config(MeshConfig::default(), value, "", findings))?;
-        let networks = read_file(networks, |value, findings| parse_mesh_networks(value, "", findings))?;
-        Ok(Self { key, mesh, networks, below: Arc::default() })
-    }
-
-    /// Nothing from files.
-    #[must_use]
-    pub fn none(key: ObjectKey) -> Self {
-        Self { key, mesh: None, networks: None, below: Arc::default() }
-    }
-
-    /// The object to begin with, if there is a file.
-    #[must_use]
-    pub fn initial(&self) -> Option<ParsedObject> {
-        self.instead_of(Kind::ConfigMap, &self.key)
-    }
-
-    /// Puts what files say into the settings of the ConfigMap.
-    pub(super) fn lay_over(&self, key: &ObjectKey, settings: &mut MeshSettings) {
-        if *key == self.key {
-            self.below.lock().unwrap_or_else(PoisonError::into_inner).clone_from(settings);
-            settings.mesh = self.mesh.clone().unwrap_or_else(|| settings.mesh.clone());
-            settings.networks = self.networks.clone().unwrap_or_else(|| settings.networks.clone());
-        }
-    }
-
-    /// What stands in for the ConfigMap when it is not there.
-    pub(super) fn instead_of(&self, kind: Kind, key: &ObjectKey) -> Option<ParsedObject> {
-        if kind != Kind::ConfigMap || *key != self.key || (self.mesh.is_none() && self.networks.is_none()) {
-            return None;
-        }
-        let settings = MeshSettings {
-            mesh: self.mesh.clone().unwrap_or_default(),
-            networks: self.networks.clone().unwrap_or_default(),
+    pub fn open(mesh: &Path, networks: &Path) -> Result<Self, MeshFileError> {
+        let file = |part, path: &Path| {
+            let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+            MeshFile { part, path: path.to_owned(), absolute, seen: Seen::Nothing, due: None, away: None }
         };
-        let object = Some(Object::MeshSettings(Box::new(settings)));
-        Some(ParsedObject { kind, key: key.clone(), object, rejects: Vec::new() })
+        let mut files = [file(MeshPart::Mesh, mesh), file(MeshPart::Networks, networks)];
+        let mut initial = Vec::new();
+        for file in &mut files {
+            let path = || file.path.clone();
+            file.seen = see(&file.path);
+            match &file.seen {
+                Seen::Nothing => {}
+                Seen::Failure(reason) => return Err(MeshFileError::Read { path: path(), reason: reason.clone() }),
+                Seen::Bytes(bytes) => {
+                    let settings = file.parse(bytes);
+                    let settings = settings.map_err(|problem| MeshFileError::Invalid { path: path(), problem })?;
+                    initial.push(file.change(Some(settings)));
+                }
+            }
+        }
+        Ok(Self { files, initial })
+    }
+
+    /// Commits what was read. To be done before anything else is committed.
+    pub fn load(&self, sink: &dyn Sink) {
+        sink.commit(self.initial.clone());
+    }
+
+    /// Follows changes since the files were read on a thread of its own, until the guard that is returned is dropped.
+    ///
+    /// # Errors
+    /// The system cannot watch files, or the thread cannot be started.
+    pub fn follow(self, sink: Arc<dyn Sink>, reporter: Reporter) -> Result<FollowGuard, MeshFileError> {
+        let paths = self.files.each_ref().map(|file| file.absolute.clone());
+        let watch = Watch::new(move |path| paths.iter().any(|wanted| wanted == path)).map_err(MeshFileError::Watch)?;
+        let stop = watch.stopper();
+        let mut follower = Follower { files: self.files, watch, reporter };
+        let thread = thread::Builder::new().name("mesh-files".to_owned()).spawn(move || follower.run(&*sink));
+        Ok(FollowGuard::new(stop, thread.map_err(MeshFileError::Thread)?))
     }
 }
 
-fn read_file<T>(path: &Path, read: impl Fn(&Value, &Findings) -> T) -> Result<Option<T>, MeshFileError> {
-    let bytes = match std::fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(MeshFileError::Read { path: path.to_owned(), error }),
-    };
-    let invalid = |reason: String| MeshFileError::Invalid { path: path.to_owned(), reason };
-    let text = String::from_utf8(bytes).map_err(|_| invalid("not UTF-8".to_owned()))?;
-    let value = yaml::parse_value(&text, &Limits::default()).map_err(|error| invalid(error.to_string()))?;
-    let value = if value.is_null() { Value::Object(serde_json::Map::new()) } else { value };
-    let findings = Findings::default();
-    let settings = read(&value, &findings);
-    for finding in findings.into_vec() {
-        let field = finding.field_path.trim_start_matches('.');
-        let line = yaml::find_line(&text, first_line(&text), field);
-        let reason = format!("line {line}: {field}: {}", finding.reason);
-        if finding.severity == Severity::Error {
-            return Err(invalid(reason));
+struct Follower {
+    files: [MeshFile; 2],
+    watch: Watch,
+    reporter: Reporter,
+}
+
+impl Follower {
+    fn run(&mut self, sink: &dyn Sink) {
+        let mut next_sweep = Instant::now();
+        loop {
+            let due = self.files.iter().filter_map(|file| file.due).min();
+            match self.watch.next(due.map_or(next_sweep, |due| due.min(next_sweep))) {
+                Due::Stop => return,
+                Due::Everything => {
+                    for file in &mut self.files {
+                        // One that is being written is still read when it is done.
+                        file.due.get_or_insert_with(Instant::now);
+                    }
+                }
+                Due::File(path, at) => {
+                    for file in self.files.iter_mut().filter(|file| file.absolute == path) {
+                        file.due = Some(at);
+                    }
+                }
+                Due::Nothing => {}
+            }
+            if self.watch.has_more() {
+                continue;
+            }
+            self.read_due(sink);
+            if next_sweep <= Instant::now() {
+                self.sweep();
+                next_sweep = Instant::now() + SWEEP;
+            }
         }
-        warn!(file = %path.display(), reason, "mesh settings in doubt");
     }
-    Ok(Some(settings))
+
+    /// Reads the files whose time has come and commits what they say now, both at once.
+    fn read_due(&mut self, sink: &dyn Sink) {
+        let now = Instant::now();
+        let mut changes = Vec::new();
+        for file in self.files.iter_mut().filter(|file| file.due.is_some_and(|due| due <= now)) {
+            changes.extend(file.check(&self.reporter));
+            file.due = file.away.map(|away| away + QUIET);
+        }
+        if !changes.is_empty() {
+            sink.commit(changes);
+        }
+    }
+
+    /// Has files read that are not what they were, although nobody said so.
+    fn sweep(&mut self) {
+        for file in &mut self.files {
+            if let Some(directory) = file.absolute.parent() {
+                // It may not exist, or be one that took the place of the one that was watched. Where nothing can be
+                // watched, the next look at the file will do.
+                let _ = self.watch.add_directory(directory);
+            }
+            if file.due.is_none() && is_followed(&file.path) && see(&file.path) != file.seen {
+                // Whoever writes it may not be done.
+                file.due = Some(Instant::now() + QUIET);
+            }
+        }
+    }
+}
+
+impl MeshFile {
+    /// Reads the file. The change to make if it has another content than before and that is valid.
+    fn check(&mut self, reporter: &Reporter) -> Option<Change> {
+        let away = self.away.take();
+        if !is_followed(&self.path) {
+            return None;
+        }
+        let seen = see(&self.path);
+        if seen == self.seen {
+            return None;
+        }
+        if seen == Seen::Nothing {
+            // Editors take a file away before they put another in its place.
+            let since = away.unwrap_or_else(Instant::now);
+            if since.elapsed() < QUIET {
+                self.away = Some(since);
+                return None;
+            }
+        }
+        self.seen = seen;
+        let place = Text::from(self.path.display().to_string());
+        let settings = match &self.seen {
+            Seen::Nothing => Ok(None),
+            Seen::Bytes(bytes) => self.parse(bytes).map(Some),
+            Seen::Failure(reason) => Err(Problem { line: 0, reason: reason.clone() }),
+        };
+        match settings {
+            Ok(settings) => {
+                let (what, is_there) = (self.part.name(), settings.is_some());
+                reporter.set(&place, None);
+                info!(file = %place, what, is_there, "mesh settings changed");
+                Some(self.change(settings))
+            }
+            Err(problem) => {
+                reporter.set(&place, Some(problem));
+                None
+            }
+        }
+    }
+
+    /// The settings of a text. Only the part that the file is for is meant.
+    fn parse(&self, bytes: &[u8]) -> Result<MeshSettings, Problem> {
+        let text = std::str::from_utf8(bytes).map_err(|error| {
+            let valid = bytes.iter().take(error.valid_up_to());
+            let line = valid.filter(|byte| **byte == b'\n').count() + 1;
+            Problem { line, reason: "not UTF-8".into() }
+        })?;
+        let value = yaml::parse_value(text, &Limits::default())
+            .map_err(|error| Problem { line: error.line, reason: error.reason.into() })?;
+        let value = if value.is_null() { Value::Object(serde_json::Map::new()) } else { value };
+        let findings = Findings::default();
+        let mut settings = MeshSettings::default();
+        match self.part {
+            MeshPart::Mesh => settings.mesh = lay_mesh_config(MeshConfig::default(), &value, "", &findings),
+            MeshPart::Networks => settings.networks = parse_mesh_networks(&value, "", &findings),
+        }
+        for finding in findings.into_vec() {
+            let field = finding.field_path.trim_start_matches('.');
+            let line = yaml::find_line(text, first_line(text), field);
+            let reason = format!("{field}: {}", finding.reason);
+            if finding.severity == Severity::Error {
+                return Err(Problem { line, reason: reason.into() });
+            }
+            warn!(file = %self.path.display(), line, reason, "mesh settings in doubt");
+        }
+        Ok(settings)
+    }
+
+    /// What to commit; no settings if the file is not there.
+    fn change(&self, settings: Option<MeshSettings>) -> Change {
+        let (kind, key) = (Kind::ConfigMap, self.part.key());
+        let object = settings.map(|settings| {
+            let object = Some(Object::MeshSettings(Box::new(settings)));
+            Box::new(ParsedObject { kind, key: key.clone(), object, rejects: Vec::new() })
+        });
+        let place = self.path.display().to_string().into();
+        Change { kind, key, object, origin: Origin { place, version: Text::default(), received: now() } }
+    }
+}
+
+/// Whether a path may be read again: a pipe may not, it has been read.
+fn is_followed(path: &Path) -> bool {
+    std::fs::metadata(path).map_or(true, |metadata| metadata.is_file())
+}
+
+fn see(path: &Path) -> Seen {
+    match std::fs::read(path) {
+        Ok(bytes) => Seen::Bytes(bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Seen::Nothing,
+        Err(error) => Seen::Failure(error.to_string().into()),
+    }
 }
 
 /// The line a text's only document begins on.

@@ -1,17 +1,16 @@
-//! What the operating system tells of changes in a directory.
+//! What the operating system tells of changes in directories.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind, RemoveKind};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tracing::warn;
 
-use super::read::is_config_file;
-
 /// How long a file must be quiet that was written and not closed.
-const QUIET: Duration = Duration::from_millis(300);
+pub(super) const QUIET: Duration = Duration::from_millis(300);
 
 /// Something to look at.
 #[derive(Debug)]
@@ -31,26 +30,40 @@ enum Message {
     Stop,
 }
 
-/// A watched directory.
+/// Whether a file is one to tell of.
+type Wanted = Box<dyn Fn(&Path) -> bool + Send>;
+
+/// Watched directories.
 pub(super) struct Watch {
     messages: Receiver<Message>,
     sender: Sender<Message>,
     /// Taken from a message that told of more than one file.
     ready: Vec<Due>,
+    wanted: Wanted,
     // Dropping it ends the watching.
-    _watcher: RecommendedWatcher,
+    watcher: RecommendedWatcher,
 }
 
 impl Watch {
-    pub(super) fn start(root: &Path) -> Result<Self, notify::Error> {
+    /// Watches nothing yet; files that are `wanted` will be told of.
+    pub(super) fn new(wanted: impl Fn(&Path) -> bool + Send + 'static) -> Result<Self, notify::Error> {
         let (sender, messages) = channel();
         let events = sender.clone();
-        let mut watcher = notify::recommended_watcher(move |event| {
+        let watcher = notify::recommended_watcher(move |event| {
             // Fails only when the source has ended.
             let _ = events.send(Message::Event(event));
         })?;
-        watcher.watch(root, RecursiveMode::Recursive)?;
-        Ok(Self { messages, sender, ready: Vec::new(), _watcher: watcher })
+        Ok(Self { messages, sender, ready: Vec::new(), wanted: Box::new(wanted), watcher })
+    }
+
+    /// Watches a directory and all below it.
+    pub(super) fn add_tree(&mut self, root: &Path) -> Result<(), notify::Error> {
+        self.watcher.watch(root, RecursiveMode::Recursive)
+    }
+
+    /// Watches what is in a directory, but not below it. Once more does no harm, and helps if it is another one by now.
+    pub(super) fn add_directory(&mut self, directory: &Path) -> Result<(), notify::Error> {
+        self.watcher.watch(directory, RecursiveMode::NonRecursive)
     }
 
     pub(super) fn stopper(&self) -> Stopper {
@@ -65,7 +78,7 @@ impl Watch {
             }
             match self.messages.recv_timeout(wake.saturating_duration_since(Instant::now())) {
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return Due::Stop,
-                Ok(Message::Event(event)) => self.ready = interpret(event, Instant::now()),
+                Ok(Message::Event(event)) => self.ready = interpret(event, Instant::now(), &self.wanted),
                 Err(RecvTimeoutError::Timeout) => return Due::Nothing,
             }
         }
@@ -75,7 +88,7 @@ impl Watch {
     pub(super) fn has_more(&mut self) -> bool {
         while self.ready.is_empty() {
             match self.messages.try_recv() {
-                Ok(Message::Event(event)) => self.ready = interpret(event, Instant::now()),
+                Ok(Message::Event(event)) => self.ready = interpret(event, Instant::now(), &self.wanted),
                 Ok(Message::Stop) => self.ready = vec![Due::Stop],
                 Err(_) => return false,
             }
@@ -95,7 +108,29 @@ impl Stopper {
     }
 }
 
-fn interpret(event: Result<Event, notify::Error>, now: Instant) -> Vec<Due> {
+/// Ends the following of files when dropped.
+pub struct FollowGuard {
+    stop: Stopper,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl FollowGuard {
+    pub(super) fn new(stop: Stopper, thread: thread::JoinHandle<()>) -> Self {
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for FollowGuard {
+    fn drop(&mut self) {
+        self.stop.stop();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been reported by then.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn interpret(event: Result<Event, notify::Error>, now: Instant, wanted: &Wanted) -> Vec<Due> {
     let event = match event {
         Ok(event) => event,
         Err(error) => {
@@ -123,10 +158,10 @@ fn interpret(event: Result<Event, notify::Error>, now: Instant) -> Vec<Due> {
     let mut due = Vec::new();
     for path in event.paths {
         let name = path.file_name().map_or(&b""[..], |name| name.as_encoded_bytes());
-        if name.starts_with(b".") && !name.starts_with(b"..") {
-            // An editor's, not yet or no longer of interest.
-        } else if is_config_file(&path) && !path.is_dir() {
+        if wanted(&path) && !path.is_dir() {
             due.push(Due::File(path, at));
+        } else if name.starts_with(b".") && !name.starts_with(b"..") {
+            // An editor's, not yet or no longer of interest.
         } else if is_move || name.starts_with(b"..") {
             // A directory moved, or the link that a mounted ConfigMap changes by.
             return vec![Due::Everything];

@@ -1,0 +1,327 @@
+//! Mesh config and networks in files that change while everything runs, down to what the graph makes of them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use sluice::sources::files::FileSource;
+use sluice::sources::{
+    Cluster, FollowGuard, InputSink, MeshFiles, MeshOverride, Problem, Reporter, Sink, SourceMetrics,
+};
+use sluice_engine::{Engine, EngineOptions};
+use sluice_graph::{GraphOptions, Handles, build};
+use sluice_model::ObjectKey;
+use sluice_testkit::server::{Options, Sluiced};
+
+/// Longer than it takes until a file that is away counts as removed, or one that nobody tells of is looked at.
+const LONG: Duration = Duration::from_millis(2_800);
+
+/// A directory with a ConfigMap in `objects`, and mesh settings in `mesh/config` and `mesh/networks`.
+struct Rig {
+    engine: Engine,
+    handles: Handles,
+    reporter: Reporter,
+    root: PathBuf,
+    _guards: [FollowGuard; 2],
+    _directory: tempfile::TempDir,
+}
+
+fn rig(prepare: impl FnOnce(&Path)) -> Rig {
+    let directory = tempfile::tempdir().expect("a directory");
+    let root = directory.path().to_owned();
+    fs::create_dir(root.join("objects")).expect("made");
+    prepare(&root);
+    let options = GraphOptions::default();
+    let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &options));
+    let files = MeshFiles::open(&root.join("mesh/config"), &root.join("mesh/networks")).expect("good files");
+    let cluster = Cluster { id: "Kubernetes".into(), domain: "cluster.local".into(), is_remote: false };
+    let kinds = BTreeMap::from([(cluster.id.clone(), cluster.kinds())]);
+    let mesh = MeshOverride::new(ObjectKey::new("Kubernetes", "istio-system", "istio"));
+    let sink = InputSink::start(engine.clone(), handles.inputs.clone(), kinds, mesh, SourceMetrics::default());
+    let sink: Arc<dyn Sink> = Arc::new(sink.expect("the sources' thread"));
+    let reporter = Reporter::default();
+    files.load(&*sink);
+    let mut source = FileSource::open(cluster, &root.join("objects"), reporter.clone()).expect("opened");
+    source.load(&*sink, false).expect("loaded");
+    let guards = [
+        source.follow(sink.clone()).expect("objects are followed"),
+        files.follow(sink, reporter.clone()).expect("mesh files are followed"),
+    ];
+    assert!(engine.wait_synced(Duration::from_secs(10)));
+    Rig { engine, handles, reporter, root, _guards: guards, _directory: directory }
+}
+
+impl Rig {
+    /// The connect timeout in force, in seconds: 10 unless configured.
+    fn timeout(&self) -> u64 {
+        let mesh = self.engine.snapshot().get(&self.handles.mesh, &()).expect("there always is a mesh config");
+        mesh.connect_timeout.as_secs()
+    }
+
+    fn networks(&self) -> Vec<String> {
+        let networks = self.engine.snapshot().get(&self.handles.networks, &()).expect("there always are networks");
+        networks.networks.keys().map(ToString::to_string).collect()
+    }
+
+    fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(15);
+        while !is_so(self) {
+            let (timeout, networks) = (self.timeout(), self.networks());
+            assert!(Instant::now() < deadline, "{what}: {timeout}, {networks:?}, {:?}", self.reporter.problems());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn until_timeout(&self, seconds: u64) {
+        self.until(&format!("{seconds} seconds"), |rig| rig.timeout() == seconds);
+    }
+
+    /// Nothing changes the timeout for a while.
+    fn keeps_timeout(&self, seconds: u64, time: Duration) {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            assert_eq!(self.timeout(), seconds);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        write(&self.root, name, text);
+    }
+
+    fn remove(&self, name: &str) {
+        fs::remove_file(self.root.join(name)).expect("removed");
+    }
+
+    fn problem(&self, file: &str) -> Option<Problem> {
+        let mut problems = self.reporter.problems().into_iter();
+        problems.find(|(place, _)| place.contains(file)).map(|(_, problem)| problem)
+    }
+}
+
+fn write(root: &Path, name: &str, text: &str) {
+    let path = root.join(name);
+    fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
+    fs::write(path, text).expect("written");
+}
+
+fn config(timeout: &str) -> String {
+    format!("accessLogFile: /dev/stdout\nconnectTimeout: {timeout}\n")
+}
+
+fn networks(name: &str) -> String {
+    format!(
+        "networks:\n  {name}:\n    endpoints: [{{fromRegistry: Kubernetes}}]\n    \
+         gateways: [{{address: 192.0.2.1, port: 15443}}]\n"
+    )
+}
+
+fn config_map(timeout: &str, network: &str) -> String {
+    let indent = |text: String| text.lines().map(|line| format!("    {line}\n")).collect::<String>();
+    format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata:\n  mesh: |\n{}  \
+         meshNetworks: |\n{}",
+        indent(config(timeout)),
+        indent(networks(network))
+    )
+}
+
+#[test]
+fn files_that_change_count_at_once() {
+    let rig = rig(|root| write(root, "mesh/config", &config("1s")));
+    assert_eq!((rig.timeout(), rig.networks()), (1, Vec::new()));
+    let started = Instant::now();
+    rig.write("mesh/config", &config("2s"));
+    rig.until_timeout(2);
+    assert!(started.elapsed() < Duration::from_secs(1), "told of, not found: {:?}", started.elapsed());
+    // Moved into place, and a file that was not there.
+    rig.write("mesh/.staged", &config("3s"));
+    fs::rename(rig.root.join("mesh/.staged"), rig.root.join("mesh/config")).expect("moved");
+    rig.write("mesh/networks", &networks("north"));
+    rig.until_timeout(3);
+    rig.until("a network", |rig| rig.networks() == ["north"]);
+    rig.write("mesh/networks", &networks("south"));
+    rig.until("another network", |rig| rig.networks() == ["south"]);
+    assert_eq!(rig.timeout(), 3, "one file says nothing of the other");
+}
+
+#[test]
+fn invalid_files_leave_the_last_good_one() {
+    let rig = rig(|root| {
+        write(root, "objects/istio.yaml", &config_map("20s", "below"));
+        write(root, "mesh/config", &config("1s"));
+    });
+    rig.write("mesh/config", &config("soon"));
+    rig.until("a wrong value is noted", |rig| rig.problem("mesh/config").is_some());
+    let problem = rig.problem("mesh/config").expect("noted");
+    assert!(problem.line == 2 && problem.reason.contains("connectTimeout"), "{problem:?}");
+    rig.write("mesh/config", "connectTimeout: 4s\naccessLogFile: [\n");
+    rig.until("no YAML is noted", |rig| rig.problem("mesh/config").is_some_and(|now| now != problem));
+    rig.keeps_timeout(1, Duration::from_millis(500));
+    rig.write("mesh/networks", "networks: 7\n");
+    rig.until("wrong networks are noted", |rig| rig.problem("mesh/networks").is_some_and(|now| now.line == 1));
+    assert_eq!(rig.networks(), ["below"]);
+    // Mended to what it was.
+    rig.write("mesh/config", &config("1s"));
+    rig.until("the problem is gone", |rig| rig.problem("mesh/config").is_none());
+    assert_eq!(rig.timeout(), 1);
+    rig.write("mesh/config", &config("5s"));
+    rig.until_timeout(5);
+}
+
+#[test]
+fn without_a_file_the_config_map_counts() {
+    let rig = rig(|root| {
+        write(root, "objects/istio.yaml", &config_map("20s", "below"));
+        write(root, "mesh/config", &config("1s"));
+        write(root, "mesh/networks", &networks("above"));
+    });
+    assert_eq!((rig.timeout(), rig.networks()), (1, vec!["above".to_owned()]));
+    rig.remove("mesh/config");
+    rig.until_timeout(20);
+    assert_eq!(rig.networks(), ["above"]);
+    rig.remove("mesh/networks");
+    rig.until("the networks below", |rig| rig.networks() == ["below"]);
+    // What the ConfigMap says meanwhile is remembered.
+    rig.write("mesh/config", &config("2s"));
+    rig.until_timeout(2);
+    rig.write("objects/istio.yaml", &config_map("30s", "deeper"));
+    rig.until("its other key counts", |rig| rig.networks() == ["deeper"]);
+    assert_eq!(rig.timeout(), 2);
+    rig.remove("mesh/config");
+    rig.until_timeout(30);
+    // So is that it is gone.
+    rig.write("mesh/config", &config("3s"));
+    rig.until_timeout(3);
+    rig.remove("objects/istio.yaml");
+    rig.until("no networks", |rig| rig.networks().is_empty());
+    assert_eq!(rig.timeout(), 3);
+    rig.remove("mesh/config");
+    rig.until_timeout(10);
+}
+
+#[test]
+fn a_config_map_that_is_invalid_keeps_its_place_below() {
+    let rig = rig(|root| {
+        write(root, "objects/istio.yaml", &config_map("soon", "below"));
+        write(root, "mesh/config", &config("1s"));
+    });
+    let rejects = |rig: &Rig| rig.engine.snapshot().iter(&rig.handles.rejects).count();
+    assert_eq!((rig.timeout(), rejects(&rig)), (1, 1));
+    rig.remove("mesh/config");
+    rig.until_timeout(10);
+    assert_eq!(rejects(&rig), 1, "it is still wrong");
+    rig.write("objects/istio.yaml", &config_map("20s", "below"));
+    rig.until_timeout(20);
+    rig.write("mesh/config", &config("2s"));
+    rig.until_timeout(2);
+    rig.write("objects/istio.yaml", &config_map("never", "below"));
+    rig.until("it is wrong again", |rig| rejects(rig) == 1);
+    rig.remove("mesh/config");
+    rig.until_timeout(20);
+}
+
+#[test]
+fn mounted_config_maps_change_by_a_link() {
+    let rig = rig(|root| {
+        write(root, "mesh/..one/config", &config("1s"));
+        write(root, "mesh/..one/networks", &networks("one"));
+        symlink("..one", root.join("mesh/..data")).expect("linked");
+        symlink("..data/config", root.join("mesh/config")).expect("linked");
+        symlink("..data/networks", root.join("mesh/networks")).expect("linked");
+    });
+    assert_eq!((rig.timeout(), rig.networks()), (1, vec!["one".to_owned()]));
+    let started = Instant::now();
+    rig.write("mesh/..two/config", &config("2s"));
+    rig.write("mesh/..two/networks", &networks("two"));
+    symlink("..two", rig.root.join("mesh/..tmp")).expect("linked");
+    fs::rename(rig.root.join("mesh/..tmp"), rig.root.join("mesh/..data")).expect("moved");
+    fs::remove_dir_all(rig.root.join("mesh/..one")).expect("removed");
+    rig.until_timeout(2);
+    assert!(started.elapsed() < Duration::from_secs(1), "told of, not found: {:?}", started.elapsed());
+    assert_eq!(rig.networks(), ["two"], "both at once");
+}
+
+#[test]
+fn files_that_are_replaced_by_hand_are_never_away() {
+    let rig = rig(|root| {
+        write(root, "objects/istio.yaml", &config_map("20s", "below"));
+        write(root, "mesh/config", &config("1s"));
+    });
+    // As editors do: put the old one aside, write the new one.
+    fs::rename(rig.root.join("mesh/config"), rig.root.join("mesh/config~")).expect("moved");
+    rig.keeps_timeout(1, Duration::from_millis(50));
+    rig.write("mesh/config", &config("1s"));
+    rig.keeps_timeout(1, LONG);
+    // An empty moment while it is written does not count either.
+    let file = fs::File::create(rig.root.join("mesh/config")).expect("opened");
+    rig.keeps_timeout(1, Duration::from_millis(50));
+    fs::write(rig.root.join("mesh/config"), config("2s")).expect("written");
+    drop(file);
+    let end = Instant::now() + Duration::from_millis(500);
+    while Instant::now() < end {
+        assert!([1, 2].contains(&rig.timeout()), "{}", rig.timeout());
+    }
+    rig.until_timeout(2);
+}
+
+#[test]
+fn directories_may_come_later_and_links_lead_away() {
+    let rig = rig(|_| {});
+    assert_eq!(rig.timeout(), 10);
+    rig.write("elsewhere/config", &config("1s"));
+    fs::create_dir(rig.root.join("mesh")).expect("made");
+    symlink("../elsewhere/config", rig.root.join("mesh/config")).expect("linked");
+    rig.until_timeout(1);
+    rig.write("elsewhere/config", &config("2s"));
+    rig.until_timeout(2);
+    fs::remove_dir_all(rig.root.join("mesh")).expect("removed");
+    rig.until_timeout(10);
+    rig.write("mesh/config", &config("3s"));
+    rig.until_timeout(3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_real_binary_shows_what_is_in_force_and_complains_once() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let root = directory.path();
+    write(root, "objects/istio.yaml", &config_map("20s", "below"));
+    write(root, "mesh/config", &config("1s"));
+    let (log, mesh) = (root.join("log"), root.join("mesh/config"));
+    let args = vec![format!("--meshConfig={}", mesh.display())];
+    let options = Options { args, log: Some(log.clone()), ..Options::new(&root.join("objects")) };
+    let server = Sluiced::start(&options).await.expect("sluiced starts");
+    let until_timeout = async |seconds: u64| {
+        let deadline = Instant::now() + Duration::from_secs(15);
+        loop {
+            let (status, text) = server.get("/debug/mesh").await.expect("an answer");
+            let shown: Value = serde_json::from_str(&text).expect("JSON");
+            if status == 200 && shown["connect_timeout"]["secs"] == seconds {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{seconds}: {text}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    until_timeout(1).await;
+    write(root, "mesh/config", &config("2s"));
+    until_timeout(2).await;
+    write(root, "mesh/config", &config("soon"));
+    tokio::time::sleep(LONG).await;
+    until_timeout(2).await;
+    // Written again as it is.
+    write(root, "mesh/config", &config("soon"));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let lines = fs::read_to_string(&log).expect("the log");
+    let complaints: Vec<_> = lines.lines().filter(|line| line.contains("cannot read configuration")).collect();
+    assert!(matches!(complaints[..], [one] if one.contains("mesh/config") && one.contains("\"line\":2")), "{lines}");
+    let (_, rejects) = server.get("/debug/rejects").await.expect("an answer");
+    assert!(rejects.contains("mesh/config"), "{rejects}");
+    fs::remove_file(&mesh).expect("removed");
+    until_timeout(20).await;
+    assert_eq!(server.stop(Duration::from_secs(10)).await.expect("it stops"), Some(0));
+}
