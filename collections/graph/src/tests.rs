@@ -3,6 +3,7 @@
 mod cases;
 mod changes;
 mod destinations;
+mod gateways;
 mod registry;
 mod routes;
 

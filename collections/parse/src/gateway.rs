@@ -10,7 +10,19 @@ use sluice_model::{
 use crate::fields::{Fields, Findings};
 use crate::names::{is_dns_label, is_wildcard_domain};
 
+/// Modes of TLS as they are written.
+const TLS_MODES: [(&str, ServerTlsMode); 6] = [
+    ("PASSTHROUGH", ServerTlsMode::Passthrough),
+    ("SIMPLE", ServerTlsMode::Simple),
+    ("MUTUAL", ServerTlsMode::Mutual),
+    ("AUTO_PASSTHROUGH", ServerTlsMode::AutoPassthrough),
+    ("ISTIO_MUTUAL", ServerTlsMode::IstioMutual),
+    ("OPTIONAL_MUTUAL", ServerTlsMode::OptionalMutual),
+];
+
 /// The Gateway in the `spec` of an object, `None` when something makes it unusable.
+///
+/// Servers that routers have no listener for are warned of.
 pub fn parse_gateway(meta: &ObjectMeta, spec: &Value, findings: &Findings) -> Option<Gateway> {
     let fields = Fields::new(spec, "spec", findings)?;
     if !is_dns_label(&meta.name) {
@@ -36,7 +48,28 @@ pub fn parse_gateway(meta: &ObjectMeta, spec: &Value, findings: &Findings) -> Op
         }
     }
     drop(fields);
-    (!findings.has_errors()).then_some(gateway)
+    if findings.has_errors() {
+        return None;
+    }
+    for (n, server) in gateway.servers.iter().enumerate() {
+        if let Some(what) = unserved(server) {
+            findings.warning(&format!("spec.servers[{n}].port.protocol"), format!("{what} are not served yet"));
+        }
+    }
+    Some(gateway)
+}
+
+/// What kind of server this is, if routers have no listener for it: so far they have for plain HTTP.
+fn unserved(server: &GatewayServer) -> Option<String> {
+    if server.protocol.is_http() {
+        return None;
+    }
+    let mut what = format!("servers of protocol {}", server.protocol_text.to_ascii_uppercase());
+    let mode = server.tls.as_ref().and_then(|tls| TLS_MODES.iter().find(|(_, mode)| *mode == tls.mode));
+    if let Some((word, _)) = mode {
+        what += &format!(" with TLS mode {word}");
+    }
+    Some(what)
 }
 
 /// The protocol a word stands for; unknown words are [`Protocol::Unsupported`].
@@ -139,14 +172,6 @@ fn hosts(fields: &Fields<'_>, namespace: &str) -> Vec<Text> {
 }
 
 fn tls(fields: &Fields<'_>) -> ServerTls {
-    let modes = [
-        ("PASSTHROUGH", ServerTlsMode::Passthrough),
-        ("SIMPLE", ServerTlsMode::Simple),
-        ("MUTUAL", ServerTlsMode::Mutual),
-        ("AUTO_PASSTHROUGH", ServerTlsMode::AutoPassthrough),
-        ("ISTIO_MUTUAL", ServerTlsMode::IstioMutual),
-        ("OPTIONAL_MUTUAL", ServerTlsMode::OptionalMutual),
-    ];
     let versions = [
         ("TLS_AUTO", TlsProtocol::Auto),
         ("TLSV1_0", TlsProtocol::V1_0),
@@ -155,7 +180,7 @@ fn tls(fields: &Fields<'_>) -> ServerTls {
         ("TLSV1_3", TlsProtocol::V1_3),
     ];
     let tls = ServerTls {
-        mode: fields.choice("mode", &modes).unwrap_or_default(),
+        mode: fields.choice("mode", &TLS_MODES).unwrap_or_default(),
         https_redirect: fields.bool("httpsRedirect"),
         server_certificate: fields.text("serverCertificate"),
         private_key: fields.text("privateKey"),

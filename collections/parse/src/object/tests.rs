@@ -67,6 +67,25 @@ fn a_kind_that_is_not_supported_says_so() {
 }
 
 #[test]
+fn every_kind_of_configuration_is_read_or_says_that_it_is_not() {
+    for info in crate::KINDS {
+        assert_eq!(info.warn_unsupported, info.is_custom() || info.group == "networking.k8s.io", "{}", info.kind);
+        if info.parse.is_some() || !info.warn_unsupported {
+            continue;
+        }
+        let text = format!(
+            "{{apiVersion: {}, kind: {}, metadata: {{name: a}}, spec: {{x: 1}}}}",
+            info.api_version(),
+            info.name
+        );
+        let parsed = parse(&text).expect("a known kind");
+        let [reject] = parsed.rejects.as_slice() else { panic!("{} {:?}", info.kind, parsed.rejects) };
+        assert_eq!((reject.kind, reject.severity), (info.kind, Severity::Warning));
+        assert_eq!((&reject.object, reject.reason.as_str()), (&parsed.key, "this kind is not supported yet"));
+    }
+}
+
+#[test]
 fn a_workload_is_its_controller_without_the_version() {
     let pod = |owner: &str, labels: &str| {
         let text = format!(

@@ -19,8 +19,8 @@ struct Side {
 
 /// Listeners of routers.
 /// Key: layer and name. From: `routers`, `merged_gateways`, `listener_settings`.
-/// Changes when: a Gateway or a port of the router's services does. Size: routers × ports. Rejects: none; servers that
-/// terminate TLS or carry plain TCP have no listener yet.
+/// Changes when: a Gateway or a port of the router's services does. Size: routers × ports. Rejects: none; of
+/// servers that terminate TLS or carry plain TCP, which have no listener yet, parsing tells.
 pub(super) fn derive_gateways<'s>(
     spine: &Spine<'s>,
     settings: &Collection<'s, Text, Settings>,
