@@ -24,6 +24,7 @@ demo: envoy build ## a sample mesh with real Envoys: watch traffic move as a Vir
 .PHONY: demo-once
 demo-once: envoy build ## the same, unattended; fails when anything is not as expected
 	$(CARGO) run --quiet --locked --profile $(PROFILE) -p sluice-testkit --bin sluice-demo -- --once
+	$(CARGO) run --quiet --locked --profile $(PROFILE) -p sluice-testkit --bin sluice-demo -- --once --gateway-only
 
 .PHONY: test
 test: envoy build ## every test
