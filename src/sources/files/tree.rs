@@ -15,7 +15,7 @@ use tracing::{debug, info, warn};
 
 use super::object::{FileObject, read_objects};
 use super::text::{FileText, TextHash};
-use crate::sources::report::{Problem, log_rejects};
+use crate::sources::report::{Problem, RejectLog};
 use crate::sources::{Change, Cluster, Origin, Reporter, now};
 
 /// Kind and place: what makes two texts one object.
@@ -52,6 +52,7 @@ pub(super) struct Tree {
     /// The text that each object was last sent with.
     sent: BTreeMap<Id, Content>,
     reporter: Reporter,
+    log: RejectLog,
 }
 
 /// What a file's text was found to hold.
@@ -72,6 +73,7 @@ impl Tree {
             holders: BTreeMap::new(),
             sent: BTreeMap::new(),
             reporter,
+            log: RejectLog::default(),
         }
     }
 
@@ -230,7 +232,7 @@ impl Tree {
             // Not at hand when another file had been the one that counts.
             let Some(value) = value.or_else(|| self.find(chunk?, entry.content.1)) else { continue };
             let Ok(object) = parse_object(&self.cluster.id, &self.cluster.domain, &value) else { continue };
-            log_rejects(&object, &holder.display().to_string(), |field| {
+            self.log.log(&object, &holder.display().to_string(), |field| {
                 chunk.map(|chunk| chunk.line - 1 + yaml::find_line(chunk.text, entry.line - chunk.line + 1, field))
             });
             let place = format!("{}:{}", holder.display(), entry.line).into();

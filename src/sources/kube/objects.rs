@@ -10,7 +10,7 @@ use tracing::warn;
 
 use super::api::Told;
 use super::list_watch::Receiver;
-use crate::sources::report::log_rejects;
+use crate::sources::report::RejectLog;
 use crate::sources::{Change, Cluster, Origin, Sink, now};
 
 /// The objects of a kind: their keys, that is, so that a list is a diff.
@@ -21,11 +21,12 @@ pub(super) struct Objects {
     known: BTreeSet<ObjectKey>,
     /// What a list in progress has not named yet.
     unnamed: BTreeSet<ObjectKey>,
+    log: RejectLog,
 }
 
 impl Objects {
     pub(super) fn new(info: &'static KindInfo, cluster: Cluster, sink: Arc<dyn Sink>) -> Self {
-        Self { info, cluster, sink, known: BTreeSet::new(), unnamed: BTreeSet::new() }
+        Self { info, cluster, sink, known: BTreeSet::new(), unnamed: BTreeSet::new(), log: RejectLog::default() }
     }
 
     fn set(&mut self, mut object: Value) -> Option<Change> {
@@ -38,7 +39,7 @@ impl Objects {
         let version = version(&object);
         match parse_object(&self.cluster.id, &self.cluster.domain, &object) {
             Ok(parsed) => {
-                log_rejects(&parsed, "", |_| None);
+                self.log.log(&parsed, "", |_| None);
                 self.unnamed.remove(&parsed.key);
                 self.known.insert(parsed.key.clone());
                 let origin = Origin { place: Text::default(), version, received };
