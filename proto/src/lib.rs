@@ -17,7 +17,7 @@ pub mod json;
 mod pool;
 pub mod wire;
 
-#[allow(missing_docs, unreachable_pub, dead_code, clippy::all, rustdoc::all)]
+#[allow(missing_docs, unreachable_pub, dead_code, clippy::all, rustdoc::all, reason = "generated")]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/packages.rs"));
 }

@@ -9,6 +9,7 @@ use sluice_model::{
 
 use crate::fields::{Fields, Findings};
 use crate::names::{is_dns_label, is_wildcard_domain};
+use crate::protocol;
 
 /// Modes of TLS as they are written.
 const TLS_MODES: [(&str, ServerTlsMode); 6] = [
@@ -75,22 +76,8 @@ fn unserved(server: &GatewayServer) -> Option<String> {
 /// The protocol a word stands for; unknown words are [`Protocol::Unsupported`].
 #[must_use]
 pub fn parse_protocol(word: &str) -> Protocol {
-    match word.to_ascii_lowercase().as_str() {
-        "tcp" => Protocol::Tcp,
-        "udp" => Protocol::Udp,
-        "grpc" => Protocol::Grpc,
-        "grpc-web" => Protocol::GrpcWeb,
-        "http" => Protocol::Http,
-        "http_proxy" => Protocol::HttpProxy,
-        "http2" => Protocol::Http2,
-        "https" => Protocol::Https,
-        "tls" => Protocol::Tls,
-        "mongo" => Protocol::Mongo,
-        "redis" => Protocol::Redis,
-        "mysql" => Protocol::Mysql,
-        "hbone" => Protocol::Hbone,
-        _ => Protocol::Unsupported,
-    }
+    // What only a Gateway's server speaks.
+    if word.eq_ignore_ascii_case("hbone") { Protocol::Hbone } else { protocol::named(word) }
 }
 
 fn server(fields: &Fields<'_>, namespace: &str) -> GatewayServer {

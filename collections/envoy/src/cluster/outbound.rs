@@ -251,13 +251,18 @@ fn apply_policy(
     };
     apply_tls(draft, &tls, policy.tls.as_ref());
     apply_proxy_protocol(draft, policy.proxy_protocol);
+    finish(draft, inputs.profile);
+}
+
+/// What follows from how the cluster finds its endpoints, and the filter every cluster of the mesh has.
+pub(super) fn finish(draft: &mut Draft, profile: &ClusterProfile) {
     if draft.is(DiscoveryType::OriginalDst) {
         draft.cluster.lb_policy = LbPolicy::ClusterProvided as i32;
     }
     if draft.is(DiscoveryType::Eds) {
         draft.cluster.eds_cluster_config = Some(eds(&draft.cluster.name));
     }
-    if !inputs.profile.no_metadata_exchange {
+    if !profile.no_metadata_exchange {
         draft.cluster.filters.push(metadata::metadata_exchange());
     }
 }

@@ -1,13 +1,13 @@
 //! Clusters of a gateway that passes TLS through by its server name: no TLS of their own.
 
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
-use envoy_types::pb::envoy::config::cluster::v3::cluster::{DiscoveryType, LbPolicy};
+use envoy_types::pb::envoy::config::cluster::v3::cluster::DiscoveryType;
 use sluice_model::{Protocol, Resolution, TrafficPolicy};
 
 use super::draft::Draft;
 use super::load_balancer::apply_load_balancer;
 use super::metadata;
-use super::outbound::{OutboundInputs, discovery_type, eds, start};
+use super::outbound::{OutboundInputs, discovery_type, finish, start};
 use super::outlier::apply_outlier_detection;
 use super::traffic_policy::{apply_connection_pool, apply_h2_upgrade, with_defaults};
 use crate::name::sni_cluster;
@@ -52,13 +52,5 @@ fn apply_policy(inputs: &OutboundInputs<'_>, draft: &mut Draft, policy: &Traffic
     apply_connection_pool(draft, inputs.settings, &pool, policy.retry_budget.as_ref());
     apply_outlier_detection(draft, policy.outlier_detection.as_ref(), inputs.service);
     apply_load_balancer(draft, inputs.settings, policy.load_balancer.as_ref(), inputs.service);
-    if draft.is(DiscoveryType::OriginalDst) {
-        draft.cluster.lb_policy = LbPolicy::ClusterProvided as i32;
-    }
-    if draft.is(DiscoveryType::Eds) {
-        draft.cluster.eds_cluster_config = Some(eds(&draft.cluster.name));
-    }
-    if !inputs.profile.no_metadata_exchange {
-        draft.cluster.filters.push(metadata::metadata_exchange());
-    }
+    finish(draft, inputs.profile);
 }
