@@ -16,6 +16,7 @@ mod settings;
 mod telemetry;
 mod virtual_outbound;
 
+pub use crate::filter::PolicySteps;
 pub use address::{localhosts, wildcards};
 pub use bind::{Bind, can_bind};
 pub use gateway::{GatewayHttp, build_gateway_http};

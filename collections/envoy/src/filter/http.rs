@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use super::access_log::http_access_logs;
 use super::http_filters::http_filters;
+use super::policy::PolicySteps;
 use super::tracing::tracing;
 use crate::listener::Settings;
 use crate::wire::{any, boolean, duration, uint32};
@@ -63,8 +64,8 @@ pub(crate) struct HttpChain {
     pub(crate) mesh_headers_only_in_mesh: bool,
     /// Absolute URLs are accepted, as a proxy does.
     pub(crate) forward_proxy: bool,
-    /// Authentication and authorization, in order.
-    pub(crate) policy_filters: Vec<HttpFilter>,
+    /// Authentication and authorization.
+    pub(crate) policies: PolicySteps<HttpFilter>,
     /// What resolves hosts, before the router.
     pub(crate) forward_filters: Vec<HttpFilter>,
 }
@@ -79,7 +80,7 @@ impl HttpChain {
             use_remote_address: false,
             mesh_headers_only_in_mesh: class != Class::Inbound,
             forward_proxy: false,
-            policy_filters: Vec::new(),
+            policies: PolicySteps::default(),
             forward_filters: Vec::new(),
         }
     }

@@ -33,7 +33,7 @@ pub(super) fn http_filters(settings: &Settings, chain: &HttpChain) -> Vec<HttpFi
         let config = istio::peer_metadata(chain.class == Class::Inbound, skip);
         filters.push(http_filter("istio.metadata_exchange", config));
     }
-    filters.extend(chain.policy_filters.iter().cloned());
+    filters.extend(chain.policies.all());
     if chain.protocol == Protocol::GrpcWeb {
         filters.push(http_filter("envoy.filters.http.grpc_web", any(&GrpcWeb::default())));
     }

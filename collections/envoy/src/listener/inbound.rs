@@ -20,8 +20,8 @@ use super::settings::Settings;
 use super::virtual_outbound::to_cluster;
 use crate::address::address;
 use crate::filter::{
-    Class, HttpChain, Routes, build_http_manager, hcm_filter, listener_access_log, metadata_exchange, protocol_filters,
-    tcp_access_logs, tcp_proxy_filter, tcp_stats,
+    Class, HttpChain, PolicySteps, Routes, build_http_manager, hcm_filter, listener_access_log, metadata_exchange,
+    protocol_filters, tcp_access_logs, tcp_proxy_filter, tcp_stats,
 };
 use crate::name;
 use crate::route::{TableKind, build_header, build_inbound_route};
@@ -48,13 +48,13 @@ pub struct InboundPort {
     pub sidecar: Option<(Text, Text)>,
 }
 
-/// Filters that policies put into the inbound chains of a workload, already in order.
+/// Filters that policies put into the inbound chains of a workload, by step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicyFilters {
     /// Into HTTP connection managers, after metadata exchange.
-    pub http: Vec<HttpFilter>,
+    pub http: PolicySteps<HttpFilter>,
     /// In front of TCP proxies, after metadata exchange.
-    pub tcp: Vec<Filter>,
+    pub tcp: PolicySteps<Filter>,
 }
 
 /// All that a workload's inbound listeners depend on.
@@ -251,7 +251,7 @@ fn http_filters(inputs: &InboundInputs<'_>, port: &Port<'_>) -> Vec<Filter> {
     }];
     let mut chain =
         HttpChain::new(Class::Inbound, port.protocol, Routes::Inline(Box::new(routes)), port.stat_prefix.clone());
-    chain.policy_filters.clone_from(&inputs.policies.http);
+    chain.policies.clone_from(&inputs.policies.http);
     let mut filters: Vec<Filter> = metadata_exchange(settings).into_iter().collect();
     filters.push(hcm_filter(&build_http_manager(settings, &chain)));
     filters
@@ -266,7 +266,7 @@ fn tcp_filters(inputs: &InboundInputs<'_>, port: &Port<'_>) -> Vec<Filter> {
         ..to_cluster(&port.cluster)
     };
     let mut filters: Vec<Filter> = metadata_exchange(settings).into_iter().collect();
-    filters.extend(inputs.policies.tcp.iter().cloned());
+    filters.extend(inputs.policies.tcp.all());
     filters.extend(tcp_stats(settings, Class::Inbound));
     filters.extend(protocol_filters(port.protocol, &port.tcp_stat_prefix, &proxy));
     filters
