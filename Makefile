@@ -34,6 +34,31 @@ test: envoy build ## every test
 parity: build ## the parity table; FAMILY=service CASE=01 narrow it
 	$(CARGO) test --locked --test golden -- --nocapture
 
+# What the benches write their results to.
+RESULTS ?= target/bench
+BENCH = target/release/sluice-bench run --sluiced target/release/sluiced
+
+.PHONY: bench-build
+bench-build:
+	$(CARGO) build --locked --release --target-dir target -p sluice -p sluice-bench --bins
+	@mkdir -p $(RESULTS)
+
+.PHONY: bench
+bench: bench-build ## how changes reach 100 and 1,000 simulated proxies (minutes); results in target/bench
+	$(BENCH) --proxies 100 --repeat 3 --storms reconnect --json $(RESULTS)/m1-100.json
+	$(BENCH) --proxies 1000 --repeat 3 --storms reconnect,restart --json $(RESULTS)/m1-1000.json
+	target/release/sluice-bench report $(RESULTS)/m1-100.json $(RESULTS)/m1-1000.json --out $(RESULTS)/report.html
+
+.PHONY: bench-full
+bench-full: bench ## the same over sizes of mesh, and both storms (an hour)
+	for services in 3000 10000 30000; do \
+	  $(BENCH) --services $$services --endpoints 2 --proxies 100 --storms reconnect --json $(RESULTS)/s$$services-100.json || exit; \
+	done
+	$(BENCH) --services 10000 --namespaces 200 --proxies 1000 --repeat 3 --storms reconnect,restart,slow --json $(RESULTS)/s10000-1000.json
+	$(BENCH) --services 200 --service-entries 30000 --proxies 100 --storms restart --json $(RESULTS)/entries.json
+	$(BENCH) --services 20 --endpoints 5000 --proxies 100 --changes endpoint-ready,endpoint-address --json $(RESULTS)/endpoints.json
+	target/release/sluice-bench report $(RESULTS)/*.json --out $(RESULTS)/report.html
+
 .PHONY: bench-engine
 bench-engine: ## the engine's benches (minutes)
 	$(CARGO) bench -p sluice-engine --locked

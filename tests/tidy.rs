@@ -50,6 +50,7 @@ fn arrows_between_rooms_point_inward() {
         ("sluice-envoy", vec!["sluice-model", "sluice-proto"]),
         ("sluice-graph", vec!["sluice-engine", "sluice-envoy", "sluice-model", "sluice-proto"]),
         ("sluice", vec!["sluice-engine", "sluice-graph", "sluice-model", "sluice-parse", "sluice-proto"]),
+        ("sluice-bench", vec!["sluice-proto"]),
         (
             "sluice-testkit",
             vec!["sluice", "sluice-engine", "sluice-graph", "sluice-model", "sluice-parse", "sluice-proto"],

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
-use serde_json::Value;
 
 use super::canonical::{name_of, sorted_text};
 use super::case::{Case, Proxy};
@@ -161,7 +160,11 @@ async fn run_case(plan: &Plan, case: &Case) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-async fn ask(
+/// Asks a server as a proxy of a case would.
+///
+/// # Errors
+/// The node is none, or the server does not serve the stream.
+pub async fn ask(
     address: std::net::SocketAddr,
     protocol: Protocol,
     proxy: &Proxy,
@@ -193,7 +196,10 @@ fn nothing_answered(plan: &Plan, case: &Case) -> Result<Vec<Row>> {
 }
 
 /// Writes answers in the form of the goldens: one resource a line.
-fn write_dump(dir: &Path, dump: &BTreeMap<Kind, Option<Vec<Value>>>) -> Result<()> {
+///
+/// # Errors
+/// A file cannot be written.
+pub fn write_dump(dir: &Path, dump: &Dump) -> Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
     for (kind, resources) in dump {
         let text = match resources {

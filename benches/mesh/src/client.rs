@@ -1,0 +1,374 @@
+//! One proxy: its stream, and what it asks for next, as Envoy does.
+//!
+//! CDS goes first, EDS for the clusters that come, LDS when those are known, then RDS for the listeners. Everything that
+//! comes is acknowledged at once. What is left out: a listener that goes leaves its route tables subscribed.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bytes::{Buf as _, Bytes};
+use prost::Message;
+use sluice_proto::envoy::config::core::v3::Node;
+use tokio::sync::{Notify, mpsc};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::codec::{Codec, DecodeBuf, Decoder};
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::Endpoint;
+use tonic::{Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use crate::arguments::Protocol;
+use crate::fleet::Shared;
+use crate::held::Held;
+use crate::messages::{DeltaRequest, DeltaResponse, Request, Response};
+use crate::scan::{Type, asks_for, name};
+use crate::watch::{Arrival, Watch};
+
+/// Flow-control windows as a recent Envoy has them.
+const WINDOW: u32 = 16 << 20;
+/// Waits this long before it tries again after a refused stream, doubled each time up to [`LONGEST_WAIT`].
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// How a proxy reads.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Pace {
+    /// At once.
+    Prompt,
+    /// That long for each message.
+    Slow(Duration),
+    /// Not at all after the stream is open.
+    Dead,
+}
+
+/// A proxy with what it holds, which it takes from stream to stream.
+pub(crate) struct Client {
+    pub(crate) number: usize,
+    pub(crate) pace: Pace,
+    node: Arc<Node>,
+    held: [Held; 4],
+    /// State of the world: the version of each type.
+    versions: [String; 4],
+}
+
+impl Client {
+    pub(crate) fn new(number: usize, node: Arc<Node>) -> Self {
+        Self { number, pace: Pace::Prompt, node, held: Default::default(), versions: Default::default() }
+    }
+
+    /// Resources it holds, over all types.
+    pub(crate) fn resources(&self) -> usize {
+        self.held.iter().map(Held::len).sum()
+    }
+}
+
+/// Keeps a stream open until told to stop; gives the proxy back with what it holds then.
+pub(crate) async fn run(mut client: Client, shared: Arc<Shared>, stop: Arc<Notify>) -> Client {
+    let mut wait = FIRST_WAIT;
+    loop {
+        tokio::select! {
+            () = stop.notified() => return client,
+            opened = stream(&mut client, &shared) => {
+                shared.count_end();
+                shared.set_configured(client.number, false);
+                if opened.is_ok() {
+                    wait = FIRST_WAIT;
+                }
+            }
+        }
+        let jitter = wait.mul_f64(rand::random_range(0.0..1.0));
+        wait = (wait * 2).min(LONGEST_WAIT);
+        tokio::select! {
+            () = stop.notified() => return client,
+            () = tokio::time::sleep(jitter) => {}
+        }
+    }
+}
+
+/// One stream from its opening to its end.
+async fn stream(client: &mut Client, shared: &Shared) -> Result<()> {
+    let endpoint = Endpoint::from_shared(format!("http://{}", shared.address()))?
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .tcp_nodelay(true);
+    let channel = endpoint.connect().await.context("connect")?;
+    let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(usize::MAX);
+    grpc.ready().await?;
+    match shared.protocol {
+        Protocol::Delta => {
+            let (requests, outgoing) = mpsc::unbounded_channel::<DeltaRequest>();
+            let path = PathAndQuery::from_static(
+                "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources",
+            );
+            let mut stream = Stream::new(client, shared, requests);
+            stream.open_delta();
+            let request = tonic::Request::new(UnboundedReceiverStream::new(outgoing));
+            let answers = grpc.streaming(request, path, Counted::default()).await?.into_inner();
+            stream.read(answers, Stream::take_delta).await
+        }
+        Protocol::Sotw => {
+            let (requests, outgoing) = mpsc::unbounded_channel::<Request>();
+            let path = PathAndQuery::from_static(
+                "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources",
+            );
+            let mut stream = Stream::new(client, shared, requests);
+            stream.open_sotw();
+            let request = tonic::Request::new(UnboundedReceiverStream::new(outgoing));
+            let answers = grpc.streaming(request, path, Counted::default()).await?.into_inner();
+            stream.read(answers, Stream::take_sotw).await
+        }
+    }
+}
+
+struct Stream<'a, Q> {
+    client: &'a mut Client,
+    shared: &'a Shared,
+    requests: mpsc::UnboundedSender<Q>,
+    /// Types that were asked for, and answered, on this stream.
+    asked: [bool; 4],
+    answered: [bool; 4],
+    /// State of the world: the nonce of the last answer.
+    nonces: [String; 4],
+    /// The node goes with the first request.
+    introduced: bool,
+    configured: bool,
+}
+
+impl<'a, Q> Stream<'a, Q> {
+    fn new(client: &'a mut Client, shared: &'a Shared, requests: mpsc::UnboundedSender<Q>) -> Self {
+        Self {
+            client,
+            shared,
+            requests,
+            asked: [false; 4],
+            answered: [false; 4],
+            nonces: Default::default(),
+            introduced: false,
+            configured: false,
+        }
+    }
+
+    fn node(&mut self) -> Option<Node> {
+        let first = !std::mem::replace(&mut self.introduced, true);
+        first.then(|| (*self.client.node).clone())
+    }
+
+    fn send(&self, request: Q) {
+        // The stream's end is seen where it is read.
+        let _ = self.requests.send(request);
+    }
+
+    async fn read<M>(
+        mut self,
+        mut answers: Streaming<(M, usize)>,
+        mut take: impl FnMut(&mut Self, M, Option<&Watch>),
+    ) -> Result<()>
+    where
+        M: Send + 'static,
+    {
+        if self.client.pace == Pace::Dead {
+            std::future::pending::<()>().await;
+        }
+        while let Some((message, bytes)) = answers.message().await? {
+            if let Pace::Slow(wait) = self.client.pace {
+                tokio::time::sleep(wait).await;
+            }
+            self.shared.count_message(bytes);
+            let watch = self.shared.watch();
+            take(&mut self, message, watch.as_deref());
+            if !self.configured && self.is_configured() {
+                self.configured = true;
+                self.shared.set_configured(self.client.number, true);
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything asked for was answered.
+    fn is_configured(&self) -> bool {
+        let known = |kind: Type| self.client.held[kind as usize].is_complete();
+        Type::ALL.into_iter().all(|kind| {
+            let named = !kind.is_wildcard() && self.client.held[kind as usize].len() == 0;
+            (named || self.answered[kind as usize]) && known(kind)
+        })
+    }
+
+    fn arrive(&self, watch: Option<&Watch>, kind: Type, name: &str, bytes: Option<&Bytes>) {
+        if let Some(watch) = watch {
+            self.shared.arrive(watch, self.client.number, &Arrival { kind, name, bytes });
+        }
+    }
+
+    /// Clusters come before listeners, and assignments before listeners too.
+    fn is_time_for_listeners(&self) -> bool {
+        let clusters = self.answered[Type::Cds as usize] && self.client.held[Type::Eds as usize].is_complete();
+        clusters && !self.asked[Type::Lds as usize]
+    }
+}
+
+impl Stream<'_, DeltaRequest> {
+    /// What Envoy sends first: CDS; and when it comes back, every type it holds something of.
+    fn open_delta(&mut self) {
+        let returns = self.client.resources() > 0;
+        for kind in Type::ALL.into_iter().filter(|kind| returns || *kind == Type::Cds) {
+            self.asked[kind as usize] = true;
+            let node = self.node();
+            let held = &self.client.held[kind as usize];
+            let subscribe = if kind.is_wildcard() { Vec::new() } else { held.names().collect() };
+            if !kind.is_wildcard() && subscribe.is_empty() {
+                continue;
+            }
+            let holds = held.versions();
+            self.send(DeltaRequest { node, type_url: kind.url().into(), subscribe, holds, ..Default::default() });
+        }
+    }
+
+    fn take_delta(&mut self, response: DeltaResponse, watch: Option<&Watch>) {
+        let Some(kind) = Type::of_url(&response.type_url) else { return };
+        self.answered[kind as usize] = true;
+        let mut subscribe = Vec::new();
+        let mut unsubscribe = Vec::new();
+        for resource in &response.resources {
+            self.shared.count_resource(kind);
+            let Some(any) = &resource.resource else { continue };
+            let texts = &self.shared.texts;
+            self.client.held[kind as usize].tell(texts.get(&resource.name), texts.get(&resource.version));
+            if let Some(next) = kind.leads_to() {
+                for name in asks_for(kind, &any.value) {
+                    if self.client.held[next as usize].ask(self.shared.texts.get(&name)) {
+                        subscribe.push(name);
+                    }
+                }
+            }
+            self.arrive(watch, kind, &resource.name, Some(&any.value));
+        }
+        for name in &response.removed {
+            if kind.is_wildcard() {
+                self.client.held[kind as usize].forget(name);
+            } else {
+                // It stays subscribed: there is none of that name now.
+                let texts = &self.shared.texts;
+                self.client.held[kind as usize].tell(texts.get(name), texts.get(""));
+            }
+            if kind == Type::Cds && self.client.held[Type::Eds as usize].forget(name) {
+                unsubscribe.push(name.clone());
+            }
+            self.arrive(watch, kind, name, None);
+        }
+        self.send(DeltaRequest { type_url: response.type_url, nonce: response.nonce, ..Default::default() });
+        if let Some(next) = kind.leads_to().filter(|_| !subscribe.is_empty() || !unsubscribe.is_empty()) {
+            self.asked[next as usize] = true;
+            self.send(DeltaRequest { type_url: next.url().into(), subscribe, unsubscribe, ..Default::default() });
+        }
+        if self.is_time_for_listeners() {
+            self.asked[Type::Lds as usize] = true;
+            self.send(DeltaRequest { type_url: Type::Lds.url().into(), ..Default::default() });
+        }
+    }
+}
+
+impl Stream<'_, Request> {
+    fn open_sotw(&mut self) {
+        let returns = self.client.resources() > 0;
+        for kind in Type::ALL.into_iter().filter(|kind| returns || *kind == Type::Cds) {
+            self.asked[kind as usize] = true;
+            self.ask_sotw(kind);
+        }
+    }
+
+    fn ask_sotw(&mut self, kind: Type) {
+        let node = self.node();
+        let held = &self.client.held[kind as usize];
+        let names: Vec<String> = if kind.is_wildcard() { Vec::new() } else { held.names().collect() };
+        if !kind.is_wildcard() && names.is_empty() {
+            return;
+        }
+        let version = self.client.versions[kind as usize].clone();
+        let nonce = self.nonces[kind as usize].clone();
+        self.send(Request { version, node, names, type_url: kind.url().into(), nonce });
+    }
+
+    fn take_sotw(&mut self, response: Response, watch: Option<&Watch>) {
+        let Some(kind) = Type::of_url(&response.type_url) else { return };
+        self.answered[kind as usize] = true;
+        self.client.versions[kind as usize] = response.version;
+        self.nonces[kind as usize] = response.nonce;
+        let mut gone: Vec<String> =
+            if kind.is_wildcard() { self.client.held[kind as usize].names().collect() } else { Vec::new() };
+        gone.sort_unstable();
+        let mut names_change = false;
+        for any in &response.resources {
+            self.shared.count_resource(kind);
+            let Some(name) = name(&any.value) else { continue };
+            let texts = &self.shared.texts;
+            self.client.held[kind as usize].tell(texts.get(&name), texts.get("held"));
+            if let Some(next) = kind.leads_to() {
+                for name in asks_for(kind, &any.value) {
+                    names_change |= self.client.held[next as usize].ask(self.shared.texts.get(&name));
+                }
+            }
+            if let Ok(at) = gone.binary_search(&name) {
+                gone.remove(at);
+            }
+            self.arrive(watch, kind, &name, Some(&any.value));
+        }
+        for name in gone {
+            self.client.held[kind as usize].forget(&name);
+            names_change |= kind == Type::Cds && self.client.held[Type::Eds as usize].forget(&name);
+            self.arrive(watch, kind, &name, None);
+        }
+        self.ask_sotw(kind);
+        if let Some(next) = kind.leads_to().filter(|_| names_change) {
+            self.asked[next as usize] = true;
+            self.ask_sotw(next);
+        }
+        if self.is_time_for_listeners() {
+            self.asked[Type::Lds as usize] = true;
+            self.ask_sotw(Type::Lds);
+        }
+    }
+}
+
+/// A codec that also says how long each received message was.
+#[derive(Debug)]
+struct Counted<Q, M>(PhantomData<(Q, M)>);
+
+impl<Q, M> Default for Counted<Q, M> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+struct CountedDecoder<M>(PhantomData<M>);
+
+impl<M: Message + Default> Decoder for CountedDecoder<M> {
+    type Item = (M, usize);
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Self::Item>, Status> {
+        let bytes = buffer.remaining();
+        let message = M::decode(buffer).map_err(|error| Status::internal(error.to_string()))?;
+        Ok(Some((message, bytes)))
+    }
+}
+
+impl<Q, M> Codec for Counted<Q, M>
+where
+    Q: Message + Send + 'static,
+    M: Message + Default + Send + 'static,
+{
+    type Encode = Q;
+    type Decode = (M, usize);
+    type Encoder = <ProstCodec<Q, M> as Codec>::Encoder;
+    type Decoder = CountedDecoder<M>;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        ProstCodec::<Q, M>::default().encoder()
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        CountedDecoder(PhantomData)
+    }
+}

@@ -1,0 +1,282 @@
+//! All proxies together: what they have in common, and what is counted of them.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use sluice_proto::envoy::config::core::v3::Node;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use crate::arguments::Protocol;
+use crate::client::{self, Client, Pace};
+use crate::held::Texts;
+use crate::objects;
+use crate::scan::Type;
+use crate::shape::Shape;
+use crate::watch::{Arrival, Expectation, Watch};
+
+/// What came in.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Traffic {
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+    /// By type: CDS, EDS, LDS, RDS.
+    pub(crate) resources: [u64; 4],
+    /// Streams that ended, refused ones among them.
+    pub(crate) ended: u64,
+}
+
+impl Traffic {
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let mut resources = self.resources;
+        for (count, before) in resources.iter_mut().zip(before.resources) {
+            *count -= before;
+        }
+        Self {
+            messages: self.messages - before.messages,
+            bytes: self.bytes - before.bytes,
+            resources,
+            ended: self.ended - before.ended,
+        }
+    }
+}
+
+/// What all clients share.
+pub(crate) struct Shared {
+    pub(crate) protocol: Protocol,
+    pub(crate) texts: Texts,
+    address: RwLock<SocketAddr>,
+    epoch: Instant,
+    watch: RwLock<Option<Arc<Watch>>>,
+    arrived: Notify,
+    messages: AtomicU64,
+    bytes: AtomicU64,
+    resources: [AtomicU64; 4],
+    ended: AtomicU64,
+    last_arrival: AtomicU64,
+    /// By proxy: when it had everything it asked for on its present stream; 0 is not yet.
+    configured: Vec<AtomicU64>,
+    /// By proxy: it is expected to follow changes.
+    live: Vec<AtomicBool>,
+}
+
+impl Shared {
+    /// Nanoseconds of the fleet's clock, never 0.
+    pub(crate) fn now(&self) -> u64 {
+        self.at(Instant::now())
+    }
+
+    fn at(&self, instant: Instant) -> u64 {
+        u64::try_from(instant.saturating_duration_since(self.epoch).as_nanos()).unwrap_or(u64::MAX).max(1)
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        *self.address.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(crate) fn count_message(&self, bytes: usize) {
+        self.messages.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes as u64, Relaxed);
+        self.last_arrival.store(self.now(), Relaxed);
+    }
+
+    pub(crate) fn count_resource(&self, kind: Type) {
+        self.resources[kind as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn count_end(&self) {
+        self.ended.fetch_add(1, Relaxed);
+    }
+
+    /// The change that is on its way, if any.
+    pub(crate) fn watch(&self) -> Option<Arc<Watch>> {
+        self.watch.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn arrive(&self, watch: &Watch, proxy: usize, arrival: &Arrival<'_>) {
+        if watch.take(proxy, arrival, self.now()) {
+            self.arrived.notify_one();
+        }
+    }
+
+    pub(crate) fn set_configured(&self, proxy: usize, configured: bool) {
+        self.configured[proxy].store(if configured { self.now() } else { 0 }, Relaxed);
+    }
+
+    fn traffic(&self) -> Traffic {
+        Traffic {
+            messages: self.messages.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            resources: std::array::from_fn(|kind| self.resources[kind].load(Relaxed)),
+            ended: self.ended.load(Relaxed),
+        }
+    }
+}
+
+/// The simulated proxies.
+pub(crate) struct Fleet {
+    pub(crate) shared: Arc<Shared>,
+    nodes: Vec<Arc<Node>>,
+    tasks: Vec<JoinHandle<Client>>,
+    stops: Vec<Arc<Notify>>,
+}
+
+/// How one change went.
+pub(crate) struct Followed {
+    /// Milliseconds from the write, by proxy, sorted.
+    pub(crate) latencies: Vec<f64>,
+    /// Proxies it did not reach in time.
+    pub(crate) missed: usize,
+    pub(crate) traffic: Traffic,
+}
+
+impl Fleet {
+    pub(crate) fn new(shape: &Shape, proxies: usize, protocol: Protocol, address: SocketAddr) -> anyhow::Result<Self> {
+        let nodes = (0..proxies)
+            .map(|proxy| Ok(Arc::new(sluice_proto::json::decode::<Node>(&objects::node(shape, proxy))?.message)));
+        let shared = Shared {
+            protocol,
+            texts: Texts::default(),
+            address: RwLock::new(address),
+            epoch: Instant::now(),
+            watch: RwLock::default(),
+            arrived: Notify::new(),
+            messages: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            resources: std::array::from_fn(|_| AtomicU64::new(0)),
+            ended: AtomicU64::new(0),
+            last_arrival: AtomicU64::new(0),
+            configured: (0..proxies).map(|_| AtomicU64::new(0)).collect(),
+            live: (0..proxies).map(|_| AtomicBool::new(true)).collect(),
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+            nodes: nodes.collect::<anyhow::Result<_>>()?,
+            tasks: Vec::new(),
+            stops: Vec::new(),
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub(crate) fn traffic(&self) -> Traffic {
+        self.shared.traffic()
+    }
+
+    /// Connects all proxies at once, each with what it holds.
+    pub(crate) fn connect(&mut self, clients: Vec<Client>) {
+        for client in clients {
+            let stop = Arc::new(Notify::new());
+            self.shared.set_configured(client.number, false);
+            self.stops.push(stop.clone());
+            self.tasks.push(tokio::spawn(client::run(client, self.shared.clone(), stop)));
+        }
+    }
+
+    /// Proxies that hold nothing.
+    pub(crate) fn fresh(&self) -> Vec<Client> {
+        let clients = self.nodes.iter().enumerate().map(|(number, node)| Client::new(number, node.clone()));
+        clients.collect()
+    }
+
+    /// Ends all streams; gives the proxies with what they hold.
+    pub(crate) async fn disconnect(&mut self) -> Vec<Client> {
+        for stop in self.stops.drain(..) {
+            stop.notify_one();
+        }
+        let mut clients = Vec::new();
+        for task in self.tasks.drain(..) {
+            if let Ok(client) = task.await {
+                clients.push(client);
+            }
+        }
+        clients
+    }
+
+    /// Sets where the next streams go.
+    pub(crate) fn move_to(&self, address: SocketAddr) {
+        *self.shared.address.write().unwrap_or_else(std::sync::PoisonError::into_inner) = address;
+    }
+
+    /// Sets how a proxy reads from its next stream on. One that does not read is not expected to follow changes.
+    pub(crate) fn set_pace(&self, client: &mut Client, pace: Pace) {
+        client.pace = pace;
+        self.shared.live[client.number].store(pace == Pace::Prompt, Relaxed);
+    }
+
+    /// Waits until the live proxies are configured; gives milliseconds since `start` for each, sorted, and how many are
+    /// not.
+    pub(crate) async fn configured(&self, start: Instant, patience: Duration) -> (Vec<f64>, usize) {
+        let live = || {
+            let live = self.shared.live.iter().map(|live| live.load(Relaxed));
+            live.zip(&self.shared.configured).filter(|(live, _)| *live).map(|(_, at)| at.load(Relaxed))
+        };
+        let mut told = Instant::now();
+        while start.elapsed() < patience && live().any(|at| at == 0) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            if told.elapsed() > Duration::from_secs(5) {
+                told = Instant::now();
+                eprintln!("  {} of {} configured", live().filter(|at| *at > 0).count(), live().count());
+            }
+        }
+        let began = self.shared.at(start);
+        let mut times: Vec<f64> =
+            live().filter(|at| *at > 0).map(|at| milliseconds(at.saturating_sub(began))).collect();
+        times.sort_by(f64::total_cmp);
+        (times, live().filter(|at| *at == 0).count())
+    }
+
+    /// Makes a change and follows it to the last proxy and until nothing has come for `quiet`.
+    pub(crate) async fn follow(
+        &self,
+        expected: Vec<Expectation>,
+        concerned: impl Fn(usize) -> bool,
+        (patience, quiet): (Duration, Duration),
+        write: impl FnOnce() -> anyhow::Result<Instant>,
+    ) -> anyhow::Result<Followed> {
+        let live = self.shared.live.iter().map(|live| live.load(Relaxed)).enumerate();
+        let concerned: Vec<bool> = live.map(|(proxy, live)| live && concerned(proxy)).collect();
+        let watch = Arc::new(Watch::new(expected, &concerned));
+        *self.shared.watch.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(watch.clone());
+        let before = self.traffic();
+        let written = write()?;
+        let deadline = written + patience;
+        while watch.left() > 0 && Instant::now() < deadline {
+            // The notification may be of the change before.
+            let _ = tokio::time::timeout_at(deadline.into(), self.shared.arrived.notified()).await;
+        }
+        self.settle(written, quiet, deadline).await;
+        *self.shared.watch.write().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+        let began = self.shared.at(written);
+        let times = watch.times();
+        Ok(Followed {
+            latencies: times.iter().map(|at| milliseconds(at.saturating_sub(began))).collect(),
+            missed: watch.left(),
+            traffic: self.traffic().since(&before),
+        })
+    }
+
+    /// Waits until nothing has come for `quiet`.
+    pub(crate) async fn settle(&self, since: Instant, quiet: Duration, deadline: Instant) {
+        loop {
+            let now = self.shared.now();
+            let last = self.shared.last_arrival.load(Relaxed).max(self.shared.at(since));
+            let silent = Duration::from_nanos(now.saturating_sub(last));
+            if silent >= quiet || Instant::now() > deadline {
+                return;
+            }
+            tokio::time::sleep(quiet - silent).await;
+        }
+    }
+}
+
+fn milliseconds(nanos: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "milliseconds")]
+    let value = nanos as f64 / 1e6;
+    value
+}

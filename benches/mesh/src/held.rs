@@ -1,0 +1,109 @@
+//! What a proxy holds: the names it was told of and their versions, each text once for all proxies.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dashmap::DashSet;
+
+/// Texts that many proxies have in common.
+#[derive(Debug, Default)]
+pub(crate) struct Texts(DashSet<Arc<str>>);
+
+impl Texts {
+    pub(crate) fn get(&self, text: &str) -> Arc<str> {
+        if let Some(known) = self.0.get(text) {
+            return known.clone();
+        }
+        let new: Arc<str> = text.into();
+        self.0.insert(new.clone());
+        new
+    }
+}
+
+/// One type at one proxy.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Held {
+    /// Names asked for, and the version each was told in, if it was. A name the server says is gone has an empty one.
+    names: BTreeMap<Arc<str>, Option<Arc<str>>>,
+    /// Names of which nothing is known.
+    unknown: usize,
+}
+
+impl Held {
+    /// Asks for a name; whether that is new.
+    pub(crate) fn ask(&mut self, name: Arc<str>) -> bool {
+        let new = !self.names.contains_key(&name);
+        if new {
+            self.names.insert(name, None);
+            self.unknown += 1;
+        }
+        new
+    }
+
+    /// Takes what the server says of a name.
+    pub(crate) fn tell(&mut self, name: Arc<str>, version: Arc<str>) {
+        match self.names.insert(name, Some(version)) {
+            Some(None) => self.unknown -= 1,
+            Some(Some(_)) | None => {}
+        }
+    }
+
+    /// No longer asks for a name; whether it did.
+    pub(crate) fn forget(&mut self, name: &str) -> bool {
+        match self.names.remove(name) {
+            Some(None) => {
+                self.unknown -= 1;
+                true
+            }
+            Some(Some(_)) => true,
+            None => false,
+        }
+    }
+
+    /// Something is known of every name.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.unknown == 0
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = String> + '_ {
+        self.names.keys().map(|name| name.to_string())
+    }
+
+    /// Names with the version that is held.
+    pub(crate) fn versions(&self) -> BTreeMap<String, String> {
+        let held = self.names.iter().filter_map(|(name, version)| Some((name, version.as_ref()?)));
+        held.filter(|(_, version)| !version.is_empty())
+            .map(|(name, version)| (name.to_string(), version.to_string()))
+            .collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.names.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complete_is_when_every_name_was_answered() {
+        let texts = Texts::default();
+        let mut held = Held::default();
+        assert!(held.is_complete());
+        assert!(held.ask(texts.get("a")) && held.ask(texts.get("b")) && !held.ask(texts.get("a")));
+        held.tell(texts.get("a"), texts.get("1"));
+        held.tell(texts.get("a"), texts.get("2"));
+        assert!(!held.is_complete());
+        held.tell(texts.get("b"), texts.get(""));
+        assert!(held.is_complete());
+        assert_eq!(held.versions(), [("a".to_owned(), "2".to_owned())].into());
+        assert!(held.forget("b") && !held.forget("b"));
+    }
+
+    #[test]
+    fn a_text_is_kept_once() {
+        let texts = Texts::default();
+        assert!(Arc::ptr_eq(&texts.get("x"), &texts.get("x")));
+    }
+}

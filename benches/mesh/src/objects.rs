@@ -1,0 +1,257 @@
+//! The objects of a mesh as YAML.
+
+use std::fmt::Write as _;
+
+use crate::shape::{NODES, Service, Shape, ZONES};
+
+/// What of a service's endpoints is not as it was at first.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Endpoints {
+    /// How many there are beside those of the shape.
+    pub(crate) more: usize,
+    /// The first one is not ready.
+    pub(crate) first_unready: bool,
+    /// Generation of the addresses of the first endpoint, or of all.
+    pub(crate) moved: usize,
+    /// `moved` is about all endpoints.
+    pub(crate) all_moved: bool,
+    /// An annotation that nothing reads.
+    pub(crate) note: usize,
+}
+
+impl Endpoints {
+    /// The address an endpoint has now.
+    pub(crate) fn address(&self, service: Service, endpoint: usize) -> String {
+        let moved = if endpoint == 0 || self.all_moved { self.moved } else { 0 };
+        service.address(endpoint, moved)
+    }
+}
+
+pub(crate) fn mesh_config(marker: Option<&str>) -> String {
+    let log = marker.map_or_else(String::new, |marker| {
+        format!("\n    accessLogFile: /dev/stdout\n    accessLogFormat: \"{marker} %RESPONSE_CODE%\\n\"")
+    });
+    format!(
+        "apiVersion: v1
+kind: ConfigMap
+metadata: {{name: istio, namespace: istio-system}}
+data:
+  mesh: |-
+    rootNamespace: istio-system
+    trustDomain: cluster.local{log}
+"
+    )
+}
+
+pub(crate) fn nodes() -> String {
+    let mut text = String::new();
+    for node in 0..NODES {
+        let zone = node % ZONES;
+        let _ = write!(
+            text,
+            "---
+apiVersion: v1
+kind: Node
+metadata: {{name: node-{node}, labels: {{topology.kubernetes.io/region: r1, topology.kubernetes.io/zone: r1-z{zone}}}}}
+status: {{addresses: [{{type: InternalIP, address: 172.16.0.{}}}]}}
+",
+            node + 1
+        );
+    }
+    text
+}
+
+pub(crate) fn namespace(name: &str) -> String {
+    format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}}}\n")
+}
+
+/// A Service with its slice and its Pods.
+pub(crate) fn service(service: Service, count: usize, now: &Endpoints) -> String {
+    let (name, namespace, port) = (service.name(), service.namespace(), service.port());
+    let port_name = if service.is_tcp() { "tcp-main" } else { "http-main" };
+    let mut text = format!(
+        "apiVersion: v1
+kind: Service
+metadata:
+  name: {name}
+  namespace: {namespace}
+  creationTimestamp: 2026-01-01T00:00:00Z
+  labels: {{app: {name}}}
+  annotations: {{bench/note: \"{note}\"}}
+spec:
+  type: ClusterIP
+  clusterIP: {vip}
+  clusterIPs: [{vip}]
+  selector: {{app: {name}}}
+  ports: [{{name: {port_name}, port: {port}, targetPort: 8080, protocol: TCP}}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: {name}-1
+  namespace: {namespace}
+  labels: {{kubernetes.io/service-name: {name}}}
+addressType: IPv4
+ports: [{{name: {port_name}, port: 8080, protocol: TCP}}]
+endpoints:
+",
+        vip = service.vip(),
+        note = now.note,
+    );
+    let all = count + now.more;
+    for endpoint in 0..all {
+        let ready = endpoint > 0 || !now.first_unready;
+        let _ = writeln!(
+            text,
+            "- {{addresses: [{}], conditions: {{ready: {ready}, serving: {ready}, terminating: false}}, nodeName: node-{}, \
+             targetRef: {{kind: Pod, name: {}, namespace: {namespace}}}}}",
+            now.address(service, endpoint),
+            service.node(endpoint),
+            service.pod(endpoint),
+        );
+    }
+    for endpoint in 0..all {
+        let _ = write!(
+            text,
+            "---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: {pod}
+  namespace: {namespace}
+  labels: {{app: {name}, version: v1, security.istio.io/tlsMode: istio, service.istio.io/canonical-name: {name}}}
+spec:
+  serviceAccountName: {name}
+  nodeName: node-{node}
+  containers: [{{name: app, ports: [{{name: main, containerPort: 8080, protocol: TCP}}]}}]
+status: {{phase: Running, podIP: {address}, podIPs: [{{ip: {address}}}]}}
+",
+            pod = service.pod(endpoint),
+            node = service.node(endpoint),
+            address = now.address(service, endpoint),
+        );
+    }
+    text
+}
+
+/// A ServiceEntry of one host with a WorkloadEntry behind it.
+pub(crate) fn service_entry(number: usize, namespace: &str) -> String {
+    let address = format!("172.{}.{}.{}", 17 + number / 62_500, number / 250 % 250, number % 250 + 1);
+    format!(
+        "apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {{name: entry-{number:05}, namespace: {namespace}, creationTimestamp: 2026-01-01T00:00:00Z}}
+spec:
+  hosts: [entry-{number:05}.example.com]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{{number: 80, name: http, protocol: HTTP, targetPort: 8080}}]
+  workloadSelector: {{labels: {{app: entry-{number:05}}}}}
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {{name: entry-{number:05}, namespace: {namespace}, creationTimestamp: 2026-01-01T00:00:00Z}}
+spec: {{address: {address}, labels: {{app: entry-{number:05}}}, serviceAccount: default}}
+"
+    )
+}
+
+pub(crate) fn virtual_service(service: Service, marker: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {{name: bench, namespace: {}, creationTimestamp: 2026-01-01T00:00:00Z}}
+spec:
+  hosts: [{host}]
+  http:
+  - headers: {{request: {{set: {{x-bench: {marker}}}}}}}
+    route: [{{destination: {{host: {host}}}}}]
+",
+        service.namespace(),
+        host = service.host()
+    )
+}
+
+pub(crate) fn destination_rule(service: Service, marker: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {{name: bench, namespace: {}, creationTimestamp: 2026-01-01T00:00:00Z}}
+spec:
+  host: {}
+  trafficPolicy: {{tls: {{mode: SIMPLE, sni: {marker}}}}}
+",
+        service.namespace(),
+        service.host()
+    )
+}
+
+pub(crate) fn authorization_policy(namespace: &str, marker: &str) -> String {
+    format!(
+        "apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {{name: bench, namespace: {namespace}, creationTimestamp: 2026-01-01T00:00:00Z}}
+spec:
+  action: DENY
+  rules: [{{from: [{{source: {{principals: [cluster.local/ns/nobody/sa/{marker}]}}}}]}}]
+"
+    )
+}
+
+pub(crate) fn peer_authentication(namespace: &str, mode: &str) -> String {
+    format!(
+        "apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {{name: bench, namespace: {namespace}, creationTimestamp: 2026-01-01T00:00:00Z}}
+spec: {{mtls: {{mode: {mode}}}}}
+"
+    )
+}
+
+/// A Sidecar that narrows its namespace to itself and, as `marker` says, one other host.
+pub(crate) fn sidecar(namespace: &str, other: Service) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {{name: bench, namespace: {namespace}, creationTimestamp: 2026-01-01T00:00:00Z}}
+spec: {{egress: [{{hosts: [\"./*\", \"{}/{}\"]}}]}}
+",
+        other.namespace(),
+        other.host()
+    )
+}
+
+/// The node a proxy introduces itself by, as protobuf JSON.
+pub(crate) fn node(shape: &Shape, proxy: usize) -> serde_json::Value {
+    let (service, endpoint) = shape.proxy(proxy);
+    let (name, namespace, pod) = (service.name(), service.namespace(), service.pod(endpoint));
+    let address = service.address(endpoint, 0);
+    serde_json::json!({
+        "id": format!("sidecar~{address}~{pod}.{namespace}~{namespace}.svc.cluster.local"),
+        "cluster": format!("{name}.{namespace}"),
+        "userAgentName": "envoy",
+        "metadata": {
+            "NAME": pod,
+            "NAMESPACE": namespace,
+            "OWNER": format!("kubernetes://apis/apps/v1/namespaces/{namespace}/deployments/{name}"),
+            "WORKLOAD_NAME": name,
+            "SERVICE_ACCOUNT": name,
+            "CLUSTER_ID": "Kubernetes",
+            "MESH_ID": "cluster.local",
+            "ISTIO_VERSION": "1.30.0",
+            "INSTANCE_IPS": address,
+            "INTERCEPTION_MODE": "REDIRECT",
+            "NODE_NAME": format!("node-{}", service.node(endpoint)),
+            "LABELS": {
+                "app": name, "version": "v1", "security.istio.io/tlsMode": "istio",
+                "service.istio.io/canonical-name": name, "service.istio.io/canonical-revision": "latest",
+            },
+            "PROXY_CONFIG": {
+                "binaryPath": "/usr/local/bin/envoy", "configPath": "./etc/istio/proxy", "concurrency": 2,
+                "discoveryAddress": "istiod.istio-system.svc:15012", "drainDuration": "45s", "proxyAdminPort": 15000,
+                "serviceCluster": "istio-proxy", "statNameLength": 189, "statusPort": 15020,
+                "terminationDrainDuration": "5s", "controlPlaneAuthPolicy": "MUTUAL_TLS",
+            },
+        },
+    })
+}

@@ -1,0 +1,325 @@
+//! Results for people: lines while it runs, a table, a page, a comparison.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::plot::{Axis, Line, escape, plot, short};
+use crate::result::{ChangeResult, Round, RunResult, SHARES, StormResult, read};
+
+const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:1200px;margin:2em auto;padding:0 1em;color:#222}\
+table{border-collapse:collapse;margin:1em 0}td,th{padding:.25em .8em;border-bottom:1px solid #ddd;text-align:right}\
+td:first-child,th:first-child{text-align:left}figure{display:inline-block;width:560px;margin:1em 1em 1em 0}\
+figcaption{font-weight:600}svg{width:100%}svg text{font-size:11px;fill:#444}.grid{stroke:#e4e4e4}";
+
+const MIB: f64 = 1024.0;
+
+fn megabytes(bytes: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "megabytes")]
+    let value = bytes as f64 / 1e6;
+    value
+}
+
+fn mebibytes(kib: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "mebibytes")]
+    let value = kib as f64 / MIB;
+    value
+}
+
+fn count(value: usize) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a number on an axis")]
+    let value = value as f64;
+    value
+}
+
+fn maybe(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".to_owned(), short)
+}
+
+fn sent(round: &Round) -> f64 {
+    megabytes(round.traffic.bytes)
+}
+
+/// The cells of a kind: name, affected, first, last p50, last worst, server CPU, own CPU, messages, resources, MB, missed.
+fn change_cells(change: &ChangeResult) -> Vec<String> {
+    let worst = change
+        .rounds
+        .iter()
+        .filter_map(|round| round.last_ms)
+        .fold(None, |worst: Option<f64>, last| Some(worst.map_or(last, |worst| worst.max(last))));
+    let resources =
+        change.median(|round| Some(round.traffic.resources.iter().map(|count| megabytes(*count) * 1e6).sum()));
+    vec![
+        change.kind.name(),
+        change.affected.to_string(),
+        maybe(change.median(|round| round.first_ms)),
+        maybe(change.median(|round| round.last_ms)),
+        maybe(worst),
+        maybe(change.median(|round| round.server_cpu_seconds)),
+        maybe(change.median(|round| Some(round.own_cpu_seconds))),
+        maybe(change.median(|round| Some(megabytes(round.traffic.messages) * 1e6))),
+        maybe(resources),
+        maybe(change.median(|round| Some(sent(round)))),
+        change.rounds.iter().map(|round| round.missed).sum::<usize>().to_string(),
+    ]
+}
+
+const CHANGE_HEAD: [&str; 11] = [
+    "change",
+    "affected",
+    "first ms p50",
+    "last ms p50",
+    "last ms worst",
+    "server CPU s",
+    "own CPU s",
+    "messages",
+    "resources",
+    "MB",
+    "missed",
+];
+
+fn storm_cells(storm: &StormResult) -> Vec<String> {
+    let at = |share: f64| {
+        let found = SHARES.iter().zip(&storm.distribution_ms).find(|(of, _)| (**of - share).abs() < 1e-9);
+        maybe(found.map(|(_, value)| *value))
+    };
+    vec![
+        storm.name.clone(),
+        at(0.5),
+        at(0.99),
+        at(1.0),
+        maybe(storm.server_cpu_seconds),
+        short(storm.own_cpu_seconds),
+        storm.traffic.messages.to_string(),
+        storm.traffic.resources.iter().sum::<u64>().to_string(),
+        short(megabytes(storm.traffic.bytes)),
+        storm.traffic.ended.to_string(),
+        maybe(storm.memory.map(|memory| mebibytes(memory.resident_kib))),
+        maybe(storm.memory.map(|memory| mebibytes(memory.peak_kib))),
+        storm.missed.to_string(),
+    ]
+}
+
+const STORM_HEAD: [&str; 13] = [
+    "storm",
+    "p50 ms",
+    "p99 ms",
+    "last ms",
+    "server CPU s",
+    "own CPU s",
+    "messages",
+    "resources",
+    "MB",
+    "streams ended",
+    "RSS MiB",
+    "peak MiB",
+    "missed",
+];
+
+/// A line for the terminal.
+pub(crate) fn change_line(change: &ChangeResult) -> String {
+    line(&CHANGE_HEAD, &change_cells(change))
+}
+
+/// A line for the terminal.
+pub(crate) fn storm_line(storm: &StormResult) -> String {
+    line(&STORM_HEAD, &storm_cells(storm))
+}
+
+fn line(head: &[&str], cells: &[String]) -> String {
+    let rest = head.iter().zip(cells).skip(1).map(|(name, value)| format!("{name} {value}"));
+    format!("{}: {}", cells[0], rest.collect::<Vec<_>>().join(" · "))
+}
+
+fn about(result: &RunResult) -> String {
+    format!(
+        "{} services × {} endpoints in {} namespaces, {} service entries, {} {} proxies",
+        result.shape.services,
+        result.shape.endpoints,
+        result.shape.namespaces,
+        result.shape.service_entries,
+        result.proxies,
+        result.protocol
+    )
+}
+
+fn machine(result: &RunResult) -> String {
+    let machine = &result.machine;
+    format!(
+        "{} CPUs ({}), {} MiB, load {} at the start; {}",
+        machine.cpus, machine.model, machine.memory_mib, machine.load, result.commit
+    )
+}
+
+fn memory(result: &RunResult) -> String {
+    let show = |memory: Option<crate::process::Memory>| maybe(memory.map(|memory| mebibytes(memory.resident_kib)));
+    format!(
+        "ready after {} s with {} MiB; {} MiB at the end, peak {} MiB",
+        maybe(result.ready_seconds),
+        show(result.ready_memory),
+        show(result.end_memory),
+        maybe(result.end_memory.map(|memory| mebibytes(memory.peak_kib)))
+    )
+}
+
+/// The result as Markdown.
+pub(crate) fn table(result: &RunResult) -> String {
+    let mut text = format!("{}\n{}\n{}\n\n", about(result), machine(result), memory(result));
+    let storms: Vec<_> = std::iter::once(&result.connect).chain(&result.storms).map(storm_cells).collect();
+    rows(&mut text, &STORM_HEAD, &storms);
+    text.push('\n');
+    rows(&mut text, &CHANGE_HEAD, &result.changes.iter().map(change_cells).collect::<Vec<_>>());
+    text
+}
+
+fn rows(text: &mut String, head: &[&str], rows: &[Vec<String>]) {
+    let _ = writeln!(text, "| {} |\n|{}", head.join(" | "), "---|".repeat(head.len()));
+    for row in rows {
+        let _ = writeln!(text, "| {} |", row.join(" | "));
+    }
+}
+
+fn html_rows(page: &mut String, head: &[&str], rows: &[Vec<String>]) {
+    let cells = |tag: &str, cells: &[String]| {
+        let cells = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell)));
+        format!("<tr>{}</tr>", cells.collect::<String>())
+    };
+    let head: Vec<String> = head.iter().map(|&name| name.to_owned()).collect();
+    let body: String = rows.iter().map(|row| cells("td", row)).collect();
+    let _ = write!(page, "<table>{}{body}</table>", cells("th", &head));
+}
+
+/// Writes results as one page.
+pub(crate) fn write(results: &[RunResult], path: &Path) -> Result<()> {
+    std::fs::write(path, page(results)).with_context(|| format!("write {}", path.display()))
+}
+
+fn page(results: &[RunResult]) -> String {
+    let mut page = format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>sluice-bench</title><style>{STYLE}</style>\
+         <h1>How changes reach the proxies</h1>"
+    );
+    if results.len() > 1 {
+        page.push_str("<h2>Over shapes</h2>");
+        page.push_str(&over_shapes(results));
+    }
+    for result in results {
+        let _ = write!(page, "<h2>{}</h2><p>{}<br>{}</p>", about(result), escape(&machine(result)), memory(result));
+        page.push_str(&distributions(result));
+        let storms: Vec<_> = std::iter::once(&result.connect).chain(&result.storms).map(storm_cells).collect();
+        html_rows(&mut page, &STORM_HEAD, &storms);
+        html_rows(&mut page, &CHANGE_HEAD, &result.changes.iter().map(change_cells).collect::<Vec<_>>());
+    }
+    page.push_str("</html>\n");
+    page
+}
+
+/// Latency over proxies, by kind and by storm.
+fn distributions(result: &RunResult) -> String {
+    let percent = |values: &[f64]| values.iter().zip(SHARES).map(|(ms, share)| (*ms, share * 100.0)).collect();
+    let changes: Vec<Line> = result
+        .changes
+        .iter()
+        .filter_map(|change| {
+            let rounds: Vec<&Round> = change.rounds.iter().filter(|round| !round.distribution_ms.is_empty()).collect();
+            // The round in the middle by its last proxy.
+            let mut order = rounds;
+            order.sort_by(|a, b| a.last_ms.unwrap_or_default().total_cmp(&b.last_ms.unwrap_or_default()));
+            let round = order.get(order.len() / 2)?;
+            Some(Line { name: change.kind.name(), points: percent(&round.distribution_ms) })
+        })
+        .collect();
+    let storms: Vec<Line> = std::iter::once(&result.connect)
+        .chain(&result.storms)
+        .map(|storm| Line { name: storm.name.clone(), points: percent(&storm.distribution_ms) })
+        .collect();
+    let (ms, share) =
+        (Axis { title: "ms since the write", logarithmic: true }, Axis { title: "% of proxies", logarithmic: false });
+    let mut plots = plot("Latency of a change (median round)", &changes, &ms, &share);
+    let ms = Axis { title: "ms since the first connect", logarithmic: true };
+    plots.push_str(&plot("Proxies configured", &storms, &ms, &share));
+    plots
+}
+
+/// Cost and latency against the number of services, memory against the number of proxies.
+fn over_shapes(results: &[RunResult]) -> String {
+    let by_kind = |value: &dyn Fn(&ChangeResult) -> Option<f64>| -> Vec<Line> {
+        let mut lines: Vec<Line> = Vec::new();
+        for result in results {
+            for change in &result.changes {
+                let Some(value) = value(change) else { continue };
+                let name = format!("{}, {} proxies", change.kind.name(), result.proxies);
+                let point = (count(result.shape.services), value);
+                match lines.iter_mut().find(|line| line.name == name) {
+                    Some(line) => line.points.push(point),
+                    None => lines.push(Line { name, points: vec![point] }),
+                }
+            }
+        }
+        for line in &mut lines {
+            line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        }
+        lines
+    };
+    let services = || Axis { title: "services", logarithmic: true };
+    let cost = by_kind(&|change| change.median(|round| round.server_cpu_seconds.map(|seconds| seconds * 1000.0)));
+    let latency = by_kind(&|change| change.median(|round| round.last_ms));
+    let mut memory: Vec<Line> = Vec::new();
+    for result in results {
+        let Some(used) = result.connect.memory else { continue };
+        let name = format!("{} services", result.shape.services);
+        let point = (count(result.proxies), mebibytes(used.resident_kib));
+        match memory.iter_mut().find(|line| line.name == name) {
+            Some(line) => line.points.push(point),
+            None => memory.push(Line { name, points: vec![point] }),
+        }
+    }
+    for line in &mut memory {
+        line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    }
+    let proxies = Axis { title: "proxies", logarithmic: true };
+    [
+        plot("Server CPU a change", &cost, &services(), &Axis { title: "ms of CPU", logarithmic: true }),
+        plot("Last proxy", &latency, &services(), &Axis { title: "ms", logarithmic: true }),
+        plot("Memory with proxies connected", &memory, &proxies, &Axis { title: "MiB", logarithmic: false }),
+    ]
+    .concat()
+}
+
+/// Compares two results; whether all ratios are within the limit.
+pub(crate) fn compare(before: &Path, after: &Path, limit: f64) -> Result<bool> {
+    let (before, after) = (read(before)?, read(after)?);
+    ensure!(
+        before.shape == after.shape && before.proxies == after.proxies && before.protocol == after.protocol,
+        "the results are of different shapes: {} and {}",
+        about(&before),
+        about(&after)
+    );
+    let mut rows = Vec::new();
+    for new in &after.changes {
+        let Some(old) = before.changes.iter().find(|old| old.kind == new.kind) else { continue };
+        let pairs: [(&str, &dyn Fn(&Round) -> Option<f64>); 3] = [
+            ("last ms", &|round| round.last_ms),
+            ("server CPU s", &|round| round.server_cpu_seconds),
+            ("MB", &|round| Some(sent(round))),
+        ];
+        for (what, value) in pairs {
+            rows.push((format!("{} {what}", new.kind.name()), old.median(value), new.median(value)));
+        }
+    }
+    let resident = |result: &RunResult| result.connect.memory.map(|memory| mebibytes(memory.resident_kib));
+    rows.push(("connect server CPU s".into(), before.connect.server_cpu_seconds, after.connect.server_cpu_seconds));
+    rows.push(("connected RSS MiB".into(), resident(&before), resident(&after)));
+    let mut within = true;
+    println!("| what | before | after | ratio |\n|---|---|---|---|");
+    for (what, old, new) in rows {
+        let (Some(old), Some(new)) = (old, new) else { continue };
+        let ratio = if old > 0.0 { new / old } else { f64::from(u8::from(new <= 0.0)) };
+        let over = ratio > limit;
+        within &= !over;
+        let mark = if over { " **over**" } else { "" };
+        println!("| {what} | {} | {} | {}{mark} |", short(old), short(new), short(ratio));
+    }
+    Ok(within)
+}

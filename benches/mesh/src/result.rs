@@ -1,0 +1,106 @@
+//! What a run found, as it stands in JSON.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::change::Kind;
+use crate::fleet::Traffic;
+use crate::process::Memory;
+use crate::shape::Shape;
+
+/// Shares at which a latency distribution is kept.
+pub(crate) const SHARES: [f64; 21] =
+    [0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9, 0.95, 0.99, 1.0];
+
+/// A whole run.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct RunResult {
+    pub(crate) machine: Machine,
+    /// What was measured, if it was in a git checkout: `git describe`.
+    pub(crate) commit: String,
+    pub(crate) shape: Shape,
+    pub(crate) proxies: usize,
+    pub(crate) protocol: String,
+    /// From the start of the process to ready; none of a server that ran.
+    pub(crate) ready_seconds: Option<f64>,
+    pub(crate) ready_memory: Option<Memory>,
+    pub(crate) connect: StormResult,
+    pub(crate) changes: Vec<ChangeResult>,
+    pub(crate) storms: Vec<StormResult>,
+    pub(crate) end_memory: Option<Memory>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Machine {
+    pub(crate) cpus: usize,
+    pub(crate) model: String,
+    pub(crate) memory_mib: u64,
+    /// Load average over a minute when the run began.
+    pub(crate) load: f64,
+}
+
+impl Machine {
+    pub(crate) fn this() -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let value = |text: &str, key: &str| {
+            let line = text.lines().find(|line| line.starts_with(key))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        };
+        let memory = value(&read("/proc/meminfo"), "MemTotal").unwrap_or_default();
+        Self {
+            cpus: std::thread::available_parallelism().map_or(0, usize::from),
+            model: value(&read("/proc/cpuinfo"), "model name").unwrap_or_default(),
+            memory_mib: memory.trim_end_matches(" kB").parse::<u64>().unwrap_or_default() / 1024,
+            load: read("/proc/loadavg").split(' ').next().and_then(|load| load.parse().ok()).unwrap_or_default(),
+        }
+    }
+}
+
+/// All changes of a kind.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct ChangeResult {
+    pub(crate) kind: Kind,
+    /// Proxies that were to have it.
+    pub(crate) affected: usize,
+    pub(crate) rounds: Vec<Round>,
+}
+
+/// One change.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Round {
+    /// From the write to the first and the last proxy that holds it, in milliseconds; none if nobody was to have it.
+    pub(crate) first_ms: Option<f64>,
+    pub(crate) last_ms: Option<f64>,
+    /// Latency over proxies at [`SHARES`].
+    pub(crate) distribution_ms: Vec<f64>,
+    /// Proxies that did not get it in time.
+    pub(crate) missed: usize,
+    pub(crate) traffic: Traffic,
+    pub(crate) server_cpu_seconds: Option<f64>,
+    pub(crate) own_cpu_seconds: f64,
+}
+
+/// Many streams at once.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct StormResult {
+    pub(crate) name: String,
+    /// From the start until each proxy had everything, in milliseconds at [`SHARES`].
+    pub(crate) distribution_ms: Vec<f64>,
+    pub(crate) missed: usize,
+    pub(crate) traffic: Traffic,
+    pub(crate) server_cpu_seconds: Option<f64>,
+    pub(crate) own_cpu_seconds: f64,
+    pub(crate) memory: Option<Memory>,
+}
+
+/// Reads results.
+pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunResult>> {
+    paths.iter().map(|path| read(path)).collect()
+}
+
+pub(crate) fn read(path: &Path) -> Result<RunResult> {
+    let text = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("{} is no result of a run", path.display()))
+}

@@ -1,0 +1,97 @@
+//! The server under measurement: one this tool starts, or a running one.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+
+use crate::process::Process;
+
+/// Where the started server's log goes, beside the objects.
+const LOG: &str = ".sluiced.log";
+
+/// A server and its process, if that is known.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    pub(crate) process: Option<Process>,
+    started: Option<Started>,
+}
+
+struct Started {
+    child: Child,
+    binary: PathBuf,
+    objects: PathBuf,
+    arguments: Vec<String>,
+}
+
+impl Server {
+    /// A running one.
+    pub(crate) fn running(address: SocketAddr, pid: Option<u32>) -> Self {
+        Self { address, process: pid.map(Process::new), started: None }
+    }
+
+    /// Starts one on free ports; gives it when it is ready, and the seconds that took.
+    pub(crate) async fn start(binary: &Path, objects: &Path, arguments: &[String]) -> Result<(Self, f64)> {
+        let (grpc, http, monitoring) = (free_port()?, free_port()?, free_port()?);
+        let log = std::fs::File::create(objects.join(LOG)).context("make a log file")?;
+        let start = Instant::now();
+        let child = Command::new(binary)
+            .arg("discovery")
+            .arg(format!("--configDir={}", objects.display()))
+            .args(["--secureGRPCAddr=", "--httpsAddr="])
+            .arg(format!("--grpcAddr={grpc}"))
+            .arg(format!("--httpAddr={http}"))
+            .arg(format!("--monitoringAddr={monitoring}"))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("start {}", binary.display()))?;
+        let process = child.id().map(Process::new);
+        let started = Started { child, binary: binary.into(), objects: objects.into(), arguments: arguments.to_vec() };
+        let mut server = Self { address: grpc, process, started: Some(started) };
+        loop {
+            if is_ready(http).await {
+                return Ok((server, start.elapsed().as_secs_f64()));
+            }
+            if let Some(started) = &mut server.started {
+                let ended = started.child.try_wait()?;
+                ensure!(ended.is_none(), "the server ended, see {}", objects.join(LOG).display());
+            }
+            ensure!(start.elapsed() < Duration::from_secs(300), "the server is not ready after 300 s");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// Ends it and starts it again on other ports.
+    pub(crate) async fn restart(&mut self) -> Result<f64> {
+        let mut started = self.started.take().context("a restart needs --sluiced")?;
+        started.child.kill().await?;
+        let (server, seconds) = Self::start(&started.binary, &started.objects, &started.arguments).await?;
+        *self = server;
+        Ok(seconds)
+    }
+}
+
+fn free_port() -> Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port")?;
+    Ok(listener.local_addr()?)
+}
+
+async fn is_ready(http: SocketAddr) -> bool {
+    let ask = async {
+        let mut stream = TcpStream::connect(http).await?;
+        stream.write_all(b"GET /ready HTTP/1.1\r\nHost: ready\r\nConnection: close\r\n\r\n").await?;
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await?;
+        std::io::Result::Ok(answer.ends_with(b" 200"))
+    };
+    ask.await.unwrap_or(false)
+}

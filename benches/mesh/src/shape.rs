@@ -1,0 +1,131 @@
+//! The shape of a mesh, and how its things are named.
+
+use serde::{Deserialize, Serialize};
+
+/// How big the mesh is.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) struct Shape {
+    pub(crate) services: usize,
+    pub(crate) namespaces: usize,
+    pub(crate) endpoints: usize,
+    pub(crate) service_entries: usize,
+}
+
+/// Nodes, spread over [`ZONES`].
+pub(crate) const NODES: usize = 20;
+/// Zones of one region.
+pub(crate) const ZONES: usize = 3;
+/// Ports of HTTP services.
+const HTTP_PORTS: [u16; 4] = [80, 8080, 8000, 9080];
+/// Port of TCP services.
+const TCP_PORT: u16 = 9000;
+
+/// A service of the shape by its number.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Service {
+    pub(crate) number: usize,
+    namespaces: usize,
+}
+
+impl Shape {
+    pub(crate) fn service(&self, number: usize) -> Service {
+        Service { number, namespaces: self.namespaces }
+    }
+
+    pub(crate) fn namespace(number: usize) -> String {
+        format!("bench-{number:03}")
+    }
+
+    /// Pods in all.
+    pub(crate) fn pods(&self) -> usize {
+        self.services * self.endpoints
+    }
+
+    /// The service and the endpoint whose sidecar is the proxy of that number: first endpoints first.
+    pub(crate) fn proxy(&self, number: usize) -> (Service, usize) {
+        (self.service(number % self.services), number / self.services)
+    }
+
+    /// The first HTTP service of a namespace from `from` on.
+    pub(crate) fn http_service(&self, from: usize) -> Service {
+        let mut service = self.service(from % self.services);
+        while service.is_tcp() {
+            service = self.service((service.number + self.namespaces) % self.services);
+        }
+        service
+    }
+}
+
+impl Service {
+    pub(crate) fn name(self) -> String {
+        format!("svc-{:05}", self.number)
+    }
+
+    pub(crate) fn namespace(self) -> String {
+        Shape::namespace(self.number % self.namespaces)
+    }
+
+    pub(crate) fn host(self) -> String {
+        format!("{}.{}.svc.cluster.local", self.name(), self.namespace())
+    }
+
+    /// Every tenth within its namespace is TCP.
+    pub(crate) fn is_tcp(self) -> bool {
+        (self.number / self.namespaces) % 10 == 9
+    }
+
+    pub(crate) fn port(self) -> u16 {
+        if self.is_tcp() { TCP_PORT } else { HTTP_PORTS[(self.number / self.namespaces) % HTTP_PORTS.len()] }
+    }
+
+    pub(crate) fn cluster(self) -> String {
+        format!("outbound|{}||{}", self.port(), self.host())
+    }
+
+    pub(crate) fn vip(self) -> String {
+        let number = self.number + 1;
+        format!("10.{}.{}.{}", 96 + number / 62_500, number / 250 % 250, number % 250 + 1)
+    }
+
+    /// Address of an endpoint; `move_to` gives another one for the same pod.
+    pub(crate) fn address(self, endpoint: usize, move_to: usize) -> String {
+        let number = self.number * 128 + endpoint % 128;
+        let network = 16 + endpoint / 128 * 32 + number / 16_000_000;
+        let rest = number % 16_000_000;
+        format!("{}.{}.{}.{}", network + move_to * 2, rest / 62_500, rest / 250 % 250, rest % 250 + 1)
+    }
+
+    pub(crate) fn pod(self, endpoint: usize) -> String {
+        format!("{}-{endpoint}", self.name())
+    }
+
+    pub(crate) fn node(self, endpoint: usize) -> usize {
+        (self.number + endpoint) % NODES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const SHAPE: Shape = Shape { services: 12_000, namespaces: 20, endpoints: 5, service_entries: 0 };
+
+    #[test]
+    fn addresses_are_distinct() {
+        let all = (0..SHAPE.services).map(|number| SHAPE.service(number));
+        let vips: BTreeSet<String> = all.clone().map(Service::vip).collect();
+        assert_eq!(vips.len(), SHAPE.services);
+        let pods: BTreeSet<String> = all.flat_map(|s| (0..5).map(move |e| s.address(e, 0))).collect();
+        assert_eq!(pods.len(), SHAPE.pods());
+    }
+
+    #[test]
+    fn a_tenth_is_tcp_in_every_namespace() {
+        let tcp: Vec<Service> = (0..SHAPE.services).map(|n| SHAPE.service(n)).filter(|s| s.is_tcp()).collect();
+        assert_eq!(tcp.len(), SHAPE.services / 10);
+        let namespaces: BTreeSet<String> = tcp.iter().map(|s| s.namespace()).collect();
+        assert_eq!(namespaces.len(), SHAPE.namespaces);
+    }
+}
