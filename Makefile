@@ -59,6 +59,10 @@ bench-full: bench ## the same over sizes of mesh, and both storms (an hour)
 	$(BENCH) --services 20 --endpoints 5000 --proxies 100 --changes endpoint-ready,endpoint-address --json $(RESULTS)/endpoints.json
 	target/release/sluice-bench report $(RESULTS)/*.json --out $(RESULTS)/report.html
 
+.PHONY: fuzz
+fuzz: build ## mutated objects, patches and requests; TARGET=objects|patches|xds FUZZ_SECONDS=60 SEED=1
+	$(CARGO) run --quiet --locked -p sluice-fuzz -- $(or $(TARGET),objects) --seconds $(or $(FUZZ_SECONDS),60) --seed $(or $(SEED),1)
+
 .PHONY: bench-engine
 bench-engine: ## the engine's benches (minutes)
 	$(CARGO) bench -p sluice-engine --locked

@@ -51,6 +51,11 @@ fn arrows_between_rooms_point_inward() {
         ("sluice-graph", vec!["sluice-engine", "sluice-envoy", "sluice-model", "sluice-proto"]),
         ("sluice", vec!["sluice-engine", "sluice-graph", "sluice-model", "sluice-parse", "sluice-proto"]),
         ("sluice-bench", vec!["sluice-proto"]),
+        ("sluicectl", vec!["sluice-model", "sluice-parse"]),
+        (
+            "sluice-fuzz",
+            vec!["sluice-engine", "sluice-graph", "sluice-model", "sluice-parse", "sluice-proto", "sluice-testkit"],
+        ),
         (
             "sluice-testkit",
             vec!["sluice", "sluice-engine", "sluice-graph", "sluice-model", "sluice-parse", "sluice-proto"],

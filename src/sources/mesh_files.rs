@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sluice_model::{Kind, MeshConfig, MeshSettings, Object, ParsedObject, Severity, Text};
+use sluice_model::{Kind, MeshConfig, MeshSettings, Object, ParsedObject, Text};
 use sluice_parse::yaml::{self, Limits};
 use sluice_parse::{Findings, lay_mesh_config, parse_mesh_networks};
 use tracing::{info, warn};
@@ -252,9 +252,9 @@ impl MeshFile {
         }
         for finding in findings.into_vec() {
             let field = finding.field_path.trim_start_matches('.');
-            let line = yaml::find_line(text, first_line(text), field);
+            let line = yaml::find_position(text, first_line(text), field).line;
             let reason = format!("{field}: {}", finding.reason);
-            if finding.severity == Severity::Error {
+            if finding.severity.is_refusal() {
                 return Err(Problem { line, reason: reason.into() });
             }
             warn!(file = %self.path.display(), line, reason, "mesh settings in doubt");

@@ -65,6 +65,9 @@ impl RejectLog {
             match reject.severity {
                 _ if !is_news => debug!(%kind, object = %key, %field, %reason, %place, "configuration in doubt"),
                 Severity::Error => warn!(%kind, object = %key, %field, %reason, %place, "configuration rejected"),
+                Severity::Refused => {
+                    warn!(%kind, object = %key, %field, %reason, %place, "configuration that admission refuses");
+                }
                 Severity::Warning => info!(%kind, object = %key, %field, %reason, %place, "configuration in doubt"),
             }
         }

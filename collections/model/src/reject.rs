@@ -6,14 +6,24 @@ use serde::Serialize;
 
 use crate::{Kind, ObjectKey, Text};
 
-/// How bad a finding is.
+/// What a finding means, to admission and to what is stored all the same.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// The part named is ignored; the rest of the object applies.
+    /// Admitted, with advice. A part that is unknown or means nothing is ignored, everything else applies.
     Warning,
-    /// The object, or the part named, does not apply.
+    /// Refused at admission. Where the object is stored all the same, it applies as far as it can.
+    Refused,
+    /// Refused at admission. Where it is stored, the object, or the part named, does not apply.
     Error,
+}
+
+impl Severity {
+    /// Whether admission refuses an object with such a finding.
+    #[must_use]
+    pub fn is_refusal(self) -> bool {
+        self > Self::Warning
+    }
 }
 
 /// A part of an object that is invalid. A record like any other: it retracts when the object is mended or deleted.
@@ -27,7 +37,7 @@ pub struct Reject {
     pub field_path: Text,
     /// Why, a lower-case fragment.
     pub reason: Text,
-    /// Whether the part is lost or only noted.
+    /// Whether the object is refused, and whether the part is lost.
     pub severity: Severity,
 }
 

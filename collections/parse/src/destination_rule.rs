@@ -1,15 +1,19 @@
 //! DestinationRules (N14, N15): names resolved, mistakes noted.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use sluice_model::{
-    ClientTls, ClientTlsMode, ConnectionPool, ConsistentHash, DestinationRule, HashAlgorithm, HashKey, Host,
+    ClientTls, ClientTlsMode, ConnectionPool, ConsistentHash, Decimal, DestinationRule, HashAlgorithm, HashKey, Host,
     LoadBalancer, LocalityLb, Object, OutlierDetection, PortTrafficPolicy, RetryBudget, SimpleLb, Subset, Text,
     TrafficPolicy, Tunnel, Warmup,
 };
 
-use crate::traffic_policy::{client_tls, connection_pool, locality_lb, outlier_detection, zone_aware_lb};
-use crate::{Fields, Findings, Item, is_dns_label, is_wildcard_domain, resolve_host};
+use crate::admission::{check_export_to, check_labels, check_selector, is_port};
+use crate::traffic_policy::{
+    check_locality_lb, check_zone_aware_lb, client_tls, connection_pool, locality_lb, outlier_detection, zone_aware_lb,
+};
+use crate::{Fields, Findings, Item, is_admitted_host, is_any_case_label, is_fqdn, is_wildcard_domain, resolve_host};
 
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let fields = Fields::new(item.spec(), "spec", findings)?;
@@ -17,14 +21,14 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let host = fields.text("host");
     let rule = DestinationRule {
         host: Host::new(&resolve_host(&host, &meta.namespace, item.domain)),
-        traffic_policy: fields.read("trafficPolicy", traffic_policy),
-        subsets: fields.list("subsets", |subset| Subset {
-            name: subset.text("name"),
-            labels: subset.text_map("labels"),
-            traffic_policy: subset.read("trafficPolicy", traffic_policy),
-        }),
+        traffic_policy: fields.read("trafficPolicy", |policy| traffic_policy(policy, &meta.namespace)),
+        subsets: fields.list("subsets", |subset| self::subset(subset, &meta.namespace)),
         export_to: fields.texts("exportTo").into_iter().collect(),
-        workload_selector: fields.read("workloadSelector", |selector| selector.text_map("matchLabels")),
+        workload_selector: fields.read("workloadSelector", |selector| {
+            let labels = selector.text_map("matchLabels");
+            check_selector(selector, "matchLabels", &labels);
+            labels
+        }),
         created: meta.created,
         namespace: meta.namespace,
         name: meta.name,
@@ -34,28 +38,47 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     (!findings.has_errors()).then_some(Object::DestinationRule(Box::new(rule)))
 }
 
-fn traffic_policy(fields: &Fields<'_>) -> TrafficPolicy {
+fn subset(fields: &Fields<'_>, namespace: &Text) -> Subset {
+    let subset = Subset {
+        name: fields.text("name"),
+        labels: fields.text_map("labels"),
+        traffic_policy: fields.read("trafficPolicy", |policy| traffic_policy(policy, namespace)),
+    };
+    check_labels(fields, "labels", &subset.labels);
+    subset
+}
+
+/// What a policy, of all ports or of one, has one of.
+const PARTS: [&str; 8] = [
+    "loadBalancer",
+    "connectionPool",
+    "outlierDetection",
+    "tls",
+    "portLevelSettings",
+    "tunnel",
+    "proxyProtocol",
+    "retryBudget",
+];
+
+fn traffic_policy(fields: &Fields<'_>, namespace: &Text) -> TrafficPolicy {
+    if !PARTS.iter().any(|part| fields.has(part)) {
+        fields.refuse("", "at least one setting is needed");
+    }
+    if fields.has("tunnel") && fields.has("proxyProtocol") {
+        fields.refuse("proxyProtocol", "cannot be set beside tunnel");
+    }
+    let outlier = fields.has("outlierDetection");
     let policy = TrafficPolicy {
-        load_balancer: fields.read("loadBalancer", load_balancer),
+        load_balancer: fields.read("loadBalancer", |lb| load_balancer(lb, outlier)),
         connection_pool: fields.read("connectionPool", checked_pool),
         outlier_detection: fields.read("outlierDetection", checked_outlier),
-        tls: fields.read("tls", checked_tls),
-        port_level: fields.list("portLevelSettings", |level| PortTrafficPolicy {
-            port: level.read("port", |port| port.integer("number")).unwrap_or_default(),
-            load_balancer: level.read("loadBalancer", load_balancer),
-            connection_pool: level.read("connectionPool", checked_pool),
-            outlier_detection: level.read("outlierDetection", checked_outlier),
-            tls: level.read("tls", checked_tls),
-        }),
-        tunnel: fields.read("tunnel", |tunnel| Tunnel {
-            protocol: tunnel.text("protocol"),
-            target_host: tunnel.text("targetHost"),
-            target_port: tunnel.integer("targetPort"),
-        }),
+        tls: fields.read("tls", |tls| checked_tls(tls, namespace)),
+        port_level: fields.list("portLevelSettings", |level| port_level(level, namespace)),
+        tunnel: fields.read("tunnel", tunnel),
         proxy_protocol: fields
             .read("proxyProtocol", |proxy| proxy.choice("version", &[("V1", 1), ("V2", 2)]).unwrap_or(1)),
         retry_budget: fields.read("retryBudget", |budget| RetryBudget {
-            percent: budget.opt_decimal("percent"),
+            percent: percentage(budget, "percent"),
             min_retry_concurrency: budget.integer("minRetryConcurrency"),
             budget_interval: budget.opt_duration("budgetInterval"),
         }),
@@ -71,7 +94,48 @@ fn traffic_policy(fields: &Fields<'_>) -> TrafficPolicy {
     policy
 }
 
-fn load_balancer(fields: &Fields<'_>) -> LoadBalancer {
+fn port_level(fields: &Fields<'_>, namespace: &Text) -> PortTrafficPolicy {
+    if !PARTS.iter().take(4).any(|part| fields.has(part)) {
+        fields.refuse("", "at least one setting is needed");
+    }
+    let outlier = fields.has("outlierDetection");
+    PortTrafficPolicy {
+        port: fields.read("port", |port| port.integer("number")).unwrap_or_default(),
+        load_balancer: fields.read("loadBalancer", |lb| load_balancer(lb, outlier)),
+        connection_pool: fields.read("connectionPool", checked_pool),
+        outlier_detection: fields.read("outlierDetection", checked_outlier),
+        tls: fields.read("tls", |tls| checked_tls(tls, namespace)),
+    }
+}
+
+fn tunnel(fields: &Fields<'_>) -> Tunnel {
+    let tunnel = Tunnel {
+        protocol: fields.text("protocol"),
+        target_host: fields.text("targetHost"),
+        target_port: fields.integer("targetPort"),
+    };
+    if !matches!(tunnel.protocol.as_str(), "" | "CONNECT" | "POST") {
+        fields.refuse("protocol", "CONNECT or POST is expected");
+    }
+    if !is_fqdn(&tunnel.target_host) && tunnel.target_host.parse::<IpAddr>().is_err() {
+        fields.refuse("targetHost", format!("`{}` is neither a host nor an address", tunnel.target_host));
+    }
+    if !is_port(tunnel.target_port) {
+        fields.refuse("targetPort", format!("{} is no port", tunnel.target_port));
+    }
+    tunnel
+}
+
+fn percentage(fields: &Fields<'_>, name: &str) -> Option<Decimal> {
+    let value = fields.opt_decimal(name)?;
+    if !(Decimal::default()..=Decimal::from_f64(100.0)).contains(&value) {
+        fields.refuse(name, "a percentage is between 0 and 100");
+    }
+    Some(value)
+}
+
+/// Load balancing; `outlier` says whether unhealthy endpoints are told, which failover needs.
+fn load_balancer(fields: &Fields<'_>, outlier: bool) -> LoadBalancer {
     let algorithms = [
         ("UNSPECIFIED", SimpleLb::Unspecified),
         ("LEAST_CONN", SimpleLb::LeastRequest),
@@ -84,7 +148,16 @@ fn load_balancer(fields: &Fields<'_>) -> LoadBalancer {
         fields.reject("", "simple and consistentHash exclude each other");
     }
     let locality = fields.read("localityLbSetting", checked_locality);
-    let zone_aware = fields.read("zoneAwareLbSetting", zone_aware_lb);
+    let zone_aware = fields.read("zoneAwareLbSetting", |setting| {
+        let zone_aware = zone_aware_lb(setting);
+        check_zone_aware_lb(setting, &zone_aware);
+        zone_aware
+    });
+    let fails_over = locality.as_ref().is_some_and(|lb| !lb.failover.is_empty() || !lb.failover_priority.is_empty())
+        || zone_aware.as_ref().is_some_and(|lb| !lb.failover.is_empty() || !lb.failover_priority.is_empty());
+    if fails_over && !outlier {
+        fields.warn("", "failover needs outlierDetection beside loadBalancer");
+    }
     if locality.is_some() && zone_aware.is_some() {
         fields.reject("", "localityLbSetting and zoneAwareLbSetting exclude each other");
     }
@@ -96,28 +169,24 @@ fn load_balancer(fields: &Fields<'_>) -> LoadBalancer {
         consistent_hash: fields.read("consistentHash", consistent_hash),
         locality,
         zone_aware,
-        warmup_duration: fields.opt_duration("warmupDurationSecs"),
+        warmup_duration: fields.opt_timeout("warmupDurationSecs"),
         warmup: fields.read("warmup", |warmup| {
-            let duration = warmup.opt_duration("duration");
+            let duration = warmup.opt_timeout("duration");
             if duration.is_none() {
                 warmup.reject("duration", "a duration is needed");
             }
-            Warmup {
-                duration: duration.unwrap_or_default(),
-                minimum_percent: warmup.opt_decimal("minimumPercent"),
-                aggression: warmup.opt_decimal("aggression"),
+            let aggression = warmup.opt_decimal("aggression");
+            if aggression.is_some_and(|aggression| aggression <= Decimal::default()) {
+                warmup.refuse("aggression", "more than 0 is expected");
             }
+            let minimum_percent = percentage(warmup, "minimumPercent");
+            Warmup { duration: duration.unwrap_or_default(), minimum_percent, aggression }
         }),
     }
 }
 
 fn consistent_hash(fields: &Fields<'_>) -> ConsistentHash {
-    let cookie = fields.read("httpCookie", |cookie| HashKey::Cookie {
-        name: cookie.text("name"),
-        path: cookie.text("path"),
-        ttl: cookie.opt_duration("ttl"),
-        attributes: cookie.list("attributes", |attribute| (attribute.text("name"), attribute.text("value"))),
-    });
+    let cookie = fields.read("httpCookie", cookie);
     let keys = [
         fields.opt_text("httpHeaderName").map(HashKey::Header),
         cookie,
@@ -126,11 +195,25 @@ fn consistent_hash(fields: &Fields<'_>) -> ConsistentHash {
     ];
     let mut keys = keys.into_iter().flatten();
     let key = keys.next();
-    if key.is_none() || keys.next().is_some() {
-        fields.reject("", "exactly one key to hash is needed");
+    if key.is_none() {
+        fields.warn("", "without a key to hash, requests are spread at random");
+    } else if keys.next().is_some() {
+        fields.reject("", "only one key can be hashed");
     }
     let ring = fields.read("ringHash", |ring| HashAlgorithm::RingHash(unsigned(ring, "minimumRingSize")));
-    let maglev = fields.read("maglev", |maglev| HashAlgorithm::Maglev(unsigned(maglev, "tableSize")));
+    let maglev = fields.read("maglev", |maglev| {
+        let size = unsigned(maglev, "tableSize");
+        if size >= LARGEST_MAGLEV || !is_prime(size) {
+            maglev.refuse("tableSize", format!("a prime number below {LARGEST_MAGLEV} is expected"));
+        }
+        HashAlgorithm::Maglev(size)
+    });
+    if fields.has("minimumRingSize") {
+        fields.warn("minimumRingSize", "replaced by ringHash.minimumRingSize");
+        if ring.is_some() || maglev.is_some() {
+            fields.refuse("minimumRingSize", "cannot be set beside ringHash or maglev");
+        }
+    }
     if ring.is_some() && maglev.is_some() {
         fields.reject("", "ringHash and maglev exclude each other");
     }
@@ -139,6 +222,30 @@ fn consistent_hash(fields: &Fields<'_>) -> ConsistentHash {
         algorithm: ring.or(maglev).unwrap_or_default(),
         minimum_ring_size: unsigned(fields, "minimumRingSize"),
     }
+}
+
+const LARGEST_MAGLEV: u64 = 5_000_011;
+
+fn is_prime(number: u64) -> bool {
+    number > 0 && (2..).take_while(|factor| factor * factor <= number).all(|factor| number % factor != 0)
+}
+
+fn cookie(fields: &Fields<'_>) -> HashKey {
+    let attributes = fields.list("attributes", |attribute| (attribute.text("name"), attribute.text("value")));
+    let mut names = BTreeSet::new();
+    for (n, (name, _)) in attributes.iter().enumerate() {
+        let path = format!("attributes[{n}].name");
+        if name.is_empty() {
+            fields.refuse(&path, "an attribute needs a name");
+        } else if !names.insert(name) {
+            fields.refuse(&path, format!("attribute `{name}` stands twice"));
+        }
+    }
+    let name = fields.text("name");
+    if name.is_empty() {
+        fields.refuse("name", "a cookie needs a name");
+    }
+    HashKey::Cookie { name, path: fields.text("path"), ttl: fields.opt_duration("ttl"), attributes }
 }
 
 fn unsigned(fields: &Fields<'_>, name: &str) -> u64 {
@@ -181,8 +288,39 @@ fn checked_outlier(fields: &Fields<'_>) -> OutlierDetection {
     outlier
 }
 
-fn checked_tls(fields: &Fields<'_>) -> ClientTls {
+fn checked_tls(fields: &Fields<'_>, namespace: &Text) -> ClientTls {
     let tls = client_tls(fields);
+    if let Some(name) = tls.credential_name.strip_prefix("configmap://") {
+        let own = match name.split_once('/') {
+            Some((of, name)) => of == namespace.as_str() && !name.is_empty(),
+            None => !name.is_empty(),
+        };
+        if !own {
+            fields.refuse("credentialName", "a ConfigMap is one of the rule's own namespace");
+        }
+    }
+    let by_mode = matches!(tls.mode, ClientTlsMode::Simple | ClientTlsMode::Mutual);
+    if by_mode && tls.insecure_skip_verify == Some(true) {
+        let verifies = [
+            ("caCertificates", !tls.ca_certificates.is_empty()),
+            ("subjectAltNames", !tls.subject_alt_names.is_empty()),
+            ("credentialName", tls.mode == ClientTlsMode::Simple && !tls.credential_name.is_empty()),
+        ];
+        for (name, _) in verifies.iter().filter(|(_, set)| *set) {
+            fields.refuse(name, "cannot be set beside insecureSkipVerify");
+        }
+    }
+    if by_mode && !tls.credential_name.is_empty() {
+        let files = [
+            ("clientCertificate", &tls.client_certificate),
+            ("caCertificates", &tls.ca_certificates),
+            ("privateKey", &tls.private_key),
+            ("caCrl", &tls.ca_crl),
+        ];
+        for (name, _) in files.iter().filter(|(_, file)| !file.is_empty()) {
+            fields.refuse(name, "cannot be set beside credentialName");
+        }
+    }
     if tls.mode == ClientTlsMode::Mutual && tls.credential_name.is_empty() {
         for (name, file) in [("clientCertificate", &tls.client_certificate), ("privateKey", &tls.private_key)] {
             if file.is_empty() {
@@ -204,6 +342,7 @@ fn checked_locality(fields: &Fields<'_>) -> LocalityLb {
     if ordered && !locality.distribute.is_empty() {
         fields.reject("distribute", "shares and failover exclude each other");
     }
+    check_locality_lb(fields, &locality);
     for (from, to) in &locality.failover {
         if from == to {
             fields.reject("failover", format!("region `{from}` cannot fail over to itself"));
@@ -215,18 +354,27 @@ fn checked_locality(fields: &Fields<'_>) -> LocalityLb {
 fn check(fields: &Fields<'_>, rule: &DestinationRule, host: &Text) {
     if host.is_empty() {
         fields.reject("host", "a host is needed");
-    } else if !is_wildcard_domain(rule.host.as_str()) && rule.host.as_str().parse::<std::net::IpAddr>().is_err() {
+    } else if !is_wildcard_domain(rule.host.as_str()) && rule.host.as_str().parse::<IpAddr>().is_err() {
         fields.reject("host", format!("`{host}` is no host"));
+    } else if !is_admitted_host(host) {
+        fields.refuse("host", format!("`{host}` is no host"));
     }
     let mut names = BTreeSet::new();
-    for subset in &rule.subsets {
+    for (n, subset) in rule.subsets.iter().enumerate() {
+        let path = format!("subsets[{n}].name");
         if subset.name.is_empty() {
-            fields.reject("subsets", "a subset needs a name");
-        } else if !is_dns_label(&subset.name.to_ascii_lowercase()) {
-            fields.reject("subsets", format!("`{}` is no name of a subset", subset.name));
+            fields.reject(&path, "a subset needs a name");
+        } else if !is_any_case_label(&subset.name) {
+            fields.reject(&path, format!("`{}` is no name of a subset", subset.name));
         } else if !names.insert(&subset.name) {
-            fields.warn("subsets", format!("subset `{}` stands twice", subset.name));
+            fields.refuse(&path, format!("subset `{}` stands twice", subset.name));
         }
+    }
+    let export_to = fields.texts("exportTo");
+    check_export_to(fields, &export_to, &rule.namespace, false);
+    let own = |namespace: &Text| namespace.as_str() == "." || *namespace == rule.namespace;
+    if rule.workload_selector.is_some() && !export_to.iter().all(own) {
+        fields.refuse("exportTo", "a rule of selected workloads is for its own namespace only");
     }
     let sole = |word: &str| rule.export_to.contains(word) && rule.export_to.len() > 1;
     if sole("*") || sole("~") {
@@ -259,7 +407,7 @@ mod tests {
         let spec = json!({
             "host": "cart", "exportTo": ["."],
             "trafficPolicy": {
-                "loadBalancer": { "consistentHash": { "httpHeaderName": "x-user", "maglev": {} } },
+                "loadBalancer": { "consistentHash": { "httpHeaderName": "x-user", "maglev": { "tableSize": 65537 } } },
                 "portLevelSettings": [{ "port": { "number": 80 }, "tls": { "mode": "ISTIO_MUTUAL" } }],
             },
             "subsets": [{
@@ -281,7 +429,7 @@ mod tests {
         let policy = |policy: Value| json!({ "host": "a.b", "trafficPolicy": policy });
         let check = |spec: Value, path: &str| assert_eq!(errors(&spec), [path], "{spec}");
         check(json!({}), "spec.host");
-        check(json!({ "host": "a.b", "subsets": [{ "name": "" }] }), "spec.subsets");
+        check(json!({ "host": "a.b", "subsets": [{ "name": "" }] }), "spec.subsets[0].name");
         check(json!({ "host": "a.b", "exportTo": ["*", "x"] }), "spec.exportTo");
         check(
             policy(json!({ "outlierDetection": { "maxEjectionPercent": 101 } })),

@@ -15,7 +15,7 @@ pub struct Finding {
     pub field_path: Text,
     /// Why, a lower-case fragment.
     pub reason: Text,
-    /// `Error` loses the object, `Warning` only the field.
+    /// `Error` loses the object, `Refused` only admission, `Warning` nothing or a field that means nothing.
     pub severity: Severity,
 }
 
@@ -43,6 +43,11 @@ impl Findings {
         self.note(Severity::Error, field_path, reason);
     }
 
+    /// Notes that admission refuses the part at `field_path`, which applies where it is stored.
+    pub fn refuse(&self, field_path: &str, reason: impl Into<Text>) {
+        self.note(Severity::Refused, field_path, reason);
+    }
+
     /// Notes that the part at `field_path` is ignored.
     pub fn warning(&self, field_path: &str, reason: impl Into<Text>) {
         self.note(Severity::Warning, field_path, reason);
@@ -67,11 +72,19 @@ impl Findings {
         self.0.borrow().iter().any(|finding| finding.severity == Severity::Error)
     }
 
+    /// Whether admission refuses the object.
+    #[must_use]
+    pub fn has_refusals(&self) -> bool {
+        self.0.borrow().iter().any(|finding| finding.severity.is_refusal())
+    }
+
     /// All of it, in order of the fields.
     #[must_use]
     pub fn into_vec(self) -> Vec<Finding> {
         let mut findings = self.0.into_inner();
         findings.sort();
+        // A field that is read twice is wrong once.
+        findings.dedup();
         findings
     }
 }
@@ -119,6 +132,11 @@ impl<'a> Fields<'a> {
     /// Notes an error at the field of that name; an empty name is the object itself.
     pub fn reject(&self, name: &str, reason: impl Into<Text>) {
         self.note(Severity::Error, name, reason);
+    }
+
+    /// Notes at the field of that name that admission refuses it.
+    pub fn refuse(&self, name: &str, reason: impl Into<Text>) {
+        self.note(Severity::Refused, name, reason);
     }
 
     /// Notes a warning at the field of that name.
@@ -203,6 +221,36 @@ impl<'a> Fields<'a> {
     /// A duration in Go's syntax.
     pub fn opt_duration(&self, name: &str) -> Option<Duration> {
         self.typed(name, "a duration such as `1.5s`", |value| value.as_str().and_then(parse_duration))
+    }
+
+    /// A duration of whole milliseconds, at least one: the least the rules of admission know.
+    pub fn opt_timeout(&self, name: &str) -> Option<Duration> {
+        let duration = self.opt_duration(name)?;
+        self.check_timeout(name, duration);
+        Some(duration)
+    }
+
+    /// Notes a duration that is not whole milliseconds, or less than one.
+    pub fn check_timeout(&self, name: &str, duration: Duration) {
+        if duration < Duration::from_millis(1) {
+            self.refuse(name, "a duration is at least 1ms");
+        } else if duration.subsec_nanos() % 1_000_000 != 0 {
+            self.refuse(name, "a duration is whole milliseconds");
+        }
+    }
+
+    /// An integer that admission refuses below zero.
+    pub fn opt_count(&self, name: &str) -> Option<i32> {
+        let number = self.opt_integer(name)?;
+        if number < 0 {
+            self.refuse(name, format!("{number} is below zero"));
+        }
+        Some(number)
+    }
+
+    /// The same, zero if absent.
+    pub fn count(&self, name: &str) -> i32 {
+        self.opt_count(name).unwrap_or_default()
     }
 
     /// One of a few words; a word that is none of them is an error. Numbers stand for the words in order.

@@ -4,7 +4,7 @@ use sluice_model::{Kind, Object};
 
 use crate::{
     Findings, Item, destination_rule, endpoint_slice, mesh_settings, namespace, node, parse_gateway,
-    parse_virtual_service, peer_authentication, pod, service, service_entry, workload_entry,
+    parse_virtual_service, peer_authentication, pod, service, service_entry, workload_entry, workload_group,
 };
 
 /// How a kind is parsed: to a value, or to nothing if the object does not apply, with what is wrong noted aside.
@@ -101,7 +101,7 @@ pub static KINDS: &[KindInfo] = &[
     })),
     custom(Kind::WasmPlugin, "extensions.istio.io", &["v1alpha1"], "WasmPlugin", "wasmplugins", None),
     custom(Kind::WorkloadEntry, NETWORKING, STABLE, "WorkloadEntry", "workloadentries", Some(workload_entry::parse)),
-    custom(Kind::WorkloadGroup, NETWORKING, STABLE, "WorkloadGroup", "workloadgroups", None),
+    custom(Kind::WorkloadGroup, NETWORKING, STABLE, "WorkloadGroup", "workloadgroups", Some(workload_group::parse)),
 ];
 
 /// The entry of a kind as objects name it, any of its versions.

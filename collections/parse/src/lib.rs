@@ -12,12 +12,14 @@
 //! does not apply; the function in the kind's line in `kinds.rs`. Metadata is read by [`Item::meta`], the `spec` of an
 //! Istio kind with [`Fields`].
 
+mod admission;
 mod base64;
 mod destination_rule;
 mod endpoint_slice;
 mod extension_provider;
 mod fields;
 mod gateway;
+mod header;
 mod kinds;
 mod mesh_config;
 mod mesh_networks;
@@ -35,8 +37,10 @@ mod proxy_config;
 mod service;
 mod service_entry;
 mod traffic_policy;
+mod validate;
 mod virtual_service;
 mod workload_entry;
+mod workload_group;
 pub mod yaml;
 
 pub use fields::{Fields, Finding, Findings, parse_duration};
@@ -44,8 +48,12 @@ pub use gateway::{parse_gateway, parse_protocol};
 pub use kinds::{KINDS, KindInfo, Parse, find_kind, kind_info};
 pub use mesh_config::lay_mesh_config;
 pub use mesh_networks::parse_mesh_networks;
-pub use names::{is_dns_label, is_wildcard_domain, resolve_gateway, resolve_host};
+pub use names::{
+    is_admitted_host, is_any_case_label, is_dns_label, is_fqdn, is_label_key, is_label_value, is_wildcard_domain,
+    resolve_gateway, resolve_host,
+};
 pub use object::{Item, ObjectError, ObjectId, identify, parse_object};
 pub use proxy::parse_proxy;
 pub use proxy_config::lay_proxy_config;
+pub use validate::{Problem, Validation, validate_object, validate_text, validated_kinds};
 pub use virtual_service::{parse_http_retry, parse_virtual_service};

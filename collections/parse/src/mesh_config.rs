@@ -1,5 +1,7 @@
 //! `MeshConfig` (C13, C15).
 
+mod check;
+
 use std::collections::BTreeSet;
 
 use serde_json::Value;
@@ -36,6 +38,7 @@ pub fn lay_mesh_config(base: MeshConfig, value: &Value, path: &str, findings: &F
         policies(&mut mesh, &fields);
         visibility(&mut mesh, &fields);
         traffic(&mut mesh, &fields);
+        check::check(&fields, &mesh);
     }
     mesh
 }

@@ -1,9 +1,12 @@
 //! `MeshNetworks` (C17).
 
+use std::net::IpAddr;
+
 use serde_json::Value;
 use sluice_model::{GatewayAddress, MeshNetworks, Network, NetworkEndpoints, NetworkGatewayConfig};
 
-use crate::{Fields, Findings};
+use crate::admission::is_port;
+use crate::{Fields, Findings, is_any_case_label, is_fqdn};
 
 /// The networks in key `meshNetworks`, with what is wrong noted at paths below `path`.
 #[must_use]
@@ -24,20 +27,39 @@ fn network(fields: &Fields<'_>) -> Network {
                 endpoints.reject("fromCidr", format!("{cidr} is no block of addresses"));
                 None
             }
-            (None, Some(registry)) => Some(NetworkEndpoints::Registry(registry)),
+            (None, Some(registry)) => {
+                if !is_any_case_label(&registry) {
+                    endpoints.refuse("fromRegistry", format!("`{registry}` is no id of a cluster"));
+                }
+                Some(NetworkEndpoints::Registry(registry))
+            }
             (None, None) => None,
         }
     });
     let gateways = fields.objects("gateways").into_iter().filter_map(|gateway| {
         let address = match (gateway.opt_text("registryServiceName"), gateway.opt_text("address")) {
-            (Some(host), _) => GatewayAddress::RegistryService(host),
-            (None, Some(address)) => GatewayAddress::Address(address),
+            (Some(host), _) => {
+                if !is_fqdn(&host) {
+                    gateway.refuse("registryServiceName", format!("`{host}` is no host"));
+                }
+                GatewayAddress::RegistryService(host)
+            }
+            (None, Some(address)) => {
+                if address.parse::<IpAddr>().is_err() && !is_fqdn(&address) {
+                    gateway.refuse("address", format!("`{address}` is neither a host nor an address"));
+                }
+                GatewayAddress::Address(address)
+            }
             (None, None) => {
                 gateway.reject("", "a gateway needs an address or a registryServiceName");
                 return None;
             }
         };
-        Some(NetworkGatewayConfig { address, port: gateway.integer("port"), locality: gateway.text("locality") })
+        let port = gateway.integer("port");
+        if !is_port(port) {
+            gateway.refuse("port", "a port number is 1 to 65535");
+        }
+        Some(NetworkGatewayConfig { address, port, locality: gateway.text("locality") })
     });
     Network { endpoints: endpoints.collect(), gateways: gateways.collect() }
 }

@@ -35,5 +35,5 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         Some(value) => parse_mesh_networks(&value, "data.meshNetworks", findings),
         None => MeshNetworks::default(),
     };
-    (!findings.has_errors()).then(|| Object::MeshSettings(Box::new(MeshSettings { mesh, networks })))
+    (!findings.has_refusals()).then(|| Object::MeshSettings(Box::new(MeshSettings { mesh, networks })))
 }

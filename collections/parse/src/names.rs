@@ -62,6 +62,46 @@ pub fn is_wildcard_domain(name: &str) -> bool {
     name.len() <= 255 && first && labels.all(label)
 }
 
+/// Whether this is a DNS label as admission has them: upper case counts as lower case.
+#[must_use]
+pub fn is_any_case_label(name: &str) -> bool {
+    is_dns_label(&name.to_ascii_lowercase())
+}
+
+/// Whether this is a name in DNS that is complete as it stands: labels, the last of which is no number.
+#[must_use]
+pub fn is_fqdn(name: &str) -> bool {
+    let last = name.rsplit('.').next().unwrap_or_default();
+    let is_number = |label: &str| !label.is_empty() && label.bytes().all(|b| b.is_ascii_digit());
+    let labels = name.strip_suffix('.').unwrap_or(name);
+    (1..=255).contains(&name.len()) && !is_number(last) && labels.split('.').all(is_any_case_label)
+}
+
+/// Whether admission takes this as a host: a name in DNS whose first label may be `*`, or begin with `*` or `*-`.
+#[must_use]
+pub fn is_admitted_host(name: &str) -> bool {
+    let (first, rest) = name.split_once('.').map_or((name, None), |(first, rest)| (first, Some(rest)));
+    let plain = first.strip_prefix("*-").or_else(|| first.strip_prefix('*')).unwrap_or(first);
+    let first = first.len() <= 63 && (first == "*" || is_any_case_label(plain));
+    (1..=255).contains(&name.len()) && first && rest.is_none_or(|rest| rest.is_empty() || is_fqdn(rest))
+}
+
+/// Whether this can be the key of a label: a name, or a domain and a name.
+#[must_use]
+pub fn is_label_key(key: &str) -> bool {
+    let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    let prefix = prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(is_any_case_label));
+    !name.is_empty() && name.len() <= 63 && is_label_value(name) && prefix
+}
+
+/// Whether this can be the value of a label: nothing, or letters, digits, `-`, `_` and `.` with the first two outside.
+#[must_use]
+pub fn is_label_value(value: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    let outer = |b: Option<u8>| b.is_none_or(|b| b.is_ascii_alphanumeric());
+    value.bytes().all(inner) && outer(value.bytes().next()) && outer(value.bytes().last())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +125,28 @@ mod tests {
         check("front.edge.svc.cluster.local", "edge/front");
         check("front.edge", "edge/front");
         check("mesh", "mesh");
+    }
+
+    #[test]
+    fn admission_takes_fewer_hosts_than_apply() {
+        for good in ["*", "a", "*.a.b", "*-x.a", "*x.a", "Example.COM.", "a.", "*."] {
+            assert!(is_admitted_host(good), "{good}");
+        }
+        for bad in ["", ".", "a_b.c", "a..b", "a.*", "1.2.3.4", "a.b.7", &"a".repeat(64)] {
+            assert!(!is_admitted_host(bad), "{bad}");
+        }
+        assert!(is_fqdn("a.b.svc.cluster.local") && is_fqdn("a.") && !is_fqdn("*.a") && !is_fqdn("1.2.3.4"));
+    }
+
+    #[test]
+    fn labels_are_those_of_kubernetes() {
+        for key in ["a", "app.kubernetes.io/name", "A_b.c-d", "x/1"] {
+            assert!(is_label_key(key), "{key}");
+        }
+        for key in ["", "/a", "a/", "-a", "a b", "a/b/c", &"a".repeat(64)] {
+            assert!(!is_label_key(key), "{key}");
+        }
+        assert!(is_label_value("") && is_label_value("v1_a.b") && !is_label_value("-a") && !is_label_value("a/b"));
     }
 
     #[test]

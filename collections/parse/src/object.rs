@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use serde_json::Value;
 use sluice_model::{ObjectKey, ObjectMeta, ParsedObject, Text};
 
-use crate::{Findings, KindInfo, find_kind, metadata};
+use crate::{Findings, KindInfo, admission, find_kind, metadata};
 
 /// Why something is not an object of a known kind at all.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -86,8 +86,12 @@ pub fn identify(cluster: &Text, object: &Value) -> Result<ObjectId, ObjectError>
 pub fn parse_object(cluster: &Text, domain: &str, object: &Value) -> Result<ParsedObject, ObjectError> {
     let ObjectId { info, key } = identify(cluster, object)?;
     let findings = Findings::default();
+    let item = Item { key: &key, object, domain };
+    if info.group.ends_with(".istio.io") {
+        admission::check_object(&item, info.kind, &findings);
+    }
     let value = match info.parse {
-        Some(parse) => parse(&Item { key: &key, object, domain }, &findings),
+        Some(parse) => parse(&item, &findings),
         None => {
             if info.warn_unsupported {
                 findings.warning("kind", "this kind is not supported yet");

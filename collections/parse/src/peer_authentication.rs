@@ -2,14 +2,23 @@
 
 use sluice_model::{Object, PeerAuthentication, PeerMtls};
 
+use crate::admission::check_selector;
 use crate::{Fields, Findings, Item};
 
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let fields = Fields::new(item.spec(), "spec", findings)?;
     let meta = item.meta(findings);
-    let selector = fields.object("selector").map(|selector| selector.text_map("matchLabels")).unwrap_or_default();
+    let selector = fields.read("selector", |selector| {
+        let labels = selector.text_map("matchLabels");
+        check_selector(selector, "matchLabels", &labels);
+        labels
+    });
+    let selector = selector.unwrap_or_default();
     if selector.values().any(|value| value.contains('*')) {
         fields.reject("selector.matchLabels", "values have no wildcards");
+    }
+    if fields.value("portLevelMtls").and_then(|ports| ports.as_object()).is_some_and(|ports| ports.is_empty()) {
+        fields.refuse("portLevelMtls", "at least one port is needed");
     }
     let mtls = fields.object("mtls").map(|mtls| mode(&mtls)).unwrap_or_default();
     let mut ports = std::collections::BTreeMap::new();
@@ -18,7 +27,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         let declared = Fields::new(value, path, findings).map(|mtls| mode(&mtls)).unwrap_or_default();
         match number {
             Some(number) => drop(ports.insert(number, declared)),
-            None => fields.reject("portLevelMtls", format!("`{port}` is no port number")),
+            None => fields.reject(&format!("portLevelMtls[{port}]"), format!("`{port}` is no port number")),
         }
     }
     if selector.is_empty() && !ports.is_empty() {

@@ -1,5 +1,7 @@
 //! `ProxyConfig` (C13, C18).
 
+mod check;
+
 use std::collections::BTreeMap;
 
 use serde_json::Value;
@@ -87,6 +89,7 @@ pub(crate) fn lay_proxy_fields(base: ProxyConfig, fields: &Fields<'_>) -> ProxyC
     }
     set(&mut config.concurrency, fields.opt_integer("concurrency").map(Some));
     set(&mut config.discovery_address, fields.opt_text("discoveryAddress"));
+    check::check(fields, &config);
     config
 }
 

@@ -1,11 +1,16 @@
 //! Traffic settings that the mesh config and DestinationRules share.
 
+mod locality;
+
+use std::time::Duration;
+
 use sluice_model::{
-    ClientTls, ClientTlsMode, ConnectionPool, H2Upgrade, HttpSettings, LocalityDistribute, LocalityLb,
-    OutlierDetection, TcpKeepalive, TcpSettings, Text, ZoneAwareLb,
+    ClientTls, ClientTlsMode, ConnectionPool, H2Upgrade, HttpSettings, OutlierDetection, TcpKeepalive, TcpSettings,
 };
 
 use crate::Fields;
+
+pub(crate) use locality::{check_locality_lb, check_zone_aware_lb, locality_lb, zone_aware_lb};
 
 /// `TcpKeepalive`.
 pub(crate) fn tcp_keepalive(fields: &Fields<'_>) -> TcpKeepalive {
@@ -22,12 +27,23 @@ pub(crate) fn connection_pool(fields: &Fields<'_>) -> ConnectionPool {
 }
 
 fn tcp_settings(fields: &Fields<'_>) -> TcpSettings {
+    let idle_timeout = fields.opt_duration("idleTimeout");
+    // None at all is a timeout, too: never.
+    if let Some(idle) = idle_timeout.filter(|idle| *idle >= Duration::from_millis(1)) {
+        fields.check_timeout("idleTimeout", idle);
+    }
     TcpSettings {
-        max_connections: fields.integer("maxConnections"),
-        connect_timeout: fields.opt_duration("connectTimeout"),
-        tcp_keepalive: fields.read("tcpKeepalive", tcp_keepalive),
-        max_connection_duration: fields.opt_duration("maxConnectionDuration"),
-        idle_timeout: fields.opt_duration("idleTimeout"),
+        max_connections: fields.count("maxConnections"),
+        connect_timeout: fields.opt_timeout("connectTimeout"),
+        tcp_keepalive: fields.read("tcpKeepalive", |keepalive| {
+            let read = tcp_keepalive(keepalive);
+            for (name, duration) in [("time", read.time), ("interval", read.interval)] {
+                duration.into_iter().for_each(|duration| keepalive.check_timeout(name, duration));
+            }
+            read
+        }),
+        max_connection_duration: fields.opt_timeout("maxConnectionDuration"),
+        idle_timeout,
     }
 }
 
@@ -35,16 +51,21 @@ fn http_settings(fields: &Fields<'_>) -> HttpSettings {
     let upgrades =
         [("DEFAULT", H2Upgrade::Default), ("DO_NOT_UPGRADE", H2Upgrade::DoNotUpgrade), ("UPGRADE", H2Upgrade::Upgrade)];
     HttpSettings {
-        http1_max_pending_requests: fields.integer("http1MaxPendingRequests"),
-        http2_max_requests: fields.integer("http2MaxRequests"),
-        max_requests_per_connection: fields.integer("maxRequestsPerConnection"),
-        max_retries: fields.integer("maxRetries"),
-        idle_timeout: fields.opt_duration("idleTimeout"),
+        http1_max_pending_requests: fields.count("http1MaxPendingRequests"),
+        http2_max_requests: fields.count("http2MaxRequests"),
+        max_requests_per_connection: fields.count("maxRequestsPerConnection"),
+        max_retries: fields.count("maxRetries"),
+        idle_timeout: fields.opt_timeout("idleTimeout"),
         h2_upgrade_policy: fields.choice("h2UpgradePolicy", &upgrades).unwrap_or_default(),
         use_client_protocol: fields.bool("useClientProtocol"),
-        max_concurrent_streams: fields.integer("maxConcurrentStreams"),
+        max_concurrent_streams: fields.count("maxConcurrentStreams"),
         http2_keep_alive: fields.read("http2KeepAlive", |keepalive| {
-            (keepalive.opt_duration("interval"), keepalive.opt_duration("timeout"))
+            for name in ["interval", "timeout"] {
+                if !keepalive.has(name) {
+                    keepalive.refuse(name, "a duration is needed");
+                }
+            }
+            (keepalive.opt_timeout("interval"), keepalive.opt_timeout("timeout"))
         }),
     }
 }
@@ -52,18 +73,24 @@ fn http_settings(fields: &Fields<'_>) -> HttpSettings {
 /// `OutlierDetection`.
 pub(crate) fn outlier_detection(fields: &Fields<'_>) -> OutlierDetection {
     let codes = fields.value("outlierDetectionHttpErrorCodes").and_then(|codes| codes.as_array());
-    let codes = codes.into_iter().flatten().filter_map(|code| code.as_u64());
+    let codes: Vec<u64> = codes.into_iter().flatten().filter_map(|code| code.as_u64()).collect();
+    for (n, code) in codes.iter().enumerate().filter(|(_, code)| !(100..600).contains(*code)) {
+        fields.refuse(&format!("outlierDetectionHttpErrorCodes[{n}]"), format!("{code} is no HTTP status"));
+    }
+    if fields.has("consecutiveErrors") {
+        fields.warn("consecutiveErrors", "replaced by consecutiveGatewayErrors and consecutive5xxErrors");
+    }
     OutlierDetection {
         consecutive_errors: fields.integer("consecutiveErrors"),
         split_external_local_origin_errors: fields.bool("splitExternalLocalOriginErrors"),
         consecutive_local_origin_failures: fields.opt_integer("consecutiveLocalOriginFailures"),
         consecutive_gateway_errors: fields.opt_integer("consecutiveGatewayErrors"),
         consecutive_5xx_errors: fields.opt_integer("consecutive5xxErrors"),
-        interval: fields.opt_duration("interval"),
-        base_ejection_time: fields.opt_duration("baseEjectionTime"),
+        interval: fields.opt_timeout("interval"),
+        base_ejection_time: fields.opt_timeout("baseEjectionTime"),
         max_ejection_percent: fields.integer("maxEjectionPercent"),
         min_health_percent: fields.integer("minHealthPercent"),
-        http_error_codes: codes.filter_map(|code| u32::try_from(code).ok()).collect(),
+        http_error_codes: codes.into_iter().filter_map(|code| u32::try_from(code).ok()).collect(),
     }
 }
 
@@ -85,43 +112,5 @@ pub(crate) fn client_tls(fields: &Fields<'_>) -> ClientTls {
         sni: fields.text("sni"),
         insecure_skip_verify: fields.opt_bool("insecureSkipVerify"),
         ca_crl: fields.text("caCrl"),
-    }
-}
-
-/// `LocalityLoadBalancerSetting`.
-pub(crate) fn locality_lb(fields: &Fields<'_>) -> LocalityLb {
-    LocalityLb {
-        enabled: fields.opt_bool("enabled"),
-        distribute: fields.list("distribute", |distribute| LocalityDistribute {
-            from: distribute.text("from"),
-            to: weights(distribute),
-        }),
-        failover: fields.list("failover", failover),
-        failover_priority: fields.texts("failoverPriority"),
-    }
-}
-
-fn weights(fields: &Fields<'_>) -> std::collections::BTreeMap<Text, u32> {
-    let weights = fields.entries("to").into_iter().filter_map(|(locality, value, path)| {
-        let weight = value.as_u64().and_then(|weight| u32::try_from(weight).ok());
-        if weight.is_none() {
-            fields.reject("to", format!("{path} is no weight"));
-        }
-        Some((locality, weight?))
-    });
-    weights.collect()
-}
-
-fn failover(fields: &Fields<'_>) -> (Text, Text) {
-    (fields.text("from"), fields.text("to"))
-}
-
-/// `ZoneAwareLoadBalancerSetting`.
-pub(crate) fn zone_aware_lb(fields: &Fields<'_>) -> ZoneAwareLb {
-    ZoneAwareLb {
-        enabled: fields.opt_bool("enabled"),
-        failover: fields.list("failover", failover),
-        failover_priority: fields.texts("failoverPriority"),
-        min_cluster_size: fields.opt_integer("minClusterSize"),
     }
 }

@@ -87,7 +87,7 @@ fn http_route(fields: &Fields<'_>, names: Names<'_>) -> HttpRoute {
         name: fields.text("name"),
         matches: fields.list("match", |m| http_match(m, names)),
         route: fields.list("route", |destination| HttpDestination {
-            destination: destination.read("destination", |d| self::destination(d, names)).unwrap_or_default(),
+            destination: needed_destination(destination, names),
             weight: destination.integer("weight"),
             headers: destination.read("headers", headers),
         }),
@@ -99,14 +99,14 @@ fn http_route(fields: &Fields<'_>, names: Names<'_>) -> HttpRoute {
             authority: rewrite.text("authority"),
             regex: rewrite.read("uriRegexRewrite", |regex| (regex.text("match"), regex.text("rewrite"))),
         }),
-        timeout: fields.opt_duration("timeout"),
+        timeout: fields.opt_timeout("timeout"),
         retries: fields.read("retries", parse_http_retry),
         fault: fields.read("fault", fault),
         mirror: fields.read("mirror", |d| destination(d, names)),
         mirror_percentage: fields.read("mirrorPercentage", |p| p.opt_decimal("value").unwrap_or_default()),
         mirror_percent: fields.opt_integer("mirrorPercent"),
         mirrors: fields.list("mirrors", |mirror| HttpMirror {
-            destination: mirror.read("destination", |d| destination(d, names)).unwrap_or_default(),
+            destination: needed_destination(mirror, names),
             percentage: mirror.read("percentage", |p| p.opt_decimal("value").unwrap_or_default()),
         }),
         cors: fields.read("corsPolicy", cors),
@@ -128,9 +128,15 @@ fn http_match(fields: &Fields<'_>, names: Names<'_>) -> HttpMatch {
         port: fields.integer("port"),
         source_labels: fields.text_map("sourceLabels"),
         source_namespace: fields.text("sourceNamespace"),
-        gateways: names.gateways(&fields.texts("gateways")),
+        gateways: matched_gateways(fields, names),
         stat_prefix: fields.text("statPrefix"),
     }
+}
+
+fn matched_gateways(fields: &Fields<'_>, names: Names<'_>) -> Vec<Text> {
+    let gateways = fields.texts("gateways");
+    check::check_gateways(fields, "gateways", &gateways);
+    names.gateways(&gateways)
 }
 
 fn string_match(fields: &Fields<'_>, name: &str) -> Option<StringMatch> {
@@ -150,6 +156,10 @@ fn read_string_match(fields: &Fields<'_>) -> Option<StringMatch> {
 fn named_matches(fields: &Fields<'_>, name: &str) -> NamedMatches {
     let entries = fields.entries(name).into_iter().map(|(key, value, path)| {
         let matched = match value {
+            Value::Null if name == "headers" => {
+                fields.findings().refuse(&path, "a condition is needed");
+                None
+            }
             Value::Null => None,
             value => Fields::new(value, path, fields.findings()).and_then(|fields| read_string_match(&fields)),
         };
@@ -170,11 +180,15 @@ fn destination(fields: &Fields<'_>, names: Names<'_>) -> Destination {
     }
 }
 
-fn route_destination(fields: &Fields<'_>, names: Names<'_>) -> RouteDestination {
-    RouteDestination {
-        destination: fields.read("destination", |d| destination(d, names)).unwrap_or_default(),
-        weight: fields.integer("weight"),
+fn needed_destination(fields: &Fields<'_>, names: Names<'_>) -> Destination {
+    if !fields.has("destination") {
+        fields.refuse("destination", "a destination is needed");
     }
+    fields.read("destination", |d| destination(d, names)).unwrap_or_default()
+}
+
+fn route_destination(fields: &Fields<'_>, names: Names<'_>) -> RouteDestination {
+    RouteDestination { destination: needed_destination(fields, names), weight: fields.integer("weight") }
 }
 
 fn headers(fields: &Fields<'_>) -> Headers {
@@ -193,7 +207,12 @@ fn redirect(fields: &Fields<'_>) -> HttpRedirect {
     let derived =
         [("FROM_PROTOCOL_DEFAULT", RedirectPort::FromProtocol), ("FROM_REQUEST_PORT", RedirectPort::FromRequest)];
     let port = match fields.opt_integer("port") {
-        Some(port) => RedirectPort::Port(port),
+        Some(port) => {
+            if fields.has("derivePort") {
+                fields.refuse("derivePort", "cannot be set beside port");
+            }
+            RedirectPort::Port(port)
+        }
         None => fields.choice("derivePort", &derived).unwrap_or_default(),
     };
     HttpRedirect {
@@ -222,9 +241,9 @@ fn direct_response(fields: &Fields<'_>) -> DirectResponse {
 
 fn fault(fields: &Fields<'_>) -> HttpFault {
     let delay = fields.read("delay", |delay| FaultDelay {
-        fixed: delay.opt_duration("fixedDelay").or_else(|| {
+        fixed: delay.opt_timeout("fixedDelay").or_else(|| {
             if delay.has("exponentialDelay") {
-                delay.warn("exponentialDelay", "exponential delays do not exist");
+                delay.refuse("exponentialDelay", "exponential delays do not exist");
             }
             None::<Duration>
         }),
@@ -285,7 +304,7 @@ fn cors(fields: &Fields<'_>) -> CorsPolicy {
         allow_methods: fields.texts("allowMethods"),
         allow_headers: fields.texts("allowHeaders"),
         expose_headers: fields.texts("exposeHeaders"),
-        max_age: fields.opt_duration("maxAge"),
+        max_age: fields.opt_timeout("maxAge"),
         allow_credentials: fields.opt_bool("allowCredentials"),
         ignore_unmatched_preflights: fields.choice("unmatchedPreflights", &unmatched).unwrap_or_default(),
     }
@@ -297,7 +316,7 @@ fn tls_match(fields: &Fields<'_>, names: Names<'_>) -> TlsMatch {
         destination_subnets: fields.texts("destinationSubnets"),
         port: fields.integer("port"),
         source_labels: fields.text_map("sourceLabels"),
-        gateways: names.gateways(&fields.texts("gateways")),
+        gateways: matched_gateways(fields, names),
         source_namespace: fields.text("sourceNamespace"),
     }
 }
@@ -308,7 +327,7 @@ fn l4_match(fields: &Fields<'_>, names: Names<'_>) -> L4Match {
         port: fields.integer("port"),
         source_subnet: fields.text("sourceSubnet"),
         source_labels: fields.text_map("sourceLabels"),
-        gateways: names.gateways(&fields.texts("gateways")),
+        gateways: matched_gateways(fields, names),
         source_namespace: fields.text("sourceNamespace"),
     }
 }

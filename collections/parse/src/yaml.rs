@@ -16,6 +16,8 @@ use serde_json::Value;
 use build::Builder;
 use position::Positions;
 
+pub use position::Position;
+
 /// How much one document may hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -91,7 +93,7 @@ impl Chunk<'_> {
             Some(documents) => documents,
             None => {
                 let mut builder = Builder::new(limits);
-                read_events(self.text, |event, line| builder.event(event, line)).map_err(|mut error| {
+                read_events(self.text, |event, at| builder.event(event, at.line)).map_err(|mut error| {
                     error.line += self.line - 1;
                     error
                 })?;
@@ -136,37 +138,44 @@ pub fn parse_value(text: &str, limits: &Limits) -> Result<Value, SyntaxError> {
     }
 }
 
-/// The line of a field of the document that begins on line `document`, or of the nearest field around it.
+/// The place of a field of the document that begins on line `document`, or of the nearest field around it.
 ///
-/// `path` is a field path such as `spec.http[0].route`. Reads the text again: meant for what is reported, not for every
-/// object.
+/// `path` is a field path such as `spec.http[0].route`; within a document that stands in a block of text, as a mesh config
+/// does in its ConfigMap, the path goes on. Reads the text again: meant for what is reported, not for every object.
 #[must_use]
-pub fn find_line(text: &str, document: usize, path: &str) -> usize {
+pub fn find_position(text: &str, document: usize, path: &str) -> Position {
+    let begin = Position { line: document, column: 1 };
     let Some(Chunk { line: first_line, text: chunk }) =
         split_documents(text).into_iter().rfind(|chunk| chunk.line <= document)
     else {
-        return document;
+        return begin;
     };
     let (mut positions, mut begun) = (Positions::default(), false);
-    let read = read_events(chunk, |event, line| {
-        begun |= event.is_node() && line + first_line - 1 == document;
+    let read = read_events(chunk, |event, at| {
+        let at = Position { line: at.line + first_line - 1, ..at };
+        begun |= event.is_node() && at.line == document;
         if begun {
-            positions.event(&event, line + first_line - 1);
+            positions.event(&event, at);
         }
         // Another document of the same chunk, after `...`, is not the one asked for.
         begun &= !matches!(event, Event::DocumentEnd);
         Ok(())
     });
-    let lines = if read.is_ok() { positions.into_lines() } else { return document };
-    let mut path = path;
-    loop {
-        if let Some(line) = lines.get(path) {
-            return *line;
+    if read.is_err() {
+        return begin;
+    }
+    let Some((place, known, rest)) = positions.nearest(path) else { return begin };
+    match positions.block(known) {
+        Some((first, block)) if !rest.is_empty() => {
+            let content = |line: &&str| !line.trim().is_empty();
+            let indent = |line: &str| line.len() - line.trim_start_matches(' ').len();
+            let outer = text.lines().skip(first - 1).find(content).map_or(0, indent);
+            let inner = block.lines().find(content).map_or(0, indent);
+            let document = block.lines().position(|line| says_something(line)).map_or(1, |n| n + 1);
+            let within = find_position(block, document, rest);
+            Position { line: first - 1 + within.line, column: within.column + outer.saturating_sub(inner) }
         }
-        match path.rfind(['.', '[']) {
-            Some(end) => path = &path[..end],
-            None => return document,
-        }
+        _ => place,
     }
 }
 
@@ -208,15 +217,19 @@ pub fn split_documents(text: &str) -> Vec<Chunk<'_>> {
     }
     chunks.push(Chunk { line: start_line, text: &text[start..] });
     // Directives and comments before a separator are a chunk of their own.
-    let says_something = |line: &str| !matches!(line.trim_start().bytes().next(), None | Some(b'#' | b'%'));
     chunks.retain(|chunk| chunk.text.lines().any(says_something));
     chunks
 }
 
-/// Hands every event of a chunk to `take`, with its line counted from the chunk's first, 1.
+/// Whether a line is more than a comment or a directive.
+fn says_something(line: &str) -> bool {
+    !matches!(line.trim_start().bytes().next(), None | Some(b'#' | b'%'))
+}
+
+/// Hands every event of a chunk to `take`, with its place counted from the chunk's first line, 1.
 fn read_events<'t>(
     chunk: &'t str,
-    mut take: impl FnMut(Event<'t>, usize) -> Result<(), String>,
+    mut take: impl FnMut(Event<'t>, Position) -> Result<(), String>,
 ) -> Result<(), SyntaxError> {
     let mut options = Options::default();
     options.emit_comments = false;
@@ -227,11 +240,8 @@ fn read_events<'t>(
             SyntaxError { line: marker.line().max(1), column: marker.col() + 1, reason: error.info() }
         })?;
         let (is_end, start) = (matches!(event, Event::StreamEnd), span.start);
-        take(event, start.line()).map_err(|reason| SyntaxError {
-            line: start.line(),
-            column: start.col() + 1,
-            reason,
-        })?;
+        let at = Position { line: start.line(), column: start.col() + 1 };
+        take(event, at).map_err(|reason| SyntaxError { line: at.line, column: at.column, reason })?;
         if is_end {
             break;
         }

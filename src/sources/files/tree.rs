@@ -233,7 +233,9 @@ impl Tree {
             let Some(value) = value.or_else(|| self.find(chunk?, entry.content.1)) else { continue };
             let Ok(object) = parse_object(&self.cluster.id, &self.cluster.domain, &value) else { continue };
             self.log.log(&object, &holder.display().to_string(), |field| {
-                chunk.map(|chunk| chunk.line - 1 + yaml::find_line(chunk.text, entry.line - chunk.line + 1, field))
+                chunk.map(|chunk| {
+                    chunk.line - 1 + yaml::find_position(chunk.text, entry.line - chunk.line + 1, field).line
+                })
             });
             let place = format!("{}:{}", holder.display(), entry.line).into();
             let version = value.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();

@@ -125,7 +125,7 @@ fn a_service_entry_that_admission_would_refuse_does_not_apply() {
     check(&format!("hosts: [a.example], {http}"), &[]);
     check(&format!("hosts: [a.example], {http}, colour: blue"), &["?spec.colour"]);
     check(http, &["!spec.hosts"]);
-    check(&format!("hosts: ['*'], {http}"), &["!spec.hosts"]);
+    check(&format!("hosts: ['*'], {http}"), &["!spec.hosts[0]"]);
     check(&format!("hosts: [a.example], resolution: DNS, addresses: [10.0.0.0/8], {http}"), &["!spec.addresses"]);
     check(
         &format!("hosts: [a.example], resolution: NONE, endpoints: [{{address: 1.2.3.4}}], {http}"),
@@ -135,7 +135,7 @@ fn a_service_entry_that_admission_would_refuse_does_not_apply() {
         &format!("hosts: [a.example], resolution: STATIC, endpoints: [{{address: a.host}}], {http}"),
         &["!spec.endpoints[0].address"],
     );
-    check("hosts: [a.example], ports: [{number: 80, name: a}, {number: 80, name: b}]", &["!spec.ports"]);
+    check("hosts: [a.example], ports: [{number: 80, name: a}, {number: 80, name: b}]", &["!spec.ports[1].number"]);
     check("hosts: [a.example], ports: [{number: 80, name: a, protocol: SMOKE}]", &["!spec.ports[0].protocol"]);
 }
 

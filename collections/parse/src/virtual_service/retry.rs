@@ -8,11 +8,11 @@ use crate::fields::Fields;
 pub fn parse_http_retry(fields: &Fields<'_>) -> HttpRetry {
     let retry = HttpRetry {
         attempts: fields.integer("attempts"),
-        per_try_timeout: fields.opt_duration("perTryTimeout"),
+        per_try_timeout: fields.opt_timeout("perTryTimeout"),
         retry_on: fields.text("retryOn"),
         retry_remote_localities: fields.opt_bool("retryRemoteLocalities"),
         retry_ignore_previous_hosts: fields.opt_bool("retryIgnorePreviousHosts"),
-        backoff: fields.opt_duration("backoff"),
+        backoff: fields.opt_timeout("backoff"),
     };
     if retry.attempts < 0 {
         fields.reject("attempts", "attempts cannot be negative");
@@ -22,13 +22,22 @@ pub fn parse_http_retry(fields: &Fields<'_>) -> HttpRetry {
     if retry.attempts == 0 && configured {
         fields.reject("attempts", "retries are configured but switched off by zero attempts");
     }
-    for condition in retry.retry_on.split(',').map(str::trim).filter(|condition| !condition.is_empty()) {
-        let is_status = condition.parse::<u16>().is_ok_and(|status| (100..600).contains(&status));
-        if !is_status && !RETRY_CONDITIONS.contains(&condition) {
+    for written in retry.retry_on.split(',').filter(|_| !retry.retry_on.is_empty()) {
+        let condition = written.trim();
+        let status = condition.parse::<u16>().ok().filter(|status| (100..600).contains(status));
+        if status.is_none() && !condition.is_empty() && !RETRY_CONDITIONS.contains(&condition) {
             fields.reject("retryOn", format!("`{condition}` is no condition of a retry"));
+        } else if written != condition || condition.is_empty() || status.is_some_and(|status| !is_known(status)) {
+            fields.refuse("retryOn", format!("`{written}` is no condition of a retry"));
         }
     }
     retry
+}
+
+/// Whether HTTP has a name for this status.
+fn is_known(status: u16) -> bool {
+    matches!(status, 100..=103 | 200..=208 | 226 | 300..=305 | 307 | 308 | 400..=418 | 421..=426 | 428 | 429 | 431 | 451)
+        || matches!(status, 500..=508 | 510 | 511)
 }
 
 /// The conditions Envoy knows, for HTTP and gRPC.

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{Limits, find_line, parse_documents, parse_value};
+use super::{Limits, find_position, parse_documents, parse_value};
 
 fn value(text: &str) -> Value {
     parse_value(text, &Limits::default()).unwrap_or_else(|error| panic!("{text:?}: {error}"))
@@ -116,11 +116,29 @@ fn errors_name_line_and_column() {
 #[test]
 fn fields_have_lines() {
     let text = "---\nkind: A\n---\n# c\nkind: B\nspec:\n  http:\n  - match:\n    - uri: {exact: /x}\n  - route:\n    - destination:\n        host: y\n";
-    let check = |path: &str, line: usize| assert_eq!(find_line(text, 5, path), line, "{path}");
+    let check = |path: &str, line: usize| assert_eq!(find_position(text, 5, path).line, line, "{path}");
     check("", 5);
     check("spec", 6);
     check("spec.http[0].match[0].uri.exact", 9);
     check("spec.http[1].route[0].destination.host", 12);
     check("spec.http[1].route[0].weight", 11);
     check("nothing", 5);
+}
+
+#[test]
+fn places_are_found_in_blocks_and_maps() {
+    let text = "kind: ConfigMap\ndata:\n  other: |\n    x: 1\n  mesh: |\n    # said first\n\n    defaultConfig:\n      \
+                tracing: {sampling: a}\n    trustDomain: b\nmetadata:\n  labels: {app: x, a.b/c: y}\n";
+    let check = |path: &str, line: usize, column: usize| {
+        let at = find_position(text, 1, path);
+        assert_eq!((at.line, at.column), (line, column), "{path}");
+    };
+    check("data.mesh", 5, 3);
+    check("data.mesh.trustDomain", 10, 5);
+    check("data.mesh.defaultConfig.tracing.sampling", 9, 17);
+    check("data.mesh.missing", 8, 5);
+    check("metadata.labels[app]", 12, 12);
+    check("metadata.labels[a.b/c]", 12, 20);
+    check("metadata.missing", 11, 1);
+    check("nothing", 1, 1);
 }

@@ -1,0 +1,115 @@
+//! Balancing by locality, and what makes it invalid.
+
+use std::collections::BTreeMap;
+
+use sluice_model::{LocalityDistribute, LocalityLb, Text, ZoneAwareLb};
+
+use crate::Fields;
+
+/// Labels of nodes that a failover by region and a balancing by zone order by themselves.
+const TOPOLOGY: [&str; 3] =
+    ["topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone"];
+
+/// `LocalityLoadBalancerSetting`.
+pub(crate) fn locality_lb(fields: &Fields<'_>) -> LocalityLb {
+    LocalityLb {
+        enabled: fields.opt_bool("enabled"),
+        distribute: fields.list("distribute", |distribute| LocalityDistribute {
+            from: distribute.text("from"),
+            to: weights(distribute),
+        }),
+        failover: fields.list("failover", failover),
+        failover_priority: fields.texts("failoverPriority"),
+    }
+}
+
+fn weights(fields: &Fields<'_>) -> BTreeMap<Text, u32> {
+    let weights = fields.entries("to").into_iter().filter_map(|(locality, value, path)| {
+        let weight = value.as_u64().and_then(|weight| u32::try_from(weight).ok());
+        if weight.is_none() {
+            fields.reject("to", format!("{path} is no weight"));
+        }
+        Some((locality, weight?))
+    });
+    weights.collect()
+}
+
+fn failover(fields: &Fields<'_>) -> (Text, Text) {
+    (fields.text("from"), fields.text("to"))
+}
+
+/// `ZoneAwareLoadBalancerSetting`.
+pub(crate) fn zone_aware_lb(fields: &Fields<'_>) -> ZoneAwareLb {
+    ZoneAwareLb {
+        enabled: fields.opt_bool("enabled"),
+        failover: fields.list("failover", failover),
+        failover_priority: fields.texts("failoverPriority"),
+        min_cluster_size: fields.opt_integer("minClusterSize"),
+    }
+}
+
+/// What admission refuses of it.
+pub(crate) fn check_locality_lb(fields: &Fields<'_>, lb: &LocalityLb) {
+    let topology = lb.failover_priority.iter().position(|label| TOPOLOGY.contains(&label.as_str()));
+    if let (false, Some(n)) = (lb.failover.is_empty(), topology) {
+        fields.refuse(&format!("failoverPriority[{n}]"), "failover orders by region, zone and subzone already");
+    }
+    for (n, distribute) in lb.distribute.iter().enumerate() {
+        let path = format!("distribute[{n}].to");
+        for (locality, weight) in &distribute.to {
+            if !(1..=100).contains(weight) {
+                fields.refuse(&format!("{path}[{locality}]"), "a share is 1 to 100");
+            }
+        }
+        check_localities(fields, &path, distribute.to.keys());
+    }
+    check_localities(fields, "distribute", lb.distribute.iter().map(|distribute| &distribute.from));
+    check_failover(fields, &lb.failover);
+}
+
+/// What admission refuses of it.
+pub(crate) fn check_zone_aware_lb(fields: &Fields<'_>, lb: &ZoneAwareLb) {
+    for (n, label) in lb.failover_priority.iter().enumerate() {
+        if TOPOLOGY.contains(&label.as_str()) {
+            let reason = format!("`{label}` is ordered by already where zones are balanced");
+            fields.refuse(&format!("failoverPriority[{n}]"), reason);
+        }
+    }
+    if lb.min_cluster_size == Some(0) {
+        fields.refuse("minClusterSize", "at least 1 is expected");
+    }
+    for (n, (from, to)) in lb.failover.iter().enumerate().filter(|(_, (from, to))| from == to) {
+        fields.refuse(&format!("failover[{n}]"), format!("region `{from}` cannot fail over to itself, `{to}`"));
+    }
+    check_failover(fields, &lb.failover);
+}
+
+fn check_failover(fields: &Fields<'_>, failover: &[(Text, Text)]) {
+    for (n, (from, to)) in failover.iter().enumerate() {
+        for (name, region) in [("from", from), ("to", to)] {
+            if region.contains(['/', '*']) {
+                fields.refuse(&format!("failover[{n}].{name}"), format!("`{region}` is no region"));
+            }
+        }
+    }
+}
+
+/// Localities that stand beside each other: none is within another.
+fn check_localities<'t>(fields: &Fields<'_>, path: &str, localities: impl Iterator<Item = &'t Text>) {
+    let mut earlier: Vec<Vec<&str>> = Vec::new();
+    for locality in localities {
+        let parts: Vec<&str> = locality.splitn(3, '/').collect();
+        if parts.iter().any(|part| part.is_empty()) {
+            fields.refuse(path, format!("`{locality}` has an empty region, zone or subzone"));
+        }
+        if locality.find('*').is_some_and(|at| at + 1 < locality.len()) {
+            fields.refuse(path, format!("in `{locality}`, `*` is not at the end"));
+        }
+        let own: Vec<&str> = parts.into_iter().take_while(|part| *part != "*").collect();
+        let within = |other: &Vec<&str>| own.starts_with(other) || other.starts_with(&own);
+        if earlier.iter().any(within) {
+            fields.refuse(path, format!("`{locality}` overlaps another locality"));
+        }
+        earlier.push(own);
+    }
+}

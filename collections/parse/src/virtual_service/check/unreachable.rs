@@ -1,0 +1,91 @@
+//! Routes and matches that no request ever reaches.
+
+use std::collections::BTreeMap;
+
+use sluice_model::{HttpMatch, NamedMatches, StringMatch, VirtualService};
+
+use crate::Fields;
+
+pub(super) fn check(fields: &Fields<'_>, vs: &VirtualService) {
+    check_repeated(fields, "http", vs.http.iter().map(|route| route.matches.as_slice()));
+    check_repeated(fields, "tls", vs.tls.iter().map(|route| route.matches.as_slice()));
+    check_repeated(fields, "tcp", vs.tcp.iter().map(|route| route.matches.as_slice()));
+    check_covered(fields, vs);
+}
+
+/// Notes matches that stand twice, and routes after one that takes everything.
+fn check_repeated<'m, M: Ord + 'm>(fields: &Fields<'_>, field: &str, routes: impl Iterator<Item = &'m [M]>) {
+    let (mut seen, mut all) = (BTreeMap::new(), None);
+    for (n, matches) in routes.enumerate() {
+        let path = format!("{field}[{n}]");
+        if let Some(all) = all {
+            fields.warn(&path, format!("never reached: {field}[{all}] has no match and takes everything"));
+            continue;
+        }
+        if matches.is_empty() {
+            all = Some(n);
+            continue;
+        }
+        let mut repeated = 0;
+        for (m, matched) in matches.iter().enumerate() {
+            match seen.get(matched) {
+                Some(earlier) => {
+                    fields.warn(&format!("{path}.match[{m}]"), format!("never reached: {field}[{earlier}] has it too"));
+                    repeated += 1;
+                }
+                None => drop(seen.insert(matched, n)),
+            }
+        }
+        if repeated == matches.len() {
+            fields.warn(&path, "never reached: earlier routes have all of its matches");
+        }
+    }
+}
+
+/// Notes matches by a prefix that an earlier, shorter prefix takes all requests of.
+fn check_covered(fields: &Fields<'_>, vs: &VirtualService) {
+    let mut earlier: Vec<(usize, usize, &str, &HttpMatch)> = Vec::new();
+    for (n, route) in vs.http.iter().enumerate() {
+        for (m, matched) in route.matches.iter().enumerate() {
+            let Some(StringMatch::Prefix(prefix)) = &matched.uri else { continue };
+            if prefix.is_empty() {
+                continue;
+            }
+            // Equal prefixes are told apart by what else is matched; those that are not are repetitions.
+            let covers = |(_, _, short, other): &&(usize, usize, &str, &HttpMatch)| {
+                prefix.len() > short.len() && prefix.starts_with(short) && takes_all_of(other, matched)
+            };
+            if let Some((route, of, short, _)) = earlier.iter().find(covers) {
+                let reason = format!("never reached: http[{route}].match[{of}] takes everything below {short}");
+                fields.warn(&format!("http[{n}].match[{m}]"), reason);
+            }
+            earlier.push((n, m, prefix, matched));
+        }
+    }
+}
+
+/// Whether the earlier match takes whatever the later does, apart from the URI. A match by a regular expression or by
+/// presence counts as different.
+fn takes_all_of(earlier: &HttpMatch, later: &HttpMatch) -> bool {
+    let one = |a: Option<&StringMatch>, b: Option<&StringMatch>| match (a, b) {
+        (None, _) => true,
+        (Some(StringMatch::Exact(a)), Some(StringMatch::Exact(b))) => a == b,
+        (Some(StringMatch::Prefix(a)), Some(StringMatch::Exact(b) | StringMatch::Prefix(b))) => {
+            b.starts_with(a.as_str())
+        }
+        _ => false,
+    };
+    let named = |a: &NamedMatches, b: &NamedMatches| {
+        a.iter()
+            .all(|(name, value)| b.get(name).is_some_and(|other| value == other || one(value.as_ref(), other.as_ref())))
+    };
+    let same = (&earlier.gateways, &earlier.source_labels, &earlier.source_namespace, earlier.ignore_uri_case)
+        == (&later.gateways, &later.source_labels, &later.source_namespace, later.ignore_uri_case);
+    same && (earlier.port == 0 || earlier.port == later.port)
+        && one(earlier.method.as_ref(), later.method.as_ref())
+        && one(earlier.scheme.as_ref(), later.scheme.as_ref())
+        && one(earlier.authority.as_ref(), later.authority.as_ref())
+        && named(&earlier.headers, &later.headers)
+        && named(&earlier.query_params, &later.query_params)
+        && earlier.without_headers == later.without_headers
+}

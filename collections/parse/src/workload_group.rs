@@ -1,0 +1,72 @@
+//! WorkloadGroup: what is wrong with one. Nothing is derived from it yet.
+
+use serde_json::Value;
+use sluice_model::Object;
+
+use crate::admission::{check_labels, is_port};
+use crate::workload_entry::{check_socket, workload_address};
+use crate::{Fields, Findings, Item};
+
+pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
+    let fields = Fields::new(item.spec(), "spec", findings)?;
+    if let Some(metadata) = fields.object("metadata") {
+        check_labels(&metadata, "labels", &metadata.text_map("labels"));
+        metadata.text_map("annotations");
+    }
+    match fields.object("template") {
+        // An address is for the workloads that join.
+        Some(template) => check_socket(&template, "address", &workload_address(&template)),
+        None => fields.reject("template", "a template is needed"),
+    }
+    if let Some(probe) = fields.object("probe") {
+        check_probe(&probe);
+    }
+    None
+}
+
+fn check_probe(fields: &Fields<'_>) {
+    for name in ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"] {
+        fields.count(name);
+    }
+    let methods = ["httpGet", "tcpSocket", "exec", "grpc"].map(|name| fields.object(name));
+    if methods.iter().flatten().count() != 1 {
+        fields.refuse("", "exactly one of httpGet, tcpSocket, exec and grpc is needed");
+    }
+    let [http, tcp, exec, grpc] = methods;
+    if let Some(http) = http {
+        check_port(&http);
+        http.text("path");
+        http.text("host");
+        let scheme = http.text("scheme");
+        if !matches!(scheme.as_str(), "" | "HTTP" | "HTTPS") {
+            http.refuse("scheme", format!("`{scheme}` is neither HTTP nor HTTPS"));
+        }
+        for header in http.objects("httpHeaders") {
+            let name = header.text("name");
+            if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
+                header.refuse("name", format!("`{name}` is no name of a header"));
+            }
+            header.text("value");
+        }
+    }
+    if let Some(tcp) = tcp {
+        check_port(&tcp);
+        tcp.text("host");
+    }
+    if let Some(exec) = exec
+        && exec.texts("command").is_empty()
+    {
+        exec.refuse("command", "a command is needed");
+    }
+    if let Some(grpc) = grpc {
+        check_port(&grpc);
+        grpc.text("service");
+    }
+}
+
+fn check_port(fields: &Fields<'_>) {
+    // A number beyond what a port can be is told as such.
+    if !fields.value("port").and_then(Value::as_i64).is_some_and(is_port) {
+        fields.refuse("port", "a port number is 1 to 65535");
+    }
+}

@@ -1,0 +1,79 @@
+//! The cases of `tests/cases/validation`: what is invalid is refused at a field of its own, what is valid is admitted.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use sluice_model::Severity;
+use sluice_parse::{validate_text, validated_kinds};
+
+/// Kinds of the cases that have no parser yet: shrinks to nothing.
+const NOT_YET: &[&str] = &[
+    "authorizationpolicy",
+    "envoyfilter",
+    "proxyconfig",
+    "requestauthentication",
+    "sidecar",
+    "telemetry",
+    "trafficextension",
+    "wasmplugin",
+];
+
+fn list(dir: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<_> =
+        std::fs::read_dir(dir).expect("the cases").map(|entry| entry.expect("a case").path()).collect();
+    paths.sort();
+    paths
+}
+
+fn name(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+}
+
+#[test]
+fn invalid_objects_are_refused_and_valid_ones_admitted() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/cases/validation");
+    let known: BTreeSet<String> = validated_kinds().iter().map(|kind| kind.name().to_lowercase()).collect();
+    let (mut wrong, mut tried) = (Vec::new(), 0);
+    for kind in list(&root) {
+        if !known.contains(name(&kind)) {
+            assert!(NOT_YET.contains(&name(&kind)), "{} has no parser", name(&kind));
+            continue;
+        }
+        for case in list(&kind) {
+            let validation = validate_text(&std::fs::read_to_string(&case).expect("a case"));
+            assert_eq!(validation.objects, 1, "{}", case.display());
+            let refusals: Vec<_> = validation.problems.iter().filter(|p| p.severity.is_refusal()).collect();
+            let elsewhere = refusals.iter().any(|p| p.field_path.is_empty() || p.position.line < 2);
+            if name(&case).starts_with("invalid-") != !refusals.is_empty() || elsewhere {
+                wrong.push(format!("{}/{}: {:?}", name(&kind), name(&case), validation.problems));
+            }
+            tried += 1;
+        }
+    }
+    assert!(tried > 50, "{tried} cases");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn what_the_parity_cases_hold_is_admitted() {
+    // The reference took these: a rule that refuses one of them is wrong, or the case is about what it refuses.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/cases");
+    let mut wrong = BTreeSet::new();
+    for case in
+        list(&root).iter().filter(|family| family.is_dir() && name(family) != "validation").flat_map(|f| list(f))
+    {
+        let Ok(text) = std::fs::read_to_string(case.join("input.yaml")) else { continue };
+        for problem in validate_text(&text).problems.iter().filter(|p| p.severity == Severity::Refused) {
+            wrong.insert(format!(
+                "{}:{}: {} {}: {}",
+                case.display(),
+                problem.position.line,
+                problem.kind,
+                problem.field_path,
+                problem.reason
+            ));
+        }
+    }
+    let wrong: Vec<String> = wrong.into_iter().collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,39 @@
+//! `validate`: what admission would say of files.
+
+use std::io::{self, Write};
+
+use sluice_parse::validate_text;
+
+use crate::args::{Output, ValidateArgs};
+use crate::report::{self, Finding, Report};
+use crate::{FINDINGS, FINE, UNUSABLE, files};
+
+/// Runs the command; gives its exit code.
+pub(crate) fn run(args: &ValidateArgs, colours: bool, out: &mut dyn Write, errors: &mut dyn Write) -> io::Result<u8> {
+    let (mut report, mut failures) = (Report::default(), Vec::new());
+    for path in args.filenames.iter().chain(&args.paths) {
+        for source in files::read(path, &mut failures) {
+            let validation = validate_text(&source.text);
+            report.files += 1;
+            report.objects += validation.objects;
+            report.skipped += validation.skipped;
+            let findings = validation.problems.into_iter().map(|problem| Finding::new(&source.name, problem));
+            report.findings.extend(findings);
+        }
+    }
+    match args.output {
+        Output::Text => report::text(&report, colours, out, errors)?,
+        Output::Json => report::json(&report, out)?,
+    }
+    for failure in &failures {
+        writeln!(errors, "sluicectl: {failure}")?;
+    }
+    let fails = report.findings.iter().any(|finding| args.strict || finding.is_refusal());
+    Ok(if !failures.is_empty() {
+        UNUSABLE
+    } else if fails {
+        FINDINGS
+    } else {
+        FINE
+    })
+}

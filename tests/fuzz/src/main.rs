@@ -1,0 +1,115 @@
+//! `sluice-fuzz`: see the library.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Result;
+use clap::{Parser, ValueEnum};
+use sluice_fuzz::mesh::{Change, Mesh};
+use sluice_fuzz::run::{Run, Tally};
+use sluice_fuzz::seeds::Seeds;
+use sluice_fuzz::{failure, objects, patches, xds};
+use sluice_testkit::parity::case::root;
+
+/// Fuzzes the control plane with mutated cases.
+#[derive(Debug, Parser)]
+#[command(name = "sluice-fuzz", max_term_width = 100)]
+struct Args {
+    /// What is mutated.
+    #[arg(value_enum, default_value = "objects")]
+    target: Target,
+    /// How long to go on.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// What all choices depend on.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The first turn, and how many: to have a turn again.
+    #[arg(long, num_args = 2, value_names = ["FIRST", "COUNT"])]
+    turns: Option<Vec<u64>>,
+    /// Seconds a failure may take to be made smaller.
+    #[arg(long, default_value_t = 45)]
+    minimise: u64,
+    /// Directory that failures are written to.
+    #[arg(long, default_value = "target/fuzz")]
+    out: PathBuf,
+    /// Tries a failure again instead.
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Target {
+    /// Objects and nodes, through parsing and the graph.
+    Objects,
+    /// EnvoyFilters on the resources of the cases.
+    Patches,
+    /// Requests, to a server of its own (`sluiced` has to be built).
+    Xds,
+}
+
+fn main() -> ExitCode {
+    match fuzz(&Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "{error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn fuzz(args: &Args) -> Result<bool> {
+    if let Some(path) = &args.replay {
+        return replay(path);
+    }
+    let mut seeds = Seeds::read(&root())?;
+    let name = match args.target {
+        Target::Objects => "objects",
+        Target::Patches => "patches",
+        Target::Xds => "xds",
+    };
+    let mut run = Run::new(name, args.seed, args.seconds, args.out.clone());
+    run.turns = args.turns.as_deref().and_then(|turns| Some((*turns.first()?, *turns.get(1)?)));
+    run.minimise = args.minimise;
+    run.verbose = true;
+    let run = Arc::new(run);
+    run.watch();
+    let tally = match args.target {
+        Target::Objects => objects::run(&run, &seeds),
+        Target::Patches => {
+            seeds.read_resources(&root(), "envoyfilter")?;
+            patches::run(&run, &seeds)
+        }
+        Target::Xds => xds::run(&run, &seeds)?,
+    };
+    Ok(tell(name, &tally))
+}
+
+fn tell(name: &str, tally: &Tally) -> bool {
+    let mut out = std::io::stdout();
+    let _ = writeln!(
+        out,
+        "{name}: {} turns, {} of them effective, {} kinds of finding",
+        tally.turns,
+        tally.effective,
+        tally.findings.len()
+    );
+    for (signature, count) in &tally.findings {
+        let _ = writeln!(out, "{count:6}  {signature}");
+    }
+    tally.findings.is_empty()
+}
+
+fn replay(path: &std::path::Path) -> Result<bool> {
+    let (world, change): (_, Change) = failure::read(path)?;
+    let (mut mesh, mut findings) = Mesh::start(&world);
+    findings.extend(mesh.apply(&change));
+    findings.extend(mesh.revert());
+    for finding in &findings {
+        let _ = writeln!(std::io::stdout(), "{}\n    {}", finding.signature, finding.message);
+    }
+    Ok(findings.is_empty())
+}

@@ -1,0 +1,318 @@
+//! A running graph, and what counts as a finding in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use sluice_engine::{Batch, Engine, EngineOptions, Feed, Key, Origin, Published, Snapshot};
+use sluice_graph::{GraphOptions, Handles, build};
+use sluice_model::{Kind, ObjectKey, ParsedObject, Proxy, ProxyKey, Resource, ResourceType, Slots};
+use sluice_parse::{parse_object, parse_proxy};
+use sluice_proto::envoy::config::core::v3::Node;
+
+use crate::decode;
+use crate::seeds::{Seed, World};
+
+/// How long one epoch may take. Debug builds on busy machines are slow; what runs away takes far longer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Something that must not happen.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
+pub struct Finding {
+    /// What is the same each time it happens: findings are counted by it.
+    pub signature: String,
+    /// What happened this time.
+    pub message: String,
+}
+
+impl Finding {
+    fn new(signature: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { signature: signature.into(), message: message.into() }
+    }
+}
+
+/// Places of panics since they were last taken, in order.
+static PLACES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Notes where panics happen instead of printing them: they are findings.
+pub fn quiet_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        std::panic::set_hook(Box::new(|info| {
+            let place = info.location().map(|at| format!("{}:{}", at.file(), at.line())).unwrap_or_default();
+            PLACES.lock().unwrap_or_else(PoisonError::into_inner).push(place);
+        }));
+    });
+}
+
+fn take_places() -> Vec<String> {
+    std::mem::take(&mut PLACES.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// What changes in one epoch.
+#[derive(Clone, Debug, Default)]
+pub struct Change {
+    /// Objects written.
+    pub objects: Vec<Seed>,
+    /// Nodes that connect.
+    pub nodes: Vec<Value>,
+    /// Whether the world's own objects and nodes of the same name are deleted instead.
+    pub deletes: Vec<Seed>,
+}
+
+type Id = (Kind, ObjectKey);
+
+/// A world in a running graph.
+pub struct Mesh {
+    engine: Engine,
+    handles: Handles,
+    feed: Feed,
+    objects: BTreeMap<Id, ParsedObject>,
+    proxies: BTreeMap<ProxyKey, Proxy>,
+    /// Everything published of the world itself.
+    base: Arc<Snapshot>,
+    conflicts: BTreeSet<String>,
+    changed: (BTreeSet<Id>, BTreeSet<ProxyKey>),
+    /// Resources and segments that the last change changed.
+    pub effect: usize,
+}
+
+impl Mesh {
+    /// The world, and what is wrong with it already.
+    #[must_use]
+    pub fn start(world: &World) -> (Self, Vec<Finding>) {
+        quiet_panics();
+        take_places();
+        let mut findings = Vec::new();
+        let options = GraphOptions::default();
+        let (engine, handles) = Engine::start(EngineOptions::default(), move |b| build(b, &options));
+        let mut feed = engine.feed();
+        feed.try_next();
+        let parsed = world.objects.iter().filter_map(|seed| parse(seed, &mut findings));
+        let objects: BTreeMap<Id, ParsedObject> = parsed.map(|o| ((o.kind, o.key.clone()), o)).collect();
+        let nodes = world.nodes.iter().filter_map(|node| proxy(node, &mut findings));
+        let proxies: BTreeMap<ProxyKey, Proxy> = nodes.map(|proxy| (ProxyKey(proxy.id.clone()), proxy)).collect();
+        let base = engine.snapshot();
+        let mut mesh = Self {
+            engine,
+            handles,
+            feed,
+            objects,
+            proxies,
+            base,
+            conflicts: BTreeSet::new(),
+            changed: Default::default(),
+            effect: 0,
+        };
+        let (objects, proxies) = (mesh.objects.clone(), mesh.proxies.clone());
+        mesh.engine.transaction(|tx| {
+            for parsed in objects.into_values() {
+                mesh.handles.inputs.apply(tx, parsed, Origin::default());
+            }
+            for (key, proxy) in proxies {
+                tx.set(&mesh.handles.inputs.proxies, key, proxy);
+            }
+            mesh.handles.inputs.mark_all_synced(tx);
+        });
+        findings.extend(mesh.look(Instant::now()));
+        mesh.base = mesh.engine.snapshot();
+        (mesh, findings)
+    }
+
+    /// Makes a change and says what went wrong.
+    pub fn apply(&mut self, change: &Change) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        take_places();
+        let begun = Instant::now();
+        let objects: Vec<_> = change.objects.iter().filter_map(|seed| parse(seed, &mut findings)).collect();
+        let nodes: Vec<_> = change.nodes.iter().filter_map(|node| proxy(node, &mut findings)).collect();
+        let deletes: Vec<_> = change.deletes.iter().filter_map(|seed| parse(seed, &mut findings)).collect();
+        if begun.elapsed() > PATIENCE {
+            findings.push(Finding::new("slow parse", format!("{:?}", begun.elapsed())));
+        }
+        let begun = Instant::now();
+        let inputs = &self.handles.inputs;
+        self.engine.transaction(|tx| {
+            for parsed in deletes {
+                self.changed.0.insert((parsed.kind, parsed.key.clone()));
+                inputs.delete(tx, parsed.kind, parsed.key, Origin::default());
+            }
+            for parsed in objects {
+                self.changed.0.insert((parsed.kind, parsed.key.clone()));
+                inputs.apply(tx, parsed, Origin::default());
+            }
+            for proxy in nodes {
+                let key = ProxyKey(proxy.id.clone());
+                self.changed.1.insert(key.clone());
+                tx.set(&inputs.proxies, key, proxy);
+            }
+        });
+        findings.extend(self.look(begun));
+        findings
+    }
+
+    /// Takes all changes back and says what is left of them.
+    pub fn revert(&mut self) -> Vec<Finding> {
+        take_places();
+        let begun = Instant::now();
+        let (ids, keys) = std::mem::take(&mut self.changed);
+        let inputs = &self.handles.inputs;
+        self.engine.transaction(|tx| {
+            for id in ids {
+                match self.objects.get(&id) {
+                    Some(parsed) => inputs.apply(tx, parsed.clone(), Origin::default()),
+                    None => inputs.delete(tx, id.0, id.1, Origin::default()),
+                }
+            }
+            for key in keys {
+                match self.proxies.get(&key) {
+                    Some(proxy) => tx.set(&inputs.proxies, key, proxy.clone()),
+                    None => tx.delete(&inputs.proxies, key),
+                }
+            }
+        });
+        let mut findings = self.look(begun);
+        let now = self.engine.snapshot();
+        if let Some(left) = self.difference(&self.base, &now) {
+            findings.push(Finding::new(format!("left over in {}", left.0), left.1));
+        }
+        findings
+    }
+
+    /// What is published here and not in `fresh`, which was given the same, or the other way round.
+    #[must_use]
+    pub fn differs_from(&self, fresh: &Self) -> Option<Finding> {
+        let (collection, key) = self.difference(&fresh.engine.snapshot(), &self.engine.snapshot())?;
+        Some(Finding::new(format!("not as from scratch in {collection}"), key))
+    }
+
+    fn difference(&self, left: &Snapshot, right: &Snapshot) -> Option<(String, String)> {
+        fn of<K: Key, V: sluice_engine::Value>(
+            left: &Snapshot,
+            right: &Snapshot,
+            of: &Published<K, V>,
+        ) -> Option<(String, String)> {
+            let (mut a, mut b) = (left.iter(of), right.iter(of));
+            loop {
+                match (a.next(), b.next()) {
+                    (None, None) => return None,
+                    (Some(x), Some(y)) if x == y => {}
+                    (x, y) => {
+                        let key = x.map(|(key, _)| key).or(y.map(|(key, _)| key));
+                        return Some((of.name().to_owned(), format!("{key:?}")));
+                    }
+                }
+            }
+        }
+        let handles = &self.handles;
+        let resources = handles.resources.iter().find_map(|it| of(left, right, it));
+        let segments = || handles.segments.iter().find_map(|it| of(left, right, it));
+        resources
+            .or_else(segments)
+            .or_else(|| of(left, right, &handles.scopes))
+            .or_else(|| of(left, right, &handles.services))
+            .or_else(|| of(left, right, &handles.endpoints))
+            .or_else(|| of(left, right, &handles.rejects))
+    }
+
+    /// What went wrong in the epochs since the last look.
+    fn look(&mut self, begun: Instant) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let took = begun.elapsed();
+        if took > PATIENCE {
+            findings.push(Finding::new("slow epoch", format!("{took:?}")));
+        }
+        let mut places = take_places().into_iter();
+        for panic in self.engine.panics() {
+            let place = places.next().unwrap_or_default();
+            let message = format!("{} of {}: {}", panic.collection, panic.key, panic.message);
+            findings.push(Finding::new(format!("panic in {} at {place}", panic.collection), message));
+        }
+        for collection in self.engine.metrics().collections {
+            if collection.conflicts > 0 && self.conflicts.insert(collection.name.clone()) {
+                let count = format!("{} keys", collection.conflicts);
+                findings.push(Finding::new(format!("keys claimed twice in {}", collection.name), count));
+            }
+        }
+        let batch = self.feed.try_next();
+        self.effect = batch.as_ref().map_or(0, |batch| {
+            let resources = self.handles.resources.iter().map(|of| batch.events(of).count());
+            resources.chain(self.handles.segments.iter().map(|of| batch.events(of).count())).sum()
+        });
+        if let Some(batch) = batch {
+            findings.extend(self.undecodable(&batch));
+        }
+        findings
+    }
+
+    fn undecodable(&self, batch: &Batch) -> Vec<Finding> {
+        let now = self.engine.snapshot();
+        let mut slots: BTreeSet<&Slots> = now.iter(&self.handles.scopes).map(|(_, scope)| &scope.slots).collect();
+        let none = Slots::new();
+        slots.insert(&none);
+        let mut findings = Vec::new();
+        let mut check = |message: &str, name: &str, resource: &Resource| {
+            for slots in &slots {
+                if let Some(bytes) = resource.bytes(slots)
+                    && let Err(reason) = decode::check(message, &bytes)
+                {
+                    let signature = format!("bytes that are no {message}: {reason}");
+                    findings.push(Finding::new(signature, format!("{name}: {reason}")));
+                }
+                if matches!(resource, Resource::Encoded(_)) {
+                    break;
+                }
+            }
+        };
+        for resources in &self.handles.resources {
+            for event in batch.events(resources) {
+                if let Some(resource) = &event.new {
+                    check(message_name(event.key.resource_type), &event.key.name, resource);
+                }
+            }
+        }
+        for segments in &self.handles.segments {
+            for event in batch.events(segments) {
+                let message = match event.key.segment.is_empty() {
+                    true => message_name(event.key.resource_type),
+                    false => "envoy.config.route.v3.VirtualHost",
+                };
+                if let Some(segment) = &event.new {
+                    check(message, &event.key.segment, segment);
+                }
+            }
+        }
+        findings
+    }
+}
+
+fn message_name(of: ResourceType) -> &'static str {
+    of.type_url().trim_start_matches("type.googleapis.com/")
+}
+
+/// Parses an object as a source would; a panic is a finding, and that it is no object of a known kind is none.
+fn parse(seed: &Seed, findings: &mut Vec<Finding>) -> Option<ParsedObject> {
+    let object = seed.rendered();
+    contained(findings, || parse_object(&seed.cluster, "cluster.local", &object).ok()).flatten()
+}
+
+fn proxy(node: &Value, findings: &mut Vec<Finding>) -> Option<Proxy> {
+    let read = || {
+        let node = sluice_proto::json::decode::<Node>(node).ok()?;
+        parse_proxy(&node.message, &BTreeMap::new()).ok()
+    };
+    contained(findings, read).flatten()
+}
+
+fn contained<T>(findings: &mut Vec<Finding>, work: impl FnOnce() -> T) -> Option<T> {
+    let result = catch_unwind(AssertUnwindSafe(work));
+    if let Err(panic) = &result {
+        let message = panic.downcast_ref::<String>().cloned();
+        let message = message.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        let place = take_places().pop().unwrap_or_default();
+        findings.push(Finding::new(format!("panic while parsing at {place}"), message.unwrap_or_default()));
+    }
+    result.ok()
+}

@@ -1,0 +1,347 @@
+//! Mutation of JSON values that knows their structure.
+
+use serde_json::{Map, Value, json};
+
+use crate::dice::Dice;
+use crate::seeds::Seeds;
+
+/// Levels of nesting a mutated value has at most: sources take no more.
+const DEPTH: usize = 90;
+
+/// A step down: a field or an element.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Field(String),
+    Item(usize),
+}
+
+/// A way from the root to a value.
+pub(crate) type Path = Vec<Step>;
+
+/// Every place of a value, the root first.
+pub(crate) fn places(value: &Value) -> Vec<Path> {
+    fn walk(value: &Value, path: &mut Path, out: &mut Vec<Path>) {
+        out.push(path.clone());
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    path.push(Step::Field(name.clone()));
+                    walk(value, path, out);
+                    path.pop();
+                }
+            }
+            Value::Array(items) => {
+                for (index, value) in items.iter().enumerate() {
+                    path.push(Step::Item(index));
+                    walk(value, path, out);
+                    path.pop();
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut out = Vec::new();
+    walk(value, &mut Vec::new(), &mut out);
+    out
+}
+
+pub(crate) fn at<'v>(value: &'v mut Value, path: &[Step]) -> Option<&'v mut Value> {
+    path.iter().try_fold(value, |value, step| match (value, step) {
+        (Value::Object(fields), Step::Field(name)) => fields.get_mut(name),
+        (Value::Array(items), Step::Item(index)) => items.get_mut(*index),
+        _ => None,
+    })
+}
+
+/// Takes the value at `path` out.
+pub(crate) fn remove(value: &mut Value, path: &[Step]) -> Option<Value> {
+    let (last, parent) = path.split_last()?;
+    match (at(value, parent)?, last) {
+        (Value::Object(fields), Step::Field(name)) => fields.remove(name),
+        (Value::Array(items), Step::Item(index)) => (*index < items.len()).then(|| items.remove(*index)),
+        _ => None,
+    }
+}
+
+/// Changes `value` in `times` places below `root` (which stays what it is).
+pub fn mutate(value: &mut Value, root: &str, seeds: &Seeds, dice: &mut Dice, times: usize) {
+    for _ in 0..times {
+        let Some(target) = value.pointer_mut(root) else { return };
+        let mut all = places(target);
+        if all.len() > 1 {
+            all.remove(0);
+        }
+        let Some(path) = dice.pick(&all).cloned() else { return };
+        change(target, &path, seeds, dice);
+    }
+}
+
+fn change(root: &mut Value, path: &Path, seeds: &Seeds, dice: &mut Dice) {
+    match dice.roll(16) {
+        0 | 1 => drop(remove(root, path)),
+        2 => duplicate(root, path, dice),
+        3 => replace(root, path, |value| *value = retyped(value, dice)),
+        4 | 5 => {
+            let name = field_name(path);
+            if let Some(value) = like(&name, seeds, dice) {
+                replace(root, path, |old| *old = value);
+            }
+        }
+        6 => {
+            let names: Vec<&String> = seeds.values.keys().collect();
+            let value = dice.pick(&names).and_then(|name| like(name, seeds, dice));
+            replace(root, path, |old| *old = value.unwrap_or_default());
+        }
+        7 | 8 => insert(root, path, seeds, dice),
+        9 | 10 => replace(root, path, |value| *value = extreme(value, dice)),
+        11 => replace(root, path, |value| *value = Value::String(odd_text(value, dice))),
+        12 => {
+            let word = if dice.once_in(3) { "SOMETIMES".to_owned() } else { any(&seeds.words, dice) };
+            replace(root, path, |value| *value = Value::String(word));
+        }
+        13 => nest(root, path, dice),
+        14 => replace(root, path, |value| edit_text(value, dice)),
+        _ => swap(root, path, dice),
+    }
+}
+
+fn any(words: &[String], dice: &mut Dice) -> String {
+    dice.pick(words).cloned().unwrap_or_default()
+}
+
+fn replace(root: &mut Value, path: &Path, change: impl FnOnce(&mut Value)) {
+    if let Some(value) = at(root, path) {
+        change(value);
+    }
+}
+
+fn field_name(path: &Path) -> String {
+    let name = path.iter().rev().find_map(|step| match step {
+        Step::Field(name) => Some(name.clone()),
+        Step::Item(_) => None,
+    });
+    name.unwrap_or_default()
+}
+
+/// A value that some object has in a field of that name; an element of it where the place may be an element.
+fn like(name: &str, seeds: &Seeds, dice: &mut Dice) -> Option<Value> {
+    let value = dice.pick(seeds.values.get(name)?)?.clone();
+    match value {
+        Value::Array(items) if dice.once_in(2) => dice.pick(&items).cloned(),
+        value => Some(value),
+    }
+}
+
+fn duplicate(root: &mut Value, path: &Path, dice: &mut Dice) {
+    let Some((last, parent)) = path.split_last() else { return };
+    let times = if dice.once_in(12) { 200 } else { 1 };
+    match (at(root, parent), last) {
+        (Some(Value::Array(items)), Step::Item(index)) => {
+            if let Some(item) = items.get(*index).cloned() {
+                let to = dice.roll(items.len() + 1);
+                items.splice(to..to, std::iter::repeat_n(item, times));
+            }
+        }
+        (Some(Value::Object(fields)), Step::Field(name)) => {
+            if let Some(value) = fields.get(name).cloned() {
+                for n in 0..times {
+                    fields.insert(format!("{name}{n}"), value.clone());
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn retyped(value: &Value, dice: &mut Dice) -> Value {
+    match dice.roll(8) {
+        0 => Value::Null,
+        1 => Value::Bool(dice.once_in(2)),
+        2 => json!(dice.roll(70_000)),
+        3 => Value::String(value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)),
+        4 => json!([value]),
+        5 => json!({ "value": value }),
+        6 => json!({}),
+        _ => json!([]),
+    }
+}
+
+/// A field beside the place that objects have there, or somewhere.
+fn insert(root: &mut Value, path: &Path, seeds: &Seeds, dice: &mut Dice) {
+    let name = field_name(path);
+    let sibling = seeds.values.get(&name).and_then(|values| dice.pick(values)).cloned();
+    let mut fields: Map<String, Value> = match sibling {
+        Some(Value::Object(fields)) => fields,
+        Some(Value::Array(items)) => match dice.pick(&items) {
+            Some(Value::Object(fields)) => fields.clone(),
+            _ => Map::new(),
+        },
+        _ => Map::new(),
+    };
+    if fields.is_empty() || dice.once_in(5) {
+        let names: Vec<&String> = seeds.values.keys().collect();
+        if let Some(name) = dice.pick(&names)
+            && let Some(value) = like(name, seeds, dice)
+        {
+            fields = Map::from_iter([((*name).clone(), value)]);
+        }
+    }
+    let chosen = dice.roll(fields.len());
+    let Some((name, value)) = fields.into_iter().nth(chosen) else { return };
+    match at(root, path) {
+        Some(Value::Object(into)) => drop(into.insert(name, value)),
+        Some(Value::Array(into)) => into.push(value),
+        _ => {}
+    }
+}
+
+fn extreme(value: &Value, dice: &mut Dice) -> Value {
+    let numbers = [
+        json!(0),
+        json!(-1),
+        json!(1),
+        json!(101),
+        json!(65_535),
+        json!(65_536),
+        json!(i32::MAX),
+        json!(i32::MIN),
+        json!(u32::MAX),
+        json!(i64::MAX),
+        json!(i64::MIN),
+        json!(u64::MAX),
+        json!(1e308),
+        json!(-0.0),
+        json!(0.000_000_1),
+        json!(99.999),
+    ];
+    let texts = [
+        "0s",
+        "-1s",
+        "1ns",
+        "999us",
+        "87600000h",
+        "9223372036s",
+        "2562047h47m16.854775807s",
+        "1e10s",
+        "0",
+        "-0",
+        "65536",
+        "18446744073709551616",
+        "NaN",
+        "0.0.0.0/0",
+        "::/0",
+        "255.255.255.255/33",
+        "fe80::1%eth0",
+        "unix://",
+        "*",
+        "~/*",
+        "./*",
+        "*/*",
+        "/",
+        ".",
+        "*.",
+        "*.*",
+        "%",
+        "%REQ(",
+        "{",
+        "(",
+        "(?P<",
+        "[[:alpha:]",
+        "a{1000}{1000}",
+        "",
+    ];
+    match value {
+        Value::String(_) if !dice.once_in(4) => json!(dice.pick(&texts)),
+        _ => dice.pick(&numbers).cloned().unwrap_or_default(),
+    }
+}
+
+fn odd_text(value: &Value, dice: &mut Dice) -> String {
+    let odd = [
+        "\u{0}", "\u{7f}", "\n", "\r\n", "\t", "é", "ß", "İ", "💥", "\u{202e}", "\u{feff}", "\u{ff0e}", "\u{e000}",
+        "a\u{301}", "١", "\"", "\\", "'", "%", "/", "..", "|", "~", "_.", " ",
+    ];
+    let mut text = value.as_str().unwrap_or_default().to_owned();
+    if dice.once_in(4) {
+        let length = dice.pick(&[63, 64, 253, 254, 256, 5_000, 60_000]).copied().unwrap_or_default();
+        let of = dice.pick(&["a", "a.", "*", "é", "/"]).copied().unwrap_or_default();
+        return of.repeat(length);
+    }
+    let places: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+    let (Some(place), Some(odd)) = (dice.pick(&places), dice.pick(&odd)) else { return text };
+    text.insert_str(*place, odd);
+    text
+}
+
+fn edit_text(value: &mut Value, dice: &mut Dice) {
+    let Some(text) = value.as_str() else { return };
+    let chars: Vec<char> = text.chars().collect();
+    let cut: String = chars.iter().take(dice.roll(chars.len() + 1)).collect();
+    let edited = match dice.roll(8) {
+        0 => cut,
+        1 => text.to_uppercase(),
+        2 => format!("*.{text}"),
+        3 => format!("{text}."),
+        4 => format!("{text}/{text}"),
+        5 => text.split('.').next().unwrap_or_default().to_owned(),
+        6 => chars.iter().rev().collect(),
+        _ => format!("{text}{text}"),
+    };
+    *value = Value::String(edited);
+}
+
+/// Wraps a value into many levels.
+fn nest(root: &mut Value, path: &Path, dice: &mut Dice) {
+    let name = field_name(path);
+    let levels = dice.pick(&[1, 2, 8, 60]).copied().unwrap_or_default();
+    let list = dice.once_in(2);
+    let room = DEPTH.saturating_sub(path.len() + 20);
+    if let Some(value) = at(root, path) {
+        let depth = depth(value);
+        for _ in 0..levels.min(room.saturating_sub(depth)) {
+            let inner = value.take();
+            *value = if list { json!([inner]) } else { Value::Object(Map::from_iter([(name.clone(), inner)])) };
+        }
+    }
+}
+
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or_default(),
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or_default(),
+        _ => 0,
+    }
+}
+
+/// Exchanges the value with another of the same object.
+fn swap(root: &mut Value, path: &Path, dice: &mut Dice) {
+    let all = places(root);
+    let Some(other) = dice.pick(&all) else { return };
+    let copied = at(root, other).map(|value| value.clone());
+    if let Some(copied) = copied
+        && depth(&copied) + path.len() < DEPTH
+        && copied.to_string().len() < 20_000
+    {
+        replace(root, path, |value| *value = copied);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_can_be_had_again_and_turns_differ() {
+        let seed =
+            json!({ "spec": { "hosts": ["a", "b"], "http": [{ "timeout": "1s", "retries": { "attempts": 3 } }] } });
+        let run = |turn| {
+            let mut value = seed.clone();
+            mutate(&mut value, "/spec", &Seeds::default(), &mut Dice::new(7, turn), 3);
+            value
+        };
+        assert_eq!(run(1), run(1));
+        let distinct: std::collections::BTreeSet<String> = (0..200).map(|turn| run(turn).to_string()).collect();
+        assert!(distinct.len() > 100, "{} of 200 differ", distinct.len());
+        assert!((0..2000).all(|turn| depth(&run(turn)) <= DEPTH), "nesting is bounded");
+    }
+}

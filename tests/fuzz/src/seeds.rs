@@ -1,0 +1,181 @@
+//! What mutation starts from: every object and proxy of the cases.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use sluice_model::Text;
+use sluice_parse::yaml::{Limits, parse_documents, parse_value};
+use sluice_testkit::parity::case::{Case, cases};
+
+/// Values kept of one field name.
+const KEPT: usize = 400;
+
+/// An object and the cluster it is read from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Seed {
+    /// Id of the cluster.
+    pub cluster: Text,
+    /// The object. Mesh config is a value here, so that it is mutated as one; see [`Seed::rendered`].
+    pub object: Value,
+}
+
+impl Seed {
+    /// An object as it is in a file; the text in a ConfigMap of the mesh is parsed.
+    #[must_use]
+    pub fn new(cluster: Text, mut object: Value) -> Self {
+        for key in ["/data/mesh", "/data/meshNetworks"] {
+            if let Some(text) = object.pointer_mut(key)
+                && let Some(Ok(value)) = text.as_str().map(|text| parse_value(text, &Limits::default()))
+                && value.is_object()
+            {
+                *text = value;
+            }
+        }
+        Self { cluster, object }
+    }
+
+    /// The object as a source would deliver it.
+    #[must_use]
+    pub fn rendered(&self) -> Value {
+        let mut object = self.object.clone();
+        for key in ["/data/mesh", "/data/meshNetworks"] {
+            if let Some(value) = object.pointer_mut(key)
+                && !value.is_string()
+            {
+                *value = Value::String(value.to_string());
+            }
+        }
+        object
+    }
+
+    /// `kind`, or nothing.
+    #[must_use]
+    pub fn kind(&self) -> &str {
+        self.object.get("kind").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// Whether the kind is one that users configure the mesh with.
+    #[must_use]
+    pub fn is_configuration(&self) -> bool {
+        let version = self.object.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+        version.contains("istio.io/") || version.starts_with("gateway.networking") || self.kind() == "ConfigMap"
+    }
+}
+
+/// The objects of one case, and the nodes that connect.
+#[derive(Clone, Debug, Default)]
+pub struct World {
+    /// `family/NN-slug`.
+    pub name: String,
+    /// Objects.
+    pub objects: Vec<Seed>,
+    /// Nodes of proxies, as protobuf JSON.
+    pub nodes: Vec<Value>,
+}
+
+/// Everything there is to mutate and to splice in.
+#[derive(Clone, Debug, Default)]
+pub struct Seeds {
+    /// A world a case.
+    pub worlds: Vec<World>,
+    /// Objects of no case.
+    pub strays: Vec<Seed>,
+    /// Values by the name of the field they stand in.
+    pub values: BTreeMap<String, Vec<Value>>,
+    /// Words in capitals: those of enums.
+    pub words: Vec<String>,
+    /// Resources as goldens have them: what patches are made of.
+    pub resources: Vec<Value>,
+}
+
+impl Seeds {
+    /// Those of the cases below `root`.
+    ///
+    /// # Errors
+    /// A case cannot be read, or there is none.
+    pub fn read(root: &Path) -> Result<Self> {
+        let mut seeds = Self::default();
+        for case in cases(root, |_, _| true)? {
+            seeds.worlds.push(world(&case)?);
+        }
+        for kind in list(&root.join("validation"))? {
+            for file in list(&kind)? {
+                seeds.strays.extend(objects(&file, &"Kubernetes".into())?);
+            }
+        }
+        ensure!(!seeds.worlds.is_empty(), "there are no cases in {}", root.display());
+        let (mut values, mut words) = (BTreeMap::<String, BTreeSet<String>>::new(), BTreeSet::new());
+        for seed in seeds.worlds.iter().flat_map(|world| &world.objects).chain(&seeds.strays) {
+            collect(&seed.object, &mut values, &mut words);
+        }
+        let parse = |texts: BTreeSet<String>| texts.iter().filter_map(|text| serde_json::from_str(text).ok()).collect();
+        seeds.values = values.into_iter().map(|(name, texts)| (name, parse(texts))).collect();
+        seeds.words = words.into_iter().collect();
+        Ok(seeds)
+    }
+
+    /// Adds what the goldens of a family answer, as material for patches.
+    ///
+    /// # Errors
+    /// A golden cannot be read.
+    pub fn read_resources(&mut self, root: &Path, family: &str) -> Result<()> {
+        for case in cases(root, |of, _| of == family)? {
+            for proxy in &case.proxies {
+                let golden = case.golden(&proxy.name)?;
+                self.resources.extend(golden.into_values().flatten().flatten().take(40));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn world(case: &Case) -> Result<World> {
+    let mut world = World { name: case.id(), ..World::default() };
+    for file in list(&case.dir)? {
+        let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let Some(middle) = name.strip_prefix("input").and_then(|rest| rest.strip_suffix(".yaml")) else { continue };
+        let cluster = middle.strip_prefix('.').unwrap_or("Kubernetes").into();
+        world.objects.extend(objects(&file, &cluster)?);
+    }
+    world.nodes = case.proxies.iter().map(|proxy| proxy.node.clone()).collect();
+    Ok(world)
+}
+
+/// The objects of a file.
+///
+/// # Errors
+/// It cannot be read.
+pub fn objects(file: &Path, cluster: &Text) -> Result<Vec<Seed>> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    let documents = parse_documents(&text, &Limits::default());
+    Ok(documents.into_iter().flatten().map(|document| Seed::new(cluster.clone(), document.value)).collect())
+}
+
+fn list(dir: &Path) -> Result<Vec<std::path::PathBuf>> {
+    let entries = std::fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))?;
+    let mut paths: Vec<_> = entries.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+fn collect(value: &Value, values: &mut BTreeMap<String, BTreeSet<String>>, words: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let kept = values.entry(name.clone()).or_default();
+                let text = value.to_string();
+                if kept.len() < KEPT && text.len() < 4096 {
+                    kept.insert(text);
+                }
+                collect(value, values, words);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect(item, values, words)),
+        Value::String(text) if text.len() > 1 && text.bytes().all(|b| b.is_ascii_uppercase() || b == b'_') => {
+            words.insert(text.clone());
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,289 @@
+//! Mutated requests against a real server.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
+use sluice_proto::json::decode;
+use sluice_testkit::ads::{AdsStream, Dump, Identity, Kind, Limits, Protocol, connect, dump};
+use sluice_testkit::parity::case::{Case, root};
+use sluice_testkit::server::{Options, Sluiced};
+
+use crate::dice::Dice;
+use crate::mesh::Finding;
+use crate::minimise::shrink;
+use crate::mutate::mutate;
+use crate::run::{Run, Tally};
+use crate::seeds::Seeds;
+
+/// Streams between two looks at the server.
+const ROUND: usize = 40;
+/// How much the server may grow, in KiB of resident memory.
+const GROWTH_KIB: u64 = 300 * 1024;
+/// The case that is served.
+const CASE: &str = "virtualservice/01-user-header-canary";
+
+/// One stream: who opens it and what it does, as data, so that it can be had again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Session {
+    /// In which protocol.
+    pub delta: bool,
+    /// What is sent, each a request in JSON, and how what comes in between is answered.
+    pub steps: Vec<Step>,
+}
+
+/// A step of a session.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Sends a request.
+    Send(Value),
+    /// Acknowledges the next response, if one comes.
+    Ack,
+    /// Refuses it.
+    Nack,
+    /// Leaves it unanswered.
+    Ignore,
+}
+
+/// Mutates requests until time is up.
+///
+/// # Errors
+/// The test's own means fail.
+pub fn run(run: &Run, seeds: &Seeds) -> Result<Tally> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let case = Case::read(&root().join(CASE))?;
+        let nodes: Vec<Value> = seeds.worlds.iter().flat_map(|world| world.nodes.clone()).collect();
+        let mut tally = Tally::default();
+        let mut turn = run.first_turn();
+        let mut siege = Siege::lay(&case).await?;
+        while run.goes_on(turn) {
+            let mut round = Vec::new();
+            while round.len() < ROUND && run.goes_on(turn) {
+                run.note(turn, CASE);
+                let session = session(&nodes, seeds, &mut Dice::new(run.seed, turn));
+                play(&siege.server, &session).await;
+                round.push(session);
+                turn += 1;
+                tally.turns += 1;
+            }
+            if let Err(finding) = siege.look().await {
+                if tally.count(&finding.signature) {
+                    let small = smaller(&case, round, &finding, Duration::from_secs(run.minimise)).await?;
+                    write(run, turn, &finding, &small)?;
+                }
+                siege = Siege::lay(&case).await?;
+            }
+            run.progress(&tally, turn);
+        }
+        Ok(tally)
+    })
+}
+
+/// A running server, and what it told a proxy before anything happened.
+struct Siege {
+    server: Sluiced,
+    log: PathBuf,
+    case: Case,
+    before: Dump,
+    memory_kib: u64,
+    _objects: tempfile::TempDir,
+}
+
+impl Siege {
+    async fn lay(case: &Case) -> Result<Self> {
+        let objects = tempfile::tempdir()?;
+        let (primary, _) = case.write_objects(objects.path())?;
+        let log = objects.path().join("sluiced.log");
+        let server = Sluiced::start(&Options { log: Some(log.clone()), ..Options::new(&primary) }).await?;
+        let before = neighbour(&server, case).await?;
+        ensure!(before[&Kind::Cds].as_ref().is_some_and(|clusters| !clusters.is_empty()), "a proxy is served");
+        let memory_kib = resident_kib(&server)?;
+        Ok(Self { server, log, case: case.clone(), before, memory_kib, _objects: objects })
+    }
+
+    /// Whether nothing panicked, the server is ready, small, and tells the proxy what it told before.
+    async fn look(&self) -> Result<(), Finding> {
+        let finding = |signature: &str, message: String| Finding { signature: signature.to_owned(), message };
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        if let Some(line) = log.lines().find(|line| line.contains("panicked")) {
+            return Err(finding("the server panicked", line.to_owned()));
+        }
+        let begun = Instant::now();
+        let after = neighbour(&self.server, &self.case).await;
+        let after = after.map_err(|error| finding("a proxy is not served any more", format!("{error:#}")))?;
+        if after != self.before {
+            return Err(finding("a proxy is told something else than before", String::new()));
+        }
+        if begun.elapsed() > Duration::from_secs(20) {
+            return Err(finding("a proxy waits long", format!("{:?}", begun.elapsed())));
+        }
+        let ready = self.server.get("/ready").await.map_or(0, |(status, _)| status);
+        if ready != 200 {
+            return Err(finding("the server is not ready", ready.to_string()));
+        }
+        let growth = resident_kib(&self.server).unwrap_or_default().saturating_sub(self.memory_kib);
+        if growth > GROWTH_KIB {
+            return Err(finding("the server grows", format!("{growth} KiB")));
+        }
+        Ok(())
+    }
+}
+
+async fn neighbour(server: &Sluiced, case: &Case) -> Result<Dump> {
+    let proxy = case.proxies.first().context("the case has a proxy")?;
+    let identity = Identity::of_node(&proxy.node)?;
+    let channel = connect(server.grpc).await?;
+    dump(channel, Protocol::Delta, identity, &proxy.kinds(), &BTreeMap::new(), Limits::default()).await
+}
+
+fn resident_kib(server: &Sluiced) -> Result<u64> {
+    let pid = server.pid().context("the server runs")?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("find the memory")?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
+}
+
+/// Plays a session; that the server ends it is fine.
+async fn play(server: &Sluiced, session: &Session) {
+    let protocol = if session.delta { Protocol::Delta } else { Protocol::Sotw };
+    let Ok(channel) = connect(server.grpc).await else { return };
+    let Ok(mut stream) = AdsStream::open(channel, protocol, Identity::default()).await else { return };
+    for step in &session.steps {
+        let sent = match step {
+            Step::Send(request) if session.delta => match decode::<DeltaDiscoveryRequest>(request) {
+                Ok(request) => stream.send_delta(request.message),
+                Err(_) => continue,
+            },
+            Step::Send(request) => match decode::<DiscoveryRequest>(request) {
+                Ok(request) => stream.send_sotw(request.message),
+                Err(_) => continue,
+            },
+            answer => match stream.next_within(Duration::from_millis(20)).await {
+                Ok(Some(update)) if *answer == Step::Ack => stream.ack(&update),
+                Ok(Some(update)) if *answer == Step::Nack => stream.nack(&update, "no"),
+                Ok(_) => Ok(()),
+                Err(error) => Err(error),
+            },
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+fn session(nodes: &[Value], seeds: &Seeds, dice: &mut Dice) -> Session {
+    let delta = dice.once_in(2);
+    let mut node = dice.pick(nodes).cloned().unwrap_or_default();
+    if dice.once_in(2) {
+        let times = 1 + dice.roll(4);
+        mutate(&mut node, "", seeds, dice, times);
+    }
+    let mut steps = Vec::new();
+    for n in 0..=dice.roll(14) {
+        match dice.roll(4) {
+            0 if n > 0 => steps.push(Step::Ack),
+            1 if n > 0 => {
+                let answers = [Step::Nack, Step::Ignore];
+                steps.push(answers[dice.roll(2)].clone());
+            }
+            _ => {
+                let mut request = request(delta, seeds, dice);
+                if n == 0 || dice.once_in(10) {
+                    request["node"] = node.clone();
+                }
+                if dice.once_in(3) {
+                    let times = 1 + dice.roll(3);
+                    mutate(&mut request, "", seeds, dice, times);
+                }
+                steps.push(Step::Send(request));
+            }
+        }
+    }
+    Session { delta, steps }
+}
+
+fn request(delta: bool, seeds: &Seeds, dice: &mut Dice) -> Value {
+    let url = match dice.roll(12) {
+        0 => "type.googleapis.com/none".to_owned(),
+        1 => String::new(),
+        _ => dice.pick(&Kind::ALL).map(|kind| kind.type_url().to_owned()).unwrap_or_default(),
+    };
+    let names = names(seeds, dice);
+    let nonce = ["", "1", "x", "0000000000000000"][dice.roll(4)];
+    if delta {
+        let held: BTreeMap<&String, &str> = names.iter().map(|name| (name, "0")).collect();
+        let mut request = json!({ "typeUrl": url, "responseNonce": nonce });
+        let part = ["resourceNamesSubscribe", "resourceNamesUnsubscribe"][dice.roll(2)];
+        request[part] = json!(names);
+        if dice.once_in(3) {
+            request["initialResourceVersions"] = json!(held);
+        }
+        request
+    } else {
+        json!({ "typeUrl": url, "resourceNames": names, "responseNonce": nonce, "versionInfo": nonce })
+    }
+}
+
+fn names(seeds: &Seeds, dice: &mut Dice) -> Vec<String> {
+    let hosts = seeds.values.get("host").map(Vec::as_slice).unwrap_or_default();
+    let times = if dice.once_in(20) { 3000 } else { dice.roll(4) };
+    let name = |n: usize, dice: &mut Dice| {
+        let host = dice.pick(hosts).and_then(Value::as_str).unwrap_or("x").to_owned();
+        match dice.roll(6) {
+            0 => "*".to_owned(),
+            1 => format!("outbound|{}||{host}", dice.roll(70_000)),
+            2 => format!("{host}:80"),
+            3 => dice.roll(70_000).to_string(),
+            4 => "é\u{202e}|||".repeat(dice.roll(2000)),
+            _ => format!("{host}{n}"),
+        }
+    };
+    (0..times).map(|n| name(n, dice)).collect()
+}
+
+/// The sessions that are needed for the finding, as far as time allows.
+async fn smaller(case: &Case, mut round: Vec<Session>, finding: &Finding, limit: Duration) -> Result<Vec<Session>> {
+    let deadline = Instant::now() + limit;
+    let handle = tokio::runtime::Handle::current();
+    let (case, signature) = (case.clone(), finding.signature.clone());
+    // The delta is the same as for objects, and not asynchronous.
+    tokio::task::spawn_blocking(move || {
+        shrink(&mut round, |rest| {
+            let again = async {
+                let siege = Siege::lay(&case).await?;
+                for session in rest {
+                    play(&siege.server, session).await;
+                }
+                anyhow::Ok(siege.look().await.is_err_and(|found| found.signature == signature))
+            };
+            Instant::now() < deadline && handle.block_on(again).unwrap_or_default()
+        });
+        round
+    })
+    .await
+    .context("make it smaller")
+}
+
+fn write(run: &Run, turn: u64, finding: &Finding, sessions: &[Session]) -> Result<()> {
+    std::fs::create_dir_all(&run.out)?;
+    let path: &Path = &run.out.join(format!("xds-{}-{turn}.yaml", run.seed));
+    let mut text = format!("# {}\n# {}\n", finding.signature, finding.message);
+    for session in sessions {
+        let steps: Vec<Value> = session
+            .steps
+            .iter()
+            .map(|step| match step {
+                Step::Send(request) => json!({ "send": request }),
+                other => json!(format!("{other:?}")),
+            })
+            .collect();
+        text += &format!("---\n{}\n", json!({ "delta": session.delta, "steps": steps }));
+    }
+    std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+    run.tell(&format!("{}\n    {}\n    {}", finding.signature, finding.message, path.display()));
+    Ok(())
+}
