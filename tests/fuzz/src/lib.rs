@@ -4,6 +4,7 @@
 //! A turn depends on the seed and its number only, so that any can be had again. A failure is made smaller and written as
 //! YAML that `sluice-fuzz --replay` takes.
 
+pub mod assembled;
 pub mod decode;
 pub mod dice;
 pub mod failure;

@@ -12,6 +12,7 @@ use sluice_model::{Kind, ObjectKey, ParsedObject, Proxy, ProxyKey, Resource, Res
 use sluice_parse::{parse_object, parse_proxy};
 use sluice_proto::envoy::config::core::v3::Node;
 
+use crate::assembled::check_domains;
 use crate::decode;
 use crate::seeds::{Seed, World};
 
@@ -241,6 +242,11 @@ impl Mesh {
             let resources = self.handles.resources.iter().map(|of| batch.events(of).count());
             resources.chain(self.handles.segments.iter().map(|of| batch.events(of).count())).sum()
         });
+        if self.effect > 0
+            && let Err(reason) = check_domains(&self.engine.snapshot(), &self.handles)
+        {
+            findings.push(Finding::new("a domain twice in a route table", reason));
+        }
         if let Some(batch) = batch {
             findings.extend(self.undecodable(&batch));
         }
