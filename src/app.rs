@@ -220,6 +220,8 @@ fn graph_options(config: &Config) -> GraphOptions {
         domain: config.identity.domain.clone(),
         revision: config.identity.revision.clone(),
         dual_stack: config.features.dual_stack,
+        ingress_namespace: config.features.ingress_namespace.clone(),
+        scope_gateways: config.features.scope_gateways,
     }
 }
 

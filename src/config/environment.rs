@@ -1,6 +1,7 @@
 //! Switches that istiod takes from its environment.
 
 use serde::Serialize;
+use sluice_model::Text;
 
 /// Switches of the environment that mean something here, under istiod's names and with its defaults.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
@@ -9,6 +10,10 @@ pub struct Features {
     pub ambient: bool,
     /// `ISTIO_DUAL_STACK`: both address families are used where both are there.
     pub dual_stack: bool,
+    /// `K8S_INGRESS_NS`: namespace of the router that Ingresses are for.
+    pub ingress_namespace: Text,
+    /// `PILOT_SCOPE_GATEWAY_TO_NAMESPACE`: a Gateway is for routers of its own namespace only.
+    pub scope_gateways: bool,
     /// `PILOT_ENABLE_ALPHA_GATEWAY_API`: experimental Gateway API kinds are read.
     pub alpha_gateway_api: bool,
     /// `PILOT_ENABLE_GATEWAY_API`: Gateway API kinds are read.
@@ -56,9 +61,12 @@ impl Features {
                 default
             }
         };
+        let ingress_namespace = variable("K8S_INGRESS_NS").filter(|name| !name.is_empty());
         Self {
+            ingress_namespace: ingress_namespace.map_or_else(|| "istio-system".into(), Text::from),
             ambient: flag("PILOT_ENABLE_AMBIENT", false),
             dual_stack: flag("ISTIO_DUAL_STACK", false),
+            scope_gateways: flag("PILOT_SCOPE_GATEWAY_TO_NAMESPACE", false),
             alpha_gateway_api: flag("PILOT_ENABLE_ALPHA_GATEWAY_API", false),
             gateway_api: flag("PILOT_ENABLE_GATEWAY_API", true),
             debug_on_http: flag("ENABLE_DEBUG_ON_HTTP", true),

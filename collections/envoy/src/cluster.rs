@@ -100,13 +100,22 @@ impl ClusterSettings {
 
 /// Certificates a proxy names in its metadata.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub struct ClientCertificates {
+pub struct CertificateFiles {
     /// File of the chain.
     pub chain: Text,
     /// File of the key.
     pub key: Text,
     /// File of the roots.
     pub root: Text,
+}
+
+impl CertificateFiles {
+    /// Those whose metadata begin so, if there are any.
+    pub(crate) fn of(proxy: &Proxy, side: &str) -> Option<Self> {
+        let text = |what: &str| metadata_text(proxy, &format!("{side}_{what}")).unwrap_or_default();
+        let files = Self { chain: text("CERT_CHAIN"), key: text("KEY"), root: text("ROOT_CERT") };
+        (files != Self::default()).then_some(files)
+    }
 }
 
 /// What of a proxy changes how its clusters are written.
@@ -117,7 +126,7 @@ pub struct ClusterProfile {
     /// Its address families.
     pub ip_families: IpFamilies,
     /// Certificates instead of the mesh's.
-    pub certificates: Option<ClientCertificates>,
+    pub certificates: Option<CertificateFiles>,
     /// HTTP/1.1 header names keep their case: its own ProxyConfig's word, if it has one.
     pub preserve_header_case: Option<bool>,
     /// An SDS server for credentials listens on a socket.
@@ -134,20 +143,13 @@ impl ClusterProfile {
     /// The profile of a proxy.
     #[must_use]
     pub fn of(proxy: &Proxy) -> Self {
-        let text = |key: &str| {
-            let json = proxy.metadata.get(key)?;
-            serde_json::from_str::<String>(json).ok().filter(|text| !text.is_empty()).map(Text::from)
-        };
+        let text = |key: &str| metadata_text(proxy, key);
         let flag = |key: &str| text(key).is_some_and(|value| value == "true");
         let config = proxy.metadata.get("PROXY_CONFIG").and_then(|json| serde_json::from_str(json).ok());
         Self {
             proxy_type: proxy.proxy_type,
             ip_families: proxy.ip_families,
-            certificates: text("TLS_CLIENT_CERT_CHAIN").map(|chain| ClientCertificates {
-                chain,
-                key: text("TLS_CLIENT_KEY").unwrap_or_default(),
-                root: text("TLS_CLIENT_ROOT_CERT").unwrap_or_default(),
-            }),
+            certificates: CertificateFiles::of(proxy, "TLS_CLIENT").filter(|files| !files.chain.is_empty()),
             // A proxy that sends its configuration has the mesh's defaults in it already.
             preserve_header_case: config.map(|config: serde_json::Value| {
                 config
@@ -178,6 +180,12 @@ fn dns_proxy(declared: &str) -> (Text, u16) {
     let (host, port) = declared.rsplit_once(':').unwrap_or(("127.0.0.1", "15053"));
     let host = if host == "localhost" { "127.0.0.1" } else { host.trim_matches(['[', ']']) };
     (host.into(), port.parse().unwrap_or(15053))
+}
+
+/// A text of a proxy's metadata, if it is there and not empty.
+fn metadata_text(proxy: &Proxy, key: &str) -> Option<Text> {
+    let json = proxy.metadata.get(key)?;
+    serde_json::from_str::<String>(json).ok().filter(|text| !text.is_empty()).map(Text::from)
 }
 
 #[cfg(test)]

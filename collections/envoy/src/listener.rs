@@ -1,6 +1,7 @@
 //! Listeners (N01 to N11, N34): a file a feature.
 
 mod address;
+mod auto_passthrough;
 mod bind;
 mod chain;
 mod dynamic_dns;
@@ -12,20 +13,24 @@ mod inspector;
 mod mtls;
 mod outbound;
 mod outbound_tcp;
+mod server_tls;
 mod settings;
+mod tcp_filters;
 mod telemetry;
 mod virtual_outbound;
 
 pub use crate::filter::PolicySteps;
 pub use address::{localhosts, wildcards};
+pub use auto_passthrough::build_auto_passthrough;
 pub use bind::{Bind, can_bind};
-pub use gateway::{GatewayHttp, build_gateway_http};
+pub use gateway::{GatewayAction, GatewayChain, GatewayListener, GatewayPort, build_gateway, gateway_addresses};
 pub use http_proxy::build_http_proxy;
 pub use inbound::{InboundInputs, InboundPort, PolicyFilters, build_inbound};
 pub use mtls::{MtlsMode, PeerPolicy};
 pub use outbound::{Kind, ListenerKey, OutboundPort, build_outbound, kind, listener_keys};
-pub use outbound_tcp::{Client, DestinationFacts, Destinations};
+pub use outbound_tcp::Client;
 pub use settings::{Collector, Facts, Settings};
+pub use tcp_filters::{DestinationFacts, Destinations};
 pub use telemetry::{LogProvider, TraceTag, TracingSpec, collector_services};
 pub use virtual_outbound::build_virtual_outbound;
 

@@ -74,6 +74,26 @@ pub struct RouteInputs<'a> {
     pub hash: &'a dyn Fn(&Destination) -> Option<ConsistentHash>,
 }
 
+/// Who routes are for.
+#[derive(Clone, Copy, Debug)]
+pub struct RouteClient<'a> {
+    /// Port the client addresses.
+    pub port: u32,
+    /// Gateway the routes are for: [`sluice_model::MESH_GATEWAY`] or `namespace/name`.
+    pub gateway: &'a str,
+    /// Namespace of the client.
+    pub namespace: &'a str,
+    /// Labels of the client.
+    pub labels: &'a Labels,
+}
+
+impl RouteInputs<'_> {
+    fn client(&self) -> RouteClient<'_> {
+        let Self { port, gateway, namespace, labels, .. } = *self;
+        RouteClient { port, gateway, namespace, labels }
+    }
+}
+
 /// The HTTP routes of a VirtualService, in order; what follows a route that matches everything is left out.
 #[must_use]
 pub fn build_routes(inputs: &RouteInputs<'_>) -> Vec<Route> {
@@ -83,7 +103,7 @@ pub fn build_routes(inputs: &RouteInputs<'_>) -> Vec<Route> {
             routes.push(build_route(inputs, route, None));
             break;
         }
-        for matched in route.matches.iter().filter(|matched| applies(inputs, matched)) {
+        for matched in route.matches.iter().filter(|matched| applies(matched, &inputs.client())) {
             let built = build_route(inputs, route, Some(matched));
             let last = is_catch_all(&built);
             routes.push(built);
@@ -95,16 +115,23 @@ pub fn build_routes(inputs: &RouteInputs<'_>) -> Vec<Route> {
     routes
 }
 
+/// Whether a VirtualService has any HTTP route for this client, gateway and port.
+#[must_use]
+pub fn has_routes(virtual_service: &VirtualService, client: &RouteClient<'_>) -> bool {
+    let mut routes = virtual_service.http.iter();
+    routes.any(|route| route.matches.is_empty() || route.matches.iter().any(|matched| applies(matched, client)))
+}
+
 /// Whether a condition can hold for this client, gateway and port at all.
-fn applies(inputs: &RouteInputs<'_>, matched: &HttpMatch) -> bool {
-    if matched.port != 0 && matched.port != inputs.port {
+fn applies(matched: &HttpMatch, client: &RouteClient<'_>) -> bool {
+    if matched.port != 0 && matched.port != client.port {
         return false;
     }
     if !matched.gateways.is_empty() {
-        return matched.gateways.iter().any(|gateway| gateway.as_str() == inputs.gateway);
+        return matched.gateways.iter().any(|gateway| gateway.as_str() == client.gateway);
     }
-    match_labels(&matched.source_labels, inputs.labels)
-        && (matched.source_namespace.is_empty() || matched.source_namespace.as_str() == inputs.namespace)
+    match_labels(&matched.source_labels, client.labels)
+        && (matched.source_namespace.is_empty() || matched.source_namespace.as_str() == client.namespace)
 }
 
 fn build_route(inputs: &RouteInputs<'_>, route: &HttpRoute, matched: Option<&HttpMatch>) -> Route {

@@ -29,7 +29,7 @@ const INVALID: &str = "invalid://";
 /// The workload's own certificate, as a credential.
 const BUILTIN: &str = "builtin://";
 /// Prefix of a credential that an external SDS server keeps.
-const EXTERNAL: &str = "sds://";
+pub(crate) const EXTERNAL: &str = "sds://";
 /// Credentials that are resource names already.
 const TYPED: [&str; 3] = ["configmap://", "kubernetes://", "kubernetes-gateway://"];
 
@@ -74,6 +74,11 @@ pub fn credential(name: &str, credential_socket: bool) -> SdsSecretConfig {
     }
 }
 
+/// A secret that an SDS server of the mesh config keeps.
+pub(crate) fn external_secret(name: &str, cluster: &str, host: &str) -> SdsSecretConfig {
+    sds_secret(name, EnvoyGrpc { cluster_name: cluster.to_owned(), authority: host.to_owned(), ..EnvoyGrpc::default() })
+}
+
 /// The SDS resource a credential is.
 #[must_use]
 pub fn credential_resource(name: &str) -> String {
@@ -89,7 +94,10 @@ pub fn credential_resource(name: &str) -> String {
 }
 
 fn grpc_secret(name: &str, cluster: &str) -> SdsSecretConfig {
-    let server = EnvoyGrpc { cluster_name: cluster.to_owned(), ..EnvoyGrpc::default() };
+    sds_secret(name, EnvoyGrpc { cluster_name: cluster.to_owned(), ..EnvoyGrpc::default() })
+}
+
+fn sds_secret(name: &str, server: EnvoyGrpc) -> SdsSecretConfig {
     let api = ApiConfigSource {
         api_type: ApiType::Grpc as i32,
         transport_api_version: ApiVersion::V3 as i32,

@@ -1,5 +1,6 @@
 //! What a router listens for: the servers of all Gateways that select it, merged by port (N22).
 
+pub mod connections;
 mod merge;
 pub mod routers;
 pub mod routes;

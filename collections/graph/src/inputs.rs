@@ -3,8 +3,9 @@
 use serde::Serialize;
 use sluice_engine::{Collection, Graph, Input, Origin, Transaction, Value};
 use sluice_model::{
-    DestinationRule, EndpointSlice, Gateway, Kind, KubernetesService, MeshSettings, Namespace, Node, Object, ObjectKey,
-    ParsedObject, PeerAuthentication, Pod, Proxy, ProxyKey, Reject, ServiceEntry, VirtualService, WorkloadEntry,
+    DestinationRule, EndpointSlice, Gateway, Ingress, IngressClass, Kind, KubernetesService, MeshSettings, Namespace,
+    Node, Object, ObjectKey, ParsedObject, PeerAuthentication, Pod, Proxy, ProxyKey, Reject, ServiceEntry,
+    VirtualService, WorkloadEntry,
 };
 
 use crate::namespaces::{Discovery, discovered};
@@ -101,6 +102,10 @@ kinds! {
     endpoint_slices: EndpointSlice(EndpointSlice), hot_input, "endpoint_slices";
     /// Istio's own Gateways.
     gateways: Gateway(Gateway), input, "raw_gateways";
+    /// Kubernetes Ingresses.
+    ingresses: Ingress(Ingress), input, "raw_ingresses";
+    /// IngressClasses.
+    ingress_classes: IngressClass(IngressClass), input, "ingress_classes";
     /// ConfigMaps with a mesh config.
     mesh_settings: MeshSettings(MeshSettings), input, "config_maps";
     /// Namespaces, of every cluster.
@@ -158,6 +163,8 @@ impl<'s> Raw<'s> {
             destination_rules: discovered("destination_rules", &self.destination_rules, discovery),
             endpoint_slices: self.endpoint_slices.clone(),
             gateways: discovered("gateways", &self.gateways, discovery),
+            ingresses: discovered("ingresses", &self.ingresses, discovery),
+            ingress_classes: self.ingress_classes.clone(),
             mesh_settings: self.mesh_settings.clone(),
             namespaces: self.namespaces.clone(),
             nodes: self.nodes.clone(),

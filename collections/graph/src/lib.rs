@@ -13,6 +13,7 @@ pub mod destination_rules;
 mod destinations;
 mod endpoints;
 pub mod gateways;
+mod ingresses;
 mod inputs;
 mod mesh_config;
 mod namespaces;
@@ -46,6 +47,7 @@ pub use services::{HostServices, Hosts};
 pub use views::{Overlay, namespace_views};
 
 use destination_rules::RulePolicy;
+use gateways::routers::{RouterInputs, Routers};
 use proxies::TargetInputs;
 
 /// What the process was told and never changes while it runs.
@@ -61,6 +63,10 @@ pub struct GraphOptions {
     pub revision: Text,
     /// Addresses of both families are used (`ISTIO_DUAL_STACK`).
     pub dual_stack: bool,
+    /// Namespace of the router that Ingresses are for (`K8S_INGRESS_NS`).
+    pub ingress_namespace: Text,
+    /// A Gateway is for routers of its own namespace only (`PILOT_SCOPE_GATEWAY_TO_NAMESPACE`).
+    pub scope_gateways: bool,
 }
 
 impl Default for GraphOptions {
@@ -71,6 +77,8 @@ impl Default for GraphOptions {
             domain: "cluster.local".into(),
             revision: Text::default(),
             dual_stack: false,
+            ingress_namespace: "istio-system".into(),
+            scope_gateways: false,
         }
     }
 }
@@ -110,6 +118,8 @@ pub struct Spine<'s> {
     pub network_gateways: Collection<'s, (), Vec<NetworkGateway>>,
     /// What of the mesh config decides which DestinationRules apply: one record.
     pub rule_policy: Collection<'s, (), RulePolicy>,
+    /// Connected routers, and what they listen for.
+    pub routers: Routers<'s>,
     /// PeerAuthentications by namespace.
     pub peer_authentications_by_namespace: Index<'s, Text, ObjectKey, PeerAuthentication>,
 }
@@ -190,7 +200,21 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
         let workload_names = proxies::derive_workload_names(&proxy_workloads);
         let workloads = proxies::derive_workloads(&proxy_workloads);
         let selections = scopes::derive_selections(&proxies, &labels);
-        let virtual_services = virtual_services::derive_merged_virtual_services(&objects.virtual_services, &mesh);
+        let ingresses = ingresses::derive_ingresses(&objects, &mesh, options);
+        let gateways = objects.gateways.union("gateways/all", &[ingresses.gateways]);
+        let declared_routes = objects.virtual_services.union("virtual_services/all", &[ingresses.virtual_services]);
+        let virtual_services = virtual_services::derive_merged_virtual_services(&declared_routes, &mesh);
+
+        let routers = crate::gateways::routers::derive_routers(
+            &RouterInputs {
+                proxies: &proxies,
+                workload_names: &workload_names,
+                workloads: &workloads,
+                services: &services,
+                gateways: &gateways,
+            },
+            options,
+        );
 
         let network_gateways = network_gateways::derive_network_gateways(&objects, &mesh_networks, options);
         let destination_rules_by_host = destination_rules::index_by_host(&objects.destination_rules);
@@ -214,6 +238,7 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
             destination_rules_by_host,
             network_gateways,
             rule_policy,
+            routers,
             peer_authentications_by_namespace,
         };
         let outputs = outputs::derive_outputs(graph, &spine);

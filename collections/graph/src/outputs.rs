@@ -15,7 +15,6 @@ pub(crate) mod routes;
 use sluice_engine::{Collection, Graph, Key};
 use sluice_model::{Layer, Proxy, Resource, ResourceKey, ResourceType, Segment, SegmentKey};
 
-use crate::gateways::routers::{derive_merged_gateways, derive_routers};
 use crate::{Client, Spine};
 
 /// Which layers of a type a proxy gets, the most special first.
@@ -42,10 +41,8 @@ pub(crate) fn derive_outputs<'s>(graph: &Graph<'s>, spine: &Spine<'s>) -> Output
     let mut outputs = Outputs { resources: Vec::new(), segments: Vec::new() };
     clusters::derive_clusters(graph, spine, &mut outputs);
     endpoints::derive_endpoint_assignments(graph, spine, &mut outputs);
-    let routers = derive_routers(spine);
-    let merged_gateways = derive_merged_gateways(spine, &routers);
-    listeners::derive_listeners(spine, &routers, &merged_gateways, &mut outputs);
-    routes::derive_routes(spine, &routers, &merged_gateways, &mut outputs);
+    listeners::derive_listeners(spine, &mut outputs);
+    routes::derive_routes(spine, &mut outputs);
     outputs
 }
 
@@ -59,4 +56,20 @@ pub(crate) fn derive_profiles<'s, P: Key>(
     profile: impl Fn(&Proxy) -> P + 'static,
 ) -> Collection<'s, P, ()> {
     spine.proxies.index(&format!("{name}/by-content"), move |_, proxy| [(profile(proxy), ())]).distinct(name)
+}
+
+/// The profiles in use by routers that route to clusters by server name.
+/// Key: the profile. From: `proxies`, `routers/auto-passthrough`.
+/// Changes when: the first such router with a profile connects or the last leaves, or is given such a server.
+/// Size: a handful. Rejects: none.
+pub(crate) fn derive_passing_profiles<'s, P: Key>(
+    spine: &Spine<'s>,
+    name: &str,
+    profile: impl Fn(&Proxy) -> P + 'static,
+) -> Collection<'s, P, ()> {
+    let passing = spine
+        .routers
+        .auto_passthrough
+        .join(&format!("{name}/of-proxies"), &spine.proxies, { move |_, (), proxy| Some(profile(proxy)) });
+    passing.index(&format!("{name}/by-content"), |_, profile| [(profile.clone(), ())]).distinct(name)
 }

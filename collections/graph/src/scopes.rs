@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use sluice_engine::Collection;
-use sluice_model::{Labels, Layer, Proxy, ProxyKey, ResourceType, Scope, Text, View};
+use sluice_model::{Labels, Layer, Proxy, ProxyKey, ProxyType, ResourceType, Scope, Text, View};
 
 use crate::proxies::SelectedLabels;
 use crate::{Spine, WorkloadName, outputs};
@@ -18,6 +18,8 @@ pub struct Client<'a> {
     pub workload: &'a WorkloadName,
     /// Its labels, as far as a rule for clients selects on them.
     pub labels: &'a Labels,
+    /// It is a router that routes to clusters by server name.
+    pub auto_passthrough: bool,
 }
 
 impl Client<'_> {
@@ -45,8 +47,9 @@ pub fn profile_text<P: Serialize>(profile: &P) -> Text {
 }
 
 /// What each proxy gets: for each type its layers in order, and what it fills into templates.
-/// Key: `ProxyKey`. From: `proxies`, `workload_names`, `selected_labels`.
-/// Changes when: the proxy's own facts do, the services it is part of, or the labels that rules select on.
+/// Key: `ProxyKey`. From: `proxies`, `workload_names`, `selected_labels`, `routers/auto-passthrough`.
+/// Changes when: the proxy's own facts do, the services it is part of, or the labels that rules select on; for a router
+/// also its first or last server of TLS mode AUTO_PASSTHROUGH.
 /// Size: connected proxies. Rejects: none.
 pub(crate) fn derive_scopes<'s>(
     spine: &Spine<'s>,
@@ -54,10 +57,12 @@ pub(crate) fn derive_scopes<'s>(
 ) -> Collection<'s, ProxyKey, Scope> {
     spine.proxies.derive("scopes", |deps| {
         let (workloads, labels) = (deps.on(&spine.workload_names), deps.on(labels));
+        let passing = deps.on(&spine.routers.auto_passthrough);
         move |cx, key, proxy| {
             let workload = cx.get(&workloads, key)?;
             let labels = cx.get(&labels, &()).map(|labels| labels.outbound(proxy)).unwrap_or_default();
-            let client = Client { proxy, workload: &workload, labels: &labels };
+            let auto_passthrough = proxy.proxy_type == ProxyType::Router && cx.get(&passing, key).is_some();
+            let client = Client { proxy, workload: &workload, labels: &labels, auto_passthrough };
             let layers: BTreeMap<ResourceType, Vec<Layer>> =
                 outputs::LAYERS.iter().map(|(resource_type, layers)| (*resource_type, layers(&client))).collect();
             Some(Scope { layers, slots: sluice_envoy::identity_slots(proxy) })

@@ -57,8 +57,11 @@ pub fn index_by_host<'s>(merged: &Collection<'s, ObjectKey, VirtualService>) -> 
 }
 
 /// VirtualServices of routers by gateway, as `namespace/name`.
-pub fn index_by_gateway<'s>(merged: &Collection<'s, ObjectKey, VirtualService>) -> Index<'s, Text, ObjectKey, ()> {
-    merged.index("virtual_services/by-gateway", |_, vs| {
+pub fn index_by_gateway<'s>(
+    name: &str,
+    merged: &Collection<'s, ObjectKey, VirtualService>,
+) -> Index<'s, Text, ObjectKey, ()> {
+    merged.index(name, |_, vs| {
         let gateways = vs.gateways.iter().filter(|gateway| gateway.as_str() != MESH_GATEWAY);
         gateways.map(|gateway| (gateway.clone(), ())).collect::<Vec<_>>()
     })

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use crate::{
-    DestinationRule, EndpointSlice, Gateway, Kind, KubernetesService, MeshConfig, MeshNetworks, Namespace, Node,
-    ObjectKey, PeerAuthentication, Pod, Reject, ServiceEntry, VirtualService, WorkloadEntry,
+    DestinationRule, EndpointSlice, Gateway, Ingress, IngressClass, Kind, KubernetesService, MeshConfig, MeshNetworks,
+    Namespace, Node, ObjectKey, PeerAuthentication, Pod, Reject, ServiceEntry, VirtualService, WorkloadEntry,
 };
 
 /// ConfigMap `istio`: the mesh config and the networks.
@@ -25,6 +25,8 @@ pub enum Object {
     DestinationRule(Box<DestinationRule>),
     EndpointSlice(EndpointSlice),
     Gateway(Gateway),
+    Ingress(Ingress),
+    IngressClass(IngressClass),
     MeshSettings(Box<MeshSettings>),
     Namespace(Namespace),
     Node(Node),

@@ -160,6 +160,34 @@ pub struct ServerTls {
     pub max_protocol_version: TlsProtocol,
     /// Cipher suites as written; empty is the default.
     pub cipher_suites: Vec<Text>,
+    /// Curves as written; empty is the default.
+    pub ecdh_curves: Vec<Text>,
     /// Client certificates are not verified; unset is the default.
     pub insecure_skip_verify: Option<bool>,
+}
+
+/// Suites Envoy knows; others would make it refuse the listener.
+const CIPHER_SUITES: [&str; 15] = [
+    "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "ECDHE-RSA-AES128-GCM-SHA256",
+    "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "ECDHE-RSA-AES256-GCM-SHA384",
+    "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "ECDHE-RSA-CHACHA20-POLY1305",
+    "ECDHE-ECDSA-AES128-SHA",
+    "ECDHE-RSA-AES128-SHA",
+    "ECDHE-ECDSA-AES256-SHA",
+    "ECDHE-RSA-AES256-SHA",
+    "AES128-GCM-SHA256",
+    "AES256-GCM-SHA384",
+    "AES128-SHA",
+    "AES256-SHA",
+    "DES-CBC3-SHA",
+];
+
+/// Whether Envoy takes a suite; what begins with an operator of its list syntax is its own business.
+#[must_use]
+pub fn is_cipher_suite(suite: &str) -> bool {
+    let expression = suite.chars().next().is_none_or(|first| !first.is_alphanumeric());
+    expression || suite == "ALL" || CIPHER_SUITES.contains(&suite)
 }

@@ -11,6 +11,7 @@ mod endpoint;
 mod extension_provider;
 mod gateway;
 mod host;
+mod ingress;
 mod kubernetes;
 mod load_balancer;
 mod mesh_config;
@@ -39,8 +40,11 @@ pub use extension_provider::{
     CheckBody, DynatraceSampler, ExtAuthz, ExtAuthzHttp, ExtensionProvider, GrpcExporter, HeaderValue, HttpExporter,
     LogFormat, OpenTelemetryTracing, ProviderHeader, ProviderKind, ProviderService,
 };
-pub use gateway::{Gateway, GatewayServer, ServerTls, ServerTlsMode, TlsCertificateFiles, TlsProtocol};
+pub use gateway::{
+    Gateway, GatewayServer, ServerTls, ServerTlsMode, TlsCertificateFiles, TlsProtocol, is_cipher_suite,
+};
 pub use host::{Host, match_labels};
+pub use ingress::{Ingress, IngressBackend, IngressClass, IngressPath, IngressRule, IngressTls, PathType};
 pub use kubernetes::{KubernetesService, KubernetesServicePort, Namespace, ServiceType};
 pub use load_balancer::{ConsistentHash, HashAlgorithm, HashKey, LoadBalancer, SimpleLb, Warmup};
 pub use mesh_config::{

@@ -5,11 +5,15 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use sluice_model::{
     Gateway, GatewayServer, ObjectMeta, Protocol, ServerTls, ServerTlsMode, Text, TlsCertificateFiles, TlsProtocol,
+    is_cipher_suite,
 };
 
 use crate::fields::{Fields, Findings};
 use crate::names::{is_dns_label, is_wildcard_domain};
 use crate::protocol;
+
+/// What an address begins with that is the path of a socket.
+const SOCKET: &str = "unix://";
 
 /// Modes of TLS as they are written.
 const TLS_MODES: [(&str, ServerTlsMode); 6] = [
@@ -22,8 +26,6 @@ const TLS_MODES: [(&str, ServerTlsMode); 6] = [
 ];
 
 /// The Gateway in the `spec` of an object, `None` when something makes it unusable.
-///
-/// Servers that routers have no listener for are warned of.
 pub fn parse_gateway(meta: &ObjectMeta, spec: &Value, findings: &Findings) -> Option<Gateway> {
     let fields = Fields::new(spec, "spec", findings)?;
     if !is_dns_label(&meta.name) {
@@ -49,28 +51,7 @@ pub fn parse_gateway(meta: &ObjectMeta, spec: &Value, findings: &Findings) -> Op
         }
     }
     drop(fields);
-    if findings.has_errors() {
-        return None;
-    }
-    for (n, server) in gateway.servers.iter().enumerate() {
-        if let Some(what) = unserved(server) {
-            findings.warning(&format!("spec.servers[{n}].port.protocol"), format!("{what} are not served yet"));
-        }
-    }
-    Some(gateway)
-}
-
-/// What kind of server this is, if routers have no listener for it: so far they have for plain HTTP.
-fn unserved(server: &GatewayServer) -> Option<String> {
-    if server.protocol.is_http() {
-        return None;
-    }
-    let mut what = format!("servers of protocol {}", server.protocol_text.to_ascii_uppercase());
-    let mode = server.tls.as_ref().and_then(|tls| TLS_MODES.iter().find(|(_, mode)| *mode == tls.mode));
-    if let Some((word, _)) = mode {
-        what += &format!(" with TLS mode {word}");
-    }
-    Some(what)
+    (!findings.has_errors()).then_some(gateway)
 }
 
 /// The protocol a word stands for; unknown words are [`Protocol::Unsupported`].
@@ -94,7 +75,7 @@ fn server(fields: &Fields<'_>, namespace: &str) -> GatewayServer {
         if protocol == Protocol::Unsupported {
             port.reject("protocol", format!("`{protocol_text}` is no protocol"));
         }
-        let is_socket = number == 0 && bind.starts_with("unix://");
+        let is_socket = number == 0 && bind.starts_with(SOCKET);
         if !is_socket && !(1..=65535).contains(&number) {
             port.reject("number", format!("{number} is no port"));
         }
@@ -102,10 +83,17 @@ fn server(fields: &Fields<'_>, namespace: &str) -> GatewayServer {
             port.reject("name", "a port needs a name");
         }
         if port.has("targetPort") {
-            port.warn("targetPort", "has no meaning in a Gateway");
+            port.reject("targetPort", "has no meaning in a Gateway");
+        }
+        if number != 0 && bind.starts_with(SOCKET) {
+            port.reject("number", "a socket has no port");
         }
     }
-    if !bind.is_empty() && !bind.starts_with("unix://") && bind.parse::<std::net::IpAddr>().is_err() {
+    let is_address = match bind.strip_prefix(SOCKET) {
+        Some(path) => path.starts_with('@') || (path.starts_with('/') && !path.ends_with('/')),
+        None => bind.is_empty() || bind.parse::<std::net::IpAddr>().is_ok(),
+    };
+    if !is_address {
         fields.reject("bind", format!("`{bind}` is no address"));
     }
     fields.text("defaultEndpoint");
@@ -187,15 +175,32 @@ fn tls(fields: &Fields<'_>) -> ServerTls {
         min_protocol_version: fields.choice("minProtocolVersion", &versions).unwrap_or_default(),
         max_protocol_version: fields.choice("maxProtocolVersion", &versions).unwrap_or_default(),
         cipher_suites: fields.texts("cipherSuites"),
+        ecdh_curves: fields.texts("ecdhCurves"),
         insecure_skip_verify: fields.opt_bool("insecureSkipVerify"),
     };
+    check_cipher_suites(fields, &tls);
     check_certificates(fields, &tls);
     tls
 }
 
+/// Notes cipher suites that are left out, and old versions that none of the usual ones is for.
+fn check_cipher_suites(fields: &Fields<'_>, tls: &ServerTls) {
+    let mut known = BTreeSet::new();
+    for (n, suite) in tls.cipher_suites.iter().enumerate() {
+        if !is_cipher_suite(suite) {
+            fields.warn(&format!("cipherSuites[{n}]"), format!("`{suite}` is no suite and left out"));
+        } else if !known.insert(suite) {
+            fields.warn(&format!("cipherSuites[{n}]"), format!("`{suite}` is there already"));
+        }
+    }
+    if matches!(tls.min_protocol_version, TlsProtocol::V1_0 | TlsProtocol::V1_1) && tls.cipher_suites.is_empty() {
+        fields.warn("minProtocolVersion", "versions below TLSV1_2 need cipher suites of their own");
+    }
+}
+
 /// Notes certificates that are missing or named twice.
 fn check_certificates(fields: &Fields<'_>, tls: &ServerTls) {
-    let by_file = !tls.server_certificate.is_empty() && !tls.private_key.is_empty();
+    let by_file = is_by_file(tls);
     let by_name = !tls.credential_name.is_empty() || !tls.credential_names.is_empty();
     let any = by_name
         || !tls.tls_certificates.is_empty()
@@ -206,19 +211,18 @@ fn check_certificates(fields: &Fields<'_>, tls: &ServerTls) {
         }
         ServerTlsMode::IstioMutual => {}
         ServerTlsMode::Passthrough | ServerTlsMode::AutoPassthrough => {
-            if any {
+            if any || !tls.ca_crl.is_empty() {
                 fields.warn("mode", "certificates are not used when TLS is passed through");
             }
+            if !tls.ca_crl.is_empty() && !tls.credential_name.is_empty() {
+                fields.reject("caCrl", "what is revoked has to be in the credential");
+            }
+            check_sources(fields, tls);
         }
         ServerTlsMode::Simple | ServerTlsMode::Mutual | ServerTlsMode::OptionalMutual => {
-            let sources = [
-                by_file,
-                !tls.credential_name.is_empty(),
-                !tls.credential_names.is_empty(),
-                !tls.tls_certificates.is_empty(),
-            ];
-            if sources.iter().filter(|source| **source).count() > 1 {
-                fields.reject("", "certificates are given in more than one way");
+            check_sources(fields, tls);
+            if tls.tls_certificates.len() > 2 {
+                fields.warn("tlsCertificates", "more than two certificates");
             }
             if by_name {
                 return;
@@ -233,7 +237,27 @@ fn check_certificates(fields: &Fields<'_>, tls: &ServerTls) {
             if !(by_file || (!tls.tls_certificates.is_empty() && complete)) {
                 fields.reject("serverCertificate", "a certificate and its key are needed");
             }
+            if tls.mode == ServerTlsMode::Simple && !tls.ca_crl.is_empty() {
+                fields.reject("caCrl", "SIMPLE asks for no certificate that could be revoked");
+            }
         }
+    }
+}
+
+fn is_by_file(tls: &ServerTls) -> bool {
+    !tls.server_certificate.is_empty() && !tls.private_key.is_empty()
+}
+
+/// Notes certificates that are given in several ways.
+fn check_sources(fields: &Fields<'_>, tls: &ServerTls) {
+    let sources = [
+        is_by_file(tls),
+        !tls.credential_name.is_empty(),
+        !tls.credential_names.is_empty(),
+        !tls.tls_certificates.is_empty(),
+    ];
+    if sources.iter().filter(|source| **source).count() > 1 {
+        fields.reject("", "certificates are given in more than one way");
     }
 }
 

@@ -3,7 +3,7 @@
 use sluice_model::{Kind, Object};
 
 use crate::{
-    Findings, Item, destination_rule, endpoint_slice, mesh_settings, namespace, node, parse_gateway,
+    Findings, Item, destination_rule, endpoint_slice, ingress, mesh_settings, namespace, node, parse_gateway,
     parse_virtual_service, peer_authentication, pod, service, service_entry, workload_entry, workload_group,
 };
 
@@ -80,8 +80,8 @@ pub static KINDS: &[KindInfo] = &[
     custom(Kind::Gateway, NETWORKING, STABLE, "Gateway", "gateways", Some(|item, findings| {
         parse_gateway(&item.meta(findings), item.spec(), findings).map(Object::Gateway)
     })),
-    custom(Kind::Ingress, "networking.k8s.io", &["v1"], "Ingress", "ingresses", None),
-    cluster_scoped(custom(Kind::IngressClass, "networking.k8s.io", &["v1"], "IngressClass", "ingressclasses", None)),
+    KindInfo { group: "networking.k8s.io", ..core(Kind::Ingress, "Ingress", "ingresses", Some(ingress::parse)) },
+    KindInfo { group: "networking.k8s.io", ..cluster_scoped(core(Kind::IngressClass, "IngressClass", "ingressclasses", Some(ingress::parse_class))) },
     custom(Kind::KubernetesGateway, "gateway.networking.k8s.io", &["v1", "v1beta1"], "Gateway", "gateways", None),
     cluster_scoped(core(Kind::Namespace, "Namespace", "namespaces", Some(namespace::parse))),
     cluster_scoped(core(Kind::Node, "Node", "nodes", Some(node::parse))),

@@ -20,6 +20,7 @@ mod extension_provider;
 mod fields;
 mod gateway;
 mod header;
+mod ingress;
 mod kinds;
 mod mesh_config;
 mod mesh_networks;

@@ -51,8 +51,6 @@ pub struct AssignmentInputs<'a> {
     pub backends: &'a [Backend<'a>],
     /// Ways between networks, in order.
     pub gateways: &'a [NetworkGateway],
-    /// Only endpoints that take mutual TLS: the cluster passes it through.
-    pub only_mtls: bool,
     /// Addresses may be host names, which are resolved by the proxy.
     pub by_name: bool,
 }
@@ -106,7 +104,7 @@ pub fn build_assignment(inputs: &AssignmentInputs<'_>, name: &str) -> ClusterLoa
     if !inputs.gateways.is_empty() {
         networks::through_gateways(inputs, &mut groups);
     }
-    if inputs.only_mtls {
+    if inputs.client.only_mtls {
         for group in &mut groups {
             group.retain(networks::takes_mtls);
         }

@@ -62,6 +62,8 @@ pub struct EndpointClient {
     pub node: Text,
     /// Its labels.
     pub labels: Labels,
+    /// It passes mutual TLS on, so endpoints that take none are not for it.
+    pub only_mtls: bool,
 }
 
 impl EndpointClient {
@@ -88,6 +90,12 @@ impl EndpointClient {
             client.labels.clone_from(&proxy.labels);
         }
         client
+    }
+
+    /// The same client where it passes mutual TLS on by its server name.
+    #[must_use]
+    pub fn passing_through(self) -> Self {
+        Self { only_mtls: true, ..self }
     }
 
     /// The value of a label of the client, by its place or its own.

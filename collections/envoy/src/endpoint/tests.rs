@@ -92,7 +92,6 @@ fn assign(
         rule,
         backends: &backends,
         gateways,
-        only_mtls: false,
         by_name: false,
     };
     build_assignment(&inputs, "outbound|80||cart.shop.svc.cluster.local")

@@ -20,7 +20,8 @@ pub(super) struct Arrival {
 const PLAIN_HTTP: &[&str] = &["http/1.1", "h2c"];
 const MESH_HTTP: &[&str] = &["istio-http/1.0", "istio-http/1.1", "istio-h2"];
 const MESH_TCP: &[&str] = &["istio-peer-exchange", "istio"];
-const MESH_ALL: &[&str] = &["istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"];
+/// All that clients of the mesh offer.
+pub(super) const MESH_ALL: &[&str] = &["istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"];
 const ANY: &[&str] = &[];
 
 const fn mesh(names: &'static [&'static str], http: bool) -> Arrival {

@@ -15,8 +15,9 @@ use sluice_model::{DestinationRule, Protocol, Resolution, Service, ServicePort, 
 use super::address::{additional, wildcards};
 use super::bind::{Bind, can_bind};
 use super::chain::{Action, Chain, RAW_BUFFER};
-use super::outbound_tcp::{Client, Destinations, extra_addresses, is_dynamic_dns, service_address, tcp_chains};
+use super::outbound_tcp::{Client, extra_addresses, is_dynamic_dns, service_address, tcp_chains};
 use super::settings::Settings;
+use super::tcp_filters::Destinations;
 use super::{dynamic_dns, inspector, virtual_outbound};
 use crate::address::address;
 use crate::filter::{Class, HttpChain, Routes, build_http_manager, hcm_filter};

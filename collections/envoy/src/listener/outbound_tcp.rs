@@ -1,37 +1,17 @@
 //! TCP and TLS chains of outbound listeners: the routes of VirtualServices, else straight to the service (N05).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use envoy_types::pb::envoy::config::listener::v3::Filter;
-use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::{
-    TcpProxy,
-    tcp_proxy::{ClusterSpecifier, TunnelingConfig, WeightedCluster, weighted_cluster::ClusterWeight},
-};
-use envoy_types::pb::envoy::r#type::v3::{HashPolicy, hash_policy};
-use sluice_model::{
-    Destination, DestinationRule, HashKey, Host, Labels, MESH_GATEWAY, Resolution, RouteDestination, Service,
-    ServiceSource, Text, VirtualService, match_labels,
-};
+use sluice_model::{Labels, MESH_GATEWAY, Resolution, Service, Text, match_labels};
 
 use super::chain::{Action, Chain, config_metadata};
 use super::outbound::OutboundPort;
 use super::settings::Settings;
-use crate::filter::{Class, protocol_filters, tcp_access_logs, tcp_stats};
+use super::tcp_filters::{Carrier, stat_name};
+use crate::filter::Class;
 use crate::name;
-use crate::wire::duration;
-
-/// What a route needs to know of a destination.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, serde::Serialize)]
-pub struct DestinationFacts {
-    /// The service, if the client sees one of that host.
-    pub service: Option<Arc<Service>>,
-    /// The rule for it, as the client sees it.
-    pub rule: Option<Arc<DestinationRule>>,
-}
-
-/// Destinations by host.
-pub type Destinations = BTreeMap<Host, DestinationFacts>;
 
 /// Who the client is, as far as a route's conditions ask.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, serde::Serialize)]
@@ -77,7 +57,7 @@ fn tls_chains(settings: &Settings, port: &OutboundPort<'_>, bind: &str, cidrs: &
                 destinations.clone_from(&condition.destination_subnets);
             }
             if handled.insert((&condition.sni_hosts, &condition.destination_subnets)) {
-                let filters = route_filters(settings, port, service, &route.route);
+                let filters = carrier(port).along(settings, service, &route.route);
                 chains.push(Chain {
                     server_names: condition.sni_hosts.clone(),
                     destinations: destinations.clone(),
@@ -125,7 +105,7 @@ fn opaque_chains(settings: &Settings, port: &OutboundPort<'_>, cidrs: &[Text]) -
         let chain = |destinations: Vec<Text>, named: bool| Chain {
             destinations,
             metadata: named.then(|| config_metadata(KIND, &service.namespace, &service.name)),
-            ..Chain::new(Action::Network(route_filters(settings, port, service, &route.route)))
+            ..Chain::new(Action::Network(carrier(port).along(settings, service, &route.route)))
         };
         if route.matches.is_empty() {
             chains.push(chain(cidrs.to_vec(), true));
@@ -196,167 +176,24 @@ fn service_filters(settings: &Settings, port: &OutboundPort<'_>) -> Vec<Filter> 
     } else {
         stat_name(pattern, service.host.as_str(), "", u32::from(target), "", Some(service))
     };
-    let mut extra = Vec::new();
-    if is_dynamic_dns(service) {
-        extra.push(super::dynamic_dns::sni_filter(settings, service, port.listen.port));
+    let resolver = is_dynamic_dns(service).then(|| super::dynamic_dns::sni_filter(settings, service, port.listen.port));
+    let mut carrier = carrier(port);
+    carrier.before_proxy = resolver.as_slice();
+    carrier.to_cluster(settings, stat_prefix, cluster, "", port.rule.map(Arc::as_ref))
+}
+
+/// What carries bytes from a port.
+fn carrier<'a>(port: &OutboundPort<'a>) -> Carrier<'a> {
+    Carrier {
+        class: Class::Outbound,
+        protocol: port.listen.protocol,
+        port: port.listen.port,
+        port_name: &port.listen.name,
+        destinations: port.destinations,
+        exchanges_metadata: false,
+        tunnels: true,
+        before_proxy: &[],
     }
-    single(settings, port, stat_prefix, cluster, "", port.rule.map(Arc::as_ref), extra)
-}
-
-/// Along the route of a VirtualService.
-fn route_filters(
-    settings: &Settings,
-    port: &OutboundPort<'_>,
-    virtual_service: &VirtualService,
-    route: &[RouteDestination],
-) -> Vec<Filter> {
-    let facts = |host: &Host| port.destinations.get(host);
-    let cluster_of = |destination: &Destination| {
-        let service = facts(&destination.host).and_then(|facts| facts.service.as_deref());
-        destination_cluster(destination, service, port.listen.port)
-    };
-    let Some(first) = route.first().map(|route| &route.destination) else { return Vec::new() };
-    let first_service = facts(&first.host).and_then(|facts| facts.service.as_deref());
-    // Only the rule of a service the client sees counts.
-    let rule = first_service.and_then(|_| facts(&first.host).and_then(|facts| facts.rule.as_deref()));
-    if let [only] = route {
-        let cluster = cluster_of(&only.destination);
-        let pattern = &settings.mesh.outbound_cluster_stat_name;
-        let stat_prefix = match first_service {
-            Some(service) if !pattern.is_empty() => stat_name(
-                pattern,
-                first.host.as_str(),
-                &first.subset,
-                u32::from(port.listen.port),
-                &port.listen.name,
-                Some(service),
-            ),
-            _ => cluster.clone(),
-        };
-        return single(settings, port, stat_prefix, cluster, &first.subset, rule, Vec::new());
-    }
-    let stat_prefix = format!("{}.{}", virtual_service.name, virtual_service.namespace);
-    let clusters: Vec<ClusterWeight> = route
-        .iter()
-        .filter_map(|route| {
-            let weight = u32::try_from(route.weight).ok().filter(|weight| *weight > 0)?;
-            Some(ClusterWeight { name: cluster_of(&route.destination), weight, ..ClusterWeight::default() })
-        })
-        .collect();
-    let specifier = ClusterSpecifier::WeightedClusters(WeightedCluster { clusters });
-    let proxy = proxy(settings, stat_prefix.clone(), specifier, "", rule);
-    complete(settings, port, &stat_prefix, &proxy, Vec::new())
-}
-
-fn single(
-    settings: &Settings,
-    port: &OutboundPort<'_>,
-    stat_prefix: String,
-    cluster: String,
-    subset: &str,
-    rule: Option<&DestinationRule>,
-    extra: Vec<Filter>,
-) -> Vec<Filter> {
-    let proxy = proxy(settings, stat_prefix.clone(), ClusterSpecifier::Cluster(cluster), subset, rule);
-    complete(settings, port, &stat_prefix, &proxy, extra)
-}
-
-fn complete(
-    settings: &Settings,
-    port: &OutboundPort<'_>,
-    stat_prefix: &str,
-    proxy: &TcpProxy,
-    extra: Vec<Filter>,
-) -> Vec<Filter> {
-    let mut filters = tcp_stats(settings, Class::Outbound);
-    filters.extend(extra);
-    filters.extend(protocol_filters(port.listen.protocol, stat_prefix, proxy));
-    filters
-}
-
-fn proxy(
-    settings: &Settings,
-    stat_prefix: String,
-    specifier: ClusterSpecifier,
-    subset: &str,
-    rule: Option<&DestinationRule>,
-) -> TcpProxy {
-    let tcp = rule.and_then(|rule| rule.traffic_policy.as_ref()?.connection_pool.as_ref()?.tcp.as_ref());
-    TcpProxy {
-        stat_prefix,
-        cluster_specifier: Some(specifier),
-        idle_timeout: tcp.and_then(|tcp| tcp.idle_timeout).or(settings.facts.idle_timeout).map(duration),
-        max_downstream_connection_duration: tcp.and_then(|tcp| tcp.max_connection_duration).map(duration),
-        hash_policy: if hashes_by_source(rule, subset) { vec![source_hash()] } else { Vec::new() },
-        tunneling_config: rule.and_then(|rule| tunnel(rule, subset)),
-        access_log: tcp_access_logs(settings, Class::Outbound),
-        ..TcpProxy::default()
-    }
-}
-
-/// Whether connections of one client address are kept together.
-fn hashes_by_source(rule: Option<&DestinationRule>, subset: &str) -> bool {
-    let Some(rule) = rule else { return false };
-    let by_source = |policy: Option<&sluice_model::TrafficPolicy>| {
-        let balancer = policy.and_then(|policy| policy.load_balancer.as_ref())?;
-        let hash = balancer.consistent_hash.as_ref();
-        Some(hash.is_some_and(|hash| hash.key == Some(HashKey::SourceIp(true))))
-    };
-    let of_rule = by_source(rule.traffic_policy.as_ref()).unwrap_or(false);
-    let of_subset = rule.subset(subset).and_then(|subset| by_source(subset.traffic_policy.as_ref()));
-    of_subset.unwrap_or(of_rule)
-}
-
-fn source_hash() -> HashPolicy {
-    let source = hash_policy::SourceIp::default();
-    HashPolicy { policy_specifier: Some(hash_policy::PolicySpecifier::SourceIp(source)) }
-}
-
-fn tunnel(rule: &DestinationRule, subset: &str) -> Option<TunnelingConfig> {
-    let policy = if subset.is_empty() {
-        rule.traffic_policy.as_ref()
-    } else {
-        rule.subset(subset).and_then(|subset| subset.traffic_policy.as_ref())
-    };
-    let tunnel = policy?.tunnel.as_ref()?;
-    let host = &tunnel.target_host;
-    let hostname = if host.contains(':') {
-        format!("[{host}]:{}", tunnel.target_port)
-    } else {
-        format!("{host}:{}", tunnel.target_port)
-    };
-    Some(TunnelingConfig { hostname, use_post: tunnel.protocol == *"POST", ..TunnelingConfig::default() })
-}
-
-/// The cluster a destination means: its port, else the only port of its service, else the port listened on.
-pub(crate) fn destination_cluster(destination: &Destination, service: Option<&Service>, listen_port: u16) -> String {
-    let port = destination.port.unwrap_or_else(|| match service.map(|service| service.ports.as_slice()) {
-        Some([only]) => u32::from(only.port),
-        _ => u32::from(listen_port),
-    });
-    name::outbound_cluster(port, &destination.subset, destination.host.as_str())
-}
-
-/// A statistics name by the mesh's pattern.
-pub(crate) fn stat_name(
-    pattern: &str,
-    host: &str,
-    subset: &str,
-    port: u32,
-    port_name: &str,
-    service: Option<&Service>,
-) -> String {
-    let kubernetes = service.filter(|service| service.source == ServiceSource::Kubernetes);
-    let short = kubernetes.map_or_else(|| host.to_owned(), |s| format!("{}.{}", s.name, s.namespace));
-    let own = kubernetes.map_or(host, |service| service.name.as_str());
-    pattern
-        .replace("%SERVICE%", &short)
-        .replace("%SERVICE_NAME%", own)
-        .replace("%SERVICE_FQDN%", host)
-        .replace("%SUBSET_NAME%", subset)
-        .replace("%TARGET_PORT%", "0")
-        .replace("%SERVICE_PORT%", &port.to_string())
-        .replace("%SERVICE_PORT_NAME%", port_name)
 }
 
 /// The address a service has for the client, of a family the client speaks if there is one; `None` if it has none.

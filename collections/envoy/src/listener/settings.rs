@@ -9,7 +9,7 @@ use sluice_model::{
     InterceptionMode, IpFamilies, MeshConfig, OutboundPolicy, ProviderService, Proxy, ProxyConfig, ProxyType, Text,
 };
 
-use crate::cluster::ClusterProfile;
+use crate::cluster::{CertificateFiles, ClusterProfile};
 
 /// Extensions only istio-proxy has: the names a node may list each under, the first is ours.
 const ISTIO_EXTENSIONS: [&[&str]; 4] = [
@@ -52,6 +52,12 @@ pub struct Facts {
     pub dns_proxy: Option<(Text, u16)>,
     /// Uses automatically allocated addresses.
     pub auto_allocated: bool,
+    /// Files its servers show instead of the mesh's certificate.
+    pub server_certificates: Option<CertificateFiles>,
+    /// An SDS server for credentials listens on a socket.
+    pub credential_socket: bool,
+    /// An SDS server for files listens on a socket.
+    pub file_credential_socket: bool,
     /// Its own configuration, if it sent any.
     pub config: Option<Arc<ProxyConfig>>,
 }
@@ -72,6 +78,7 @@ impl Facts {
             .filter(|names| !names.iter().any(|name| proxy.extensions.has(name)))
             .filter_map(|names| names.first().map(|name| Text::from(*name)))
             .collect();
+        let cluster = ClusterProfile::of(proxy);
         Self {
             proxy_type: proxy.proxy_type,
             families: proxy.ip_families,
@@ -86,8 +93,11 @@ impl Facts {
             unprivileged: flag("UNPRIVILEGED_POD"),
             reserved_ports,
             version: version(&proxy.istio_version),
-            dns_proxy: ClusterProfile::of(proxy).dns_proxy,
+            dns_proxy: cluster.dns_proxy,
             auto_allocated: proxy.dns_capture && proxy.dns_auto_allocate,
+            server_certificates: CertificateFiles::of(proxy, "TLS_SERVER"),
+            credential_socket: cluster.credential_socket,
+            file_credential_socket: cluster.file_credential_socket,
             config: proxy.config.clone().map(Arc::new),
         }
     }

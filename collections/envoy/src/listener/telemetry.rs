@@ -79,7 +79,7 @@ impl Settings {
     }
 }
 
-/// Services that tracers and access logs of a provider are sent to: those [`Settings::collectors`] should name.
+/// Services that tracers and access logs of a provider are sent to, or secrets are asked from: those [`Settings::collectors`] should name.
 #[must_use]
 pub fn collector_services(kind: &ProviderKind) -> Vec<&ProviderService> {
     match kind {
@@ -88,7 +88,8 @@ pub fn collector_services(kind: &ProviderKind) -> Vec<&ProviderService> {
         | ProviderKind::SkyWalking { service, .. }
         | ProviderKind::HttpAccessLogService { service, .. }
         | ProviderKind::TcpAccessLogService { service, .. }
-        | ProviderKind::OpenTelemetryLog { service, .. } => vec![service],
+        | ProviderKind::OpenTelemetryLog { service, .. }
+        | ProviderKind::Sds { service, .. } => vec![service],
         ProviderKind::OpenTelemetry(otel) => {
             let sampler = otel.dynatrace_sampler.as_ref().and_then(|sampler| sampler.api.as_ref());
             std::iter::once(&otel.service).chain(sampler.map(|(service, _)| service)).collect()

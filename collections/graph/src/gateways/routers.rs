@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 use sluice_engine::Collection;
-use sluice_model::{Labels, Proxy, ProxyKey, ProxyType, Service, ServiceKey, View, match_labels};
+use sluice_model::{Gateway, Labels, ObjectKey, Proxy, ProxyKey, ProxyType, Service, ServiceKey, View, match_labels};
 
 use super::{MergedGateway, PortTarget, merge_gateways};
-use crate::{Spine, WorkloadName};
+use crate::{GraphOptions, Workload, WorkloadName};
 
 /// Services with this label are only meant by the numbers of their target ports.
 const NO_PORT_TRANSLATION: &str = "experimental.istio.io/disable-gateway-port-translation";
@@ -38,13 +38,50 @@ impl Router {
     }
 }
 
+/// Connected routers, and what they listen for.
+#[derive(Clone)]
+pub struct Routers<'s> {
+    /// Which router each proxy is a replica of.
+    pub proxies: Collection<'s, ProxyKey, Router>,
+    /// What each distinct router listens for.
+    pub merged: Collection<'s, Router, MergedGateway>,
+    /// Those that route to clusters by server name.
+    pub auto_passthrough: Collection<'s, ProxyKey, ()>,
+}
+
+/// What routers depend on.
+pub struct RouterInputs<'a, 's> {
+    /// Connected proxies.
+    pub proxies: &'a Collection<'s, ProxyKey, Proxy>,
+    /// Which workload each is.
+    pub workload_names: &'a Collection<'s, ProxyKey, WorkloadName>,
+    /// Workloads.
+    pub workloads: &'a Collection<'s, WorkloadName, Workload>,
+    /// Services.
+    pub services: &'a Collection<'s, ServiceKey, Service>,
+    /// Gateways of every kind.
+    pub gateways: &'a Collection<'s, ObjectKey, Gateway>,
+}
+
+/// Connected routers and what they listen for.
+#[must_use]
+pub fn derive_routers<'s>(inputs: &RouterInputs<'_, 's>, options: &GraphOptions) -> Routers<'s> {
+    let proxies = derive_proxies(inputs);
+    let merged = derive_merged_gateways(inputs, &proxies, options);
+    let auto_passthrough = proxies.derive("routers/auto-passthrough", |d| {
+        let merged = d.on(&merged);
+        move |cx, _, router| cx.get(&merged, router).filter(|merged| merged.has_auto_passthrough()).map(|_| ())
+    });
+    Routers { proxies, merged, auto_passthrough }
+}
+
 /// Connected routers.
 /// Key: `ProxyKey`. From: `proxies`, `workload_names`.
 /// Changes when: a router connects or leaves, its labels or the services it stands behind change.
 /// Size: connected routers. Rejects: none.
-pub fn derive_routers<'s>(spine: &Spine<'s>) -> Collection<'s, ProxyKey, Router> {
-    let workloads = &spine.workload_names;
-    let routers = spine.proxies.filter("routers/proxies", |_, proxy| proxy.proxy_type == ProxyType::Router);
+fn derive_proxies<'s>(inputs: &RouterInputs<'_, 's>) -> Collection<'s, ProxyKey, Router> {
+    let workloads = inputs.workload_names;
+    let routers = inputs.proxies.filter("routers/proxies", |_, proxy| proxy.proxy_type == ProxyType::Router);
     routers.join("routers", workloads, |_, proxy, workload| Some(Router::of(proxy, workload)))
 }
 
@@ -52,18 +89,21 @@ pub fn derive_routers<'s>(spine: &Spine<'s>) -> Collection<'s, ProxyKey, Router>
 /// Key: `Router`. From: `routers`, `gateways`, `workloads`, `services`.
 /// Changes when: any Gateway does, or the ports of a service of the router.
 /// Size: distinct routers. Rejects: none; servers that cannot be merged are left out.
-pub fn derive_merged_gateways<'s>(
-    spine: &Spine<'s>,
+fn derive_merged_gateways<'s>(
+    inputs: &RouterInputs<'_, 's>,
     routers: &Collection<'s, ProxyKey, Router>,
+    options: &GraphOptions,
 ) -> Collection<'s, Router, MergedGateway> {
     let distinct = routers.index("routers/by-content", |_, router| [(router.clone(), ())]).distinct("routers/distinct");
+    let scoped = options.scope_gateways;
     distinct.derive("merged_gateways", |d| {
-        let gateways = d.on(&spine.objects.gateways);
-        let workloads = d.on(&spine.workloads);
-        let services = d.on(&spine.services);
+        let gateways = d.on(inputs.gateways);
+        let workloads = d.on(inputs.workloads);
+        let services = d.on(inputs.services);
         move |cx, router, ()| {
             let workload = cx.get(&workloads, &router.workload)?;
             let mut selecting: Vec<_> = cx.all(&gateways).into_iter().map(|(_, gateway)| gateway).collect();
+            selecting.retain(|gateway| !scoped || gateway.namespace == workload.namespace);
             selecting.retain(|gateway| match_labels(&gateway.selector, &router.labels));
             selecting.sort_by(|a, b| (a.created, &a.name, &a.namespace).cmp(&(b.created, &b.name, &b.namespace)));
             let translates = |key: &ServiceKey| {

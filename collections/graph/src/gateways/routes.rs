@@ -4,92 +4,171 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::Serialize;
 use sluice_envoy::route::{
-    DestinationService, RouteInputs, VirtualHostInputs, build_not_found, build_routes, build_virtual_host,
-    catch_all_last, virtual_host_name,
+    DestinationService, RouteClient, RouteInputs, VirtualHostInputs, build_not_found, build_routes, build_virtual_host,
+    catch_all_last, has_routes, virtual_host_name,
 };
-use sluice_model::{Destination, Host, Resolution, Service, Text, VirtualService};
+use sluice_model::{Destination, Host, HttpMatch, HttpRoute, ObjectKey, Resolution, Service, Text, VirtualService};
 use sluice_proto::envoy::config::route::v3::Route;
 
-use super::{BoundServer, GatewayTable};
+use super::GatewayTable;
 use crate::virtual_hosts::{Client, Mesh, RouteHeaders, RouteProfile, destination_hash, visible_service};
 use crate::virtual_services::{is_visible, precedence};
 
-/// The VirtualServices bound to a gateway, by the gateway's `namespace/name`, in any order.
-pub type BoundTo<'a> = &'a dyn Fn(&Text) -> Vec<Arc<VirtualService>>;
+/// The VirtualServices bound to a gateway, by the gateway's `namespace/name`, in any order: only what [`outline`] keeps is
+/// read.
+pub type BoundTo<'a> = &'a dyn Fn(&Text) -> Vec<Bound>;
+
+/// A VirtualService and its key.
+pub type Bound = (ObjectKey, Arc<VirtualService>);
+
+/// Where routes of a virtual host come from.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct RouteSource {
+    /// The VirtualService.
+    pub virtual_service: ObjectKey,
+    /// The Gateway it is bound to, as `namespace/name`.
+    pub gateway: Text,
+    /// Port of the server.
+    pub port: u32,
+    /// The server terminates TLS, or sends to HTTPS.
+    pub is_tls: bool,
+}
+
+/// A virtual host before its routes are built.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct PlannedHost {
+    /// Its name.
+    pub name: Text,
+    /// Its domains; none if it is there because there is no other.
+    pub domains: Vec<Text>,
+    /// Port of the first server.
+    pub port: u32,
+    /// Plain requests are sent to HTTPS.
+    pub require_tls: bool,
+    /// What its routes are made of, in order.
+    pub sources: Vec<RouteSource>,
+}
 
 /// A virtual host while it is gathered.
 struct Gathered {
     port: u32,
     require_tls: bool,
-    /// Positions in the list of all routes that were built.
-    routes: Vec<usize>,
+    /// Positions in the list of all sources.
+    sources: Vec<usize>,
 }
 
-/// The virtual hosts of a table by name, encoded.
+/// What of a VirtualService decides which virtual hosts there are: everything else only changes their routes.
+#[must_use]
+pub fn outline(virtual_service: &VirtualService) -> VirtualService {
+    let condition = |matched: &HttpMatch| HttpMatch {
+        port: matched.port,
+        gateways: matched.gateways.clone(),
+        source_labels: matched.source_labels.clone(),
+        source_namespace: matched.source_namespace.clone(),
+        ..HttpMatch::default()
+    };
+    let route = |route: &HttpRoute| HttpRoute {
+        matches: route.matches.iter().map(condition).collect(),
+        ..HttpRoute::default()
+    };
+    VirtualService {
+        namespace: virtual_service.namespace.clone(),
+        name: virtual_service.name.clone(),
+        created: virtual_service.created,
+        hosts: virtual_service.hosts.clone(),
+        gateways: virtual_service.gateways.clone(),
+        export_to: virtual_service.export_to.clone(),
+        http: virtual_service.http.iter().map(route).collect(),
+        semantics: virtual_service.semantics,
+        ..VirtualService::default()
+    }
+}
+
+/// The virtual hosts of a table.
 ///
 /// `client` is the router: its namespace and those of its labels that some rule asks for.
 #[must_use]
-pub fn gateway_virtual_hosts(
-    mesh: &dyn Mesh,
-    table: &GatewayTable,
-    bound_to: BoundTo<'_>,
-    client: &Client,
-    profile: &RouteProfile,
-) -> BTreeMap<Text, Bytes> {
-    let headers = profile.headers.unwrap_or_else(|| mesh.default_headers());
-    let mut built: Vec<Vec<Route>> = Vec::new();
-    let mut built_for: BTreeMap<(Text, Text, Text), Option<usize>> = BTreeMap::new();
+pub fn plan_virtual_hosts(table: &GatewayTable, bound_to: BoundTo<'_>, client: &Client) -> Vec<PlannedHost> {
+    let mut sources: Vec<RouteSource> = Vec::new();
+    let mut known: BTreeMap<(Text, ObjectKey), Option<usize>> = BTreeMap::new();
     let mut hosts: BTreeMap<Host, Gathered> = BTreeMap::new();
     for bound in &table.servers {
         let server = &bound.server;
-        for virtual_service in visible(bound_to(&bound.gateway), client) {
+        for (key, virtual_service) in visible(bound_to(&bound.gateway), &client.namespace) {
             let common = common_hosts(&server.hosts, &virtual_service);
             if common.is_empty() {
                 continue;
             }
-            let key = (bound.gateway.clone(), virtual_service.namespace.clone(), virtual_service.name.clone());
-            let routes = *built_for.entry(key).or_insert_with(|| {
-                let routes = routes_of(mesh, bound, &virtual_service, client, headers);
-                (!routes.is_empty()).then(|| {
-                    built.push(routes);
-                    built.len() - 1
+            // Where several servers have a VirtualService its routes are those for the first.
+            let source = *known.entry((bound.gateway.clone(), key)).or_insert_with_key(|(_, key)| {
+                let of = RouteClient {
+                    port: server.port,
+                    gateway: &bound.gateway,
+                    namespace: &client.namespace,
+                    labels: &client.labels,
+                };
+                has_routes(&virtual_service, &of).then(|| {
+                    sources.push(RouteSource {
+                        virtual_service: key.clone(),
+                        gateway: bound.gateway.clone(),
+                        port: server.port,
+                        is_tls: server.tls.is_some(),
+                    });
+                    sources.len() - 1
                 })
             });
-            let Some(routes) = routes else { continue };
+            let Some(source) = source else { continue };
             for host in common {
-                let gathered =
-                    hosts.entry(host).or_insert(Gathered { port: server.port, require_tls: false, routes: Vec::new() });
-                gathered.routes.push(routes);
+                let new = Gathered { port: server.port, require_tls: false, sources: Vec::new() };
+                let gathered = hosts.entry(host).or_insert(new);
+                gathered.sources.push(source);
                 gathered.require_tls |= server.redirects_to_https();
             }
         }
         if server.redirects_to_https() {
             for host in &server.hosts {
-                let new = Gathered { port: server.port, require_tls: true, routes: Vec::new() };
+                let new = Gathered { port: server.port, require_tls: true, sources: Vec::new() };
                 hosts.entry(Host::new(host)).or_insert(new).require_tls = true;
             }
         }
     }
-    let mut out = BTreeMap::new();
     if hosts.is_empty() {
         let port = table.servers.first().map_or(0, |bound| bound.server.port);
-        let not_found = build_not_found(port);
-        out.insert(not_found.name.as_str().into(), sluice_proto::wire::encode(&not_found).into());
-        return out;
+        return vec![PlannedHost { name: build_not_found(port).name.into(), port, ..PlannedHost::default() }];
     }
-    for Collapsed { first, port, domains, require_tls, routes } in collapse(hosts) {
-        let routes = routes.into_iter().filter_map(|at| built.get(at)).flatten().cloned().collect();
-        let virtual_host = build_virtual_host(VirtualHostInputs {
-            name: virtual_host_name(first.as_str(), port),
-            domains,
-            routes: catch_all_last(routes),
-            include_attempt_count: !headers.attempt_count_disabled,
-            require_tls,
-        });
-        out.insert(virtual_host.name.as_str().into(), sluice_proto::wire::encode(&virtual_host).into());
+    let planned = collapse(hosts).into_iter().map(|Collapsed { first, port, domains, require_tls, routes }| {
+        let name = virtual_host_name(first.as_str(), port).into();
+        let sources = routes.into_iter().filter_map(|at| sources.get(at)).cloned().collect();
+        PlannedHost { name, domains, port, require_tls, sources }
+    });
+    planned.collect()
+}
+
+/// A planned virtual host, encoded. `find` gives the VirtualService of a source.
+#[must_use]
+pub fn build_planned_host(
+    mesh: &dyn Mesh,
+    planned: &PlannedHost,
+    find: &dyn Fn(&RouteSource) -> Option<Arc<VirtualService>>,
+    client: &Client,
+    profile: &RouteProfile,
+) -> Bytes {
+    if planned.domains.is_empty() {
+        return sluice_proto::wire::encode(&build_not_found(planned.port)).into();
     }
-    out
+    let headers = profile.headers.unwrap_or_else(|| mesh.default_headers());
+    let routes = planned.sources.iter().filter_map(|source| Some((source, find(source)?)));
+    let routes = routes.flat_map(|(source, found)| routes_of(mesh, source, &found, client, headers)).collect();
+    let virtual_host = build_virtual_host(VirtualHostInputs {
+        name: planned.name.to_string(),
+        domains: planned.domains.iter().map(Text::to_string).collect(),
+        routes: catch_all_last(routes),
+        include_attempt_count: !headers.attempt_count_disabled,
+        require_tls: planned.require_tls,
+    });
+    sluice_proto::wire::encode(&virtual_host).into()
 }
 
 /// Hosts with the same routes.
@@ -97,7 +176,7 @@ struct Collapsed {
     /// The most specific of them, which gives the name.
     first: Host,
     port: u32,
-    domains: Vec<String>,
+    domains: Vec<Text>,
     require_tls: bool,
     /// See [`Gathered`].
     routes: Vec<usize>,
@@ -111,8 +190,8 @@ fn collapse(hosts: BTreeMap<Host, Gathered>) -> Vec<Collapsed> {
     });
     let mut collapsed: Vec<Collapsed> = Vec::new();
     let mut known: BTreeMap<(bool, Vec<usize>), usize> = BTreeMap::new();
-    for (first, Gathered { port, require_tls, routes }) in hosts {
-        let domain = first.to_string();
+    for (first, Gathered { port, require_tls, sources: routes }) in hosts {
+        let domain = first.0.clone();
         let same = known.get(&(require_tls, routes.clone())).and_then(|at| collapsed.get_mut(*at));
         match same {
             Some(same) => same.domains.push(domain),
@@ -125,15 +204,16 @@ fn collapse(hosts: BTreeMap<Host, Gathered>) -> Vec<Collapsed> {
     collapsed
 }
 
-fn visible(mut bound: Vec<Arc<VirtualService>>, client: &Client) -> Vec<Arc<VirtualService>> {
-    let namespace = client.namespace.as_str();
-    bound.retain(|vs| is_visible(vs, namespace));
-    bound.sort_by(|a, b| precedence(a, namespace).cmp(&precedence(b, namespace)));
+/// Those of them a router in `namespace` sees, in order of precedence.
+#[must_use]
+pub fn visible(mut bound: Vec<Bound>, namespace: &str) -> Vec<Bound> {
+    bound.retain(|(_, vs)| is_visible(vs, namespace));
+    bound.sort_by(|(_, a), (_, b)| precedence(a, namespace).cmp(&precedence(b, namespace)));
     bound
 }
 
 /// Hosts that both a server and a VirtualService have, each the more special of the two.
-fn common_hosts(server_hosts: &[Text], virtual_service: &VirtualService) -> Vec<Host> {
+pub(super) fn common_hosts(server_hosts: &[Text], virtual_service: &VirtualService) -> Vec<Host> {
     let mut common = Vec::new();
     for written in server_hosts {
         let name = match written.split_once('/') {
@@ -160,7 +240,7 @@ fn common_hosts(server_hosts: &[Text], virtual_service: &VirtualService) -> Vec<
 
 fn routes_of(
     mesh: &dyn Mesh,
-    bound: &BoundServer,
+    source: &RouteSource,
     virtual_service: &VirtualService,
     client: &Client,
     headers: RouteHeaders,
@@ -186,11 +266,11 @@ fn routes_of(
     };
     build_routes(&RouteInputs {
         virtual_service,
-        port: bound.server.port,
-        gateway: &bound.gateway,
+        port: source.port,
+        gateway: &source.gateway,
         namespace: &client.namespace,
         labels: &client.labels,
-        is_tls: bound.server.tls.is_some(),
+        is_tls: source.is_tls,
         append_x_forwarded_host: headers.append_x_forwarded_host,
         default_retry: mesh.default_retry(),
         service: &service,

@@ -7,7 +7,7 @@ use sluice_engine::{Collection, Context, Dep, DepBy, Graph};
 use sluice_envoy::cluster::{
     ClusterProfile, ClusterSettings, InboundInputs, InboundTarget, OutboundInputs, build_allow_any_dynamic_dns,
     build_black_hole, build_inbound, build_inbound_passthrough, build_outbound, build_passthrough, build_sds_external,
-    uses_dns,
+    build_sni_dnat, uses_dns,
 };
 use sluice_envoy::endpoint::{AssignmentInputs, Backend, EndpointClient, Tier, build_assignment};
 use sluice_envoy::listener::MtlsMode;
@@ -18,7 +18,7 @@ use sluice_model::{
 use sluice_proto::envoy::config::cluster::v3::Cluster;
 
 use super::endpoints::{EndpointLookup, tier_of};
-use super::{Outputs, derive_profiles};
+use super::{Outputs, derive_passing_profiles, derive_profiles};
 use crate::destination_rules::{RuleClient, RulePolicy, covering_hosts, select_rule};
 use crate::destinations::Destinations;
 use crate::{Client, Overlay, Spine, Workload, WorkloadName, profile_text};
@@ -31,13 +31,21 @@ const FIXED: &str = "fixed";
 struct OutboundProfile {
     cluster: ClusterProfile,
     client: Option<EndpointClient>,
+    /// Clusters of a router that routes by server name.
+    passing: bool,
 }
 
 impl OutboundProfile {
     fn of(proxy: &Proxy, tier: Option<Tier>) -> Self {
         // The DNS server counts for one cluster only, which is not among these.
         let cluster = ClusterProfile { dns_proxy: None, ..ClusterProfile::of(proxy) };
-        Self { cluster, client: tier.map(|tier| EndpointClient::of(proxy, tier)) }
+        Self { cluster, client: tier.map(|tier| EndpointClient::of(proxy, tier)), passing: false }
+    }
+
+    /// Of the clusters that a router routes to by server name.
+    fn passing_through(proxy: &Proxy, tier: Option<Tier>) -> Self {
+        let plain = Self::of(proxy, tier);
+        Self { client: plain.client.map(EndpointClient::passing_through), passing: true, ..plain }
     }
 }
 
@@ -57,15 +65,18 @@ pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
     }
     let fixed = profile_text(&ClusterProfile::of(proxy));
     layers.push(Layer { view: View::Workload(FIXED.into()), profile: fixed });
-    let tiers = Tier::ALL.into_iter().map(Some).chain([None]);
-    let profiles: Vec<Text> = tiers.map(|tier| profile_text(&OutboundProfile::of(proxy, tier))).collect();
+    let tiers = || Tier::ALL.into_iter().map(Some).chain([None]);
+    let mut profiles: Vec<Text> = tiers().map(|tier| profile_text(&OutboundProfile::of(proxy, tier))).collect();
+    if client.auto_passthrough {
+        profiles.extend(tiers().map(|tier| profile_text(&OutboundProfile::passing_through(proxy, tier))));
+    }
     for outbound in client.outbound(&Text::default()) {
         layers.extend(profiles.iter().map(|profile| Layer { profile: profile.clone(), ..outbound.clone() }));
     }
     layers
 }
 
-/// Clusters.
+/// Clusters; for routers with a server of TLS mode AUTO_PASSTHROUGH also those they route to by server name.
 /// Key: layer and name. From: `hosts`, `services`, `destination_rules`, `peer_authentications`, `identities`,
 /// `mesh_config`, `workloads`, `proxies` (their profiles); `endpoints` of DNS services only.
 /// Changes when: a service does, a rule or policy over it, the identities behind it, or a setting of clusters; not when
@@ -113,10 +124,17 @@ fn derive_outbound<'s>(
     spine: &Spine<'s>,
     settings: &Collection<'s, (), ClusterSettings>,
 ) -> Collection<'s, ResourceKey, Resource> {
-    let plain = derive_profiles(spine, "outbound_cluster_profiles", |proxy| OutboundProfile::of(proxy, None));
+    let of_tier = |name: &str, tier: Option<Tier>| {
+        let plain = derive_profiles(spine, name, move |proxy| OutboundProfile::of(proxy, tier));
+        let passing = derive_passing_profiles(spine, &format!("{name}/passing"), move |proxy| {
+            OutboundProfile::passing_through(proxy, tier)
+        });
+        plain.union(&format!("{name}/all"), &[passing])
+    };
+    let plain = of_tier("outbound_cluster_profiles", None);
     let by_tier = Tier::ALL.map(|tier| {
         let name = format!("outbound_cluster_profiles/{tier:?}").to_lowercase();
-        derive_profiles(spine, &name, move |proxy| OutboundProfile::of(proxy, Some(tier)))
+        of_tier(&name, Some(tier))
     });
     let aliases = spine.mesh.map("trust_domain_aliases", |(), mesh| mesh.trust_domain_aliases.clone());
     let port_mtls = derive_port_mtls(spine);
@@ -221,12 +239,12 @@ impl ServiceFacts {
                     rule,
                     backends: &backends,
                     gateways: &gateways,
-                    only_mtls: false,
                     by_name: true,
                 };
                 Some(build_assignment(&inputs, ""))
             };
-            clusters.extend(build_outbound(&OutboundInputs {
+            let build = if profile.passing { build_sni_dnat } else { build_outbound };
+            clusters.extend(build(&OutboundInputs {
                 settings,
                 profile: &profile.cluster,
                 service,

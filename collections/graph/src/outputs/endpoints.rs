@@ -7,25 +7,30 @@ use sluice_engine::{Context, Dep, Deps, Graph};
 use sluice_envoy::cluster::{ClusterSettings, uses_eds};
 use sluice_envoy::endpoint::{AssignmentInputs, Backend, EndpointClient, Tier, build_assignment, tier};
 use sluice_envoy::listener::MtlsMode;
-use sluice_envoy::name::outbound_cluster;
+use sluice_envoy::name::{outbound_cluster, sni_cluster};
 use sluice_model::{
     Endpoint, Layer, NetworkGateway, Protocol, ProxyType, Resource, ResourceKey, ResourceType, Service, ServiceKey,
     Text, TlsMode, View,
 };
 
-use super::{Outputs, derive_profiles};
+use super::{Outputs, derive_passing_profiles, derive_profiles};
 use crate::destinations::{Destinations, HostDestinations};
 use crate::peer_authentications::{PeerLookup, PeerPolicies};
 use crate::{Client, Overlay, Spine, profile_text};
 
 /// What a proxy sees of the mesh, as much of it being told apart as each service needs.
 pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
-    let profiles = Tier::ALL.map(|tier| profile_text(&EndpointClient::of(client.proxy, tier)));
+    let profiles = Tier::ALL.map(|tier| EndpointClient::of(client.proxy, tier));
+    let passing = profiles.iter().filter(|_| client.auto_passthrough).cloned().map(EndpointClient::passing_through);
+    let profiles: Vec<Text> = profiles.iter().cloned().chain(passing).map(|profile| profile_text(&profile)).collect();
     let outbound = client.outbound(&Text::default()).into_iter();
-    outbound.flat_map(|layer| profiles.clone().map(|profile| Layer { profile, ..layer.clone() })).collect()
+    outbound
+        .flat_map(|layer| profiles.iter().map(move |profile| Layer { profile: profile.clone(), ..layer.clone() }))
+        .collect()
 }
 
-/// Endpoint assignments of every cluster that gets its endpoints by EDS, for sidecars or for gateways.
+/// Endpoint assignments of every cluster that gets its endpoints by EDS, for sidecars or for gateways; for routers with
+/// a server of TLS mode AUTO_PASSTHROUGH also those of the clusters they route to by server name.
 /// Key: layer and name. From: `hosts`, `services`, `endpoints`, `destination_rules`, `peer_authentications`,
 /// `network_gateways`, `mesh_config`, `proxies` (what of them endpoints depend on).
 /// Changes when: an endpoint of the service comes, goes or changes; a rule or policy over it does.
@@ -35,7 +40,11 @@ pub(crate) fn derive_endpoint_assignments<'s>(_graph: &Graph<'s>, spine: &Spine<
     let settings = spine.mesh.map("endpoint_settings", move |(), mesh| ClusterSettings::new(mesh, dual_stack));
     let clients = Tier::ALL.map(|tier| {
         let name = format!("endpoint_clients/{tier:?}").to_lowercase();
-        derive_profiles(spine, &name, move |proxy| EndpointClient::of(proxy, tier))
+        let plain = derive_profiles(spine, &name, move |proxy| EndpointClient::of(proxy, tier));
+        let passing = derive_passing_profiles(spine, &format!("{name}/passing"), move |proxy| {
+            EndpointClient::of(proxy, tier).passing_through()
+        });
+        plain.union(&format!("{name}/all"), &[passing])
     });
     let assignments = spine.hosts.derive_many("endpoint_assignments", |deps| {
         let destinations = Destinations::on(deps, spine);
@@ -55,7 +64,7 @@ pub(crate) fn derive_endpoint_assignments<'s>(_graph: &Graph<'s>, spine: &Spine<
                 let text = profile_text(&client);
                 let seen = Overlay::rows(destinations.special_views(), |view| {
                     let Some((service, rule)) = destinations.seen_from(view) else { return BTreeMap::new() };
-                    if !has_eds(service) {
+                    if !has_eds(service) || (client.only_mtls && service.mesh_external) {
                         return BTreeMap::new();
                     }
                     let found = known
@@ -71,7 +80,8 @@ pub(crate) fn derive_endpoint_assignments<'s>(_graph: &Graph<'s>, spine: &Spine<
                             if policy.is_some_and(|policy| policy.is_passthrough()) {
                                 continue;
                             }
-                            let name = outbound_cluster(u32::from(port.port), subset, service.host.as_str());
+                            let cluster = if client.only_mtls { sni_cluster } else { outbound_cluster };
+                            let name = cluster(u32::from(port.port), subset, service.host.as_str());
                             let assignment = build_assignment(
                                 &AssignmentInputs {
                                     settings: &settings,
@@ -82,7 +92,6 @@ pub(crate) fn derive_endpoint_assignments<'s>(_graph: &Graph<'s>, spine: &Spine<
                                     rule: rule.as_ref(),
                                     backends: &backends,
                                     gateways: &gateways,
-                                    only_mtls: false,
                                     by_name: false,
                                 },
                                 &name,

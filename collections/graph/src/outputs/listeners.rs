@@ -1,5 +1,6 @@
 //! Listeners (N02, N03, N05, N06).
 
+mod auto_passthrough;
 mod gateways;
 mod inbound;
 mod outbound;
@@ -13,13 +14,10 @@ use sluice_envoy::listener::{
     Collector, Facts, Settings, build_http_proxy, build_virtual_outbound, collector_services,
 };
 use sluice_envoy::{name, template, wire};
-use sluice_model::{
-    Host, Layer, ProviderService, ProxyKey, ProxyType, Resource, ResourceKey, ResourceType, Text, View,
-};
+use sluice_model::{Host, Layer, ProviderService, ProxyType, Resource, ResourceKey, ResourceType, Text, View};
 use sluice_proto::envoy::config::listener::v3::Listener;
 
 use super::{Outputs, derive_profiles};
-use crate::gateways::MergedGateway;
 use crate::gateways::routers::Router;
 use crate::{Client, Spine};
 
@@ -50,17 +48,12 @@ fn own_address(address: &Text) -> View {
 /// Changes when: the first or last service of an HTTP port comes or goes, a service that is not HTTP or a rule for it
 /// changes, the services or policies of a workload do, or a setting.
 /// Size: (HTTP ports + ports of other services) × profiles + workloads. Rejects: none.
-pub(crate) fn derive_listeners<'s>(
-    spine: &Spine<'s>,
-    routers: &Collection<'s, ProxyKey, Router>,
-    merged_gateways: &Collection<'s, Router, MergedGateway>,
-    outputs: &mut Outputs<'s>,
-) {
+pub(crate) fn derive_listeners<'s>(spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
     let settings = derive_settings(spine);
     outputs.resources.push(derive_fixed(&settings));
     outbound::derive_outbound(spine, &settings, outputs);
     outputs.resources.push(inbound::derive_inbound(spine, &settings));
-    outputs.resources.push(gateways::derive_gateways(spine, &settings, routers, merged_gateways));
+    outputs.resources.push(gateways::derive_gateways(spine, &settings));
 }
 
 /// Settings of the profiles in use.

@@ -1,10 +1,8 @@
 //! Route tables (N18 to N20, N22), assembled from virtual-host segments.
 
-use sluice_engine::Collection;
-use sluice_model::{Layer, ProxyKey, ProxyType};
+use sluice_model::{Layer, ProxyType};
 
 use super::Outputs;
-use crate::gateways::MergedGateway;
 use crate::gateways::routers::Router;
 use crate::router_routes::{RouterProfile, derive_router_segments};
 use crate::sidecar_routes::{RouteInputs, derive_sidecar_segments};
@@ -22,18 +20,13 @@ pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
 }
 
 /// Route tables of sidecars and of routers.
-pub(crate) fn derive_routes<'s>(
-    spine: &Spine<'s>,
-    routers: &Collection<'s, ProxyKey, Router>,
-    merged_gateways: &Collection<'s, Router, MergedGateway>,
-    outputs: &mut Outputs<'s>,
-) {
+pub(crate) fn derive_routes<'s>(spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
     let inputs = RouteInputs::new(spine);
     outputs.segments.extend(derive_sidecar_segments(&inputs));
-    let profiles = routers.join("routers/with-proxies", &spine.proxies, |_, router, proxy| {
+    let profiles = spine.routers.proxies.join("routers/with-proxies", &spine.proxies, |_, router, proxy| {
         Some(RouterProfile { router: router.clone(), profile: RouteProfile::of(proxy) })
     });
     let profiles = profiles.index("router_profiles/by-content", |_, profile| [(profile.clone(), ())]);
     let profiles = profiles.distinct("router_profiles");
-    outputs.segments.push(derive_router_segments(&inputs, &profiles, merged_gateways));
+    outputs.segments.extend(derive_router_segments(&inputs, &profiles, &spine.routers.merged));
 }

@@ -1,9 +1,37 @@
-//! Servers of Gateways: each has a listener, or a record says that it has none.
+//! Routers: what servers of Gateways, Ingresses and VirtualServices bound to them touch.
 
-use sluice_model::{Kind, ObjectKey, ProxyType, ResourceType, Severity, View};
+use sluice_model::{Kind, ObjectKey, ProxyType, Resource, ResourceType, View};
 
 use super::{Mesh, sidecar};
 use crate::RejectKey;
+
+/// A Service, and its pod's slice.
+const CART: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: cart, namespace: shop}
+spec: {clusterIP: 10.0.0.1, ports: [{name: tcp, port: 9000}, {name: http, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: cart-1, namespace: shop, labels: {kubernetes.io/service-name: cart}}
+addressType: IPv4
+ports: [{name: tcp, port: 9000}, {name: http, port: 8080}]
+endpoints: [{addresses: [10.1.0.1]}]
+";
+
+/// Routes of every sort to the cart, for servers with any host.
+const ROUTES: &str = "
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: cart, namespace: shop}
+spec:
+  hosts: ['*']
+  gateways: [edge/front]
+  http: [{route: [{destination: {host: cart, port: {number: 80}}}]}]
+  tcp: [{route: [{destination: {host: cart, port: {number: 9000}}}]}]
+  tls: [{match: [{sniHosts: [a.example]}], route: [{destination: {host: cart, port: {number: 9000}}}]}]
+";
 
 impl Mesh {
     /// Names of the listeners written for routers.
@@ -16,21 +44,38 @@ impl Mesh {
         listeners.map(|key| key.name.to_string()).collect()
     }
 
-    /// Where something is wrong with the Gateway, and why; none of it stops it from being applied.
-    fn doubts(&self) -> Vec<String> {
-        let key = RejectKey { kind: Kind::Gateway, object: ObjectKey::new("Kubernetes", "edge", "front") };
-        let rejects = self.get(&self.handles.rejects, &key).unwrap_or_default();
-        assert!(rejects.iter().all(|reject| reject.severity == Severity::Warning && reject.object == key.object));
-        rejects.iter().map(|reject| format!("{}: {}", reject.field_path, reject.reason)).collect()
+    /// What changed of resources and route tables since the last call, whoever sees it: each line once.
+    fn touched(&mut self) -> Vec<String> {
+        let Some(batch) = self.feed.try_next() else { return Vec::new() };
+        let sign = |old: bool, new: bool| match (old, new) {
+            (false, _) => '+',
+            (_, false) => '-',
+            _ => '~',
+        };
+        let mut lines = std::collections::BTreeSet::new();
+        for resources in &self.handles.resources {
+            for event in batch.events(resources) {
+                let sign = sign(event.old.is_some(), event.new.is_some());
+                lines.insert(format!("{sign}{:?} {}", event.key.resource_type, event.key.name));
+            }
+        }
+        for segments in &self.handles.segments {
+            for event in batch.events(segments) {
+                let sign = sign(event.old.is_some(), event.new.is_some());
+                lines.insert(format!("{sign}Route {} {}", event.key.name, event.key.segment));
+            }
+        }
+        lines.into_iter().collect()
     }
 }
 
-/// A mesh with a router.
-fn edge() -> Mesh {
-    let mesh = Mesh::new("{apiVersion: v1, kind: Namespace, metadata: {name: edge}}");
-    let mut router = sidecar("edge", "router", "10.1.0.8", &[("istio", "ingress")]);
+/// A mesh with a router and these objects; nothing is pending.
+fn edge(text: &str) -> Mesh {
+    let mut mesh = Mesh::new(&format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: edge}}}}\n---{text}"));
+    let mut router = sidecar("edge", "router", "10.1.0.8", &[("istio", "ingressgateway")]);
     router.proxy_type = ProxyType::Router;
     mesh.connect(router);
+    mesh.touched();
     mesh
 }
 
@@ -41,23 +86,19 @@ apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {{name: front, namespace: edge}}
 spec:
-  selector: {{istio: ingress}}
-  servers: [{servers}]"
+  selector: {{istio: ingressgateway}}
+  servers: [{servers}]
+"
     )
 }
 
 #[test]
-fn a_server_has_a_listener_or_a_reject() {
-    let mesh = edge();
+fn every_sort_of_server_has_a_listener() {
+    let mesh = edge(&format!("{CART}---{ROUTES}"));
     let check = |protocol: &str, tls: &str| {
-        let server = format!("{{port: {{number: 8443, name: it, protocol: {protocol}}}, hosts: [a.example]{tls}}}");
-        let is_plain = protocol.starts_with("HTTP") && protocol != "HTTPS" || protocol.starts_with("GRPC");
-        mesh.write(&gateway(&server), !is_plain);
-        assert_eq!(
-            (mesh.router_listeners().len(), mesh.doubts().len()),
-            if is_plain { (1, 0) } else { (0, 1) },
-            "{server}"
-        );
+        let server = format!("{{port: {{number: 8443, name: it, protocol: {protocol}}}, hosts: ['*']{tls}}}");
+        mesh.apply(&gateway(&server));
+        assert_eq!(mesh.router_listeners(), ["0.0.0.0_8443"], "{server}");
     };
     for protocol in
         ["HTTP", "HTTP2", "GRPC", "GRPC-WEB", "HTTP_PROXY", "TCP", "UDP", "MONGO", "REDIS", "MYSQL", "HBONE"]
@@ -76,41 +117,209 @@ fn a_server_has_a_listener_or_a_reject() {
 }
 
 #[test]
-fn the_reject_of_a_server_goes_with_it() {
-    let mesh = edge();
-    let plain = "{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}";
-    let tls = "{port: {number: 443, name: tls, protocol: TLS}, hosts: ['*'], tls: {mode: AUTO_PASSTHROUGH}}";
-    let doubt = |n: usize| {
+fn a_server_touches_its_listener_and_table() {
+    let mut mesh = edge(&format!("{CART}---{ROUTES}"));
+    let plain = "{port: {number: 80, name: http, protocol: HTTP}, hosts: [a.example]}";
+    let tls = |mode: &str| {
         format!(
-            "spec.servers[{n}].port.protocol: servers of protocol TLS with TLS mode AUTO_PASSTHROUGH are not served yet"
+            "{{port: {{number: 443, name: https, protocol: HTTPS}}, hosts: [b.example], \
+             tls: {{mode: {mode}, credentialName: c}}}}"
         )
     };
-    mesh.write(&gateway(&format!("{plain}, {tls}")), true);
-    assert_eq!(mesh.doubts(), [doubt(1)]);
-    assert_eq!(mesh.router_listeners(), ["0.0.0.0_80"]);
-    mesh.write(&gateway(&format!("{tls}, {plain}")), true);
-    assert_eq!(mesh.doubts(), [doubt(0)]);
     mesh.apply(&gateway(plain));
-    assert!(mesh.engine.snapshot().is_empty(&mesh.handles.rejects));
-    assert_eq!(mesh.router_listeners(), ["0.0.0.0_80"]);
-    // It does not depend on routers, and goes with the Gateway.
-    mesh.write(&gateway(tls).replace("istio: ingress", "istio: none"), true);
-    assert_eq!(mesh.doubts(), [doubt(0)]);
+    assert_eq!(
+        mesh.touched(),
+        ["+Listener 0.0.0.0_80", "+Route http.80 ", "+Route http.80 a.example:80"],
+        "the first server of a port"
+    );
+    mesh.apply(&gateway(&format!("{plain}, {}", tls("SIMPLE"))));
+    let table = "https.443.https.front.edge";
+    let new = ["+Listener 0.0.0.0_443".to_owned(), format!("+Route {table} "), format!("+Route {table} b.example:443")];
+    assert_eq!(mesh.touched(), new, "a port beside it");
+    mesh.apply(&gateway(&format!("{plain}, {}", tls("MUTUAL"))));
+    assert_eq!(mesh.touched(), ["~Listener 0.0.0.0_443"], "what it asks of clients is the listener's alone");
+    mesh.apply(&gateway(&format!("{}, {}", plain.replace("a.", "c."), tls("MUTUAL"))));
+    assert_eq!(
+        mesh.touched(),
+        ["+Route http.80 c.example:80", "-Route http.80 a.example:80"],
+        "hosts of plain HTTP are the table's alone"
+    );
     mesh.delete(Kind::Gateway, "edge", "front");
-    mesh.engine.flush();
-    assert!(mesh.engine.snapshot().is_empty(&mesh.handles.rejects));
+    let gone = [
+        "-Listener 0.0.0.0_443".to_owned(),
+        "-Listener 0.0.0.0_80".to_owned(),
+        "-Route http.80 ".to_owned(),
+        "-Route http.80 c.example:80".to_owned(),
+        format!("-Route {table} "),
+        format!("-Route {table} b.example:443"),
+    ];
+    assert_eq!(mesh.touched(), gone);
+}
+
+#[test]
+fn a_virtual_service_touches_what_its_routes_are_for() {
+    let servers = "{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*.example']}, \
+                   {port: {number: 9000, name: tcp, protocol: TCP}, hosts: ['*']}, \
+                   {port: {number: 9443, name: tls, protocol: TLS}, hosts: ['*'], tls: {mode: PASSTHROUGH}}";
+    let mut mesh = edge(&format!("{CART}---{}", gateway(servers)));
+    assert_eq!(mesh.router_listeners(), ["0.0.0.0_80"], "nothing is known to do with bytes");
+    let of = |host: &str, routes: &str| {
+        format!(
+            "
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {{name: {}, namespace: shop}}
+spec: {{hosts: [{host}], gateways: [edge/front], {routes}}}
+",
+            host.replace('.', "-")
+        )
+    };
+    let to = |port: u16| format!("route: [{{destination: {{host: cart, port: {{number: {port}}}}}}}]");
+    mesh.apply(&of("a.example", &format!("http: [{{{}}}]", to(80))));
+    assert_eq!(mesh.touched(), ["+Route http.80 a.example:80", "-Route http.80 blackhole:80"]);
+    mesh.apply(&of("b.example", &format!("http: [{{{}}}]", to(80))));
+    assert_eq!(mesh.touched(), ["+Route http.80 b.example:80"], "the host beside it keeps its bytes");
+    mesh.apply(&of("b.example", &format!("http: [{{timeout: 1s, {}}}]", to(80))));
+    assert_eq!(mesh.touched(), ["~Route http.80 b.example:80"]);
+    mesh.apply(&of("c.example", &format!("tcp: [{{match: [{{port: 9000}}], {}}}]", to(9000))));
+    assert_eq!(mesh.touched(), ["+Listener 0.0.0.0_9000"]);
+    let tls = |name: &str| of("d.example", &format!("tls: [{{match: [{{sniHosts: [{name}]}}], {}}}]", to(9000)));
+    mesh.apply(&tls("d.example"));
+    assert_eq!(mesh.touched(), ["+Listener 0.0.0.0_9443"]);
+    mesh.apply(&tls("x.d.example").replace("hosts: [d.example]", "hosts: ['*.d.example']"));
+    assert_eq!(mesh.touched(), ["~Listener 0.0.0.0_9443"]);
+    mesh.delete(Kind::VirtualService, "shop", "d-example");
+    assert_eq!(mesh.touched(), ["-Listener 0.0.0.0_9443"]);
+}
+
+#[test]
+fn clusters_by_server_name_are_for_routers_that_pass_them_on() {
+    let mut mesh = edge(CART);
+    let server = |mode: &str| {
+        gateway(&format!(
+            "{{port: {{number: 15443, name: tls, protocol: TLS}}, hosts: ['*.local'], tls: {{mode: {mode}}}}}"
+        ))
+    };
+    mesh.apply(&server("PASSTHROUGH"));
+    assert_eq!(mesh.touched(), [""; 0], "no route, no listener");
+    let of = |sign: char| {
+        let mut lines = vec![format!("{sign}Listener 0.0.0.0_15443")];
+        for port in ["80", "9000"] {
+            for kind in ["Cluster", "Endpoint"] {
+                lines.push(format!("{sign}{kind} outbound_.{port}_._.cart.shop.svc.cluster.local"));
+            }
+        }
+        lines.sort();
+        lines
+    };
+    mesh.apply(&server("AUTO_PASSTHROUGH"));
+    assert_eq!(mesh.touched(), of('+'));
+    let chains = |mesh: &Mesh| {
+        let now = mesh.engine.snapshot();
+        let mut all = mesh.handles.resources.iter().flat_map(|of| now.iter(of));
+        let found = all.find(|(key, _)| key.name == *"0.0.0.0_15443").map(|(_, resource)| resource.clone());
+        let Some(Resource::Encoded(bytes)) = found else { panic!("no listener: {found:?}") };
+        let listener: sluice_proto::envoy::config::listener::v3::Listener =
+            prost::Message::decode(bytes).expect("a listener");
+        listener.filter_chains.len()
+    };
+    assert_eq!(chains(&mesh), 2);
+    // Another Service is a chain more, and none of the others is written again.
+    mesh.apply(
+        "
+apiVersion: v1
+kind: Service
+metadata: {name: pay, namespace: shop}
+spec: {clusterIP: 10.0.0.2, ports: [{name: http, port: 80}]}
+",
+    );
+    let touched = mesh.touched();
+    assert!(touched.contains(&"~Listener 0.0.0.0_15443".to_owned()), "{touched:?}");
+    assert!(touched.iter().all(|line| line.contains("15443") || line.contains("pay.shop")), "{touched:?}");
+    assert_eq!(chains(&mesh), 3);
+    // A host that no server has is not passed on.
+    mesh.apply(&server("AUTO_PASSTHROUGH").replace("*.local", "pay.shop.svc.cluster.local"));
+    assert_eq!(mesh.touched(), ["~Listener 0.0.0.0_15443"]);
+    assert_eq!(chains(&mesh), 1);
+    mesh.delete(Kind::Service, "shop", "pay");
+    mesh.touched();
+    mesh.apply(&server("AUTO_PASSTHROUGH"));
+    mesh.touched();
+    mesh.apply(&server("PASSTHROUGH"));
+    assert_eq!(mesh.touched(), of('-'));
+}
+
+#[test]
+fn an_ingress_touches_the_routes_of_its_hosts() {
+    let class = "
+apiVersion: networking.k8s.io/v1
+kind: IngressClass
+metadata: {name: istio}
+spec: {controller: istio.io/ingress-controller}
+";
+    let mut mesh = edge(&format!("{CART}---{class}"));
+    let ingress = |name: &str, more: &str, rules: &[(&str, &str)]| {
+        let rule = |(host, path): &(&str, &str)| {
+            format!(
+                "{{host: {host}, http: {{paths: [{{path: {path}, pathType: Prefix, \
+                 backend: {{service: {{name: cart, port: {{name: http}}}}}}}}]}}}}"
+            )
+        };
+        let rules: Vec<String> = rules.iter().map(rule).collect();
+        format!(
+            "
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {{name: {name}, namespace: shop}}
+spec: {{ingressClassName: istio, {more}rules: [{}]}}
+",
+            rules.join(", ")
+        )
+    };
+    let two = [("a.example", "/"), ("b.example", "/")];
+    mesh.apply(&ingress("web", "", &two));
+    let first =
+        ["+Listener 0.0.0.0_80", "+Route http.80 ", "+Route http.80 a.example:80", "+Route http.80 b.example:80"];
+    assert_eq!(mesh.touched(), first);
+    mesh.apply(&ingress("web", "", &[("a.example", "/"), ("b.example", "/b")]));
+    assert_eq!(mesh.touched(), ["~Route http.80 b.example:80"]);
+    // Rules of one host are one, whoever has them; the router has one server of a port.
+    mesh.apply(&ingress("more", "", &[("b.example", "/longer")]));
+    assert_eq!(mesh.touched(), ["~Route http.80 b.example:80"]);
+    mesh.apply(&ingress("web", "tls: [{hosts: [a.example], secretName: cert}], ", &[("a.example", "/")]));
+    let table = "https.443.https-443-ingress-web-shop-0.web-istio-autogenerated-k8s-ingress-shop.istio-system";
+    let mut secure =
+        ["+Listener 0.0.0.0_443".to_owned(), format!("+Route {table} "), format!("+Route {table} a.example:443")]
+            .to_vec();
+    secure.push("~Route http.80 b.example:80".to_owned());
+    assert_eq!(mesh.touched(), secure);
+    // A port that has another name now leads nowhere.
+    mesh.apply(&CART.replace("{name: http, port: 80}", "{name: http-web, port: 80}"));
+    let mut touched = mesh.touched();
+    touched.retain(|line| line.contains("Route "));
+    let mut lost = ["+Route http.80 blackhole:80", "-Route http.80 a.example:80", "-Route http.80 b.example:80"]
+        .map(str::to_owned)
+        .to_vec();
+    lost.extend([format!("+Route {table} blackhole:443"), format!("-Route {table} a.example:443")]);
+    lost.sort();
+    assert_eq!(touched, lost);
+    mesh.delete(Kind::IngressClass, "", "istio");
+    let touched = mesh.touched();
+    assert!(touched.contains(&"-Listener 0.0.0.0_443".to_owned()), "{touched:?}");
+    assert!(mesh.router_listeners().is_empty(), "nobody's class, nobody's Ingress");
 }
 
 #[test]
 fn an_object_of_a_kind_that_is_not_supported_is_a_record_until_it_goes() {
-    let mesh = edge();
-    let text = "{apiVersion: networking.istio.io/v1, kind: Sidecar, metadata: {name: all, namespace: edge}, spec: {}}";
+    let mesh = edge("");
+    let text =
+        "{apiVersion: networking.istio.io/v1, kind: WorkloadGroup, metadata: {name: all, namespace: edge}, spec: {}}";
     mesh.write(text, true);
-    let key = RejectKey { kind: Kind::Sidecar, object: ObjectKey::new("Kubernetes", "edge", "all") };
+    let key = RejectKey { kind: Kind::WorkloadGroup, object: ObjectKey::new("Kubernetes", "edge", "all") };
     let rejects = mesh.get(&mesh.handles.rejects, &key).expect("a record");
     assert_eq!(rejects.len(), 1);
     assert_eq!(rejects[0].reason, *"this kind is not supported yet");
-    mesh.delete(Kind::Sidecar, "edge", "all");
+    mesh.delete(Kind::WorkloadGroup, "edge", "all");
     mesh.engine.flush();
     assert!(mesh.engine.snapshot().is_empty(&mesh.handles.rejects));
 }

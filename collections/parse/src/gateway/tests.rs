@@ -46,36 +46,40 @@ fn mistakes_have_a_path() {
         server(json!({"tls": {"mode": "SIMPLE", "credentialName": "a", "credentialNames": ["b"]}})),
         "spec.servers[0].tls",
     );
+    let files = json!({"mode": "SIMPLE", "serverCertificate": "c", "privateKey": "k", "caCrl": "r"});
+    check(server(json!({"tls": files})), "spec.servers[0].tls.caCrl");
     check(server(json!({"tls": {"mode": "MAYBE"}})), "spec.servers[0].tls.mode");
     check(server(json!({"hosts": ["a..b"], "tls": {"mode": "PASSTHROUGH"}})), "spec.servers[0].hosts[0]");
 }
 
 #[test]
-fn servers_without_a_listener_are_told() {
-    let check = |protocol: &str, tls: Value, expect: Option<&str>| {
-        let port =
-            |number: u32, protocol: &str| json!({"number": number, "name": number.to_string(), "protocol": protocol});
-        let mut server = json!({"port": port(443, protocol), "hosts": ["a.com"]});
-        if !tls.is_null() {
-            server["tls"] = tls;
-        }
-        let plain = json!({"port": port(80, "HTTP"), "hosts": ["*"]});
-        let expect = expect.map(|what| {
-            format!("Warning spec.servers[1].port.protocol: servers of protocol {what} are not served yet")
-        });
-        assert_eq!(warnings(json!({"servers": [plain, server]})), expect.as_slice(), "{protocol}");
+fn what_is_left_out_of_tls_is_told() {
+    let check = |tls: Value, expect: &[&str]| {
+        let found = warnings(server(json!({"tls": tls})));
+        let paths: Vec<&str> = found.iter().filter_map(|line| line.split_once(": ")).map(|(path, _)| path).collect();
+        let expect: Vec<String> = expect.iter().map(|path| format!("Warning spec.servers[0].tls.{path}")).collect();
+        assert_eq!(paths, expect, "{tls}");
     };
-    let none = Value::Null;
-    for plain in ["HTTP", "HTTP2", "GRPC", "GRPC-WEB", "http"] {
-        check(plain, none.clone(), None);
-    }
-    check("HTTP", json!({"httpsRedirect": true}), None);
-    for opaque in ["TCP", "UDP", "MONGO"] {
-        check(opaque, none.clone(), Some(opaque));
-    }
-    check("HTTPS", json!({"mode": "SIMPLE", "credentialName": "a"}), Some("HTTPS with TLS mode SIMPLE"));
-    check("https", json!({"mode": "ISTIO_MUTUAL"}), Some("HTTPS with TLS mode ISTIO_MUTUAL"));
-    check("HTTPS", json!({"mode": "PASSTHROUGH"}), Some("HTTPS with TLS mode PASSTHROUGH"));
-    check("TLS", json!({"mode": "MUTUAL", "credentialName": "a"}), Some("TLS with TLS mode MUTUAL"));
-    check("TLS", json!({"mode": "AUTO_PASSTHROUGH"}), Some("TLS with TLS mode AUTO_PASSTHROUGH"));
+    check(json!({"mode": "SIMPLE", "credentialName": "a", "cipherSuites": ["AES128-SHA", "-ALL"]}), &[]);
+    let suites = json!(["AES128-SHA", "RC4", "AES128-SHA"]);
+    check(
+        json!({"mode": "SIMPLE", "credentialName": "a", "cipherSuites": suites}),
+        &["cipherSuites[1]", "cipherSuites[2]"],
+    );
+    check(json!({"mode": "SIMPLE", "credentialName": "a", "minProtocolVersion": "TLSV1_1"}), &["minProtocolVersion"]);
+    check(json!({"mode": "PASSTHROUGH", "caCrl": "/etc/crl"}), &["mode"]);
+}
+
+#[test]
+fn sockets_have_a_path_and_no_port() {
+    let of = |bind: &str, number: u32| {
+        let port = json!({"number": number, "name": "http", "protocol": "HTTP"});
+        parse(json!({"servers": [{"port": port, "bind": bind, "hosts": ["*"]}]})).err().unwrap_or_default()
+    };
+    assert!(of("unix:///run/front", 0).is_empty());
+    assert!(of("unix://@front", 0).is_empty());
+    assert!(of("10.0.0.1", 80).is_empty());
+    assert_eq!(of("unix:///run/front", 80), ["spec.servers[0].port.number"]);
+    assert_eq!(of("unix://run/front", 0), ["spec.servers[0].bind"]);
+    assert_eq!(of("front.example", 80), ["spec.servers[0].bind"]);
 }

@@ -24,6 +24,10 @@ fn bound(name: &str, hosts: &[&str]) -> VirtualService {
     VirtualService { gateways: vec!["edge/front".into()], ..virtual_service("shop", name, hosts, A) }
 }
 
+fn key(vs: &VirtualService) -> ObjectKey {
+    ObjectKey::new("c", vs.namespace.clone(), vs.name.clone())
+}
+
 /// Name, domains, number of routes and whether TLS is required, of each virtual host of the only table.
 fn show(servers: Vec<GatewayServer>, virtual_services: &[VirtualService]) -> Vec<String> {
     let gateway = Gateway { namespace: "edge".into(), name: "front".into(), servers, ..Gateway::default() };
@@ -31,9 +35,15 @@ fn show(servers: Vec<GatewayServer>, virtual_services: &[VirtualService]) -> Vec
     let fake = Fake { services: vec![service("shop", A, "10.0.0.1", &[(80, Protocol::Http)])], ..Fake::default() };
     let bound_to = |gateway: &Text| {
         let bound = virtual_services.iter().filter(|vs| vs.gateways.contains(gateway));
-        bound.cloned().map(Arc::new).collect::<Vec<_>>()
+        bound.map(|vs| (key(vs), Arc::new(vs.clone()))).collect::<Vec<_>>()
     };
-    let hosts = gateway_virtual_hosts(&fake, &merged.tables[0], &bound_to, &client("edge"), &profile());
+    let planned = plan_virtual_hosts(&merged.tables[0], &bound_to, &client("edge"));
+    let find = |source: &RouteSource| {
+        let found = virtual_services.iter().find(|vs| key(vs) == source.virtual_service);
+        found.cloned().map(Arc::new)
+    };
+    let build = |planned: &PlannedHost| build_planned_host(&fake, planned, &find, &client("edge"), &profile());
+    let hosts: BTreeMap<Text, Bytes> = planned.iter().map(|host| (host.name.clone(), build(host))).collect();
     let line = |bytes: &Bytes| {
         let host = VirtualHost::decode(bytes.clone()).expect("a virtual host");
         let tls = if host.require_tls > 0 { " tls" } else { "" };
@@ -71,4 +81,36 @@ fn virtual_services_of_one_host_follow_one_another() {
 fn a_redirecting_server_has_hosts_without_routes() {
     let shown = show(vec![server(80, &["a.example", "b.example"], true)], &[bound("vs", &["a.example"])]);
     assert_eq!(shown, ["a.example:80 [a.example] 1 tls", "b.example:80 [b.example] 0 tls"]);
+}
+
+#[test]
+fn a_virtual_service_without_a_route_for_the_port_is_none() {
+    let mut elsewhere = bound("vs", &["a.example"]);
+    elsewhere.http[0].matches = vec![HttpMatch { port: 81, ..HttpMatch::default() }];
+    assert_eq!(show(vec![server(80, &["*"], false)], &[elsewhere.clone()]), ["blackhole:80 [*] 0"]);
+    elsewhere.http[0].matches[0].gateways = vec!["edge/front".into()];
+    elsewhere.http[0].matches[0].port = 80;
+    assert_eq!(show(vec![server(80, &["*"], false)], &[elsewhere]), ["a.example:80 [a.example] 1"]);
+}
+
+#[test]
+fn an_outline_plans_what_the_whole_does() {
+    let mut whole = bound("vs", &["a.example", "b.example"]);
+    whole.http[0].matches = vec![HttpMatch { port: 80, ignore_uri_case: true, ..HttpMatch::default() }];
+    let gateway = Gateway {
+        namespace: "edge".into(),
+        name: "front".into(),
+        servers: vec![server(80, &["*"], false)],
+        ..Gateway::default()
+    };
+    let merged = merge_gateways("edge", [&gateway], &[]);
+    let plan = |vs: &VirtualService| {
+        plan_virtual_hosts(&merged.tables[0], &|_: &Text| vec![(key(vs), Arc::new(vs.clone()))], &client("edge"))
+    };
+    let small = outline(&whole);
+    assert_ne!(small, whole);
+    assert_eq!(plan(&small), plan(&whole));
+    // What only changes routes does not change it.
+    whole.http[0].timeout = Some(std::time::Duration::from_secs(1));
+    assert_eq!(outline(&whole), small);
 }

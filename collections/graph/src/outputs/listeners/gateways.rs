@@ -1,58 +1,219 @@
-//! Listeners of routers (N22): ports with plain HTTP servers.
+//! Listeners of routers (N22, N32): one a port and address, with a chain a server or route.
+
+use std::sync::Arc;
 
 use serde::Serialize;
-use sluice_engine::Collection;
-use sluice_envoy::listener::{Facts, GatewayHttp, Settings, build_gateway_http};
-use sluice_model::{ProxyKey, Resource, ResourceKey, Text};
+use sluice_engine::{Collection, Context, Dep, DepBy};
+use sluice_envoy::listener::{
+    Facts, GatewayAction, GatewayChain, GatewayListener, GatewayPort as ServerPort, Settings, build_gateway,
+    gateway_addresses,
+};
+use sluice_envoy::{name, template, wire};
+use sluice_model::{Labels, ObjectKey, ProxyKey, Resource, ResourceKey, ServerTlsMode, Text, View, VirtualService};
 
-use super::{key, resource};
-use crate::Spine;
-use crate::gateways::MergedGateway;
-use crate::gateways::routers::Router;
+use super::auto_passthrough::{Passing, derive_passed_chains};
+use super::key;
+use super::rules::{RuleInputs, Rules, index_connection_routes};
+use crate::gateways::connections::{ConnectionRoute, TakenNames, tcp_route, tls_routes};
+use crate::gateways::routers::{Router, Routers};
+use crate::gateways::routes::visible;
+use crate::gateways::{BoundServer, GatewayPort};
+use crate::virtual_services::index_by_gateway;
+use crate::{Hosts, Spine};
 
 /// A router as proxies of one profile are.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-struct Side {
-    router: Router,
-    profile: Text,
+pub(super) struct Side {
+    pub(super) router: Router,
+    pub(super) profile: Text,
+}
+
+/// A listener of a router.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct Place {
+    side: Side,
+    /// The listener's name.
+    name: Text,
+}
+
+/// What a router listens for in one place.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct Listening {
+    /// Namespace of the router.
+    namespace: Text,
+    /// Of several with the same address, all but the first are told apart by server names.
+    ports: Vec<GatewayPort>,
 }
 
 /// Listeners of routers.
-/// Key: layer and name. From: `routers`, `merged_gateways`, `listener_settings`.
-/// Changes when: a Gateway or a port of the router's services does. Size: routers × ports. Rejects: none; of
-/// servers that terminate TLS or carry plain TCP, which have no listener yet, parsing tells.
+/// Key: layer and name. From: `listeners/router-ports`, `listener_settings`; for servers that carry bytes also
+/// `virtual_services` bound to their Gateways and the services and rules these lead to, for those with TLS mode
+/// AUTO_PASSTHROUGH every service they have a host for.
+/// Changes when: a server of the port does; for servers that carry bytes, when their route or what it leads to does.
+/// Size: routers × ports. Rejects: none.
 pub(super) fn derive_gateways<'s>(
     spine: &Spine<'s>,
     settings: &Collection<'s, Text, Settings>,
-    routers: &Collection<'s, ProxyKey, Router>,
-    merged_gateways: &Collection<'s, Router, MergedGateway>,
 ) -> Collection<'s, ResourceKey, Resource> {
-    let sides = routers.join("listeners/router-sides", &spine.proxies, |_, router, proxy| {
+    let Routers { proxies: routers, merged, .. } = &spine.routers;
+    let sides = derive_sides("listeners/routers", spine, routers);
+    let ports = derive_ports(settings, merged, &sides);
+    let by_gateway = index_by_gateway("listeners/virtual-services-by-gateway", &spine.virtual_services);
+    let by_host = index_connection_routes(&spine.virtual_services);
+    let rules = RuleInputs {
+        rules: &spine.destination_rules_by_host,
+        policy: &spine.rule_policy,
+        virtual_services: &spine.virtual_services,
+        by_host: &by_host,
+    };
+    let passed = derive_passed_chains(spine, settings);
+    ports.derive_many("listeners/gateways", |deps| {
+        let settings = deps.on(settings);
+        let passing = Passing::on(deps, &passed);
+        let routes = Routes {
+            virtual_services: deps.on(&spine.virtual_services),
+            by_gateway: deps.by(&by_gateway),
+            hosts: Hosts::on(deps, spine),
+            rules: Rules::on(deps, &rules),
+        };
+        move |cx, place: &Place, listening: &Listening| {
+            let Some(settings) = cx.get(&settings, &place.side.profile) else { return Vec::new() };
+            let Some(first) = listening.ports.first() else { return Vec::new() };
+            let mut listener = GatewayListener { port: first.port, bind: first.bind.clone(), ..Default::default() };
+            let mut taken = TakenNames::new();
+            let mut passed = Vec::new();
+            for port in &listening.ports {
+                if first_protocol(port).is_some_and(|protocol| protocol.is_http()) {
+                    listener.chains.extend(plain_http(port));
+                    continue;
+                }
+                for bound in &port.servers {
+                    let mode = bound.server.tls.as_ref().map(|tls| tls.mode);
+                    if mode == Some(ServerTlsMode::AutoPassthrough) {
+                        passed.extend(passing.chains(cx, &place.side, &bound.server.sni_hosts()));
+                    } else {
+                        let chains = routes.chains(cx, bound, &place.side.router, &listening.namespace, &mut taken);
+                        listener.chains.extend(chains);
+                    }
+                }
+            }
+            listener.more_chains = !passed.is_empty();
+            let Some(built) = build_gateway(&settings, &listener) else { return Vec::new() };
+            // Chains are a repeated field: messages that lie one behind the other are one.
+            let mut bytes = wire::encode(&built).to_vec();
+            passed.iter().for_each(|chains: &bytes::Bytes| bytes.extend_from_slice(chains));
+            vec![(key(place.side.router.view(), &place.side.profile, &built.name), template(bytes.into()))]
+        }
+    })
+}
+
+/// Distinct routers, a profile each.
+pub(super) fn derive_sides<'s>(
+    collection: &str,
+    spine: &Spine<'s>,
+    routers: &Collection<'s, ProxyKey, Router>,
+) -> Collection<'s, Side, ()> {
+    let sides = routers.join(&format!("{collection}/by-proxy"), &spine.proxies, |_, router, proxy| {
         Some(Side { router: router.clone(), profile: Facts::of(proxy).profile() })
     });
-    let sides = sides.index("listeners/routers-by-content", |_, side| [(side.clone(), ())]);
-    sides.distinct("listeners/routers").derive_many("listeners/gateways", |deps| {
-        let (settings, merged) = (deps.on(settings), deps.on(merged_gateways));
+    sides.index(&format!("{collection}/by-content"), |_, side| [(side.clone(), ())]).distinct(collection)
+}
+
+/// What each router listens for, by listener.
+/// Key: `Place`. From: `listeners/routers`, `merged_gateways`, `listener_settings`.
+/// Changes when: a server of the port does. Size: routers × ports. Rejects: none; a port the router may not bind to is
+/// left out.
+fn derive_ports<'s>(
+    settings: &Collection<'s, Text, Settings>,
+    merged: &Collection<'s, Router, crate::gateways::MergedGateway>,
+    sides: &Collection<'s, Side, ()>,
+) -> Collection<'s, Place, Listening> {
+    sides.derive_many("listeners/router-ports", |deps| {
+        let (settings, merged) = (deps.on(settings), deps.on(merged));
         move |cx, side: &Side, ()| {
             let (Some(settings), Some(merged)) = (cx.get(&settings, &side.profile), cx.get(&merged, &side.router))
             else {
                 return Vec::new();
             };
-            let http =
-                merged.ports.iter().filter(|port| port.servers.iter().any(|bound| bound.server.protocol.is_http()));
-            let listeners = http.filter_map(|port| {
-                let first = port.servers.first()?;
-                build_gateway_http(
-                    &settings,
-                    &GatewayHttp {
-                        port: port.port,
-                        bind: port.bind.clone(),
-                        protocol: first.server.protocol,
-                        route_name: port.route_name.clone(),
-                    },
-                )
-            });
-            listeners.map(|built| (key(side.router.view(), &side.profile, &built.name), resource(&built))).collect()
+            let mut places: Vec<(Place, Listening)> = Vec::new();
+            for port in &merged.ports {
+                let Some(addresses) = gateway_addresses(&settings, port.port, &port.bind) else { continue };
+                let Some(primary) = addresses.first() else { continue };
+                let name = Text::from(name::listener(primary, port.port));
+                match places.iter_mut().find(|(place, _)| place.name == name) {
+                    Some((_, listening)) => listening.ports.push(port.clone()),
+                    None => places.push((
+                        Place { side: side.clone(), name },
+                        Listening { namespace: merged.namespace.clone(), ports: vec![port.clone()] },
+                    )),
+                }
+            }
+            places
         }
     })
+}
+
+fn first_protocol(port: &GatewayPort) -> Option<sluice_model::Protocol> {
+    port.servers.first().map(|bound| bound.server.protocol)
+}
+
+/// Plain HTTP servers of a port have one chain and one route table.
+fn plain_http(port: &GatewayPort) -> Option<GatewayChain> {
+    let first = port.servers.first()?;
+    Some(GatewayChain {
+        server_names: Vec::new(),
+        tls: None,
+        port: ServerPort { protocol: first.server.protocol, ..ServerPort::default() },
+        action: GatewayAction::Http { route_name: port.route_name.clone(), stat_prefix: Text::default() },
+    })
+}
+
+/// Looks up the routes of servers that carry bytes.
+struct Routes {
+    virtual_services: Dep<ObjectKey, VirtualService>,
+    by_gateway: DepBy<Text, ObjectKey, ()>,
+    hosts: Hosts,
+    rules: Rules,
+}
+
+impl Routes {
+    fn chains(
+        &self,
+        cx: &Context,
+        bound: &BoundServer,
+        router: &Router,
+        namespace: &Text,
+        taken: &mut TakenNames,
+    ) -> Vec<GatewayChain> {
+        let server = &bound.server;
+        let port = ServerPort {
+            number: u16::try_from(server.port).unwrap_or_default(),
+            name: server.port_name.clone(),
+            protocol: server.protocol,
+        };
+        let terminated = server.tls.clone().filter(|_| !server.is_passthrough());
+        if server.terminates_https() {
+            let action = GatewayAction::Http { route_name: bound.route_name.clone(), stat_prefix: server.name.clone() };
+            return vec![GatewayChain { server_names: server.sni_hosts(), tls: terminated, port, action }];
+        }
+        let bound_to = cx.by(&self.by_gateway, &bound.gateway).into_iter();
+        let bound_to = bound_to.filter_map(|(key, _)| cx.get(&self.virtual_services, &key).map(|found| (key, found)));
+        let virtual_services: Vec<Arc<_>> =
+            visible(bound_to.collect(), namespace).into_iter().map(|(_, found)| found).collect();
+        let routes: Vec<ConnectionRoute> = if server.is_passthrough() {
+            tls_routes(bound, &virtual_services, taken)
+        } else {
+            let names = if terminated.is_some() { server.sni_hosts() } else { Vec::new() };
+            let found = tcp_route(bound, &virtual_services).into_iter();
+            found.map(|route| ConnectionRoute { server_names: names.clone(), ..route }).collect()
+        };
+        let view = View::Selected { namespace: namespace.clone(), labels: Labels::clone(&router.labels) };
+        let chain = |ConnectionRoute { server_names, virtual_service, route }: ConnectionRoute| {
+            let services: &[Arc<VirtualService>] = std::slice::from_ref(&virtual_service);
+            let destinations = self.rules.destinations(cx, &self.hosts, services, &view);
+            let action = GatewayAction::Tcp { virtual_service, route, destinations };
+            GatewayChain { server_names, tls: terminated.clone(), port: port.clone(), action }
+        };
+        routes.into_iter().map(chain).collect()
+    }
 }

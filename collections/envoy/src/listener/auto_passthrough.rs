@@ -1,0 +1,69 @@
+//! Chains of a gateway that passes mutual TLS on to the cluster its server name names: one a cluster (N01, N22).
+
+use envoy_types::pb::envoy::config::listener::v3::FilterChain;
+use sluice_model::{DestinationRule, Protocol, Resolution, Service, ServicePort, Text};
+
+use super::chain::{Action, Chain};
+use super::inbound_chain::MESH_ALL;
+use super::settings::Settings;
+use super::tcp_filters::{Carrier, Destinations, stat_name};
+use super::virtual_outbound::HANDSHAKE_TIMEOUT;
+use crate::filter::Class;
+use crate::name::sni_cluster;
+use crate::wire::duration;
+
+/// The chains of a service of the mesh, one for each of its ports and subsets.
+#[must_use]
+pub fn build_auto_passthrough(
+    settings: &Settings,
+    service: &Service,
+    rule: Option<&DestinationRule>,
+) -> Vec<FilterChain> {
+    if service.mesh_external || service.resolution == Resolution::Alias {
+        return Vec::new();
+    }
+    let subsets = rule.iter().flat_map(|rule| &rule.subsets).map(|subset| subset.name.as_str());
+    let subsets: Vec<&str> = std::iter::once("").chain(subsets).collect();
+    let ports = service.ports.iter().filter(|port| port.protocol != Protocol::Udp);
+    ports.flat_map(|port| subsets.iter().map(move |subset| chain(settings, service, port, subset, rule))).collect()
+}
+
+fn chain(
+    settings: &Settings,
+    service: &Service,
+    port: &ServicePort,
+    subset: &str,
+    rule: Option<&DestinationRule>,
+) -> FilterChain {
+    let host = service.host.as_str();
+    let cluster = sni_cluster(u32::from(port.port), subset, host);
+    let pattern = &settings.mesh.outbound_cluster_stat_name;
+    let stat_prefix = if pattern.is_empty() {
+        cluster.clone()
+    } else {
+        stat_name(pattern, host, subset, u32::from(port.port), &port.name, Some(service))
+    };
+    let carrier = Carrier {
+        class: Class::Gateway,
+        protocol: port.protocol,
+        port: port.port,
+        port_name: &port.name,
+        destinations: &Destinations::new(),
+        exchanges_metadata: false,
+        // What is passed on is another proxy's connection.
+        tunnels: false,
+        before_proxy: &[],
+    };
+    let matching = Chain {
+        server_names: vec![Text::from(cluster.as_str())],
+        // Whatever else was offered would not meet mutual TLS behind the gateway.
+        application_protocols: MESH_ALL.to_vec(),
+        ..Chain::new(Action::Network(Vec::new()))
+    };
+    FilterChain {
+        filter_chain_match: matching.to_match(),
+        filters: carrier.to_cluster(settings, stat_prefix, cluster, subset, rule),
+        transport_socket_connect_timeout: Some(duration(HANDSHAKE_TIMEOUT)),
+        ..FilterChain::default()
+    }
+}

@@ -1,0 +1,204 @@
+//! TLS that a server of a Gateway terminates (N22, P17).
+
+use envoy_types::pb::envoy::config::core::v3::DataSource;
+use envoy_types::pb::envoy::config::core::v3::data_source::Specifier;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::certificate_validation_context::TrustChainVerification;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::common_tls_context::{
+    CombinedCertificateValidationContext, ValidationContextType,
+};
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::tls_parameters::TlsProtocol as EnvoyTlsProtocol;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
+    CertificateValidationContext, CommonTlsContext, DownstreamTlsContext, SdsSecretConfig, TlsParameters,
+};
+use sluice_model::{ProviderKind, ServerTls, ServerTlsMode, Text, TlsProtocol, TlsVersion, is_cipher_suite};
+
+use super::settings::Settings;
+use crate::cluster::CertificateFiles;
+use crate::sds::{
+    EXTERNAL, MESH_ROOTS, ROOTS_SUFFIX, WORKLOAD_CERTIFICATE, agent_secret, credential, external_secret, file_secret,
+};
+use crate::string_match::exact;
+use crate::wire::boolean;
+
+/// What a server of TLS asks of its clients, and shows them.
+///
+/// `bytes` says that what comes out of TLS is carried on as bytes rather than routed by request.
+pub(super) fn server_tls(settings: &Settings, tls: &ServerTls, bytes: bool) -> DownstreamTlsContext {
+    let requires = matches!(tls.mode, ServerTlsMode::Mutual | ServerTlsMode::IstioMutual);
+    let validates = requires || tls.mode == ServerTlsMode::OptionalMutual;
+    // Peers of the mesh may exchange metadata before the first byte.
+    let protocols: &[&str] = if bytes && tls.mode == ServerTlsMode::IstioMutual {
+        &["istio-peer-exchange", "h2", "http/1.1"]
+    } else {
+        &["h2", "http/1.1"]
+    };
+    let mut common = CommonTlsContext {
+        alpn_protocols: protocols.iter().map(|name| (*name).to_owned()).collect(),
+        ..CommonTlsContext::default()
+    };
+    if tls.mode == ServerTlsMode::IstioMutual {
+        let files = settings.facts.server_certificates.clone().unwrap_or_default();
+        by_file(settings, tls, &files, &[], validates, &mut common);
+    } else if !tls.credential_names.is_empty() || !tls.credential_name.is_empty() {
+        by_credential(settings, tls, &mut common);
+    } else {
+        let file = |chain: &Text, key: &Text| CertificateFiles {
+            chain: chain.clone(),
+            key: key.clone(),
+            root: tls.ca_certificates.clone(),
+        };
+        let several: Vec<CertificateFiles> =
+            tls.tls_certificates.iter().map(|files| file(&files.server_certificate, &files.private_key)).collect();
+        by_file(settings, tls, &file(&tls.server_certificate, &tls.private_key), &several, validates, &mut common);
+    }
+    if tls.mode != ServerTlsMode::IstioMutual {
+        common.tls_params = parameters(settings, tls);
+    }
+    DownstreamTlsContext {
+        common_tls_context: Some(common),
+        require_client_certificate: Some(boolean(requires)),
+        ..DownstreamTlsContext::default()
+    }
+}
+
+/// Certificates that are files of the proxy: its agent serves them, and again when they change.
+fn by_file(
+    settings: &Settings,
+    tls: &ServerTls,
+    files: &CertificateFiles,
+    several: &[CertificateFiles],
+    validates: bool,
+    common: &mut CommonTlsContext,
+) {
+    let custom = settings.facts.file_credential_socket;
+    let certificate = |files: &CertificateFiles| {
+        if files.chain.is_empty() || files.key.is_empty() {
+            return agent_secret(WORKLOAD_CERTIFICATE);
+        }
+        file_secret(&format!("file-cert:{}~{}", files.chain, files.key), custom)
+    };
+    let all = if several.is_empty() { std::slice::from_ref(files) } else { several };
+    common.tls_certificate_sds_secret_configs = all.iter().map(certificate).collect();
+    if !validates {
+        return;
+    }
+    let roots = if files.root.is_empty() {
+        agent_secret(MESH_ROOTS)
+    } else {
+        file_secret(&format!("file-root:{}", files.root), custom)
+    };
+    let crl = (!tls.ca_crl.is_empty())
+        .then(|| DataSource { specifier: Some(Specifier::Filename(tls.ca_crl.to_string())), ..DataSource::default() });
+    let context = CertificateValidationContext { crl, ..validation(tls) };
+    common.validation_context_type = Some(combined(context, Some(roots)));
+}
+
+/// Certificates that are secrets of the cluster, or of an SDS server outside.
+fn by_credential(settings: &Settings, tls: &ServerTls, common: &mut CommonTlsContext) {
+    let single = std::slice::from_ref(&tls.credential_name);
+    let names = if tls.credential_names.is_empty() { single } else { &tls.credential_names };
+    let certificates = names.iter().filter_map(|name| server_credential(settings, name));
+    common.tls_certificate_sds_secret_configs = certificates.collect();
+    if matches!(tls.mode, ServerTlsMode::Mutual | ServerTlsMode::OptionalMutual) {
+        // Envoy has one set of roots, so those beside the first certificate count.
+        let beside = || names.first().map(|name| format!("{name}{ROOTS_SUFFIX}")).unwrap_or_default();
+        let named = &tls.ca_cert_credential_name;
+        let roots = if named.is_empty() { beside() } else { named.to_string() };
+        let context = CertificateValidationContext {
+            verify_certificate_spki: tls.verify_certificate_spki.iter().map(Text::to_string).collect(),
+            verify_certificate_hash: tls.verify_certificate_hash.iter().map(Text::to_string).collect(),
+            ..validation(tls)
+        };
+        common.validation_context_type = Some(combined(context, server_credential(settings, &roots)));
+    } else if !tls.subject_alt_names.is_empty() {
+        let context = CertificateValidationContext { trust_chain_verification: 0, ..validation(tls) };
+        common.validation_context_type = Some(ValidationContextType::ValidationContext(context));
+    }
+}
+
+/// A credential as servers name it: unlike rules, they may mean an SDS server the mesh config declares.
+fn server_credential(settings: &Settings, name: &str) -> Option<SdsSecretConfig> {
+    if let Some(resource) = name.strip_prefix(EXTERNAL).filter(|_| !settings.facts.credential_socket) {
+        let declared = settings.mesh.extension_providers.iter().find_map(|provider| match &provider.kind {
+            ProviderKind::Sds { service, .. } => Some(service),
+            _ => None,
+        });
+        if let Some(service) = declared {
+            // Without its service nobody could be asked.
+            let found = settings.collectors.get(service)?;
+            return Some(external_secret(resource, &found.cluster, &found.host));
+        }
+    }
+    Some(credential(name, settings.facts.credential_socket))
+}
+
+#[expect(deprecated, reason = "the reference uses the untyped matchers, which match every kind of name")]
+fn validation(tls: &ServerTls) -> CertificateValidationContext {
+    let trust = if tls.insecure_skip_verify == Some(true) {
+        TrustChainVerification::AcceptUntrusted
+    } else {
+        TrustChainVerification::VerifyTrustChain
+    };
+    CertificateValidationContext {
+        match_subject_alt_names: tls.subject_alt_names.iter().map(|name| exact(name)).collect(),
+        trust_chain_verification: trust as i32,
+        ..CertificateValidationContext::default()
+    }
+}
+
+fn combined(context: CertificateValidationContext, roots: Option<SdsSecretConfig>) -> ValidationContextType {
+    ValidationContextType::CombinedValidationContext(CombinedCertificateValidationContext {
+        default_validation_context: Some(context),
+        validation_context_sds_secret_config: roots,
+        ..CombinedCertificateValidationContext::default()
+    })
+}
+
+/// Versions, suites and curves: the server's, else the mesh's; nothing where neither says anything.
+fn parameters(settings: &Settings, tls: &ServerTls) -> Option<TlsParameters> {
+    let texts = |list: &[Text]| list.iter().map(Text::to_string).collect::<Vec<_>>();
+    let mut params = TlsParameters::default();
+    if let Some(defaults) = &settings.mesh.tls_defaults {
+        params.ecdh_curves = texts(&defaults.ecdh_curves);
+        params.cipher_suites = texts(&defaults.cipher_suites);
+        params.tls_minimum_protocol_version = match defaults.min_protocol_version {
+            TlsVersion::Auto => EnvoyTlsProtocol::TlsAuto,
+            TlsVersion::V1_2 => EnvoyTlsProtocol::TlSv12,
+            TlsVersion::V1_3 => EnvoyTlsProtocol::TlSv13,
+        } as i32;
+    }
+    if !tls.ecdh_curves.is_empty() {
+        params.ecdh_curves = texts(&tls.ecdh_curves);
+    }
+    let suites = usable_suites(&tls.cipher_suites);
+    if !suites.is_empty() {
+        params.cipher_suites = suites;
+    }
+    for (version, field) in [
+        (tls.min_protocol_version, &mut params.tls_minimum_protocol_version),
+        (tls.max_protocol_version, &mut params.tls_maximum_protocol_version),
+    ] {
+        match version {
+            TlsProtocol::Auto => {}
+            TlsProtocol::V1_0 => *field = EnvoyTlsProtocol::TlSv10 as i32,
+            TlsProtocol::V1_1 => *field = EnvoyTlsProtocol::TlSv11 as i32,
+            TlsProtocol::V1_2 => *field = EnvoyTlsProtocol::TlSv12 as i32,
+            TlsProtocol::V1_3 => *field = EnvoyTlsProtocol::TlSv13 as i32,
+        }
+    }
+    (params != TlsParameters::default()).then_some(params)
+}
+
+/// Suites Envoy takes, each once.
+fn usable_suites(written: &[Text]) -> Vec<String> {
+    let mut suites: Vec<String> = Vec::new();
+    for suite in written {
+        if is_cipher_suite(suite) && !suites.iter().any(|taken| *taken == **suite) {
+            suites.push(suite.to_string());
+        }
+    }
+    suites
+}
+
+#[cfg(test)]
+mod tests;

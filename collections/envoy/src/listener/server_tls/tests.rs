@@ -1,0 +1,136 @@
+use std::sync::Arc;
+
+use envoy_types::pb::envoy::config::core::v3::config_source::ConfigSourceSpecifier;
+use envoy_types::pb::envoy::config::core::v3::grpc_service::TargetSpecifier;
+use sluice_model::{ExtensionProvider, MeshConfig, ProviderService, TlsCertificateFiles, TlsSettings};
+
+use super::super::settings::Collector;
+use super::*;
+
+fn of(mode: ServerTlsMode, more: impl FnOnce(&mut ServerTls)) -> ServerTls {
+    let mut tls = ServerTls { mode, ..ServerTls::default() };
+    more(&mut tls);
+    tls
+}
+
+fn common(settings: &Settings, tls: &ServerTls) -> CommonTlsContext {
+    server_tls(settings, tls, false).common_tls_context.unwrap()
+}
+
+/// Names of the certificates, and of the roots.
+fn secrets(settings: &Settings, tls: &ServerTls) -> (Vec<String>, Option<String>) {
+    let common = common(settings, tls);
+    let roots = match common.validation_context_type {
+        Some(ValidationContextType::CombinedValidationContext(combined)) => {
+            combined.validation_context_sds_secret_config.map(|secret| secret.name)
+        }
+        _ => None,
+    };
+    (common.tls_certificate_sds_secret_configs.into_iter().map(|secret| secret.name).collect(), roots)
+}
+
+/// Where a secret is asked for: `ads`, or cluster and authority.
+fn asked(secret: &SdsSecretConfig) -> String {
+    match secret.sds_config.as_ref().and_then(|config| config.config_source_specifier.as_ref()) {
+        Some(ConfigSourceSpecifier::Ads(_)) => "ads".to_owned(),
+        Some(ConfigSourceSpecifier::ApiConfigSource(api)) => match &api.grpc_services[0].target_specifier {
+            Some(TargetSpecifier::EnvoyGrpc(grpc)) => format!("{}/{}", grpc.cluster_name, grpc.authority),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn certificates_come_from_where_the_server_says() {
+    let settings = Settings::default();
+    let named = of(ServerTlsMode::Mutual, |tls| tls.credential_name = "web".into());
+    let one = |name: &str| vec![name.to_owned()];
+    assert_eq!(secrets(&settings, &named), (one("kubernetes://web"), Some("kubernetes://web-cacert".into())));
+    let own_roots = ServerTls { ca_cert_credential_name: "configmap://edge/roots".into(), ..named };
+    assert_eq!(secrets(&settings, &own_roots).1.as_deref(), Some("configmap://edge/roots"));
+    let two = of(ServerTlsMode::OptionalMutual, |tls| tls.credential_names = vec!["rsa".into(), "ecdsa".into()]);
+    let both = vec!["kubernetes://rsa".to_owned(), "kubernetes://ecdsa".to_owned()];
+    assert_eq!(secrets(&settings, &two), (both, Some("kubernetes://rsa-cacert".into())));
+    let simple = of(ServerTlsMode::Simple, |tls| tls.credential_name = "web".into());
+    assert_eq!(secrets(&settings, &simple), (one("kubernetes://web"), None));
+    let files = of(ServerTlsMode::Mutual, |tls| {
+        tls.ca_certificates = "/ca".into();
+        let pair = |n: u8| TlsCertificateFiles {
+            server_certificate: format!("/c{n}").into(),
+            private_key: format!("/k{n}").into(),
+            ..TlsCertificateFiles::default()
+        };
+        tls.tls_certificates = vec![pair(1), pair(2)];
+    });
+    let pairs = vec!["file-cert:/c1~/k1".to_owned(), "file-cert:/c2~/k2".to_owned()];
+    assert_eq!(secrets(&settings, &files), (pairs, Some("file-root:/ca".into())));
+    let mesh = of(ServerTlsMode::IstioMutual, |_| {});
+    assert_eq!(secrets(&settings, &mesh), (one("default"), Some("ROOTCA".into())));
+    let mut with_files = Settings::default();
+    with_files.facts.server_certificates =
+        Some(CertificateFiles { chain: "/c".into(), key: "/k".into(), root: "/r".into() });
+    assert_eq!(secrets(&with_files, &mesh), (one("file-cert:/c~/k"), Some("file-root:/r".into())));
+}
+
+#[test]
+fn an_external_secret_is_asked_of_the_socket_then_of_the_provider_then_of_us() {
+    let tls = of(ServerTlsMode::Simple, |tls| tls.credential_name = "sds://web".into());
+    let asked_by = |settings: &Settings| {
+        let secrets = common(settings, &tls).tls_certificate_sds_secret_configs;
+        secrets.iter().map(|secret| format!("{} of {}", secret.name, asked(secret))).collect::<Vec<_>>()
+    };
+    let mut settings = Settings::default();
+    assert_eq!(asked_by(&settings), ["kubernetes://web of ads"]);
+    let service = ProviderService { service: "sds.ops.svc.cluster.local".into(), port: 8080 };
+    let kind = ProviderKind::Sds { name: "s".into(), service: service.clone() };
+    let extension_providers = vec![ExtensionProvider { name: "sds".into(), kind }];
+    settings.mesh = Arc::new(MeshConfig { extension_providers, ..MeshConfig::default() });
+    assert_eq!(asked_by(&settings), [""; 0], "nobody serves it");
+    let found = Collector { host: service.service.clone(), cluster: "outbound|8080||sds".into() };
+    settings.collectors.insert(service, found);
+    assert_eq!(asked_by(&settings), ["web of outbound|8080||sds/sds.ops.svc.cluster.local"]);
+    settings.facts.credential_socket = true;
+    assert_eq!(asked_by(&settings), ["sds://web of sds-external/"]);
+}
+
+#[test]
+fn versions_and_suites_are_the_servers_then_the_meshs() {
+    let params = |settings: &Settings, tls: &ServerTls| {
+        common(settings, tls).tls_params.map(|params| {
+            (params.tls_minimum_protocol_version, params.tls_maximum_protocol_version, params.cipher_suites)
+        })
+    };
+    let mut settings = Settings::default();
+    let silent = of(ServerTlsMode::Simple, |tls| tls.credential_name = "web".into());
+    assert_eq!(params(&settings, &silent), None);
+    let strict = ServerTls {
+        min_protocol_version: TlsProtocol::V1_1,
+        max_protocol_version: TlsProtocol::V1_3,
+        cipher_suites: ["AES128-SHA", "NO-SUCH", "AES128-SHA", "-ALL"].map(Text::from).to_vec(),
+        ..silent.clone()
+    };
+    let suites = vec!["AES128-SHA".to_owned(), "-ALL".to_owned()];
+    assert_eq!(params(&settings, &strict), Some((2, 4, suites)));
+    let defaults =
+        TlsSettings { min_protocol_version: TlsVersion::V1_3, cipher_suites: vec!["X".into()], ..Default::default() };
+    settings.mesh = Arc::new(MeshConfig { tls_defaults: Some(defaults), ..MeshConfig::default() });
+    assert_eq!(params(&settings, &silent), Some((4, 0, vec!["X".to_owned()])));
+    assert_eq!(params(&settings, &of(ServerTlsMode::IstioMutual, |_| {})), None);
+}
+
+#[test]
+fn clients_are_verified_as_the_mode_says() {
+    let settings = Settings::default();
+    let required = |mode| {
+        let tls = of(mode, |tls| tls.credential_name = "web".into());
+        server_tls(&settings, &tls, false).require_client_certificate.unwrap().value
+    };
+    use ServerTlsMode::{IstioMutual, Mutual, OptionalMutual, Simple};
+    assert_eq!([Simple, OptionalMutual, Mutual, IstioMutual].map(required), [false, false, true, true]);
+    let protocols = |mode, bytes| {
+        let context = server_tls(&settings, &of(mode, |_| {}), bytes);
+        context.common_tls_context.unwrap().alpn_protocols.len()
+    };
+    assert_eq!((protocols(IstioMutual, true), protocols(IstioMutual, false), protocols(Simple, true)), (3, 2, 2));
+}

@@ -1,0 +1,204 @@
+//! Network filters that carry bytes to a destination: what TCP and TLS routes of sidecars and of gateways share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use envoy_types::pb::envoy::config::listener::v3::Filter;
+use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::{
+    TcpProxy,
+    tcp_proxy::{ClusterSpecifier, TunnelingConfig, WeightedCluster, weighted_cluster::ClusterWeight},
+};
+use envoy_types::pb::envoy::r#type::v3::{HashPolicy, hash_policy};
+use sluice_model::{
+    Destination, DestinationRule, HashKey, Host, Protocol, RouteDestination, Service, ServiceSource, Text,
+    VirtualService,
+};
+
+use super::settings::Settings;
+use crate::filter::{Class, metadata_exchange, protocol_filters, tcp_access_logs, tcp_stats};
+use crate::name;
+use crate::wire::duration;
+
+/// What a route needs to know of a destination.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, serde::Serialize)]
+pub struct DestinationFacts {
+    /// The service, if the client sees one of that host.
+    pub service: Option<Arc<Service>>,
+    /// The rule for it, as the client sees it.
+    pub rule: Option<Arc<DestinationRule>>,
+}
+
+/// Destinations by host.
+pub type Destinations = BTreeMap<Host, DestinationFacts>;
+
+/// The port bytes arrive at, and what is done with them on their way.
+#[derive(Clone, Copy)]
+pub(super) struct Carrier<'a> {
+    /// Which side of the proxy it is on.
+    pub(super) class: Class,
+    /// Protocol of the port.
+    pub(super) protocol: Protocol,
+    /// Its number: where a destination names none, this one is meant.
+    pub(super) port: u16,
+    /// Its name, for statistics.
+    pub(super) port_name: &'a Text,
+    /// The destinations of its routes.
+    pub(super) destinations: &'a Destinations,
+    /// Metadata is exchanged with the client.
+    pub(super) exchanges_metadata: bool,
+    /// Rules may ask for a tunnel.
+    pub(super) tunnels: bool,
+    /// Filters right before the one that sends the bytes.
+    pub(super) before_proxy: &'a [Filter],
+}
+
+impl Carrier<'_> {
+    /// Along the route of a VirtualService.
+    pub(super) fn along(
+        &self,
+        settings: &Settings,
+        virtual_service: &VirtualService,
+        route: &[RouteDestination],
+    ) -> Vec<Filter> {
+        let Some(first) = route.first().map(|route| &route.destination) else { return Vec::new() };
+        let first_service = self.service(&first.host);
+        // Only the rule of a service the client sees counts.
+        let rule =
+            first_service.and_then(|_| self.destinations.get(&first.host).and_then(|facts| facts.rule.as_deref()));
+        if let [only] = route {
+            let cluster = self.cluster(&only.destination);
+            let pattern = &settings.mesh.outbound_cluster_stat_name;
+            let stat_prefix = match first_service {
+                Some(service) if !pattern.is_empty() => {
+                    let (host, port) = (first.host.as_str(), u32::from(self.port));
+                    stat_name(pattern, host, &first.subset, port, self.port_name, Some(service))
+                }
+                _ => cluster.clone(),
+            };
+            return self.to_cluster(settings, stat_prefix, cluster, &first.subset, rule);
+        }
+        let stat_prefix = format!("{}.{}", virtual_service.name, virtual_service.namespace);
+        let clusters: Vec<ClusterWeight> = route
+            .iter()
+            .filter_map(|route| {
+                let weight = u32::try_from(route.weight).ok().filter(|weight| *weight > 0)?;
+                Some(ClusterWeight { name: self.cluster(&route.destination), weight, ..ClusterWeight::default() })
+            })
+            .collect();
+        let specifier = ClusterSpecifier::WeightedClusters(WeightedCluster { clusters });
+        self.complete(settings, self.proxy(settings, stat_prefix, specifier, "", rule))
+    }
+
+    /// To one cluster.
+    pub(super) fn to_cluster(
+        &self,
+        settings: &Settings,
+        stat_prefix: String,
+        cluster: String,
+        subset: &str,
+        rule: Option<&DestinationRule>,
+    ) -> Vec<Filter> {
+        self.complete(settings, self.proxy(settings, stat_prefix, ClusterSpecifier::Cluster(cluster), subset, rule))
+    }
+
+    fn service(&self, host: &Host) -> Option<&Service> {
+        self.destinations.get(host).and_then(|facts| facts.service.as_deref())
+    }
+
+    /// The cluster a destination means: its port, else the only port of its service, else the port listened on.
+    fn cluster(&self, destination: &Destination) -> String {
+        let port = destination.port.unwrap_or_else(|| {
+            match self.service(&destination.host).map(|service| service.ports.as_slice()) {
+                Some([only]) => u32::from(only.port),
+                _ => u32::from(self.port),
+            }
+        });
+        name::outbound_cluster(port, &destination.subset, destination.host.as_str())
+    }
+
+    fn complete(&self, settings: &Settings, proxy: TcpProxy) -> Vec<Filter> {
+        let exchange = self.exchanges_metadata.then(|| metadata_exchange(settings)).flatten();
+        let mut filters: Vec<Filter> = exchange.into_iter().collect();
+        filters.extend(tcp_stats(settings, self.class));
+        filters.extend(self.before_proxy.iter().cloned());
+        filters.extend(protocol_filters(self.protocol, &proxy.stat_prefix, &proxy));
+        filters
+    }
+
+    fn proxy(
+        &self,
+        settings: &Settings,
+        stat_prefix: String,
+        specifier: ClusterSpecifier,
+        subset: &str,
+        rule: Option<&DestinationRule>,
+    ) -> TcpProxy {
+        let tcp = rule.and_then(|rule| rule.traffic_policy.as_ref()?.connection_pool.as_ref()?.tcp.as_ref());
+        TcpProxy {
+            stat_prefix,
+            cluster_specifier: Some(specifier),
+            idle_timeout: tcp.and_then(|tcp| tcp.idle_timeout).or(settings.facts.idle_timeout).map(duration),
+            max_downstream_connection_duration: tcp.and_then(|tcp| tcp.max_connection_duration).map(duration),
+            hash_policy: if hashes_by_source(rule, subset) { vec![source_hash()] } else { Vec::new() },
+            tunneling_config: rule.filter(|_| self.tunnels).and_then(|rule| tunnel(rule, subset)),
+            access_log: tcp_access_logs(settings, self.class),
+            ..TcpProxy::default()
+        }
+    }
+}
+
+/// Whether connections of one client address are kept together.
+fn hashes_by_source(rule: Option<&DestinationRule>, subset: &str) -> bool {
+    let Some(rule) = rule else { return false };
+    let by_source = |policy: Option<&sluice_model::TrafficPolicy>| {
+        let balancer = policy.and_then(|policy| policy.load_balancer.as_ref())?;
+        let hash = balancer.consistent_hash.as_ref();
+        Some(hash.is_some_and(|hash| hash.key == Some(HashKey::SourceIp(true))))
+    };
+    let of_rule = by_source(rule.traffic_policy.as_ref()).unwrap_or(false);
+    let of_subset = rule.subset(subset).and_then(|subset| by_source(subset.traffic_policy.as_ref()));
+    of_subset.unwrap_or(of_rule)
+}
+
+fn source_hash() -> HashPolicy {
+    let source = hash_policy::SourceIp::default();
+    HashPolicy { policy_specifier: Some(hash_policy::PolicySpecifier::SourceIp(source)) }
+}
+
+fn tunnel(rule: &DestinationRule, subset: &str) -> Option<TunnelingConfig> {
+    let policy = if subset.is_empty() {
+        rule.traffic_policy.as_ref()
+    } else {
+        rule.subset(subset).and_then(|subset| subset.traffic_policy.as_ref())
+    };
+    let tunnel = policy?.tunnel.as_ref()?;
+    let host = &tunnel.target_host;
+    let hostname = if host.contains(':') {
+        format!("[{host}]:{}", tunnel.target_port)
+    } else {
+        format!("{host}:{}", tunnel.target_port)
+    };
+    Some(TunnelingConfig { hostname, use_post: tunnel.protocol == *"POST", ..TunnelingConfig::default() })
+}
+
+/// A statistics name by the mesh's pattern.
+pub(super) fn stat_name(
+    pattern: &str,
+    host: &str,
+    subset: &str,
+    port: u32,
+    port_name: &str,
+    service: Option<&Service>,
+) -> String {
+    let kubernetes = service.filter(|service| service.source == ServiceSource::Kubernetes);
+    let short = kubernetes.map_or_else(|| host.to_owned(), |s| format!("{}.{}", s.name, s.namespace));
+    let own = kubernetes.map_or(host, |service| service.name.as_str());
+    pattern
+        .replace("%SERVICE%", &short)
+        .replace("%SERVICE_NAME%", own)
+        .replace("%SERVICE_FQDN%", host)
+        .replace("%SUBSET_NAME%", subset)
+        .replace("%TARGET_PORT%", "0")
+        .replace("%SERVICE_PORT%", &port.to_string())
+        .replace("%SERVICE_PORT_NAME%", port_name)
+}

@@ -1,0 +1,82 @@
+//! Chains of routers that pass mutual TLS on by its server name: one for each cluster they may be asked for.
+
+use bytes::Bytes;
+use sluice_engine::{Collection, Context, DepBy, Deps, Index};
+use sluice_envoy::listener::{Settings, build_auto_passthrough};
+use sluice_envoy::wire;
+use sluice_model::{Host, Resource, Text, View};
+use sluice_proto::envoy::config::listener::v3::Listener;
+
+use serde::Serialize;
+
+use super::gateways::{Side, derive_sides};
+use crate::Spine;
+use crate::destinations::Destinations;
+
+/// The chains of one host.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(super) struct PassedKey {
+    side: Side,
+    host: Host,
+}
+
+/// Chains for the services of a host, encoded as the chains of a listener.
+/// Key: router, profile and host. From: `hosts`, `services`, `destination_rules`, `listener_settings`, routers with a
+/// server of TLS mode AUTO_PASSTHROUGH.
+/// Changes when: a service or rule of the host does. Size: hosts × such routers. Rejects: none.
+pub(super) fn derive_passed_chains<'s>(
+    spine: &Spine<'s>,
+    settings: &Collection<'s, Text, Settings>,
+) -> Index<'s, Side, PassedKey, Resource> {
+    let routers = spine.routers.proxies.join(
+        "listeners/passing-routers/of-proxies",
+        &spine.routers.auto_passthrough,
+        |_, router, ()| Some(router.clone()),
+    );
+    let sides = derive_sides("listeners/passing-routers", spine, &routers);
+    let chains = spine.hosts.derive_many("listeners/passed-chains", |deps| {
+        let (settings, sides) = (deps.on(settings), deps.on(&sides));
+        let (destinations, merged) = (Destinations::on(deps, spine), deps.on(&spine.routers.merged));
+        move |cx, host, ()| {
+            let sides = cx.all(&sides);
+            if sides.is_empty() {
+                return Vec::new();
+            }
+            let destinations = destinations.get(cx, host);
+            let chains = |side: &Side| -> Option<Resource> {
+                let (settings, merged) = (cx.get(&settings, &side.profile)?, cx.get(&merged, &side.router)?);
+                let view = View::Selected { namespace: merged.namespace.clone(), labels: side.router.labels.clone() };
+                let (service, rule) = destinations.seen_from(&view)?;
+                let filter_chains = build_auto_passthrough(&settings, service, rule.as_ref());
+                let listener = Listener { filter_chains, ..Listener::default() };
+                (!listener.filter_chains.is_empty()).then(|| Resource::Encoded(wire::encode(&listener)))
+            };
+            let rows = sides
+                .iter()
+                .filter_map(|(side, _)| Some((PassedKey { side: side.clone(), host: host.clone() }, chains(side)?)));
+            rows.collect()
+        }
+    });
+    chains.index("listeners/passed-chains-by-router", |key, chains| [(key.side.clone(), chains.clone())])
+}
+
+/// Looks the chains of a router up, inside a `derive`.
+pub(super) struct Passing(DepBy<Side, PassedKey, Resource>);
+
+impl Passing {
+    pub(super) fn on<'s>(deps: &mut Deps<'s>, chains: &Index<'s, Side, PassedKey, Resource>) -> Self {
+        Self(deps.by(chains))
+    }
+
+    /// The chains of the hosts that a server with these hosts passes on.
+    pub(super) fn chains(&self, cx: &Context, side: &Side, hosts: &[Text]) -> Vec<Bytes> {
+        let hosts: Vec<Host> = hosts.iter().map(|host| Host::new(host)).collect();
+        let all = cx.by(&self.0, side).into_iter();
+        all.filter(|(key, _)| hosts.iter().any(|host| host.contains(&key.host)))
+            .filter_map(|(_, chains)| match &*chains {
+                Resource::Encoded(bytes) => Some(bytes.clone()),
+                _ => None,
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,77 @@
+//! Kubernetes Ingress and IngressClass as declared.
+
+use serde::Serialize;
+
+use crate::{ObjectMeta, Text};
+
+/// An Ingress (C11).
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct Ingress {
+    /// Name, annotations, creation time.
+    pub meta: ObjectMeta,
+    /// Its IngressClass, if it names one.
+    pub class_name: Option<Text>,
+    /// Hosts that have a certificate.
+    pub tls: Vec<IngressTls>,
+    /// Rules in declared order.
+    pub rules: Vec<IngressRule>,
+}
+
+/// Hosts and their certificate.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct IngressTls {
+    /// Hosts; empty is all.
+    pub hosts: Vec<Text>,
+    /// Secret with the certificate, may be empty.
+    pub secret_name: Text,
+}
+
+/// The routes of a host.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct IngressRule {
+    /// The host, empty for any.
+    pub host: Text,
+    /// Paths in declared order; `None` where the rule has no `http` part.
+    pub paths: Option<Vec<IngressPath>>,
+}
+
+/// How a path is matched.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub enum PathType {
+    /// As the controller likes: `*` at the end is any.
+    #[default]
+    ImplementationSpecific,
+    /// Equal.
+    Exact,
+    /// Begins with, a path segment at a time.
+    Prefix,
+}
+
+/// A path and where requests for it go.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct IngressPath {
+    /// The path, may be empty.
+    pub path: Text,
+    /// How it is matched.
+    pub path_type: PathType,
+    /// The Service; `None` for a backend of another kind.
+    pub backend: Option<IngressBackend>,
+}
+
+/// A Service of the Ingress's namespace and one of its ports.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct IngressBackend {
+    /// The Service.
+    pub service: Text,
+    /// Number of the port, 0 if it is named.
+    pub port: u16,
+    /// Name of the port.
+    pub port_name: Text,
+}
+
+/// An IngressClass.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct IngressClass {
+    /// Who serves Ingresses of the class.
+    pub controller: Text,
+}
