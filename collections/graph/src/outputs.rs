@@ -67,9 +67,7 @@ pub(crate) fn derive_passing_profiles<'s, P: Key>(
     name: &str,
     profile: impl Fn(&Proxy) -> P + 'static,
 ) -> Collection<'s, P, ()> {
-    let passing = spine
-        .routers
-        .auto_passthrough
-        .join(&format!("{name}/of-proxies"), &spine.proxies, { move |_, (), proxy| Some(profile(proxy)) });
+    let routers = &spine.routers.auto_passthrough;
+    let passing = routers.join(&format!("{name}/of-proxies"), &spine.proxies, move |_, (), proxy| Some(profile(proxy)));
     passing.index(&format!("{name}/by-content"), |_, profile| [(profile.clone(), ())]).distinct(name)
 }
