@@ -83,7 +83,7 @@ fn server(fields: &Fields<'_>, namespace: &str) -> GatewayServer {
             port.reject("name", "a port needs a name");
         }
         if port.has("targetPort") {
-            port.reject("targetPort", "has no meaning in a Gateway");
+            port.refuse("targetPort", "has no meaning in a Gateway");
         }
         if number != 0 && bind.starts_with(SOCKET) {
             port.reject("number", "a socket has no port");
@@ -215,7 +215,7 @@ fn check_certificates(fields: &Fields<'_>, tls: &ServerTls) {
                 fields.warn("mode", "certificates are not used when TLS is passed through");
             }
             if !tls.ca_crl.is_empty() && !tls.credential_name.is_empty() {
-                fields.reject("caCrl", "what is revoked has to be in the credential");
+                fields.refuse("caCrl", "what is revoked has to be in the credential");
             }
             check_sources(fields, tls);
         }
@@ -238,7 +238,7 @@ fn check_certificates(fields: &Fields<'_>, tls: &ServerTls) {
                 fields.reject("serverCertificate", "a certificate and its key are needed");
             }
             if tls.mode == ServerTlsMode::Simple && !tls.ca_crl.is_empty() {
-                fields.reject("caCrl", "SIMPLE asks for no certificate that could be revoked");
+                fields.refuse("caCrl", "SIMPLE asks for no certificate that could be revoked");
             }
         }
     }
