@@ -311,7 +311,7 @@ spec: {{ingressClassName: istio, {more}rules: [{}]}}
 
 #[test]
 fn an_object_of_a_kind_that_is_not_supported_is_a_record_until_it_goes() {
-    let mesh = edge("");
+    let mesh = edge(CART);
     let text =
         "{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: all, namespace: edge}, spec: {}}";
     mesh.write(text, true);
