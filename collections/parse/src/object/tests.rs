@@ -69,7 +69,7 @@ fn a_kind_that_is_not_supported_says_so() {
 #[test]
 fn every_kind_of_configuration_is_read_or_says_that_it_is_not() {
     for info in crate::KINDS {
-        assert_eq!(info.warn_unsupported, info.is_custom() || info.group == "networking.k8s.io", "{}", info.kind);
+        assert_eq!(info.warn_unsupported, info.is_custom(), "{}", info.kind);
         if info.parse.is_some() || !info.warn_unsupported {
             continue;
         }
