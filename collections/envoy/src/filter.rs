@@ -1,6 +1,7 @@
 //! Filters of listeners: a file a feature.
 
 mod access_log;
+mod extension;
 mod http;
 mod http_filters;
 mod istio;
@@ -10,6 +11,7 @@ mod stats;
 mod tracing;
 
 pub(crate) use access_log::{listener_access_log, tcp_access_logs};
+pub(crate) use extension::Extensions;
 pub(crate) use http::{Class, HttpChain, Routes, build_http_manager, connection_settings};
 pub(crate) use network::{hcm_filter, metadata_exchange, protocol_filters, tcp_proxy_filter};
 pub use policy::PolicySteps;

@@ -6,6 +6,7 @@ mod slots;
 pub mod address;
 pub mod cluster;
 pub mod endpoint;
+pub mod extension;
 pub mod listener;
 pub mod name;
 pub mod route;

@@ -5,6 +5,7 @@ mod auto_passthrough;
 mod bind;
 mod chain;
 mod dynamic_dns;
+mod extension;
 mod gateway;
 mod http_proxy;
 mod inbound;
@@ -23,6 +24,7 @@ pub use crate::filter::PolicySteps;
 pub use address::{localhosts, wildcards};
 pub use auto_passthrough::build_auto_passthrough;
 pub use bind::{Bind, can_bind};
+pub use extension::ListenerExtension;
 pub use gateway::{GatewayAction, GatewayChain, GatewayListener, GatewayPort, build_gateway, gateway_addresses};
 pub use http_proxy::build_http_proxy;
 pub use inbound::{InboundInputs, InboundPort, PolicyFilters, build_inbound};
@@ -31,7 +33,10 @@ pub use outbound::{Kind, ListenerKey, OutboundPort, build_outbound, kind, listen
 pub use outbound_tcp::Client;
 pub use settings::{Collector, Facts, Settings};
 pub use tcp_filters::{DestinationFacts, Destinations};
-pub use telemetry::{LogProvider, TraceTag, TracingSpec, collector_services};
+pub(crate) use telemetry::METRICS;
+pub use telemetry::{
+    Attached, LogSpec, MetricSpec, MetricsSpec, Observation, ObservedSide, TracingSpec, collector_services,
+};
 pub use virtual_outbound::build_virtual_outbound;
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use serde::Serialize;
 use sluice_engine::{Collection, Graph, Input, Origin, Transaction, Value};
 use sluice_model::{
     DestinationRule, EndpointSlice, Gateway, Ingress, IngressClass, Kind, KubernetesService, MeshSettings, Namespace,
-    Node, Object, ObjectKey, ParsedObject, PeerAuthentication, Pod, Proxy, ProxyKey, Reject, ServiceEntry,
-    VirtualService, WorkloadEntry,
+    Node, Object, ObjectKey, ParsedObject, PeerAuthentication, Pod, Proxy, ProxyConfigResource, ProxyKey, Reject,
+    ServiceEntry, Telemetry, TrafficExtension, VirtualService, WorkloadEntry,
 };
 
 use crate::namespaces::{Discovery, discovered};
@@ -116,12 +116,20 @@ kinds! {
     peer_authentications: PeerAuthentication(PeerAuthentication), input, "raw_peer_authentications";
     /// Pods, of every cluster.
     pods: Pod(Pod), hot_input, "pods";
+    /// ProxyConfigs.
+    proxy_configs: ProxyConfig(ProxyConfigResource), input, "raw_proxy_configs";
     /// Kubernetes Services, of every cluster.
     kubernetes_services: Service(KubernetesService), input, "raw_kubernetes_services";
     /// ServiceEntries.
     service_entries: ServiceEntry(ServiceEntry), input, "raw_service_entries";
+    /// Telemetries.
+    telemetries: Telemetry(Telemetry), input, "raw_telemetries";
+    /// TrafficExtensions.
+    traffic_extensions: TrafficExtension(TrafficExtension), input, "raw_traffic_extensions";
     /// VirtualServices.
     virtual_services: VirtualService(VirtualService), input, "raw_virtual_services";
+    /// WasmPlugins, as the extensions they are.
+    wasm_plugins: WasmPlugin(TrafficExtension), input, "raw_wasm_plugins";
     /// WorkloadEntries.
     workload_entries: WorkloadEntry(WorkloadEntry), input, "raw_workload_entries";
 }
@@ -170,9 +178,13 @@ impl<'s> Raw<'s> {
             nodes: self.nodes.clone(),
             peer_authentications: discovered("peer_authentications", &self.peer_authentications, discovery),
             pods: self.pods.clone(),
+            proxy_configs: discovered("proxy_configs", &self.proxy_configs, discovery),
             kubernetes_services: discovered("kubernetes_services", &self.kubernetes_services, discovery),
             service_entries: discovered("service_entries", &self.service_entries, discovery),
+            telemetries: discovered("telemetries", &self.telemetries, discovery),
+            traffic_extensions: discovered("traffic_extensions", &self.traffic_extensions, discovery),
             virtual_services: discovered("virtual_services", &self.virtual_services, discovery),
+            wasm_plugins: discovered("wasm_plugins", &self.wasm_plugins, discovery),
             workload_entries: discovered("workload_entries", &self.workload_entries, discovery),
         }
     }

@@ -9,6 +9,7 @@
 //! - `views.rs`: for whose eyes something is written, and what of it differs from what everyone sees.
 //! - `outputs/`: encoded resources, a file a type. `scopes.rs`: which layers of them a proxy gets.
 
+mod attached;
 pub mod destination_rules;
 mod destinations;
 mod endpoints;
@@ -35,8 +36,8 @@ mod workloads;
 use sluice_engine::{Builder, Collection, Index, Published};
 use sluice_model::{
     DestinationRule, Endpoint, Gateway, Host, Labels, MeshConfig, MeshNetworks, Namespace, NetworkGateway, Node,
-    ObjectKey, PeerAuthentication, Pod, Proxy, ProxyKey, Reject, Resource, ResourceKey, Scope, Segment, SegmentKey,
-    Service, ServiceKey, Text, VirtualService,
+    ObjectKey, PeerAuthentication, Pod, Proxy, ProxyConfigResource, ProxyKey, Reject, Resource, ResourceKey, Scope,
+    Segment, SegmentKey, Service, ServiceKey, Text, VirtualService,
 };
 
 pub use inputs::{Inputs, Objects, RejectKey};
@@ -46,6 +47,7 @@ pub use scopes::{Client, profile_text};
 pub use services::{HostServices, Hosts};
 pub use views::{Overlay, namespace_views};
 
+use attached::AttachedTo;
 use destination_rules::RulePolicy;
 use gateways::routers::{RouterInputs, Routers};
 use proxies::TargetInputs;
@@ -108,6 +110,8 @@ pub struct Spine<'s> {
     pub workload_names: Collection<'s, ProxyKey, WorkloadName>,
     /// Distinct workloads of connected proxies: what their inbound sides depend on.
     pub workloads: Collection<'s, WorkloadName, Workload>,
+    /// What Telemetries and extensions attach to proxies, and what listeners of each are written from.
+    pub(crate) attached: AttachedTo<'s>,
     /// Combinations of selected labels in use, with their namespace: each is a `View::Selected`.
     pub selections: Collection<'s, (Text, Labels), ()>,
     /// VirtualServices with their delegates and with `export_to` resolved.
@@ -155,6 +159,8 @@ pub struct Handles {
     pub destination_rules: Published<ObjectKey, DestinationRule>,
     /// For debug endpoints: Gateways.
     pub gateways: Published<ObjectKey, Gateway>,
+    /// For injection: ProxyConfig resources.
+    pub proxy_configs: Published<ObjectKey, ProxyConfigResource>,
     /// For debug endpoints: pods.
     pub pods: Published<ObjectKey, Pod>,
     /// For debug endpoints: nodes.
@@ -221,6 +227,8 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
         let rule_policy = destination_rules::derive_rule_policy(&mesh);
         let peer_authentications_by_namespace = peer_authentications::index_by_namespace(&objects.peer_authentications);
 
+        let attached = attached::derive_attached(&objects, &mesh, &proxies);
+
         let spine = Spine {
             options: options.clone(),
             objects,
@@ -233,6 +241,7 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
             proxies,
             workload_names,
             workloads,
+            attached,
             selections,
             virtual_services,
             destination_rules_by_host,
@@ -259,6 +268,7 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
             virtual_services: spine.objects.virtual_services.publish(),
             destination_rules: spine.objects.destination_rules.publish(),
             gateways: spine.objects.gateways.publish(),
+            proxy_configs: spine.objects.proxy_configs.publish(),
             pods: spine.objects.pods.publish(),
             nodes: spine.objects.nodes.publish(),
             namespaces: spine.objects.namespaces.publish(),

@@ -42,13 +42,15 @@ impl Workload {
     /// Its name: a hash of everything in it, with the namespace in front for the reader.
     #[must_use]
     pub fn name(&self) -> WorkloadName {
-        let text = serde_json::to_vec(self).unwrap_or_default();
-        let halves = [
-            rapidhash::v3::rapidhash_v3_seeded(&text, &SEEDS[0]),
-            rapidhash::v3::rapidhash_v3_seeded(&text, &SEEDS[1]),
-        ];
-        WorkloadName(format!("{}#{:016x}{:016x}", self.namespace, halves[0], halves[1]).into())
+        WorkloadName(format!("{}#{}", self.namespace, content_hash(self)).into())
     }
+}
+
+/// A name for content: two hashes of it, so that no two contents ever share one.
+pub(crate) fn content_hash<T: Serialize>(content: &T) -> String {
+    let text = serde_json::to_vec(content).unwrap_or_default();
+    let halves = SEEDS.each_ref().map(|seed| rapidhash::v3::rapidhash_v3_seeded(&text, seed));
+    format!("{:016x}{:016x}", halves[0], halves[1])
 }
 
 static SEEDS: [rapidhash::v3::RapidSecrets; 2] =

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use sluice_engine::Collection;
+use sluice_envoy::listener::Facts;
 use sluice_model::{Labels, Layer, Proxy, ProxyKey, ProxyType, ResourceType, Scope, Text, View};
 
 use crate::proxies::SelectedLabels;
@@ -16,6 +17,8 @@ pub struct Client<'a> {
     pub proxy: &'a Proxy,
     /// The workload it is a replica of.
     pub workload: &'a WorkloadName,
+    /// What its listeners are written from.
+    pub facts: &'a Facts,
     /// Its labels, as far as a rule for clients selects on them.
     pub labels: &'a Labels,
     /// It is a router that routes to clusters by server name.
@@ -47,9 +50,9 @@ pub fn profile_text<P: Serialize>(profile: &P) -> Text {
 }
 
 /// What each proxy gets: for each type its layers in order, and what it fills into templates.
-/// Key: `ProxyKey`. From: `proxies`, `workload_names`, `selected_labels`, `routers/auto-passthrough`.
-/// Changes when: the proxy's own facts do, the services it is part of, or the labels that rules select on; for a router
-/// also its first or last server of TLS mode AUTO_PASSTHROUGH.
+/// Key: `ProxyKey`. From: `proxies`, `workload_names`, `listener_facts`, `selected_labels`, `routers/auto-passthrough`.
+/// Changes when: the proxy's own facts do, the services it is part of, what is attached to it, or the labels that rules
+/// select on; for a router also its first or last server of TLS mode AUTO_PASSTHROUGH.
 /// Size: connected proxies. Rejects: none.
 pub(crate) fn derive_scopes<'s>(
     spine: &Spine<'s>,
@@ -58,11 +61,13 @@ pub(crate) fn derive_scopes<'s>(
     spine.proxies.derive("scopes", |deps| {
         let (workloads, labels) = (deps.on(&spine.workload_names), deps.on(labels));
         let passing = deps.on(&spine.routers.auto_passthrough);
+        let facts = deps.on(&spine.attached.facts);
         move |cx, key, proxy| {
             let workload = cx.get(&workloads, key)?;
+            let facts = cx.get(&facts, key)?;
             let labels = cx.get(&labels, &()).map(|labels| labels.outbound(proxy)).unwrap_or_default();
             let auto_passthrough = proxy.proxy_type == ProxyType::Router && cx.get(&passing, key).is_some();
-            let client = Client { proxy, workload: &workload, labels: &labels, auto_passthrough };
+            let client = Client { proxy, workload: &workload, facts: &facts, labels: &labels, auto_passthrough };
             let layers: BTreeMap<ResourceType, Vec<Layer>> =
                 outputs::LAYERS.iter().map(|(resource_type, layers)| (*resource_type, layers(&client))).collect();
             Some(Scope { layers, slots: sluice_envoy::identity_slots(proxy) })

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use crate::{
     DestinationRule, EndpointSlice, Gateway, Ingress, IngressClass, Kind, KubernetesService, MeshConfig, MeshNetworks,
-    Namespace, Node, ObjectKey, PeerAuthentication, Pod, Reject, ServiceEntry, VirtualService, WorkloadEntry,
+    Namespace, Node, ObjectKey, PeerAuthentication, Pod, ProxyConfigResource, Reject, ServiceEntry, Telemetry,
+    TrafficExtension, VirtualService, WorkloadEntry,
 };
 
 /// ConfigMap `istio`: the mesh config and the networks.
@@ -32,9 +33,13 @@ pub enum Object {
     Node(Node),
     PeerAuthentication(PeerAuthentication),
     Pod(Pod),
+    ProxyConfig(ProxyConfigResource),
     Service(KubernetesService),
     ServiceEntry(ServiceEntry),
+    Telemetry(Box<Telemetry>),
+    TrafficExtension(Box<TrafficExtension>),
     VirtualService(VirtualService),
+    WasmPlugin(Box<TrafficExtension>),
     WorkloadEntry(WorkloadEntry),
 }
 

@@ -5,6 +5,7 @@
 //! `Serialize`.
 
 mod any_object;
+mod attachment;
 mod decimal;
 mod destination_rule;
 mod endpoint;
@@ -21,18 +22,22 @@ mod object;
 mod peer_authentication;
 mod proxy;
 mod proxy_config;
+mod proxy_config_resource;
 mod reject;
 mod resource;
 mod service;
 mod service_entry;
+mod telemetry;
 mod template;
 mod text;
+mod traffic_extension;
 mod traffic_policy;
 mod view;
 mod virtual_service;
 mod workload;
 
 pub use any_object::{MeshSettings, Object, ParsedObject};
+pub use attachment::{Attachment, GATEWAY_NAME_LABEL, TargetRef};
 pub use decimal::Decimal;
 pub use destination_rule::{DestinationRule, PortTrafficPolicy, RetryBudget, Subset, TrafficPolicy, Tunnel};
 pub use endpoint::{Endpoint, EndpointKey, Health, TlsMode};
@@ -61,14 +66,22 @@ pub use proxy_config::{
     ConnectionSettings, CurrentClientCert, CustomTag, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores,
     PrivateKeyProvider, ProxyConfig, ProxyHeaders, RemoteService, Topology, Tracer, Tracing, TracingServiceName,
 };
+pub use proxy_config_resource::{ProxyConfigLayers, ProxyConfigResource};
 pub use reject::{Reject, Severity};
 pub use resource::{Resource, ResourceKey, ResourceType, Segment, SegmentKey};
 pub use service::{
     ExportTo, Protocol, Resolution, Service, ServiceKey, ServicePort, ServiceSource, TrafficDistribution,
 };
 pub use service_entry::{ServiceEntry, ServiceEntryPort, WorkloadAddress, WorkloadEntry};
+pub use telemetry::{
+    MetricMatch, MetricsOverride, Telemetry, TelemetryLogging, TelemetryMetrics, TelemetryTracing, TraceTag,
+    WorkloadMode,
+};
 pub use template::{Part, Slots, Template};
 pub use text::Text;
+pub use traffic_extension::{
+    ExtensionCode, ExtensionPhase, FailStrategy, PullPolicy, TrafficExtension, TrafficSelector, WasmConfig, WasmSource,
+};
 pub use traffic_policy::{
     ClientTls, ClientTlsMode, ConnectionPool, H2Upgrade, HttpRetry, HttpSettings, LocalityDistribute, LocalityLb,
     OutlierDetection, TcpKeepalive, TcpSettings, ZoneAwareLb,

@@ -4,7 +4,8 @@ use sluice_model::{Kind, Object};
 
 use crate::{
     Findings, Item, destination_rule, endpoint_slice, ingress, mesh_settings, namespace, node, parse_gateway,
-    parse_virtual_service, peer_authentication, pod, service, service_entry, workload_entry, workload_group,
+    parse_virtual_service, peer_authentication, pod, proxy_config_resource, service, service_entry, telemetry,
+    traffic_extension, workload_entry, workload_group,
 };
 
 /// How a kind is parsed: to a value, or to nothing if the object does not apply, with what is wrong noted aside.
@@ -87,19 +88,19 @@ pub static KINDS: &[KindInfo] = &[
     cluster_scoped(core(Kind::Node, "Node", "nodes", Some(node::parse))),
     custom(Kind::PeerAuthentication, SECURITY, &["v1", "v1beta1"], "PeerAuthentication", "peerauthentications", Some(peer_authentication::parse)),
     core(Kind::Pod, "Pod", "pods", Some(pod::parse)),
-    custom(Kind::ProxyConfig, NETWORKING, &["v1beta1"], "ProxyConfig", "proxyconfigs", None),
+    custom(Kind::ProxyConfig, NETWORKING, &["v1beta1"], "ProxyConfig", "proxyconfigs", Some(proxy_config_resource::parse)),
     custom(Kind::RequestAuthentication, SECURITY, &["v1", "v1beta1"], "RequestAuthentication", "requestauthentications", None),
     core(Kind::Secret, "Secret", "secrets", None),
     core(Kind::Service, "Service", "services", Some(service::parse)),
     core(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", None),
     custom(Kind::ServiceEntry, NETWORKING, STABLE, "ServiceEntry", "serviceentries", Some(service_entry::parse)),
     custom(Kind::Sidecar, NETWORKING, STABLE, "Sidecar", "sidecars", None),
-    custom(Kind::Telemetry, "telemetry.istio.io", &["v1", "v1alpha1"], "Telemetry", "telemetries", None),
-    custom(Kind::TrafficExtension, "extensions.istio.io", &["v1alpha1"], "TrafficExtension", "trafficextensions", None),
+    custom(Kind::Telemetry, "telemetry.istio.io", &["v1", "v1alpha1"], "Telemetry", "telemetries", Some(telemetry::parse)),
+    custom(Kind::TrafficExtension, "extensions.istio.io", &["v1alpha1"], "TrafficExtension", "trafficextensions", Some(traffic_extension::parse)),
     custom(Kind::VirtualService, NETWORKING, STABLE, "VirtualService", "virtualservices", Some(|item, findings| {
         parse_virtual_service(&item.meta(findings), item.spec(), item.domain, findings).map(Object::VirtualService)
     })),
-    custom(Kind::WasmPlugin, "extensions.istio.io", &["v1alpha1"], "WasmPlugin", "wasmplugins", None),
+    custom(Kind::WasmPlugin, "extensions.istio.io", &["v1alpha1"], "WasmPlugin", "wasmplugins", Some(traffic_extension::parse_wasm_plugin)),
     custom(Kind::WorkloadEntry, NETWORKING, STABLE, "WorkloadEntry", "workloadentries", Some(workload_entry::parse)),
     custom(Kind::WorkloadGroup, NETWORKING, STABLE, "WorkloadGroup", "workloadgroups", Some(workload_group::parse)),
 ];

@@ -13,7 +13,9 @@
 //! Istio kind with [`Fields`].
 
 mod admission;
+mod attachment;
 mod base64;
+mod cel;
 mod destination_rule;
 mod endpoint_slice;
 mod extension_provider;
@@ -35,8 +37,11 @@ mod pod;
 mod protocol;
 mod proxy;
 mod proxy_config;
+mod proxy_config_resource;
 mod service;
 mod service_entry;
+mod telemetry;
+mod traffic_extension;
 mod traffic_policy;
 mod validate;
 mod virtual_service;

@@ -21,7 +21,7 @@ use sluice_model::{AccessLogEncoding, ExtensionProvider, LogFormat, ProviderKind
 
 use super::http::Class;
 use super::tracing::grpc;
-use crate::listener::{Collector, LogProvider, Settings};
+use crate::listener::{Collector, LogSpec, Settings};
 use crate::wire::{any, json_value, string_value, structure};
 
 /// Cluster of the access log service, which the bootstrap has.
@@ -75,17 +75,11 @@ const ALL_PEER_STATE: [&str; 6] = [
 ];
 
 pub(super) fn http_access_logs(settings: &Settings, class: Class) -> Vec<AccessLog> {
-    match settings.logging(class) {
-        Some(providers) => from_providers(settings, &providers, None),
-        None => legacy(settings, "http_envoy_accesslog", None),
-    }
+    logs(settings, class, "http_envoy_accesslog", None)
 }
 
 pub(crate) fn tcp_access_logs(settings: &Settings, class: Class) -> Vec<AccessLog> {
-    match settings.logging(class) {
-        Some(providers) => from_providers(settings, &providers, None),
-        None => legacy(settings, "tcp_envoy_accesslog", None),
-    }
+    logs(settings, class, "tcp_envoy_accesslog", None)
 }
 
 /// Logs of connections that match no filter chain: nobody else would see them.
@@ -95,10 +89,28 @@ pub(crate) fn listener_access_log(settings: &Settings, class: Class) -> Vec<Acce
     }
     let unmatched = ResponseFlagFilter { flags: vec!["NR".to_owned()] };
     let filter = AccessLogFilter { filter_specifier: Some(FilterSpecifier::ResponseFlagFilter(unmatched)) };
-    match settings.logging(class) {
-        Some(providers) => from_providers(settings, &providers, Some(&filter)),
-        None => legacy(settings, "listener_envoy_accesslog", Some(&filter)),
+    logs(settings, class, "listener_envoy_accesslog", Some(&filter))
+}
+
+/// Logs of the providers in use; where none of them can be used, by the mesh config's own switches.
+fn logs(settings: &Settings, class: Class, service_log: &str, filter: Option<&AccessLogFilter>) -> Vec<AccessLog> {
+    let specs = settings.observed(class).logging.iter().flatten();
+    let mut known: Vec<(&ExtensionProvider, AccessLog, &LogSpec)> = specs
+        .filter_map(|(name, spec)| {
+            let provider = settings.provider(name)?;
+            Some((provider, provider_log(settings, provider)?, spec))
+        })
+        .collect();
+    if known.is_empty() {
+        return legacy(settings, service_log, filter);
     }
+    known.sort_by(|a, b| a.0.name.cmp(&b.0.name));
+    let enabled = known.into_iter().filter(|(_, _, spec)| !spec.disabled);
+    let filtered = enabled.map(|(_, log, spec)| {
+        let filters = filter.cloned().into_iter().chain(spec.filter.as_deref().map(expression));
+        AccessLog { filter: all_of(filters.collect()), ..log }
+    });
+    filtered.collect()
 }
 
 /// Logs by the mesh config's own switches.
@@ -123,18 +135,6 @@ fn legacy(settings: &Settings, service_log: &str, filter: Option<&AccessLogFilte
     logs
 }
 
-fn from_providers(settings: &Settings, providers: &[LogProvider], filter: Option<&AccessLogFilter>) -> Vec<AccessLog> {
-    providers
-        .iter()
-        .filter_map(|log| {
-            let mut built = provider_log(settings, &log.provider)?;
-            let filters: Vec<AccessLogFilter> = filter.cloned().into_iter().chain(expression(&log.filter)).collect();
-            built.filter = all_of(filters);
-            Some(built)
-        })
-        .collect()
-}
-
 fn all_of(mut filters: Vec<AccessLogFilter>) -> Option<AccessLogFilter> {
     if filters.len() < 2 {
         return filters.pop();
@@ -142,16 +142,13 @@ fn all_of(mut filters: Vec<AccessLogFilter>) -> Option<AccessLogFilter> {
     Some(AccessLogFilter { filter_specifier: Some(FilterSpecifier::AndFilter(AndFilter { filters })) })
 }
 
-fn expression(text: &str) -> Option<AccessLogFilter> {
-    if text.is_empty() {
-        return None;
-    }
+fn expression(text: &str) -> AccessLogFilter {
     let cel = ExpressionFilter { expression: text.to_owned(), ..ExpressionFilter::default() };
     let extension = ExtensionFilter {
         name: "envoy.access_loggers.extension_filters.cel".to_owned(),
         config_type: Some(extension_filter::ConfigType::TypedConfig(any(&cel))),
     };
-    Some(AccessLogFilter { filter_specifier: Some(FilterSpecifier::ExtensionFilter(extension)) })
+    AccessLogFilter { filter_specifier: Some(FilterSpecifier::ExtensionFilter(extension)) }
 }
 
 fn provider_log(settings: &Settings, provider: &ExtensionProvider) -> Option<AccessLog> {

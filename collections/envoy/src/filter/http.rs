@@ -55,6 +55,8 @@ pub(crate) enum Routes {
 pub(crate) struct HttpChain {
     pub(crate) class: Class,
     pub(crate) protocol: Protocol,
+    /// What extensions are told to be the port.
+    pub(crate) port: u32,
     pub(crate) routes: Routes,
     /// Complete, with its delimiter.
     pub(crate) stat_prefix: String,
@@ -71,10 +73,11 @@ pub(crate) struct HttpChain {
 }
 
 impl HttpChain {
-    pub(crate) fn new(class: Class, protocol: Protocol, routes: Routes, stat_prefix: String) -> Self {
+    pub(crate) fn new(class: Class, protocol: Protocol, port: u32, routes: Routes, stat_prefix: String) -> Self {
         Self {
             class,
             protocol,
+            port,
             routes,
             stat_prefix,
             use_remote_address: false,

@@ -11,8 +11,9 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
     HttpFilter, http_filter::ConfigType,
 };
 use envoy_types::pb::google::protobuf::Any;
-use sluice_model::Protocol;
+use sluice_model::{ExtensionPhase, Protocol};
 
+use super::extension::Extensions;
 use super::http::{Class, HttpChain};
 use super::{istio, stats};
 use crate::listener::Settings;
@@ -33,7 +34,14 @@ pub(super) fn http_filters(settings: &Settings, chain: &HttpChain) -> Vec<HttpFi
         let config = istio::peer_metadata(chain.class == Class::Inbound, skip);
         filters.push(http_filter("istio.metadata_exchange", config));
     }
-    filters.extend(chain.policies.all());
+    let extensions = Extensions::on(settings, chain.class, chain.port);
+    filters.extend(chain.policies.custom.iter().cloned());
+    filters.extend(extensions.http(ExtensionPhase::Authn));
+    filters.extend(chain.policies.authentication.iter().cloned());
+    filters.extend(extensions.http(ExtensionPhase::Authz));
+    filters.extend(chain.policies.authorization.iter().cloned());
+    filters.extend(extensions.http(ExtensionPhase::Stats));
+    filters.extend(extensions.http(ExtensionPhase::Unspecified));
     if chain.protocol == Protocol::GrpcWeb {
         filters.push(http_filter("envoy.filters.http.grpc_web", any(&GrpcWeb::default())));
     }

@@ -16,10 +16,3 @@ impl<F> Default for PolicySteps<F> {
         Self { custom: Vec::new(), authentication: Vec::new(), authorization: Vec::new() }
     }
 }
-
-impl<F: Clone> PolicySteps<F> {
-    /// All filters in order of the steps.
-    pub(crate) fn all(&self) -> impl Iterator<Item = F> + '_ {
-        self.custom.iter().chain(&self.authentication).chain(&self.authorization).cloned()
-    }
-}

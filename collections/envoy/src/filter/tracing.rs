@@ -26,11 +26,11 @@ use envoy_types::pb::envoy::r#type::v3::Percent;
 use envoy_types::pb::google::protobuf::{Any, UInt32Value};
 use sluice_model::{
     CustomTag as ModelTag, ExtensionProvider, HttpExporter, OpenTelemetryTracing, ProviderHeader, ProviderKind,
-    ProxyType, Text,
+    ProxyType, Text, TraceTag,
 };
 
 use super::http::Class;
-use crate::listener::{Collector, Settings, TraceTag};
+use crate::listener::{Collector, Settings};
 use crate::slots::{DATADOG_SERVICE, IDENTITY_TAGS, OTEL_SEMANTIC_SERVICE, OTEL_SERVICE, element_marker, field_marker};
 use crate::wire::{any, boolean, duration, uint32};
 
@@ -47,19 +47,14 @@ const DRY_RUN_TAGS: [(&str, &str); 4] = [
 
 /// Tracing of a chain, and whether request ids decide what is sampled.
 pub(super) fn tracing(settings: &Settings, class: Class) -> (Option<Tracing>, bool) {
-    let spec = settings.tracing(class);
-    let Some(spec) = spec else {
+    let Some(spec) = &settings.observed(class).tracing else {
         let legacy = settings.mesh.enable_tracing.then(|| legacy_tracing(settings));
         return (legacy, true);
     };
-    if spec.disabled {
+    let provider = spec.provider.as_deref().and_then(|name| settings.provider(name)).filter(|_| !spec.disabled);
+    let Some((mut tracing, samples)) = provider.and_then(|provider| from_provider(settings, provider)) else {
         return (None, true);
-    }
-    let built = match &spec.provider {
-        Some(provider) => from_provider(settings, provider),
-        None => Some((Tracing::default(), false)),
     };
-    let Some((mut tracing, samples)) = built else { return (None, true) };
     let percent = match spec.sampling {
         // The provider's own sampler decides.
         _ if samples => 100.0,

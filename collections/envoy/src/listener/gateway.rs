@@ -20,7 +20,7 @@ use super::tcp_filters::{Carrier, Destinations};
 use super::virtual_outbound::HANDSHAKE_TIMEOUT;
 use crate::address::address;
 use crate::filter::{
-    Class, HttpChain, Routes, build_http_manager, connection_settings, hcm_filter, listener_access_log,
+    Class, Extensions, HttpChain, Routes, build_http_manager, connection_settings, hcm_filter, listener_access_log,
 };
 use crate::name;
 use crate::wire::{any, duration, uint32};
@@ -120,7 +120,7 @@ pub fn build_gateway(settings: &Settings, port: &GatewayListener) -> Option<List
         additional_addresses: additional(extra, port.port),
         traffic_direction: TrafficDirection::Outbound as i32,
         listener_filters,
-        filter_chains: port.chains.iter().map(|chain| filter_chain(settings, &name, chain)).collect(),
+        filter_chains: port.chains.iter().map(|chain| filter_chain(settings, &name, port.port, chain)).collect(),
         per_connection_buffer_limit_bytes: limit.and_then(|limit| u32::try_from(limit).ok()).map(uint32),
         connection_balance_config: exact_balance(settings.facts.outbound_exact_balance),
         max_connections_to_accept_per_socket_event: Some(uint32(1)),
@@ -130,7 +130,7 @@ pub fn build_gateway(settings: &Settings, port: &GatewayListener) -> Option<List
     })
 }
 
-fn filter_chain(settings: &Settings, listener: &str, chain: &GatewayChain) -> FilterChain {
+fn filter_chain(settings: &Settings, listener: &str, listen_port: u32, chain: &GatewayChain) -> FilterChain {
     let GatewayPort { number, name: port_name, protocol } = &chain.port;
     let filters = match &chain.action {
         GatewayAction::Http { route_name, stat_prefix } => {
@@ -140,9 +140,10 @@ fn filter_chain(settings: &Settings, listener: &str, chain: &GatewayChain) -> Fi
                 stat_prefix.to_string()
             };
             let routes = Routes::Named(route_name.to_string());
-            let mut http = HttpChain::new(Class::Gateway, *protocol, routes, prefix);
+            let mut http = HttpChain::new(Class::Gateway, *protocol, listen_port, routes, prefix);
             http.use_remote_address = true;
-            vec![hcm_filter(&build_http_manager(settings, &http))]
+            let extensions = Extensions::on(settings, Class::Gateway, listen_port).all_network();
+            extensions.chain([hcm_filter(&build_http_manager(settings, &http))]).collect()
         }
         GatewayAction::Tcp { virtual_service, route, destinations } => {
             let carrier = Carrier {

@@ -7,7 +7,7 @@ use envoy_types::pb::envoy::extensions::filters::network::{
     http_connection_manager::v3::HttpFilter, tcp_proxy::v3::TcpProxy,
 };
 use serde::Serialize;
-use sluice_model::{InterceptionMode, Protocol, Text};
+use sluice_model::{ExtensionPhase, InterceptionMode, Protocol, Text};
 
 use super::address::{additional, wildcards};
 use super::bind::Bind;
@@ -20,8 +20,8 @@ use super::settings::Settings;
 use super::virtual_outbound::to_cluster;
 use crate::address::address;
 use crate::filter::{
-    Class, HttpChain, PolicySteps, Routes, build_http_manager, hcm_filter, listener_access_log, metadata_exchange,
-    protocol_filters, tcp_access_logs, tcp_proxy_filter, tcp_stats,
+    Class, Extensions, HttpChain, PolicySteps, Routes, build_http_manager, hcm_filter, listener_access_log,
+    metadata_exchange, protocol_filters, tcp_access_logs, tcp_proxy_filter, tcp_stats,
 };
 use crate::name;
 use crate::route::{TableKind, build_header, build_inbound_route};
@@ -249,10 +249,16 @@ fn http_filters(inputs: &InboundInputs<'_>, port: &Port<'_>) -> Vec<Filter> {
         routes: vec![build_inbound_route(&port.cluster, &operation, is_grpc, retry)],
         ..VirtualHost::default()
     }];
-    let mut chain =
-        HttpChain::new(Class::Inbound, port.protocol, Routes::Inline(Box::new(routes)), port.stat_prefix.clone());
+    let mut chain = HttpChain::new(
+        Class::Inbound,
+        port.protocol,
+        port.target_port,
+        Routes::Inline(Box::new(routes)),
+        port.stat_prefix.clone(),
+    );
     chain.policies.clone_from(&inputs.policies.http);
     let mut filters: Vec<Filter> = metadata_exchange(settings).into_iter().collect();
+    filters.extend(Extensions::on(settings, Class::Inbound, port.target_port).all_network());
     filters.push(hcm_filter(&build_http_manager(settings, &chain)));
     filters
 }
@@ -266,7 +272,16 @@ fn tcp_filters(inputs: &InboundInputs<'_>, port: &Port<'_>) -> Vec<Filter> {
         ..to_cluster(&port.cluster)
     };
     let mut filters: Vec<Filter> = metadata_exchange(settings).into_iter().collect();
-    filters.extend(inputs.policies.tcp.all());
+    // Unlike requests, connections are told apart by the service's number for the port.
+    let extensions = Extensions::on(settings, Class::Inbound, port.port);
+    let policies = &inputs.policies.tcp;
+    filters.extend(policies.custom.iter().cloned());
+    filters.extend(extensions.network(ExtensionPhase::Authn));
+    filters.extend(policies.authentication.iter().cloned());
+    filters.extend(extensions.network(ExtensionPhase::Authz));
+    filters.extend(policies.authorization.iter().cloned());
+    filters.extend(extensions.network(ExtensionPhase::Stats));
+    filters.extend(extensions.network(ExtensionPhase::Unspecified));
     filters.extend(tcp_stats(settings, Class::Inbound));
     filters.extend(protocol_filters(port.protocol, &port.tcp_stat_prefix, &proxy));
     filters

@@ -20,7 +20,7 @@ use super::settings::Settings;
 use super::tcp_filters::Destinations;
 use super::{dynamic_dns, inspector, virtual_outbound};
 use crate::address::address;
-use crate::filter::{Class, HttpChain, Routes, build_http_manager, hcm_filter};
+use crate::filter::{Class, Extensions, HttpChain, Routes, build_http_manager, hcm_filter};
 use crate::name;
 use crate::wire::{boolean, duration, uint32};
 
@@ -249,7 +249,8 @@ fn http_chain(settings: &Settings, key: &ListenerKey, kind: Kind, wildcard: bool
         port.listen.port.to_string()
     };
     let prefix = name::stat_prefix(&format!("outbound_{}", key.name()));
-    let mut chain = HttpChain::new(Class::Outbound, port.listen.protocol, Routes::Named(routes), prefix);
+    let mut chain =
+        HttpChain::new(Class::Outbound, port.listen.protocol, u32::from(key.port), Routes::Named(routes), prefix);
     if is_dynamic_dns(port.service) {
         chain.forward_filters.push(dynamic_dns::http_filter(settings, port.service));
     }
@@ -293,7 +294,10 @@ fn finish(settings: &Settings, key: &ListenerKey, entry: &Entry) -> Listener {
             filter_chain_match: chain.to_match(),
             filters: match &chain.action {
                 Action::Network(filters) => filters.clone(),
-                Action::Http(chain) => vec![hcm_filter(&build_http_manager(settings, chain))],
+                Action::Http(chain) => {
+                    let extensions = Extensions::on(settings, chain.class, chain.port).all_network();
+                    extensions.chain([hcm_filter(&build_http_manager(settings, chain))]).collect()
+                }
             },
             metadata: chain.metadata.clone(),
             transport_socket_connect_timeout: Some(duration(virtual_outbound::HANDSHAKE_TIMEOUT)),
@@ -330,7 +334,7 @@ pub(super) fn exact_balance(wanted: bool) -> Option<ConnectionBalanceConfig> {
 pub(super) fn proxy_listener(settings: &Settings, key: &ListenerKey) -> Listener {
     let prefix = name::stat_prefix(&format!("outbound_{}", key.name()));
     let routes = Routes::Named(name::HTTP_PROXY_ROUTE.to_owned());
-    let mut chain = HttpChain::new(Class::Outbound, Protocol::HttpProxy, routes, prefix);
+    let mut chain = HttpChain::new(Class::Outbound, Protocol::HttpProxy, u32::from(key.port), routes, prefix);
     chain.forward_proxy = true;
     chain.mesh_headers_only_in_mesh = false;
     virtual_outbound::add_forward_filter(settings, &mut chain);

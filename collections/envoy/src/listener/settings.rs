@@ -9,6 +9,7 @@ use sluice_model::{
     InterceptionMode, IpFamilies, MeshConfig, OutboundPolicy, ProviderService, Proxy, ProxyConfig, ProxyType, Text,
 };
 
+use super::telemetry::Attached;
 use crate::cluster::{CertificateFiles, ClusterProfile};
 
 /// Extensions only istio-proxy has: the names a node may list each under, the first is ours.
@@ -58,6 +59,8 @@ pub struct Facts {
     pub credential_socket: bool,
     /// An SDS server for files listens on a socket.
     pub file_credential_socket: bool,
+    /// Name of what Telemetries and extensions attach to it; empty if it is what everybody has.
+    pub attached: Text,
     /// Its own configuration, if it sent any.
     pub config: Option<Arc<ProxyConfig>>,
 }
@@ -98,6 +101,7 @@ impl Facts {
             server_certificates: CertificateFiles::of(proxy, "TLS_SERVER"),
             credential_socket: cluster.credential_socket,
             file_credential_socket: cluster.file_credential_socket,
+            attached: Text::default(),
             config: proxy.config.clone().map(Arc::new),
         }
     }
@@ -169,6 +173,8 @@ pub struct Settings {
     pub facts: Facts,
     /// Services of providers that exist; a provider without is left out.
     pub collectors: BTreeMap<ProviderService, Collector>,
+    /// What Telemetries and extensions attach to the proxy.
+    pub attached: Arc<Attached>,
     /// Where traffic to unknown hosts goes, if a Sidecar says otherwise than the mesh.
     pub outbound_policy: Option<OutboundPolicy>,
     /// The cluster it goes to instead of its original destination, if a Sidecar names one.

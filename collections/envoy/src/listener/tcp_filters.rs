@@ -15,7 +15,7 @@ use sluice_model::{
 };
 
 use super::settings::Settings;
-use crate::filter::{Class, metadata_exchange, protocol_filters, tcp_access_logs, tcp_stats};
+use crate::filter::{Class, Extensions, metadata_exchange, protocol_filters, tcp_access_logs, tcp_stats};
 use crate::name;
 use crate::wire::duration;
 
@@ -118,7 +118,8 @@ impl Carrier<'_> {
 
     fn complete(&self, settings: &Settings, proxy: TcpProxy) -> Vec<Filter> {
         let exchange = self.exchanges_metadata.then(|| metadata_exchange(settings)).flatten();
-        let mut filters: Vec<Filter> = exchange.into_iter().collect();
+        let extensions = Extensions::on(settings, self.class, u32::from(self.port)).all_network();
+        let mut filters: Vec<Filter> = exchange.into_iter().chain(extensions).collect();
         filters.extend(tcp_stats(settings, self.class));
         filters.extend(self.before_proxy.iter().cloned());
         filters.extend(protocol_filters(self.protocol, &proxy.stat_prefix, &proxy));

@@ -108,7 +108,7 @@ fn dynamic_dns_chain(settings: &Settings) -> FilterChain {
     let mut routes = build_header(name::ALLOW_ANY_DYNAMIC_DNS, TableKind::Full);
     routes.virtual_hosts = vec![catch_all];
     let prefix = name::stat_prefix("outbound_virtualOutbound_allow_any_dynamic_dns");
-    let mut chain = HttpChain::new(Class::Outbound, Protocol::Http, Routes::Inline(Box::new(routes)), prefix);
+    let mut chain = HttpChain::new(Class::Outbound, Protocol::Http, 0, Routes::Inline(Box::new(routes)), prefix);
     add_forward_filter(settings, &mut chain);
     FilterChain {
         name: "virtualOutbound-catchall-tcp-http".to_owned(),

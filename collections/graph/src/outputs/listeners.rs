@@ -17,13 +17,13 @@ use sluice_envoy::{name, template, wire};
 use sluice_model::{Host, Layer, ProviderService, ProxyType, Resource, ResourceKey, ResourceType, Text, View};
 use sluice_proto::envoy::config::listener::v3::Listener;
 
-use super::{Outputs, derive_profiles};
+use super::Outputs;
 use crate::gateways::routers::Router;
 use crate::{Client, Spine};
 
 /// What is hidden from the proxy because it would be itself, its inbound side, then what it sees of the mesh.
 pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
-    let profile = Facts::of(client.proxy).profile();
+    let profile = client.facts.profile();
     match client.proxy.proxy_type {
         ProxyType::Sidecar => {}
         ProxyType::Router => return vec![Layer { view: Router::of(client.proxy, client.workload).view(), profile }],
@@ -57,10 +57,11 @@ pub(crate) fn derive_listeners<'s>(spine: &Spine<'s>, outputs: &mut Outputs<'s>)
 }
 
 /// Settings of the profiles in use.
-/// Key: the profile's text. From: `listener_profiles`, `mesh_config`, `services_by_host` (of providers).
+/// Key: the profile's text. From: `listener_profiles`, `attached`, `mesh_config`, `services_by_host` (of providers).
 /// Changes when: the mesh config does, or a service of a provider comes or goes. Size: a handful. Rejects: none.
 fn derive_settings<'s>(spine: &Spine<'s>) -> Collection<'s, Text, Settings> {
-    let profiles = derive_profiles(spine, "listener_profiles", Facts::of);
+    let profiles = spine.attached.facts.index("listener_profiles/by-content", |_, facts| [(facts.clone(), ())]);
+    let profiles = profiles.distinct("listener_profiles");
     let collectors = spine.mesh.derive("listeners/collectors", |deps| {
         let by_host = deps.by(&spine.services_by_host);
         move |cx, (), mesh| {
@@ -85,12 +86,19 @@ fn derive_settings<'s>(spine: &Spine<'s>) -> Collection<'s, Text, Settings> {
     let mesh = spine.mesh.map("listeners/mesh", |(), mesh| std::sync::Arc::new(mesh.clone()));
     profiles.derive_many("listener_settings", |deps| {
         let (mesh, collectors) = (deps.on(&mesh), deps.on(&collectors));
+        let (default, attached) = (deps.on(&spine.attached.default), deps.on(&spine.attached.by_name));
         move |cx, facts: &Facts, ()| {
             let (Some(mesh), Some(collectors)) = (cx.get(&mesh, &()), cx.get(&collectors, &())) else {
                 return Vec::new();
             };
+            let attached = match facts.attached.as_str() {
+                "" => cx.get(&default, &()),
+                _ => cx.get(&attached, &facts.attached),
+            };
+            let Some(attached) = attached else { return Vec::new() };
             let settings = Settings {
                 mesh: (*mesh).clone(),
+                attached: (*attached).clone(),
                 facts: facts.clone(),
                 collectors: (*collectors).clone(),
                 outbound_policy: None,

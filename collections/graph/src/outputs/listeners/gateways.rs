@@ -5,8 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, DepBy};
 use sluice_envoy::listener::{
-    Facts, GatewayAction, GatewayChain, GatewayListener, GatewayPort as ServerPort, Settings, build_gateway,
-    gateway_addresses,
+    GatewayAction, GatewayChain, GatewayListener, GatewayPort as ServerPort, Settings, build_gateway, gateway_addresses,
 };
 use sluice_envoy::{name, template, wire};
 use sluice_model::{Labels, ObjectKey, ProxyKey, Resource, ResourceKey, ServerTlsMode, Text, View, VirtualService};
@@ -113,8 +112,8 @@ pub(super) fn derive_sides<'s>(
     spine: &Spine<'s>,
     routers: &Collection<'s, ProxyKey, Router>,
 ) -> Collection<'s, Side, ()> {
-    let sides = routers.join(&format!("{collection}/by-proxy"), &spine.proxies, |_, router, proxy| {
-        Some(Side { router: router.clone(), profile: Facts::of(proxy).profile() })
+    let sides = routers.join(&format!("{collection}/by-proxy"), &spine.attached.facts, |_, router, facts| {
+        Some(Side { router: router.clone(), profile: facts.profile() })
     });
     sides.index(&format!("{collection}/by-content"), |_, side| [(side.clone(), ())]).distinct(collection)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluice_engine::Collection;
 use sluice_envoy::listener::{
-    Bind, Facts, InboundInputs, InboundPort, PolicyFilters, Settings, build_inbound, can_bind, wildcards,
+    Bind, InboundInputs, InboundPort, PolicyFilters, Settings, build_inbound, can_bind, wildcards,
 };
 use sluice_model::{InterceptionMode, ProxyType, Resource, ResourceKey, Service, ServiceSource, Text};
 
@@ -28,11 +28,11 @@ pub(super) fn derive_inbound<'s>(
     settings: &Collection<'s, Text, Settings>,
 ) -> Collection<'s, ResourceKey, Resource> {
     let sides = spine.workload_names.derive("listeners/proxy-sides", |deps| {
-        let proxies = deps.on(&spine.proxies);
+        let facts = deps.on(&spine.attached.facts);
         move |cx, proxy, workload| {
-            let proxy = cx.get(&proxies, proxy)?;
-            let sidecar = proxy.proxy_type == ProxyType::Sidecar;
-            sidecar.then(|| Side { workload: workload.clone(), profile: Facts::of(&proxy).profile() })
+            let facts = cx.get(&facts, proxy)?;
+            let sidecar = facts.proxy_type == ProxyType::Sidecar;
+            sidecar.then(|| Side { workload: workload.clone(), profile: facts.profile() })
         }
     });
     let sides = sides.index("listeners/sides-by-content", |_, side| [(side.clone(), ())]).distinct("listeners/sides");

@@ -1,0 +1,91 @@
+//! Filters of extensions (T05): modules by name, as proxies ask for them, scripts as they are.
+
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::core::v3::{
+    AggregatedConfigSource, ApiVersion, ConfigSource, DataSource, ExtensionConfigSource,
+    config_source::ConfigSourceSpecifier, data_source::Specifier,
+};
+use envoy_types::pb::envoy::config::listener::v3::{Filter, filter};
+use envoy_types::pb::envoy::extensions::filters::http::lua::v3::Lua;
+use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{HttpFilter, http_filter};
+use sluice_model::{ExtensionPhase, Text};
+
+use super::http::Class;
+use crate::listener::{ListenerExtension, Settings};
+use crate::wire::{any, duration};
+
+/// The phases in order of the chain.
+const PHASES: [ExtensionPhase; 4] =
+    [ExtensionPhase::Authn, ExtensionPhase::Authz, ExtensionPhase::Stats, ExtensionPhase::Unspecified];
+
+/// What a configuration asked for by name may be: the module, or a filter that refuses everything while there is none.
+const HTTP_TYPES: [&str; 2] =
+    ["envoy.extensions.filters.http.wasm.v3.Wasm", "envoy.extensions.filters.http.rbac.v3.RBAC"];
+const NETWORK_TYPES: [&str; 2] =
+    ["envoy.extensions.filters.network.wasm.v3.Wasm", "envoy.extensions.filters.network.rbac.v3.RBAC"];
+
+/// The extensions on one side and port of a proxy.
+#[derive(Clone, Copy)]
+pub(crate) struct Extensions<'a> {
+    settings: &'a Settings,
+    class: Class,
+    port: u32,
+}
+
+impl<'a> Extensions<'a> {
+    pub(crate) fn on(settings: &'a Settings, class: Class, port: u32) -> Self {
+        Self { settings, class, port }
+    }
+
+    fn of(self, network: bool, phase: ExtensionPhase) -> impl Iterator<Item = &'a ListenerExtension> {
+        let here = move |extension: &&ListenerExtension| {
+            extension.network == network && extension.phase == phase && extension.is_for(self.class, self.port)
+        };
+        self.settings.attached.extensions.iter().filter(here)
+    }
+
+    /// Filters of a phase in an HTTP connection manager.
+    pub(crate) fn http(self, phase: ExtensionPhase) -> impl Iterator<Item = HttpFilter> {
+        self.of(false, phase).map(|extension| HttpFilter {
+            name: extension.name.to_string(),
+            config_type: Some(match &extension.script {
+                Some(script) => http_filter::ConfigType::TypedConfig(any(&lua(script))),
+                None => http_filter::ConfigType::ConfigDiscovery(discovery(&HTTP_TYPES)),
+            }),
+            ..HttpFilter::default()
+        })
+    }
+
+    /// Filters of a phase in a chain of network filters.
+    pub(crate) fn network(self, phase: ExtensionPhase) -> impl Iterator<Item = Filter> {
+        self.of(true, phase).map(|extension| Filter {
+            name: extension.name.to_string(),
+            config_type: Some(filter::ConfigType::ConfigDiscovery(discovery(&NETWORK_TYPES))),
+        })
+    }
+
+    /// Network filters of every phase in order, for chains without anything of Istio's between them.
+    pub(crate) fn all_network(self) -> impl Iterator<Item = Filter> {
+        PHASES.into_iter().flat_map(move |phase| self.network(phase))
+    }
+}
+
+fn lua(script: &Text) -> Lua {
+    let code = DataSource { specifier: Some(Specifier::InlineString(script.to_string())), ..DataSource::default() };
+    Lua { default_source_code: Some(code), ..Lua::default() }
+}
+
+/// Asked for by name; the listener waits for it, because it may be what protects the application.
+fn discovery(types: &[&str]) -> ExtensionConfigSource {
+    ExtensionConfigSource {
+        config_source: Some(ConfigSource {
+            config_source_specifier: Some(ConfigSourceSpecifier::Ads(AggregatedConfigSource::default())),
+            initial_fetch_timeout: Some(duration(Duration::ZERO)),
+            resource_api_version: ApiVersion::V3 as i32,
+            ..ConfigSource::default()
+        }),
+        type_urls: types.iter().map(|name| format!("type.googleapis.com/{name}")).collect(),
+        ..ExtensionConfigSource::default()
+    }
+}

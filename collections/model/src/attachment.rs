@@ -1,0 +1,116 @@
+//! What a policy is attached to: workloads by label, or what its target references name.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::{Labels, ObjectKey, Text, match_labels};
+
+/// Label that says which Gateway of the Gateway API a proxy is an instance of.
+pub const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
+
+const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
+
+/// What a policy names as its target, in the policy's own namespace.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct TargetRef {
+    /// API group; empty and `core` are the core group.
+    pub group: Text,
+    /// Kind.
+    pub kind: Text,
+    /// Name.
+    pub name: Text,
+    /// Namespace; anything but that of the policy never matches.
+    pub namespace: Text,
+}
+
+impl TargetRef {
+    /// Whether it names an object of that kind.
+    #[must_use]
+    pub fn is_kind(&self, group: &str, kind: &str) -> bool {
+        let canonical = |group: &str| if group == "core" { String::new() } else { group.to_owned() };
+        canonical(&self.group) == canonical(group) && self.kind == *kind
+    }
+}
+
+/// What a policy is attached to.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct Attachment {
+    /// Labels of the workloads it is for; empty is all.
+    pub selector: Labels,
+    /// Targets; when there are any, the selector does not count.
+    pub targets: Vec<TargetRef>,
+}
+
+impl Attachment {
+    /// Whether the policy at `policy` is for a sidecar or a gateway with these labels in `namespace`. A policy of the
+    /// root namespace is for every namespace, as long as it selects by label; waypoints are attached otherwise.
+    #[must_use]
+    pub fn is_for(&self, policy: &ObjectKey, namespace: &str, labels: &Labels) -> bool {
+        let gateway = labels.get(GATEWAY_NAME_LABEL);
+        if self.targets.is_empty() {
+            return match_labels(&self.selector, labels);
+        }
+        let here = *policy.namespace == *namespace;
+        gateway.is_some_and(|gateway| {
+            here && self.targets.iter().any(|target| {
+                let near = target.namespace.is_empty() || *target.namespace == *namespace;
+                near && target.is_kind(GATEWAY_GROUP, "Gateway") && target.name == *gateway
+            })
+        })
+    }
+
+    /// Keys of labels that decide what it is for.
+    pub fn label_keys(&self) -> impl Iterator<Item = Text> + use<> {
+        let mut keys: BTreeMap<Text, ()> = self.selector.keys().map(|key| (key.clone(), ())).collect();
+        if !self.targets.is_empty() {
+            keys.insert(GATEWAY_NAME_LABEL.into(), ());
+        }
+        keys.into_keys()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(pairs: &[(&str, &str)]) -> Labels {
+        pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
+    }
+
+    #[test]
+    fn targets_hold_for_gateways_of_the_same_namespace() {
+        let policy = ObjectKey::new("c", "edge", "p");
+        let target = |name: &str, namespace: &str| TargetRef {
+            group: GATEWAY_GROUP.into(),
+            kind: "Gateway".into(),
+            name: name.into(),
+            namespace: namespace.into(),
+        };
+        let attached = Attachment { targets: vec![target("other", ""), target("door", "")], ..Attachment::default() };
+        let door = labels(&[(GATEWAY_NAME_LABEL, "door")]);
+        assert!(attached.is_for(&policy, "edge", &door));
+        assert!(!attached.is_for(&policy, "elsewhere", &door));
+        assert!(!attached.is_for(&policy, "edge", &labels(&[("app", "door")])));
+        let far = Attachment { targets: vec![target("door", "elsewhere")], ..Attachment::default() };
+        assert!(!far.is_for(&policy, "edge", &door));
+        assert_eq!(far.label_keys().collect::<Vec<_>>(), [GATEWAY_NAME_LABEL]);
+    }
+
+    #[test]
+    fn selectors_hold_for_everything_with_the_labels() {
+        let policy = ObjectKey::new("c", "istio-system", "p");
+        let all = Attachment::default();
+        assert!(all.is_for(&policy, "any", &Labels::new()));
+        let some = Attachment { selector: labels(&[("app", "a")]), ..Attachment::default() };
+        assert!(some.is_for(&policy, "any", &labels(&[("app", "a"), ("v", "1")])));
+        assert!(!some.is_for(&policy, "any", &labels(&[("app", "b")])));
+    }
+
+    #[test]
+    fn the_core_group_has_two_names() {
+        let target = TargetRef { group: "core".into(), kind: "Service".into(), ..TargetRef::default() };
+        assert!(target.is_kind("", "Service"));
+        assert!(!target.is_kind(GATEWAY_GROUP, "Service"));
+    }
+}

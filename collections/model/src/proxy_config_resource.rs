@@ -1,0 +1,123 @@
+//! The ProxyConfig resource (C18): what proxies of a namespace or a workload are started with.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::{Labels, ProxyConfig, Text, Timestamp, match_labels};
+
+/// A ProxyConfig resource. It is laid over the mesh's `defaultConfig` when a proxy is injected.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ProxyConfigResource {
+    /// Namespace.
+    pub namespace: Text,
+    /// Name.
+    pub name: Text,
+    /// The oldest counts.
+    pub created: Timestamp,
+    /// Labels of the workloads it is for; `None` is the whole namespace, no label is none at all.
+    pub selector: Option<Labels>,
+    /// Number of worker threads, if set.
+    pub concurrency: Option<i32>,
+    /// Environment of the proxy.
+    pub environment: BTreeMap<Text, Text>,
+    /// Kind of the image, such as `distroless`, empty if unset.
+    pub image_type: Text,
+}
+
+/// The resources that hold for a workload, each `None` if there is none. What an annotation of the pod says lies between
+/// that of the namespace and that of the workload.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct ProxyConfigLayers<'a> {
+    /// Of the root namespace.
+    pub mesh: Option<&'a ProxyConfigResource>,
+    /// Of its namespace.
+    pub namespace: Option<&'a ProxyConfigResource>,
+    /// Of the workload itself.
+    pub workload: Option<&'a ProxyConfigResource>,
+}
+
+impl ProxyConfigResource {
+    /// Which of these resources hold for a workload with these labels: of several at one place the oldest.
+    pub fn layers<'a>(
+        resources: impl IntoIterator<Item = &'a Self>,
+        root: &str,
+        namespace: &str,
+        labels: &Labels,
+    ) -> ProxyConfigLayers<'a> {
+        let mut resources: Vec<&Self> = resources.into_iter().collect();
+        resources.sort_by(|a, b| (a.created, &a.name, &a.namespace).cmp(&(b.created, &b.name, &b.namespace)));
+        let whole = |of: &str| {
+            let here = resources.iter().find(|resource| *resource.namespace == *of && resource.selector.is_none());
+            here.copied()
+        };
+        let selects = |selector: &Labels| !selector.is_empty() && match_labels(selector, labels);
+        let workload = resources
+            .iter()
+            .find(|resource| *resource.namespace == *namespace && resource.selector.as_ref().is_some_and(selects));
+        ProxyConfigLayers {
+            mesh: whole(root),
+            namespace: if namespace == root { None } else { whole(namespace) },
+            workload: workload.copied(),
+        }
+    }
+
+    /// The configuration with this laid over it: what it does not say stays.
+    #[must_use]
+    pub fn lay_over(&self, mut config: ProxyConfig) -> ProxyConfig {
+        config.concurrency = self.concurrency.or(config.concurrency);
+        config.proxy_metadata.extend(self.environment.iter().map(|(name, value)| (name.clone(), value.clone())));
+        config
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resource(namespace: &str, name: &str, selector: Option<&[(&str, &str)]>) -> ProxyConfigResource {
+        let labels = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| (Text::from(*k), Text::from(*v))).collect();
+        ProxyConfigResource {
+            namespace: namespace.into(),
+            name: name.into(),
+            selector: selector.map(labels),
+            ..ProxyConfigResource::default()
+        }
+    }
+
+    #[test]
+    fn one_resource_holds_at_each_place() {
+        let all = [
+            resource("istio-system", "mesh", None),
+            resource("shop", "z", None),
+            resource("shop", "a", None),
+            resource("shop", "nobody", Some(&[])),
+            resource("shop", "web", Some(&[("app", "web")])),
+            resource("other", "web", Some(&[("app", "web")])),
+        ];
+        let labels = Labels::from([("app".into(), "web".into()), ("v".into(), "1".into())]);
+        let names = |namespace: &str, labels: &Labels| {
+            let found = ProxyConfigResource::layers(&all, "istio-system", namespace, labels);
+            [found.mesh, found.namespace, found.workload].map(|found| found.map_or("", |resource| &*resource.name))
+        };
+        assert_eq!(names("shop", &labels), ["mesh", "a", "web"]);
+        assert_eq!(names("shop", &Labels::new()), ["mesh", "a", ""]);
+        assert_eq!(names("istio-system", &labels), ["mesh", "", ""]);
+    }
+
+    #[test]
+    fn only_what_is_said_is_laid_over() {
+        let own =
+            ProxyConfigResource { environment: [("A".into(), "1".into())].into(), ..ProxyConfigResource::default() };
+        let base = ProxyConfig {
+            concurrency: Some(2),
+            proxy_metadata: [("A".into(), "0".into()), ("B".into(), "0".into())].into(),
+            ..ProxyConfig::default()
+        };
+        let laid = own.lay_over(base.clone());
+        assert_eq!(laid.concurrency, Some(2));
+        assert_eq!(laid.proxy_metadata, [("A".into(), "1".into()), ("B".into(), "0".into())].into());
+        let own = ProxyConfigResource { concurrency: Some(0), ..own };
+        assert_eq!(own.lay_over(base).concurrency, Some(0));
+    }
+}

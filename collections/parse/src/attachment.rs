@@ -1,0 +1,92 @@
+//! What a policy is attached to: `selector`, `targetRef` and `targetRefs`.
+
+use sluice_model::{Attachment, Labels, TargetRef};
+
+use crate::Fields;
+use crate::admission::check_selector;
+
+/// Kinds that may be targets: group and kind.
+const TARGETS: [(&str, &str); 4] = [
+    ("", "Service"),
+    ("networking.istio.io", "ServiceEntry"),
+    ("gateway.networking.k8s.io", "Gateway"),
+    ("gateway.networking.k8s.io", "GatewayClass"),
+];
+
+/// What a policy is attached to. `fields` is its `spec`.
+pub(crate) fn attachment(fields: &Fields<'_>) -> Attachment {
+    let selector = workload_selector(fields);
+    let single = fields.read("targetRef", target_ref);
+    let mut targets = fields.list("targetRefs", target_ref);
+    if [selector.is_some(), single.is_some(), !targets.is_empty()].into_iter().filter(|set| *set).count() > 1 {
+        fields.refuse("", "only one of `selector`, `targetRef` and `targetRefs` may be set");
+    }
+    if targets.is_empty() {
+        targets.extend(single);
+    }
+    Attachment { selector: selector.unwrap_or_default(), targets }
+}
+
+/// The labels of `selector`, if there is one.
+pub(crate) fn workload_selector(fields: &Fields<'_>) -> Option<Labels> {
+    fields.read("selector", |selector| {
+        let labels = selector.text_map("matchLabels");
+        check_selector(selector, "matchLabels", &labels);
+        labels
+    })
+}
+
+fn target_ref(fields: &Fields<'_>) -> TargetRef {
+    let target = TargetRef {
+        group: fields.text("group"),
+        kind: fields.text("kind"),
+        name: fields.text("name"),
+        namespace: fields.text("namespace"),
+    };
+    if target.name.is_empty() {
+        fields.refuse("name", "a target needs a name");
+    }
+    if !target.namespace.is_empty() {
+        fields.refuse("namespace", "a target is always in the namespace of its policy");
+    }
+    if !TARGETS.iter().any(|(group, kind)| target.is_kind(group, kind)) {
+        fields.refuse("kind", format!("`{}/{}` is no kind of target", target.group, target.kind));
+    }
+    target
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use sluice_model::Attachment;
+
+    use super::attachment;
+    use crate::{Fields, Findings};
+
+    fn read(spec: &Value) -> (Attachment, Vec<String>) {
+        let findings = Findings::default();
+        let read = attachment(&Fields::new(spec, "spec", &findings).expect("an object"));
+        (read, findings.into_vec().iter().map(|finding| finding.field_path.to_string()).collect())
+    }
+
+    #[test]
+    fn one_way_to_attach_is_enough() {
+        let gateway = json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "door"});
+        let (read_single, findings) = read(&json!({"targetRef": gateway}));
+        assert_eq!((read_single.targets.len(), findings), (1, vec![]));
+        let (read_list, findings) = read(&json!({"targetRefs": [gateway]}));
+        assert_eq!((read_list, findings), (read_single, vec![]));
+        assert_eq!(read(&json!({"selector": {"matchLabels": {"a": "b"}}, "targetRefs": [gateway]})).1, ["spec"]);
+    }
+
+    #[test]
+    fn wrong_targets_and_selectors_are_told() {
+        let path = |spec: &Value| read(spec).1;
+        assert_eq!(path(&json!({"targetRefs": [{"kind": "Service"}]})), ["spec.targetRefs[0].name"]);
+        assert_eq!(path(&json!({"targetRef": {"kind": "Pod", "name": "p"}})), ["spec.targetRef.kind"]);
+        let far = json!({"targetRef": {"kind": "Service", "name": "s", "namespace": "n"}});
+        assert_eq!(path(&far), ["spec.targetRef.namespace"]);
+        assert_eq!(path(&json!({"selector": {"matchLabels": {"a": "b*"}}})), ["spec.selector.matchLabels[a]"]);
+        assert_eq!(path(&json!({"selector": {}})), ["spec.selector.matchLabels"]);
+    }
+}
