@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 use sluice_engine::{Engine, EngineOptions};
-use sluice_graph::GraphOptions;
-use sluice_model::{ObjectKey, Text};
+use sluice_graph::{GraphOptions, ListenerSwitches};
+use sluice_model::{Decimal, ObjectKey, Text};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -222,6 +222,12 @@ fn graph_options(config: &Config) -> GraphOptions {
         dual_stack: config.features.dual_stack,
         ingress_namespace: config.features.ingress_namespace.clone(),
         scope_gateways: config.features.scope_gateways,
+        listeners: ListenerSwitches {
+            trace_sampling: Decimal::from_f64(f64::from(config.features.trace_sampling_millipercent) / 1000.0),
+            mongo: config.features.mongo_filter,
+            redis: config.features.redis_filter,
+            mysql: config.features.mysql_filter,
+        },
     }
 }
 

@@ -24,6 +24,12 @@ pub struct Features {
     pub http10: bool,
     /// `PILOT_TRACE_SAMPLING` in thousandths of a percent: share of requests traced unless configured.
     pub trace_sampling_millipercent: u32,
+    /// `PILOT_ENABLE_MONGO_FILTER`: proxies understand MongoDB.
+    pub mongo_filter: bool,
+    /// `PILOT_ENABLE_REDIS_FILTER`: proxies understand Redis.
+    pub redis_filter: bool,
+    /// `PILOT_ENABLE_MYSQL_FILTER`: proxies understand MySQL.
+    pub mysql_filter: bool,
     /// `PILOT_ENABLE_SERVICEENTRY_SELECT_PODS`: a ServiceEntry's selector selects pods too.
     pub service_entry_selects_pods: bool,
     /// `PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES`: a Service's selector selects WorkloadEntries too.
@@ -71,6 +77,9 @@ impl Features {
             gateway_api: flag("PILOT_ENABLE_GATEWAY_API", true),
             debug_on_http: flag("ENABLE_DEBUG_ON_HTTP", true),
             http10: flag("PILOT_HTTP10", false),
+            mongo_filter: flag("PILOT_ENABLE_MONGO_FILTER", true),
+            redis_filter: flag("PILOT_ENABLE_REDIS_FILTER", false),
+            mysql_filter: flag("PILOT_ENABLE_MYSQL_FILTER", false),
             service_entry_selects_pods: flag("PILOT_ENABLE_SERVICEENTRY_SELECT_PODS", true),
             service_selects_workload_entries: flag("PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES", true),
             trace_sampling_millipercent: read_percent(&variable, "PILOT_TRACE_SAMPLING", 1_000, warnings),

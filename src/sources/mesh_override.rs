@@ -1,6 +1,8 @@
 //! What counts of the mesh's ConfigMap and of the files that stand in for parts of it (C12, C17).
 
-use sluice_model::{Kind, MeshConfig, MeshNetworks, MeshSettings, Object, ObjectKey, ParsedObject, Reject};
+use sluice_model::{
+    HeaderValue, Kind, MeshConfig, MeshNetworks, MeshSettings, Object, ObjectKey, ParsedObject, Reject,
+};
 
 use super::Change;
 
@@ -40,13 +42,22 @@ pub struct MeshOverride {
     rejects: Vec<Reject>,
     mesh: Option<MeshConfig>,
     networks: Option<MeshNetworks>,
+    /// Where headers of providers are read from that are kept out of the mesh config.
+    variable: fn(&str) -> Option<String>,
 }
 
 impl MeshOverride {
     /// Nothing from files yet. `key` is the ConfigMap's.
     #[must_use]
     pub fn new(key: ObjectKey) -> Self {
-        Self { key, config_map: None, rejects: Vec::new(), mesh: None, networks: None }
+        Self {
+            key,
+            config_map: None,
+            rejects: Vec::new(),
+            mesh: None,
+            networks: None,
+            variable: |name| std::env::var(name).ok(),
+        }
     }
 
     /// The change to make instead of one that concerns mesh settings; any other as it is.
@@ -82,10 +93,16 @@ impl MeshOverride {
         // in force what a file said that is gone.
         (is_there || !self.rejects.is_empty()).then(|| {
             let below = self.config_map.as_deref();
-            let settings = MeshSettings {
+            let mut settings = MeshSettings {
                 mesh: self.mesh.clone().or_else(|| below.map(|it| it.mesh.clone())).unwrap_or_default(),
                 networks: self.networks.clone().or_else(|| below.map(|it| it.networks.clone())).unwrap_or_default(),
             };
+            for header in settings.mesh.extension_providers.iter_mut().flat_map(|provider| provider.kind.headers_mut())
+            {
+                if let HeaderValue::Environment(name, value) = &mut header.value {
+                    *value = (self.variable)(name).unwrap_or_default().into();
+                }
+            }
             let object = Some(Object::MeshSettings(Box::new(settings)));
             ParsedObject { kind: Kind::ConfigMap, key: self.key.clone(), object, rejects: self.rejects.clone() }
         })
@@ -96,5 +113,44 @@ fn settings_of(parsed: ParsedObject) -> Option<MeshSettings> {
     match parsed.object? {
         Object::MeshSettings(settings) => Some(*settings),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_model::{OpenTelemetryTracing, ProviderKind};
+    use sluice_parse::parse_object;
+
+    use super::*;
+
+    #[test]
+    fn headers_of_providers_come_from_the_environment() {
+        let object = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"namespace": "istio-system", "name": "istio"},
+            "data": {"mesh": "extensionProviders: [{name: o, opentelemetry: {service: s.example, port: 1, http: \
+                {path: /, headers: [{name: a, envName: KEY}, {name: b, envName: NONE}, {name: c, value: v}]}}}]"},
+        });
+        let parsed = parse_object(&"c".into(), "cluster.local", &object).expect("a ConfigMap");
+        let mut mesh = MeshOverride {
+            variable: |name| (name == "KEY").then(|| "secret".to_owned()),
+            ..MeshOverride::new(parsed.key.clone())
+        };
+        let change = Change {
+            kind: parsed.kind,
+            key: parsed.key.clone(),
+            object: Some(Box::new(parsed)),
+            origin: super::super::Origin::default(),
+        };
+        let laid = mesh.lay(change).object.and_then(|parsed| settings_of(*parsed)).expect("settings");
+        let provider = laid.mesh.extension_providers.into_iter().find(|provider| provider.name == *"o");
+        let Some(ProviderKind::OpenTelemetry(otel)) = provider.map(|provider| provider.kind) else {
+            panic!("a tracer")
+        };
+        let OpenTelemetryTracing { http: Some(http), .. } = *otel else { panic!("over HTTP") };
+        let values: Vec<&str> = http.headers.iter().map(|header| header.value.value().as_str()).collect();
+        assert_eq!(values, ["secret", "", "v"]);
+        assert!(!format!("{http:?}").contains("secret"));
     }
 }

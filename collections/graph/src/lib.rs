@@ -45,6 +45,7 @@ pub use networks::NetworkRules;
 pub use proxies::{ServiceTarget, Workload, WorkloadName};
 pub use scopes::{Client, profile_text};
 pub use services::{HostServices, Hosts};
+pub use sluice_envoy::listener::ListenerSwitches;
 pub use views::{Overlay, namespace_views};
 
 use attached::AttachedTo;
@@ -69,6 +70,8 @@ pub struct GraphOptions {
     pub ingress_namespace: Text,
     /// A Gateway is for routers of its own namespace only (`PILOT_SCOPE_GATEWAY_TO_NAMESPACE`).
     pub scope_gateways: bool,
+    /// Switches that change listeners.
+    pub listeners: ListenerSwitches,
 }
 
 impl Default for GraphOptions {
@@ -81,6 +84,7 @@ impl Default for GraphOptions {
             dual_stack: false,
             ingress_namespace: "istio-system".into(),
             scope_gateways: false,
+            listeners: ListenerSwitches::default(),
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Extension providers of the mesh config (C16).
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::Text;
 
@@ -86,17 +87,43 @@ pub struct ExtAuthzHttp {
 pub struct ProviderHeader {
     /// Name.
     pub name: Text,
-    /// Its value, or the name of an environment variable of the proxy.
+    /// Its value, or the name of an environment variable of the control plane.
     pub value: HeaderValue,
 }
 
 /// Where a header's value comes from.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub enum HeaderValue {
     /// The text.
     Value(Text),
-    /// An environment variable of the proxy.
-    Environment(Text),
+    /// An environment variable of the control plane: its name, and its value, which whoever reads the mesh config fills
+    /// in. It is kept out of the mesh config because it is secret.
+    Environment(Text, Text),
+}
+
+impl HeaderValue {
+    /// The value to send.
+    #[must_use]
+    pub fn value(&self) -> &Text {
+        match self {
+            Self::Value(value) | Self::Environment(_, value) => value,
+        }
+    }
+}
+
+impl fmt::Debug for HeaderValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Value(value) => f.debug_tuple("Value").field(value).finish(),
+            Self::Environment(name, _) => f.debug_tuple("Environment").field(name).finish(),
+        }
+    }
+}
+
+impl Serialize for HeaderValue {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{self:?}"))
+    }
 }
 
 /// OTLP over HTTP.
@@ -271,4 +298,20 @@ pub enum ProviderKind {
     },
     /// Nothing is said, or something this version does not know.
     Unknown,
+}
+
+impl ProviderKind {
+    /// Headers that a tracer is sent.
+    pub fn headers_mut(&mut self) -> Vec<&mut ProviderHeader> {
+        match self {
+            Self::Zipkin { headers, .. } => headers.iter_mut().collect(),
+            Self::OpenTelemetry(otel) => {
+                let http = otel.http.iter_mut().flat_map(|http| &mut http.headers);
+                let grpc = otel.grpc.iter_mut().flat_map(|grpc| &mut grpc.initial_metadata);
+                let sampler = otel.dynatrace_sampler.iter_mut().flat_map(|sampler| &mut sampler.api);
+                http.chain(grpc).chain(sampler.flat_map(|(_, api)| &mut api.headers)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
 }

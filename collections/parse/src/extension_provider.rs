@@ -122,7 +122,7 @@ fn http_exporter(fields: &Fields<'_>) -> HttpExporter {
 
 fn header(fields: &Fields<'_>) -> ProviderHeader {
     let value = match fields.opt_text("envName") {
-        Some(variable) => HeaderValue::Environment(variable),
+        Some(variable) => HeaderValue::Environment(variable, Text::default()),
         None => HeaderValue::Value(fields.text("value")),
     };
     ProviderHeader { name: fields.text("name"), value }

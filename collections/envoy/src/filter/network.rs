@@ -1,15 +1,36 @@
 //! Network filters (N28).
 
+use std::time::Duration;
+
 use envoy_types::pb::envoy::config::listener::v3::{Filter, filter::ConfigType};
 use envoy_types::pb::envoy::extensions::filters::network::{
-    http_connection_manager::v3::HttpConnectionManager, mongo_proxy::v3::MongoProxy, tcp_proxy::v3::TcpProxy,
+    http_connection_manager::v3::HttpConnectionManager,
+    mongo_proxy::v3::MongoProxy,
+    redis_proxy::v3::{
+        RedisProxy,
+        redis_proxy::{ConnPoolSettings, PrefixRoutes, prefix_routes::Route},
+    },
+    tcp_proxy::v3::TcpProxy,
 };
 use envoy_types::pb::google::protobuf::Any;
+use prost::Message;
 use sluice_model::Protocol;
 
 use super::istio;
 use crate::listener::Settings;
-use crate::wire::any;
+use crate::wire::{any, duration};
+
+const MYSQL_TYPE: &str = "type.googleapis.com/envoy.extensions.filters.network.mysql_proxy.v3.MySQLProxy";
+
+/// What is used of a message that is not among Envoy's own, because its filter is not either.
+#[derive(Clone, PartialEq, Message)]
+struct MySqlProxy {
+    #[prost(string, tag = "1")]
+    stat_prefix: String,
+}
+
+/// Longest time for an answer of a Redis server.
+const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) fn network_filter(name: &str, config: Any) -> Filter {
     Filter { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(config)) }
@@ -29,13 +50,63 @@ pub(crate) fn metadata_exchange(settings: &Settings) -> Option<Filter> {
     has.then(|| network_filter("istio.metadata_exchange", istio::metadata_exchange()))
 }
 
-/// What the port's protocol adds in front of the TCP proxy.
-pub(crate) fn protocol_filters(protocol: Protocol, stat_prefix: &str, proxy: &TcpProxy) -> Vec<Filter> {
-    let mut filters = Vec::new();
-    if protocol == Protocol::Mongo {
-        let mongo = MongoProxy { stat_prefix: stat_prefix.to_owned(), ..MongoProxy::default() };
-        filters.push(network_filter("envoy.filters.network.mongo_proxy", any(&mongo)));
+/// What ends a chain of network filters: the TCP proxy, with what understands the port's protocol in front, or Redis's own
+/// proxy to `cluster`.
+pub(crate) fn protocol_filters(
+    settings: &Settings,
+    protocol: Protocol,
+    stat_prefix: &str,
+    cluster: &str,
+    proxy: &TcpProxy,
+) -> Vec<Filter> {
+    let stat_prefix = stat_prefix.to_owned();
+    let switches = &settings.switches;
+    let decoder = match protocol {
+        Protocol::Mongo if switches.mongo => {
+            let config = MongoProxy { stat_prefix, ..MongoProxy::default() };
+            Some(network_filter("envoy.filters.network.mongo_proxy", any(&config)))
+        }
+        Protocol::Mysql if switches.mysql => {
+            let value = MySqlProxy { stat_prefix }.encode_to_vec();
+            Some(network_filter("envoy.filters.network.mysql_proxy", Any { type_url: MYSQL_TYPE.to_owned(), value }))
+        }
+        Protocol::Redis if switches.redis => return vec![redis_filter(stat_prefix, cluster)],
+        _ => None,
+    };
+    decoder.into_iter().chain([tcp_proxy_filter(proxy)]).collect()
+}
+
+fn redis_filter(stat_prefix: String, cluster: &str) -> Filter {
+    let route = Route { cluster: cluster.to_owned(), ..Route::default() };
+    let config = RedisProxy {
+        stat_prefix,
+        latency_in_micros: true,
+        settings: Some(ConnPoolSettings { op_timeout: Some(duration(REDIS_TIMEOUT)), ..ConnPoolSettings::default() }),
+        prefix_routes: Some(PrefixRoutes { catch_all_route: Some(route), ..PrefixRoutes::default() }),
+        ..RedisProxy::default()
+    };
+    network_filter("envoy.filters.network.redis_proxy", any(&config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listener::ListenerSwitches;
+
+    #[test]
+    fn protocols_are_understood_as_far_as_switched_on() {
+        let names = |protocol, switches| {
+            let settings = Settings { switches, ..Settings::default() };
+            let filters = protocol_filters(&settings, protocol, "s", "c", &TcpProxy::default());
+            filters.iter().map(|filter| filter.name.replace("envoy.filters.network.", "")).collect::<Vec<_>>()
+        };
+        let usual = ListenerSwitches::default();
+        assert_eq!(names(Protocol::Mongo, usual), ["mongo_proxy", "tcp_proxy"]);
+        assert_eq!(names(Protocol::Redis, usual), ["tcp_proxy"]);
+        assert_eq!(names(Protocol::Mysql, usual), ["tcp_proxy"]);
+        let other = ListenerSwitches { mongo: false, redis: true, mysql: true, ..usual };
+        assert_eq!(names(Protocol::Mongo, other), ["tcp_proxy"]);
+        assert_eq!(names(Protocol::Redis, other), ["redis_proxy"]);
+        assert_eq!(names(Protocol::Mysql, other), ["mysql_proxy", "tcp_proxy"]);
     }
-    filters.push(tcp_proxy_filter(proxy));
-    filters
 }

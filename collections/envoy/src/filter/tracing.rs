@@ -34,9 +34,6 @@ use crate::listener::{Collector, Settings};
 use crate::slots::{DATADOG_SERVICE, IDENTITY_TAGS, OTEL_SEMANTIC_SERVICE, OTEL_SERVICE, element_marker, field_marker};
 use crate::wire::{any, boolean, duration, uint32};
 
-/// Percent of requests traced where nothing is configured.
-const DEFAULT_SAMPLING: f64 = 1.0;
-
 /// Tags by which a dry run of authorization shows in a trace: name, and key within the RBAC filter's metadata.
 const DRY_RUN_TAGS: [(&str, &str); 4] = [
     ("istio.authorization.dry_run.allow_policy.name", "istio_dry_run_allow_shadow_effective_policy_id"),
@@ -93,8 +90,12 @@ fn set_sampling(tracing: &mut Tracing, random: f64) {
 
 fn configured_sampling(settings: &Settings) -> f64 {
     let configured = settings.config().tracing.as_ref().map_or(0.0, |tracing| tracing.sampling.to_f64());
-    // More than everything is taken as a mistake.
-    if configured == 0.0 || configured > 100.0 { DEFAULT_SAMPLING } else { configured }
+    match configured {
+        0.0 => settings.switches.trace_sampling.to_f64(),
+        // More than everything is taken as a mistake.
+        percent if percent > 100.0 => 1.0,
+        percent => percent,
+    }
 }
 
 /// The tags of every span in order of name; the proxy's own stand as markers of slots.
@@ -315,13 +316,8 @@ fn http_service(
     }
 }
 
-/// A header; one from an environment variable is empty here, because that is the variable of the control plane.
 fn header_value(header: &ProviderHeader) -> HeaderValue {
-    let value = match &header.value {
-        sluice_model::HeaderValue::Value(value) => value.to_string(),
-        sluice_model::HeaderValue::Environment(_) => String::new(),
-    };
-    HeaderValue { key: header.name.to_string(), value, ..HeaderValue::default() }
+    HeaderValue { key: header.name.to_string(), value: header.value.value().to_string(), ..HeaderValue::default() }
 }
 
 pub(super) fn grpc(collector: &Collector) -> GrpcService {

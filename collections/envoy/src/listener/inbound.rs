@@ -283,7 +283,7 @@ fn tcp_filters(inputs: &InboundInputs<'_>, port: &Port<'_>) -> Vec<Filter> {
     filters.extend(extensions.network(ExtensionPhase::Stats));
     filters.extend(extensions.network(ExtensionPhase::Unspecified));
     filters.extend(tcp_stats(settings, Class::Inbound));
-    filters.extend(protocol_filters(port.protocol, &port.tcp_stat_prefix, &proxy));
+    filters.extend(protocol_filters(settings, port.protocol, &port.tcp_stat_prefix, &port.cluster, &proxy));
     filters
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sluice_model::{
-    InterceptionMode, IpFamilies, MeshConfig, OutboundPolicy, ProviderService, Proxy, ProxyConfig, ProxyType, Text,
+    Decimal, InterceptionMode, IpFamilies, MeshConfig, OutboundPolicy, ProviderService, Proxy, ProxyConfig, ProxyType,
+    Text,
 };
 
 use super::telemetry::Attached;
@@ -164,6 +165,25 @@ pub struct Collector {
     pub cluster: Text,
 }
 
+/// Switches of the control plane that change listeners.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ListenerSwitches {
+    /// Percent of requests traced where nothing is configured (`PILOT_TRACE_SAMPLING`).
+    pub trace_sampling: Decimal,
+    /// MongoDB is understood (`PILOT_ENABLE_MONGO_FILTER`).
+    pub mongo: bool,
+    /// Redis is understood (`PILOT_ENABLE_REDIS_FILTER`).
+    pub redis: bool,
+    /// MySQL is understood (`PILOT_ENABLE_MYSQL_FILTER`).
+    pub mysql: bool,
+}
+
+impl Default for ListenerSwitches {
+    fn default() -> Self {
+        Self { trace_sampling: Decimal::from_f64(1.0), mongo: true, redis: false, mysql: false }
+    }
+}
+
 /// Everything listeners are written from besides services and policies.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Settings {
@@ -179,6 +199,8 @@ pub struct Settings {
     pub outbound_policy: Option<OutboundPolicy>,
     /// The cluster it goes to instead of its original destination, if a Sidecar names one.
     pub egress_proxy: Option<Text>,
+    /// Of the control plane.
+    pub switches: ListenerSwitches,
     /// Virtual listeners of dual-stack proxies also bind to the second family.
     pub dual_stack: bool,
 }

@@ -122,7 +122,12 @@ impl Carrier<'_> {
         let mut filters: Vec<Filter> = exchange.into_iter().chain(extensions).collect();
         filters.extend(tcp_stats(settings, self.class));
         filters.extend(self.before_proxy.iter().cloned());
-        filters.extend(protocol_filters(self.protocol, &proxy.stat_prefix, &proxy));
+        let cluster = match &proxy.cluster_specifier {
+            Some(ClusterSpecifier::Cluster(cluster)) => cluster.as_str(),
+            Some(ClusterSpecifier::WeightedClusters(all)) => all.clusters.first().map_or("", |first| &first.name),
+            None => "",
+        };
+        filters.extend(protocol_filters(settings, self.protocol, &proxy.stat_prefix, cluster, &proxy));
         filters
     }
 

@@ -82,7 +82,7 @@ fn derive_settings<'s>(spine: &Spine<'s>) -> Collection<'s, Text, Settings> {
             Some(found.collect::<BTreeMap<ProviderService, Collector>>())
         }
     });
-    let dual_stack = spine.options.dual_stack;
+    let (dual_stack, switches) = (spine.options.dual_stack, spine.options.listeners);
     let mesh = spine.mesh.map("listeners/mesh", |(), mesh| std::sync::Arc::new(mesh.clone()));
     profiles.derive_many("listener_settings", |deps| {
         let (mesh, collectors) = (deps.on(&mesh), deps.on(&collectors));
@@ -103,6 +103,7 @@ fn derive_settings<'s>(spine: &Spine<'s>) -> Collection<'s, Text, Settings> {
                 collectors: (*collectors).clone(),
                 outbound_policy: None,
                 egress_proxy: None,
+                switches,
                 dual_stack,
             };
             vec![(facts.profile(), settings)]

@@ -1,0 +1,119 @@
+//! What Telemetries and extensions touch: listeners of those they are for, and nothing else.
+
+use sluice_model::Kind;
+
+use super::{Mesh, sidecar};
+
+/// Two namespaces with a Service each; sidecars `web` and `job` in `east`, `web` in `north`.
+fn town() -> Mesh {
+    let mut text = String::new();
+    for (number, namespace) in ["east", "north"].iter().enumerate() {
+        text += &format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: mill, namespace: {namespace}}}\n\
+             spec: {{clusterIP: 10.5.0.{number}, ports: [{{name: http, port: 80}}, {{name: tcp, port: 9000}}]}}\n",
+        );
+    }
+    let mut mesh = Mesh::new(&text);
+    for (namespace, app, ip) in [("east", "web", "10.9.0.1"), ("east", "job", "10.9.0.2"), ("north", "web", "10.9.0.3")]
+    {
+        mesh.connect(sidecar(namespace, app, ip, &[("app", app)]));
+    }
+    mesh.changed();
+    mesh
+}
+
+fn object(kind: &str, namespace: &str, spec: &str) -> String {
+    let group = match kind {
+        "Telemetry" => "telemetry.istio.io/v1",
+        "ProxyConfig" => "networking.istio.io/v1beta1",
+        _ => "extensions.istio.io/v1alpha1",
+    };
+    format!("apiVersion: {group}\nkind: {kind}\nmetadata: {{name: it, namespace: {namespace}}}\nspec: {spec}\n")
+}
+
+/// What changed, with workloads by namespace and proxies by name only, each line once.
+fn changed(mesh: &mut Mesh) -> Vec<String> {
+    let short = |line: &String| match (line.split_once('#'), line.split_once(" sidecar~")) {
+        (Some((start, end)), _) => format!("{start} {}", end.rsplit(' ').next().unwrap_or_default()),
+        (_, Some((start, end))) => format!("{start} {}", end.split('~').nth(1).unwrap_or_default()),
+        _ => line.clone(),
+    };
+    let mut lines: Vec<String> = mesh.changed().iter().map(short).collect();
+    lines.dedup();
+    lines
+}
+
+/// All outbound listeners, made or dropped for one more or one less profile.
+fn outbound(sign: char) -> Vec<String> {
+    let listeners = ["fixed base virtualOutbound", "outbound-resources base 0.0.0.0_80"].map(str::to_owned);
+    let tcp = ["0", "1"].map(|number| format!("outbound-resources base 10.5.0.{number}_9000"));
+    listeners.into_iter().chain(tcp).map(|name| format!("{sign}listeners/{name}")).collect()
+}
+
+fn sorted(lines: impl IntoIterator<Item = String>) -> Vec<String> {
+    let mut lines: Vec<String> = lines.into_iter().collect();
+    lines.sort();
+    lines
+}
+
+fn inbound(signs: &str, namespace: &str) -> Vec<String> {
+    signs.chars().map(|sign| format!("{sign}listeners/inbound workload:{namespace} virtualInbound")).collect()
+}
+
+const LOG: &str = "{accessLogging: [{providers: [{name: envoy}]}]}";
+
+#[test]
+fn a_telemetry_touches_the_listeners_of_its_namespace() {
+    let mut mesh = town();
+    mesh.apply(&object("Telemetry", "east", LOG));
+    let scopes = ["~scopes job.east".to_owned(), "~scopes web.east".to_owned()];
+    // Both sidecars are one workload here: nothing tells them apart.
+    let expected = sorted([outbound('+'), inbound("+-", "east"), scopes.to_vec()].concat());
+    assert_eq!(changed(&mut mesh), expected);
+
+    // The same in another namespace shares what there is; what nobody has any more goes.
+    mesh.apply(&object("Telemetry", "north", LOG));
+    let scopes = ["~scopes web.north".to_owned()];
+    let expected = sorted([outbound('-'), inbound("+-", "north"), scopes.to_vec()].concat());
+    assert_eq!(changed(&mut mesh), expected);
+
+    mesh.delete(Kind::Telemetry, "north", "it");
+    let scopes = ["~scopes web.north".to_owned()];
+    let expected = sorted([outbound('+'), inbound("+-", "north"), scopes.to_vec()].concat());
+    assert_eq!(changed(&mut mesh), expected);
+}
+
+#[test]
+fn a_telemetry_with_a_selector_touches_its_workload() {
+    let mut mesh = town();
+    mesh.apply(&object("Telemetry", "east", &LOG.replacen('{', "{selector: {matchLabels: {app: web}}, ", 1)));
+    let scopes = ["~scopes web.east".to_owned()];
+    let expected = sorted([outbound('+'), inbound("+", "east"), scopes.to_vec()].concat());
+    assert_eq!(changed(&mut mesh), expected);
+}
+
+#[test]
+fn a_telemetry_that_says_nothing_new_touches_nothing() {
+    let mut mesh = town();
+    mesh.apply(&object("Telemetry", "east", "{}"));
+    mesh.apply(&object("Telemetry", "istio-system", "{selector: {matchLabels: {app: web}}, tracing: [{}]}"));
+    assert_eq!(changed(&mut mesh), Vec::<String>::new());
+}
+
+#[test]
+fn a_telemetry_of_the_mesh_touches_every_listener_and_nothing_else() {
+    let mut mesh = town();
+    mesh.apply(&object("Telemetry", "istio-system", LOG));
+    let scopes = ["job.east", "web.east", "web.north"].map(|name| format!("~scopes {name}"));
+    let inbound = [inbound("+-", "east"), inbound("+-", "north")].concat();
+    let expected = sorted([outbound('+'), outbound('-'), inbound, scopes.to_vec()].concat());
+    assert_eq!(changed(&mut mesh), expected);
+}
+
+#[test]
+fn a_proxy_config_touches_no_resource() {
+    let mut mesh = town();
+    mesh.apply(&object("ProxyConfig", "east", "{concurrency: 3}"));
+    assert_eq!(changed(&mut mesh), Vec::<String>::new());
+    assert_eq!(mesh.engine.snapshot().iter(&mesh.handles.proxy_configs).count(), 1);
+}
