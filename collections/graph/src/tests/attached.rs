@@ -39,6 +39,7 @@ fn changed(mesh: &mut Mesh) -> Vec<String> {
         _ => line.clone(),
     };
     let mut lines: Vec<String> = mesh.changed().iter().map(short).collect();
+    lines.sort();
     lines.dedup();
     lines
 }
