@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 use sluice_engine::{Engine, EngineOptions};
-use sluice_graph::{GraphOptions, ListenerSwitches};
+use sluice_graph::{AddressPools, GraphOptions, ListenerSwitches};
 use sluice_model::{Decimal, ObjectKey, Text};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -18,7 +18,7 @@ use tracing::{error, info, warn};
 use crate::admin::{self, AdminMetrics, AdminState, Readiness};
 use crate::config::{ClusterSource, Config, Identity, ListenAddress};
 use crate::sources::files::FileSource;
-use crate::sources::kube::{self, KubeOptions, KubeSource};
+use crate::sources::kube::{self, AddressWriter, KubeOptions, KubeSource};
 use crate::sources::{Cluster, FollowGuard, InputSink, MeshFiles, MeshOverride, Reporter, Sink, SourceMetrics};
 use crate::telemetry::LogControl;
 use crate::xds::{self, EngineProxies, Hub, Outputs, ServerOptions, Status, Store};
@@ -83,7 +83,8 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
     let clusters = clusters(&config);
     let kinds = clusters.iter().map(|(cluster, _)| (cluster.id.clone(), cluster.kinds())).collect();
     let inputs = handles.inputs.clone();
-    let mesh = MeshOverride::new(mesh_config_map(&config.identity));
+    let shared = config.sources.shared_mesh_config.as_ref().map(|name| system_object(&config.identity, name));
+    let mesh = MeshOverride::new(mesh_config_map(&config.identity), shared);
     let sink = InputSink::start(engine.clone(), inputs, kinds, mesh, source_metrics);
     let sink: Arc<dyn Sink> = Arc::new(sink.map_err(|error| AppError::Runtime(error.into()))?);
     mesh_files.load(&*sink);
@@ -98,6 +99,14 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
             }
             ClusterSource::Kubernetes(kubeconfig) => {
                 let client = kube::connect(kubeconfig.as_deref()).await.map_err(AppError::Kubernetes)?;
+                if !cluster.is_remote && writes_addresses(&config) {
+                    let writer = AddressWriter::new(client.clone(), engine.feed(), handles.address_updates.clone());
+                    let stop = stop.clone();
+                    tasks.spawn(async move {
+                        writer.run(stop).await;
+                        Ok(())
+                    });
+                }
                 let source = KubeSource {
                     client,
                     cluster,
@@ -228,7 +237,18 @@ fn graph_options(config: &Config) -> GraphOptions {
             redis: config.features.redis_filter,
             mysql: config.features.mysql_filter,
         },
+        entries_select_pods: config.features.service_entry_selects_pods,
+        services_select_entries: config.features.service_selects_workload_entries,
+        sends_hbone: config.features.ambient && config.features.sends_hbone,
+        prefers_hbone: config.features.prefers_hbone,
+        address_pools: writes_addresses(config)
+            .then_some(AddressPools { v4: config.features.allocation_v4, v6: config.features.allocation_v6 }),
     }
+}
+
+/// Whether ServiceEntries get addresses, and their status says so.
+fn writes_addresses(config: &Config) -> bool {
+    config.features.allocate_addresses && matches!(config.sources.local, ClusterSource::Kubernetes(_))
 }
 
 fn server_options(config: &Config) -> ServerOptions {
@@ -247,6 +267,10 @@ fn mesh_config_map(identity: &Identity) -> ObjectKey {
         "default" | "" => "istio".to_owned(),
         revision => format!("istio-{revision}"),
     };
+    system_object(identity, &name)
+}
+
+fn system_object(identity: &Identity, name: &str) -> ObjectKey {
     ObjectKey::new(identity.cluster.clone(), identity.namespace.clone(), name)
 }
 

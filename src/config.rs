@@ -59,6 +59,8 @@ pub struct SourcesConfig {
     pub mesh_config: PathBuf,
     /// File that overrides the networks, if it exists.
     pub networks: PathBuf,
+    /// Name of the ConfigMap whose mesh config lies beneath (`SHARED_MESH_CONFIG`).
+    pub shared_mesh_config: Option<Text>,
     /// The only namespace to watch; `None` is all.
     pub watch_namespace: Option<Text>,
 }
@@ -144,7 +146,8 @@ impl Config {
                 warnings.push(format!("{what} ({address}) is not served yet: the port stays closed"));
             }
         }
-        let sources = sources_config(&args)?;
+        let mut sources = sources_config(&args)?;
+        sources.shared_mesh_config = variable("SHARED_MESH_CONFIG").filter(|name| !name.is_empty()).map(Text::from);
         let ports = Ports {
             http: parse_address("--httpAddr", &args.http_addr)?,
             grpc: parse_address("--grpcAddr", &args.grpc_addr)?,
@@ -210,6 +213,7 @@ fn sources_config(args: &DiscoveryArgs) -> Result<SourcesConfig, ConfigError> {
         strict: args.strict_config,
         mesh_config: args.mesh_config.clone(),
         networks: args.networks_config.clone(),
+        shared_mesh_config: None,
         watch_namespace: Some(Text::from(args.watch_namespace.as_str())).filter(|namespace| !namespace.is_empty()),
     })
 }

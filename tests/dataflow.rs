@@ -73,7 +73,7 @@ async fn a_virtual_service_changes() {
     let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &options));
     let cluster = Cluster { id: "Kubernetes".into(), domain: "cluster.local".into(), is_remote: false };
     let kinds = BTreeMap::from([(cluster.id.clone(), cluster.kinds())]);
-    let mesh = MeshOverride::new(ObjectKey::new("Kubernetes", "istio-system", "istio"));
+    let mesh = MeshOverride::new(ObjectKey::new("Kubernetes", "istio-system", "istio"), None);
     let metrics = SourceMetrics::default();
     let inner =
         InputSink::start(engine.clone(), handles.inputs.clone(), kinds, mesh, metrics).expect("the sources' thread");

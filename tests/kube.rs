@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sluice::sources::kube::{KubeOptions, KubeSource};
-use sluice::sources::{Change, Cluster, Sink};
-use sluice_model::{Kind, Text};
-use sluice_parse::KINDS;
+use sluice::sources::kube::{AddressWriter, KubeOptions, KubeSource};
+use sluice::sources::{Change, Cluster, InputSink, MeshOverride, Sink, SourceMetrics};
+use sluice_engine::{Engine, EngineOptions};
+use sluice_graph::{AddressPools, GraphOptions, build};
+use sluice_model::{Kind, ObjectKey, Text};
+use sluice_parse::{KINDS, kind_info};
 use sluice_testkit::api_server::{self, ApiServer};
 use tokio_util::sync::CancellationToken;
 
@@ -81,23 +83,29 @@ struct Running {
     stop: CancellationToken,
 }
 
+fn cluster() -> Cluster {
+    Cluster { id: "c".into(), domain: "cluster.local".into(), is_remote: false }
+}
+
+fn source(server: &ApiServer) -> KubeSource {
+    KubeSource {
+        client: server.client().expect("a client"),
+        cluster: cluster(),
+        system_namespace: "istio-system".into(),
+        namespace: None,
+        options: KubeOptions {
+            page: 2,
+            watch: Duration::from_secs(60),
+            first_retry: Duration::from_millis(5),
+            last_retry: Duration::from_millis(50),
+        },
+    }
+}
+
 impl Running {
     async fn start(server: ApiServer) -> Self {
-        let cluster = Cluster { id: "c".into(), domain: "cluster.local".into(), is_remote: false };
-        let source = KubeSource {
-            client: server.client().expect("a client"),
-            cluster,
-            system_namespace: "istio-system".into(),
-            namespace: None,
-            options: KubeOptions {
-                page: 2,
-                watch: Duration::from_secs(60),
-                first_retry: Duration::from_millis(5),
-                last_retry: Duration::from_millis(50),
-            },
-        };
         let (sink, stop) = (Arc::new(Recorder::default()), CancellationToken::new());
-        tokio::spawn(source.run(sink.clone(), stop.clone()));
+        tokio::spawn(source(&server).run(sink.clone(), stop.clone()));
         Self { server, sink, stop }
     }
 }
@@ -274,6 +282,104 @@ async fn pods_that_failed_are_not_asked_for() {
     running.sink.until("it is gone for us", |record| record.names(Kind::Pod).is_empty()).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_without_effect_are_told_and_hold_up_nothing() {
+    let Some(info) = KINDS.iter().find(|info| info.parse.is_none() && info.warn_unsupported && info.is_custom()) else {
+        return;
+    };
+    let server = ApiServer::start().await.expect("a server");
+    server.forbid(info.plural, true);
+    let (group, versions) = (info.group, info.versions.to_vec());
+    server.define(api_server::Kind { group, versions, name: info.name, plural: info.plural }, true);
+    server.apply(json!({"apiVersion": info.api_version(), "kind": info.name,
+                        "metadata": {"name": "a", "namespace": "n"}, "spec": {}}));
+    let running = Running::start(server).await;
+    running.sink.synced().await;
+    running.server.forbid(info.plural, false);
+    running.sink.until("it is told", |record| record.names(info.kind) == ["n/a"]).await;
+}
+
+fn define(server: &ApiServer, kind: Kind) {
+    let info = kind_info(kind).expect("in the table");
+    let (group, versions) = (info.group, info.versions.to_vec());
+    server.define(api_server::Kind { group, versions, name: info.name, plural: info.plural }, true);
+}
+
+/// A mesh that reads a server and writes allocated addresses to it, until the token is cancelled.
+fn allocate(server: &ApiServer) -> CancellationToken {
+    let options =
+        GraphOptions { cluster: "c".into(), address_pools: Some(AddressPools::default()), ..GraphOptions::default() };
+    let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &options));
+    let kinds = BTreeMap::from([(cluster().id, cluster().kinds())]);
+    let mesh = MeshOverride::new(ObjectKey::new("c", "istio-system", "istio"), None);
+    let sink = InputSink::start(engine.clone(), handles.inputs.clone(), kinds, mesh, SourceMetrics::default());
+    let stop = CancellationToken::new();
+    tokio::spawn(source(server).run(Arc::new(sink.expect("a thread")), stop.clone()));
+    let writer = AddressWriter::new(server.client().expect("a client"), engine.feed(), handles.address_updates.clone());
+    tokio::spawn(writer.run(stop.clone()));
+    stop
+}
+
+fn service_entry(name: &str, labels: Value, status: Option<Value>) -> Value {
+    let mut object = json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "ServiceEntry",
+        "metadata": {"name": name, "namespace": "n", "labels": labels},
+        "spec": {"hosts": [format!("{name}.example")], "resolution": "DNS",
+                 "ports": [{"number": 80, "name": "http", "protocol": "HTTP"}]},
+    });
+    if let Some(status) = status {
+        object["status"] = status;
+    }
+    object
+}
+
+/// `status.addresses` of a ServiceEntry, once there are that many.
+async fn written(server: &ApiServer, name: &str, count: usize) -> Vec<Value> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let object = server.get("networking.istio.io", "serviceentries", "n", name).expect("it is there");
+        let addresses = object["status"]["addresses"].as_array().cloned();
+        if let Some(addresses) = addresses.filter(|addresses| addresses.len() == count) {
+            return addresses;
+        }
+        assert!(Instant::now() < deadline, "{object}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn allocated_addresses_are_written_to_statuses() {
+    let server = ApiServer::start().await.expect("a server");
+    define(&server, Kind::ServiceEntry);
+    server.apply(service_entry("fresh", json!({}), None));
+    server.apply(service_entry("reported", json!({}), Some(json!({"conditions": []}))));
+    server.apply(service_entry("emptied", json!({}), Some(json!({"addresses": []}))));
+    let own = json!([{"host": "settled.example", "value": "240.240.7.7"}]);
+    server.apply(service_entry("settled", json!({}), Some(json!({"addresses": own}))));
+    let opted_out = json!({"networking.istio.io/enable-autoallocate-ip": "false"});
+    server.apply(service_entry(
+        "left",
+        opted_out,
+        Some(json!({"addresses": [{"host": "left.example", "value": "1.1.1.1"}]})),
+    ));
+    let stop = allocate(&server);
+    let mut all = BTreeSet::new();
+    for name in ["fresh", "reported", "emptied"] {
+        let addresses = written(&server, name, 2).await;
+        for address in &addresses {
+            assert_eq!(address["host"], format!("{name}.example"));
+            all.insert(address["value"].to_string());
+        }
+        assert!(addresses[0]["value"].as_str().is_some_and(|value| value.starts_with("240.240.")), "{addresses:?}");
+    }
+    assert_eq!(all.len(), 6, "{all:?}");
+    written(&server, "left", 0).await;
+    assert_eq!(Value::from(written(&server, "settled", 1).await), own);
+    let object = server.get("networking.istio.io", "serviceentries", "n", "reported").expect("it is there");
+    assert_eq!(object["status"]["conditions"], json!([]), "what others wrote stays");
+    stop.cancel();
+}
+
 /// Every right in the manifests is used, and none is missing.
 #[tokio::test(flavor = "multi_thread")]
 async fn rights_are_those_that_are_used() {
@@ -282,8 +388,12 @@ async fn rights_are_those_that_are_used() {
         let (group, versions) = (info.group, info.versions.to_vec());
         server.define(api_server::Kind { group, versions, name: info.name, plural: info.plural }, true);
     }
+    server.apply(service_entry("one", json!({}), None));
     let running = Running::start(server).await;
     running.sink.synced().await;
+    let stop = allocate(&running.server);
+    written(&running.server, "one", 2).await;
+    stop.cancel();
     // Watches begin after the lists.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let used: BTreeSet<_> =

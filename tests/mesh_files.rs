@@ -40,7 +40,7 @@ fn rig(prepare: impl FnOnce(&Path)) -> Rig {
     let files = MeshFiles::open(&root.join("mesh/config"), &root.join("mesh/networks")).expect("good files");
     let cluster = Cluster { id: "Kubernetes".into(), domain: "cluster.local".into(), is_remote: false };
     let kinds = BTreeMap::from([(cluster.id.clone(), cluster.kinds())]);
-    let mesh = MeshOverride::new(ObjectKey::new("Kubernetes", "istio-system", "istio"));
+    let mesh = MeshOverride::new(ObjectKey::new("Kubernetes", "istio-system", "istio"), None);
     let sink = InputSink::start(engine.clone(), handles.inputs.clone(), kinds, mesh, SourceMetrics::default());
     let sink: Arc<dyn Sink> = Arc::new(sink.expect("the sources' thread"));
     let reporter = Reporter::default();

@@ -27,7 +27,7 @@ fn pages() -> Vec<Page> {
         ("/debug/collections", "Every collection: size, inputs, cost", get(collections)),
         ("/debug/collections/{name}", "A collection's records (?key=JSON: one, and why it is as it is)", get(collection)),
         ("/debug/config_dump", "What a proxy was sent (?proxyID=POD.NAMESPACE, types=, include_eds)", get(config_dump::serve)),
-        ("/debug/configz", "Configuration objects", get(configz)),
+        ("/debug/configz", "Configuration objects, as far as they were understood", get(configz)),
         ("/debug/connections", "Connected proxies: address and time", get(proxies::connections)),
         ("/debug/endpointShardz", "Endpoints of every service", get(endpointz)),
         ("/debug/endpointz", "Endpoints of every service", get(endpointz)),

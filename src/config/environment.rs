@@ -1,6 +1,11 @@
 //! Switches that istiod takes from its environment.
 
+use std::fmt::Display;
+use std::str::FromStr;
+
+use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Serialize;
+use sluice_graph::AddressPools;
 use sluice_model::Text;
 
 /// Switches of the environment that mean something here, under istiod's names and with its defaults.
@@ -8,6 +13,17 @@ use sluice_model::Text;
 pub struct Features {
     /// `PILOT_ENABLE_AMBIENT`: ztunnel and waypoints are served.
     pub ambient: bool,
+    /// `PILOT_ENABLE_IP_AUTOALLOCATE`: hosts of ServiceEntries without addresses get some, and that is written to their
+    /// status. Only where objects come from the Kubernetes API: files have nobody to write a status.
+    pub allocate_addresses: bool,
+    /// `PILOT_IP_AUTOALLOCATE_IPV4_PREFIX`: where those come from.
+    pub allocation_v4: Ipv4Net,
+    /// `PILOT_IP_AUTOALLOCATE_IPV6_PREFIX`: where those come from.
+    pub allocation_v6: Ipv6Net,
+    /// `PILOT_ENABLE_SENDING_HBONE`: with ambient mode, sidecars and gateways send HBONE to where it is taken.
+    pub sends_hbone: bool,
+    /// `PILOT_PREFER_SENDING_HBONE`: they do so even where mutual TLS is taken as well.
+    pub prefers_hbone: bool,
     /// `ISTIO_DUAL_STACK`: both address families are used where both are there.
     pub dual_stack: bool,
     /// `K8S_INGRESS_NS`: namespace of the router that Ingresses are for.
@@ -46,7 +62,6 @@ const NOT_FOLLOWED: &[&str] = &[
     "PILOT_FILTER_GATEWAY_CLUSTER_CONFIG",
     "PILOT_JWT_ENABLE_REMOTE_JWKS",
     "PILOT_MULTICLUSTER_KUBECONFIG_PATH",
-    "SHARED_MESH_CONFIG",
 ];
 
 impl Features {
@@ -68,8 +83,13 @@ impl Features {
             }
         };
         let ingress_namespace = variable("K8S_INGRESS_NS").filter(|name| !name.is_empty());
+        let allocate_addresses = flag("PILOT_ENABLE_IP_AUTOALLOCATE", true);
+        let pools = AddressPools::default();
         Self {
             ingress_namespace: ingress_namespace.map_or_else(|| "istio-system".into(), Text::from),
+            allocate_addresses,
+            sends_hbone: flag("PILOT_ENABLE_SENDING_HBONE", true),
+            prefers_hbone: flag("PILOT_PREFER_SENDING_HBONE", false),
             ambient: flag("PILOT_ENABLE_AMBIENT", false),
             dual_stack: flag("ISTIO_DUAL_STACK", false),
             scope_gateways: flag("PILOT_SCOPE_GATEWAY_TO_NAMESPACE", false),
@@ -82,9 +102,24 @@ impl Features {
             mysql_filter: flag("PILOT_ENABLE_MYSQL_FILTER", false),
             service_entry_selects_pods: flag("PILOT_ENABLE_SERVICEENTRY_SELECT_PODS", true),
             service_selects_workload_entries: flag("PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES", true),
+            allocation_v4: read_or(&variable, "PILOT_IP_AUTOALLOCATE_IPV4_PREFIX", pools.v4, warnings),
+            allocation_v6: read_or(&variable, "PILOT_IP_AUTOALLOCATE_IPV6_PREFIX", pools.v6, warnings),
             trace_sampling_millipercent: read_percent(&variable, "PILOT_TRACE_SAMPLING", 1_000, warnings),
         }
     }
+}
+
+fn read_or<T: FromStr + Display>(
+    variable: &impl Fn(&str) -> Option<String>,
+    name: &str,
+    default: T,
+    warnings: &mut Vec<String>,
+) -> T {
+    let Some(text) = variable(name).filter(|text| !text.is_empty()) else { return default };
+    text.parse().unwrap_or_else(|_| {
+        warnings.push(format!("variable {name}: {text:?} cannot be read, {default} is used"));
+        default
+    })
 }
 
 fn read_percent(

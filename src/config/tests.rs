@@ -83,12 +83,12 @@ fn the_environment_is_read_with_istiods_names() {
         "PILOT_ENABLE_AMBIENT" => Some("true".to_owned()),
         "ISTIO_DUAL_STACK" => Some("maybe".to_owned()),
         "PILOT_TRACE_SAMPLING" => Some("0.5".to_owned()),
-        "SHARED_MESH_CONFIG" => Some("x".to_owned()),
+        "EXTERNAL_ISTIOD" => Some("true".to_owned()),
         _ => None,
     })
     .expect("valid");
     assert!(config.features.ambient && !config.features.dual_stack);
     assert_eq!(config.features.trace_sampling_millipercent, 500);
     let about = |name: &str| config.warnings.iter().any(|warning| warning.contains(name));
-    assert!(about("ISTIO_DUAL_STACK") && about("SHARED_MESH_CONFIG"), "{:?}", config.warnings);
+    assert!(about("ISTIO_DUAL_STACK") && about("EXTERNAL_ISTIOD"), "{:?}", config.warnings);
 }

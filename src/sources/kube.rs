@@ -1,9 +1,11 @@
 //! The Kubernetes API as the source of a cluster's objects (C03, C04).
 //!
-//! Each kind that something is derived from is listed in pages and then watched. Only what parsing leaves of an object is
+//! Each kind that something is derived from, or that a user may expect to have an effect, is listed in pages and then
+//! watched. Only what parsing leaves of an object is
 //! kept, and that by the sink: here are names only. Kinds of extensions begin when their definition appears and end when
 //! it goes.
 
+mod addresses;
 mod api;
 mod backoff;
 mod definitions;
@@ -23,6 +25,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{Cluster, Sink};
+pub use addresses::AddressWriter;
 use api::Api;
 use backoff::Backoff;
 use definitions::Definitions;
@@ -114,9 +117,11 @@ impl KubeSource {
         let watching = ListWatch::new(api.clone(), Definitions::resource(), self.backoff(), crds);
         tasks.spawn(async move { drop(watching.run().await) });
         let (read, ignored): (Vec<_>, Vec<_>) = KINDS.iter().partition(|info| self.reads(info));
-        // Nothing is derived from these, so there is nothing to wait for.
+        // Nothing is derived from these, so there is nothing to wait for. Who writes them is told nevertheless that they
+        // have no effect.
         sink.synced(&self.cluster.id, &ignored.iter().map(|info| info.kind).collect::<Vec<_>>());
-        for info in read {
+        let told = ignored.into_iter().filter(|info| info.warn_unsupported && self.cluster.reads(info.kind));
+        for info in read.into_iter().chain(told) {
             let namespace = self.namespace_of(info);
             let objects = Objects::new(info, self.cluster.clone(), sink.clone());
             if info.is_custom() && !is_built_in(info) {

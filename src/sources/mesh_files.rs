@@ -247,8 +247,11 @@ impl MeshFile {
         let findings = Findings::default();
         let mut settings = MeshSettings::default();
         match self.part {
-            MeshPart::Mesh => settings.mesh = lay_mesh_config(MeshConfig::default(), &value, "", &findings),
-            MeshPart::Networks => settings.networks = parse_mesh_networks(&value, "", &findings),
+            MeshPart::Mesh => {
+                settings.mesh = lay_mesh_config(MeshConfig::default(), &value, "", &findings);
+                settings.given = value.to_string().into();
+            }
+            MeshPart::Networks => settings.networks = Some(parse_mesh_networks(&value, "", &findings)),
         }
         for finding in findings.into_vec() {
             let field = finding.field_path.trim_start_matches('.');

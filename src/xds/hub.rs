@@ -115,7 +115,7 @@ impl Hub {
 
     fn seat(&self, protocol: Protocol, peer: &str, proxy: Proxy) -> Arc<Seat> {
         let id = self.streams.fetch_add(1, Ordering::Relaxed) + 1;
-        let key = ProxyKey(proxy.id.clone());
+        let key = self.roster.enter(id, &proxy);
         let mut session = Session::new(protocol, key.clone(), self.salt.wrapping_add(id), self.names.clone());
         if self.cold.lock().unwrap_or_else(PoisonError::into_inner).remove(&key) {
             session.warm_again();
@@ -123,7 +123,7 @@ impl Hub {
         let seat = Arc::new(Seat {
             id,
             key: key.clone(),
-            proxy: proxy.clone(),
+            proxy,
             peer: peer.to_owned(),
             connected_at: SystemTime::now(),
             session: Mutex::new(session),
@@ -131,8 +131,8 @@ impl Hub {
         });
         self.seats.lock().unwrap_or_else(PoisonError::into_inner).insert(id, seat.clone());
         self.store.watch_proxy(&key, id, &seat.wake);
-        self.metrics.connected(&proxy.istio_version, 1);
-        self.roster.join(&key, id, proxy);
+        self.metrics.connected(&seat.proxy.istio_version, 1);
+        self.roster.join(&key);
         seat
     }
 }

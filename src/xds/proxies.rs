@@ -1,6 +1,6 @@
 //! The proxies that are connected, as an input of the mesh.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sluice_model::{Proxy, ProxyKey};
@@ -21,10 +21,17 @@ pub trait ProxyInput: Send + Sync + 'static {
     fn remove(&self, key: ProxyKey);
 }
 
-/// The proxies by node id. Two streams with one id are one proxy: it is as the latest of them says.
+/// The proxies by node id. Streams with one id that say the same of themselves are one proxy; one that says otherwise,
+/// such as that of a proxy that was restarted with another configuration, is a proxy of its own.
 pub(crate) struct Roster {
     input: Arc<dyn ProxyInput>,
-    proxies: Mutex<BTreeMap<ProxyKey, BTreeMap<u64, Proxy>>>,
+    proxies: Mutex<BTreeMap<ProxyKey, Streams>>,
+}
+
+/// A proxy and the streams it has.
+struct Streams {
+    proxy: Proxy,
+    streams: BTreeSet<u64>,
 }
 
 impl Roster {
@@ -36,27 +43,43 @@ impl Roster {
         self.input.parse(node)
     }
 
-    /// A stream of the proxy has begun.
-    pub(crate) fn join(&self, key: &ProxyKey, stream: u64, proxy: Proxy) {
+    /// The key of the proxy that a stream is of. It is not known to the mesh before it joins.
+    pub(crate) fn enter(&self, stream: u64, proxy: &Proxy) -> ProxyKey {
         let mut proxies = self.proxies.lock().unwrap_or_else(PoisonError::into_inner);
-        proxies.entry(key.clone()).or_default().insert(stream, proxy.clone());
+        let mut key = ProxyKey(proxy.id.clone());
+        for number in 2.. {
+            match proxies.get_mut(&key) {
+                Some(known) if known.proxy == *proxy => {
+                    known.streams.insert(stream);
+                    break;
+                }
+                Some(_) => key = ProxyKey(format!("{}#{number}", proxy.id).into()),
+                None => {
+                    proxies.insert(key.clone(), Streams { proxy: proxy.clone(), streams: [stream].into() });
+                    break;
+                }
+            }
+        }
+        key
+    }
+
+    /// The proxy is there.
+    pub(crate) fn join(&self, key: &ProxyKey) {
+        let proxies = self.proxies.lock().unwrap_or_else(PoisonError::into_inner);
         // Under the lock, so that the input sees joins and leaves in their order.
-        self.input.set(key.clone(), proxy);
+        if let Some(known) = proxies.get(key) {
+            self.input.set(key.clone(), known.proxy.clone());
+        }
     }
 
     /// A stream of the proxy has ended.
     pub(crate) fn leave(&self, key: &ProxyKey, stream: u64) {
         let mut proxies = self.proxies.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(streams) = proxies.get_mut(key) else { return };
-        let was_latest = streams.keys().next_back() == Some(&stream);
-        streams.remove(&stream);
-        match streams.values().next_back() {
-            None => {
-                proxies.remove(key);
-                self.input.remove(key.clone());
-            }
-            Some(proxy) if was_latest => self.input.set(key.clone(), proxy.clone()),
-            Some(_) => {}
+        let Some(known) = proxies.get_mut(key) else { return };
+        known.streams.remove(&stream);
+        if known.streams.is_empty() {
+            proxies.remove(key);
+            self.input.remove(key.clone());
         }
     }
 }

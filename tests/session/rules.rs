@@ -440,12 +440,21 @@ fn proxies_are_registered_while_a_stream_of_theirs_is_open() {
         stream.request(sotw(&request), std::time::Instant::now()).expect("taken");
         stream
     };
-    let (first, second) = (connect("1"), connect("2"));
-    drop(second);
+    let (first, again, other) = (connect("1"), connect("1"), connect("2"));
     drop(first);
+    drop(other);
+    drop(again);
     let log = std::mem::take(&mut *mesh.proxies.0.lock().unwrap());
-    let log: Vec<Option<&str>> = log.iter().map(|(_, version)| version.as_deref()).collect();
-    assert_eq!(log, [Some("1"), Some("2"), Some("1"), None], "the latest stream counts, then the one that is left");
+    let log: Vec<_> = log.iter().map(|(key, version)| (key.as_str(), version.as_deref())).collect();
+    let second = format!("{SIDECAR}#2");
+    let expected = [
+        (SIDECAR, Some("1")),
+        (SIDECAR, Some("1")),
+        (second.as_str(), Some("2")),
+        (second.as_str(), None),
+        (SIDECAR, None),
+    ];
+    assert_eq!(log, expected, "streams that say the same are one proxy, one that says otherwise is another");
     assert!(mesh.status.streams().is_empty());
 }
 

@@ -1,8 +1,9 @@
 //! Addresses.
 
 use envoy_types::pb::envoy::config::core::v3::address::Address as AddressKind;
+use envoy_types::pb::envoy::config::core::v3::envoy_internal_address::AddressNameSpecifier;
 use envoy_types::pb::envoy::config::core::v3::socket_address::PortSpecifier;
-use envoy_types::pb::envoy::config::core::v3::{Address, Pipe, SocketAddress};
+use envoy_types::pb::envoy::config::core::v3::{Address, EnvoyInternalAddress, Pipe, SocketAddress};
 
 /// A TCP address; the port is sent even when it is 0.
 #[must_use]
@@ -24,4 +25,14 @@ pub fn address(address: &str, port: u32) -> Address {
         AddressKind::SocketAddress(socket_address(address, port))
     };
     Address { address: Some(kind) }
+}
+
+/// A listener of the proxy itself; the id tells endpoints behind it apart.
+#[must_use]
+pub fn internal_address(listener: &str, id: &str) -> Address {
+    let address = EnvoyInternalAddress {
+        endpoint_id: id.to_owned(),
+        address_name_specifier: Some(AddressNameSpecifier::ServerListenerName(listener.to_owned())),
+    };
+    Address { address: Some(AddressKind::EnvoyInternalAddress(address)) }
 }

@@ -3,6 +3,7 @@
 mod draft;
 mod dynamic_dns;
 mod fixed;
+mod hbone;
 mod http_protocol;
 mod inbound;
 mod load_balancer;
@@ -25,6 +26,8 @@ use sluice_model::{
 pub(crate) use dynamic_dns::dns_cache;
 pub use dynamic_dns::{allow_any_dns_cache, build_allow_any_dynamic_dns};
 pub use fixed::{build_black_hole, build_inbound_passthrough, build_passthrough, build_sds_external};
+pub(crate) use hbone::ORIGINAL_DST;
+pub use hbone::{HboneSettings, build_connect_originate};
 pub use inbound::{InboundInputs, InboundTarget, build_inbound};
 pub use load_balancer::{LocalityMode, locality_mode};
 pub use outbound::{DnsLoad, OutboundInputs, build_outbound, discovery_type, uses_dns, uses_eds};
@@ -66,6 +69,10 @@ pub struct ClusterSettings {
     pub preserve_header_case: bool,
     /// Addresses of both families are used.
     pub dual_stack: bool,
+    /// HBONE is sent to where it is taken.
+    pub sends_hbone: bool,
+    /// HBONE is sent even where mutual TLS is taken as well.
+    pub prefers_hbone: bool,
 }
 
 impl ClusterSettings {
@@ -94,7 +101,15 @@ impl ClusterSettings {
                 .and_then(|headers| headers.preserve_http1_header_case)
                 .unwrap_or_default(),
             dual_stack,
+            sends_hbone: false,
+            prefers_hbone: false,
         }
+    }
+
+    /// The same with HBONE sent, and maybe preferred to mutual TLS.
+    #[must_use]
+    pub fn with_hbone(self, sends_hbone: bool, prefers_hbone: bool) -> Self {
+        Self { sends_hbone, prefers_hbone: sends_hbone && prefers_hbone, ..self }
     }
 }
 
@@ -137,6 +152,8 @@ pub struct ClusterProfile {
     pub dns_proxy: Option<(Text, u16)>,
     /// Its Envoy lacks the filter `istio.metadata_exchange`.
     pub no_metadata_exchange: bool,
+    /// It sends no HBONE (`DISABLE_HBONE_SEND`).
+    pub no_hbone: bool,
 }
 
 impl ClusterProfile {
@@ -161,6 +178,7 @@ impl ClusterProfile {
             file_credential_socket: flag("file-credential"),
             dns_proxy: proxy.dns_capture.then(|| dns_proxy(text("DNS_PROXY_ADDR").as_deref().unwrap_or_default())),
             no_metadata_exchange: !proxy.extensions.has("istio.metadata_exchange"),
+            no_hbone: sends_no_hbone(proxy),
         }
     }
 
@@ -173,6 +191,12 @@ impl ClusterProfile {
     fn sniffs(&self) -> bool {
         matches!(self.proxy_type, ProxyType::Sidecar | ProxyType::Waypoint)
     }
+}
+
+/// Whether a proxy says that it sends no HBONE.
+pub(crate) fn sends_no_hbone(proxy: &Proxy) -> bool {
+    let said = proxy.metadata.get("DISABLE_HBONE_SEND").map(|json| json.trim_matches('"'));
+    said.is_some_and(|word| matches!(word, "1" | "t" | "T" | "true" | "TRUE" | "True"))
 }
 
 /// Host and port of the agent's DNS server, from `host:port`.

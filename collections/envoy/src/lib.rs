@@ -9,6 +9,7 @@ pub mod endpoint;
 pub mod extension;
 pub mod listener;
 pub mod name;
+pub mod name_table;
 pub mod route;
 pub mod sds;
 pub mod string_match;

@@ -19,6 +19,9 @@ pub const VIRTUAL_INBOUND: &str = "virtualInbound";
 /// Route table of the HTTP proxy listener.
 pub const HTTP_PROXY_ROUTE: &str = "http_proxy";
 
+/// Cluster and internal listener that carry connections over HBONE.
+pub const CONNECT_ORIGINATE: &str = "connect_originate";
+
 /// Cluster of a service's port, as clients see it.
 #[must_use]
 pub fn outbound_cluster(port: u32, subset: &str, host: &str) -> String {

@@ -12,7 +12,7 @@ use sluice_model::{
 };
 
 use crate::Objects;
-use crate::proxies::content_hash;
+use crate::content::content_hash;
 
 /// What of the mesh config decides what is attached.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]

@@ -22,7 +22,7 @@ pub(crate) struct Declared<'s> {
     pub(crate) by_service: Index<'s, ServiceKey, DeclaredKey, Vec<Endpoint>>,
 }
 
-/// Endpoints of every service: sorted, each once.
+/// Endpoints of every service, sorted.
 /// Key: `ServiceKey`. From: `services`, `slice_endpoints`, `declared_endpoints`.
 /// Changes when: an address becomes ready or leaves; its labels, locality, identity or network change.
 /// Size: that of `services`; the lists hold ready pods × ports. A service without endpoints has an empty list.
@@ -40,9 +40,7 @@ pub(crate) fn derive_endpoints<'s>(
             let mut found: Vec<Endpoint> = Vec::new();
             // An address may be in several slices while it moves from one to another.
             let mut known: BTreeSet<(Text, Text, Text)> = BTreeSet::new();
-            let slices = cx.by(&slices, key).into_iter().map(|(_, endpoints)| endpoints);
-            let declared = cx.by(&declared, key).into_iter().map(|(_, endpoints)| endpoints);
-            for endpoints in slices.chain(declared) {
+            for (_, endpoints) in cx.by(&slices, key) {
                 for endpoint in endpoints.iter() {
                     let address = endpoint.addresses.first().cloned().unwrap_or_default();
                     if known.insert((endpoint.cluster.clone(), address, port_id(endpoint))) {
@@ -50,14 +48,17 @@ pub(crate) fn derive_endpoints<'s>(
                     }
                 }
             }
+            // What is listed twice is meant twice: it gets twice the share.
+            for (_, endpoints) in cx.by(&declared, key) {
+                found.extend(endpoints.iter().map(|it| Endpoint { cluster_local: *cluster_local, ..it.clone() }));
+            }
             found.sort();
             Some(found)
         }
     })
 }
 
-/// Two endpoints at one address are different if they back different ports, or listen on different ones: a ServiceEntry
-/// may list an address twice.
+/// Two endpoints at one address are different if they back different ports, or listen on different ones.
 fn port_id(endpoint: &Endpoint) -> Text {
     format!("{}/{}", endpoint.port_name, endpoint.port).into()
 }

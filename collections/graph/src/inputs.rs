@@ -5,7 +5,7 @@ use sluice_engine::{Collection, Graph, Input, Origin, Transaction, Value};
 use sluice_model::{
     DestinationRule, EndpointSlice, Gateway, Ingress, IngressClass, Kind, KubernetesService, MeshSettings, Namespace,
     Node, Object, ObjectKey, ParsedObject, PeerAuthentication, Pod, Proxy, ProxyConfigResource, ProxyKey, Reject,
-    ServiceEntry, Telemetry, TrafficExtension, VirtualService, WorkloadEntry,
+    ServiceEntry, Telemetry, TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
 };
 
 use crate::namespaces::{Discovery, discovered};
@@ -132,6 +132,8 @@ kinds! {
     wasm_plugins: WasmPlugin(TrafficExtension), input, "raw_wasm_plugins";
     /// WorkloadEntries.
     workload_entries: WorkloadEntry(WorkloadEntry), input, "raw_workload_entries";
+    /// WorkloadGroups.
+    workload_groups: WorkloadGroup(WorkloadGroup), input, "raw_workload_groups";
 }
 
 impl Inputs {
@@ -186,6 +188,7 @@ impl<'s> Raw<'s> {
             virtual_services: discovered("virtual_services", &self.virtual_services, discovery),
             wasm_plugins: discovered("wasm_plugins", &self.wasm_plugins, discovery),
             workload_entries: discovered("workload_entries", &self.workload_entries, discovery),
+            workload_groups: discovered("workload_groups", &self.workload_groups, discovery),
         }
     }
 }

@@ -5,11 +5,14 @@
 //!
 //! - `inputs.rs`: what sources write; one collection a kind, keyed by object.
 //! - `mesh_config.rs`, `namespaces.rs`, `networks.rs`: settings everything else reads.
+//! - `allocation.rs`: addresses for ServiceEntries that declare none.
 //! - `services.rs`, `workloads.rs`, `endpoints.rs`, `proxies.rs`: the registry.
 //! - `views.rs`: for whose eyes something is written, and what of it differs from what everyone sees.
 //! - `outputs/`: encoded resources, a file a type. `scopes.rs`: which layers of them a proxy gets.
 
+mod allocation;
 mod attached;
+mod content;
 pub mod destination_rules;
 mod destinations;
 mod endpoints;
@@ -40,6 +43,7 @@ use sluice_model::{
     Segment, SegmentKey, Service, ServiceKey, Text, VirtualService,
 };
 
+pub use allocation::{AddressPools, AddressUpdate};
 pub use inputs::{Inputs, Objects, RejectKey};
 pub use networks::NetworkRules;
 pub use proxies::{ServiceTarget, Workload, WorkloadName};
@@ -72,6 +76,16 @@ pub struct GraphOptions {
     pub scope_gateways: bool,
     /// Switches that change listeners.
     pub listeners: ListenerSwitches,
+    /// A ServiceEntry's selector selects pods too (`PILOT_ENABLE_SERVICEENTRY_SELECT_PODS`).
+    pub entries_select_pods: bool,
+    /// A Service's selector selects WorkloadEntries too (`PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES`).
+    pub services_select_entries: bool,
+    /// Proxies send HBONE to where it is taken (`PILOT_ENABLE_AMBIENT` and `PILOT_ENABLE_SENDING_HBONE`).
+    pub sends_hbone: bool,
+    /// They do so even where mutual TLS is taken as well (`PILOT_PREFER_SENDING_HBONE`).
+    pub prefers_hbone: bool,
+    /// Where hosts of ServiceEntries without addresses get theirs; without pools only what statuses say is used.
+    pub address_pools: Option<AddressPools>,
 }
 
 impl Default for GraphOptions {
@@ -85,6 +99,11 @@ impl Default for GraphOptions {
             ingress_namespace: "istio-system".into(),
             scope_gateways: false,
             listeners: ListenerSwitches::default(),
+            entries_select_pods: true,
+            services_select_entries: true,
+            sends_hbone: false,
+            prefers_hbone: false,
+            address_pools: None,
         }
     }
 }
@@ -145,6 +164,8 @@ pub struct Handles {
     pub scopes: Published<ProxyKey, Scope>,
     /// Everything that is wrong with configuration, by object.
     pub rejects: Published<RejectKey, Vec<Reject>>,
+    /// Statuses of ServiceEntries to be written.
+    pub address_updates: Published<ObjectKey, AddressUpdate>,
     /// For debug endpoints: the mesh config.
     pub mesh: Published<(), MeshConfig>,
     /// For debug endpoints: the networks.
@@ -185,14 +206,16 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
         let objects = raw.discovered(&discovery);
         let networks = networks::derive_networks(&mesh_networks, &raw.namespaces, options);
 
-        let declared = services::derive_declared_services(&objects, &mesh, options);
+        let allocations = allocation::derive_allocations(&objects, &one, options);
+        let address_updates = allocation::derive_address_updates(&objects, &allocations, options);
+        let declared = services::derive_declared_services(&objects, &mesh, &allocations, options);
         let services = services::derive_services(&declared, options);
         let services_by_host = services::index_by_host(&services);
         let hosts = services_by_host.distinct("hosts");
 
         let instances = workloads::derive_workload_instances(&objects, &mesh, &networks, options);
         let slices = endpoints::derive_slice_endpoints(&objects, &mesh, &networks, options);
-        let entries = endpoints::derive_declared_endpoints(&objects, &declared, &instances, &mesh, &networks);
+        let entries = endpoints::derive_declared_endpoints(&objects, &declared, &instances, &mesh, &networks, options);
         let endpoints = endpoints::derive_endpoints(&services, &slices, &entries);
         let identities = endpoints::derive_identities(&services, &endpoints);
 
@@ -263,6 +286,7 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
             segments: outputs.segments.iter().map(Collection::publish).collect(),
             scopes: scopes.publish(),
             rejects: rejects.publish(),
+            address_updates: address_updates.publish(),
             mesh: spine.mesh.publish(),
             networks: mesh_networks.publish(),
             services: spine.services.publish(),

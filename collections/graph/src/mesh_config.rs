@@ -40,5 +40,5 @@ pub(crate) fn derive_mesh_config<'s>(settings: &Collection<'s, (), MeshSettings>
 pub(crate) fn derive_mesh_networks<'s>(
     settings: &Collection<'s, (), MeshSettings>,
 ) -> Collection<'s, (), MeshNetworks> {
-    settings.map("mesh_networks", |(), settings| settings.networks.clone())
+    settings.map("mesh_networks", |(), settings| settings.networks.clone().unwrap_or_default())
 }

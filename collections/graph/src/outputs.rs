@@ -10,6 +10,7 @@
 pub(crate) mod clusters;
 pub(crate) mod endpoints;
 pub(crate) mod listeners;
+pub(crate) mod name_tables;
 pub(crate) mod routes;
 
 use sluice_engine::{Collection, Graph, Key};
@@ -26,6 +27,7 @@ pub(crate) const LAYERS: &[(ResourceType, Layers)] = &[
     (ResourceType::Endpoint, endpoints::layers),
     (ResourceType::Listener, listeners::layers),
     (ResourceType::Route, routes::layers),
+    (ResourceType::NameTable, name_tables::layers),
 ];
 
 /// All outputs. Every key is in one of the collections only.
@@ -43,6 +45,7 @@ pub(crate) fn derive_outputs<'s>(graph: &Graph<'s>, spine: &Spine<'s>) -> Output
     endpoints::derive_endpoint_assignments(graph, spine, &mut outputs);
     listeners::derive_listeners(spine, &mut outputs);
     routes::derive_routes(spine, &mut outputs);
+    name_tables::derive_name_tables(spine, &mut outputs);
     outputs
 }
 

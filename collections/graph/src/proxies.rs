@@ -9,6 +9,7 @@ use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Index};
 use sluice_model::{Labels, Locality, Node, ObjectKey, Pod, Proxy, ProxyKey, Text, View};
 
+use crate::content::content_hash;
 use crate::workloads::{pod_locality, with_topology};
 use crate::{GraphOptions, Objects};
 
@@ -45,16 +46,6 @@ impl Workload {
         WorkloadName(format!("{}#{}", self.namespace, content_hash(self)).into())
     }
 }
-
-/// A name for content: two hashes of it, so that no two contents ever share one.
-pub(crate) fn content_hash<T: Serialize>(content: &T) -> String {
-    let text = serde_json::to_vec(content).unwrap_or_default();
-    let halves = SEEDS.each_ref().map(|seed| rapidhash::v3::rapidhash_v3_seeded(&text, seed));
-    format!("{:016x}{:016x}", halves[0], halves[1])
-}
-
-static SEEDS: [rapidhash::v3::RapidSecrets; 2] =
-    [rapidhash::v3::RapidSecrets::seed_cpp(1), rapidhash::v3::RapidSecrets::seed_cpp(2)];
 
 /// Label keys that selectors mention: labels that no selector mentions do not tell proxies apart.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]

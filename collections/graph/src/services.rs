@@ -15,6 +15,7 @@ use sluice_model::{
     ServiceSettings, ServiceSource, Text, Visibility,
 };
 
+use crate::allocation::AllocationKey;
 use crate::{GraphOptions, Objects, Spine};
 
 /// A host as one object declares it.
@@ -38,12 +39,13 @@ struct ServiceDefaults {
 }
 
 /// Services as each object declares them.
-/// Key: `DeclaredKey`. From: `kubernetes_services`, `service_entries`, `namespaces`, `mesh_config`.
+/// Key: `DeclaredKey`. From: `kubernetes_services`, `service_entries`, `address_allocations`, `namespaces`, `mesh_config`.
 /// Changes when: the object does, the traffic distribution or labels of its namespace, or a default of the mesh.
 /// Size: Services of all clusters + hosts of ServiceEntries. Rejects: none.
 pub(crate) fn derive_declared_services<'s>(
     objects: &Objects<'s>,
     mesh: &Collection<'s, (), MeshConfig>,
+    allocations: &Collection<'s, AllocationKey, Vec<Text>>,
     options: &GraphOptions,
 ) -> Collection<'s, DeclaredKey, Service> {
     let defaults = mesh.map("service_defaults", |(), mesh| ServiceDefaults {
@@ -56,7 +58,8 @@ pub(crate) fn derive_declared_services<'s>(
         namespace.annotations.get(kubernetes::TRAFFIC_DISTRIBUTION).cloned().unwrap_or_default()
     });
     let kubernetes = kubernetes::derive(&objects.kubernetes_services, &defaults, &traffic, options);
-    let entries = entries::derive(&objects.service_entries, &objects.namespaces, &defaults, &traffic, options);
+    let inputs = entries::EntryInputs { objects, defaults: &defaults, traffic: &traffic, allocations };
+    let entries = entries::derive(&inputs, options);
     kubernetes.union("declared_services", &[entries])
 }
 
@@ -148,9 +151,8 @@ impl HostServices {
 /// The visibility that limits a ServiceEntry of a namespace with these labels (S11).
 fn limit(export_to: ExportTo, policy: Option<&ServiceEntryVisibility>, namespace: &str, labels: &Labels) -> ExportTo {
     let Some(policy) = policy else { return export_to };
-    let matches =
-        |selectors: &[LabelSelector]| selectors.is_empty() || selectors.iter().any(|selector| selector.matches(labels));
-    let decided = policy.policies.iter().find(|(_, selectors)| matches(selectors));
+    let matches = |rule: &Option<LabelSelector>| rule.as_ref().is_some_and(|selector| selector.matches(labels));
+    let decided = policy.policies.iter().find(|(_, rules)| rules.iter().all(matches));
     match decided.map_or(policy.default_visibility, |(visibility, _)| *visibility) {
         Visibility::Public => export_to,
         Visibility::Namespace if export_to.allows(namespace) => ExportTo::Namespaces([namespace.into()].into()),

@@ -5,6 +5,7 @@ mod cases;
 mod changes;
 mod destinations;
 mod gateways;
+mod names;
 mod registry;
 mod routes;
 
@@ -24,7 +25,11 @@ struct Mesh {
 impl Mesh {
     /// With what the YAML holds, synced.
     fn new(text: &str) -> Self {
-        let options = GraphOptions::default();
+        Self::with(GraphOptions::default(), text)
+    }
+
+    /// As [`Self::new`], with these options.
+    fn with(options: GraphOptions, text: &str) -> Self {
         let (engine, handles) = Engine::start(EngineOptions::default(), move |b| build(b, &options));
         let mut feed = engine.feed();
         let mut mesh = {

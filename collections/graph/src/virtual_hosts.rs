@@ -246,13 +246,14 @@ impl Evaluation<'_> {
             }
         }
         aliases.sort();
-        let mut addresses = addresses_for(service, self.profile, self.mesh.dual_stack());
+        let shown = service.covered_by.as_deref().filter(|covering| covering.port(port).is_some()).unwrap_or(service);
+        let mut addresses = addresses_for(shown, self.profile, self.mesh.dual_stack());
         addresses.retain(|address| self.owns_address(service, address, port));
         let (mut domains, alt) = service_domains(&ServiceDomains {
             host: &service.host,
             aliases: &aliases,
             addresses: &addresses,
-            has_pod_names: service.is_headless(),
+            has_pod_names: shown.is_headless(),
             namespace: &self.client.namespace,
             domain: self.mesh.domain(),
             port: with_port,

@@ -12,6 +12,12 @@ use crate::networks::{NETWORK_LABEL, NetworkRules};
 use crate::services::spiffe;
 use crate::{GraphOptions, Objects};
 
+/// Annotation of pods whose traffic the node's proxy takes.
+const REDIRECTION: &str = "ambient.istio.io/redirection";
+/// Label with the tunnels a workload takes.
+const TUNNEL: &str = "networking.istio.io/tunnel";
+/// Label of what a controller made for a Gateway.
+const MANAGED: &str = "gateway.istio.io/managed";
 const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 const WORKLOAD_NAME_LABEL: &str = "service.istio.io/workload-name";
 const REGISTRATION_GROUP: &str = "istio.io/autoRegistrationGroup";
@@ -81,13 +87,13 @@ pub(crate) fn derive_workload_instances<'s>(
             entry.workload_selector.as_ref().map(|_| (key.namespace.clone(), ()))
         })
         .distinct("selecting_namespaces");
-    let config_cluster = options.cluster.clone();
+    let (config_cluster, entries_select_pods) = (options.cluster.clone(), options.entries_select_pods);
     let pods = objects.pods.derive_many("workload_instances/pods", |deps| {
         let (selecting, nodes) = (deps.on(&selecting), deps.on(&objects.nodes));
         let (trust_domain, networks) = (deps.on(&trust_domain), deps.on(networks));
         move |cx, key, pod| {
             let selectable = key.cluster == config_cluster && pod.ready && !pod.gone && !pod.ips.is_empty();
-            if !selectable || cx.get(&selecting, &key.namespace).is_none() {
+            if !entries_select_pods || !selectable || cx.get(&selecting, &key.namespace).is_none() {
                 return Vec::new();
             }
             let trust_domain = cx.get(&trust_domain, &()).map(|found| (*found).clone()).unwrap_or_default();
@@ -158,7 +164,7 @@ pub(crate) fn pod_endpoint(
         weight: 0,
         hostname,
         subdomain: pod.subdomain.clone(),
-        hbone: false,
+        hbone: takes_hbone(&pod.labels) || pod.annotations.get(REDIRECTION).is_some_and(|word| *word == *"enabled"),
         cluster_local: false,
     }
 }
@@ -197,9 +203,23 @@ pub(crate) fn address_endpoint(
         weight: workload.weight,
         hostname: Text::default(),
         subdomain: Text::default(),
-        hbone: false,
+        hbone: takes_hbone(&workload.labels),
         cluster_local: false,
     }
+}
+
+/// Whether a workload takes HBONE itself, as it says or as waypoints do.
+fn takes_hbone(labels: &Labels) -> bool {
+    has_tunnel(labels) || labels.get(MANAGED).is_some_and(|by| *by == *"istio.io-mesh-controller")
+}
+
+fn has_tunnel(labels: &Labels) -> bool {
+    labels.get(TUNNEL).is_some_and(|tunnels| tunnels.split(',').any(|tunnel| tunnel == "http"))
+}
+
+/// Whether an endpoint takes HBONE only because it is a waypoint: metadata is exchanged with it nevertheless.
+pub(crate) fn is_waypoint(endpoint: &Endpoint) -> bool {
+    takes_hbone(&endpoint.labels) && !has_tunnel(&endpoint.labels)
 }
 
 /// By label; without one, by whether the workload has an identity that tells of a sidecar.

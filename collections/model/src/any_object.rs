@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use crate::{
     DestinationRule, EndpointSlice, Gateway, Ingress, IngressClass, Kind, KubernetesService, MeshConfig, MeshNetworks,
-    Namespace, Node, ObjectKey, PeerAuthentication, Pod, ProxyConfigResource, Reject, ServiceEntry, Telemetry,
-    TrafficExtension, VirtualService, WorkloadEntry,
+    Namespace, Node, ObjectKey, PeerAuthentication, Pod, ProxyConfigResource, Reject, ServiceEntry, Telemetry, Text,
+    TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
 };
 
 /// ConfigMap `istio`: the mesh config and the networks.
@@ -13,8 +13,10 @@ use crate::{
 pub struct MeshSettings {
     /// Key `mesh`, laid over the defaults.
     pub mesh: MeshConfig,
-    /// Key `meshNetworks`.
-    pub networks: MeshNetworks,
+    /// Key `mesh` as it was given, as JSON, so that it can be laid over another; empty if there is none.
+    pub given: Text,
+    /// Key `meshNetworks`, if there is one.
+    pub networks: Option<MeshNetworks>,
 }
 
 /// A parsed object of one of the kinds that are derived from.
@@ -41,6 +43,7 @@ pub enum Object {
     VirtualService(VirtualService),
     WasmPlugin(Box<TrafficExtension>),
     WorkloadEntry(WorkloadEntry),
+    WorkloadGroup(WorkloadGroup),
 }
 
 /// What parsing made of one object.

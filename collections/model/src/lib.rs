@@ -72,7 +72,7 @@ pub use resource::{Resource, ResourceKey, ResourceType, Segment, SegmentKey};
 pub use service::{
     ExportTo, Protocol, Resolution, Service, ServiceKey, ServicePort, ServiceSource, TrafficDistribution,
 };
-pub use service_entry::{ServiceEntry, ServiceEntryPort, WorkloadAddress, WorkloadEntry};
+pub use service_entry::{ServiceEntry, ServiceEntryPort, WorkloadAddress, WorkloadEntry, WorkloadGroup};
 pub use telemetry::{
     MetricMatch, MetricsOverride, Telemetry, TelemetryLogging, TelemetryMetrics, TelemetryTracing, TraceTag,
     WorkloadMode,

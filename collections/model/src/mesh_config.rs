@@ -151,8 +151,9 @@ pub struct ServiceEntryVisibility {
     pub default_visibility: Visibility,
     /// Applies to sidecars too.
     pub apply_to_sidecars: bool,
-    /// The first with a selector that matches the namespace decides; one without selectors matches all.
-    pub policies: Vec<(Visibility, Vec<LabelSelector>)>,
+    /// The first all of whose rules match the namespace decides; one without rules matches all, a rule without a selector
+    /// nothing.
+    pub policies: Vec<(Visibility, Vec<Option<LabelSelector>>)>,
 }
 
 /// Providers that are used where no Telemetry says otherwise.

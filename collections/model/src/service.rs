@@ -110,9 +110,10 @@ pub enum ServiceSource {
 }
 
 /// Where a service, rule or route is visible (C25).
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum ExportTo {
     /// Everywhere (`*`).
+    #[default]
     All,
     /// Nowhere (`~`).
     None,
@@ -171,7 +172,7 @@ pub struct ServicePort {
 }
 
 /// A service, merged over the clusters that declare it (S01, S09, S23).
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Service {
     /// Namespace it was declared in.
     pub namespace: Text,
@@ -214,8 +215,13 @@ pub struct Service {
     pub publish_not_ready: bool,
     /// Preference for near endpoints.
     pub traffic_distribution: TrafficDistribution,
+    /// All answers of DNS are dialled at once and the first to connect is used (`istio.io/connect-strategy`).
+    pub races_connects: bool,
     /// The Service, or its namespace, is not exported to other clusters (S21).
     pub cluster_local: bool,
+    /// A ServiceEntry of the same host that came after the Kubernetes Service: in route tables it stands for it, on the
+    /// ports it has.
+    pub covered_by: Option<Box<Service>>,
 }
 
 impl Service {

@@ -49,6 +49,21 @@ pub struct WorkloadEntry {
     pub healthy: bool,
 }
 
+/// A WorkloadGroup: what the WorkloadEntries of workloads that register themselves are made from (S13).
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct WorkloadGroup {
+    /// Name, labels, annotations.
+    pub meta: ObjectMeta,
+    /// Labels of the entries.
+    pub labels: Labels,
+    /// Annotations of the entries.
+    pub annotations: Labels,
+    /// The entries' spec, less what each workload says itself.
+    pub template: WorkloadAddress,
+    /// The entries count once their workload says that it is healthy (S14).
+    pub health_checked: bool,
+}
+
 /// A ServiceEntry: services outside the Kubernetes registry.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ServiceEntry {
@@ -72,6 +87,6 @@ pub struct ServiceEntry {
     pub export_to: Vec<Text>,
     /// Names its servers' certificates may have.
     pub subject_alt_names: Vec<Text>,
-    /// Addresses allocated to its hosts (S10): `status.addresses`, (host, address).
+    /// Addresses allocated to its hosts (S10): `status.addresses` as written, (host, address).
     pub allocated_addresses: Vec<(Host, Text)>,
 }

@@ -189,7 +189,7 @@ fn service_entry_visibility(fields: &Fields<'_>) -> ServiceEntryVisibility {
         apply_to_sidecars: fields.bool("applyToSidecars"),
         policies: fields.list("policies", |policy| {
             let rules = policy.objects("matchingRules");
-            let selectors = rules.iter().filter_map(|rule| rule.read("namespaceSelector", label_selector)).collect();
+            let selectors = rules.iter().map(|rule| rule.read("namespaceSelector", label_selector)).collect();
             (policy.choice("visibility", &words).unwrap_or_default(), selectors)
         }),
     }

@@ -27,13 +27,15 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
             }
         }
     };
-    let mesh = match read("mesh", mesh) {
+    let mesh = read("mesh", mesh);
+    let given = mesh.as_ref().map(|value| value.to_string().into()).unwrap_or_default();
+    let mesh = match mesh {
         Some(value) => lay_mesh_config(MeshConfig::default(), &value, "data.mesh", findings),
         None => MeshConfig::default(),
     };
-    let networks = match read("meshNetworks", networks) {
+    let networks = networks.map(|text| match read("meshNetworks", Some(text)) {
         Some(value) => parse_mesh_networks(&value, "data.meshNetworks", findings),
         None => MeshNetworks::default(),
-    };
-    (!findings.has_refusals()).then(|| Object::MeshSettings(Box::new(MeshSettings { mesh, networks })))
+    });
+    (!findings.has_refusals()).then(|| Object::MeshSettings(Box::new(MeshSettings { mesh, given, networks })))
 }

@@ -2,8 +2,6 @@
 
 mod check;
 
-use std::net::IpAddr;
-
 use sluice_model::{Host, Object, Protocol, Resolution, ServiceEntry, ServiceEntryPort, Text};
 
 use crate::admission::{check_export_to, check_selector};
@@ -65,5 +63,5 @@ fn allocated(item: &Item<'_>, findings: &Findings) -> Vec<(Host, Text)> {
     };
     let addresses = status.list("addresses", |address| (Host::new(&address.text("host")), address.text("value")));
     status.ignore_rest();
-    addresses.into_iter().filter(|(_, value)| value.parse::<IpAddr>().is_ok()).collect()
+    addresses
 }

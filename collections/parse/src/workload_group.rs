@@ -1,7 +1,7 @@
-//! WorkloadGroup: what is wrong with one. Nothing is derived from it yet.
+//! WorkloadGroup (S13).
 
 use serde_json::Value;
-use sluice_model::Object;
+use sluice_model::{Object, WorkloadGroup};
 
 use crate::admission::{check_labels, is_port};
 use crate::workload_entry::{check_socket, workload_address};
@@ -9,19 +9,26 @@ use crate::{Fields, Findings, Item};
 
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let fields = Fields::new(item.spec(), "spec", findings)?;
+    let mut group = WorkloadGroup { meta: item.meta(findings), ..WorkloadGroup::default() };
     if let Some(metadata) = fields.object("metadata") {
-        check_labels(&metadata, "labels", &metadata.text_map("labels"));
-        metadata.text_map("annotations");
+        group.labels = metadata.text_map("labels");
+        check_labels(&metadata, "labels", &group.labels);
+        group.annotations = metadata.text_map("annotations");
     }
     match fields.object("template") {
         // An address is for the workloads that join.
-        Some(template) => check_socket(&template, "address", &workload_address(&template)),
+        Some(template) => {
+            group.template = workload_address(&template);
+            check_socket(&template, "address", &group.template);
+        }
         None => fields.reject("template", "a template is needed"),
     }
     if let Some(probe) = fields.object("probe") {
+        group.health_checked = true;
         check_probe(&probe);
     }
-    None
+    drop(fields);
+    (!findings.has_errors()).then_some(Object::WorkloadGroup(group))
 }
 
 fn check_probe(fields: &Fields<'_>) {

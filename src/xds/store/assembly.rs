@@ -3,15 +3,16 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use sluice_model::Text;
+use sluice_model::{ResourceType, Text};
 
-use super::entry::{Piece, Segments, element_len};
+use super::entry::{Piece, Segments, element_len, segment_field};
 use crate::xds::run::Run;
 use crate::xds::version::{Digest, Version};
 use crate::xds::wire::{Rope, put_field};
 
 /// How the layers' segments go together: the layer with most of them in bulk, and what the others change of it.
 pub(crate) struct Assembly<'a> {
+    field: u8,
     bulk: Option<&'a Run<Piece>>,
     /// Segments of the other layers that win, in order of their names.
     winners: Vec<(&'a Text, &'a Piece)>,
@@ -21,8 +22,8 @@ pub(crate) struct Assembly<'a> {
 }
 
 impl<'a> Assembly<'a> {
-    /// Layers in order, the most special first; at least one.
-    pub(crate) fn new(layers: &[&'a Segments]) -> Self {
+    /// A resource of that type. Layers in order, the most special first; at least one.
+    pub(crate) fn new(kind: ResourceType, layers: &[&'a Segments]) -> Self {
         let (most, bulk) = layers
             .iter()
             .enumerate()
@@ -54,7 +55,7 @@ impl<'a> Assembly<'a> {
         winners.sort_unstable_by_key(|(name, _)| *name);
         let own_part = layers.iter().find_map(|layer| layer.run.get("")).and_then(|(_, piece)| piece.content.as_ref());
         let own_part = own_part.map(|(_, bytes)| bytes.clone());
-        Self { bulk: bulk.map(|bulk| &bulk.run), winners, own_part, digest, elements }
+        Self { field: segment_field(kind), bulk: bulk.map(|bulk| &bulk.run), winners, own_part, digest, elements }
     }
 
     /// The version; nothing if no layer has the resource's own part, so that there is no resource.
@@ -72,7 +73,7 @@ impl<'a> Assembly<'a> {
         for (name, piece) in &self.winners {
             let (chunk, row, exact) = self.bulk.map_or((0, 0, false), |bulk| bulk.lower_bound(name));
             self.stretch(at, (chunk, row), &mut rope);
-            rope.write(|out| Piece::put(name, piece, out));
+            rope.write(|out| Piece::put(self.field, name, piece, out));
             at = (chunk, row + usize::from(exact));
         }
         self.stretch(at, (usize::MAX, 0), &mut rope);
@@ -91,7 +92,8 @@ impl<'a> Assembly<'a> {
             let start = if at == from.0 { from.1 } else { 0 };
             let end = if at == to.0 { to.1 } else { chunk.rows().len() };
             if start < end {
-                rope.push(chunk.wire(0, Piece::put).slice(start..end));
+                let wire = chunk.wire(0, |name, piece, out| Piece::put(self.field, name, piece, out));
+                rope.push(wire.slice(start..end));
             }
         }
     }

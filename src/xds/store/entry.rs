@@ -4,14 +4,21 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use sluice_model::{Resource, Scope, Slots, Template, Text};
+use sluice_model::{Resource, ResourceType, Scope, Slots, Template, Text};
 
 use crate::xds::run::Run;
 use crate::xds::version::{Digest, Version};
 use crate::xds::wire;
 
-/// Field of `RouteConfiguration.virtual_hosts`: the only message that is assembled from segments so far.
-const SEGMENT_FIELD: u8 = 2;
+/// The field whose elements are segments, of each type that is assembled.
+pub(crate) fn segment_field(kind: ResourceType) -> u8 {
+    match kind {
+        // `NameTable.table`, a map: its entries are elements like any other.
+        ResourceType::NameTable => 1,
+        // `RouteConfiguration.virtual_hosts`.
+        _ => 2,
+    }
+}
 
 /// What a layer says of one name: a whole resource, or segments of one, seldom both.
 #[derive(Clone, Debug, Default)]
@@ -129,12 +136,12 @@ impl Piece {
         Self { content: segment.bytes(&Slots::new()).map(|bytes| (Version::of(&bytes), bytes)) }
     }
 
-    /// Writes the segment as an element of the field it belongs to; the resource's own part is not one.
-    pub(crate) fn put(name: &Text, piece: &Self, out: &mut BytesMut) {
+    /// Writes the segment as an element of that field; the resource's own part is not one.
+    pub(crate) fn put(field: u8, name: &Text, piece: &Self, out: &mut BytesMut) {
         if !name.is_empty()
             && let Some((_, bytes)) = &piece.content
         {
-            wire::put_field(SEGMENT_FIELD, bytes, out);
+            wire::put_field(field, bytes, out);
         }
     }
 }

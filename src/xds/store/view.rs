@@ -137,7 +137,7 @@ impl View {
         match self.resolve(name) {
             Resolved::Nothing => None,
             Resolved::Whole(_, whole) => whole.version_for(&self.scope),
-            Resolved::Assembled(_, layers) => Assembly::new(&layers).version(),
+            Resolved::Assembled(_, layers) => Assembly::new(self.kind, &layers).version(),
         }
     }
 
@@ -151,7 +151,7 @@ impl View {
                 Some(Found { name: name.clone(), version, pieces: vec![whole.bytes_for(&self.scope)?] })
             }
             Resolved::Assembled(name, layers) => {
-                let assembly = Assembly::new(&layers);
+                let assembly = Assembly::new(self.kind, &layers);
                 Some(Found { name: name.clone(), version: assembly.version()?, pieces: assembly.pieces() })
             }
         }

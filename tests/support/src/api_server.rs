@@ -5,6 +5,7 @@
 //! forgetting. It notes who asked for what, so that rights can be compared with what is used.
 
 mod answer;
+mod patch;
 mod store;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +26,7 @@ use store::Store;
 /// What was asked of the server: a verb on a resource, `services` or `gateways.networking.istio.io`.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub struct Asked {
-    /// `list`, `watch` or `get`.
+    /// `list`, `watch` or `patch`.
     pub verb: String,
     /// API group, empty for the core group.
     pub group: String,
@@ -144,6 +145,12 @@ impl ApiServer {
         let version = self.shared.state().store.apply(object);
         self.wake();
         version
+    }
+
+    /// An object as it is now.
+    #[must_use]
+    pub fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Value> {
+        self.shared.state().store.get(group, resource, namespace, name)
     }
 
     /// Deletes an object.

@@ -54,6 +54,11 @@ pub(super) fn add_external(cluster: &mut Cluster) {
     insert(cluster, "external", bool_value(true));
 }
 
+/// Over HBONE no metadata is exchanged.
+pub(super) fn add_no_exchange(cluster: &mut Cluster) {
+    insert(cluster, "disable_mx", bool_value(true));
+}
+
 /// TLS of the user's own: its ALPN is not overridden.
 pub(super) fn add_alpn_override(cluster: &mut Cluster, tls: Option<&ClientTls>) {
     if tls.is_some_and(|tls| matches!(tls.mode, ClientTlsMode::Simple | ClientTlsMode::Mutual)) {

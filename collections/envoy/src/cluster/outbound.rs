@@ -54,6 +54,8 @@ pub struct OutboundInputs<'a> {
     pub takes_mtls: bool,
     /// Whether there are endpoints and all of them take mutual TLS; only asked where clients dial endpoints themselves.
     pub all_endpoints_mtls: bool,
+    /// Whether there are endpoints and all of them take HBONE; only asked where it is sent.
+    pub all_endpoints_hbone: bool,
     /// Identities of its workloads, sorted, with the mesh's aliases.
     pub identities: &'a [Text],
     /// Endpoints of a DNS cluster; gives the assignment of a subset without its name.
@@ -64,6 +66,8 @@ pub struct OutboundInputs<'a> {
 #[must_use]
 pub fn discovery_type(service: &Service, proxy_type: ProxyType) -> DiscoveryType {
     match service.resolution {
+        // Envoy races the addresses of one host, not those of several.
+        Resolution::DnsLb if service.races_connects => DiscoveryType::LogicalDns,
         Resolution::DnsLb => DiscoveryType::StrictDns,
         Resolution::DnsRoundRobinLb => DiscoveryType::LogicalDns,
         // A gateway has no original destination to go by.
@@ -125,7 +129,9 @@ pub(super) fn finish_whole(inputs: &OutboundInputs<'_>, draft: &mut Draft, sni: 
     // Whether clients dial endpoints themselves is asked of the rule, not of its port level.
     let declared = inputs.rule.and_then(|rule| rule.traffic_policy.as_ref());
     apply_policy(inputs, draft, &policy, sni, declared);
-    if service.mesh_external {
+    if inputs.all_endpoints_hbone {
+        metadata::add_no_exchange(&mut draft.cluster);
+    } else if service.mesh_external {
         metadata::add_external(&mut draft.cluster);
     }
     if let Some(rule) = inputs.rule {
@@ -186,10 +192,10 @@ pub(super) fn start(inputs: &OutboundInputs<'_>, name: &str, subset: &str, kind:
     Some(draft)
 }
 
-/// The port a ServiceEntry without endpoints sends to, where it is not the one that was dialled.
+/// The port a ServiceEntry without endpoints sends to instead of the one that was dialled, if it says one.
 fn dialled_port(service: &Service, port: &ServicePort) -> Option<u32> {
-    let target: u32 = port.target_port.parse().ok()?;
-    (service.source == ServiceSource::ServiceEntry && target != u32::from(port.port)).then_some(target)
+    let is_unresolved = service.source == ServiceSource::ServiceEntry && service.resolution == Resolution::Passthrough;
+    is_unresolved.then(|| port.target_port.parse().ok()).flatten()
 }
 
 #[expect(deprecated, reason = "the reference uses these fields, not the typed DNS cluster")]
@@ -199,7 +205,10 @@ fn apply_dns(inputs: &OutboundInputs<'_>, draft: &mut Draft, subset: &str) -> Op
         return None;
     }
     let cluster = &mut draft.cluster;
-    cluster.dns_lookup_family = dns_family(inputs.profile.ip_families, inputs.settings.dual_stack) as i32;
+    cluster.dns_lookup_family = match inputs.service.races_connects {
+        true => DnsLookupFamily::All,
+        false => dns_family(inputs.profile.ip_families, inputs.settings.dual_stack),
+    } as i32;
     cluster.typed_dns_resolver_config = Some(TypedExtensionConfig {
         name: "envoy.network.dns_resolver.cares".to_owned(),
         typed_config: Some(any(&CaresDnsResolverConfig {

@@ -36,18 +36,29 @@ fn service() -> Service {
         node_local: false,
         publish_not_ready: false,
         traffic_distribution: TrafficDistribution::Any,
-        cluster_local: false,
+        ..Service::default()
     }
 }
 
 fn build(service: &Service, rule: Option<&DestinationRule>, profile: &ClusterProfile) -> Vec<Cluster> {
+    build_with(&ClusterSettings::new(&MeshConfig::default(), false), service, rule, profile, false)
+}
+
+fn build_with(
+    settings: &ClusterSettings,
+    service: &Service,
+    rule: Option<&DestinationRule>,
+    profile: &ClusterProfile,
+    all_endpoints_hbone: bool,
+) -> Vec<Cluster> {
     build_outbound(&OutboundInputs {
-        settings: &ClusterSettings::new(&MeshConfig::default(), false),
+        settings,
         profile,
         service,
         port: &service.ports[0],
         rule,
         takes_mtls: true,
+        all_endpoints_hbone,
         all_endpoints_mtls: false,
         identities: &["spiffe://cluster.local/ns/shop/sa/cart".into()],
         dns_load: &|_| None,
@@ -102,4 +113,31 @@ fn a_subset_has_a_cluster_of_its_own_with_the_settings_of_both() {
 fn a_service_resolved_by_dns_needs_endpoints_to_have_a_cluster() {
     let service = Service { resolution: Resolution::DnsLb, ..service() };
     assert!(build(&service, None, &ClusterProfile::default()).is_empty());
+}
+
+#[test]
+fn hbone_comes_before_what_the_cluster_had() {
+    let settings = ClusterSettings::new(&MeshConfig::default(), false).with_hbone(true, false);
+    let matches = |rule: Option<&DestinationRule>, all: bool| {
+        build_with(&settings, &service(), rule, &ClusterProfile::default(), all).remove(0)
+    };
+    let names = |cluster: &Cluster| -> Vec<String> {
+        cluster.transport_socket_matches.iter().map(|found| found.name.clone()).collect()
+    };
+    let ruled = |mode| {
+        let tls = ClientTls { mode, ..ClientTls::default() };
+        let traffic_policy = Some(TrafficPolicy { tls: Some(tls), ..TrafficPolicy::default() });
+        DestinationRule { host: "cart.shop.svc.cluster.local".into(), traffic_policy, ..DestinationRule::default() }
+    };
+    assert_eq!(names(&matches(None, false)), ["hbone", "tlsMode-istio", "tlsMode-disabled"]);
+    for (mode, expected) in [
+        (ClientTlsMode::Disable, ["hbone", "tlsMode-disabled"]),
+        (ClientTlsMode::IstioMutual, ["hbone", "tlsMode-istio"]),
+        (ClientTlsMode::Simple, ["hbone", "user"]),
+    ] {
+        assert_eq!(names(&matches(Some(&ruled(mode)), false)), expected, "{mode:?}");
+    }
+    let istio = |cluster: &Cluster| cluster.metadata.clone().unwrap_or_default().filter_metadata["istio"].clone();
+    assert!(istio(&matches(None, true)).fields.contains_key("disable_mx"));
+    assert!(!istio(&matches(None, false)).fields.contains_key("disable_mx"));
 }

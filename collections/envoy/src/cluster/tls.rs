@@ -1,6 +1,6 @@
 //! TLS towards a service: the rule's, or mutual TLS where both sides can (N12).
 
-use envoy_types::pb::envoy::config::cluster::v3::cluster::{ClusterDiscoveryType, DiscoveryType, TransportSocketMatch};
+use envoy_types::pb::envoy::config::cluster::v3::cluster::{ClusterDiscoveryType, DiscoveryType};
 use envoy_types::pb::envoy::config::core::v3::data_source::Specifier;
 use envoy_types::pb::envoy::config::core::v3::transport_socket::ConfigType;
 use envoy_types::pb::envoy::config::core::v3::{
@@ -20,10 +20,11 @@ use prost::Message;
 use sluice_model::{ClientTls, ClientTlsMode, ProxyType, Text};
 
 use super::draft::Draft;
+use super::hbone::{apply_hbone, by_tls_mode, plain_match};
 use super::{ClusterProfile, ClusterSettings};
 use crate::sds::{MESH_ROOTS, ROOTS_SUFFIX, WORKLOAD_CERTIFICATE, agent_secret, credential, file_secret};
 use crate::string_match::exact;
-use crate::wire::{any, string_value, structure};
+use crate::wire::any;
 
 /// What TLS of a cluster depends on beside the rule's settings.
 pub(super) struct TlsInputs<'a> {
@@ -48,24 +49,22 @@ pub(super) fn apply_tls(draft: &mut Draft, inputs: &TlsInputs<'_>, declared: Opt
     let (tls, automatic) = match (declared, automatic(inputs)) {
         (Some(tls), _) => (completed(inputs, tls), false),
         (None, Some(tls)) => (tls, true),
-        (None, None) => return,
+        (None, None) => {
+            if inputs.settings.sends_hbone {
+                apply_hbone(draft, None, false);
+            }
+            return;
+        }
     };
     draft.cluster.transport_socket = context(draft, inputs, &tls).map(|context| tls_socket(&context));
     let mutual = automatic && tls.mode == ClientTlsMode::IstioMutual;
-    if mutual && !draft.is(DiscoveryType::OriginalDst) {
-        let socket = draft.cluster.transport_socket.take();
-        draft.cluster.transport_socket_matches = vec![
-            TransportSocketMatch {
-                name: "tlsMode-istio".to_owned(),
-                r#match: Some(structure([("tlsMode", string_value("istio"))])),
-                transport_socket: socket,
-            },
-            TransportSocketMatch {
-                name: "tlsMode-disabled".to_owned(),
-                r#match: Some(structure([])),
-                transport_socket: Some(raw_buffer("envoy.transport_sockets.raw_buffer")),
-            },
-        ];
+    if inputs.settings.sends_hbone {
+        apply_hbone(draft, Some(tls.mode), mutual);
+    } else if mutual
+        && !draft.is(DiscoveryType::OriginalDst)
+        && let Some(socket) = draft.cluster.transport_socket.take()
+    {
+        draft.cluster.transport_socket_matches = vec![by_tls_mode(socket), plain_match()];
     }
 }
 
@@ -303,6 +302,6 @@ fn tls_socket(context: &UpstreamTlsContext) -> TransportSocket {
     }
 }
 
-fn raw_buffer(name: &str) -> TransportSocket {
+pub(super) fn raw_buffer(name: &str) -> TransportSocket {
     TransportSocket { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(any(&RawBuffer::default()))) }
 }

@@ -14,9 +14,10 @@ use sluice_model::{
 
 use super::client::EndpointClient;
 use super::{locality, metadata, networks};
-use crate::address::address;
-use crate::cluster::{ClusterSettings, sends_unhealthy};
-use crate::wire::uint32;
+use crate::address::{address, internal_address};
+use crate::cluster::{ClusterSettings, ORIGINAL_DST, sends_unhealthy};
+use crate::name::CONNECT_ORIGINATE;
+use crate::wire::{string_value, structure, uint32};
 
 /// A label that takes an endpoint out of service.
 const DRAINING_LABEL: &str = "istio.io/draining";
@@ -203,6 +204,15 @@ fn lb_endpoint(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, mtls: bool) -
         Health::Unhealthy => HealthStatus::Unhealthy,
         Health::Draining | Health::Terminating => HealthStatus::Draining,
     };
+    let settings = inputs.settings;
+    if settings.sends_hbone
+        && endpoint.hbone
+        && !inputs.client.no_hbone
+        // Whoever takes mutual TLS too is sent that.
+        && (endpoint.tls_mode != TlsMode::Istio || settings.prefers_hbone)
+    {
+        return over_hbone(endpoint, status);
+    }
     let mut addresses = endpoint.addresses.iter();
     let first = addresses.next().map_or("", |address| address.as_str());
     let others = if inputs.settings.dual_stack { addresses.as_slice() } else { &[] };
@@ -216,6 +226,28 @@ fn lb_endpoint(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, mtls: bool) -
                 .iter()
                 .map(|other| AdditionalAddress { address: Some(address(other, endpoint.port)) })
                 .collect(),
+            ..EnvoyEndpoint::default()
+        })),
+    }
+}
+
+/// An endpoint that is reached through the internal listener for HBONE.
+fn over_hbone(endpoint: &Endpoint, status: HealthStatus) -> LbEndpoint {
+    let first = endpoint.addresses.first().map_or("", |address| address.as_str());
+    let target =
+        if first.contains(':') { format!("[{first}]:{}", endpoint.port) } else { format!("{first}:{}", endpoint.port) };
+    let mut metadata = metadata::metadata(endpoint, false);
+    let mut insert = |key: &str, field: &str, value: &str| {
+        metadata.filter_metadata.insert(key.to_owned(), structure([(field, string_value(value))]));
+    };
+    insert(ORIGINAL_DST, "local", &target);
+    insert("envoy.transport_socket_match", "tunnel", "http");
+    LbEndpoint {
+        health_status: status as i32,
+        load_balancing_weight: Some(uint32(endpoint.weight.max(1))),
+        metadata: Some(metadata),
+        host_identifier: Some(HostIdentifier::Endpoint(EnvoyEndpoint {
+            address: Some(internal_address(CONNECT_ORIGINATE, &target)),
             ..EnvoyEndpoint::default()
         })),
     }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use sluice_model::{DestinationRule, IpFamilies, Labels, Locality, Proxy, Service, Text};
 
-use crate::cluster::{ClusterSettings, LocalityMode, locality_mode};
+use crate::cluster::{ClusterSettings, LocalityMode, locality_mode, sends_no_hbone};
 
 /// Labels that an endpoint or client has by its place.
 pub(super) const REGION: &str = "topology.kubernetes.io/region";
@@ -64,6 +64,8 @@ pub struct EndpointClient {
     pub labels: Labels,
     /// It passes mutual TLS on, so endpoints that take none are not for it.
     pub only_mtls: bool,
+    /// It sends no HBONE.
+    pub no_hbone: bool,
 }
 
 impl EndpointClient {
@@ -75,6 +77,7 @@ impl EndpointClient {
             ip_families: proxy.ip_families,
             network: proxy.network.clone(),
             network_view: proxy.network_view.clone(),
+            no_hbone: sends_no_hbone(proxy),
             ..Self::default()
         };
         if tier >= Tier::Cluster {

@@ -37,7 +37,7 @@ fn service() -> Service {
         node_local: false,
         publish_not_ready: false,
         traffic_distribution: TrafficDistribution::Any,
-        cluster_local: false,
+        ..Service::default()
     }
 }
 
@@ -79,13 +79,24 @@ fn assign(
     endpoints: &[Endpoint],
     gateways: &[NetworkGateway],
 ) -> ClusterLoadAssignment {
-    let service = service();
-    let backends: Vec<_> = endpoints.iter().map(|endpoint| Backend { endpoint, refuses_mtls: false }).collect();
     let client =
         EndpointClient { locality: Locality::parse(place), network: "near".into(), ..EndpointClient::default() };
+    let settings = ClusterSettings::new(&MeshConfig::default(), false);
+    assign_to(&client, &settings, rule, endpoints, gateways)
+}
+
+fn assign_to(
+    client: &EndpointClient,
+    settings: &ClusterSettings,
+    rule: Option<&DestinationRule>,
+    endpoints: &[Endpoint],
+    gateways: &[NetworkGateway],
+) -> ClusterLoadAssignment {
+    let service = service();
+    let backends: Vec<_> = endpoints.iter().map(|endpoint| Backend { endpoint, refuses_mtls: false }).collect();
     let inputs = AssignmentInputs {
-        settings: &ClusterSettings::new(&MeshConfig::default(), false),
-        client: &client,
+        settings,
+        client,
         service: &service,
         port: &service.ports[0],
         subset: "",
@@ -164,4 +175,24 @@ fn clients_are_told_apart_no_more_than_a_service_needs() {
     assert_eq!(of(&service(), Some(&rule(Some(labelled), true))), Tier::Labels);
     let near = Service { traffic_distribution: TrafficDistribution::PreferSameNode, ..service() };
     assert_eq!(of(&near, None), Tier::Node);
+}
+
+#[test]
+fn hbone_is_sent_to_whoever_takes_nothing_better() {
+    let mut ambient = endpoint("10.0.0.1", "", "");
+    ambient.hbone = true;
+    ambient.tls_mode = TlsMode::Disabled;
+    let sidecar = Endpoint { tls_mode: TlsMode::Istio, ..ambient.clone() };
+    let settings = ClusterSettings::new(&MeshConfig::default(), false);
+    let tunnelled = |client: &EndpointClient, sends: bool, prefers: bool, endpoint: &Endpoint| {
+        let settings = settings.clone().with_hbone(sends, prefers);
+        let assignment = assign_to(client, &settings, None, std::slice::from_ref(endpoint), &[]);
+        let metadata = assignment.endpoints[0].lb_endpoints[0].metadata.clone().unwrap_or_default();
+        metadata.filter_metadata.contains_key("envoy.filters.listener.original_dst")
+    };
+    let client = EndpointClient::default();
+    assert!(tunnelled(&client, true, false, &ambient));
+    assert!(!tunnelled(&client, false, false, &ambient));
+    assert!(!tunnelled(&client, true, false, &sidecar) && tunnelled(&client, true, true, &sidecar));
+    assert!(!tunnelled(&EndpointClient { no_hbone: true, ..EndpointClient::default() }, true, false, &ambient));
 }

@@ -41,6 +41,11 @@ pub(super) fn http_inspector() -> ListenerFilter {
     listener_filter("http_inspector", any(&HttpInspector::default()))
 }
 
+/// Takes connections for where they were meant to go.
+pub(super) fn original_dst() -> ListenerFilter {
+    listener_filter("original_dst", any(&OriginalDst::default()))
+}
+
 #[derive(Clone, Copy, Default)]
 struct Needs {
     tls: bool,
@@ -51,7 +56,7 @@ struct Needs {
 pub(super) fn inbound_filters(settings: &Settings, chains: &[FilterChain], to_port: bool) -> Vec<ListenerFilter> {
     let mut filters = Vec::new();
     if !to_port {
-        filters.push(listener_filter("original_dst", any(&OriginalDst::default())));
+        filters.push(original_dst());
         if settings.facts.interception == InterceptionMode::Tproxy {
             let config = OriginalSrc { mark: TPROXY_MARK, ..OriginalSrc::default() };
             filters.push(listener_filter("original_src", any(&config)));

@@ -37,7 +37,7 @@ fn service(name: &str, address: Option<&str>, ports: &[(u16, Protocol)]) -> Serv
         node_local: false,
         publish_not_ready: false,
         traffic_distribution: TrafficDistribution::Any,
-        cluster_local: false,
+        ..Service::default()
     }
 }
 

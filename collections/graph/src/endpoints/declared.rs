@@ -8,10 +8,10 @@ use sluice_model::{
 };
 
 use super::Declared;
-use crate::Objects;
 use crate::networks::NetworkRules;
 use crate::services::DeclaredKey;
 use crate::workloads::{Instance, InstanceKey, Instances, address_endpoint, selector_key, trust_domain};
+use crate::{GraphOptions, Objects};
 
 /// Marks an address that is a path.
 const UNIX: &str = "unix://";
@@ -20,14 +20,16 @@ const UNIX: &str = "unix://";
 /// the WorkloadEntries that a Service selects.
 /// Key: `DeclaredKey`. From: `declared_services`, `service_entries`, `workload_instances`, `mesh_config`, `networks`.
 /// Changes when: the declaration does, or a workload it selects.
-/// Size: declarations that have any. Rejects: none.
+/// Size: declarations that have any, for a ServiceEntry times its addresses. Rejects: none.
 pub(crate) fn derive_declared_endpoints<'s>(
     objects: &Objects<'s>,
     declared: &Collection<'s, DeclaredKey, Service>,
     instances: &Instances<'s>,
     mesh: &Collection<'s, (), MeshConfig>,
     networks: &Collection<'s, (), NetworkRules>,
+    options: &GraphOptions,
 ) -> Declared<'s> {
+    let services_select_entries = options.services_select_entries;
     let trust_domain = trust_domain(mesh);
     let endpoints = declared.derive("declared_endpoints", |deps| {
         let (entries, by_label) = (deps.on(&objects.service_entries), deps.by(&instances.by_label));
@@ -41,7 +43,7 @@ pub(crate) fn derive_declared_endpoints<'s>(
             let mut found = match key.kind {
                 Kind::Service => {
                     let takes = service.resolution == Resolution::ClientSideLb && !service.mesh_external;
-                    if !takes || service.selector.is_empty() {
+                    if !services_select_entries || !takes || service.selector.is_empty() {
                         return None;
                     }
                     let mut selected = select(&service.selector);
@@ -89,7 +91,15 @@ pub(crate) fn derive_declared_endpoints<'s>(
             (!found.is_empty()).then_some(found)
         }
     });
-    let by_service = endpoints.index("declared_endpoints/by-service", |key, endpoints| {
+    // A ServiceEntry is as many services as it has addresses, each with all of the endpoints.
+    let repeated = endpoints.join("declared_endpoints/repeated", declared, |key, endpoints, service| {
+        let addresses = service.addresses.values().next().filter(|_| key.kind == Kind::ServiceEntry);
+        // Envoy resolves one name for each port of a round-robin cluster.
+        let once = service.resolution == Resolution::DnsRoundRobinLb;
+        let times = addresses.filter(|_| !once).map_or(1, Vec::len).max(1);
+        Some(endpoints.iter().flat_map(|endpoint| std::iter::repeat_n(endpoint.clone(), times)).collect::<Vec<_>>())
+    });
+    let by_service = repeated.index("declared_endpoints/by-service", |key, endpoints| {
         let service = sluice_model::ServiceKey { namespace: key.object.namespace.clone(), host: key.host.clone() };
         [(service, endpoints.clone())]
     });

@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, DepBy, Graph};
 use sluice_envoy::cluster::{
-    ClusterProfile, ClusterSettings, InboundInputs, InboundTarget, OutboundInputs, build_allow_any_dynamic_dns,
-    build_black_hole, build_inbound, build_inbound_passthrough, build_outbound, build_passthrough, build_sds_external,
-    build_sni_dnat, uses_dns,
+    ClusterProfile, ClusterSettings, HboneSettings, InboundInputs, InboundTarget, OutboundInputs,
+    build_allow_any_dynamic_dns, build_black_hole, build_connect_originate, build_inbound, build_inbound_passthrough,
+    build_outbound, build_passthrough, build_sds_external, build_sni_dnat, uses_dns,
 };
 use sluice_envoy::endpoint::{AssignmentInputs, Backend, EndpointClient, Tier, build_assignment};
 use sluice_envoy::listener::MtlsMode;
 use sluice_model::{
-    DestinationRule, Host, InboundPolicy, InterceptionMode, IpFamilies, Layer, ObjectKey, OutboundPolicy, Proxy,
-    ProxyType, Resource, ResourceKey, ResourceType, Service, ServiceKey, Text, TlsMode, View,
+    DestinationRule, Endpoint, Host, InboundPolicy, InterceptionMode, IpFamilies, Layer, ObjectKey, OutboundPolicy,
+    Proxy, ProxyType, Resource, ResourceKey, ResourceType, Service, ServiceKey, Text, TlsMode, View,
 };
 use sluice_proto::envoy::config::cluster::v3::Cluster;
 
@@ -21,6 +21,7 @@ use super::endpoints::{EndpointLookup, tier_of};
 use super::{Outputs, derive_passing_profiles, derive_profiles};
 use crate::destination_rules::{RuleClient, RulePolicy, covering_hosts, select_rule};
 use crate::destinations::Destinations;
+use crate::workloads::is_waypoint;
 use crate::{Client, Overlay, Spine, Workload, WorkloadName, profile_text};
 
 /// The layer of clusters that depend on nothing but the profile.
@@ -37,8 +38,8 @@ struct OutboundProfile {
 
 impl OutboundProfile {
     fn of(proxy: &Proxy, tier: Option<Tier>) -> Self {
-        // The DNS server counts for one cluster only, which is not among these.
-        let cluster = ClusterProfile { dns_proxy: None, ..ClusterProfile::of(proxy) };
+        // These count for one cluster each, which is not among these.
+        let cluster = ClusterProfile { dns_proxy: None, no_hbone: false, ..ClusterProfile::of(proxy) };
         Self { cluster, client: tier.map(|tier| EndpointClient::of(proxy, tier)), passing: false }
     }
 
@@ -84,8 +85,11 @@ pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
 /// Size: ports of services × (1 + subsets) × profiles, plus what special namespaces see otherwise, plus ports of
 /// workloads. Rejects: none.
 pub(crate) fn derive_clusters<'s>(_graph: &Graph<'s>, spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
-    let dual_stack = spine.options.dual_stack;
-    let settings = spine.mesh.map("cluster_settings", move |(), mesh| ClusterSettings::new(mesh, dual_stack));
+    let (dual_stack, sends, prefers) =
+        (spine.options.dual_stack, spine.options.sends_hbone, spine.options.prefers_hbone);
+    let settings = spine
+        .mesh
+        .map("cluster_settings", move |(), mesh| ClusterSettings::new(mesh, dual_stack).with_hbone(sends, prefers));
     outputs.resources.extend([
         derive_fixed(spine, &settings),
         derive_outbound(spine, &settings),
@@ -99,8 +103,9 @@ fn derive_fixed<'s>(
 ) -> Collection<'s, ResourceKey, Resource> {
     let profiles = derive_profiles(spine, "cluster_profiles", ClusterProfile::of);
     let outbound = spine.mesh.map("outbound_policy", |(), mesh| mesh.outbound_policy);
+    let hbone = spine.mesh.map("hbone_settings", |(), mesh| HboneSettings::new(mesh));
     profiles.derive_many("clusters/fixed", |deps| {
-        let (settings, outbound) = (deps.on(settings), deps.on(&outbound));
+        let (settings, outbound, hbone) = (deps.on(settings), deps.on(&outbound), deps.on(&hbone));
         move |cx, profile, ()| {
             let Some(settings) = cx.get(&settings, &()) else { return Vec::new() };
             let mut clusters = vec![build_black_hole(&settings)];
@@ -110,6 +115,10 @@ fn derive_fixed<'s>(
                 if cx.get(&outbound, &()).is_some_and(|policy| *policy == OutboundPolicy::AllowAnyDynamicDns) {
                     clusters.push(build_allow_any_dynamic_dns(&settings, profile));
                 }
+            }
+            let sends = settings.sends_hbone && !profile.no_hbone && profile.proxy_type != ProxyType::Waypoint;
+            if sends && let Some(hbone) = cx.get(&hbone, &()) {
+                clusters.push(build_connect_originate(&settings, &hbone));
             }
             if profile.credential_socket {
                 clusters.push(build_sds_external(&settings));
@@ -137,13 +146,15 @@ fn derive_outbound<'s>(
         of_tier(&name, Some(tier))
     });
     let aliases = spine.mesh.map("trust_domain_aliases", |(), mesh| mesh.trust_domain_aliases.clone());
-    let port_mtls = derive_port_mtls(spine);
+    let port_mtls = derive_ports(spine, "port_mtls", |endpoint| endpoint.tls_mode == TlsMode::Istio);
+    let port_hbone = derive_ports(spine, "port_hbone", |endpoint| endpoint.hbone && !is_waypoint(endpoint));
     spine.hosts.derive_many("clusters/outbound", |deps| {
         let destinations = Destinations::on(deps, spine);
         let facts = ServiceFacts {
             identities: deps.on(&spine.identities),
             aliases: deps.on(&aliases),
             port_mtls: deps.on(&port_mtls),
+            port_hbone: deps.on(&port_hbone),
             endpoints: EndpointLookup::on(deps, spine),
         };
         let settings = deps.on(settings);
@@ -176,12 +187,16 @@ fn derive_outbound<'s>(
     })
 }
 
-/// Whether all endpoints of a service's ports take mutual TLS, by the port's name; ports without endpoints are left out.
-fn derive_port_mtls<'s>(spine: &Spine<'s>) -> Collection<'s, ServiceKey, BTreeMap<Text, bool>> {
-    spine.endpoints.map("port_mtls", |_, endpoints| {
+/// Whether all endpoints of a service's ports are `so`, by the port's name; ports without endpoints are left out.
+fn derive_ports<'s>(
+    spine: &Spine<'s>,
+    name: &str,
+    so: impl Fn(&Endpoint) -> bool + 'static,
+) -> Collection<'s, ServiceKey, BTreeMap<Text, bool>> {
+    spine.endpoints.map(name, move |_, endpoints| {
         let mut ports: BTreeMap<Text, bool> = BTreeMap::new();
         for endpoint in endpoints {
-            *ports.entry(endpoint.port_name.clone()).or_insert(true) &= endpoint.tls_mode == TlsMode::Istio;
+            *ports.entry(endpoint.port_name.clone()).or_insert(true) &= so(endpoint);
         }
         ports
     })
@@ -201,6 +216,7 @@ struct ServiceFacts {
     identities: Dep<ServiceKey, Vec<Text>>,
     aliases: Dep<(), Vec<Text>>,
     port_mtls: Dep<ServiceKey, BTreeMap<Text, bool>>,
+    port_hbone: Dep<ServiceKey, BTreeMap<Text, bool>>,
     endpoints: EndpointLookup,
 }
 
@@ -219,6 +235,7 @@ impl ServiceFacts {
         let dialled = service.resolution == sluice_model::Resolution::Passthrough
             || rule.is_some_and(DestinationRule::dials_endpoints);
         let port_mtls = if dialled { cx.get(&self.port_mtls, &key) } else { None };
+        let port_hbone = if settings.sends_hbone { cx.get(&self.port_hbone, &key) } else { None };
         let (backends, gateways) = match &profile.client {
             Some(_) if uses_dns(service) => {
                 (self.endpoints.of_service(cx, &key, root), self.endpoints.gateways(cx, true))
@@ -252,6 +269,7 @@ impl ServiceFacts {
                 rule,
                 takes_mtls,
                 all_endpoints_mtls: port_mtls.as_ref().is_some_and(|ports| ports.get(&port.name) == Some(&true)),
+                all_endpoints_hbone: port_hbone.as_ref().is_some_and(|ports| ports.get(&port.name) == Some(&true)),
                 identities: &identities,
                 dns_load: &load,
             }));

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use sluice_engine::Collection;
 use sluice_envoy::listener::{
-    Collector, Facts, Settings, build_http_proxy, build_virtual_outbound, collector_services,
+    Collector, Facts, Settings, build_connect_originate, build_http_proxy, build_virtual_outbound, collector_services,
 };
 use sluice_envoy::{name, template, wire};
 use sluice_model::{Host, Layer, ProviderService, ProxyType, Resource, ResourceKey, ResourceType, Text, View};
@@ -26,15 +26,24 @@ pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
     let profile = client.facts.profile();
     match client.proxy.proxy_type {
         ProxyType::Sidecar => {}
-        ProxyType::Router => return vec![Layer { view: Router::of(client.proxy, client.workload).view(), profile }],
+        ProxyType::Router => {
+            let own = Router::of(client.proxy, client.workload).view();
+            return [own, hbone()].map(|view| Layer { view, profile: profile.clone() }).into();
+        }
         ProxyType::Waypoint | ProxyType::Ztunnel => return Vec::new(),
     }
     let own = client.proxy.ips.first();
     let mut layers: Vec<Layer> =
         own.map(|address| Layer { view: own_address(address), profile: profile.clone() }).into_iter().collect();
     layers.push(client.inbound(&profile));
+    layers.push(Layer { view: hbone(), profile: profile.clone() });
     layers.extend(client.outbound(&profile));
     layers
+}
+
+/// The view of whoever sends HBONE.
+fn hbone() -> View {
+    View::Workload("hbone".into())
 }
 
 /// The view of the proxy at that address: listeners for the pod itself are hidden from it.
@@ -50,7 +59,7 @@ fn own_address(address: &Text) -> View {
 /// Size: (HTTP ports + ports of other services) × profiles + workloads. Rejects: none.
 pub(crate) fn derive_listeners<'s>(spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
     let settings = derive_settings(spine);
-    outputs.resources.push(derive_fixed(&settings));
+    outputs.resources.push(derive_fixed(&settings, spine.options.sends_hbone));
     outbound::derive_outbound(spine, &settings, outputs);
     outputs.resources.push(inbound::derive_inbound(spine, &settings));
     outputs.resources.push(gateways::derive_gateways(spine, &settings));
@@ -111,18 +120,24 @@ fn derive_settings<'s>(spine: &Spine<'s>) -> Collection<'s, Text, Settings> {
     })
 }
 
-/// Listeners every sidecar has, whatever the services.
-/// Key: layer and name. From: `listener_settings`. Changes when: they do. Size: profiles × 2. Rejects: none.
-fn derive_fixed<'s>(settings: &Collection<'s, Text, Settings>) -> Collection<'s, ResourceKey, Resource> {
-    settings.flat_map("listeners/fixed", |profile, settings| {
-        let sidecar = settings.facts.proxy_type == ProxyType::Sidecar;
-        let built = [build_virtual_outbound(settings), build_http_proxy(settings)];
-        built
-            .into_iter()
-            .flatten()
-            .filter(|_| sidecar)
-            .map(|listener| (key(View::Base, profile, &listener.name), resource(&listener)))
-            .collect::<Vec<_>>()
+/// Listeners every sidecar has, whatever the services, and the one for HBONE that gateways have as well.
+/// Key: layer and name. From: `listener_settings`. Changes when: they do. Size: profiles × 3. Rejects: none.
+fn derive_fixed<'s>(
+    settings: &Collection<'s, Text, Settings>,
+    sends_hbone: bool,
+) -> Collection<'s, ResourceKey, Resource> {
+    settings.flat_map("listeners/fixed", move |profile, settings| {
+        let kind = settings.facts.proxy_type;
+        let mut built: Vec<(View, Listener)> = Vec::new();
+        if kind == ProxyType::Sidecar {
+            let own = [build_virtual_outbound(settings), build_http_proxy(settings)];
+            built.extend(own.into_iter().flatten().map(|listener| (View::Base, listener)));
+        }
+        if sends_hbone && matches!(kind, ProxyType::Sidecar | ProxyType::Router) {
+            built.push((hbone(), build_connect_originate(settings)));
+        }
+        let row = |(view, listener): (View, Listener)| (key(view, profile, &listener.name), resource(&listener));
+        built.into_iter().map(row).collect::<Vec<_>>()
     })
 }
 

@@ -5,27 +5,31 @@ use std::net::IpAddr;
 
 use sluice_engine::Collection;
 use sluice_model::{
-    ExportTo, Host, Kind, Namespace, ObjectKey, Resolution, Service, ServiceEntry, ServicePort, ServiceSource, Text,
-    is_cluster_local,
+    ExportTo, Host, Kind, ObjectKey, Service, ServiceEntry, ServicePort, ServiceSource, Text, is_cluster_local,
 };
 
 use super::kubernetes::{TRAFFIC_DISTRIBUTION, annotated_distribution};
 use super::{DeclaredKey, ServiceDefaults};
-use crate::GraphOptions;
+use crate::allocation::{AllocationKey, allocates, in_status};
+use crate::{GraphOptions, Objects};
 
-/// Set to `false`, allocated addresses are not used.
-const ALLOCATE: &str = "networking.istio.io/enable-autoallocate-ip";
+/// How the addresses of a host that DNS resolves are dialled.
+const CONNECT_STRATEGY: &str = "istio.io/connect-strategy";
 
-pub(super) fn derive<'s>(
-    entries: &Collection<'s, ObjectKey, ServiceEntry>,
-    namespaces: &Collection<'s, ObjectKey, Namespace>,
-    defaults: &Collection<'s, (), ServiceDefaults>,
-    traffic: &Collection<'s, ObjectKey, Text>,
-    options: &GraphOptions,
-) -> Collection<'s, DeclaredKey, Service> {
+/// What services of ServiceEntries derive from.
+pub(super) struct EntryInputs<'a, 's> {
+    pub(super) objects: &'a Objects<'s>,
+    pub(super) defaults: &'a Collection<'s, (), ServiceDefaults>,
+    pub(super) traffic: &'a Collection<'s, ObjectKey, Text>,
+    pub(super) allocations: &'a Collection<'s, AllocationKey, Vec<Text>>,
+}
+
+pub(super) fn derive<'s>(inputs: &EntryInputs<'_, 's>, options: &GraphOptions) -> Collection<'s, DeclaredKey, Service> {
     let domain = options.domain.clone();
-    entries.derive_many("declared_services/entries", |deps| {
-        let (defaults, traffic, namespaces) = (deps.on(defaults), deps.on(traffic), deps.on(namespaces));
+    let allocating = options.address_pools.is_some();
+    inputs.objects.service_entries.derive_many("declared_services/entries", |deps| {
+        let (defaults, traffic) = (deps.on(inputs.defaults), deps.on(inputs.traffic));
+        let (namespaces, allocations) = (deps.on(&inputs.objects.namespaces), deps.on(inputs.allocations));
         move |cx, key, entry| {
             let Some(defaults) = cx.get(&defaults, &()) else { return Vec::new() };
             let namespace = ObjectKey::new(key.cluster.clone(), "", key.namespace.clone());
@@ -38,8 +42,19 @@ pub(super) fn derive<'s>(
                 let labels = cx.get(&namespaces, &namespace).map(|found| found.labels.clone()).unwrap_or_default();
                 export_to = super::limit(export_to, defaults.visibility.as_ref(), &key.namespace, &labels);
             }
+            let allocated = |host: &Host| -> Vec<Text> {
+                if !allocates(entry) {
+                    return Vec::new();
+                }
+                if !allocating {
+                    return in_status(entry, host);
+                }
+                let of = AllocationKey { entry: key.clone(), host: host.clone() };
+                cx.get(&allocations, &of).map(|found| (*found).clone()).unwrap_or_default()
+            };
             let services = entry.hosts.iter().map(|host| {
-                let service = convert(key, entry, host, &export_to, &traffic, &defaults, &domain);
+                let mut service = convert(key, entry, host, &export_to, &traffic, &defaults, &domain);
+                service.auto_allocated_addresses = allocated(host);
                 (DeclaredKey { kind: Kind::ServiceEntry, object: key.clone(), host: host.clone() }, service)
             });
             // A host that is named twice counts once.
@@ -58,9 +73,6 @@ fn convert(
     domain: &str,
 ) -> Service {
     let addresses: Vec<Text> = entry.addresses.iter().filter_map(virtual_address).collect();
-    let opted_out = entry.meta.labels.get(ALLOCATE).is_some_and(|word| word.eq_ignore_ascii_case("false"));
-    let allocates = addresses.is_empty() && entry.resolution != Resolution::Passthrough && !opted_out;
-    let allocated = entry.allocated_addresses.iter().filter(|(of, _)| allocates && of == host);
     Service {
         namespace: key.namespace.clone(),
         host: host.clone(),
@@ -69,7 +81,7 @@ fn convert(
         cluster: key.cluster.clone(),
         created: entry.meta.created,
         addresses: if addresses.is_empty() { BTreeMap::new() } else { [(Text::default(), addresses)].into() },
-        auto_allocated_addresses: allocated.map(|(_, address)| address.clone()).collect(),
+        auto_allocated_addresses: Vec::new(),
         external_addresses: BTreeMap::new(),
         ports: entry
             .ports
@@ -97,6 +109,12 @@ fn convert(
             entry.meta.annotations.get(TRAFFIC_DISTRIBUTION).map(Text::as_str),
             namespace_traffic,
         ),
+        races_connects: entry
+            .meta
+            .annotations
+            .get(CONNECT_STRATEGY)
+            .is_some_and(|word| word.eq_ignore_ascii_case("RACE_FIRST_TCP_CONNECT")),
+        covered_by: None,
         cluster_local: is_cluster_local(&defaults.settings, host.as_str(), domain),
     }
 }

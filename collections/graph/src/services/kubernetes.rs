@@ -85,6 +85,8 @@ fn convert(
         node_local: object.internal_traffic_local,
         publish_not_ready: object.publish_not_ready,
         traffic_distribution: traffic_distribution(object, namespace_traffic),
+        races_connects: false,
+        covered_by: None,
         cluster_local: is_cluster_local(&defaults.settings, host.as_str(), domain),
         host,
     }

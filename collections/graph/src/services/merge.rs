@@ -24,6 +24,7 @@ pub(super) fn merge(config_cluster: &str, rows: &[(&DeclaredKey, &Service)]) -> 
             (ServiceSource::ServiceEntry, ServiceSource::ServiceEntry) if alike(&merged, other) => {
                 add_entry(&mut merged, other);
             }
+            (ServiceSource::Kubernetes, ServiceSource::ServiceEntry) => cover(&mut merged, other),
             _ => {}
         }
     }
@@ -40,6 +41,15 @@ fn add_cluster(merged: &mut Service, other: &Service) {
     merged.subject_alt_names.extend(other.subject_alt_names.iter().cloned());
     merged.subject_alt_names.sort();
     merged.subject_alt_names.dedup();
+}
+
+/// The youngest declaration is the one that routes are made of.
+fn cover(merged: &mut Service, other: &Service) {
+    let age = |service: &Service| (service.created, service.name.clone());
+    let youngest = merged.covered_by.as_deref().map_or_else(|| age(merged), age);
+    if age(other) > youngest {
+        merged.covered_by = Some(Box::new(other.clone()));
+    }
 }
 
 fn alike(a: &Service, b: &Service) -> bool {

@@ -10,7 +10,7 @@ use sluice_model::{ParsedObject, ProxyKey};
 use sluice_parse::{parse_object, parse_proxy, yaml};
 use sluice_proto::envoy::config::core::v3::Node;
 
-use crate::{GraphOptions, Handles, build};
+use crate::{AddressPools, GraphOptions, Handles, build};
 
 /// What may come and go.
 #[derive(Clone)]
@@ -83,7 +83,8 @@ fn items(case: &Path) -> Vec<Item> {
 }
 
 fn start() -> (Engine, Handles) {
-    let options = GraphOptions::default();
+    let options =
+        GraphOptions { address_pools: Some(AddressPools::default()), sends_hbone: true, ..GraphOptions::default() };
     Engine::start(EngineOptions::default(), move |b| build(b, &options))
 }
 
@@ -130,6 +131,7 @@ fn state(engine: &Engine, handles: &Handles) -> BTreeMap<String, String> {
     add(&mut state, &now, &handles.services);
     add(&mut state, &now, &handles.endpoints);
     add(&mut state, &now, &handles.service_targets);
+    add(&mut state, &now, &handles.address_updates);
     add(&mut state, &now, &handles.rejects);
     state
 }

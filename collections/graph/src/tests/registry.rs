@@ -189,3 +189,119 @@ status: {phase: Running, podIP: 10.1.0.1}
     );
     assert_eq!(mesh.get(&mesh.handles.service_targets, &proxy).map(|targets| targets.len()), Some(0));
 }
+
+/// An SE that lists an address, one that selects, a WorkloadEntry it selects, and sidecars beside them.
+const OUTSIDE: &str = "
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: listed, namespace: app}
+spec:
+  hosts: [listed.example]
+  resolution: STATIC
+  location: MESH_INTERNAL
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  endpoints: [{address: 192.0.2.1}]
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: chosen, namespace: app}
+spec:
+  hosts: [chosen.example]
+  resolution: STATIC
+  location: MESH_INTERNAL
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  workloadSelector: {labels: {app: web}}
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: vm, namespace: app}
+spec: {address: 192.0.2.7, labels: {app: web}, serviceAccount: vm}
+";
+
+fn outside() -> Mesh {
+    let mut mesh = Mesh::new(WEB);
+    mesh.apply(OUTSIDE);
+    mesh.connect(sidecar("other", "client", "10.9.0.1", &[]));
+    mesh.changed();
+    mesh
+}
+
+#[test]
+fn an_address_of_a_service_entry_touches_its_endpoints_alone() {
+    let mut mesh = outside();
+    mesh.apply(&OUTSIDE.replace("192.0.2.1}", "192.0.2.2}"));
+    assert_eq!(
+        mesh.changed(),
+        ["~endpoint_assignments base outbound|80||listed.example", "~endpoints app/listed.example"]
+    );
+}
+
+#[test]
+fn an_address_of_a_service_entry_is_all_of_its_endpoints_once_more() {
+    let mesh = Mesh::new(
+        &OUTSIDE.replace("hosts: [listed.example]", "hosts: [listed.example]\n  addresses: [10.7.0.1, 10.7.0.2]"),
+    );
+    let listed = sluice_model::ServiceKey { namespace: "app".into(), host: "listed.example".into() };
+    let endpoints = mesh.get(&mesh.handles.endpoints, &listed).expect("endpoints");
+    assert_eq!(endpoints.iter().map(|endpoint| endpoint.addresses[0].as_str()).collect::<Vec<_>>(), ["192.0.2.1"; 2]);
+}
+
+#[test]
+fn a_workload_entry_touches_the_services_that_select_it() {
+    let mut mesh = outside();
+    // Its identity is new to the services, so their clusters change as well.
+    mesh.apply(&OUTSIDE.replace("serviceAccount: vm", "serviceAccount: vm2"));
+    let changed = mesh.changed();
+    let selected = ["chosen.example", "web.app.svc.cluster.local"];
+    assert!(
+        !changed.is_empty() && changed.iter().all(|line| selected.iter().any(|it| line.ends_with(it))),
+        "{changed:#?}"
+    );
+    // Of the Service it has no port that is called as the first one's target.
+    mesh.apply(&OUTSIDE.replace("serviceAccount: vm", "serviceAccount: vm2, weight: 3"));
+    assert_eq!(
+        mesh.changed(),
+        [
+            "~endpoint_assignments base outbound|80||chosen.example",
+            "~endpoint_assignments base outbound|90||web.app.svc.cluster.local",
+            "~endpoints app/chosen.example",
+            "~endpoints app/web.app.svc.cluster.local",
+        ]
+    );
+}
+
+#[test]
+fn a_pod_that_loses_its_label_leaves_what_selects_it() {
+    let mut mesh = outside();
+    let pod = WEB.split("---").find(|object| object.contains("kind: Pod")).expect("a pod");
+    mesh.apply(&pod.replace("app: web, security", "app: none, security"));
+    assert_eq!(
+        mesh.changed(),
+        [
+            "~clusters/outbound base outbound|80||chosen.example",
+            "~endpoint_assignments base outbound|80||chosen.example",
+            "~endpoint_assignments base outbound|80||web.app.svc.cluster.local",
+            "~endpoint_assignments base outbound|90||web.app.svc.cluster.local",
+            "~endpoints app/chosen.example",
+            "~endpoints app/web.app.svc.cluster.local",
+        ]
+    );
+}
+
+#[test]
+fn the_place_of_a_node_touches_the_endpoints_on_it() {
+    let mut mesh = outside();
+    mesh.apply("{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {topology.kubernetes.io/region: r2}}}");
+    assert_eq!(
+        mesh.changed(),
+        [
+            "~endpoint_assignments base outbound|80||chosen.example",
+            "~endpoint_assignments base outbound|80||web.app.svc.cluster.local",
+            "~endpoint_assignments base outbound|90||web.app.svc.cluster.local",
+            "~endpoints app/chosen.example",
+            "~endpoints app/web.app.svc.cluster.local",
+        ]
+    );
+    mesh.apply("{apiVersion: v1, kind: Node, metadata: {name: n2, labels: {topology.kubernetes.io/region: r2}}}");
+    assert_eq!(mesh.changed(), Vec::<String>::new());
+}

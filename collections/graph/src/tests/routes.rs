@@ -2,7 +2,7 @@
 
 use prost::Message;
 use sluice_engine::Origin;
-use sluice_model::{Kind, Layer, ProxyType, Resource, View};
+use sluice_model::{Kind, Layer, ProxyType, Resource, ResourceType, View};
 use sluice_parse::{parse_object, yaml};
 use sluice_proto::envoy::config::route::v3::VirtualHost;
 
@@ -42,7 +42,7 @@ impl Mesh {
         let Some(batch) = self.feed.try_next() else { return Vec::new() };
         let mut lines = Vec::new();
         for segments in &self.handles.segments {
-            for event in batch.events(segments) {
+            for event in batch.events(segments).filter(|event| event.key.resource_type == ResourceType::Route) {
                 let sign = match (&event.old, &event.new) {
                     (None, _) => '+',
                     (_, None) => '-',

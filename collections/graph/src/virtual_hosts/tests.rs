@@ -84,7 +84,7 @@ pub(crate) fn service(namespace: &str, host: &str, address: &str, ports: &[(u16,
         node_local: false,
         publish_not_ready: false,
         traffic_distribution: sluice_model::TrafficDistribution::Any,
-        cluster_local: false,
+        ..Service::default()
     }
 }
 

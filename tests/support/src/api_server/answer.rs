@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{Response, StatusCode, header};
+use axum::http::{Method, Response, StatusCode, header};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::store::{Event, Reading};
-use super::{Asked, Shared};
+use super::{Asked, Shared, patch};
 
 pub(super) fn router(shared: Arc<Shared>) -> Router {
     Router::new().fallback(answer).with_state(shared)
@@ -41,6 +41,10 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         _ => return status(StatusCode::NOT_FOUND, "NotFound", "no such path"),
     };
     let (namespace, resource) = match rest {
+        ["namespaces", namespace, resource, name, "status"] if request.method() == Method::PATCH => {
+            let target = [group, resource, namespace, name].map(str::to_owned);
+            return patch_status(&shared, target, request.into_body()).await;
+        }
         ["namespaces", namespace, resource] => (*namespace, *resource),
         [resource] => ("", *resource),
         _ => return status(StatusCode::NOT_FOUND, "NotFound", "no such path"),
@@ -78,6 +82,40 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     }
     tokio::time::sleep(delay).await;
     list(&shared, &wanted)
+}
+
+/// A JSON patch of an object's status.
+async fn patch_status(shared: &Shared, target: [String; 4], body: Body) -> Response<Body> {
+    let body = axum::body::to_bytes(body, 1 << 20).await.unwrap_or_default();
+    let operations: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let [group, resource, namespace, name] = &target;
+    let (result, code, reason) = {
+        let mut state = shared.state();
+        let asked = Asked {
+            verb: "patch".to_owned(),
+            group: group.clone(),
+            resource: format!("{resource}/status"),
+            namespace: String::new(),
+        };
+        *state.asked.entry(asked).or_default() += 1;
+        if state.faults.forbidden.contains(&format!("{resource}/status")) {
+            (Err("no right to do that".to_owned()), StatusCode::FORBIDDEN, "Forbidden")
+        } else if let Some(object) = state.store.get(group, resource, namespace, name) {
+            let patched = patch::apply(&object, &operations).inspect(|patched| {
+                state.store.apply(patched.clone());
+            });
+            (patched, StatusCode::UNPROCESSABLE_ENTITY, "Invalid")
+        } else {
+            (Err("no such object".to_owned()), StatusCode::NOT_FOUND, "NotFound")
+        }
+    };
+    match result {
+        Ok(object) => {
+            shared.changed.send_modify(|count| *count += 1);
+            json_answer(StatusCode::OK, &object)
+        }
+        Err(message) => status(code, reason, &message),
+    }
 }
 
 fn group_versions(shared: &Shared, group: &str) -> Response<Body> {

@@ -144,6 +144,11 @@ impl Store {
         self.version
     }
 
+    pub(super) fn get(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Option<Value> {
+        let objects = self.objects.get(&(group.to_owned(), plural.to_owned()))?;
+        objects.get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
     pub(super) fn delete(&mut self, plural: &str, namespace: &str, name: &str) {
         let resource = self.objects.keys().find(|(_, it)| it == plural).cloned();
         let resource = resource.unwrap_or_else(|| panic!("the server has no {plural}"));

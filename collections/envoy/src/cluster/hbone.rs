@@ -1,0 +1,212 @@
+//! HBONE: connections carried over an internal listener, which tunnels them to the other side's proxy (N25).
+
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::cluster::v3::cluster::{
+    DiscoveryType, LbConfig, LbPolicy, OriginalDstLbConfig, TransportSocketMatch,
+};
+use envoy_types::pb::envoy::config::cluster::v3::{CircuitBreakers, Cluster};
+use envoy_types::pb::envoy::config::core::v3::transport_socket::ConfigType;
+use envoy_types::pb::envoy::config::core::v3::{
+    Http2ProtocolOptions, HttpProtocolOptions as CommonOptions, TransportSocket,
+};
+use envoy_types::pb::envoy::extensions::transport_sockets::internal_upstream::v3::InternalUpstreamTransport;
+use envoy_types::pb::envoy::extensions::transport_sockets::internal_upstream::v3::internal_upstream_transport::MetadataValueSource;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::common_tls_context::{
+    CombinedCertificateValidationContext, ValidationContextType,
+};
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::subject_alt_name_matcher::SanType;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::tls_parameters::TlsProtocol;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
+    CertificateValidationContext, CommonTlsContext, SubjectAltNameMatcher, TlsParameters, UpstreamTlsContext,
+};
+use envoy_types::pb::envoy::extensions::upstreams::http::v3::HttpProtocolOptions;
+use envoy_types::pb::envoy::extensions::upstreams::http::v3::http_protocol_options::explicit_http_config::ProtocolConfig;
+use envoy_types::pb::envoy::r#type::metadata::v3::metadata_key::PathSegment;
+use envoy_types::pb::envoy::r#type::metadata::v3::metadata_key::path_segment::Segment;
+use envoy_types::pb::envoy::r#type::metadata::v3::metadata_kind::{Cluster as OfCluster, Host as OfHost, Kind};
+use envoy_types::pb::envoy::r#type::metadata::v3::{MetadataKey, MetadataKind};
+use serde::Serialize;
+use sluice_model::{ClientTlsMode, MeshConfig, Text};
+
+use super::ClusterSettings;
+use super::draft::{Draft, explicit};
+use super::tls::raw_buffer;
+use super::traffic_policy::unlimited;
+use crate::name::{CONNECT_ORIGINATE, stat_prefix};
+use crate::sds::{MESH_ROOTS, WORKLOAD_CERTIFICATE, agent_secret};
+use crate::string_match::prefix;
+use crate::wire::{any, duration, string_value, structure, uint32};
+
+/// Where the other side's proxy listens.
+const HBONE_PORT: u32 = 15008;
+/// Metadata that says where a connection is to end.
+pub(crate) const ORIGINAL_DST: &str = "envoy.filters.listener.original_dst";
+/// Longest idle time where the mesh says nothing.
+const IDLE: Duration = Duration::from_secs(3600);
+/// How often destinations that are used no longer are forgotten.
+const CLEANUP: Duration = Duration::from_secs(60);
+
+/// What of the mesh config changes how HBONE is sent.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct HboneSettings {
+    /// Longest idle time of a connection.
+    pub idle_timeout: Option<Duration>,
+    /// Trust domains the other side may be of: the mesh's, then its aliases.
+    pub trust_domains: Vec<Text>,
+}
+
+impl HboneSettings {
+    /// From the mesh's configuration.
+    #[must_use]
+    pub fn new(mesh: &MeshConfig) -> Self {
+        let mut trust_domains = vec![mesh.trust_domain.clone()];
+        for alias in &mesh.trust_domain_aliases {
+            if !trust_domains.contains(alias) {
+                trust_domains.push(alias.clone());
+            }
+        }
+        Self { idle_timeout: mesh.hbone_idle_timeout, trust_domains }
+    }
+}
+
+/// The cluster behind the internal listener: to the proxy at the destination, or at the waypoint that metadata names.
+#[must_use]
+pub fn build_connect_originate(settings: &ClusterSettings, hbone: &HboneSettings) -> Cluster {
+    let mut draft = Draft {
+        cluster: Cluster {
+            name: CONNECT_ORIGINATE.to_owned(),
+            alt_stat_name: stat_prefix(CONNECT_ORIGINATE),
+            lb_policy: LbPolicy::ClusterProvided as i32,
+            connect_timeout: Some(duration(settings.connect_timeout)),
+            cleanup_interval: Some(duration(CLEANUP)),
+            circuit_breakers: Some(CircuitBreakers { thresholds: vec![unlimited()], ..CircuitBreakers::default() }),
+            lb_config: Some(LbConfig::OriginalDstLbConfig(OriginalDstLbConfig {
+                upstream_port_override: Some(uint32(HBONE_PORT)),
+                metadata_key: Some(MetadataKey {
+                    key: ORIGINAL_DST.to_owned(),
+                    path: vec![PathSegment { segment: Some(Segment::Key("waypoint".to_owned())) }],
+                }),
+                ..OriginalDstLbConfig::default()
+            })),
+            transport_socket: Some(TransportSocket {
+                name: "tls".to_owned(),
+                config_type: Some(ConfigType::TypedConfig(any(&UpstreamTlsContext {
+                    common_tls_context: Some(mutual_tls(&hbone.trust_domains)),
+                    ..UpstreamTlsContext::default()
+                }))),
+            }),
+            ..Cluster::default()
+        },
+        http: Some(HttpProtocolOptions {
+            common_http_protocol_options: Some(CommonOptions {
+                idle_timeout: Some(duration(hbone.idle_timeout.unwrap_or(IDLE))),
+                ..CommonOptions::default()
+            }),
+            upstream_protocol_options: Some(explicit(ProtocolConfig::Http2ProtocolOptions(Http2ProtocolOptions {
+                allow_connect: true,
+                ..Http2ProtocolOptions::default()
+            }))),
+            ..HttpProtocolOptions::default()
+        }),
+        ..Draft::default()
+    };
+    draft.set_type(DiscoveryType::OriginalDst);
+    draft.finish()
+}
+
+/// Mutual TLS with the mesh's certificates, with any identity of its trust domains.
+fn mutual_tls(trust_domains: &[Text]) -> CommonTlsContext {
+    let identity = |domain: &Text| SubjectAltNameMatcher {
+        san_type: SanType::Uri as i32,
+        matcher: Some(prefix(&format!("spiffe://{domain}/"))),
+        ..SubjectAltNameMatcher::default()
+    };
+    CommonTlsContext {
+        tls_params: Some(TlsParameters {
+            tls_minimum_protocol_version: TlsProtocol::TlSv13 as i32,
+            tls_maximum_protocol_version: TlsProtocol::TlSv13 as i32,
+            ..TlsParameters::default()
+        }),
+        alpn_protocols: vec!["h2".to_owned()],
+        tls_certificate_sds_secret_configs: vec![agent_secret(WORKLOAD_CERTIFICATE)],
+        validation_context_type: Some(ValidationContextType::CombinedValidationContext(
+            CombinedCertificateValidationContext {
+                default_validation_context: Some(CertificateValidationContext {
+                    match_typed_subject_alt_names: trust_domains.iter().map(identity).collect(),
+                    ..CertificateValidationContext::default()
+                }),
+                validation_context_sds_secret_config: Some(agent_secret(MESH_ROOTS)),
+                ..CombinedCertificateValidationContext::default()
+            },
+        )),
+        ..CommonTlsContext::default()
+    }
+}
+
+/// Lets endpoints that take HBONE be sent to over it; others get what the cluster had. `mutual` says that they choose
+/// mutual TLS by themselves, `mode` is nothing where no TLS is spoken of.
+pub(super) fn apply_hbone(draft: &mut Draft, mode: Option<ClientTlsMode>, mutual: bool) {
+    if mode.is_some() && draft.is(DiscoveryType::OriginalDst) {
+        return;
+    }
+    let plain = || raw_buffer(RAW_BUFFER);
+    let otherwise = |name: &str, socket: TransportSocket| TransportSocketMatch {
+        name: name.to_owned(),
+        r#match: None,
+        transport_socket: Some(socket),
+    };
+    let cluster = &mut draft.cluster;
+    cluster.transport_socket_matches = match (cluster.transport_socket.take(), mode) {
+        (Some(socket), _) if mutual => vec![over_hbone(plain()), by_tls_mode(socket), plain_match()],
+        (Some(socket), Some(ClientTlsMode::IstioMutual)) => {
+            vec![over_hbone(plain()), otherwise("tlsMode-istio", socket)]
+        }
+        // TLS of the user's own is for the application, so it is spoken within.
+        (Some(socket), _) => vec![over_hbone(socket.clone()), otherwise("user", socket)],
+        (None, _) => vec![over_hbone(plain()), plain_match()],
+    };
+}
+
+const RAW_BUFFER: &str = "envoy.transport_sockets.raw_buffer";
+
+fn over_hbone(inner: TransportSocket) -> TransportSocketMatch {
+    let source = |kind: Kind, name: &str| MetadataValueSource {
+        kind: Some(MetadataKind { kind: Some(kind) }),
+        name: name.to_owned(),
+    };
+    let transport = InternalUpstreamTransport {
+        passthrough_metadata: vec![
+            source(Kind::Host(OfHost {}), ORIGINAL_DST),
+            source(Kind::Cluster(OfCluster {}), "istio"),
+            source(Kind::Host(OfHost {}), "istio"),
+        ],
+        transport_socket: Some(inner),
+    };
+    TransportSocketMatch {
+        name: "hbone".to_owned(),
+        r#match: Some(structure([("tunnel", string_value("http"))])),
+        transport_socket: Some(TransportSocket {
+            name: "envoy.transport_sockets.internal_upstream".to_owned(),
+            config_type: Some(ConfigType::TypedConfig(any(&transport))),
+        }),
+    }
+}
+
+/// Endpoints that say they take mutual TLS.
+pub(super) fn by_tls_mode(socket: TransportSocket) -> TransportSocketMatch {
+    TransportSocketMatch {
+        name: "tlsMode-istio".to_owned(),
+        r#match: Some(structure([("tlsMode", string_value("istio"))])),
+        transport_socket: Some(socket),
+    }
+}
+
+/// All other endpoints, in plain text.
+pub(super) fn plain_match() -> TransportSocketMatch {
+    TransportSocketMatch {
+        name: "tlsMode-disabled".to_owned(),
+        r#match: Some(structure([])),
+        transport_socket: Some(raw_buffer(RAW_BUFFER)),
+    }
+}

@@ -1,0 +1,144 @@
+//! Name tables (X22), assembled from the entries of services.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use sluice_engine::Collection;
+use sluice_envoy::name_table::{NameInputs, build_names};
+use sluice_model::{
+    IpFamilies, Layer, Proxy, ProxyType, Resolution, Resource, ResourceType, Segment, SegmentKey, Service,
+    ServiceSource, Text, View,
+};
+
+use super::{Outputs, derive_profiles};
+use crate::destinations::Destinations;
+use crate::virtual_hosts::{RouteProfile, addresses_for};
+use crate::{Client, Overlay, Spine, profile_text};
+
+/// The layer of the table itself, which whoever sees no name has as well.
+const TABLE: &str = "table";
+
+/// The facts of a proxy that change its name table.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct NameProfile {
+    cluster: Text,
+    network: Text,
+    ip_families: IpFamilies,
+    auto_allocated: bool,
+    proxy_type: ProxyType,
+}
+
+impl NameProfile {
+    fn of(proxy: &Proxy) -> Self {
+        if proxy.proxy_type != ProxyType::Sidecar {
+            return Self {
+                cluster: Text::default(),
+                network: Text::default(),
+                ip_families: IpFamilies::V4,
+                auto_allocated: false,
+                proxy_type: proxy.proxy_type,
+            };
+        }
+        Self {
+            cluster: proxy.cluster.clone(),
+            network: proxy.network.clone(),
+            ip_families: proxy.ip_families,
+            auto_allocated: proxy.dns_capture,
+            proxy_type: proxy.proxy_type,
+        }
+    }
+
+    /// Whether a service without addresses is reached at its endpoints. A client without IPv4 is left to the cluster's DNS
+    /// for the headless Services of Kubernetes, as the reference does.
+    fn takes_endpoints(&self, service: &Service) -> bool {
+        let is_left = service.source == ServiceSource::Kubernetes && self.ip_families == IpFamilies::V6;
+        service.resolution == Resolution::Passthrough && !is_left
+    }
+
+    /// Where a client reaches a service; of a ServiceEntry at all its addresses.
+    fn addresses(&self, service: &Service, dual_stack: bool) -> Vec<Text> {
+        let declared = service.addresses.values().next().filter(|_| service.source == ServiceSource::ServiceEntry);
+        if let Some(declared) = declared {
+            return declared.clone();
+        }
+        let profile = RouteProfile {
+            cluster: self.cluster.clone(),
+            ip_families: self.ip_families,
+            auto_allocated: self.auto_allocated,
+            ..RouteProfile::default()
+        };
+        addresses_for(service, &profile, dual_stack)
+    }
+}
+
+/// The names a sidecar sees; others get an empty table.
+pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
+    let profile = profile_text(&NameProfile::of(client.proxy));
+    let mut layers = match client.proxy.proxy_type {
+        ProxyType::Sidecar => client.outbound(&profile),
+        ProxyType::Router | ProxyType::Waypoint => Vec::new(),
+        ProxyType::Ztunnel => return Vec::new(),
+    };
+    layers.push(table(profile));
+    layers
+}
+
+fn table(profile: Text) -> Layer {
+    Layer { view: View::Workload(TABLE.into()), profile }
+}
+
+/// Entries of name tables, and the table itself for each profile.
+/// Key: `SegmentKey`: the one table is nameless, an entry is called as its host. From: `hosts`, `services`, `proxies`
+/// (what of them names depend on), `destination_rules` (for whose eyes); `endpoints` of headless services only.
+/// Changes when: a service comes, goes or gets another address; an endpoint of a headless service does.
+/// Size: services × profiles, plus pods with names of their own, plus what special namespaces see otherwise.
+/// Rejects: none.
+pub(crate) fn derive_name_tables<'s>(spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
+    let profiles = derive_profiles(spine, "name_table_profiles", NameProfile::of);
+    let tables: Collection<'s, SegmentKey, Segment> = profiles.flat_map("name_tables", |profile, ()| {
+        [(segment(table(profile_text(profile)), Text::default()), Resource::Encoded(bytes::Bytes::new()))]
+    });
+    let dual_stack = spine.options.dual_stack;
+    let entries = spine.hosts.derive_many("name_tables/entries", |deps| {
+        let destinations = Destinations::on(deps, spine);
+        let (endpoints, profiles) = (deps.on(&spine.endpoints), deps.on(&profiles));
+        move |cx, host, ()| {
+            let destinations = destinations.get(cx, host);
+            let mut rows = Vec::new();
+            for (profile, _) in cx.all(&profiles) {
+                if profile.proxy_type != ProxyType::Sidecar {
+                    continue;
+                }
+                let text = profile_text(&profile);
+                let seen = Overlay::rows(destinations.special_views(), |view| {
+                    let Some((service, _)) = destinations.seen_from(view) else { return BTreeMap::new() };
+                    let addresses = profile.addresses(service, dual_stack);
+                    // Endpoints are only asked for where they are the answer.
+                    let by_endpoint = addresses.is_empty() && profile.takes_endpoints(service);
+                    let endpoints = if by_endpoint { cx.get(&endpoints, &service.key()) } else { None };
+                    if addresses.is_empty() && !by_endpoint {
+                        return BTreeMap::new();
+                    }
+                    let names = build_names(&NameInputs {
+                        service,
+                        addresses: &addresses,
+                        endpoints: endpoints.as_ref().map_or(&[][..], |endpoints| endpoints.as_slice()),
+                        cluster: &profile.cluster,
+                        network: &profile.network,
+                    });
+                    names.into_iter().map(|(name, bytes)| (name, Resource::Encoded(bytes))).collect()
+                });
+                rows.extend(
+                    seen.into_iter()
+                        .map(|(view, name, resource)| (segment(Layer { view, profile: text.clone() }, name), resource)),
+                );
+            }
+            rows
+        }
+    });
+    outputs.segments.extend([tables, entries]);
+}
+
+fn segment(layer: Layer, segment: Text) -> SegmentKey {
+    SegmentKey { resource_type: ResourceType::NameTable, layer, name: Text::default(), segment }
+}
