@@ -47,7 +47,7 @@ impl Siege {
 
     /// A stream of `identity`, or the reason why there is none.
     async fn stream(&self, protocol: Protocol, identity: Identity) -> Result<AdsStream> {
-        AdsStream::open(connect(self.server.grpc).await?, protocol, identity).await
+        AdsStream::open(connect(self.server.grpc).await?, protocol, identity)
     }
 
     fn good_identity(&self) -> Result<Identity> {
@@ -315,7 +315,7 @@ async fn thousands_of_rapid_reconnects() -> Result<()> {
             if number % 3 == 0 {
                 return true;
             }
-            let Ok(mut stream) = AdsStream::open(channel, protocol, identity).await else { return false };
+            let Ok(mut stream) = AdsStream::open(channel, protocol, identity) else { return false };
             let asked = stream.subscribe(Kind::Cds.type_url(), &[], BTreeMap::new()).is_ok();
             if number % 3 == 1 {
                 return asked;

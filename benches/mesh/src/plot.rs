@@ -57,10 +57,13 @@ pub(crate) fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 10_000.0 => format!("{:.0}k", value / 1000.0),
         size if size >= 100.0 => format!("{value:.0}"),
-        size if size >= 10.0 => format!("{value:.1}"),
-        0.0 => "0".to_owned(),
-        _ => format!("{value:.3}").trim_end_matches('0').trim_end_matches('.').to_owned(),
+        size if size >= 10.0 => trimmed(format!("{value:.1}")),
+        _ => trimmed(format!("{value:.3}")),
     }
+}
+
+fn trimmed(text: String) -> String {
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// Text as it may stand in HTML.

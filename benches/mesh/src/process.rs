@@ -1,8 +1,10 @@
-//! CPU time and memory of a process, from /proc.
+//! CPU time and memory of a process.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use nix::time::{ClockId, clock_getcpuclockid};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 /// Memory in KiB.
@@ -14,28 +16,26 @@ pub(crate) struct Memory {
 
 /// A process, its children left out.
 #[derive(Clone, Debug)]
-pub(crate) struct Process(PathBuf);
+pub(crate) struct Process {
+    status: PathBuf,
+    clock: ClockId,
+}
 
 impl Process {
-    pub(crate) fn new(pid: u32) -> Self {
-        Self(PathBuf::from(format!("/proc/{pid}")))
+    pub(crate) fn new(pid: u32) -> Result<Self> {
+        let number = i32::try_from(pid).context("a process has a smaller number")?;
+        let clock = clock_getcpuclockid(Pid::from_raw(number)).with_context(|| format!("find process {pid}"))?;
+        Ok(Self { status: PathBuf::from(format!("/proc/{pid}/status")), clock })
     }
 
-    /// CPU time of all its threads so far, in seconds. A thread that ended is in it by ticks of 10 ms only.
+    /// CPU time of all its threads so far, ended ones too, in seconds.
     pub(crate) fn cpu(&self) -> Result<f64> {
-        let mut nanos = 0u64;
-        for task in std::fs::read_dir(self.0.join("task")).context("read the server's threads")? {
-            // A thread may end meanwhile.
-            let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
-            nanos += text.split_whitespace().next().and_then(|first| first.parse::<u64>().ok()).unwrap_or_default();
-        }
-        #[expect(clippy::cast_precision_loss, reason = "seconds")]
-        let seconds = nanos as f64 / 1e9;
-        Ok(seconds)
+        let time = self.clock.now().context("read the CPU time")?;
+        Ok(std::time::Duration::from(time).as_secs_f64())
     }
 
     pub(crate) fn memory(&self) -> Result<Memory> {
-        let status = std::fs::read_to_string(self.0.join("status")).context("read the server's memory")?;
+        let status = std::fs::read_to_string(&self.status).context("read the server's memory")?;
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
             line.trim().trim_end_matches(" kB").parse().ok()
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn work_and_memory_show() -> Result<()> {
-        let own = Process::new(std::process::id());
+        let own = Process::new(std::process::id())?;
         let before = own.cpu()?;
         let mut sum = 0u64;
         for number in 0..3_000_000u64 {

@@ -32,7 +32,7 @@ pub(crate) async fn run(arguments: &RunArguments) -> Result<()> {
             let (server, seconds) = Server::start(binary, &objects, &arguments.server_arguments).await?;
             (server, Some(seconds))
         }
-        (None, Some(address)) => (Server::running(address, arguments.pid), None),
+        (None, Some(address)) => (Server::running(address, arguments.pid)?, None),
         (None, None) => anyhow::bail!("--sluiced or --server is needed"),
     };
     let ready_memory = server.process.as_ref().map(Process::memory).transpose()?;
@@ -104,7 +104,7 @@ async fn make_changes(
 ) -> Result<ChangeResult> {
     let shape = world.shape;
     let limits = (Duration::from_secs(arguments.patience), Duration::from_millis(arguments.quiet));
-    let own = Process::new(std::process::id());
+    let own = Process::new(std::process::id())?;
     let mut affected = 0;
     let mut rounds = Vec::new();
     for round in 0..=arguments.repeat {

@@ -31,8 +31,8 @@ struct Started {
 
 impl Server {
     /// A running one.
-    pub(crate) fn running(address: SocketAddr, pid: Option<u32>) -> Self {
-        Self { address, process: pid.map(Process::new), started: None }
+    pub(crate) fn running(address: SocketAddr, pid: Option<u32>) -> Result<Self> {
+        Ok(Self { address, process: pid.map(Process::new).transpose()?, started: None })
     }
 
     /// Starts one on free ports; gives it when it is ready, and the seconds that took.
@@ -54,7 +54,7 @@ impl Server {
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("start {}", binary.display()))?;
-        let process = child.id().map(Process::new);
+        let process = child.id().map(Process::new).transpose()?;
         let started = Started { child, binary: binary.into(), objects: objects.into(), arguments: arguments.to_vec() };
         let mut server = Self { address: grpc, process, started: Some(started) };
         loop {

@@ -23,7 +23,7 @@ pub(crate) async fn connect(
     server: &Server,
     patience: Duration,
 ) -> Result<StormResult> {
-    let own = Process::new(std::process::id());
+    let own = Process::new(std::process::id())?;
     let cpu = |process: Option<&Process>| process.map(Process::cpu).transpose();
     let (server_before, own_before, traffic) = (cpu(server.process.as_ref())?, own.cpu()?, fleet.traffic());
     let start = Instant::now();

@@ -151,7 +151,7 @@ fn resident_kib(server: &Sluiced) -> Result<u64> {
 async fn play(server: &Sluiced, session: &Session) {
     let protocol = if session.delta { Protocol::Delta } else { Protocol::Sotw };
     let Ok(channel) = connect(server.grpc).await else { return };
-    let Ok(mut stream) = AdsStream::open(channel, protocol, Identity::default()).await else { return };
+    let Ok(mut stream) = AdsStream::open(channel, protocol, Identity::default()) else { return };
     for step in &session.steps {
         let sent = match step {
             Step::Send(request) if session.delta => match decode::<DeltaDiscoveryRequest>(request) {

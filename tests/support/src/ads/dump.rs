@@ -95,7 +95,7 @@ pub async fn dump(
 ) -> Result<Dump> {
     let wds = |kind: &&Kind| matches!(kind, Kind::WdsAddress | Kind::WdsAuthz);
     let protocol = if kinds.iter().any(|kind| wds(&kind)) { Protocol::Delta } else { protocol };
-    let mut stream = AdsStream::open(channel, protocol, identity).await?;
+    let mut stream = AdsStream::open(channel, protocol, identity)?;
     let mut held: BTreeMap<Kind, Held> = kinds.iter().map(|kind| (*kind, Held::default())).collect();
     let start = Instant::now();
     ask(&mut stream, &mut held, names)?;

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use futures::{Stream, TryStreamExt};
 use serde_json::Value;
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::{
@@ -85,16 +87,31 @@ pub struct AdsStream {
 }
 
 enum Wire {
-    Sotw(mpsc::UnboundedSender<DiscoveryRequest>, Streaming<DiscoveryResponse>),
-    Delta(mpsc::UnboundedSender<DeltaDiscoveryRequest>, Streaming<DeltaDiscoveryResponse>),
+    Sotw(mpsc::UnboundedSender<DiscoveryRequest>, Answers<DiscoveryResponse>),
+    Delta(mpsc::UnboundedSender<DeltaDiscoveryRequest>, Answers<DeltaDiscoveryResponse>),
+}
+
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, tonic::Status>> + Send>>;
+
+/// Makes the call and goes on: some servers say nothing, not even that they take it, before the first request.
+fn answers<T: Send + 'static>(
+    call: impl Future<Output = Result<tonic::Response<Streaming<T>>, tonic::Status>> + Send + 'static,
+) -> Answers<T> {
+    let call = tokio::spawn(call);
+    let opened = async move {
+        let answer = call.await.map_err(|error| tonic::Status::internal(error.to_string()))?;
+        answer.map(tonic::Response::into_inner)
+    };
+    Box::pin(futures::stream::once(opened).try_flatten())
 }
 
 impl AdsStream {
-    /// Opens a stream; the node goes out with the first request.
+    /// Opens a stream; the node goes out with the first request. That the server refuses the call shows in the first
+    /// update.
     ///
     /// # Errors
-    /// The server refuses the call.
-    pub async fn open(channel: Channel, protocol: Protocol, identity: Identity) -> Result<Self> {
+    /// The identity is no header.
+    pub fn open(channel: Channel, protocol: Protocol, identity: Identity) -> Result<Self> {
         let mut client = AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
         let header: Option<MetadataValue<Ascii>> = match &identity.forwarded {
             Some(value) => Some(value.parse().context("make a header of the identity")?),
@@ -107,7 +124,7 @@ impl AdsStream {
                 if let Some(header) = header {
                     request.metadata_mut().insert("x-forwarded-client-cert", header);
                 }
-                Wire::Sotw(sender, client.stream_aggregated_resources(request).await?.into_inner())
+                Wire::Sotw(sender, answers(async move { client.stream_aggregated_resources(request).await }))
             }
             Protocol::Delta => {
                 let (sender, requests) = mpsc::unbounded_channel();
@@ -115,7 +132,7 @@ impl AdsStream {
                 if let Some(header) = header {
                     request.metadata_mut().insert("x-forwarded-client-cert", header);
                 }
-                Wire::Delta(sender, client.delta_aggregated_resources(request).await?.into_inner())
+                Wire::Delta(sender, answers(async move { client.delta_aggregated_resources(request).await }))
             }
         };
         Ok(Self { wire, node: identity.node, asked: BTreeMap::new(), acked: BTreeMap::new() })
@@ -233,14 +250,14 @@ impl AdsStream {
     /// The server ends it with a status.
     pub async fn next(&mut self) -> Result<Option<Update>> {
         Ok(match &mut self.wire {
-            Wire::Sotw(_, responses) => responses.message().await?.map(|response| Update {
+            Wire::Sotw(_, responses) => responses.try_next().await?.map(|response| Update {
                 type_url: response.type_url,
                 nonce: response.nonce,
                 version: response.version_info,
                 resources: response.resources.into_iter().map(|any| (String::new(), String::new(), any)).collect(),
                 removed: Vec::new(),
             }),
-            Wire::Delta(_, responses) => responses.message().await?.map(|response| Update {
+            Wire::Delta(_, responses) => responses.try_next().await?.map(|response| Update {
                 type_url: response.type_url,
                 nonce: response.nonce,
                 version: response.system_version_info,
