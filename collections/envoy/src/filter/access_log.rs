@@ -327,3 +327,69 @@ fn json_formatters(fields: &Struct) -> Vec<TypedExtensionConfig> {
     });
     texts.max_by_key(Vec::len).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sluice_model::MeshConfig;
+
+    use super::*;
+    use crate::listener::{Attached, Observation, ObservedSide};
+
+    fn settings(specs: &[(&str, LogSpec)]) -> Settings {
+        let als = ProviderKind::TcpAccessLogService {
+            service: sluice_model::ProviderService { service: "als.example".into(), port: 1 },
+            log_name: Text::default(),
+            filter_state: Vec::new(),
+        };
+        let mut mesh = MeshConfig { access_log_file: "/legacy".into(), ..MeshConfig::default() };
+        mesh.extension_providers.push(ExtensionProvider { name: "als".into(), kind: als });
+        let specs = specs.iter().map(|(name, spec)| (Text::from(*name), spec.clone())).collect();
+        let server = ObservedSide { logging: Some(specs), ..ObservedSide::default() };
+        let observation = Observation { server, ..Observation::default() };
+        Settings {
+            mesh: Arc::new(mesh),
+            attached: Arc::new(Attached { observation, ..Attached::default() }),
+            ..Settings::default()
+        }
+    }
+
+    /// Where logs are written to, and how many conditions they have.
+    fn logged(logs: &[AccessLog]) -> Vec<(String, usize)> {
+        let conditions = |log: &AccessLog| match log.filter.as_ref().and_then(|f| f.filter_specifier.as_ref()) {
+            None => 0,
+            Some(FilterSpecifier::AndFilter(and)) => and.filters.len(),
+            Some(_) => 1,
+        };
+        let path = |log: &AccessLog| match &log.config_type {
+            Some(ConfigType::TypedConfig(config)) => {
+                let file: FileAccessLog = prost::Message::decode(config.value.as_slice()).expect("a file");
+                file.path
+            }
+            _ => String::new(),
+        };
+        logs.iter().map(|log| (path(log), conditions(log))).collect()
+    }
+
+    #[test]
+    fn providers_that_can_be_used_replace_the_switches_of_the_mesh() {
+        let filtered = LogSpec { filter: Some("true".into()), ..LogSpec::default() };
+        let own = settings(&[("Envoy", filtered)]);
+        assert_eq!(logged(&tcp_access_logs(&own, Class::Inbound)), [("/dev/stdout".to_owned(), 1)]);
+        assert_eq!(logged(&listener_access_log(&own, Class::Inbound)), [("/dev/stdout".to_owned(), 2)]);
+        // The other side is not spoken of.
+        assert_eq!(logged(&tcp_access_logs(&own, Class::Outbound)), [("/legacy".to_owned(), 0)]);
+        let off = settings(&[("envoy", LogSpec { disabled: true, ..LogSpec::default() })]);
+        assert_eq!(logged(&tcp_access_logs(&off, Class::Inbound)), []);
+    }
+
+    #[test]
+    fn without_a_provider_that_can_be_used_the_mesh_decides() {
+        // One that nobody knows, one that logs nothing, one whose service does not exist.
+        for name in ["nobody", "prometheus", "als"] {
+            let settings = settings(&[(name, LogSpec::default())]);
+            assert_eq!(logged(&tcp_access_logs(&settings, Class::Inbound)), [("/legacy".to_owned(), 0)], "{name}");
+        }
+    }
+}

@@ -69,3 +69,59 @@ fn grpc_stats() -> HttpFilter {
     };
     http_filter("envoy.filters.http.grpc_stats", any(&config))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sluice_model::{TrafficSelector, WorkloadMode};
+
+    use super::*;
+    use crate::filter::Routes;
+    use crate::listener::{Attached, ListenerExtension};
+
+    fn extension(name: &str, phase: ExtensionPhase) -> ListenerExtension {
+        ListenerExtension { name: name.into(), phase, matches: Vec::new(), network: false, script: None }
+    }
+
+    fn names(extensions: Vec<ListenerExtension>, port: u32) -> Vec<String> {
+        let attached = Arc::new(Attached { extensions, ..Attached::default() });
+        let settings = Settings { attached, ..Settings::default() };
+        let routes = Routes::Named(String::new());
+        let mut chain = HttpChain::new(Class::Inbound, Protocol::Http, port, routes, String::new());
+        let filter = |name: &str| vec![HttpFilter { name: name.to_owned(), ..HttpFilter::default() }];
+        chain.policies.custom = filter("custom");
+        chain.policies.authentication = filter("jwt");
+        chain.policies.authorization = filter("rbac");
+        let filters = http_filters(&settings, &chain).into_iter().map(|filter| filter.name);
+        filters.take_while(|name| name != "envoy.filters.http.grpc_stats").collect()
+    }
+
+    #[test]
+    fn extensions_stand_between_the_steps_of_policies() {
+        let all = vec![
+            extension("late", ExtensionPhase::Unspecified),
+            extension("stats", ExtensionPhase::Stats),
+            extension("authz", ExtensionPhase::Authz),
+            extension("authn-1", ExtensionPhase::Authn),
+            extension("authn-2", ExtensionPhase::Authn),
+        ];
+        let expected =
+            ["istio.metadata_exchange", "custom", "authn-1", "authn-2", "jwt", "authz", "rbac", "stats", "late"];
+        assert_eq!(names(all, 80), expected);
+    }
+
+    #[test]
+    fn extensions_run_for_the_traffic_they_match() {
+        let matching = |mode, ports: &[u32]| ListenerExtension {
+            matches: vec![TrafficSelector { mode, ports: ports.to_vec() }],
+            ..extension("x", ExtensionPhase::Authn)
+        };
+        let has = |extension, port| names(vec![extension], port).contains(&"x".to_owned());
+        assert!(has(matching(WorkloadMode::Server, &[]), 80) && !has(matching(WorkloadMode::Client, &[]), 80));
+        assert!(has(matching(WorkloadMode::ClientAndServer, &[81, 80]), 80));
+        assert!(!has(matching(WorkloadMode::ClientAndServer, &[81]), 80));
+        let network = ListenerExtension { network: true, ..extension("x", ExtensionPhase::Authn) };
+        assert!(!has(network, 80));
+    }
+}

@@ -64,3 +64,59 @@ fn metric_config(word: &Text, metric: &MetricSpec) -> MetricConfig {
         ..MetricConfig::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use prost::Message;
+    use sluice_model::{ExtensionProvider, MeshConfig};
+
+    use super::*;
+    use crate::listener::{Attached, Observation, ObservedSide};
+
+    fn settings(specs: &[(&str, MetricsSpec)]) -> Settings {
+        let mut mesh = MeshConfig::default();
+        mesh.extension_providers.push(ExtensionProvider { name: "prom2".into(), kind: ProviderKind::Prometheus });
+        let metrics = specs.iter().map(|(name, spec)| (Text::from(*name), spec.clone())).collect();
+        let client = ObservedSide { metrics, ..ObservedSide::default() };
+        let observation = Observation { client, ..Observation::default() };
+        Settings {
+            mesh: Arc::new(mesh),
+            attached: Arc::new(Attached { observation, ..Attached::default() }),
+            ..Settings::default()
+        }
+    }
+
+    fn built(settings: &Settings, class: Class) -> Vec<PluginConfig> {
+        let configs = configs(settings, class).into_iter();
+        configs.map(|any| PluginConfig::decode(any.value.as_slice()).expect("a configuration")).collect()
+    }
+
+    #[test]
+    fn each_prometheus_has_a_filter_and_others_have_none() {
+        let spec = MetricsSpec::default;
+        let settings = settings(&[("Prometheus", spec()), ("envoy", spec()), ("nobody", spec()), ("prom2", spec())]);
+        assert_eq!(built(&settings, Class::Outbound), [PluginConfig::default(), PluginConfig::default()]);
+        let gateway = built(&settings, Class::Gateway);
+        assert!(gateway.len() == 2 && gateway.iter().all(|config| config.disable_host_header_fallback));
+        assert_eq!(built(&settings, Class::Inbound), []);
+    }
+
+    #[test]
+    fn overrides_are_written_under_the_names_proxies_know() {
+        let tags = [("add".into(), Some("'x'".into())), ("drop".into(), None)].into();
+        let overrides = [
+            ("REQUEST_COUNT".into(), MetricSpec { disabled: true, ..MetricSpec::default() }),
+            ("mine".into(), MetricSpec { disabled: false, tags }),
+        ];
+        let spec = MetricsSpec { overrides: overrides.into(), reporting_interval: Some(Duration::from_secs(5)) };
+        let [config] = built(&settings(&[("prometheus", spec)]), Class::Outbound).try_into().expect("one filter");
+        assert_eq!(config.tcp_reporting_duration, Some(wire::duration(Duration::from_secs(5))));
+        let [count, mine] = config.metrics.try_into().expect("two metrics");
+        assert_eq!((count.name.as_str(), count.drop), ("requests_total", true));
+        assert_eq!((mine.name.as_str(), mine.tags_to_remove), ("mine", vec!["drop".to_owned()]));
+        assert_eq!(mine.dimensions, [("add".to_owned(), "'x'".to_owned())].into());
+    }
+}
