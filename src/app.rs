@@ -17,6 +17,7 @@ use tracing::{error, info, warn};
 
 use crate::admin::{self, AdminMetrics, AdminState, Readiness};
 use crate::config::{ClusterSource, Config, Identity, ListenAddress};
+use crate::names;
 use crate::sources::files::FileSource;
 use crate::sources::kube::{self, AddressWriter, KubeOptions, KubeSource};
 use crate::sources::{Cluster, FollowGuard, InputSink, MeshFiles, MeshOverride, Reporter, Sink, SourceMetrics};
@@ -145,6 +146,18 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
                 () = stopped.cancelled() => Ok(()),
             }
         });
+        if config.features.resolve_gateway_names {
+            let (resolving, names) = (engine.clone(), handles.gateway_names.clone());
+            let (resolved, stopped) = (handles.inputs.resolved_names.clone(), stop.clone());
+            tasks.spawn(async move {
+                tokio::select! {
+                    () = names::follow(&resolving, &names, resolved, names::look_up) => {
+                        anyhow::bail!("the engine has stopped")
+                    }
+                    () = stopped.cancelled() => Ok(()),
+                }
+            });
+        }
         while !first.is_ready() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -230,6 +243,7 @@ fn graph_options(config: &Config) -> GraphOptions {
         revision: config.identity.revision.clone(),
         dual_stack: config.features.dual_stack,
         ingress_namespace: config.features.ingress_namespace.clone(),
+        http3: config.features.http3,
         scope_gateways: config.features.scope_gateways,
         listeners: ListenerSwitches {
             trace_sampling: Decimal::from_f64(f64::from(config.features.trace_sampling_millipercent) / 1000.0),

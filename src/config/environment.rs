@@ -28,12 +28,16 @@ pub struct Features {
     pub dual_stack: bool,
     /// `K8S_INGRESS_NS`: namespace of the router that Ingresses are for.
     pub ingress_namespace: Text,
+    /// `PILOT_ENABLE_QUIC_LISTENERS`: HTTPS of routers is served over HTTP/3 too.
+    pub http3: bool,
     /// `PILOT_SCOPE_GATEWAY_TO_NAMESPACE`: a Gateway is for routers of its own namespace only.
     pub scope_gateways: bool,
     /// `PILOT_ENABLE_ALPHA_GATEWAY_API`: experimental Gateway API kinds are read.
     pub alpha_gateway_api: bool,
     /// `PILOT_ENABLE_GATEWAY_API`: Gateway API kinds are read.
     pub gateway_api: bool,
+    /// `RESOLVE_HOSTNAME_GATEWAYS`: gateways between networks may have a host name, which is resolved here.
+    pub resolve_gateway_names: bool,
     /// `ENABLE_DEBUG_ON_HTTP`: `/debug` is served on the HTTP port.
     pub debug_on_http: bool,
     /// `PILOT_HTTP10`: HTTP/1.0 is accepted by every proxy.
@@ -58,7 +62,6 @@ const NOT_FOLLOWED: &[&str] = &[
     "ENABLE_TLS_ON_SIDECAR_INGRESS",
     "ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS",
     "EXTERNAL_ISTIOD",
-    "PILOT_ENABLE_QUIC_LISTENERS",
     "PILOT_FILTER_GATEWAY_CLUSTER_CONFIG",
     "PILOT_JWT_ENABLE_REMOTE_JWKS",
     "PILOT_MULTICLUSTER_KUBECONFIG_PATH",
@@ -92,9 +95,11 @@ impl Features {
             prefers_hbone: flag("PILOT_PREFER_SENDING_HBONE", false),
             ambient: flag("PILOT_ENABLE_AMBIENT", false),
             dual_stack: flag("ISTIO_DUAL_STACK", false),
+            http3: flag("PILOT_ENABLE_QUIC_LISTENERS", false),
             scope_gateways: flag("PILOT_SCOPE_GATEWAY_TO_NAMESPACE", false),
             alpha_gateway_api: flag("PILOT_ENABLE_ALPHA_GATEWAY_API", false),
             gateway_api: flag("PILOT_ENABLE_GATEWAY_API", true),
+            resolve_gateway_names: flag("RESOLVE_HOSTNAME_GATEWAYS", true),
             debug_on_http: flag("ENABLE_DEBUG_ON_HTTP", true),
             http10: flag("PILOT_HTTP10", false),
             mongo_filter: flag("PILOT_ENABLE_MONGO_FILTER", true),

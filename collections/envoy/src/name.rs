@@ -46,6 +46,12 @@ pub fn listener(bind: &str, port: u32) -> String {
     format!("{bind}_{port}")
 }
 
+/// Listener for HTTP/3 on an address and port.
+#[must_use]
+pub fn quic_listener(bind: &str, port: u32) -> String {
+    format!("udp_{}", listener(bind, port))
+}
+
 /// A prefix of statistics with the delimiter that ends it.
 #[must_use]
 pub fn stat_prefix(prefix: &str) -> String {

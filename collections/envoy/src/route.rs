@@ -27,6 +27,7 @@ use sluice_model::{
 
 pub use domains::{AltHosts, ServiceDomains, service_domains};
 pub use hash_policy::build_hash_policy;
+pub use headers::advertise_http3;
 pub use inbound::build_inbound_route;
 pub use retry::{build_inbound_retry_policy, build_retry_policy};
 pub use table::{TableKind, build_header};

@@ -8,7 +8,7 @@ pub mod routes;
 use serde::Serialize;
 use sluice_model::{GatewayServer, Text};
 
-pub use merge::merge_gateways;
+pub use merge::{MergeOptions, merge_gateways};
 
 /// How a port of a Service of the router maps to a port of its pods.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -17,6 +17,8 @@ pub struct PortTarget {
     pub port: u16,
     /// Port of the pods.
     pub target: u16,
+    /// It takes datagrams.
+    pub udp: bool,
 }
 
 /// A server of a Gateway on a port of the router.
@@ -43,6 +45,8 @@ pub struct GatewayPort {
     pub route_name: Text,
     /// Servers in order of precedence.
     pub servers: Vec<BoundServer>,
+    /// Those of them that are served over HTTP/3 too.
+    pub http3: Vec<BoundServer>,
 }
 
 /// A route table of a router.
@@ -52,6 +56,8 @@ pub struct GatewayTable {
     pub name: Text,
     /// Servers whose hosts it routes.
     pub servers: Vec<BoundServer>,
+    /// Its answers tell that the hosts are served over HTTP/3 too.
+    pub http3: bool,
 }
 
 /// All a router listens for.

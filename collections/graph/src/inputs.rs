@@ -5,7 +5,7 @@ use sluice_engine::{Collection, Graph, Input, Origin, Transaction, Value};
 use sluice_model::{
     DestinationRule, EndpointSlice, Gateway, Ingress, IngressClass, Kind, KubernetesService, MeshSettings, Namespace,
     Node, Object, ObjectKey, ParsedObject, PeerAuthentication, Pod, Proxy, ProxyConfigResource, ProxyKey, Reject,
-    ServiceEntry, Telemetry, TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
+    ServiceEntry, Telemetry, Text, TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
 };
 
 use crate::namespaces::{Discovery, discovered};
@@ -29,6 +29,8 @@ macro_rules! kinds {
             pub rejects: Input<RejectKey, Vec<Reject>>,
             /// Connected proxies.
             pub proxies: Input<ProxyKey, Proxy>,
+            /// Addresses of the host names that were asked for.
+            pub resolved_names: Input<Text, Vec<Text>>,
         }
 
         /// Parsed objects by kind.
@@ -42,6 +44,7 @@ macro_rules! kinds {
             $(pub(crate) $field: Collection<'s, ObjectKey, $value>,)*
             pub(crate) rejects: Collection<'s, RejectKey, Vec<Reject>>,
             pub(crate) proxies: Collection<'s, ProxyKey, Proxy>,
+            pub(crate) resolved_names: Collection<'s, Text, Vec<Text>>,
         }
 
         /// Declares every input.
@@ -49,9 +52,10 @@ macro_rules! kinds {
             $(let $field = graph.$declare::<ObjectKey, $value>($name);)*
             let rejects = graph.input("parse_rejects");
             let proxies = graph.input("connected_proxies");
+            let names = graph.input("resolved_names");
             (
-                Inputs { $($field: $field.0,)* rejects: rejects.0, proxies: proxies.0 },
-                Raw { $($field: $field.1,)* rejects: rejects.1, proxies: proxies.1 },
+                Inputs { $($field: $field.0,)* rejects: rejects.0, proxies: proxies.0, resolved_names: names.0 },
+                Raw { $($field: $field.1,)* rejects: rejects.1, proxies: proxies.1, resolved_names: names.1 },
             )
         }
 
@@ -77,11 +81,13 @@ macro_rules! kinds {
                 }
             }
 
-            /// Says so for every kind, for findings and for proxies: those that connect later are changes like any other.
+            /// Says so for every kind, for findings, proxies and resolved names: those that come later are changes like any
+            /// other.
             pub fn mark_all_synced(&self, tx: &mut Transaction) {
                 $(tx.mark_synced(&self.$field);)*
                 tx.mark_synced(&self.rejects);
                 tx.mark_synced(&self.proxies);
+                tx.mark_synced(&self.resolved_names);
             }
 
             /// The kinds that are read.

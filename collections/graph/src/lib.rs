@@ -72,6 +72,8 @@ pub struct GraphOptions {
     pub dual_stack: bool,
     /// Namespace of the router that Ingresses are for (`K8S_INGRESS_NS`).
     pub ingress_namespace: Text,
+    /// HTTPS of routers is served over HTTP/3 too (`PILOT_ENABLE_QUIC_LISTENERS`).
+    pub http3: bool,
     /// A Gateway is for routers of its own namespace only (`PILOT_SCOPE_GATEWAY_TO_NAMESPACE`).
     pub scope_gateways: bool,
     /// Switches that change listeners.
@@ -97,6 +99,7 @@ impl Default for GraphOptions {
             revision: Text::default(),
             dual_stack: false,
             ingress_namespace: "istio-system".into(),
+            http3: false,
             scope_gateways: false,
             listeners: ListenerSwitches::default(),
             entries_select_pods: true,
@@ -143,6 +146,8 @@ pub struct Spine<'s> {
     pub destination_rules_by_host: Index<'s, Host, ObjectKey, DestinationRule>,
     /// Ways from one network to another, by address: one record.
     pub network_gateways: Collection<'s, (), Vec<NetworkGateway>>,
+    /// The same with IP addresses instead of names.
+    pub resolved_network_gateways: Collection<'s, (), Vec<NetworkGateway>>,
     /// What of the mesh config decides which DestinationRules apply: one record.
     pub rule_policy: Collection<'s, (), RulePolicy>,
     /// Connected routers, and what they listen for.
@@ -162,6 +167,8 @@ pub struct Handles {
     pub segments: Vec<Published<SegmentKey, Segment>>,
     /// What each proxy gets.
     pub scopes: Published<ProxyKey, Scope>,
+    /// Host names to be resolved into [`Inputs::resolved_names`].
+    pub gateway_names: Published<Text, ()>,
     /// Everything that is wrong with configuration, by object.
     pub rejects: Published<RejectKey, Vec<Reject>>,
     /// Statuses of ServiceEntries to be written.
@@ -250,6 +257,9 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
         );
 
         let network_gateways = network_gateways::derive_network_gateways(&objects, &mesh_networks, options);
+        let gateway_names = network_gateways::derive_gateway_names(&network_gateways);
+        let resolved_network_gateways =
+            network_gateways::derive_resolved_gateways(&network_gateways, &raw.resolved_names);
         let destination_rules_by_host = destination_rules::index_by_host(&objects.destination_rules);
         let rule_policy = destination_rules::derive_rule_policy(&mesh);
         let peer_authentications_by_namespace = peer_authentications::index_by_namespace(&objects.peer_authentications);
@@ -273,6 +283,7 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
             virtual_services,
             destination_rules_by_host,
             network_gateways,
+            resolved_network_gateways,
             rule_policy,
             routers,
             peer_authentications_by_namespace,
@@ -285,6 +296,7 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
             resources: outputs.resources.iter().map(Collection::publish).collect(),
             segments: outputs.segments.iter().map(Collection::publish).collect(),
             scopes: scopes.publish(),
+            gateway_names: gateway_names.publish(),
             rejects: rejects.publish(),
             address_updates: address_updates.publish(),
             mesh: spine.mesh.publish(),

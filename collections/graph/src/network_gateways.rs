@@ -1,5 +1,7 @@
 //! Gateways between networks (S20).
 
+use std::collections::BTreeSet;
+
 use sluice_engine::Collection;
 use sluice_model::{
     GatewayAddress, KubernetesService, Labels, MeshNetworks, NetworkEndpoints, NetworkGateway, Node, ObjectKey,
@@ -63,6 +65,46 @@ pub(crate) fn derive_network_gateways<'s>(
             Some(gateways)
         }
     })
+}
+
+/// Host names of gateways, whose addresses have to be found out.
+/// Key: the name. From: `network_gateways`. Changes when: a gateway gains or loses a name. Size: names. Rejects: none.
+pub(crate) fn derive_gateway_names<'s>(gateways: &Collection<'s, (), Vec<NetworkGateway>>) -> Collection<'s, Text, ()> {
+    let names = gateways.index("gateway_names/by-name", |(), gateways| {
+        let named = gateways.iter().filter(|gateway| !is_address(&gateway.address));
+        named.map(|gateway| (gateway.address.clone(), ())).collect::<BTreeSet<_>>()
+    });
+    names.distinct("gateway_names")
+}
+
+/// Every way from one network to another, by IP address: for proxies that are sent endpoints and resolve no names.
+/// Key: none, one record. From: `network_gateways`, `resolved_names`.
+/// Changes when: a gateway does, or the addresses of its name. Size: 1. Rejects: none; a name without address is left out.
+pub(crate) fn derive_resolved_gateways<'s>(
+    gateways: &Collection<'s, (), Vec<NetworkGateway>>,
+    names: &Collection<'s, Text, Vec<Text>>,
+) -> Collection<'s, (), Vec<NetworkGateway>> {
+    gateways.derive("network_gateways/resolved", |deps| {
+        let names = deps.on(names);
+        move |cx, (), gateways| {
+            let mut resolved: Vec<NetworkGateway> = Vec::new();
+            for gateway in gateways {
+                if is_address(&gateway.address) {
+                    resolved.push(gateway.clone());
+                } else if let Some(addresses) = cx.get(&names, &gateway.address) {
+                    let at = |address: &Text| NetworkGateway { address: address.clone(), ..gateway.clone() };
+                    resolved.extend(addresses.iter().map(at));
+                }
+            }
+            resolved.sort();
+            resolved.dedup();
+            Some(resolved)
+        }
+    })
+}
+
+fn is_address(address: &str) -> bool {
+    address.parse::<std::net::IpAddr>().is_ok()
 }
 
 /// Gateways the configuration gives the address of.

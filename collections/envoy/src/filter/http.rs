@@ -1,8 +1,8 @@
 //! HTTP connection managers (N08).
 
 use envoy_types::pb::envoy::config::core::v3::{
-    AggregatedConfigSource, ApiVersion, ConfigSource, Http1ProtocolOptions, Http2ProtocolOptions, HttpProtocolOptions,
-    TypedExtensionConfig,
+    AggregatedConfigSource, ApiVersion, ConfigSource, Http1ProtocolOptions, Http2ProtocolOptions, Http3ProtocolOptions,
+    HttpProtocolOptions, TypedExtensionConfig,
     config_source::ConfigSourceSpecifier,
     http_protocol_options::HeadersWithUnderscoresAction,
     http1_protocol_options::{HeaderKeyFormat, header_key_format::HeaderFormat},
@@ -11,7 +11,7 @@ use envoy_types::pb::envoy::config::route::v3::RouteConfiguration;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
     HttpConnectionManager, HttpFilter, Rds, RequestIdExtension,
     http_connection_manager::{
-        ForwardClientCertDetails, PathWithEscapedSlashesAction, RouteSpecifier, ServerHeaderTransformation,
+        CodecType, ForwardClientCertDetails, PathWithEscapedSlashesAction, RouteSpecifier, ServerHeaderTransformation,
         SetCurrentClientCertDetails, UpgradeConfig,
     },
 };
@@ -64,6 +64,8 @@ pub(crate) struct HttpChain {
     pub(crate) use_remote_address: bool,
     /// Metadata headers may be limited to the mesh if the proxy is configured so.
     pub(crate) mesh_headers_only_in_mesh: bool,
+    /// HTTP/3 and nothing else.
+    pub(crate) http3: bool,
     /// Absolute URLs are accepted, as a proxy does.
     pub(crate) forward_proxy: bool,
     /// Authentication and authorization.
@@ -82,6 +84,7 @@ impl HttpChain {
             stat_prefix,
             use_remote_address: false,
             mesh_headers_only_in_mesh: class != Class::Inbound,
+            http3: false,
             forward_proxy: false,
             policies: PolicySteps::default(),
             forward_filters: Vec::new(),
@@ -114,6 +117,10 @@ pub(crate) fn build_http_manager(settings: &Settings, chain: &HttpChain) -> Http
     apply_path_normalization(&mut manager, settings);
     if chain.class == Class::Inbound && chain.protocol.is_http2() {
         manager.http2_protocol_options = Some(Http2ProtocolOptions::default());
+    }
+    if chain.http3 {
+        manager.codec_type = CodecType::Http3 as i32;
+        manager.http3_protocol_options = Some(Http3ProtocolOptions::default());
     }
     if let Some(connection) = connection_settings(settings) {
         apply_connection_settings(&mut manager, &connection);

@@ -2,11 +2,16 @@
 
 use std::sync::Arc;
 
-use envoy_types::pb::envoy::config::core::v3::TrafficDirection;
+use envoy_types::pb::envoy::config::core::v3::address::Address as AddressKind;
+use envoy_types::pb::envoy::config::core::v3::socket_address::Protocol as SocketProtocol;
+use envoy_types::pb::envoy::config::core::v3::transport_socket::ConfigType as SocketConfig;
+use envoy_types::pb::envoy::config::core::v3::{TrafficDirection, TransportSocket, UdpSocketConfig};
 use envoy_types::pb::envoy::config::listener::v3::{
-    FilterChain, Listener, ListenerFilter, listener_filter::ConfigType,
+    FilterChain, Listener, ListenerFilter, QuicProtocolOptions, UdpListenerConfig, listener_filter::ConfigType,
 };
 use envoy_types::pb::envoy::extensions::filters::listener::proxy_protocol::v3::ProxyProtocol;
+use envoy_types::pb::envoy::extensions::transport_sockets::quic::v3::QuicDownstreamTransport;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::DownstreamTlsContext;
 use sluice_model::{Protocol, RouteDestination, ServerTls, ServerTlsMode, Text, VirtualService};
 
 use super::address::{additional, wildcards};
@@ -14,7 +19,7 @@ use super::chain::{Action, Chain};
 use super::inspector::tls_inspector;
 use super::mtls::socket;
 use super::outbound::exact_balance;
-use super::server_tls::server_tls;
+use super::server_tls::{Carries, server_tls};
 use super::settings::Settings;
 use super::tcp_filters::{Carrier, Destinations};
 use super::virtual_outbound::HANDSHAKE_TIMEOUT;
@@ -36,6 +41,8 @@ pub struct GatewayListener {
     pub chains: Vec<GatewayChain>,
     /// Chains by server name follow that are built elsewhere.
     pub more_chains: bool,
+    /// It is for HTTP/3, all its chains being HTTP over TLS.
+    pub quic: bool,
 }
 
 /// A filter chain of a gateway.
@@ -105,32 +112,51 @@ pub fn build_gateway(settings: &Settings, port: &GatewayListener) -> Option<List
     if port.chains.is_empty() && !port.more_chains {
         return None;
     }
-    let name = name::listener(primary, port.port);
+    let name = if port.quic { name::quic_listener(primary, port.port) } else { name::listener(primary, port.port) };
     let limit = connection_settings(settings).and_then(|limits| limits.listener_buffer_limit_bytes);
-    let mut listener_filters = Vec::new();
-    if settings.config().gateway_topology.proxy_protocol {
-        listener_filters.push(proxy_protocol_filter());
-    }
-    let looks_inside = |chain: &GatewayChain| chain.tls.is_some() || !chain.server_names.is_empty();
-    if port.more_chains || port.chains.iter().any(looks_inside) {
-        listener_filters.push(tls_inspector());
-    }
-    Some(Listener {
+    let chains = port.chains.iter().map(|chain| filter_chain(settings, &name, port, chain));
+    let mut listener = Listener {
         address: Some(address(primary, port.port)),
         additional_addresses: additional(extra, port.port),
         traffic_direction: TrafficDirection::Outbound as i32,
-        listener_filters,
-        filter_chains: port.chains.iter().map(|chain| filter_chain(settings, &name, port.port, chain)).collect(),
+        filter_chains: chains.collect(),
         per_connection_buffer_limit_bytes: limit.and_then(|limit| u32::try_from(limit).ok()).map(uint32),
-        connection_balance_config: exact_balance(settings.facts.outbound_exact_balance),
         max_connections_to_accept_per_socket_event: Some(uint32(1)),
         access_log: listener_access_log(settings, Class::Gateway),
         name,
         ..Listener::default()
-    })
+    };
+    if port.quic {
+        over_udp(&mut listener);
+        return Some(listener);
+    }
+    listener.connection_balance_config = exact_balance(settings.facts.outbound_exact_balance);
+    if settings.config().gateway_topology.proxy_protocol {
+        listener.listener_filters.push(proxy_protocol_filter());
+    }
+    let looks_inside = |chain: &GatewayChain| chain.tls.is_some() || !chain.server_names.is_empty();
+    if port.more_chains || port.chains.iter().any(looks_inside) {
+        listener.listener_filters.push(tls_inspector());
+    }
+    Some(listener)
 }
 
-fn filter_chain(settings: &Settings, listener: &str, listen_port: u32, chain: &GatewayChain) -> FilterChain {
+/// QUIC comes in datagrams.
+fn over_udp(listener: &mut Listener) {
+    listener.udp_listener_config = Some(UdpListenerConfig {
+        quic_options: Some(QuicProtocolOptions::default()),
+        downstream_socket_config: Some(UdpSocketConfig::default()),
+        ..UdpListenerConfig::default()
+    });
+    let more = listener.additional_addresses.iter_mut().filter_map(|more| more.address.as_mut());
+    for address in listener.address.iter_mut().chain(more) {
+        if let Some(AddressKind::SocketAddress(socket)) = &mut address.address {
+            socket.protocol = SocketProtocol::Udp as i32;
+        }
+    }
+}
+
+fn filter_chain(settings: &Settings, listener: &str, of: &GatewayListener, chain: &GatewayChain) -> FilterChain {
     let GatewayPort { number, name: port_name, protocol } = &chain.port;
     let filters = match &chain.action {
         GatewayAction::Http { route_name, stat_prefix } => {
@@ -140,10 +166,16 @@ fn filter_chain(settings: &Settings, listener: &str, listen_port: u32, chain: &G
                 stat_prefix.to_string()
             };
             let routes = Routes::Named(route_name.to_string());
-            let mut http = HttpChain::new(Class::Gateway, *protocol, listen_port, routes, prefix);
+            let mut http = HttpChain::new(Class::Gateway, *protocol, of.port, routes, prefix);
             http.use_remote_address = true;
-            let extensions = Extensions::on(settings, Class::Gateway, listen_port).all_network();
-            extensions.chain([hcm_filter(&build_http_manager(settings, &http))]).collect()
+            http.http3 = of.quic;
+            let manager = hcm_filter(&build_http_manager(settings, &http));
+            if of.quic {
+                vec![manager]
+            } else {
+                let extensions = Extensions::on(settings, Class::Gateway, of.port).all_network();
+                extensions.chain([manager]).collect()
+            }
         }
         GatewayAction::Tcp { virtual_service, route, destinations } => {
             let carrier = Carrier {
@@ -159,14 +191,30 @@ fn filter_chain(settings: &Settings, listener: &str, listen_port: u32, chain: &G
             carrier.along(settings, virtual_service, route)
         }
     };
-    let bytes = !protocol.is_http() && *protocol != Protocol::Https;
+    let transport_socket = chain.tls.as_ref().map(|tls| {
+        let is_http = protocol.is_http() || *protocol == Protocol::Https;
+        match (of.quic, is_http) {
+            (true, _) => quic_socket(server_tls(settings, tls, Carries::Http3)),
+            (false, true) => socket(&server_tls(settings, tls, Carries::Http)),
+            (false, false) => socket(&server_tls(settings, tls, Carries::Bytes)),
+        }
+    });
     let matching = Chain { server_names: chain.server_names.clone(), ..Chain::new(Action::Network(Vec::new())) };
     FilterChain {
         filter_chain_match: matching.to_match(),
         filters,
-        transport_socket: chain.tls.as_ref().map(|tls| socket(&server_tls(settings, tls, bytes))),
+        transport_socket,
         transport_socket_connect_timeout: Some(duration(HANDSHAKE_TIMEOUT)),
         ..FilterChain::default()
+    }
+}
+
+fn quic_socket(context: DownstreamTlsContext) -> TransportSocket {
+    let transport =
+        QuicDownstreamTransport { downstream_tls_context: Some(context), ..QuicDownstreamTransport::default() };
+    TransportSocket {
+        name: "envoy.transport_sockets.quic".to_owned(),
+        config_type: Some(SocketConfig::TypedConfig(any(&transport))),
     }
 }
 

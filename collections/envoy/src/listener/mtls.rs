@@ -11,8 +11,8 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
 use serde::Serialize;
 use sluice_model::{MeshConfig, Text, TlsVersion};
 
+use super::server_tls::{certificate, roots};
 use super::settings::Settings;
-use crate::sds::{MESH_ROOTS, WORKLOAD_CERTIFICATE, agent_secret};
 use crate::string_match::prefix;
 use crate::wire::{any, boolean};
 
@@ -74,6 +74,7 @@ pub(super) fn mesh_tls(settings: &Settings, http: bool) -> TransportSocket {
         match_subject_alt_names: identities.collect(),
         ..CertificateValidationContext::default()
     };
+    let files = settings.facts.server_certificates.clone().unwrap_or_default();
     let context = DownstreamTlsContext {
         common_tls_context: Some(CommonTlsContext {
             tls_params: Some(TlsParameters {
@@ -82,12 +83,12 @@ pub(super) fn mesh_tls(settings: &Settings, http: bool) -> TransportSocket {
                 cipher_suites,
                 ..TlsParameters::default()
             }),
-            tls_certificate_sds_secret_configs: vec![agent_secret(WORKLOAD_CERTIFICATE)],
+            tls_certificate_sds_secret_configs: vec![certificate(settings, &files)],
             alpn_protocols: protocols.iter().map(|name| (*name).to_owned()).collect(),
             validation_context_type: Some(ValidationContextType::CombinedValidationContext(
                 CombinedCertificateValidationContext {
                     default_validation_context: Some(validation),
-                    validation_context_sds_secret_config: Some(agent_secret(MESH_ROOTS)),
+                    validation_context_sds_secret_config: Some(roots(settings, &files)),
                     ..CombinedCertificateValidationContext::default()
                 },
             )),

@@ -20,17 +20,27 @@ use crate::sds::{
 use crate::string_match::exact;
 use crate::wire::boolean;
 
+/// What comes out of TLS.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Carries {
+    /// Bytes that are carried on.
+    Bytes,
+    /// Requests.
+    Http,
+    /// Requests over QUIC.
+    Http3,
+}
+
 /// What a server of TLS asks of its clients, and shows them.
-///
-/// `bytes` says that what comes out of TLS is carried on as bytes rather than routed by request.
-pub(super) fn server_tls(settings: &Settings, tls: &ServerTls, bytes: bool) -> DownstreamTlsContext {
-    let requires = matches!(tls.mode, ServerTlsMode::Mutual | ServerTlsMode::IstioMutual);
+pub(super) fn server_tls(settings: &Settings, tls: &ServerTls, carries: Carries) -> DownstreamTlsContext {
+    // Envoy cannot ask for a certificate over QUIC.
+    let requires = carries != Carries::Http3 && matches!(tls.mode, ServerTlsMode::Mutual | ServerTlsMode::IstioMutual);
     let validates = requires || tls.mode == ServerTlsMode::OptionalMutual;
-    // Peers of the mesh may exchange metadata before the first byte.
-    let protocols: &[&str] = if bytes && tls.mode == ServerTlsMode::IstioMutual {
-        &["istio-peer-exchange", "h2", "http/1.1"]
-    } else {
-        &["h2", "http/1.1"]
+    let protocols: &[&str] = match carries {
+        // Peers of the mesh may exchange metadata before the first byte.
+        Carries::Bytes if tls.mode == ServerTlsMode::IstioMutual => &["istio-peer-exchange", "h2", "http/1.1"],
+        Carries::Bytes | Carries::Http => &["h2", "http/1.1"],
+        Carries::Http3 => &["h3"],
     };
     let mut common = CommonTlsContext {
         alpn_protocols: protocols.iter().map(|name| (*name).to_owned()).collect(),
@@ -70,27 +80,32 @@ fn by_file(
     validates: bool,
     common: &mut CommonTlsContext,
 ) {
-    let custom = settings.facts.file_credential_socket;
-    let certificate = |files: &CertificateFiles| {
-        if files.chain.is_empty() || files.key.is_empty() {
-            return agent_secret(WORKLOAD_CERTIFICATE);
-        }
-        file_secret(&format!("file-cert:{}~{}", files.chain, files.key), custom)
-    };
     let all = if several.is_empty() { std::slice::from_ref(files) } else { several };
-    common.tls_certificate_sds_secret_configs = all.iter().map(certificate).collect();
+    common.tls_certificate_sds_secret_configs = all.iter().map(|files| certificate(settings, files)).collect();
     if !validates {
         return;
     }
-    let roots = if files.root.is_empty() {
-        agent_secret(MESH_ROOTS)
-    } else {
-        file_secret(&format!("file-root:{}", files.root), custom)
-    };
     let crl = (!tls.ca_crl.is_empty())
         .then(|| DataSource { specifier: Some(Specifier::Filename(tls.ca_crl.to_string())), ..DataSource::default() });
     let context = CertificateValidationContext { crl, ..validation(tls) };
-    common.validation_context_type = Some(combined(context, Some(roots)));
+    common.validation_context_type = Some(combined(context, Some(roots(settings, files))));
+}
+
+/// What the proxy shows as itself: the certificate of the mesh unless files are named.
+pub(super) fn certificate(settings: &Settings, files: &CertificateFiles) -> SdsSecretConfig {
+    if files.chain.is_empty() || files.key.is_empty() {
+        return agent_secret(WORKLOAD_CERTIFICATE);
+    }
+    let name = format!("file-cert:{}~{}", files.chain, files.key);
+    file_secret(&name, settings.facts.file_credential_socket)
+}
+
+/// What it verifies its clients by: the roots of the mesh unless a file is named.
+pub(super) fn roots(settings: &Settings, files: &CertificateFiles) -> SdsSecretConfig {
+    if files.root.is_empty() {
+        return agent_secret(MESH_ROOTS);
+    }
+    file_secret(&format!("file-root:{}", files.root), settings.facts.file_credential_socket)
 }
 
 /// Certificates that are secrets of the cluster, or of an SDS server outside.

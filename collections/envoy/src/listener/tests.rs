@@ -155,3 +155,31 @@ fn a_port_of_the_proxy_itself_is_left_alone() {
     let tcp = service("a", Some("10.0.0.1"), &[(15021, Protocol::Tcp)]);
     assert_eq!(listener_keys(&settings, &tcp, &tcp.ports[0], &Bind::default(), &[]).len(), 1);
 }
+
+#[test]
+fn a_gateway_serves_http3_in_datagrams() {
+    let tls = sluice_model::ServerTls {
+        mode: sluice_model::ServerTlsMode::Simple,
+        credential_name: "web".into(),
+        ..sluice_model::ServerTls::default()
+    };
+    let chain = GatewayChain {
+        server_names: vec!["a.example".into()],
+        tls: Some(tls),
+        port: GatewayPort { number: 443, name: "https".into(), protocol: Protocol::Https },
+        action: GatewayAction::Http { route_name: "https.443".into(), stat_prefix: Text::default() },
+    };
+    let port =
+        |quic: bool| GatewayListener { port: 443, chains: vec![chain.clone()], quic, ..GatewayListener::default() };
+    let of = |quic: bool| build_gateway(&settings(), &port(quic)).expect("a listener");
+    let (plain, quic) = (of(false), of(true));
+    assert_eq!((plain.name.as_str(), quic.name.as_str()), ("0.0.0.0_443", "udp_0.0.0.0_443"));
+    assert_eq!((inspectors(&plain).len(), inspectors(&quic).len()), (1, 0));
+    let socket = |listener: &Listener| listener.filter_chains[0].transport_socket.as_ref().map(|it| it.name.clone());
+    assert_eq!(socket(&plain).as_deref(), Some("envoy.transport_sockets.tls"));
+    assert_eq!(socket(&quic).as_deref(), Some("envoy.transport_sockets.quic"));
+    assert!(plain.udp_listener_config.is_none() && quic.udp_listener_config.is_some());
+    let manager = manager(&quic.filter_chains[0].filters).expect("a manager");
+    assert!(manager.http3_protocol_options.is_some());
+    assert_eq!(manager.stat_prefix, "outbound_udp_0.0.0.0_443;");
+}

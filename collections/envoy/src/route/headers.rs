@@ -65,3 +65,13 @@ pub(super) fn apply(headers: &Headers, route: &mut Route) -> Option<String> {
     route.response_headers_to_remove.extend(operations.response_remove);
     operations.authority
 }
+
+/// Tells clients that the same host is served over HTTP/3 at that port.
+pub fn advertise_http3(route: &mut Route, port: u32) {
+    let value = format!("h3=\":{port}\"; ma=86400");
+    route.response_headers_to_add.push(HeaderValueOption {
+        header: Some(HeaderValue { key: "alt-svc".to_owned(), value, ..HeaderValue::default() }),
+        append_action: HeaderAppendAction::AppendIfExistsOrAdd.into(),
+        ..HeaderValueOption::default()
+    });
+}

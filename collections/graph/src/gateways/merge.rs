@@ -6,6 +6,13 @@ use sluice_model::{Gateway, GatewayServer, Protocol, Text};
 
 use super::{BoundServer, GatewayPort, GatewayTable, MergedGateway, PortTarget};
 
+/// What merging depends on beside Gateways.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MergeOptions {
+    /// HTTPS is served over HTTP/3 too, where the router's service takes datagrams.
+    pub http3: bool,
+}
+
 /// Merges the Gateways that select a router of `namespace`; they are given in order of precedence.
 ///
 /// Plain HTTP servers of a port share one route table. TLS servers of a port are told apart by server name. Everything
@@ -15,14 +22,24 @@ pub fn merge_gateways<'a>(
     namespace: &str,
     gateways: impl IntoIterator<Item = &'a Gateway>,
     targets: &[PortTarget],
+    options: MergeOptions,
 ) -> MergedGateway {
     let mut merging = Merging::default();
     for gateway in gateways {
         for server in &gateway.servers {
-            merging.add(gateway, server, resolve_port(server.port, targets));
+            let Some((at, bound)) = merging.add(gateway, server, resolve_port(server.port, targets)) else { continue };
+            let takes_datagrams = targets.iter().any(|target| target.udp && u32::from(target.port) == server.port);
+            if options.http3 && server.terminates_https() && takes_datagrams {
+                merging.http3.insert(bound.route_name.clone());
+                merging.ports[at].http3.push(bound);
+            }
         }
     }
-    let tables = merging.tables.into_iter().map(|(name, servers)| GatewayTable { name, servers });
+    let http3 = merging.http3;
+    let tables = merging.tables.into_iter().map(|(name, servers)| {
+        let http3 = http3.contains(&name);
+        GatewayTable { name, servers, http3 }
+    });
     MergedGateway { namespace: namespace.into(), tables: tables.collect(), ports: merging.ports }
 }
 
@@ -50,15 +67,18 @@ struct Merging {
     tables: BTreeMap<Text, Vec<BoundServer>>,
     /// Where in `ports` the plain server of a port is.
     plain: BTreeMap<u32, usize>,
+    /// Tables of servers that are served over HTTP/3 too.
+    http3: BTreeSet<Text>,
     /// Hosts of TLS servers, by port and address.
     tls_hosts: BTreeSet<(u32, Text, Text)>,
 }
 
 impl Merging {
-    fn add(&mut self, gateway: &Gateway, server: &GatewayServer, port: u32) {
+    /// Adds a server to the ports and gives the one it is on; nothing if it is left out.
+    fn add(&mut self, gateway: &Gateway, server: &GatewayServer, port: u32) -> Option<(usize, BoundServer)> {
         let route_name = route_name(gateway, server, port);
         if server.tls.is_some() && !self.claim_hosts(server, port) {
-            return;
+            return None;
         }
         let bound = BoundServer {
             gateway: format!("{}/{}", gateway.namespace, gateway.name).into(),
@@ -66,53 +86,52 @@ impl Merging {
             route_name: route_name.clone(),
         };
         let taken = self.ports.iter().any(|existing| existing.port == port);
-        match self.plain.get(&port).copied() {
-            Some(current) => self.beside_plain(bound, port, current),
+        let at = match self.plain.get(&port).copied() {
+            Some(current) => self.beside_plain(bound.clone(), port, current)?,
             None if taken && server.is_tls() => {
                 if server.is_http() {
                     // Two tables of one name could not be told apart.
                     if route_name.is_empty() || self.tables.contains_key(&route_name) {
-                        return;
+                        return None;
                     }
                     self.tables.insert(route_name, vec![bound.clone()]);
                 }
                 match self.find(port, server) {
-                    Some(existing) => self.ports[existing].servers.push(bound),
-                    None => {
-                        self.open(bound, port, false);
+                    Some(existing) => {
+                        self.ports[existing].servers.push(bound.clone());
+                        existing
                     }
+                    None => self.open(bound.clone(), port, false),
                 }
             }
-            None => self.first(bound, port),
-        }
+            None => self.first(bound.clone(), port),
+        };
+        Some((at, bound))
     }
 
     /// A server on a port with a plain one: plain HTTP joins it, and another address is another listener.
-    fn beside_plain(&mut self, bound: BoundServer, port: u32, current: usize) {
-        let (existing, existing_protocol) = {
-            let existing = &self.ports[current];
-            let first = existing.servers.first().map_or(Protocol::Unsupported, |first| first.server.protocol);
-            (existing, first)
-        };
+    fn beside_plain(&mut self, bound: BoundServer, port: u32, current: usize) -> Option<usize> {
+        let existing = &self.ports[current];
+        let existing_protocol = existing.servers.first().map_or(Protocol::Unsupported, |first| first.server.protocol);
         let protocol = bound.server.protocol;
         let mergeable = (protocol.is_http() || protocol == existing_protocol) && existing_protocol.is_http();
-        if existing.bind != bound.server.bind {
-            match self.find(port, &bound.server) {
-                Some(other) => {
-                    self.ports[other].route_name = bound.route_name.clone();
-                    self.tables.entry(bound.route_name.clone()).or_default().push(bound.clone());
-                    self.ports[other].servers.push(bound);
-                }
-                None => self.first(bound, port),
+        let at = if existing.bind == bound.server.bind {
+            if !mergeable || bound.route_name.is_empty() {
+                return None;
             }
-        } else if mergeable && !bound.route_name.is_empty() {
-            self.tables.entry(bound.route_name.clone()).or_default().push(bound.clone());
-            self.ports[current].servers.push(bound);
-        }
+            current
+        } else {
+            let Some(other) = self.find(port, &bound.server) else { return Some(self.first(bound, port)) };
+            self.ports[other].route_name = bound.route_name.clone();
+            other
+        };
+        self.tables.entry(bound.route_name.clone()).or_default().push(bound.clone());
+        self.ports[at].servers.push(bound);
+        Some(at)
     }
 
     /// A server with a port and address of its own.
-    fn first(&mut self, bound: BoundServer, port: u32) {
+    fn first(&mut self, bound: BoundServer, port: u32) -> usize {
         if bound.server.is_http() {
             self.tables.insert(bound.route_name.clone(), vec![bound.clone()]);
         }
@@ -121,6 +140,7 @@ impl Merging {
         if is_plain {
             self.plain.insert(port, at);
         }
+        at
     }
 
     fn open(&mut self, bound: BoundServer, port: u32, with_route: bool) -> usize {
@@ -130,6 +150,7 @@ impl Merging {
             bind: bound.server.bind.clone(),
             route_name: if with_route { bound.route_name.clone() } else { Text::default() },
             servers: vec![bound],
+            http3: Vec::new(),
         });
         self.ports.len() - 1
     }
@@ -182,7 +203,12 @@ mod tests {
     fn plain_http_servers_share_a_table_on_the_target_port() {
         let a = gateway("a", vec![server(80, Protocol::Http, &["a.com"])]);
         let b = gateway("b", vec![server(80, Protocol::Http2, &["b.com"])]);
-        let merged = merge_gateways("edge", [&a, &b], &[PortTarget { port: 80, target: 8080 }]);
+        let merged = merge_gateways(
+            "edge",
+            [&a, &b],
+            &[PortTarget { port: 80, target: 8080, udp: false }],
+            MergeOptions::default(),
+        );
         assert_eq!(summary(&merged), [(8080, "http.8080", 2)]);
         assert_eq!(merged.tables.len(), 1);
         assert_eq!(merged.tables[0].servers.len(), 2);
@@ -192,7 +218,7 @@ mod tests {
     fn tls_servers_have_a_table_each_and_no_host_twice() {
         let a = gateway("a", vec![server(443, Protocol::Https, &["a.com"]), server(443, Protocol::Https, &["b.com"])]);
         let b = gateway("b", vec![server(443, Protocol::Https, &["b.com"]), server(443, Protocol::Tls, &["c.com"])]);
-        let merged = merge_gateways("edge", [&a, &b], &[]);
+        let merged = merge_gateways("edge", [&a, &b], &[], MergeOptions::default());
         let tables: Vec<_> = merged.tables.iter().map(|table| table.name.as_str()).collect();
         assert_eq!(tables, ["https.443.p443-a.com.a.edge", "https.443.p443-b.com.a.edge"]);
         let servers: Vec<_> = merged.ports.iter().map(|port| (port.protocol.as_str(), port.servers.len())).collect();
@@ -205,7 +231,21 @@ mod tests {
         let mut elsewhere = server(80, Protocol::Http, &["*"]);
         elsewhere.bind = "10.0.0.9".into();
         let b = gateway("b", vec![server(80, Protocol::Tcp, &["*"]), server(80, Protocol::Https, &["x"]), elsewhere]);
-        let merged = merge_gateways("edge", [&a, &b], &[]);
+        let merged = merge_gateways("edge", [&a, &b], &[], MergeOptions::default());
         assert_eq!(summary(&merged), [(80, "http.80", 1), (80, "http.80.10.0.0.9", 1)]);
+    }
+
+    #[test]
+    fn http3_is_for_https_where_the_service_takes_datagrams() {
+        let servers = vec![server(443, Protocol::Https, &["a.com"]), server(8443, Protocol::Https, &["b.com"])];
+        let front = gateway("front", servers);
+        let targets = [PortTarget { port: 443, target: 443, udp: true }];
+        let merged = |http3: bool| {
+            let merged = merge_gateways("edge", [&front], &targets, MergeOptions { http3 });
+            let ports: Vec<_> = merged.ports.iter().map(|port| (port.port, port.http3.len())).collect();
+            (ports, merged.tables.iter().filter(|table| table.http3).count())
+        };
+        assert_eq!(merged(false), (vec![(443, 0), (8443, 0)], 0));
+        assert_eq!(merged(true), (vec![(443, 1), (8443, 0)], 1));
     }
 }

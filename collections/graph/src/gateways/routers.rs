@@ -2,13 +2,25 @@
 
 use serde::Serialize;
 use sluice_engine::Collection;
-use sluice_model::{Gateway, Labels, ObjectKey, Proxy, ProxyKey, ProxyType, Service, ServiceKey, View, match_labels};
+use sluice_model::{
+    Gateway, Labels, ObjectKey, Protocol, Proxy, ProxyKey, ProxyType, Service, ServiceKey, View, match_labels,
+};
 
-use super::{MergedGateway, PortTarget, merge_gateways};
+use super::{MergeOptions, MergedGateway, PortTarget, merge_gateways};
 use crate::{GraphOptions, Workload, WorkloadName};
 
 /// Services with this label are only meant by the numbers of their target ports.
 const NO_PORT_TRANSLATION: &str = "experimental.istio.io/disable-gateway-port-translation";
+
+/// Labels that tell replicas and revisions of a deployment apart, which no Gateway means.
+const REPLICA_LABELS: [&str; 6] = [
+    "apps.kubernetes.io/pod-index",
+    "controller-revision-hash",
+    "kubernetes.io/hostname",
+    "pod-template-hash",
+    "rollouts-pod-template-hash",
+    "statefulset.kubernetes.io/pod-name",
+];
 
 /// A router as far as its servers and routes depend on it: replicas are one.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -23,9 +35,8 @@ impl Router {
     /// The router a proxy is a replica of.
     #[must_use]
     pub fn of(proxy: &Proxy, workload: &WorkloadName) -> Self {
-        let tells_replicas_apart = |label: &str| {
-            label == "pod-template-hash" || label == "kubernetes.io/hostname" || label.starts_with("topology.")
-        };
+        let tells_replicas_apart =
+            |label: &str| REPLICA_LABELS.contains(&label) || label.starts_with("topology.kubernetes.io/");
         let labels = proxy.labels.iter().filter(|(label, _)| !tells_replicas_apart(label));
         Self { workload: workload.clone(), labels: labels.map(|(key, value)| (key.clone(), value.clone())).collect() }
     }
@@ -96,6 +107,7 @@ fn derive_merged_gateways<'s>(
 ) -> Collection<'s, Router, MergedGateway> {
     let distinct = routers.index("routers/by-content", |_, router| [(router.clone(), ())]).distinct("routers/distinct");
     let scoped = options.scope_gateways;
+    let merge = MergeOptions { http3: options.http3 };
     distinct.derive("merged_gateways", |d| {
         let gateways = d.on(inputs.gateways);
         let workloads = d.on(inputs.workloads);
@@ -113,10 +125,11 @@ fn derive_merged_gateways<'s>(
             let targets = workload.targets.iter().filter(|target| translates(&target.service));
             let targets = targets.filter_map(|target| {
                 let target_port = u16::try_from(target.target_port).ok()?;
-                Some(PortTarget { port: target.port.port, target: target_port })
+                let udp = target.port.protocol == Protocol::Udp;
+                Some(PortTarget { port: target.port.port, target: target_port, udp })
             });
             let targets: Vec<PortTarget> = targets.collect();
-            Some(merge_gateways(&workload.namespace, selecting.iter().map(AsRef::as_ref), &targets))
+            Some(merge_gateways(&workload.namespace, selecting.iter().map(AsRef::as_ref), &targets, merge))
         }
     })
 }

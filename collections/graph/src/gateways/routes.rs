@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::Serialize;
 use sluice_envoy::route::{
-    DestinationService, RouteClient, RouteInputs, VirtualHostInputs, build_not_found, build_routes, build_virtual_host,
-    catch_all_last, has_routes, virtual_host_name,
+    DestinationService, RouteClient, RouteInputs, VirtualHostInputs, advertise_http3, build_not_found, build_routes,
+    build_virtual_host, catch_all_last, has_routes, virtual_host_name,
 };
 use sluice_model::{Destination, Host, HttpMatch, HttpRoute, ObjectKey, Resolution, Service, Text, VirtualService};
 use sluice_proto::envoy::config::route::v3::Route;
@@ -34,6 +34,8 @@ pub struct RouteSource {
     pub port: u32,
     /// The server terminates TLS, or sends to HTTPS.
     pub is_tls: bool,
+    /// Answers tell that the host is served over HTTP/3 too.
+    pub http3: bool,
 }
 
 /// A virtual host before its routes are built.
@@ -115,6 +117,7 @@ pub fn plan_virtual_hosts(table: &GatewayTable, bound_to: BoundTo<'_>, client: &
                         gateway: bound.gateway.clone(),
                         port: server.port,
                         is_tls: server.tls.is_some(),
+                        http3: table.http3,
                     });
                     sources.len() - 1
                 })
@@ -189,14 +192,15 @@ fn collapse(hosts: BTreeMap<Host, Gathered>) -> Vec<Collapsed> {
         (host.is_wildcard(), std::cmp::Reverse(host.as_str().len()), host.as_str().to_owned())
     });
     let mut collapsed: Vec<Collapsed> = Vec::new();
-    let mut known: BTreeMap<(bool, Vec<usize>), usize> = BTreeMap::new();
+    // The last virtual host with these routes: only that one is joined.
+    let mut known: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
     for (first, Gathered { port, require_tls, sources: routes }) in hosts {
         let domain = first.0.clone();
-        let same = known.get(&(require_tls, routes.clone())).and_then(|at| collapsed.get_mut(*at));
-        match same {
+        let last = known.get(&routes).and_then(|at| collapsed.get_mut(*at));
+        match last.filter(|last| last.require_tls == require_tls) {
             Some(same) => same.domains.push(domain),
             None => {
-                known.insert((require_tls, routes.clone()), collapsed.len());
+                known.insert(routes.clone(), collapsed.len());
                 collapsed.push(Collapsed { first, port, domains: vec![domain], require_tls, routes });
             }
         }
@@ -264,7 +268,7 @@ fn routes_of(
         let rule = mesh.destination_rule(client, &destination.host)?;
         destination_hash(&rule, destination)
     };
-    build_routes(&RouteInputs {
+    let mut routes = build_routes(&RouteInputs {
         virtual_service,
         port: source.port,
         gateway: &source.gateway,
@@ -275,7 +279,11 @@ fn routes_of(
         default_retry: mesh.default_retry(),
         service: &service,
         hash: &hash,
-    })
+    });
+    if source.http3 {
+        routes.iter_mut().for_each(|route| advertise_http3(route, source.port));
+    }
+    routes
 }
 
 #[cfg(test)]

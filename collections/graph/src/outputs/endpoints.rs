@@ -164,6 +164,7 @@ impl Found {
 pub(super) struct EndpointLookup {
     endpoints: Dep<ServiceKey, Vec<Endpoint>>,
     gateways: Dep<(), Vec<NetworkGateway>>,
+    resolved_gateways: Dep<(), Vec<NetworkGateway>>,
     pub(super) policies: PeerLookup,
 }
 
@@ -173,14 +174,15 @@ impl EndpointLookup {
         Self {
             endpoints: deps.on(&spine.endpoints),
             gateways: deps.on(&spine.network_gateways),
+            resolved_gateways: deps.on(&spine.resolved_network_gateways),
             policies: PeerLookup::on(deps, &spine.peer_authentications_by_namespace),
         }
     }
 
-    /// Ways between networks; only those with an address, unless the proxy resolves names itself.
+    /// Ways between networks: by address, unless the proxy resolves names itself.
     pub(super) fn gateways(&self, cx: &Context, by_name: bool) -> Vec<NetworkGateway> {
-        let all = cx.get(&self.gateways, &()).map(|all| (*all).clone()).unwrap_or_default();
-        all.into_iter().filter(|gateway| by_name || gateway.address.parse::<std::net::IpAddr>().is_ok()).collect()
+        let gateways = if by_name { &self.gateways } else { &self.resolved_gateways };
+        cx.get(gateways, &()).map(|all| (*all).clone()).unwrap_or_default()
     }
 
     /// The endpoints of a service, of all its ports.

@@ -323,3 +323,56 @@ fn an_object_of_a_kind_that_is_not_supported_is_a_record_until_it_goes() {
     mesh.engine.flush();
     assert!(mesh.engine.snapshot().is_empty(&mesh.handles.rejects));
 }
+
+#[test]
+fn the_name_of_a_gateway_between_networks_is_asked_for_and_its_addresses_are_used() {
+    let mut mesh = Mesh::new(
+        "
+apiVersion: v1
+kind: Service
+metadata: {name: eastwest, namespace: istio-system, labels: {topology.istio.io/network: far}}
+spec: {type: LoadBalancer, clusterIP: 10.0.0.9, ports: [{name: tls, port: 15443}]}
+status: {loadBalancer: {ingress: [{hostname: lb.example}]}}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: parts, namespace: shop}
+spec:
+  hosts: [parts.example]
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  resolution: STATIC
+  location: MESH_INTERNAL
+  endpoints: [{address: 10.9.0.1, network: far, serviceAccount: parts}]
+",
+    );
+    let mut client = sidecar("shop", "client", "10.1.0.9", &[]);
+    client.network = "near".into();
+    mesh.connect(client);
+    mesh.touched();
+    let asked = |mesh: &Mesh| {
+        let now = mesh.engine.snapshot();
+        now.iter(&mesh.handles.gateway_names).map(|(name, ())| name.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(asked(&mesh), ["lb.example"]);
+    let addresses = |mesh: &Mesh| {
+        let now = mesh.engine.snapshot();
+        let mut all = mesh.handles.resources.iter().flat_map(|of| now.iter(of));
+        let name = "outbound|80||parts.example";
+        let found = all.find(|(key, _)| key.resource_type == ResourceType::Endpoint && key.name == *name);
+        let Some((_, Resource::Encoded(bytes))) = found else { panic!("no endpoints") };
+        let load: sluice_proto::envoy::config::endpoint::v3::ClusterLoadAssignment =
+            prost::Message::decode(bytes.clone()).expect("an assignment");
+        let text = format!("{load:?}");
+        ["10.9.0.1", "192.0.2.1", "192.0.2.2"].into_iter().filter(|address| text.contains(address)).collect::<Vec<_>>()
+    };
+    assert_eq!(addresses(&mesh), ["10.9.0.1"], "nobody knows the way yet");
+    let names = mesh.handles.inputs.resolved_names.clone();
+    names.set("lb.example".into(), vec!["192.0.2.1".into(), "192.0.2.2".into()]);
+    mesh.engine.flush();
+    assert_eq!(mesh.touched(), ["~Endpoint outbound|80||parts.example"]);
+    assert_eq!(addresses(&mesh), ["192.0.2.1", "192.0.2.2"]);
+    mesh.delete(Kind::Service, "istio-system", "eastwest");
+    mesh.engine.flush();
+    assert_eq!(asked(&mesh), [""; 0]);
+    assert_eq!(addresses(&mesh), ["10.9.0.1"]);
+}

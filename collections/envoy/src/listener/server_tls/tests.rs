@@ -14,7 +14,7 @@ fn of(mode: ServerTlsMode, more: impl FnOnce(&mut ServerTls)) -> ServerTls {
 }
 
 fn common(settings: &Settings, tls: &ServerTls) -> CommonTlsContext {
-    server_tls(settings, tls, false).common_tls_context.unwrap()
+    server_tls(settings, tls, Carries::Http).common_tls_context.unwrap()
 }
 
 /// Names of the certificates, and of the roots.
@@ -124,13 +124,17 @@ fn clients_are_verified_as_the_mode_says() {
     let settings = Settings::default();
     let required = |mode| {
         let tls = of(mode, |tls| tls.credential_name = "web".into());
-        server_tls(&settings, &tls, false).require_client_certificate.unwrap().value
+        server_tls(&settings, &tls, Carries::Http).require_client_certificate.unwrap().value
     };
     use ServerTlsMode::{IstioMutual, Mutual, OptionalMutual, Simple};
     assert_eq!([Simple, OptionalMutual, Mutual, IstioMutual].map(required), [false, false, true, true]);
-    let protocols = |mode, bytes| {
-        let context = server_tls(&settings, &of(mode, |_| {}), bytes);
+    let protocols = |mode, carries| {
+        let context = server_tls(&settings, &of(mode, |_| {}), carries);
         context.common_tls_context.unwrap().alpn_protocols.len()
     };
-    assert_eq!((protocols(IstioMutual, true), protocols(IstioMutual, false), protocols(Simple, true)), (3, 2, 2));
+    let of_mesh = [Carries::Bytes, Carries::Http, Carries::Http3].map(|carries| protocols(IstioMutual, carries));
+    assert_eq!(of_mesh, [3, 2, 1]);
+    assert_eq!(protocols(Simple, Carries::Bytes), 2);
+    let over_quic = of(Mutual, |tls| tls.credential_name = "web".into());
+    assert!(!server_tls(&settings, &over_quic, Carries::Http3).require_client_certificate.unwrap().value);
 }

@@ -42,6 +42,8 @@ struct Listening {
     namespace: Text,
     /// Of several with the same address, all but the first are told apart by server names.
     ports: Vec<GatewayPort>,
+    /// Over HTTP/3.
+    quic: bool,
 }
 
 /// Listeners of routers.
@@ -78,7 +80,12 @@ pub(super) fn derive_gateways<'s>(
         move |cx, place: &Place, listening: &Listening| {
             let Some(settings) = cx.get(&settings, &place.side.profile) else { return Vec::new() };
             let Some(first) = listening.ports.first() else { return Vec::new() };
-            let mut listener = GatewayListener { port: first.port, bind: first.bind.clone(), ..Default::default() };
+            let mut listener = GatewayListener {
+                port: first.port,
+                bind: first.bind.clone(),
+                quic: listening.quic,
+                ..GatewayListener::default()
+            };
             let mut taken = TakenNames::new();
             let mut passed = Vec::new();
             for port in &listening.ports {
@@ -135,16 +142,23 @@ fn derive_ports<'s>(
                 return Vec::new();
             };
             let mut places: Vec<(Place, Listening)> = Vec::new();
+            let mut add = |name: String, port: GatewayPort, quic: bool| {
+                let place = Place { side: side.clone(), name: name.into() };
+                match places.iter_mut().find(|(known, _)| *known == place) {
+                    Some((_, listening)) => listening.ports.push(port),
+                    None => {
+                        let listening = Listening { namespace: merged.namespace.clone(), ports: vec![port], quic };
+                        places.push((place, listening));
+                    }
+                }
+            };
             for port in &merged.ports {
                 let Some(addresses) = gateway_addresses(&settings, port.port, &port.bind) else { continue };
                 let Some(primary) = addresses.first() else { continue };
-                let name = Text::from(name::listener(primary, port.port));
-                match places.iter_mut().find(|(place, _)| place.name == name) {
-                    Some((_, listening)) => listening.ports.push(port.clone()),
-                    None => places.push((
-                        Place { side: side.clone(), name },
-                        Listening { namespace: merged.namespace.clone(), ports: vec![port.clone()] },
-                    )),
+                add(name::listener(primary, port.port), port.clone(), false);
+                if !port.http3.is_empty() {
+                    let over_udp = GatewayPort { servers: port.http3.clone(), ..port.clone() };
+                    add(name::quic_listener(primary, port.port), over_udp, true);
                 }
             }
             places
