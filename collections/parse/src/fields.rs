@@ -234,7 +234,7 @@ impl<'a> Fields<'a> {
     pub fn check_timeout(&self, name: &str, duration: Duration) {
         if duration < Duration::from_millis(1) {
             self.refuse(name, "a duration is at least 1ms");
-        } else if duration.subsec_nanos() % 1_000_000 != 0 {
+        } else if !duration.subsec_nanos().is_multiple_of(1_000_000) {
             self.refuse(name, "a duration is whole milliseconds");
         }
     }

@@ -171,7 +171,7 @@ pub fn find_position(text: &str, document: usize, path: &str) -> Position {
             let indent = |line: &str| line.len() - line.trim_start_matches(' ').len();
             let outer = text.lines().skip(first - 1).find(content).map_or(0, indent);
             let inner = block.lines().find(content).map_or(0, indent);
-            let document = block.lines().position(|line| says_something(line)).map_or(1, |n| n + 1);
+            let document = block.lines().position(says_something).map_or(1, |n| n + 1);
             let within = find_position(block, document, rest);
             Position { line: first - 1 + within.line, column: within.column + outer.saturating_sub(inner) }
         }

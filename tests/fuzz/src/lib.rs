@@ -7,6 +7,7 @@
 pub mod assembled;
 pub mod decode;
 pub mod dice;
+mod envoy_rules;
 pub mod failure;
 pub mod mesh;
 pub mod minimise;

@@ -16,6 +16,8 @@ use crate::assembled::check_domains;
 use crate::decode;
 use crate::seeds::{Seed, World};
 
+/// What signatures begin with that tell of a rule of Envoy.
+const REFUSED: &str = "Envoy would refuse ";
 /// How long one epoch may take. Debug builds on busy machines are slow; what runs away takes far longer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -76,6 +78,10 @@ pub struct Mesh {
     base: Arc<Snapshot>,
     conflicts: BTreeSet<String>,
     changed: (BTreeSet<Id>, BTreeSet<ProxyKey>),
+    /// Rules of Envoy that the world's own resources break, which no change is to blame for.
+    known: BTreeSet<String>,
+    /// Whether nothing that admission refuses is in the last change, nor patches, nor nodes: all of it is ours.
+    admitted: bool,
     /// Resources and segments that the last change changed.
     pub effect: usize,
 }
@@ -105,6 +111,8 @@ impl Mesh {
             base,
             conflicts: BTreeSet::new(),
             changed: Default::default(),
+            known: BTreeSet::new(),
+            admitted: true,
             effect: 0,
         };
         let (objects, proxies) = (mesh.objects.clone(), mesh.proxies.clone());
@@ -117,7 +125,9 @@ impl Mesh {
             }
             mesh.handles.inputs.mark_all_synced(tx);
         });
-        findings.extend(mesh.look(Instant::now()));
+        let all = mesh.look(Instant::now());
+        mesh.known = all.iter().filter(|f| f.signature.starts_with(REFUSED)).map(|f| f.signature.clone()).collect();
+        findings.extend(all.into_iter().filter(|f| !f.signature.starts_with(REFUSED)));
         mesh.base = mesh.engine.snapshot();
         (mesh, findings)
     }
@@ -133,6 +143,10 @@ impl Mesh {
         if begun.elapsed() > PATIENCE {
             findings.push(Finding::new("slow parse", format!("{:?}", begun.elapsed())));
         }
+        let is_ours = |parsed: &ParsedObject| {
+            parsed.kind != Kind::EnvoyFilter && !parsed.rejects.iter().any(|reject| reject.severity.is_refusal())
+        };
+        self.admitted = nodes.is_empty() && objects.iter().all(is_ours);
         let begun = Instant::now();
         let inputs = &self.handles.inputs;
         self.engine.transaction(|tx| {
@@ -261,11 +275,17 @@ impl Mesh {
         let mut findings = Vec::new();
         let mut check = |message: &str, name: &str, resource: &Resource| {
             for slots in &slots {
-                if let Some(bytes) = resource.bytes(slots)
-                    && let Err(reason) = decode::check(message, &bytes)
-                {
-                    let signature = format!("bytes that are no {message}: {reason}");
-                    findings.push(Finding::new(signature, format!("{name}: {reason}")));
+                match resource.bytes(slots).map(|bytes| decode::check(message, &bytes)) {
+                    Some(Err(reason)) => {
+                        let signature = format!("bytes that are no {message}: {reason}");
+                        findings.push(Finding::new(signature, format!("{name}: {reason}")));
+                    }
+                    Some(Ok(rules)) if self.admitted => {
+                        let signatures = rules.iter().map(|rule| format!("{REFUSED}{rule}"));
+                        let new = signatures.filter(|signature| !self.known.contains(signature));
+                        findings.extend(new.map(|signature| Finding::new(signature, name)));
+                    }
+                    _ => {}
                 }
                 if matches!(resource, Resource::Encoded(_)) {
                     break;

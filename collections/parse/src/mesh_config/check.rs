@@ -1,5 +1,7 @@
 //! What makes a mesh config invalid. It is one only as a whole: the last good one stays in force.
 
+mod providers;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -22,7 +24,7 @@ pub(super) fn check(fields: &Fields<'_>, mesh: &MeshConfig) {
             fields.refuse("connectTimeout", "an hour is the most");
         }
     }
-    if mesh.protocol_detection_timeout.subsec_nanos() % 1_000_000 != 0 {
+    if !mesh.protocol_detection_timeout.subsec_nanos().is_multiple_of(1_000_000) {
         fields.refuse("protocolDetectionTimeout", "a duration is whole milliseconds");
     }
     if let Some(setting) = fields.object("localityLbSetting") {
@@ -48,6 +50,7 @@ pub(super) fn check(fields: &Fields<'_>, mesh: &MeshConfig) {
     }
     check_names(fields, mesh);
     check_curves(fields, mesh);
+    providers::check(fields);
     if let Some(retry) = &mesh.default_inbound_http_retry_policy {
         let path = |name: &str| format!("defaultInboundHttpRetryPolicy.{name}");
         if retry.attempts == 0 && retry.backoff.is_some() {

@@ -142,7 +142,7 @@ fn check_hosts(fields: &Fields<'_>, vs: &VirtualService, written: &[Text]) {
         } else if **host == *"*" && vs.is_mesh() {
             fields.reject(&path, format!("the host `*` is not allowed on gateway `{MESH_GATEWAY}`"));
             valid = false;
-        } else if !is_admitted_host(host) && !is_address && !(cluster_name && is_cluster_name(host)) {
+        } else if !(is_admitted_host(host) || is_address || cluster_name && is_cluster_name(host)) {
             fields.refuse(&path, format!("`{host}` is no host"));
         }
     }

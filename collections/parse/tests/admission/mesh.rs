@@ -39,6 +39,23 @@ fn mesh_configs() {
             "defaultInboundHttpRetryPolicy: {attempts: 1, perTryTimeout: 1s}",
             &["W defaultInboundHttpRetryPolicy.perTryTimeout"],
         ),
+        ("extensionProviders: [{name: a, zipkin: {service: x/a.b, port: 9411}}, {name: b, prometheus: {}}]", &[]),
+        (
+            "extensionProviders: [{name: a, zipkin: {service: 'a b', port: 0}}]",
+            &["W extensionProviders[0].zipkin.port", "W extensionProviders[0].zipkin.service"],
+        ),
+        (
+            "extensionProviders: [{name: a, prometheus: {}}, {name: a, prometheus: {}}]",
+            &["W extensionProviders[1].name"],
+        ),
+        ("extensionProviders: [{name: a}]", &["W extensionProviders[0]"]),
+        (
+            "extensionProviders: [{name: a, envoyExtAuthzHttp: {service: a, port: 1, pathPrefix: b, statusOnError: x}}]",
+            &[
+                "W extensionProviders[0].envoyExtAuthzHttp.pathPrefix",
+                "W extensionProviders[0].envoyExtAuthzHttp.statusOnError",
+            ],
+        ),
         ("unheardOf: 1\ntrustDomain: a", &["W unheardOf"]),
     ]);
 }
