@@ -9,7 +9,7 @@ use sluice_model::{
 };
 
 use crate::fields::{Fields, Findings};
-use crate::names::{is_dns_label, is_wildcard_domain};
+use crate::names::{is_admitted_host, is_dns_label, is_wildcard_domain};
 use crate::protocol;
 
 /// What an address begins with that is the path of a socket.
@@ -134,6 +134,8 @@ fn hosts(fields: &Fields<'_>, namespace: &str) -> Vec<Text> {
         let valid_namespace = of == "." || of == "*" || is_dns_label(of);
         if !valid_namespace || (!is_wildcard_domain(name) && name.parse::<std::net::IpAddr>().is_err()) {
             fields.reject(&format!("hosts[{n}]"), format!("`{host}` is no host"));
+        } else if let Some(reason) = refused(name) {
+            fields.refuse(&format!("hosts[{n}]"), format!("`{host}` {reason}"));
         }
         match of {
             // Everything of every namespace leaves nothing for the others to say.
@@ -144,6 +146,17 @@ fn hosts(fields: &Fields<'_>, namespace: &str) -> Vec<Text> {
         }
     }
     hosts
+}
+
+/// Why admission refuses the name of a host, if it does.
+fn refused(name: &str) -> Option<&'static str> {
+    if name != "*" && !name.contains('.') {
+        return Some("is a short name, of which no namespace is known");
+    }
+    if name.len() > 1 && name.contains('*') && !name.starts_with("*.") {
+        return Some("has a `*` that stands for part of a label");
+    }
+    (!is_admitted_host(name) && name.parse::<std::net::IpAddr>().is_err()).then_some("is no host")
 }
 
 fn tls(fields: &Fields<'_>) -> ServerTls {
@@ -222,7 +235,10 @@ fn check_certificates(fields: &Fields<'_>, tls: &ServerTls) {
         ServerTlsMode::Simple | ServerTlsMode::Mutual | ServerTlsMode::OptionalMutual => {
             check_sources(fields, tls);
             if tls.tls_certificates.len() > 2 {
-                fields.warn("tlsCertificates", "more than two certificates");
+                fields.refuse("tlsCertificates", "two certificates at most");
+            }
+            if tls.credential_names.len() > 2 {
+                fields.refuse("credentialNames", "two certificates at most");
             }
             if by_name {
                 return;

@@ -2,6 +2,8 @@
 
 #[path = "admission/destination_rule.rs"]
 mod destination_rule;
+#[path = "admission/gateway.rs"]
+mod gateway;
 #[path = "admission/mesh.rs"]
 mod mesh;
 #[path = "admission/metadata.rs"]
