@@ -227,7 +227,7 @@ fn consistent_hash(fields: &Fields<'_>) -> ConsistentHash {
 const LARGEST_MAGLEV: u64 = 5_000_011;
 
 fn is_prime(number: u64) -> bool {
-    number > 0 && (2..).take_while(|factor| factor * factor <= number).all(|factor| !number.is_multiple_of(*factor))
+    number > 0 && (2..).take_while(|factor| factor * factor <= number).all(|factor| !number.is_multiple_of(factor))
 }
 
 fn cookie(fields: &Fields<'_>) -> HashKey {
