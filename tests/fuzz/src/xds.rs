@@ -118,7 +118,7 @@ impl Siege {
         for _ in 0..3 {
             let after = neighbour(&self.server, &self.case).await;
             let after = after.map_err(|error| finding("a proxy is not served any more", format!("{error:#}")))?;
-            let differs = |kind: &&Kind| after.get(kind) != self.before.get(kind);
+            let differs = |kind: &&Kind| after.get(*kind) != self.before.get(*kind);
             differing = self.before.keys().filter(differs).map(|kind| told(*kind, &self.before, &after)).collect();
             if differing.is_empty() {
                 break;
@@ -253,7 +253,10 @@ fn names(seeds: &Seeds, dice: &mut Dice) -> Vec<String> {
             1 => format!("outbound|{}||{host}", dice.roll(70_000)),
             2 => format!("{host}:80"),
             3 => dice.roll(70_000).to_string(),
-            4 => "é\u{202e}|||".repeat(dice.roll(if dice.once_in(50) { 5000 } else { 4 })),
+            4 => {
+                let most = if dice.once_in(50) { 5000 } else { 4 };
+                "é\u{202e}|||".repeat(dice.roll(most))
+            }
             _ => format!("{host}{n}"),
         }
     };
