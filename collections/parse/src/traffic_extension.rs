@@ -189,6 +189,11 @@ fn source(url: &str) -> Result<WasmSource, String> {
     if url.contains(|c: char| c.is_ascii_control()) {
         return Err("an address has no control characters".to_owned());
     }
+    let is_escape =
+        |rest: &str| rest.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
+    if url.split('%').skip(1).any(|rest| !is_escape(rest)) {
+        return Err("a percent sign is written `%25`".to_owned());
+    }
     let scheme = url.split_once(':').map(|(scheme, _)| scheme).filter(|scheme| {
         let mut bytes = scheme.bytes();
         bytes.next().is_some_and(|byte| byte.is_ascii_alphabetic())

@@ -42,7 +42,7 @@ fn mesh_configs() {
         ("extensionProviders: [{name: a, zipkin: {service: x/a.b, port: 9411}}, {name: b, prometheus: {}}]", &[]),
         (
             "extensionProviders: [{name: a, zipkin: {service: 'a b', port: 0}}]",
-            &["W extensionProviders[0].zipkin.port", "W extensionProviders[0].zipkin.service"],
+            &["W extensionProviders[0].zipkin.service", "W extensionProviders[0].zipkin.port"],
         ),
         (
             "extensionProviders: [{name: a, prometheus: {}}, {name: a, prometheus: {}}]",

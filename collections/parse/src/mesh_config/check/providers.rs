@@ -22,7 +22,6 @@ const SERVICES: [&str; 11] = [
     "envoyHttpAls",
     "envoyTcpAls",
 ];
-const OTHERS: [&str; 4] = ["prometheus", "stackdriver", "envoyFileAccessLog", "sds"];
 
 pub(super) fn check(fields: &Fields<'_>) {
     let providers = fields.value("extensionProviders").and_then(Value::as_array);
@@ -35,13 +34,9 @@ pub(super) fn check(fields: &Fields<'_>) {
         } else if !names.insert(name) {
             fields.warn(&format!("{path}.name"), format!("`{name}` stands twice; the last counts"));
         }
-        let kind = SERVICES.iter().chain(&OTHERS).find_map(|kind| Some((*kind, provider.get(kind)?)));
-        match kind {
-            Some((kind, settings)) if SERVICES.contains(&kind) => {
-                check_service(fields, &format!("{path}.{kind}"), kind, settings);
-            }
-            Some(_) => {}
-            None => fields.warn(&path, "no known kind of provider"),
+        let kind = SERVICES.iter().find_map(|kind| Some((*kind, provider.get(kind)?)));
+        if let Some((kind, settings)) = kind {
+            check_service(fields, &format!("{path}.{kind}"), kind, settings);
         }
     }
 }
