@@ -5,3 +5,5 @@ pub mod envoy;
 pub mod identity;
 pub mod mesh;
 pub mod network;
+pub mod served;
+pub mod workload;

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 pub struct Options {
     /// The directory of objects.
     pub config_dir: PathBuf,
-    /// Address to listen on.
+    /// Address to serve proxies on; debug and metrics are on the loopback.
     pub ip: IpAddr,
     /// Further arguments.
     pub args: Vec<String>,
@@ -62,14 +62,16 @@ impl Sluiced {
     pub async fn start(options: &Options) -> Result<Self> {
         let binary = crate::pods::network::workspace_binary("sluiced")?;
         let listen = SocketAddr::new(options.ip, 0);
+        // Only the loopback may look at debug pages.
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut child = Command::new(binary)
             .arg("discovery")
             .arg("--configDir")
             .arg(&options.config_dir)
             .args(["--log_as_json", "--secureGRPCAddr=", "--httpsAddr="])
             .arg(format!("--grpcAddr={listen}"))
-            .arg(format!("--httpAddr={listen}"))
-            .arg(format!("--monitoringAddr={listen}"))
+            .arg(format!("--httpAddr={loopback}"))
+            .arg(format!("--monitoringAddr={loopback}"))
             .args(&options.args)
             .envs(options.env.iter().cloned())
             .stdin(Stdio::null())

@@ -9,8 +9,9 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Parser;
 use sluice_testkit::pods::app::{Call, Reply};
 use sluice_testkit::pods::envoy::Protocol;
-use sluice_testkit::pods::mesh::{Beside, Mesh, Workload, vip};
+use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::network::Network;
+use sluice_testkit::pods::workload::{Beside, Speaks, Workload};
 
 #[derive(Parser)]
 #[command(about = "A sample mesh with real Envoys: watch traffic move as a VirtualService is edited")]
@@ -36,17 +37,15 @@ fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-const FRONT_DOOR: Workload = Workload {
-    name: "front-door",
-    service: "front-door",
-    version: "v1",
-    namespace: "teashop",
-    port: 8080,
-    proxy: Beside::Gateway(Protocol::Delta, "front-door"),
-};
+const FRONT_DOOR: Workload =
+    Workload::new("front-door", "front-door", Beside::Gateway(Protocol::Delta, "front-door")).namespace("teashop");
 
-const fn shop(name: &'static str, service: &'static str, version: &'static str, protocol: Protocol) -> Workload {
-    Workload { name, service, version, namespace: "teashop", port: 8080, proxy: Beside::Sidecar(protocol) }
+const fn shop(name: &'static str, app: &'static str, version: &'static str, proxy: Beside) -> Workload {
+    Workload::new(name, app, proxy).version(version).namespace("teashop")
+}
+
+const fn sidecar(name: &'static str, app: &'static str, version: &'static str, protocol: Protocol) -> Workload {
+    shop(name, app, version, Beside::Sidecar(protocol))
 }
 
 const OBJECTS: [&str; 4] = ["services.yaml", "kettle-versions.yaml", "kettle-routes.yaml", "front-door.yaml"];
@@ -80,11 +79,11 @@ async fn whole_mesh() -> Result<Mesh> {
     say("Starting sluiced on manifests/demo, and six pods: each a network namespace with an application and an Envoy.");
     let mut mesh = Mesh::start(&OBJECTS.map(sample)).await.context("start the mesh")?;
     mesh.deploy(&[
-        shop("counter", "counter", "v1", Protocol::Delta),
-        shop("menu", "menu", "v1", Protocol::Sotw),
-        shop("kettle-v1", "kettle", "v1", Protocol::Delta),
-        shop("kettle-v2", "kettle", "v2", Protocol::Sotw),
-        shop("kettle-v3", "kettle", "v3", Protocol::Delta),
+        sidecar("counter", "counter", "v1", Protocol::Delta),
+        sidecar("menu", "menu", "v1", Protocol::Sotw),
+        sidecar("kettle-v1", "kettle", "v1", Protocol::Delta),
+        sidecar("kettle-v2", "kettle", "v2", Protocol::Sotw),
+        sidecar("kettle-v3", "kettle", "v3", Protocol::Delta),
         FRONT_DOOR,
     ])
     .await
@@ -100,11 +99,8 @@ async fn whole_mesh() -> Result<Mesh> {
 /// A gateway before plain backends; the VirtualService that is edited is the gateway's.
 async fn gateway_only() -> Result<Mesh> {
     let mut mesh = Mesh::start_on_loopback(&OBJECTS.map(sample)).await.context("start the mesh")?;
-    let plain = |name, service, version| Workload {
-        port: 9080,
-        proxy: Beside::Nothing,
-        ..shop(name, service, version, Protocol::Delta)
-    };
+    // The gateway listens on 8080 of every loopback address.
+    let plain = |name, app, version| shop(name, app, version, Beside::Nothing).port("http", 9080, Speaks::Http);
     mesh.deploy(&[
         plain("counter", "counter", "v1"),
         plain("menu", "menu", "v1"),

@@ -13,7 +13,35 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::{Mutex, oneshot};
 
-/// One HTTP request to send from inside the pod.
+/// Path the application answers with a list of what it received; `?marker=` narrows it to paths that contain a text.
+pub const RECEIVED: &str = "/received";
+
+/// What a call speaks.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
+pub enum Wire {
+    /// HTTP/1.1.
+    #[default]
+    Http1,
+    /// HTTP/2, by prior knowledge or as TLS agreed.
+    Http2,
+    /// Bytes: the body goes out, and one line is read.
+    Raw,
+}
+
+/// TLS from the client on.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Tls {
+    /// Server name: it is sent, and the server's certificate must be of it.
+    pub server_name: String,
+    /// Who may have signed the server's certificate, PEM.
+    pub roots: String,
+    /// The client's own certificate chain and key, PEM.
+    pub identity: Option<(String, String)>,
+    /// Protocols offered.
+    pub alpn: Vec<String>,
+}
+
+/// One request to send from inside the pod.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Call {
     /// Echoed in the reply.
@@ -32,6 +60,10 @@ pub struct Call {
     pub body: String,
     /// Give up after so many milliseconds.
     pub timeout_ms: u64,
+    /// What is spoken.
+    pub wire: Wire,
+    /// Over TLS.
+    pub tls: Option<Tls>,
 }
 
 impl Call {
@@ -47,13 +79,42 @@ impl Call {
             headers: BTreeMap::new(),
             body: String::new(),
             timeout_ms: 5000,
+            wire: Wire::Http1,
+            tls: None,
         }
+    }
+
+    /// Opens a connection, sends a line, and expects one.
+    #[must_use]
+    pub fn raw(address: SocketAddr) -> Self {
+        Self { wire: Wire::Raw, body: "hello\n".to_owned(), ..Self::get(address, "") }
     }
 
     /// With another path.
     #[must_use]
     pub fn path(mut self, path: &str) -> Self {
         path.clone_into(&mut self.path);
+        self
+    }
+
+    /// With another method.
+    #[must_use]
+    pub fn method(mut self, method: &str) -> Self {
+        method.clone_into(&mut self.method);
+        self
+    }
+
+    /// Over HTTP/2.
+    #[must_use]
+    pub fn http2(mut self) -> Self {
+        self.wire = Wire::Http2;
+        self
+    }
+
+    /// Over TLS.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
         self
     }
 
@@ -65,10 +126,10 @@ impl Call {
     }
 }
 
-/// An HTTP answer.
+/// An answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Answer {
-    /// Status code.
+    /// Status code, 0 of a raw connection.
     pub status: u16,
     /// Headers, the last of a name.
     pub headers: BTreeMap<String, String>,
@@ -80,11 +141,17 @@ impl Answer {
     /// `name version` of the application that answered, empty if the body is not from one.
     #[must_use]
     pub fn who(&self) -> String {
-        let body: serde_json::Value = serde_json::from_str(&self.body).unwrap_or_default();
+        let body = self.seen();
         match (body["name"].as_str(), body["version"].as_str()) {
             (Some(name), Some(version)) => format!("{name} {version}"),
             _ => String::new(),
         }
+    }
+
+    /// What the application says arrived there; null if the body is not from one.
+    #[must_use]
+    pub fn seen(&self) -> serde_json::Value {
+        serde_json::from_str(&self.body).unwrap_or_default()
     }
 }
 
@@ -104,6 +171,22 @@ impl Reply {
     #[must_use]
     pub fn ready() -> Self {
         Self { id: 0, elapsed_us: 0, outcome: Err("ready".to_owned()) }
+    }
+
+    /// Who answered with 200; else `status N`, or the error.
+    #[must_use]
+    pub fn who(&self) -> String {
+        match &self.outcome {
+            Ok(answer) if answer.status == 200 || answer.status == 0 => answer.who(),
+            Ok(answer) => format!("status {}", answer.status),
+            Err(error) => error.clone(),
+        }
+    }
+
+    /// Time from the start of the connect to the end of the body.
+    #[must_use]
+    pub const fn elapsed(&self) -> Duration {
+        Duration::from_micros(self.elapsed_us)
     }
 }
 

@@ -110,6 +110,13 @@ pub fn binary() -> Result<PathBuf> {
     Ok(path)
 }
 
+/// A text as it may stand in a query.
+fn escape(text: &str) -> String {
+    let escape =
+        |byte: u8| if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(escape).collect()
+}
+
 /// A running Envoy. It ends when this is dropped.
 pub struct Envoy {
     child: Child,
@@ -159,7 +166,9 @@ impl Envoy {
     /// # Errors
     /// The admin interface does not answer.
     pub async fn stat(&self, name: &str) -> Result<u64> {
-        let text = self.admin(&format!("/stats?filter=^{}$", name.replace('.', "\\."))).await?;
+        let exact: String =
+            name.chars().map(|c| if c.is_alphanumeric() { c.to_string() } else { format!("\\{c}") }).collect();
+        let text = self.admin(&format!("/stats?filter={}", escape(&format!("^{exact}$")))).await?;
         Ok(text.trim().rsplit(' ').next().and_then(|value| value.parse().ok()).unwrap_or(0))
     }
 
@@ -168,8 +177,19 @@ impl Envoy {
     /// # Errors
     /// The admin interface does not answer.
     pub async fn rejected(&self) -> Result<Vec<String>> {
-        let text = self.admin("/stats?filter=update_rejected$").await?;
-        Ok(text.lines().filter(|line| !line.ends_with(": 0")).map(ToOwned::to_owned).collect())
+        self.counted("(update_rejected|listener_create_failure)$").await
+    }
+
+    /// The counters and gauges whose names match `pattern` and that are not zero, a line each.
+    ///
+    /// # Errors
+    /// The admin interface does not answer.
+    pub async fn counted(&self, pattern: &str) -> Result<Vec<String>> {
+        let text = self.admin(&format!("/stats?usedonly&type=Counters&filter={}", escape(pattern))).await?;
+        let gauges = self.admin(&format!("/stats?usedonly&type=Gauges&filter={}", escape(pattern))).await?;
+        let text = text + &gauges;
+        let counted = |line: &&str| !line.ends_with(": 0");
+        Ok(text.lines().filter(counted).map(ToOwned::to_owned).collect())
     }
 
     /// Waits until the listeners of the first LDS answer are live.
@@ -192,11 +212,11 @@ impl Envoy {
         }
     }
 
-    /// The last lines of its log.
+    /// The last lines of its log, without those about deprecated fields.
     #[must_use]
     pub fn log_tail(&self) -> String {
         let log = std::fs::read_to_string(self.directory.join("envoy.log")).unwrap_or_default();
-        let lines: Vec<_> = log.lines().collect();
+        let lines: Vec<_> = log.lines().filter(|line| !line.contains("Deprecated field")).collect();
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
 }

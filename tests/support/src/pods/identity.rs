@@ -7,7 +7,10 @@ use std::pin::Pin;
 use anyhow::{Context, Result};
 use futures::{Stream, StreamExt};
 use prost::Message;
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    SanType,
+};
 use sluice_proto::envoy::config::core::v3::{DataSource, data_source::Specifier};
 use sluice_proto::envoy::extensions::transport_sockets::tls::v3::{
     CertificateValidationContext, Secret, TlsCertificate, secret,
@@ -19,6 +22,8 @@ use sluice_proto::envoy::service::secret::v3::secret_discovery_service_server::{
     SecretDiscoveryService, SecretDiscoveryServiceServer,
 };
 use tokio::net::UnixListener;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -45,12 +50,32 @@ impl Authority {
         Ok(Self { root_pem, issuer: Issuer::new(params, key) })
     }
 
-    /// Certificate chain and key of a workload identity, PEM.
+    /// The root certificate, PEM.
+    #[must_use]
+    pub fn root(&self) -> &str {
+        &self.root_pem
+    }
+
+    /// Certificate and key of a workload identity, PEM.
     fn issue(&self, spiffe_id: &str) -> Result<(String, String)> {
-        let key = KeyPair::generate().context("make a workload key")?;
+        self.sign(vec![SanType::URI(spiffe_id.try_into().context("a SPIFFE id is ASCII")?)])
+    }
+
+    /// Certificate and key of hosts, PEM.
+    ///
+    /// # Errors
+    /// Key generation fails, or one is no host name.
+    pub fn issue_hosts(&self, hosts: &[String]) -> Result<(String, String)> {
+        let name = |host: &String| Ok(SanType::DnsName(host.as_str().try_into().context("a host name is ASCII")?));
+        self.sign(hosts.iter().map(name).collect::<Result<_>>()?)
+    }
+
+    fn sign(&self, names: Vec<SanType>) -> Result<(String, String)> {
+        let key = KeyPair::generate().context("make a key")?;
         let mut params = CertificateParams::default();
-        params.subject_alt_names = vec![SanType::URI(spiffe_id.try_into().context("a SPIFFE id is ASCII")?)];
-        let certificate = params.signed_by(&key, &self.issuer).context("sign a workload certificate")?;
+        params.subject_alt_names = names;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params.signed_by(&key, &self.issuer).context("sign a certificate")?;
         Ok((certificate.pem(), key.serialize_pem()))
     }
 
@@ -60,25 +85,7 @@ impl Authority {
     /// The socket cannot be opened.
     pub fn serve(&self, spiffe_id: &str, socket: &Path) -> Result<()> {
         let (chain, key) = self.issue(spiffe_id)?;
-        let inline =
-            |text: String| Some(DataSource { specifier: Some(Specifier::InlineString(text)), ..Default::default() });
-        let secrets = vec![
-            Secret {
-                name: "default".to_owned(),
-                r#type: Some(secret::Type::TlsCertificate(TlsCertificate {
-                    certificate_chain: inline(chain),
-                    private_key: inline(key),
-                    ..Default::default()
-                })),
-            },
-            Secret {
-                name: "ROOTCA".to_owned(),
-                r#type: Some(secret::Type::ValidationContext(CertificateValidationContext {
-                    trusted_ca: inline(self.root_pem.clone()),
-                    ..Default::default()
-                })),
-            },
-        ];
+        let secrets = vec![key_pair("default", chain, key), roots("ROOTCA", self.root_pem.clone())];
         let listener = UnixListener::bind(socket).with_context(|| format!("listen on {}", socket.display()))?;
         // Envoy runs as another user.
         std::fs::set_permissions(socket, std::os::unix::fs::PermissionsExt::from_mode(0o777))
@@ -90,6 +97,22 @@ impl Authority {
         );
         Ok(())
     }
+}
+
+/// The certificates of a PEM text.
+///
+/// # Errors
+/// It is not one.
+pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>> {
+    CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>().context("read certificates")
+}
+
+/// The private key of a PEM text.
+///
+/// # Errors
+/// It is not one.
+pub fn private_key(pem: &str) -> Result<PrivateKeyDer<'static>> {
+    PrivateKeyDer::from_pem_slice(pem.as_bytes()).context("read a key")
 }
 
 /// Where a pod's Envoy expects its SDS server, given the pod's directory.
@@ -139,11 +162,33 @@ impl SecretDiscoveryService for Secrets {
     }
 }
 
+fn inline(text: String) -> Option<DataSource> {
+    Some(DataSource { specifier: Some(Specifier::InlineString(text)), ..Default::default() })
+}
+
+fn key_pair(name: &str, chain: String, key: String) -> Secret {
+    let pair =
+        TlsCertificate { certificate_chain: inline(chain), private_key: inline(key), ..TlsCertificate::default() };
+    Secret { name: name.to_owned(), r#type: Some(secret::Type::TlsCertificate(pair)) }
+}
+
+fn roots(name: &str, pem: String) -> Secret {
+    let context = CertificateValidationContext { trusted_ca: inline(pem), ..CertificateValidationContext::default() };
+    Secret { name: name.to_owned(), r#type: Some(secret::Type::ValidationContext(context)) }
+}
+
+/// Certificates that objects name by path come from the agent too: `file-cert:CHAIN~KEY`, `file-root:ROOTS`.
+fn from_file(name: &str) -> Option<Secret> {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    if let Some((chain, key)) = name.strip_prefix("file-cert:").and_then(|paths| paths.split_once('~')) {
+        return Some(key_pair(name, read(chain)?, read(key)?));
+    }
+    Some(roots(name, read(name.strip_prefix("file-root:")?)?))
+}
+
 fn answer(secrets: &[Secret], names: &[String]) -> DiscoveryResponse {
-    let resources = secrets
-        .iter()
-        .filter(|secret| names.contains(&secret.name))
-        .map(|secret| envoy_any(SECRET_TYPE, secret.encode_to_vec()));
+    let find = |name: &String| secrets.iter().find(|secret| secret.name == *name).cloned().or_else(|| from_file(name));
+    let resources = names.iter().filter_map(find).map(|secret| envoy_any(SECRET_TYPE, secret.encode_to_vec()));
     DiscoveryResponse {
         version_info: "1".to_owned(),
         nonce: "1".to_owned(),

@@ -1,53 +1,32 @@
 //! The whole: a bridge, a control plane on it, and pods whose objects stand in its directory.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use serde_json::{Value, json};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use sluice_parse::yaml::{Limits, parse_documents};
 use tempfile::TempDir;
 
-use super::app::{App, Call, Reply};
-use super::envoy::{Bootstrap, Envoy, Protocol};
+use super::app::{App, Call, RECEIVED, Reply};
+use super::envoy::{Bootstrap, Envoy};
 use super::identity::{Authority, socket_path};
 use super::network::{Network, PROXY_UID, PodNet, workspace_binary};
+use super::workload::{Beside, Speaks, Workload};
 use crate::server::{Options, Sluiced};
 
 /// The application runs as this user.
 const APP_UID: u32 = 1000;
 
-/// What a pod is.
-#[derive(Clone, Debug)]
-pub struct Workload {
-    /// Name of the pod and, unless `service` says otherwise, of its workload.
-    pub name: &'static str,
-    /// Service it backs, value of its `app` label.
-    pub service: &'static str,
-    /// Value of its `version` label.
-    pub version: &'static str,
-    /// Namespace.
-    pub namespace: &'static str,
-    /// Port the application listens on.
-    pub port: u16,
-    /// What Envoy it has.
-    pub proxy: Beside,
-}
-
-/// What stands beside, or in place of, the application.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Beside {
-    /// A sidecar, traffic redirected.
-    Sidecar(Protocol),
-    /// Nothing.
-    Nothing,
-    /// The pod is a gateway: an Envoy and no application. The text is the value of its `istio` label.
-    Gateway(Protocol, &'static str),
-}
+/// The file of EndpointSlices.
+const SLICES: &str = "endpoint-slices.yaml";
 
 /// A running pod.
 pub struct Pod {
+    /// What it was made of.
+    pub workload: Workload,
     /// Its network.
     pub net: PodNet,
     /// Its application, none in a gateway.
@@ -66,6 +45,18 @@ impl Pod {
     pub async fn call(&self, call: Call) -> Result<Reply> {
         self.app.as_ref().context("the pod has an application")?.call(call).await
     }
+
+    /// What its application received over HTTP with `marker` in the path, in order; asked past any Envoy.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn received(&self, marker: &str) -> Result<Vec<Value>> {
+        let port = self.workload.listening().iter().find(|port| port.speaks == Speaks::Http).map(|port| port.number);
+        let address = SocketAddr::new([127, 0, 0, 1].into(), port.context("the application speaks HTTP")?);
+        let reply = self.call(Call::get(address, "here").path(&format!("{RECEIVED}?marker={marker}"))).await?;
+        let answer = reply.outcome.map_err(anyhow::Error::msg).context("ask what was received")?;
+        serde_json::from_str(&answer.body).context("read what was received")
+    }
 }
 
 /// A mesh of pods on one machine.
@@ -76,7 +67,8 @@ pub struct Mesh {
     pub server: Sluiced,
     /// None on the loopback.
     network: Option<Network>,
-    authority: Authority,
+    /// Signs certificates of workloads and hosts.
+    pub authority: Authority,
     directory: TempDir,
 }
 
@@ -107,13 +99,15 @@ impl Mesh {
             let name = file.file_name().context("a file has a name")?;
             std::fs::copy(file, config.join(name)).with_context(|| format!("copy {}", file.display()))?;
         }
+        let authority = Authority::new()?;
+        std::fs::write(directory.path().join("root.pem"), authority.root()).context("write the root certificate")?;
         let mut options = Options::new(&config);
         if let Some(network) = &network {
             options.ip = network.gateway().into();
         }
         options.log = Some(directory.path().join("sluiced.log"));
         let server = Sluiced::start(&options).await?;
-        Ok(Self { pods: BTreeMap::new(), server, network, authority: Authority::new()?, directory })
+        Ok(Self { pods: BTreeMap::new(), server, network, authority, directory })
     }
 
     /// A pod by name.
@@ -136,6 +130,12 @@ impl Mesh {
         self.directory.path().join("config").join(name)
     }
 
+    /// Path of a file that every process of the mesh can read. `root.pem` is the authority's certificate.
+    #[must_use]
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
     /// The control plane's log so far.
     #[must_use]
     pub fn server_log(&self) -> String {
@@ -152,12 +152,27 @@ impl Mesh {
         std::fs::rename(&staged, self.config_file(name)).context("rename it into place")
     }
 
+    /// Writes a file of objects, `$DIRECTORY` and `$IP_OF_pod` filled in, and the slices of its Services.
+    ///
+    /// # Errors
+    /// The files cannot be written.
+    pub fn apply(&self, name: &str, text: &str) -> Result<()> {
+        let mut text = text.replace("$DIRECTORY", &self.directory.path().to_string_lossy());
+        // The longest name first: one may begin with another.
+        for (pod, running) in self.pods.iter().rev() {
+            text = text.replace(&format!("$IP_OF_{pod}"), &running.net.ip.to_string());
+        }
+        ensure!(!text.contains("$IP_OF_"), "{name} names a pod that does not run:\n{text}");
+        self.write(name, &text)?;
+        self.write_slices(self.pods.values().map(|pod| (&pod.workload, &pod.net)))
+    }
+
     /// Starts pods together, their objects in one file, and waits until their Envoys have listeners.
     ///
     /// # Errors
     /// A pod does not start.
     pub async fn deploy(&mut self, workloads: &[Workload]) -> Result<()> {
-        let mut objects = String::new();
+        let mut objects = Vec::new();
         let mut nets = Vec::new();
         for workload in workloads {
             let index = u8::try_from(self.pods.len() + nets.len()).context("at most 200 pods")?;
@@ -165,14 +180,19 @@ impl Mesh {
                 Some(network) => network.add_pod(index)?,
                 None => PodNet::loopback(index),
             };
-            for object in objects_of(workload, &net) {
-                objects.push_str(&serde_json::to_string(&object)?);
-                objects.push_str("\n---\n");
-            }
+            objects.extend(workload.objects(&net));
             nets.push(net);
         }
+        // Several pods of a node tell of it alike.
+        objects.dedup_by_key(|object| object.to_string());
         let file = format!("pods-{}.yaml", workloads.first().map_or("none", |workload| workload.name));
-        self.write(&file, &objects)?;
+        self.write(&file, &documents(&objects)?)?;
+        let running = self.pods.values().map(|pod| (&pod.workload, &pod.net));
+        let all: Vec<_> = running.chain(workloads.iter().zip(&nets)).collect();
+        self.write_slices(all.iter().copied())?;
+        if let Some(network) = &self.network {
+            network.set_hosts(&names_outside(all))?;
+        }
         for (workload, net) in workloads.iter().zip(nets) {
             let pod = self.start_pod(workload, net).await.with_context(|| format!("start pod {}", workload.name))?;
             self.pods.insert(workload.name, pod);
@@ -185,6 +205,25 @@ impl Mesh {
         Ok(())
     }
 
+    /// What the cluster's controller of EndpointSlices does, for every Service of the directory.
+    fn write_slices<'p>(&self, pods: impl Iterator<Item = (&'p Workload, &'p PodNet)> + Clone) -> Result<()> {
+        let mut slices = Vec::new();
+        let mut files: Vec<PathBuf> = std::fs::read_dir(self.directory.path().join("config"))?
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<std::io::Result<_>>()?;
+        files.sort();
+        for file in files {
+            let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+            for document in parse_documents(&text, &Limits::default()).into_iter().flatten() {
+                let service = &document.value;
+                if service["kind"] == "Service" && service["apiVersion"] == "v1" {
+                    slices.extend(pods.clone().filter_map(|(workload, net)| workload.slice(net, service)));
+                }
+            }
+        }
+        self.write(SLICES, &documents(&slices)?)
+    }
+
     async fn start_pod(&self, workload: &Workload, net: PodNet) -> Result<Pod> {
         let directory = self.directory.path().join(workload.name);
         std::fs::create_dir(&directory)?;
@@ -192,25 +231,19 @@ impl Mesh {
             std::os::unix::fs::chown(&directory, Some(PROXY_UID), Some(PROXY_UID))
                 .context("hand Envoy its directory")?;
         }
-        let node_id = node_id(workload, &net);
+        let node_id = workload.node_id(&net);
         let app = match workload.proxy {
             Beside::Gateway(..) => None,
-            _ => {
-                let mut command = net.command(APP_UID, &self.reachable("sluice-testapp")?);
-                let ip = if net.namespace.is_some() { "0.0.0.0".to_owned() } else { net.ip.to_string() };
-                command.arg(format!("--listen={ip}:{}", workload.port));
-                command.args(["--name", workload.service, "--version", workload.version]);
-                Some(App::start(command).await?)
-            }
+            _ => Some(App::start(self.app_command(workload, &net)?).await?),
         };
         let envoy = match workload.proxy {
-            Beside::Nothing => None,
+            Beside::Nothing | Beside::Outside(_) => None,
             Beside::Sidecar(protocol) | Beside::Gateway(protocol, _) => {
-                let spiffe_id = format!("spiffe://cluster.local/ns/{}/sa/{}", workload.namespace, workload.service);
+                let spiffe_id = format!("spiffe://cluster.local/ns/{}/sa/{}", workload.namespace, workload.app);
                 self.authority.serve(&spiffe_id, &socket_path(&directory))?;
                 let bootstrap = Bootstrap {
                     node_id: node_id.clone(),
-                    metadata: metadata(workload, &net),
+                    metadata: workload.metadata(&net),
                     discovery: self.server.grpc,
                     protocol,
                     directory,
@@ -223,7 +256,39 @@ impl Mesh {
                 Some(envoy)
             }
         };
-        Ok(Pod { net, app, envoy, node_id })
+        Ok(Pod { workload: workload.clone(), net, app, envoy, node_id })
+    }
+
+    fn app_command(&self, workload: &Workload, net: &PodNet) -> Result<tokio::process::Command> {
+        let mut command = net.command(APP_UID, &self.reachable("sluice-testapp")?);
+        let ip = if net.namespace.is_some() { "0.0.0.0".to_owned() } else { net.ip.to_string() };
+        for port in workload.listening() {
+            let flag = match port.speaks {
+                Speaks::Http => "listen",
+                Speaks::Https => "https",
+                Speaks::Lines => "tcp",
+            };
+            command.arg(format!("--{flag}={ip}:{}", port.number));
+        }
+        if workload.listening().iter().any(|port| port.speaks == Speaks::Https) {
+            let (certificate, key) = self.write_certificate(workload.name, &workload.hosts())?;
+            command.arg("--certificate").arg(certificate).arg("--key").arg(key);
+            command.arg("--client-roots").arg(self.file("root.pem"));
+        }
+        command.args(["--name", workload.app, "--version", workload.version]);
+        Ok(command)
+    }
+
+    /// Signs a certificate for hosts; the files `NAME.pem` and `NAME-key.pem` it is in.
+    ///
+    /// # Errors
+    /// Key generation fails, or the files cannot be written.
+    pub fn write_certificate(&self, name: &str, hosts: &[String]) -> Result<(PathBuf, PathBuf)> {
+        let (chain, key) = self.authority.issue_hosts(hosts)?;
+        let files = (self.file(&format!("{name}.pem")), self.file(&format!("{name}-key.pem")));
+        std::fs::write(&files.0, chain).context("write a certificate")?;
+        std::fs::write(&files.1, key).context("write a key")?;
+        Ok(files)
     }
 
     fn reachable(&self, binary: &str) -> Result<PathBuf> {
@@ -241,84 +306,23 @@ impl Mesh {
     }
 }
 
-fn labels(workload: &Workload) -> Value {
-    let mut labels = json!({
-        "app": workload.service,
-        "version": workload.version,
-        "service.istio.io/canonical-name": workload.service,
-        "service.istio.io/canonical-revision": workload.version,
-    });
-    match workload.proxy {
-        Beside::Sidecar(_) => labels["security.istio.io/tlsMode"] = "istio".into(),
-        Beside::Gateway(_, name) => labels["istio"] = name.into(),
-        Beside::Nothing => {}
+fn names_outside(pods: Vec<(&Workload, &PodNet)>) -> BTreeMap<String, Ipv4Addr> {
+    let mut names = BTreeMap::new();
+    for (workload, net) in pods {
+        if let Beside::Outside(hosts) = workload.proxy {
+            names.extend(hosts.iter().map(|host| ((*host).to_owned(), net.ip)));
+        }
     }
-    labels
+    names
 }
 
-/// The Pod and its EndpointSlice as an API server would hold them.
-fn objects_of(workload: &Workload, net: &PodNet) -> Vec<Value> {
-    let address = net.ip.to_string();
-    let pod = json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": { "name": workload.name, "namespace": workload.namespace, "labels": labels(workload) },
-        "spec": {
-            "serviceAccountName": workload.service,
-            "nodeName": "machine",
-            "containers": [{
-                "name": "app", "image": "app",
-                "ports": [{ "name": "http", "containerPort": workload.port, "protocol": "TCP" }],
-            }],
-        },
-        "status": {
-            "phase": "Running",
-            "podIP": address,
-            "podIPs": [{ "ip": address }],
-            "conditions": [{ "type": "Ready", "status": "True" }],
-        },
-    });
-    let slice = json!({
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": {
-            "name": format!("{}-slice", workload.name),
-            "namespace": workload.namespace,
-            "labels": { "kubernetes.io/service-name": workload.service },
-        },
-        "addressType": "IPv4",
-        "ports": [{ "name": "http", "port": workload.port, "protocol": "TCP" }],
-        "endpoints": [{
-            "addresses": [address],
-            "conditions": { "ready": true, "serving": true, "terminating": false },
-            "nodeName": "machine",
-            "targetRef": { "kind": "Pod", "name": workload.name, "namespace": workload.namespace },
-        }],
-    });
-    vec![pod, slice]
-}
-
-fn node_id(workload: &Workload, net: &PodNet) -> String {
-    let kind = if matches!(workload.proxy, Beside::Gateway(..)) { "router" } else { "sidecar" };
-    format!("{kind}~{}~{}.{ns}~{ns}.svc.cluster.local", net.ip, workload.name, ns = workload.namespace)
-}
-
-/// Node metadata as an agent beside the proxy would send it (X05).
-fn metadata(workload: &Workload, net: &PodNet) -> Value {
-    json!({
-        "NAME": workload.name,
-        "NAMESPACE": workload.namespace,
-        "WORKLOAD_NAME": workload.name,
-        "SERVICE_ACCOUNT": workload.service,
-        "CLUSTER_ID": "Kubernetes",
-        "MESH_ID": "cluster.local",
-        "NODE_NAME": "machine",
-        "INSTANCE_IPS": net.ip.to_string(),
-        "INTERCEPTION_MODE": "REDIRECT",
-        "LABELS": labels(workload),
-        "POD_PORTS": format!("[{{\"name\":\"http\",\"containerPort\":{},\"protocol\":\"TCP\"}}]", workload.port),
-        "PROXY_CONFIG": { "concurrency": 1 },
-    })
+fn documents(objects: &[Value]) -> Result<String> {
+    let mut text = String::new();
+    for object in objects {
+        text.push_str(&serde_json::to_string(object)?);
+        text.push_str("\n---\n");
+    }
+    Ok(text)
 }
 
 /// The address a client of a Service uses.

@@ -1,6 +1,8 @@
 //! Pods as network namespaces: each has an address of its own on a bridge, and iptables that redirect its traffic to its
 //! Envoy as a cluster's init container would (D09).
 
+use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::Command;
@@ -94,12 +96,37 @@ impl Network {
         ip(&format!("-n {namespace} route add default via {}", self.gateway()))?;
         Ok(PodNet { namespace: Some(namespace), ip: address })
     }
+
+    /// Names every pod started from now on can resolve.
+    ///
+    /// # Errors
+    /// The file that `ip netns exec` puts over `/etc/hosts` cannot be written.
+    pub fn set_hosts(&self, hosts: &BTreeMap<String, Ipv4Addr>) -> Result<()> {
+        let mut text = "127.0.0.1 localhost\n".to_owned();
+        for (host, address) in hosts {
+            let _ = writeln!(text, "{address} {host}");
+        }
+        for pod in &self.pods {
+            let directory = files_of(pod);
+            std::fs::create_dir_all(&directory).with_context(|| format!("make {}", directory.display()))?;
+            std::fs::write(directory.join("hosts"), &text).context("write the pod's hosts")?;
+            // No question leaves the machine.
+            std::fs::write(directory.join("resolv.conf"), "nameserver 127.0.0.1\n").context("write its resolv.conf")?;
+        }
+        Ok(())
+    }
+}
+
+/// Files in here are laid over those of `/etc` in the namespace.
+fn files_of(namespace: &str) -> PathBuf {
+    PathBuf::from("/etc/netns").join(namespace)
 }
 
 impl Drop for Network {
     fn drop(&mut self) {
         for pod in &self.pods {
             let _ = ip(&format!("netns del {pod}"));
+            let _ = std::fs::remove_dir_all(files_of(pod));
         }
         let _ = ip(&format!("link del {}", self.bridge));
     }

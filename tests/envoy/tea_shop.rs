@@ -1,14 +1,16 @@
-//! Real Envoys in real pods: the pinned release binary takes what the control plane serves, and traffic goes where the
-//! objects say. Pods are network namespaces with redirected traffic, so these tests want root on Linux.
+//! The demo's tea shop: traffic follows a VirtualService that is edited, broken and removed.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use sluice_testkit::pods::app::{Call, Reply};
+use anyhow::{Result, ensure};
+use sluice_testkit::pods::app::Call;
 use sluice_testkit::pods::envoy::Protocol;
-use sluice_testkit::pods::mesh::{Beside, Mesh, Workload, vip};
-use sluice_testkit::pods::network::Network;
+use sluice_testkit::pods::mesh::{Mesh, vip};
+use sluice_testkit::pods::workload::{Beside, Workload};
+
+use crate::ask::{eventually, pods_are_permitted};
+use crate::family::every_envoy_holds_what_it_was_served;
 
 const KETTLE: &str = "10.96.40.12";
 const MENU: &str = "10.96.40.11";
@@ -17,20 +19,8 @@ fn sample(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "manifests/demo", name].iter().collect()
 }
 
-/// Whether pods can be had here. Where not, says so loudly; in CI that is a failure.
-fn pods_are_permitted() -> bool {
-    match Network::new() {
-        Ok(_) => true,
-        Err(error) => {
-            assert!(std::env::var_os("CI").is_none(), "CI needs pods: {error:#}");
-            eprintln!("\n*** SKIPPED, NOT PASSED: no pods here: {error:#} ***\n");
-            false
-        }
-    }
-}
-
-const fn shop(name: &'static str, service: &'static str, version: &'static str, proxy: Beside) -> Workload {
-    Workload { name, service, version, namespace: "teashop", port: 8080, proxy }
+const fn shop(name: &'static str, app: &'static str, version: &'static str, proxy: Beside) -> Workload {
+    Workload::new(name, app, proxy).version(version).namespace("teashop")
 }
 
 async fn tea_shop(protocol: Protocol) -> Result<Mesh> {
@@ -45,44 +35,6 @@ async fn tea_shop(protocol: Protocol) -> Result<Mesh> {
     ])
     .await?;
     Ok(mesh)
-}
-
-fn who(reply: &Reply) -> String {
-    match &reply.outcome {
-        Ok(answer) if answer.status == 200 => answer.who(),
-        Ok(answer) => format!("status {}", answer.status),
-        Err(error) => error.clone(),
-    }
-}
-
-/// Asks until the answer is as expected: configuration arrives in steps.
-async fn eventually(mesh: &Mesh, from: &str, call: &Call, expected: &str) -> Result<Reply> {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
-        let reply = mesh.pod(from).call(call.clone()).await?;
-        if who(&reply) == expected {
-            return Ok(reply);
-        }
-        ensure!(
-            Instant::now() < deadline,
-            "{from} asked {}{} and expected {expected}, but got {:?}\n{}",
-            call.host,
-            call.path,
-            reply.outcome,
-            mesh.server_log()
-        );
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-async fn nothing_was_rejected(mesh: &Mesh) -> Result<()> {
-    for (name, pod) in mesh.pods() {
-        if let Some(envoy) = &pod.envoy {
-            let rejected = envoy.rejected().await.with_context(|| format!("stats of {name}"))?;
-            ensure!(rejected.is_empty(), "{name}: {}\n{}", rejected.join("\n"), envoy.log_tail());
-        }
-    }
-    Ok(())
 }
 
 async fn traffic_follows_the_objects(protocol: Protocol) -> Result<()> {
@@ -119,21 +71,21 @@ async fn traffic_follows_the_objects(protocol: Protocol) -> Result<()> {
     let maya = plain.clone().header("x-user", "maya");
     eventually(&mesh, "counter", &maya, "kettle v2").await?;
     for _ in 0..20 {
-        ensure!(who(&mesh.pod("counter").call(plain.clone()).await?) == "kettle v1");
-        ensure!(who(&mesh.pod("counter").call(maya.clone()).await?) == "kettle v2");
+        ensure!(mesh.pod("counter").call(plain.clone()).await?.who() == "kettle v1");
+        ensure!(mesh.pod("counter").call(maya.clone()).await?.who() == "kettle v2");
     }
 
     // A broken edit is refused and costs nothing; the last good state goes on.
     mesh.write("kettle-routes.yaml", "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: [")?;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    ensure!(who(&mesh.pod("counter").call(maya.clone()).await?) == "kettle v2");
+    ensure!(mesh.pod("counter").call(maya.clone()).await?.who() == "kettle v2");
 
     // The object goes away: no rule, both versions answer.
     std::fs::remove_file(mesh.config_file("kettle-routes.yaml"))?;
     eventually(&mesh, "counter", &plain, "kettle v2").await?;
     eventually(&mesh, "counter", &plain, "kettle v1").await?;
 
-    nothing_was_rejected(&mesh).await
+    every_envoy_holds_what_it_was_served(&mesh).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

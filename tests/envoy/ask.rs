@@ -1,0 +1,232 @@
+//! Sends requests, waits for answers as expected, and says what came instead.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use futures::{StreamExt, TryStreamExt, stream};
+use sluice_testkit::pods::app::{Answer, Call, Reply};
+use sluice_testkit::pods::mesh::{Mesh, vip};
+use sluice_testkit::pods::network::Network;
+
+/// Longest wait for traffic to be as the objects say.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Requests under way at once when many are sent.
+const AT_ONCE: usize = 8;
+
+/// Whether pods can be had here. Where not, says so loudly; in CI that is a failure.
+pub(crate) fn pods_are_permitted() -> bool {
+    match Network::new() {
+        Ok(_) => true,
+        Err(error) => {
+            assert!(std::env::var_os("CI").is_none(), "CI needs pods: {error:#}");
+            eprintln!("\n*** SKIPPED, NOT PASSED: no pods here: {error:#} ***\n");
+            false
+        }
+    }
+}
+
+/// A Service of one scenario in namespace `shop`: its name, and the last number of its address.
+#[derive(Clone, Copy)]
+pub(crate) struct Host(pub(crate) &'static str, pub(crate) u8);
+
+impl Host {
+    pub(crate) fn ip(self) -> String {
+        format!("10.200.1.{}", self.1)
+    }
+
+    /// The object, with the pods of `selector`, HTTP on 80.
+    pub(crate) fn service(self, selector: &str) -> String {
+        self.service_with(selector, "[{name: http, port: 80, targetPort: http}]")
+    }
+
+    /// The object with these ports.
+    pub(crate) fn service_with(self, selector: &str, ports: &str) -> String {
+        let (name, ip) = (self.0, self.ip());
+        format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: shop}}\nspec:\n  clusterIP: {ip}\n  \
+             clusterIPs: [{ip}]\n  selector: {{{selector}}}\n  ports: {ports}\n---\n"
+        )
+    }
+
+    /// A VirtualService of it; `http` is its routes, indented by two.
+    pub(crate) fn routes(self, http: &str) -> String {
+        let name = self.0;
+        format!(
+            "apiVersion: networking.istio.io/v1\nkind: VirtualService\n\
+             metadata: {{name: {name}, namespace: shop}}\nspec:\n  hosts: [{name}]\n  http:\n{http}\n---\n"
+        )
+    }
+
+    /// A DestinationRule with subsets for both versions.
+    pub(crate) fn versions(self) -> String {
+        let name = self.0;
+        format!(
+            "apiVersion: networking.istio.io/v1\nkind: DestinationRule\n\
+             metadata: {{name: {name}, namespace: shop}}\nspec:\n  host: {name}\n  subsets:\n  \
+             - {{name: v1, labels: {{version: v1}}}}\n  - {{name: v2, labels: {{version: v2}}}}\n---\n"
+        )
+    }
+
+    /// A DestinationRule of this traffic policy, YAML in one line.
+    pub(crate) fn policy(self, policy: &str) -> String {
+        let name = self.0;
+        format!(
+            "apiVersion: networking.istio.io/v1\nkind: DestinationRule\n\
+             metadata: {{name: {name}, namespace: shop}}\nspec:\n  host: {name}\n  \
+             trafficPolicy: {{{policy}}}\n---\n"
+        )
+    }
+
+    /// `GET /` of it.
+    pub(crate) fn get(self) -> Call {
+        Call::get(vip(&self.ip(), 80), self.0)
+    }
+}
+
+/// The counters of a pod's Envoy that have to do with a host.
+pub(crate) async fn stats_of(mesh: &Mesh, pod: &str, host: &str) -> String {
+    let Some(envoy) = &mesh.pod(pod).envoy else { return format!("{pod} has no Envoy") };
+    let pattern =
+        format!("^cluster\\..*{host}.*(rq_|cx_|ssl|ejections|retry|lb_)|PassthroughCluster.*rq_|BlackHole.*cx_");
+    let lines = envoy.counted(&pattern).await.unwrap_or_else(|error| vec![format!("{error:#}")]);
+    format!("stats of {pod}:\n  {}\nEnvoy's log: {}", lines.join("\n  "), envoy.log_tail())
+}
+
+/// A call in words.
+fn words(from: &str, call: &Call) -> String {
+    let tls = call.tls.as_ref().map(|tls| format!(" over TLS to {:?}", tls.server_name)).unwrap_or_default();
+    let Call { method, host, path, address, headers, wire, .. } = call;
+    format!("{from} sent {method} {host}{path} to {address} by {wire:?}{tls} with {headers:?}")
+}
+
+/// Asks until the answer is `wanted` by this test: configuration arrives in steps.
+pub(crate) async fn until(
+    mesh: &Mesh,
+    from: &str,
+    call: &Call,
+    wanted: &str,
+    test: impl Fn(&Reply) -> bool,
+) -> Result<Reply> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let reply = mesh.pod(from).call(call.clone()).await?;
+        if test(&reply) {
+            return Ok(reply);
+        }
+        if Instant::now() > deadline {
+            bail!(
+                "{}, wanted {wanted}, and got after {:?}: {:?}\n{}\ncontrol plane: {}",
+                words(from, call),
+                reply.elapsed(),
+                reply.outcome,
+                stats_of(mesh, from, &call.host).await,
+                mesh.server_log()
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Asks until `expected` answers, by [`Reply::who`].
+pub(crate) async fn eventually(mesh: &Mesh, from: &str, call: &Call, expected: &str) -> Result<Reply> {
+    // What is not routed yet goes nowhere: find out soon.
+    let call = Call { timeout_ms: 1000, ..call.clone() };
+    until(mesh, from, &call, expected, |reply| reply.who() == expected).await
+}
+
+/// Asks once; the answer must be as `wanted` by this test.
+pub(crate) async fn once(
+    mesh: &Mesh,
+    from: &str,
+    call: &Call,
+    wanted: &str,
+    test: impl Fn(&Reply) -> bool,
+) -> Result<Reply> {
+    let reply = mesh.pod(from).call(call.clone()).await?;
+    if !test(&reply) {
+        bail!(
+            "{}, wanted {wanted}, and got after {:?}: {:?}\n{}",
+            words(from, call),
+            reply.elapsed(),
+            reply.outcome,
+            stats_of(mesh, from, &call.host).await
+        );
+    }
+    Ok(reply)
+}
+
+/// Asks so often, and every time `expected` must answer.
+pub(crate) async fn always(mesh: &Mesh, from: &str, call: &Call, times: usize, expected: &str) -> Result<()> {
+    let counts = count(mesh, from, call, times).await?;
+    if counts.len() != 1 || !counts.contains_key(expected) {
+        bail!(
+            "{} {times} times, wanted {expected} each time, and got {counts:?}\n{}",
+            words(from, call),
+            stats_of(mesh, from, &call.host).await
+        );
+    }
+    Ok(())
+}
+
+/// Asks so often, some at once; who answered how often.
+pub(crate) async fn count(mesh: &Mesh, from: &str, call: &Call, times: usize) -> Result<BTreeMap<String, usize>> {
+    let pod = mesh.pod(from);
+    let mut replies = stream::iter(0..times).map(|_| pod.call(call.clone())).buffer_unordered(AT_ONCE);
+    let mut counts = BTreeMap::new();
+    while let Some(reply) = replies.try_next().await? {
+        *counts.entry(reply.who()).or_default() += 1;
+    }
+    Ok(counts)
+}
+
+/// Asks so often, and `part` percent must be answered by `expected`, within six standard deviations.
+pub(crate) async fn share(
+    mesh: &Mesh,
+    from: &str,
+    call: &Call,
+    times: usize,
+    expected: &[(&str, usize)],
+) -> Result<BTreeMap<String, usize>> {
+    let counts = count(mesh, from, call, times).await?;
+    let known = counts.keys().all(|name| expected.iter().any(|(other, _)| other == name));
+    let fits = expected.iter().all(|(name, percent)| {
+        let got = counts.get(*name).copied().unwrap_or(0);
+        // variance = n p (1 - p), so 36 variance = 36 n percent (100 - percent) / 10,000
+        let (distance, bound) = ((got * 100).abs_diff(times * percent), 36 * times * percent * (100 - percent));
+        distance * distance <= bound
+    });
+    if !known || !fits {
+        bail!(
+            "{} {times} times, wanted about {expected:?} percent, and got {counts:?}\n{}",
+            words(from, call),
+            stats_of(mesh, from, &call.host).await
+        );
+    }
+    Ok(counts)
+}
+
+/// The answer of a reply.
+pub(crate) fn answer(reply: Reply) -> Result<Answer> {
+    reply.outcome.map_err(anyhow::Error::msg)
+}
+
+/// Waits until `measure` is at least `wanted`.
+pub(crate) async fn until_counted<F: Future<Output = Result<usize>>>(
+    what: &str,
+    wanted: usize,
+    mut measure: impl FnMut() -> F,
+) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let got = measure().await?;
+        if got >= wanted {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            bail!("wanted {what} at least {wanted}, but it stays {got}");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

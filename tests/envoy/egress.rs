@@ -1,0 +1,285 @@
+//! Hosts outside the mesh: reached by default, by ServiceEntries, over TLS that Envoy adds, or not at all.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use sluice_testkit::pods::app::{Call, Reply, Tls};
+use sluice_testkit::pods::envoy::Protocol;
+use sluice_testkit::pods::mesh::{Mesh, vip};
+use sluice_testkit::pods::workload::{Beside, Speaks, Workload};
+
+use crate::ask::{Host, always, eventually, once, pods_are_permitted, stats_of, until, until_counted};
+use crate::family;
+
+const NAMES: [&str; 4] = ["api.example.com", "secure.example.com", "mutual.example.com", "late.example.com"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn egress() -> Result<()> {
+    if !pods_are_permitted() {
+        return Ok(());
+    }
+    let mesh =
+        family::mesh_of(&[
+            Workload::new("client", "client", Beside::Sidecar(Protocol::Delta)),
+            Workload::new("tea", "tea", Beside::Sidecar(Protocol::Sotw)),
+            Workload::new("world", "world", Beside::Outside(&NAMES))
+                .port("http", 8080, Speaks::Http)
+                .port("https", 8443, Speaks::Https)
+                .port("lines", 9000, Speaks::Lines),
+            Workload::new("moon", "moon", Beside::Outside(&["moon.example.org"]))
+                .port("http", 8080, Speaks::Http)
+                .port("https", 8443, Speaks::Https),
+        ])
+        .await?;
+    let mesh = &mesh;
+    family::run(
+        mesh,
+        vec![
+            ("an unknown host", Box::pin(unknown_host(mesh))),
+            ("a ServiceEntry with addresses", Box::pin(entry_with_addresses(mesh))),
+            ("a ServiceEntry by DNS", Box::pin(entry_by_dns(mesh))),
+            ("TLS passes through", Box::pin(tls_passes_through(mesh))),
+            ("TLS that Envoy adds", Box::pin(tls_origination(mesh))),
+            ("a ServiceEntry with a selector", Box::pin(entry_with_selector(mesh))),
+        ],
+    )
+    .await?;
+    // What concerns the whole mesh comes after the others.
+    family::run(mesh, vec![("REGISTRY_ONLY", Box::pin(registry_only(mesh)))]).await
+}
+
+fn ip_of(mesh: &Mesh, pod: &str) -> String {
+    mesh.pod(pod).net.ip.to_string()
+}
+
+/// The client's counter of good answers by a cluster.
+async fn answers_of(mesh: &Mesh, cluster: &str) -> Result<usize> {
+    let Some(envoy) = &mesh.pod("client").envoy else { return Ok(0) };
+    let name = format!("cluster.{cluster};.upstream_rq_200");
+    Ok(usize::try_from(envoy.stat(&name).await?).unwrap_or(0))
+}
+
+async fn unknown_host(mesh: &Mesh) -> Result<()> {
+    // With an HTTP service on the same port there is a route table, whose last entry is everybody else.
+    mesh.apply("tea.yaml", &Host("tea", 1).service_with("app: tea", "[{name: http, port: 8080}]"))?;
+    eventually(mesh, "client", &Call::get(vip("10.200.1.1", 8080), "tea:8080"), "tea v1").await?;
+    let call = Call::get(vip(&ip_of(mesh, "moon"), 8080), "unknown.example.org");
+    eventually(mesh, "client", &call, "moon v1").await?;
+    always(mesh, "client", &call, 10, "moon v1").await?;
+    ensure!(
+        answers_of(mesh, "PassthroughCluster").await? >= 10,
+        "they went through the PassthroughCluster\n{}",
+        stats_of(mesh, "client", "Passthrough").await
+    );
+    Ok(())
+}
+
+async fn entry_with_addresses(mesh: &Mesh) -> Result<()> {
+    mesh.apply(
+        "entry-with-addresses.yaml",
+        r"
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: static, namespace: shop}
+spec:
+  hosts: [static.example.com]
+  addresses: [10.200.2.1]
+  location: MESH_EXTERNAL
+  resolution: STATIC
+  ports:
+  - {number: 8000, name: http, protocol: HTTP, targetPort: 8080}
+  - {number: 9001, name: tcp, protocol: TCP, targetPort: 9000}
+  endpoints: [{address: $IP_OF_world}]
+",
+    )?;
+    let call = Call::get(vip("10.200.2.1", 8000), "static.example.com:8000");
+    eventually(mesh, "client", &call, "world v1").await?;
+    let cluster = "outbound|8000||static.example.com";
+    ensure!(answers_of(mesh, cluster).await? > 0, "{}", stats_of(mesh, "client", "static").await);
+    eventually(mesh, "client", &Call::raw(vip("10.200.2.1", 9001)), "world v1").await?;
+    Ok(())
+}
+
+async fn entry_by_dns(mesh: &Mesh) -> Result<()> {
+    mesh.apply(
+        "entry-by-dns.yaml",
+        r"
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: api, namespace: shop}
+spec:
+  hosts: [api.example.com]
+  addresses: [10.200.2.2]
+  location: MESH_EXTERNAL
+  resolution: DNS
+  ports: [{number: 80, name: http, protocol: HTTP, targetPort: 8080}]
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: api, namespace: shop}
+spec:
+  hosts: [api.example.com]
+  http:
+  - timeout: 300ms
+    retries: {attempts: 0}
+    headers: {request: {set: {x-from: mesh}}}
+    route: [{destination: {host: api.example.com}}]
+",
+    )?;
+    let call = Call::get(vip("10.200.2.2", 80), "api.example.com");
+    eventually(mesh, "client", &call, "world v1").await?;
+    once(mesh, "client", &call, "the route's header", |reply| {
+        reply.outcome.as_ref().is_ok_and(|answer| answer.seen()["headers"]["x-from"] == "mesh")
+    })
+    .await?;
+    // Whatever address the client found, the host decides.
+    let by_address = Call { address: vip(&ip_of(mesh, "moon"), 80), ..call.clone() };
+    once(mesh, "client", &by_address, "world v1", |reply| reply.who() == "world v1").await?;
+    once(mesh, "client", &call.path("/?delay-ms=3000"), "a timeout", |reply| {
+        reply.who() == "status 504" && reply.elapsed() < Duration::from_secs(2)
+    })
+    .await?;
+    Ok(())
+}
+
+fn tls(mesh: &Mesh, name: &str) -> Tls {
+    Tls { server_name: name.to_owned(), roots: mesh.authority.root().to_owned(), ..Tls::default() }
+}
+
+fn seen_tls(reply: &Reply, field: &str) -> serde_json::Value {
+    reply.outcome.as_ref().map(|answer| answer.seen()["tls"][field].clone()).unwrap_or_default()
+}
+
+async fn tls_passes_through(mesh: &Mesh) -> Result<()> {
+    mesh.apply(
+        "tls-passes-through.yaml",
+        r"
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: secure, namespace: shop}
+spec:
+  hosts: [secure.example.com]
+  location: MESH_EXTERNAL
+  resolution: DNS
+  ports: [{number: 443, name: tls, protocol: TLS, targetPort: 8443}]
+",
+    )?;
+    let call = Call::get(vip(&ip_of(mesh, "world"), 443), "secure.example.com").tls(tls(mesh, "secure.example.com"));
+    until(mesh, "client", &call, "the application's own TLS at world", |reply| {
+        reply.who() == "world v1" && seen_tls(reply, "serverName") == "secure.example.com"
+    })
+    .await?;
+    until_counted("connections of its own cluster", 1, async || {
+        mesh.pod("client").call(call.clone()).await?;
+        let Some(envoy) = &mesh.pod("client").envoy else { return Ok(0) };
+        let name = "cluster.outbound|443||secure.example.com;.upstream_cx_total";
+        Ok(usize::try_from(envoy.stat(name).await?).unwrap_or(0))
+    })
+    .await
+}
+
+async fn tls_origination(mesh: &Mesh) -> Result<()> {
+    mesh.write_certificate("client-identity", &["client.example.com".to_owned()])?;
+    mesh.apply(
+        "tls-origination.yaml",
+        r"
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: mutual, namespace: shop}
+spec:
+  hosts: [mutual.example.com]
+  addresses: [10.200.2.3]
+  location: MESH_EXTERNAL
+  resolution: DNS
+  ports:
+  - {number: 80, name: http, protocol: HTTP, targetPort: 8443}
+  - {number: 81, name: http-simple, protocol: HTTP, targetPort: 8443}
+  - {number: 82, name: http-wrong, protocol: HTTP, targetPort: 8443}
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: mutual, namespace: shop}
+spec:
+  host: mutual.example.com
+  trafficPolicy:
+    portLevelSettings:
+    - port: {number: 80}
+      tls:
+        mode: MUTUAL
+        clientCertificate: $DIRECTORY/client-identity.pem
+        privateKey: $DIRECTORY/client-identity-key.pem
+        caCertificates: $DIRECTORY/root.pem
+        sni: mutual.example.com
+        subjectAltNames: [mutual.example.com]
+    - port: {number: 81}
+      tls: {mode: SIMPLE, caCertificates: $DIRECTORY/root.pem, sni: late.example.com}
+    - port: {number: 82}
+      tls: {mode: SIMPLE, caCertificates: $DIRECTORY/root.pem, subjectAltNames: [other.example.com]}
+",
+    )?;
+    for (port, name, certificate) in [(80, "mutual.example.com", true), (81, "late.example.com", false)] {
+        let host = if port == 80 { "mutual.example.com".to_owned() } else { format!("mutual.example.com:{port}") };
+        let call = Call::get(vip("10.200.2.3", port), &host);
+        until(mesh, "client", &call, &format!("TLS to {name}, client certificate: {certificate}"), |reply| {
+            reply.who() == "world v1"
+                && seen_tls(reply, "serverName") == name
+                && seen_tls(reply, "clientCertificate") == certificate
+        })
+        .await?;
+    }
+    // A certificate of another name is refused.
+    let call = Call::get(vip("10.200.2.3", 82), "mutual.example.com:82");
+    until(mesh, "client", &call, "503, the certificate is not of that name", |reply| reply.who() == "status 503")
+        .await?;
+    Ok(())
+}
+
+async fn entry_with_selector(mesh: &Mesh) -> Result<()> {
+    mesh.apply(
+        "entry-with-selector.yaml",
+        r"
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: inside, namespace: shop}
+spec:
+  hosts: [inside.example.com]
+  addresses: [10.200.2.4]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP, targetPort: 8080}]
+  workloadSelector: {labels: {app: tea}}
+",
+    )?;
+    let call = Call::get(vip("10.200.2.4", 80), "inside.example.com");
+    until(mesh, "client", &call, "tea over mutual TLS", |reply| {
+        let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
+        let certificate = seen["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default();
+        reply.who() == "tea v1" && certificate.contains("/ns/shop/sa/client")
+    })
+    .await?;
+    Ok(())
+}
+
+async fn registry_only(mesh: &Mesh) -> Result<()> {
+    let unknown = Call::get(vip(&ip_of(mesh, "moon"), 8080), "unknown.example.org");
+    let raw = Call::raw(vip(&ip_of(mesh, "world"), 9000));
+    let known = Call::get(vip("10.200.2.2", 80), "api.example.com");
+    eventually(mesh, "client", &unknown, "moon v1").await?;
+    eventually(mesh, "client", &raw, "world v1").await?;
+    let config = r"
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data: {mesh: 'outboundTrafficPolicy: {mode: REGISTRY_ONLY}'}
+";
+    mesh.apply("mesh.yaml", config)?;
+    eventually(mesh, "client", &unknown, "status 502").await?;
+    always(mesh, "client", &unknown, 10, "status 502").await?;
+    until(mesh, "client", &raw, "a closed connection", |reply| reply.outcome.is_err()).await?;
+    always(mesh, "client", &known, 10, "world v1").await?;
+    // And back.
+    std::fs::remove_file(mesh.config_file("mesh.yaml"))?;
+    eventually(mesh, "client", &unknown, "moon v1").await?;
+    eventually(mesh, "client", &raw, "world v1").await?;
+    Ok(())
+}

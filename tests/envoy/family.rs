@@ -1,0 +1,64 @@
+//! Runs the scenarios of a family beside each other on one mesh, and tells of each that failed.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use futures::future::{BoxFuture, join_all};
+use sluice_testkit::pods::mesh::{Mesh, Pod};
+use sluice_testkit::pods::served::compare_with_served;
+use sluice_testkit::pods::workload::Workload;
+
+/// A scenario: its name and what it does.
+pub(crate) type Scenario<'m> = (&'static str, BoxFuture<'m, Result<()>>);
+
+/// A mesh of these pods, its namespaces made.
+pub(crate) async fn mesh_of(workloads: &[Workload]) -> Result<Mesh> {
+    let mut mesh = Mesh::start(&[]).await?;
+    mesh.deploy(workloads).await?;
+    Ok(mesh)
+}
+
+/// Runs the scenarios, then looks at every Envoy.
+pub(crate) async fn run(mesh: &Mesh, scenarios: Vec<Scenario<'_>>) -> Result<()> {
+    let all = scenarios.len();
+    let run = scenarios.into_iter().map(|(name, scenario)| async move {
+        let started = Instant::now();
+        let outcome = scenario.await;
+        eprintln!("{name}: {} after {:?}", if outcome.is_ok() { "ok" } else { "FAILED" }, started.elapsed());
+        outcome.err().map(|error| format!("=== {name}: {error:#}"))
+    });
+    let mut failed: Vec<String> = join_all(run).await.into_iter().flatten().collect();
+    if let Err(error) = every_envoy_holds_what_it_was_served(mesh).await {
+        failed.push(format!("=== afterwards: {error:#}"));
+    }
+    ensure!(failed.is_empty(), "{} of {all} scenarios failed\n{}", failed.len(), failed.join("\n\n"));
+    Ok(())
+}
+
+/// Every Envoy has refused nothing, and holds message by message what the control plane says it served.
+pub(crate) async fn every_envoy_holds_what_it_was_served(mesh: &Mesh) -> Result<()> {
+    for (name, pod) in mesh.pods().filter(|(_, pod)| pod.envoy.is_some()) {
+        looked_after(mesh, pod).await.with_context(|| format!("the Envoy of {name}"))?;
+    }
+    Ok(())
+}
+
+async fn looked_after(mesh: &Mesh, pod: &Pod) -> Result<()> {
+    let envoy = pod.envoy.as_ref().context("the pod has an Envoy")?;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    // The last change may still be on its way.
+    loop {
+        let (equal, differences) = compare_with_served(mesh, pod).await?;
+        if differences.is_empty() {
+            ensure!(equal > 5, "only {equal} resources to compare");
+            break;
+        }
+        if Instant::now() > deadline {
+            bail!("{equal} resources as served, but\n{}\n{}", differences.join("\n"), envoy.log_tail());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let rejected = envoy.rejected().await?;
+    ensure!(rejected.is_empty(), "refused:\n{}\n{}", rejected.join("\n"), envoy.log_tail());
+    Ok(())
+}

@@ -1,0 +1,245 @@
+//! TCP and TLS routes.
+
+use anyhow::{Context, Result, ensure};
+use sluice_testkit::pods::app::{Call, Tls};
+use sluice_testkit::pods::envoy::Protocol;
+use sluice_testkit::pods::mesh::{Mesh, vip};
+use sluice_testkit::pods::workload::{Beside, Speaks, Workload};
+
+use crate::ask::{Host, always, eventually, pods_are_permitted, share, stats_of, until};
+use crate::family;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn layer4() -> Result<()> {
+    if !pods_are_permitted() {
+        return Ok(());
+    }
+    let lines = |name, proxy| {
+        Workload::new(name, "lines", proxy).port("http", 8080, Speaks::Http).port("lines", 9000, Speaks::Lines).port(
+            "https",
+            8443,
+            Speaks::Https,
+        )
+    };
+    let mesh = family::mesh_of(&[
+        Workload::new("client", "client", Beside::Sidecar(Protocol::Delta)),
+        lines("lines-v1", Beside::Sidecar(Protocol::Delta)),
+        lines("lines-v2", Beside::Sidecar(Protocol::Sotw)).version("v2"),
+        lines("lines-v3", Beside::Nothing).version("v3"),
+        Workload::new("west", "west", Beside::Outside(&["one.example.com", "two.example.com"])).port(
+            "https",
+            8443,
+            Speaks::Https,
+        ),
+        Workload::new("east", "east", Beside::Outside(&["one.example.com", "two.example.com"])).port(
+            "https",
+            8443,
+            Speaks::Https,
+        ),
+    ])
+    .await?;
+    let mesh = &mesh;
+    family::run(
+        mesh,
+        vec![
+            ("TCP", Box::pin(tcp(mesh))),
+            ("TCP weights", Box::pin(tcp_weights(mesh))),
+            ("TCP by port", Box::pin(tcp_by_port(mesh))),
+            ("a protocol that is not said", Box::pin(sniffing(mesh))),
+            ("TLS of the application", Box::pin(tls_of_the_application(mesh))),
+            ("SNI routing", Box::pin(sni_routing(mesh))),
+            ("a headless Service", Box::pin(headless(mesh))),
+        ],
+    )
+    .await
+}
+
+const LINES: &str = "[{name: tcp-lines, port: 9000, targetPort: lines}]";
+
+/// Every version of the subset rule, v3 too.
+const SUBSETS: &str = "subsets: [{name: v1, labels: {version: v1}}, {name: v2, labels: {version: v2}}, \
+                       {name: v3, labels: {version: v3}}]";
+
+fn subsets(host: Host) -> String {
+    let name = host.0;
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: {name}, namespace: shop}}\n\
+         spec: {{host: {name}, {SUBSETS}}}\n---\n"
+    )
+}
+
+fn raw(host: Host, port: u16) -> Call {
+    Call::raw(vip(&host.ip(), port))
+}
+
+async fn tcp(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("plain-tcp", 1);
+    mesh.apply("tcp.yaml", &HOST.service_with("app: lines", LINES))?;
+    for who in ["lines v1", "lines v2", "lines v3"] {
+        eventually(mesh, "client", &raw(HOST, 9000), who).await?;
+    }
+    // Over mutual TLS where the other side has a sidecar: it counts handshakes.
+    let envoy = mesh.pod("lines-v1").envoy.as_ref().context("a sidecar")?;
+    let handshakes = envoy.counted("^listener\\.(.*_15006|virtualInbound).*ssl\\.handshake$").await?;
+    ensure!(
+        !handshakes.is_empty(),
+        "calls between sidecars are encrypted\n{}",
+        stats_of(mesh, "client", "plain-tcp").await
+    );
+    Ok(())
+}
+
+fn tcp_rule(host: Host, tcp: &str) -> String {
+    let name = host.0;
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: {name}, namespace: shop}}\n\
+         spec:\n  hosts: [{name}]\n  tcp:\n{tcp}\n---\n"
+    )
+}
+
+async fn tcp_weights(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("weighted-tcp", 2);
+    let rule = tcp_rule(
+        HOST,
+        "  - route:\n    - {destination: {host: weighted-tcp, subset: v1}, weight: 75}\n    \
+         - {destination: {host: weighted-tcp, subset: v2}, weight: 25}",
+    );
+    mesh.apply("weighted-tcp.yaml", &(HOST.service_with("app: lines", LINES) + &subsets(HOST) + &rule))?;
+    eventually(mesh, "client", &raw(HOST, 9000), "lines v2").await?;
+    share(mesh, "client", &raw(HOST, 9000), 400, &[("lines v1", 75), ("lines v2", 25)]).await?;
+    Ok(())
+}
+
+async fn tcp_by_port(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("ports-tcp", 3);
+    let rule = tcp_rule(
+        HOST,
+        r"
+  - match: [{port: 9001}]
+    route: [{destination: {host: ports-tcp, subset: v1, port: {number: 9001}}}]
+  - match: [{port: 9002}]
+    route: [{destination: {host: ports-tcp, subset: v3, port: {number: 9002}}}]",
+    );
+    let ports = "[{name: tcp-one, port: 9001, targetPort: lines}, {name: tcp-two, port: 9002, targetPort: lines}]";
+    mesh.apply("ports-tcp.yaml", &(HOST.service_with("app: lines", ports) + &subsets(HOST) + &rule))?;
+    for (port, who) in [(9001, "lines v1"), (9002, "lines v3")] {
+        eventually(mesh, "client", &raw(HOST, port), who).await?;
+        always(mesh, "client", &raw(HOST, port), 10, who).await?;
+    }
+    Ok(())
+}
+
+/// Ports without a protocol: HTTP is routed as such, the rest as TCP.
+async fn sniffing(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("sniffed", 4);
+    let ports = "[{name: something, port: 8000, targetPort: http}, {name: other, port: 9000, targetPort: lines}]";
+    let rule = HOST.routes(
+        "  - headers: {request: {set: {x-routed: as-http}}}\n    \
+         route: [{destination: {host: sniffed, port: {number: 8000}}}]",
+    );
+    mesh.apply("sniffed.yaml", &(HOST.service_with("app: lines, version: v1", ports) + &rule))?;
+    let http = Call { address: vip(&HOST.ip(), 8000), host: "sniffed:8000".to_owned(), ..HOST.get() };
+    for call in [http.clone(), http.http2()] {
+        let call = Call { timeout_ms: 2000, ..call };
+        until(mesh, "client", &call, "an answer with the route's header", |reply| {
+            let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
+            reply.who() == "lines v1" && seen["headers"]["x-routed"] == "as-http"
+        })
+        .await?;
+    }
+    eventually(mesh, "client", &raw(HOST, 9000), "lines v1").await?;
+    Ok(())
+}
+
+fn tls(mesh: &Mesh, name: &str) -> Tls {
+    Tls { server_name: name.to_owned(), roots: mesh.authority.root().to_owned(), ..Tls::default() }
+}
+
+/// The application's own TLS inside the mesh's.
+async fn tls_of_the_application(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("lines", 5);
+    mesh.apply(
+        "lines.yaml",
+        &HOST.service_with("app: lines, version: v1", "[{name: https, port: 443, targetPort: https}]"),
+    )?;
+    let call = Call { address: vip(&HOST.ip(), 443), ..HOST.get() }.tls(tls(mesh, "lines.shop.svc.cluster.local"));
+    eventually(mesh, "client", &call, "lines v1").await?;
+    Ok(())
+}
+
+/// Two names at one address and port: the name in the handshake decides.
+async fn sni_routing(mesh: &Mesh) -> Result<()> {
+    mesh.apply(
+        "sni.yaml",
+        r"
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: west, namespace: shop}
+spec:
+  hosts: [west.example.com]
+  location: MESH_EXTERNAL
+  resolution: STATIC
+  ports: [{number: 443, name: tls, protocol: TLS, targetPort: 8443}]
+  endpoints: [{address: $IP_OF_west}]
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: east, namespace: shop}
+spec:
+  hosts: [east.example.com]
+  location: MESH_EXTERNAL
+  resolution: STATIC
+  ports: [{number: 443, name: tls, protocol: TLS, targetPort: 8443}]
+  endpoints: [{address: $IP_OF_east}]
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: names, namespace: shop}
+spec:
+  hosts: [one.example.com, two.example.com]
+  addresses: [10.200.2.10]
+  location: MESH_EXTERNAL
+  resolution: STATIC
+  ports: [{number: 443, name: tls, protocol: TLS, targetPort: 8443}]
+  endpoints: [{address: $IP_OF_west}]
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: names, namespace: shop}
+spec:
+  hosts: [one.example.com, two.example.com]
+  tls:
+  - match: [{port: 443, sniHosts: [one.example.com]}]
+    route: [{destination: {host: west.example.com, port: {number: 443}}}]
+  - match: [{port: 443, sniHosts: [two.example.com]}]
+    route: [{destination: {host: east.example.com, port: {number: 443}}}]
+",
+    )?;
+    for (name, who) in [("one.example.com", "west v1"), ("two.example.com", "east v1")] {
+        let call = Call::get(vip("10.200.2.10", 443), name).tls(tls(mesh, name));
+        eventually(mesh, "client", &call, who).await?;
+        always(mesh, "client", &call, 10, who).await?;
+    }
+    Ok(())
+}
+
+/// No address of its own: the pods' addresses are called.
+async fn headless(mesh: &Mesh) -> Result<()> {
+    let service = r"
+apiVersion: v1
+kind: Service
+metadata: {name: headless, namespace: shop}
+spec:
+  clusterIP: None
+  selector: {app: lines}
+  ports: [{name: tcp-lines, port: 9000, targetPort: lines}, {name: http, port: 8080, targetPort: http}]
+";
+    mesh.apply("headless.yaml", service)?;
+    for (pod, who) in [("lines-v1", "lines v1"), ("lines-v2", "lines v2"), ("lines-v3", "lines v3")] {
+        let ip = mesh.pod(pod).net.ip.to_string();
+        eventually(mesh, "client", &Call::raw(vip(&ip, 9000)), who).await?;
+        always(mesh, "client", &Call::raw(vip(&ip, 9000)), 5, who).await?;
+        eventually(mesh, "client", &Call::get(vip(&ip, 8080), "headless:8080"), who).await?;
+    }
+    Ok(())
+}

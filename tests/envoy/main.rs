@@ -1,0 +1,14 @@
+//! Real Envoys in real pods: the pinned release binary takes what the control plane serves, and traffic goes where the
+//! objects say. Pods are network namespaces with redirected traffic, so these tests want root on Linux.
+//!
+//! A file a family of scenarios. A family starts one small mesh; its scenarios run side by side, each with hosts of its
+//! own. At the end every Envoy must hold exactly what it was served and have refused nothing.
+
+mod ask;
+mod egress;
+mod family;
+mod layer4;
+mod resilience;
+mod routing;
+mod tea_shop;
+mod traffic_policy;

@@ -1,0 +1,245 @@
+//! Load balancing by DestinationRules: sticky hashing, round robin, locality.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+use sluice_testkit::pods::app::Call;
+use sluice_testkit::pods::envoy::Protocol;
+use sluice_testkit::pods::mesh::Mesh;
+use sluice_testkit::pods::workload::{Beside, Workload};
+
+use crate::ask::{
+    Host, always, answer, count, eventually, once, pods_are_permitted, share, stats_of, until, until_counted,
+};
+use crate::family;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn traffic_policy() -> Result<()> {
+    if !pods_are_permitted() {
+        return Ok(());
+    }
+    let tea = |name, version, zone: (_, _)| {
+        Workload::new(name, "tea", Beside::Sidecar(Protocol::Delta)).version(version).zone(zone.0, zone.1)
+    };
+    let mesh = family::mesh_of(&[
+        Workload::new("client", "client", Beside::Sidecar(Protocol::Delta)).zone("north", "n1"),
+        tea("tea-near", "near", ("north", "n1")),
+        tea("tea-next", "next", ("north", "n2")),
+        tea("tea-far", "far", ("south", "s1")),
+    ])
+    .await?;
+    let mesh = &mesh;
+    family::run(
+        mesh,
+        vec![
+            ("sticky by header", Box::pin(sticky_by_header(mesh))),
+            ("sticky by cookie", Box::pin(sticky_by_cookie(mesh))),
+            ("sticky by address and query", Box::pin(sticky_by_address_and_query(mesh))),
+            ("round robin", Box::pin(round_robin(mesh))),
+            ("locality failover", Box::pin(locality_failover(mesh))),
+            ("locality distribution", Box::pin(locality_distribution(mesh))),
+            ("failover priority", Box::pin(failover_priority(mesh))),
+            ("policies of ports and subsets", Box::pin(ports_and_subsets(mesh))),
+        ],
+    )
+    .await
+}
+
+const ALL: [&str; 3] = ["tea near", "tea next", "tea far"];
+
+/// Waits until each of these has answered.
+async fn all_answer(mesh: &Mesh, call: &Call, expected: &[&str]) -> Result<()> {
+    for who in expected {
+        eventually(mesh, "client", call, who).await?;
+    }
+    Ok(())
+}
+
+/// Every call is answered by one and the same; by whom.
+async fn by_one(mesh: &Mesh, call: &Call) -> Result<String> {
+    let counts = count(mesh, "client", call, 12).await?;
+    ensure!(
+        counts.len() == 1,
+        "{} with {:?} is sticky, but {counts:?}\n{}",
+        call.path,
+        call.headers,
+        stats_of(mesh, "client", &call.host).await
+    );
+    counts.into_keys().next().context("somebody answered")
+}
+
+async fn sticky_by_header(mesh: &Mesh) -> Result<()> {
+    for (host, ring) in [(Host("ring", 1), ""), (Host("maglev", 2), ", maglev: {tableSize: 251}")] {
+        let policy = format!("loadBalancer: {{consistentHash: {{httpHeaderName: x-session{ring}}}}}");
+        mesh.apply(&format!("{}.yaml", host.0), &(host.service("app: tea") + &host.policy(&policy)))?;
+        // Without the header anybody answers.
+        all_answer(mesh, &host.get(), &ALL).await?;
+        let mut seen = BTreeSet::new();
+        for session in 0..16 {
+            let call = host.get().header("x-session", &format!("session-{session}"));
+            let who = by_one(mesh, &call).await?;
+            ensure!(ALL.contains(&who.as_str()), "{who} answered");
+            seen.insert(who);
+        }
+        ensure!(seen.len() > 1, "16 sessions are spread, but all went to {seen:?}");
+    }
+    Ok(())
+}
+
+async fn sticky_by_cookie(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("cookies", 3);
+    let policy = "loadBalancer: {consistentHash: {httpCookie: {name: seat, path: /, ttl: 60s}}}";
+    mesh.apply("cookies.yaml", &(HOST.service("app: tea") + &HOST.policy(policy)))?;
+    let mut seen = BTreeSet::new();
+    for _ in 0..8 {
+        let reply = until(mesh, "client", &HOST.get(), "a cookie", |reply| {
+            reply.outcome.as_ref().is_ok_and(|answer| answer.headers.contains_key("set-cookie"))
+        })
+        .await?;
+        let who = reply.who();
+        let answer = answer(reply)?;
+        let cookie = answer.headers.get("set-cookie").context("a cookie")?.clone();
+        ensure!(cookie.starts_with("seat=") && cookie.contains("Max-Age=60"), "the cookie is {cookie}");
+        let cookie = cookie.split(';').next().unwrap_or_default();
+        let later = by_one(mesh, &HOST.get().header("cookie", cookie)).await?;
+        ensure!(later == who, "{cookie} came from {who}, but later {later} answered");
+        seen.insert(who);
+    }
+    ensure!(seen.len() > 1, "8 cookies are spread, but all went to {seen:?}");
+    Ok(())
+}
+
+async fn sticky_by_address_and_query(mesh: &Mesh) -> Result<()> {
+    const ADDRESS: Host = Host("address", 4);
+    const QUERY: Host = Host("query", 5);
+    let by_address = ADDRESS.policy("loadBalancer: {consistentHash: {useSourceIp: true}}");
+    let by_query = QUERY.policy("loadBalancer: {consistentHash: {httpQueryParameterName: user}}");
+    mesh.apply("address.yaml", &(ADDRESS.service("app: tea") + &by_address))?;
+    mesh.apply("query.yaml", &(QUERY.service("app: tea") + &by_query))?;
+    let answers = |reply: &sluice_testkit::pods::app::Reply| ALL.contains(&reply.who().as_str());
+    until(mesh, "client", &ADDRESS.get(), "tea", answers).await?;
+    until(mesh, "client", &QUERY.get(), "tea", answers).await?;
+    // All three are known as soon as calls without a key reach them.
+    all_answer(mesh, &QUERY.get(), &ALL).await?;
+    by_one(mesh, &ADDRESS.get()).await?;
+    let mut seen = BTreeSet::new();
+    for user in 0..16 {
+        seen.insert(by_one(mesh, &QUERY.get().path(&format!("/?user={user}"))).await?);
+    }
+    ensure!(seen.len() > 1, "16 users are spread, but all went to {seen:?}");
+    Ok(())
+}
+
+async fn round_robin(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("robin", 6);
+    let policy = HOST.policy("loadBalancer: {simple: ROUND_ROBIN}");
+    mesh.apply("robin.yaml", &(HOST.service("app: tea") + &policy))?;
+    all_answer(mesh, &HOST.get(), &ALL).await?;
+    let counts = count(mesh, "client", &HOST.get(), 90).await?;
+    // One worker takes turns exactly; retries of nothing and a start in the middle shift it by one.
+    ensure!(
+        ALL.iter().all(|who| counts.get(*who).is_some_and(|times| (29..=31).contains(times))),
+        "90 calls in turn, but {counts:?}"
+    );
+    Ok(())
+}
+
+/// Hosts that answer 500 three times are ejected for long.
+const OUTLIERS: &str =
+    "outlierDetection: {consecutive5xxErrors: 3, interval: 1s, baseEjectionTime: 90s, maxEjectionPercent: 100}";
+
+/// Asks one version for errors until Envoy has ejected so many hosts. Its workers may learn of it up to a second later.
+async fn eject(mesh: &Mesh, host: Host, version: &str, ejected: usize) -> Result<()> {
+    let bad = host.get().path(&format!("/?status=500&only={version}"));
+    until_counted(&format!("hosts ejected of {}", host.0), ejected, async || {
+        mesh.pod("client").call(bad.clone()).await?;
+        let Some(envoy) = &mesh.pod("client").envoy else { return Ok(0) };
+        let name =
+            format!("cluster.outbound|80||{}.shop.svc.cluster.local;.outlier_detection.ejections_active", host.0);
+        Ok(usize::try_from(envoy.stat(&name).await?).unwrap_or(0))
+    })
+    .await
+}
+
+async fn locality_failover(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("failover", 7);
+    let policy = HOST.policy(OUTLIERS);
+    let rules = HOST.routes("  - retries: {attempts: 0}\n    route: [{destination: {host: failover}}]");
+    mesh.apply("failover.yaml", &(HOST.service("app: tea") + &policy + &rules))?;
+    // The same zone, then the same region, then anywhere.
+    eventually(mesh, "client", &HOST.get(), "tea near").await?;
+    always(mesh, "client", &HOST.get(), 30, "tea near").await?;
+    eject(mesh, HOST, "near", 1).await?;
+    eventually(mesh, "client", &HOST.get(), "tea next").await?;
+    always(mesh, "client", &HOST.get(), 30, "tea next").await?;
+    eject(mesh, HOST, "next", 2).await?;
+    eventually(mesh, "client", &HOST.get(), "tea far").await?;
+    always(mesh, "client", &HOST.get(), 30, "tea far").await
+}
+
+async fn failover_priority(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("priority", 8);
+    let policy = HOST.policy(&format!(
+        "loadBalancer: {{localityLbSetting: {{failoverPriority: [\"version=far\", topology.kubernetes.io/region]}}}}, \
+         {OUTLIERS}"
+    ));
+    let rules = HOST.routes("  - retries: {attempts: 0}\n    route: [{destination: {host: priority}}]");
+    mesh.apply("priority.yaml", &(HOST.service("app: tea") + &policy + &rules))?;
+    // By label the far one is first; the region comes only behind it.
+    eventually(mesh, "client", &HOST.get(), "tea far").await?;
+    always(mesh, "client", &HOST.get(), 30, "tea far").await
+}
+
+async fn locality_distribution(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("distribution", 9);
+    let policy = HOST.policy(&format!(
+        "loadBalancer: {{localityLbSetting: {{distribute: [{{from: north/*, \
+         to: {{north/n2/*: 75, south/*: 25}}}}]}}}}, {OUTLIERS}"
+    ));
+    mesh.apply("distribution.yaml", &(HOST.service("app: tea") + &policy))?;
+    all_answer(mesh, &HOST.get(), &["tea next", "tea far"]).await?;
+    share(mesh, "client", &HOST.get(), 600, &[("tea next", 75), ("tea far", 25)]).await?;
+    Ok(())
+}
+
+async fn ports_and_subsets(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("levels", 10);
+    let service = HOST.service_with(
+        "app: tea",
+        "[{name: http, port: 80, targetPort: http}, {name: http-sticky, port: 8000, targetPort: 8080}]",
+    );
+    let rule = r"
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: levels, namespace: shop}
+spec:
+  host: levels
+  trafficPolicy:
+    loadBalancer: {simple: ROUND_ROBIN}
+    portLevelSettings:
+    - port: {number: 8000}
+      loadBalancer: {consistentHash: {httpHeaderName: x-session}}
+  subsets:
+  - name: breakable
+    labels: {version: far}
+    trafficPolicy: {connectionPool: {http: {http2MaxRequests: 1}}}
+---
+";
+    let rules = HOST.routes(
+        r"
+  - match: [{uri: {prefix: /far}, port: 80}]
+    route: [{destination: {host: levels, subset: breakable, port: {number: 80}}}]
+  - match: [{port: 8000}]
+    route: [{destination: {host: levels, port: {number: 8000}}}]
+  - route: [{destination: {host: levels, port: {number: 80}}}]",
+    );
+    mesh.apply("levels.yaml", &(service + rule + &rules))?;
+    all_answer(mesh, &HOST.get(), &ALL).await?;
+    let sticky = Call { address: (HOST.get().address.ip(), 8000).into(), ..HOST.get() };
+    all_answer(mesh, &sticky, &ALL).await?;
+    let turns = count(mesh, "client", &HOST.get().header("x-session", "1"), 30).await?;
+    ensure!(turns.len() == 3, "port 80 takes turns, but {turns:?}");
+    by_one(mesh, &sticky.clone().header("x-session", "1")).await?;
+    once(mesh, "client", &HOST.get().path("/far"), "tea far", |reply| reply.who() == "tea far").await?;
+    Ok(())
+}

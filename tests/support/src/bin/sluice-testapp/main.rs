@@ -1,0 +1,90 @@
+//! The application in a pod of the end-to-end tests: it answers HTTP, TLS and raw connections, and sends what it is told.
+//!
+//! Every request is answered with one JSON object that says who answered and what arrived. Commands come as JSON lines on
+//! standard input, and each is answered by one JSON line on standard output (see `sluice_testkit::pods::app`).
+
+mod client;
+mod server;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use sluice_testkit::pods::app::{Call, Reply};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+#[derive(Parser)]
+#[command(about = "The application in a pod of the end-to-end tests")]
+struct Args {
+    /// Address to answer HTTP on, may repeat.
+    #[arg(long = "listen")]
+    listen: Vec<SocketAddr>,
+    /// Address to greet raw connections on, may repeat.
+    #[arg(long = "tcp")]
+    tcp: Vec<SocketAddr>,
+    /// Address to answer HTTP over TLS on, may repeat; needs a certificate.
+    #[arg(long = "https", requires = "certificate")]
+    https: Vec<SocketAddr>,
+    /// Certificate chain, PEM.
+    #[arg(long, requires = "key")]
+    certificate: Option<PathBuf>,
+    /// Its key, PEM.
+    #[arg(long)]
+    key: Option<PathBuf>,
+    /// Who may have signed clients' certificates, PEM; a client may also have none.
+    #[arg(long, requires = "certificate")]
+    client_roots: Option<PathBuf>,
+    /// Name it answers with.
+    #[arg(long)]
+    name: String,
+    /// Version it answers with.
+    #[arg(long, default_value = "v1")]
+    version: String,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<()> {
+    let args = Args::parse();
+    let app = Arc::new(server::App::new(args.name, args.version));
+    let bind =
+        async |address: SocketAddr| TcpListener::bind(address).await.with_context(|| format!("listen on {address}"));
+    for address in args.listen {
+        tokio::spawn(server::serve_http(bind(address).await?, app.clone()));
+    }
+    for address in args.tcp {
+        tokio::spawn(server::greet(bind(address).await?, app.clone()));
+    }
+    if let (Some(certificate), Some(key)) = (&args.certificate, &args.key) {
+        let tls = server::acceptor(certificate, key, args.client_roots.as_deref())?;
+        for address in args.https {
+            tokio::spawn(server::serve_https(bind(address).await?, tls.clone(), app.clone()));
+        }
+    }
+    let (replies, mut queue) = mpsc::channel::<Reply>(64);
+    tokio::spawn(async move {
+        let mut out = tokio::io::stdout();
+        while let Some(reply) = queue.recv().await {
+            let mut line = serde_json::to_vec(&reply).unwrap_or_default();
+            line.push(b'\n');
+            if out.write_all(&line).await.is_err() || out.flush().await.is_err() {
+                return;
+            }
+        }
+    });
+    // Tell the parent that every listener is open.
+    replies.send(Reply::ready()).await.context("report ready")?;
+    let mut commands = BufReader::new(tokio::io::stdin()).lines();
+    while let Some(line) = commands.next_line().await.context("read a command")? {
+        let call: Call = serde_json::from_str(&line).with_context(|| format!("parse the command {line}"))?;
+        let replies = replies.clone();
+        tokio::spawn(async move {
+            let reply = client::run(call).await;
+            let _ = replies.send(reply).await;
+        });
+    }
+    Ok(())
+}

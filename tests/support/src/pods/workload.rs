@@ -1,0 +1,235 @@
+//! What a pod is, and the objects and node metadata an API server and an agent would have of it.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::envoy::Protocol;
+use super::network::PodNet;
+
+/// What a pod is.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// Name of the pod and of its workload.
+    pub name: &'static str,
+    /// Value of its `app` label, its service account, and what it answers with.
+    pub app: &'static str,
+    /// Value of its `version` label.
+    pub version: &'static str,
+    /// Namespace.
+    pub namespace: &'static str,
+    /// Ports the application listens on; none is HTTP on 8080.
+    pub ports: Vec<Port>,
+    /// Region and zone of its node, if it matters.
+    pub zone: Option<(&'static str, &'static str)>,
+    /// What Envoy it has.
+    pub proxy: Beside,
+}
+
+/// What stands beside, or in place of, the application.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Beside {
+    /// A sidecar, traffic redirected.
+    Sidecar(Protocol),
+    /// Nothing.
+    Nothing,
+    /// The pod is a gateway: an Envoy and no application. The text is the value of its `istio` label.
+    Gateway(Protocol, &'static str),
+    /// It is no pod of the cluster: no object tells of it, but these names resolve to it.
+    Outside(&'static [&'static str]),
+}
+
+/// A port of an application.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Port {
+    /// Name of the container port.
+    pub name: &'static str,
+    /// Number.
+    pub number: u16,
+    /// What is spoken there.
+    pub speaks: Speaks,
+}
+
+/// What an application speaks on a port.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Speaks {
+    /// HTTP, both versions, in plaintext.
+    Http,
+    /// HTTP, both versions, over TLS.
+    Https,
+    /// Lines: one is read, one is answered.
+    Lines,
+}
+
+impl Workload {
+    /// A pod `name` of `app`, v1, in namespace `shop`.
+    #[must_use]
+    pub const fn new(name: &'static str, app: &'static str, proxy: Beside) -> Self {
+        Self { name, app, version: "v1", namespace: "shop", ports: Vec::new(), zone: None, proxy }
+    }
+
+    /// Of another version.
+    #[must_use]
+    pub const fn version(mut self, version: &'static str) -> Self {
+        self.version = version;
+        self
+    }
+
+    /// In another namespace.
+    #[must_use]
+    pub const fn namespace(mut self, namespace: &'static str) -> Self {
+        self.namespace = namespace;
+        self
+    }
+
+    /// With one more port.
+    #[must_use]
+    pub fn port(mut self, name: &'static str, number: u16, speaks: Speaks) -> Self {
+        self.ports.push(Port { name, number, speaks });
+        self
+    }
+
+    /// On a node of this region and zone.
+    #[must_use]
+    pub const fn zone(mut self, region: &'static str, zone: &'static str) -> Self {
+        self.zone = Some((region, zone));
+        self
+    }
+
+    /// The ports it listens on.
+    #[must_use]
+    pub fn listening(&self) -> Vec<Port> {
+        if self.ports.is_empty() && !matches!(self.proxy, Beside::Gateway(..)) {
+            return vec![Port { name: "http", number: 8080, speaks: Speaks::Http }];
+        }
+        self.ports.clone()
+    }
+
+    /// Host names its certificate is for.
+    pub(super) fn hosts(&self) -> Vec<String> {
+        match self.proxy {
+            Beside::Outside(hosts) => hosts.iter().map(ToString::to_string).collect(),
+            _ => vec![format!("{}.{}.svc.cluster.local", self.app, self.namespace)],
+        }
+    }
+
+    fn node(&self) -> String {
+        self.zone.map_or_else(|| "machine".to_owned(), |(region, zone)| format!("machine-{region}-{zone}"))
+    }
+
+    fn labels(&self) -> BTreeMap<&'static str, &'static str> {
+        let mut labels = BTreeMap::from([
+            ("app", self.app),
+            ("version", self.version),
+            ("service.istio.io/canonical-name", self.app),
+            ("service.istio.io/canonical-revision", self.version),
+        ]);
+        match self.proxy {
+            Beside::Sidecar(_) => labels.insert("security.istio.io/tlsMode", "istio"),
+            Beside::Gateway(_, name) => labels.insert("istio", name),
+            Beside::Nothing | Beside::Outside(_) => None,
+        };
+        labels
+    }
+
+    pub(super) fn node_id(&self, net: &PodNet) -> String {
+        let kind = if matches!(self.proxy, Beside::Gateway(..)) { "router" } else { "sidecar" };
+        format!("{kind}~{}~{}.{ns}~{ns}.svc.cluster.local", net.ip, self.name, ns = self.namespace)
+    }
+
+    /// Node metadata as an agent beside the proxy would send it (X05).
+    pub(super) fn metadata(&self, net: &PodNet) -> Value {
+        let port = |port: &Port| json!({ "name": port.name, "containerPort": port.number, "protocol": "TCP" });
+        let ports: Vec<Value> = self.listening().iter().map(port).collect();
+        json!({
+            "NAME": self.name,
+            "NAMESPACE": self.namespace,
+            "WORKLOAD_NAME": self.name,
+            "SERVICE_ACCOUNT": self.app,
+            "CLUSTER_ID": "Kubernetes",
+            "MESH_ID": "cluster.local",
+            "NODE_NAME": self.node(),
+            "INSTANCE_IPS": net.ip.to_string(),
+            "INTERCEPTION_MODE": "REDIRECT",
+            "LABELS": self.labels(),
+            "POD_PORTS": Value::Array(ports).to_string(),
+            "PROXY_CONFIG": { "concurrency": 1 },
+        })
+    }
+
+    /// The Pod and its Node as an API server would hold them; none for what is outside.
+    pub(super) fn objects(&self, net: &PodNet) -> Vec<Value> {
+        if matches!(self.proxy, Beside::Outside(_)) {
+            return Vec::new();
+        }
+        let address = net.ip.to_string();
+        let port = |port: &Port| json!({ "name": port.name, "containerPort": port.number, "protocol": "TCP" });
+        let pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": { "name": self.name, "namespace": self.namespace, "labels": self.labels() },
+            "spec": {
+                "serviceAccountName": self.app,
+                "nodeName": self.node(),
+                "containers": [{
+                    "name": "app", "image": "app",
+                    "ports": self.listening().iter().map(port).collect::<Vec<_>>(),
+                }],
+            },
+            "status": {
+                "phase": "Running",
+                "podIP": address,
+                "podIPs": [{ "ip": address }],
+                "conditions": [{ "type": "Ready", "status": "True" }],
+            },
+        });
+        let node = self.zone.map(|(region, zone)| {
+            json!({
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": { "name": self.node(), "labels": {
+                    "topology.kubernetes.io/region": region, "topology.kubernetes.io/zone": zone,
+                } },
+            })
+        });
+        [Some(pod), node].into_iter().flatten().collect()
+    }
+
+    /// The EndpointSlice of this pod for a Service whose selector takes it, as the cluster's controller would write it.
+    pub(super) fn slice(&self, net: &PodNet, service: &Value) -> Option<Value> {
+        let metadata = &service["metadata"];
+        let selector = service["spec"]["selector"].as_object().filter(|selector| !selector.is_empty())?;
+        let labels = self.labels();
+        let taken = |(name, value): (&String, &Value)| labels.get(name.as_str()).copied() == value.as_str();
+        let outside = matches!(self.proxy, Beside::Outside(_));
+        if outside || metadata["namespace"].as_str() != Some(self.namespace) || !selector.iter().all(taken) {
+            return None;
+        }
+        let ports = service["spec"]["ports"].as_array().into_iter().flatten().filter_map(|port| {
+            let target = if port["targetPort"].is_null() { &port["port"] } else { &port["targetPort"] };
+            let number = match target.as_str() {
+                Some(name) => self.listening().iter().find(|port| port.name == name)?.number.into(),
+                None => target.as_u64()?,
+            };
+            Some(json!({ "name": port["name"].as_str().unwrap_or_default(), "port": number, "protocol": "TCP" }))
+        });
+        let name = metadata["name"].as_str()?;
+        Some(json!({
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "name": format!("{name}-{}", self.name),
+                "namespace": self.namespace,
+                "labels": { "kubernetes.io/service-name": name },
+            },
+            "addressType": "IPv4",
+            "ports": ports.collect::<Vec<_>>(),
+            "endpoints": [{
+                "addresses": [net.ip.to_string()],
+                "conditions": { "ready": true, "serving": true, "terminating": false },
+                "nodeName": self.node(),
+                "targetRef": { "kind": "Pod", "name": self.name, "namespace": self.namespace },
+            }],
+        }))
+    }
+}
