@@ -7,8 +7,10 @@
 mod ask;
 mod egress;
 mod family;
+mod gateway;
 mod layer4;
 mod resilience;
 mod routing;
+mod security;
 mod tea_shop;
 mod traffic_policy;

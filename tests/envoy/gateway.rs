@@ -1,0 +1,286 @@
+//! Gateways: hosts, redirects, TLS in every mode, TCP.
+
+use anyhow::{Result, ensure};
+use sluice_testkit::pods::app::{Call, Reply, Tls};
+use sluice_testkit::pods::envoy::Protocol;
+use sluice_testkit::pods::mesh::{Mesh, vip};
+use sluice_testkit::pods::workload::{Beside, Speaks, Workload};
+
+use crate::ask::{Host, always, eventually, once, pods_are_permitted, share, until};
+use crate::family;
+
+const TEA: Host = Host("tea", 1);
+const LINES: Host = Host("lines", 2);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gateway() -> Result<()> {
+    if !pods_are_permitted() {
+        return Ok(());
+    }
+    let tea = |name, version| {
+        Workload::new(name, "tea", Beside::Sidecar(Protocol::Delta))
+            .version(version)
+            .port("http", 8080, Speaks::Http)
+            .port("lines", 9000, Speaks::Lines)
+            .port("https", 8443, Speaks::Https)
+    };
+    let mesh = family::mesh_of(&[
+        Workload::new("door", "door", Beside::Gateway(Protocol::Delta, "door")),
+        Workload::new("visitor", "visitor", Beside::Nothing),
+        Workload::new("insider", "insider", Beside::Sidecar(Protocol::Sotw)),
+        tea("tea-v1", "v1"),
+        tea("tea-v2", "v2"),
+    ])
+    .await?;
+    mesh.write_certificate("server", &["shop.example.com".to_owned(), "lines.example.com".to_owned()])?;
+    let services = TEA.service_with(
+        "app: tea",
+        "[{name: http, port: 80, targetPort: http}, {name: tls, port: 443, targetPort: https}]",
+    ) + &LINES.service_with("app: tea", "[{name: tcp, port: 9000, targetPort: lines}]")
+        + &TEA.versions();
+    mesh.apply("services.yaml", &services)?;
+    let mesh = &mesh;
+    family::run(
+        mesh,
+        vec![
+            ("hosts and paths", Box::pin(hosts_and_paths(mesh))),
+            ("redirect to HTTPS", Box::pin(https_redirect(mesh))),
+            ("TLS: SIMPLE", Box::pin(simple(mesh))),
+            ("TLS: MUTUAL", Box::pin(mutual(mesh))),
+            ("TLS: OPTIONAL_MUTUAL", Box::pin(optional_mutual(mesh))),
+            ("TLS: ISTIO_MUTUAL", Box::pin(istio_mutual(mesh))),
+            ("TLS: PASSTHROUGH", Box::pin(passthrough(mesh))),
+            ("TLS: AUTO_PASSTHROUGH", Box::pin(auto_passthrough(mesh))),
+            ("TLS before TCP", Box::pin(tls_before_tcp(mesh))),
+            ("TCP", Box::pin(tcp(mesh))),
+        ],
+    )
+    .await
+}
+
+/// A Gateway with one server on a port, YAML in one line.
+fn gateway_of(name: &str, port: u16, protocol: &str, server: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {{name: {name}, namespace: shop}}\nspec:\n  \
+         selector: {{istio: door}}\n  servers:\n  \
+         - {{port: {{number: {port}, name: {name}-port, protocol: {protocol}}}, {server}}}\n---\n"
+    )
+}
+
+/// A VirtualService for a gateway; `rest` is its routes, indented by two.
+fn routes_of(name: &str, host: &str, rest: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: {name}, namespace: shop}}\n\
+         spec:\n  hosts: [\"{host}\"]\n  gateways: [{name}]\n{rest}\n---\n"
+    )
+}
+
+const TO_TEA: &str = "  http: [{route: [{destination: {host: tea, port: {number: 80}}}]}]";
+
+/// A call to the gateway.
+fn at(mesh: &Mesh, port: u16, host: &str) -> Call {
+    Call::get(vip(&mesh.pod("door").net.ip.to_string(), port), host)
+}
+
+fn tls(mesh: &Mesh, name: &str) -> Tls {
+    Tls { server_name: name.to_owned(), roots: mesh.authority.root().to_owned(), ..Tls::default() }
+}
+
+fn is_tea(reply: &Reply) -> bool {
+    reply.who().starts_with("tea ")
+}
+
+async fn hosts_and_paths(mesh: &Mesh) -> Result<()> {
+    let rules = "  http:\n  - match: [{uri: {prefix: /v2}}]\n    route: [{destination: {host: tea, subset: v2, \
+                 port: {number: 80}}}]\n  - match: [{uri: {prefix: /both}}]\n    route:\n    \
+                 - {destination: {host: tea, subset: v1, port: {number: 80}}, weight: 60}\n    \
+                 - {destination: {host: tea, subset: v2, port: {number: 80}}, weight: 40}\n  \
+                 - route: [{destination: {host: tea, subset: v1, port: {number: 80}}}]";
+    let objects = gateway_of("plain", 8080, "HTTP", "hosts: [shop.example.com, \"*.branch.example.com\"]")
+        + &routes_of("plain", "shop.example.com", rules)
+        + &routes_of("branches", "*.branch.example.com", TO_TEA).replace("gateways: [branches]", "gateways: [plain]");
+    mesh.apply("plain.yaml", &objects)?;
+    for (host, path, who) in [
+        ("shop.example.com", "/", "tea v1"),
+        ("shop.example.com", "/v2/x", "tea v2"),
+        ("shop.example.com:8080", "/v2/x", "tea v2"),
+        ("other.example.com", "/", "status 404"),
+    ] {
+        let call = at(mesh, 8080, host).path(path);
+        eventually(mesh, "visitor", &call, who).await?;
+        always(mesh, "visitor", &call, 10, who).await?;
+    }
+    share(mesh, "visitor", &at(mesh, 8080, "shop.example.com").path("/both"), 500, &[("tea v1", 60), ("tea v2", 40)])
+        .await?;
+    until(mesh, "visitor", &at(mesh, 8080, "north.branch.example.com"), "tea", is_tea).await?;
+    until(mesh, "visitor", &at(mesh, 8080, "shop.example.com").http2(), "tea over HTTP/2", is_tea).await?;
+    Ok(())
+}
+
+async fn https_redirect(mesh: &Mesh) -> Result<()> {
+    let objects = gateway_of("redirect", 8081, "HTTP", "hosts: [shop.example.com], tls: {httpsRedirect: true}")
+        + &routes_of("redirect", "shop.example.com", TO_TEA);
+    mesh.apply("redirect.yaml", &objects)?;
+    let call = at(mesh, 8081, "shop.example.com").path("/cups");
+    until(mesh, "visitor", &call, "301 to https", |reply| {
+        let location = |answer: &sluice_testkit::pods::app::Answer| answer.headers.get("location").cloned();
+        let outcome = reply.outcome.as_ref().ok();
+        outcome.is_some_and(|a| a.status == 301 && location(a).as_deref() == Some("https://shop.example.com/cups"))
+    })
+    .await?;
+    Ok(())
+}
+
+const FILES: &str = "serverCertificate: $DIRECTORY/server.pem, privateKey: $DIRECTORY/server-key.pem";
+
+async fn simple(mesh: &Mesh) -> Result<()> {
+    let server = format!("hosts: [shop.example.com], tls: {{mode: SIMPLE, {FILES}, minProtocolVersion: TLSV1_3}}");
+    let objects = gateway_of("simple", 8443, "HTTPS", &server) + &routes_of("simple", "shop.example.com", TO_TEA);
+    mesh.apply("simple.yaml", &objects)?;
+    let call = at(mesh, 8443, "shop.example.com").tls(tls(mesh, "shop.example.com"));
+    until(mesh, "visitor", &call, "tea", is_tea).await?;
+    let mut over_http2 = call.clone().http2();
+    if let Some(tls) = &mut over_http2.tls {
+        tls.alpn = vec!["h2".to_owned()];
+    }
+    once(mesh, "visitor", &over_http2, "tea over HTTP/2", is_tea).await?;
+    // No server name of the Gateway, no handshake; no TLS, no answer.
+    let other = call.clone().tls(tls(mesh, "lines.example.com"));
+    once(mesh, "visitor", &other, "a refused handshake", |reply| reply.outcome.is_err()).await?;
+    let plain = at(mesh, 8443, "shop.example.com");
+    once(mesh, "visitor", &plain, "no answer in plaintext", |reply| reply.outcome.is_err()).await?;
+    Ok(())
+}
+
+async fn mutual(mesh: &Mesh) -> Result<()> {
+    let server = format!(
+        "hosts: [shop.example.com], tls: {{mode: MUTUAL, {FILES}, caCertificates: $DIRECTORY/root.pem, \
+         subjectAltNames: [friend.example.com]}}"
+    );
+    let objects = gateway_of("mutual", 8444, "HTTPS", &server) + &routes_of("mutual", "shop.example.com", TO_TEA);
+    mesh.apply("mutual.yaml", &objects)?;
+    let with = |identity| at(mesh, 8444, "shop.example.com").tls(Tls { identity, ..tls(mesh, "shop.example.com") });
+    let friend = mesh.authority.issue_hosts(&["friend.example.com".to_owned()])?;
+    let foe = mesh.authority.issue_hosts(&["foe.example.com".to_owned()])?;
+    until(mesh, "visitor", &with(Some(friend)), "tea with the certificate told", |reply| {
+        let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
+        is_tea(reply) && seen["headers"]["x-forwarded-client-cert"].as_str().is_some_and(|c| c.contains("/sa/door"))
+    })
+    .await?;
+    for (who, identity) in [("nobody", None), ("a foe", Some(foe))] {
+        let refused = format!("{who} is refused");
+        once(mesh, "visitor", &with(identity), &refused, |reply| reply.outcome.is_err()).await?;
+    }
+    Ok(())
+}
+
+async fn optional_mutual(mesh: &Mesh) -> Result<()> {
+    let server = format!(
+        "hosts: [shop.example.com], tls: {{mode: OPTIONAL_MUTUAL, {FILES}, caCertificates: $DIRECTORY/root.pem}}"
+    );
+    let objects = gateway_of("optional", 8445, "HTTPS", &server) + &routes_of("optional", "shop.example.com", TO_TEA);
+    mesh.apply("optional.yaml", &objects)?;
+    let with = |identity| at(mesh, 8445, "shop.example.com").tls(Tls { identity, ..tls(mesh, "shop.example.com") });
+    let friend = mesh.authority.issue_hosts(&["friend.example.com".to_owned()])?;
+    until(mesh, "visitor", &with(None), "tea", is_tea).await?;
+    once(mesh, "visitor", &with(Some(friend)), "tea", is_tea).await?;
+    Ok(())
+}
+
+/// How a client of the mesh reaches a port of the gateway over mutual TLS with this server name.
+fn way_in(name: &str, ip: &str, port: u16, sni: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: to-{name}, namespace: shop}}\n\
+         spec:\n  hosts: [{name}.gateway.internal]\n  addresses: [{ip}]\n  location: MESH_INTERNAL\n  \
+         resolution: STATIC\n  ports: [{{number: 80, name: http, protocol: HTTP, targetPort: {port}}}]\n  \
+         endpoints: [{{address: $IP_OF_door}}]\n---\n\
+         apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: to-{name}, namespace: shop}}\n\
+         spec:\n  host: {name}.gateway.internal\n  trafficPolicy: {{tls: {{mode: ISTIO_MUTUAL, sni: {sni}}}}}\n---\n"
+    )
+}
+
+async fn istio_mutual(mesh: &Mesh) -> Result<()> {
+    let objects = gateway_of("inner", 8447, "HTTPS", "hosts: [inner.example.com], tls: {mode: ISTIO_MUTUAL}")
+        + &routes_of("inner", "inner.example.com", TO_TEA)
+        + &way_in("inner", "10.200.2.20", 8447, "inner.example.com");
+    mesh.apply("inner.yaml", &objects)?;
+    // The client calls the gateway by the entry's address, which names the host.
+    let call = Call::get(vip("10.200.2.20", 80), "inner.gateway.internal");
+    let rewrite = r"
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: to-inner, namespace: shop}
+spec:
+  hosts: [inner.gateway.internal]
+  http:
+  - rewrite: {authority: inner.example.com}
+    route: [{destination: {host: inner.gateway.internal, port: {number: 80}}}]
+";
+    mesh.apply("to-inner.yaml", rewrite)?;
+    until(mesh, "insider", &call, "tea, and the gateway tells who called it", |reply| {
+        let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
+        is_tea(reply) && seen["headers"]["x-forwarded-client-cert"].as_str().is_some_and(|c| c.contains("/sa/door"))
+    })
+    .await?;
+    // A certificate of nobody in the mesh does not help, and none does not either.
+    let outsider = at(mesh, 8447, "inner.example.com").tls(tls(mesh, "inner.example.com"));
+    once(mesh, "visitor", &outsider, "a refused handshake", |reply| reply.outcome.is_err()).await?;
+    Ok(())
+}
+
+async fn passthrough(mesh: &Mesh) -> Result<()> {
+    let name = "tea.shop.svc.cluster.local";
+    let routes = format!(
+        "  tls:\n  - match: [{{port: 8446, sniHosts: [{name}]}}]\n    \
+         route: [{{destination: {{host: tea, subset: v2, port: {{number: 443}}}}}}]"
+    );
+    let objects = gateway_of("through", 8446, "TLS", &format!("hosts: [{name}], tls: {{mode: PASSTHROUGH}}"))
+        + &routes_of("through", name, &routes);
+    mesh.apply("through.yaml", &objects)?;
+    let call = at(mesh, 8446, name).tls(tls(mesh, name));
+    until(mesh, "visitor", &call, "the application's own TLS at tea v2", |reply| {
+        let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
+        reply.who() == "tea v2" && seen["tls"]["serverName"] == name
+    })
+    .await?;
+    always(mesh, "visitor", &call, 10, "tea v2").await?;
+    let other = call.tls(tls(mesh, "shop.example.com"));
+    once(mesh, "visitor", &other, "no way for another name", |reply| reply.outcome.is_err()).await?;
+    Ok(())
+}
+
+/// The server name says the cluster: how traffic between networks passes.
+async fn auto_passthrough(mesh: &Mesh) -> Result<()> {
+    let objects = gateway_of("east-west", 8450, "TLS", "hosts: [\"*.local\"], tls: {mode: AUTO_PASSTHROUGH}")
+        + &way_in("east-west", "10.200.2.21", 8450, "outbound_.80_._.tea.shop.svc.cluster.local");
+    mesh.apply("east-west.yaml", &objects)?;
+    let call = Call::get(vip("10.200.2.21", 80), "east-west.gateway.internal");
+    until(mesh, "insider", &call, "tea, called by the insider itself", |reply| {
+        let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
+        is_tea(reply) && seen["headers"]["x-forwarded-client-cert"].as_str().is_some_and(|c| c.contains("/sa/insider"))
+    })
+    .await?;
+    Ok(())
+}
+
+async fn tls_before_tcp(mesh: &Mesh) -> Result<()> {
+    let server = format!("hosts: [lines.example.com], tls: {{mode: SIMPLE, {FILES}}}");
+    let routes = "  tcp: [{match: [{port: 8448}], route: [{destination: {host: lines, port: {number: 9000}}}]}]";
+    let objects = gateway_of("tls-tcp", 8448, "TLS", &server) + &routes_of("tls-tcp", "lines.example.com", routes);
+    mesh.apply("tls-tcp.yaml", &objects)?;
+    let address = at(mesh, 8448, "").address;
+    let call = Call::raw(address).tls(tls(mesh, "lines.example.com"));
+    until(mesh, "visitor", &call, "a line from tea", is_tea).await?;
+    Ok(())
+}
+
+async fn tcp(mesh: &Mesh) -> Result<()> {
+    let routes = "  tcp: [{match: [{port: 8449}], route: [{destination: {host: lines, port: {number: 9000}}}]}]";
+    let objects = gateway_of("tcp", 8449, "TCP", "hosts: [\"*\"]") + &routes_of("tcp", "*", routes);
+    mesh.apply("tcp.yaml", &objects)?;
+    let call = Call::raw(at(mesh, 8449, "").address);
+    let reply = until(mesh, "visitor", &call, "a line from tea", is_tea).await?;
+    let line = reply.outcome.map_err(anyhow::Error::msg)?.seen();
+    ensure!(line["line"] == "hello", "the application read what was sent, but {line}");
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! Who may speak to whom: mutual TLS by PeerAuthentication.
+
+use anyhow::Result;
+use sluice_testkit::pods::app::{Call, Reply};
+use sluice_testkit::pods::envoy::Protocol;
+use sluice_testkit::pods::mesh::{Mesh, vip};
+use sluice_testkit::pods::workload::{Beside, Speaks, Workload};
+
+use crate::ask::{Host, always, eventually, once, pods_are_permitted, until};
+use crate::family;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn security() -> Result<()> {
+    if !pods_are_permitted() {
+        return Ok(());
+    }
+    let app = |name| {
+        Workload::new(name, name, Beside::Sidecar(Protocol::Delta))
+            .port("http", 8080, Speaks::Http)
+            .port("lines", 9000, Speaks::Lines)
+            .port("metrics", 8081, Speaks::Http)
+    };
+    let mesh = family::mesh_of(&[
+        Workload::new("client", "client", Beside::Sidecar(Protocol::Sotw)),
+        Workload::new("stranger", "stranger", Beside::Nothing),
+        app("strict"),
+        app("open"),
+        app("bare"),
+    ])
+    .await?;
+    let mesh = &mesh;
+    family::run(
+        mesh,
+        vec![
+            ("mutual TLS: STRICT", Box::pin(strict(mesh))),
+            ("mutual TLS: PERMISSIVE", Box::pin(permissive(mesh))),
+            ("mutual TLS: DISABLE", Box::pin(disable(mesh))),
+        ],
+    )
+    .await?;
+    family::run(mesh, vec![("mutual TLS that changes", Box::pin(strict_everywhere(mesh)))]).await
+}
+
+const PORTS: &str = "[{name: http, port: 80, targetPort: http}, {name: tcp, port: 9000, targetPort: lines}]";
+
+/// From a pod without a sidecar, to the pod itself.
+fn direct(mesh: &Mesh, pod: &str, port: u16) -> Call {
+    Call::get(vip(&mesh.pod(pod).net.ip.to_string(), port), pod)
+}
+
+fn raw(call: Call) -> Call {
+    Call { host: call.host, ..Call::raw(call.address) }
+}
+
+/// Whether the application was told of a client certificate.
+fn authenticated(reply: &Reply) -> bool {
+    let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
+    seen["headers"]["x-forwarded-client-cert"].as_str().is_some_and(|text| text.contains("/ns/shop/sa/client"))
+}
+
+async fn strict(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("strict", 1);
+    let policy = r"
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: strict, namespace: shop}
+spec:
+  selector: {matchLabels: {app: strict}}
+  mtls: {mode: STRICT}
+  portLevelMtls: {8081: {mode: DISABLE}}
+";
+    mesh.apply("strict.yaml", &(HOST.service_with("app: strict", PORTS) + policy))?;
+    until(mesh, "client", &HOST.get(), "mutual TLS", |reply| reply.who() == "strict v1" && authenticated(reply))
+        .await?;
+    eventually(mesh, "client", &Call::raw(vip(&HOST.ip(), 9000)), "strict v1").await?;
+    let plaintext = direct(mesh, "strict", 8080);
+    until(mesh, "stranger", &plaintext, "no answer to plaintext", |reply| reply.outcome.is_err()).await?;
+    let line = raw(direct(mesh, "strict", 9000));
+    until(mesh, "stranger", &line, "no answer to a plain line", |reply| reply.outcome.is_err()).await?;
+    eventually(mesh, "stranger", &direct(mesh, "strict", 8081), "strict v1").await?;
+    Ok(())
+}
+
+async fn permissive(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("open", 2);
+    mesh.apply("open.yaml", &HOST.service_with("app: open", PORTS))?;
+    until(mesh, "client", &HOST.get(), "mutual TLS", |reply| reply.who() == "open v1" && authenticated(reply)).await?;
+    eventually(mesh, "client", &Call::raw(vip(&HOST.ip(), 9000)), "open v1").await?;
+    eventually(mesh, "stranger", &direct(mesh, "open", 8080), "open v1").await?;
+    eventually(mesh, "stranger", &raw(direct(mesh, "open", 9000)), "open v1").await?;
+    Ok(())
+}
+
+async fn disable(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("bare", 3);
+    let policy = r"
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: bare, namespace: shop}
+spec:
+  selector: {matchLabels: {app: bare}}
+  mtls: {mode: DISABLE}
+";
+    mesh.apply("bare.yaml", &(HOST.service_with("app: bare", PORTS) + policy))?;
+    until(mesh, "client", &HOST.get(), "plaintext", |reply| reply.who() == "bare v1" && !authenticated(reply)).await?;
+    eventually(mesh, "stranger", &direct(mesh, "bare", 8080), "bare v1").await?;
+    always(mesh, "client", &HOST.get(), 10, "bare v1").await
+}
+
+/// The whole namespace becomes STRICT and is open again, while calls of the mesh go on.
+async fn strict_everywhere(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("open", 2);
+    let plaintext = direct(mesh, "open", 8080);
+    let policy = r"
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: default, namespace: shop}
+spec: {mtls: {mode: STRICT}}
+";
+    mesh.apply("default.yaml", policy)?;
+    until(mesh, "stranger", &plaintext, "no answer to plaintext", |reply| reply.outcome.is_err()).await?;
+    until(mesh, "client", &HOST.get(), "mutual TLS", |reply| reply.who() == "open v1" && authenticated(reply)).await?;
+    once(mesh, "stranger", &direct(mesh, "bare", 8080), "bare v1", |reply| reply.who() == "bare v1").await?;
+    std::fs::remove_file(mesh.config_file("default.yaml"))?;
+    eventually(mesh, "stranger", &plaintext, "open v1").await?;
+    Ok(())
+}
