@@ -144,7 +144,7 @@ async fn faults(mesh: &Mesh) -> Result<()> {
     const HOST: Host = Host("faults", 4);
     let rules = HOST.routes(
         r"
-  - match: [{uri: {prefix: /slow}}]
+  - match: [{uri: {prefix: /late}}]
     fault: {delay: {fixedDelay: 400ms, percentage: {value: 100}}}
     route: [{destination: {host: faults}}]
   - match: [{uri: {prefix: /broken}}]
@@ -158,7 +158,7 @@ async fn faults(mesh: &Mesh) -> Result<()> {
     mesh.apply("faults.yaml", &(HOST.service("app: tea, version: v1") + &rules))?;
     eventually(mesh, "client", &HOST.get(), "tea v1").await?;
     for _ in 0..3 {
-        once(mesh, "client", &HOST.get().path("/slow"), "an answer after 400 ms", |reply| {
+        once(mesh, "client", &HOST.get().path("/late"), "an answer after 400 ms", |reply| {
             reply.who() == "tea v1" && reply.elapsed() >= Duration::from_millis(400)
         })
         .await?;
