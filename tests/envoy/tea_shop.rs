@@ -1,7 +1,6 @@
 //! The demo's tea shop: traffic follows a VirtualService that is edited, broken and removed.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use sluice_testkit::pods::app::Call;
@@ -9,7 +8,7 @@ use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::workload::{Beside, Workload};
 
-use crate::ask::{eventually, pods_are_permitted};
+use crate::ask::{eventually, pods_are_permitted, until_counted};
 use crate::family::every_envoy_holds_what_it_was_served;
 
 const KETTLE: &str = "10.96.40.12";
@@ -77,7 +76,11 @@ async fn traffic_follows_the_objects(protocol: Protocol) -> Result<()> {
 
     // A broken edit is refused and costs nothing; the last good state goes on.
     mesh.write("kettle-routes.yaml", "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: [")?;
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    until_counted("reports of the broken file", 1, async || {
+        let log = mesh.server_log();
+        Ok(log.lines().filter(|line| line.contains("not read") || line.contains("cannot read")).count())
+    })
+    .await?;
     ensure!(mesh.pod("counter").call(maya.clone()).await?.who() == "kettle v2");
 
     // The object goes away: no rule, both versions answer.
