@@ -48,7 +48,8 @@ fn arrows_between_rooms_point_inward() {
         ("sluice-model", vec![]),
         ("sluice-parse", vec!["sluice-model", "sluice-proto"]),
         ("sluice-envoy", vec!["sluice-model", "sluice-proto"]),
-        ("sluice-graph", vec!["sluice-engine", "sluice-envoy", "sluice-model", "sluice-proto"]),
+        ("sluice-patch", vec!["sluice-model", "sluice-proto"]),
+        ("sluice-graph", vec!["sluice-engine", "sluice-envoy", "sluice-model", "sluice-patch", "sluice-proto"]),
         ("sluice", vec!["sluice-engine", "sluice-graph", "sluice-model", "sluice-parse", "sluice-proto"]),
         ("sluice-bench", vec!["sluice-proto"]),
         ("sluicectl", vec!["sluice-model", "sluice-parse"]),
@@ -62,7 +63,7 @@ fn arrows_between_rooms_point_inward() {
         ),
     ]);
     let effectful = ["tokio", "tonic", "kube", "k8s-openapi", "hyper", "axum", "notify", "rand"];
-    let pure = ["sluice-engine", "sluice-model", "sluice-parse", "sluice-envoy", "sluice-graph"];
+    let pure = ["sluice-engine", "sluice-model", "sluice-parse", "sluice-envoy", "sluice-patch", "sluice-graph"];
     let mut seen = BTreeSet::new();
     let metadata = metadata(&["--no-deps"]);
     for package in packages(&metadata) {

@@ -90,8 +90,8 @@ mod tests {
     #[test]
     fn a_kind_that_is_not_supported_is_news_once() {
         let mut log = RejectLog::default();
-        assert!(log.is_news(Kind::EnvoyFilter) && log.is_news(Kind::Sidecar));
-        assert!(!log.is_news(Kind::EnvoyFilter) && !log.is_news(Kind::Sidecar));
+        assert!(log.is_news(Kind::Ingress) && log.is_news(Kind::IngressClass));
+        assert!(!log.is_news(Kind::Ingress) && !log.is_news(Kind::IngressClass));
         assert!(log.is_news(Kind::Gateway) && log.is_news(Kind::Gateway));
     }
 }

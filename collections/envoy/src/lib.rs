@@ -15,4 +15,4 @@ pub mod sds;
 pub mod string_match;
 pub mod wire;
 
-pub use slots::{identity_slots, template};
+pub use slots::{identity_slots, marker_slots, template};

@@ -48,6 +48,23 @@ struct OneName {
     service_name: String,
 }
 
+/// Names of services in tracers, each within a message of its own.
+const NAMES: [&str; 3] = [DATADOG_SERVICE, OTEL_SERVICE, OTEL_SEMANTIC_SERVICE];
+
+/// Puts the markers back: filled with these, a template is the message it was cut from, and [`template`] cuts it again.
+#[must_use]
+pub fn marker_slots() -> Slots {
+    let tags = IDENTITY_TAGS.iter().map(|slot| {
+        let tag = CustomTag { tag: element_marker(slot), r#type: None };
+        (Text::from(*slot), OneTag { custom_tags: vec![tag] }.encode_to_vec().into())
+    });
+    let names = NAMES.iter().map(|slot| {
+        let name = OneName { service_name: field_marker(slot) };
+        (Text::from(*slot), name.encode_to_vec().into())
+    });
+    tags.chain(names).collect()
+}
+
 /// What a proxy fills into listeners.
 #[must_use]
 pub fn identity_slots(proxy: &Proxy) -> Slots {

@@ -3,9 +3,7 @@
 use serde::Serialize;
 use sluice_engine::{Collection, Graph, Input, Origin, Transaction, Value};
 use sluice_model::{
-    DestinationRule, EndpointSlice, Gateway, Ingress, IngressClass, Kind, KubernetesService, MeshSettings, Namespace,
-    Node, Object, ObjectKey, ParsedObject, PeerAuthentication, Pod, Proxy, ProxyConfigResource, ProxyKey, Reject,
-    ServiceEntry, Telemetry, Text, TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
+    DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass, Kind, KubernetesService, MeshSettings, Namespace, Node, Object, ObjectKey, ParsedObject, PeerAuthentication, Pod, Proxy, ProxyConfigResource, ProxyKey, Reject, ServiceEntry, Telemetry, Text, TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
 };
 
 use crate::namespaces::{Discovery, discovered};
@@ -106,6 +104,8 @@ kinds! {
     destination_rules: DestinationRule(DestinationRule), input, "raw_destination_rules";
     /// EndpointSlices.
     endpoint_slices: EndpointSlice(EndpointSlice), hot_input, "endpoint_slices";
+    /// EnvoyFilters.
+    envoy_filters: EnvoyFilter(EnvoyFilter), input, "raw_envoy_filters";
     /// Istio's own Gateways.
     gateways: Gateway(Gateway), input, "raw_gateways";
     /// Kubernetes Ingresses.
@@ -178,6 +178,7 @@ impl<'s> Raw<'s> {
         Objects {
             destination_rules: discovered("destination_rules", &self.destination_rules, discovery),
             endpoint_slices: self.endpoint_slices.clone(),
+            envoy_filters: discovered("envoy_filters", &self.envoy_filters, discovery),
             gateways: discovered("gateways", &self.gateways, discovery),
             ingresses: discovered("ingresses", &self.ingresses, discovery),
             ingress_classes: self.ingress_classes.clone(),

@@ -16,6 +16,7 @@ mod content;
 pub mod destination_rules;
 mod destinations;
 mod endpoints;
+mod envoy_filters;
 pub mod gateways;
 mod ingresses;
 mod inputs;
@@ -54,6 +55,7 @@ pub use views::{Overlay, namespace_views};
 
 use attached::AttachedTo;
 use destination_rules::RulePolicy;
+use envoy_filters::Patches;
 use gateways::routers::{RouterInputs, Routers};
 use proxies::TargetInputs;
 
@@ -154,6 +156,8 @@ pub struct Spine<'s> {
     pub routers: Routers<'s>,
     /// PeerAuthentications by namespace.
     pub peer_authentications_by_namespace: Index<'s, Text, ObjectKey, PeerAuthentication>,
+    /// Patches of EnvoyFilters, by where they apply.
+    pub(crate) patches: Patches<'s>,
 }
 
 /// The ends of the graph that the process holds.
@@ -265,7 +269,7 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
         let peer_authentications_by_namespace = peer_authentications::index_by_namespace(&objects.peer_authentications);
 
         let attached = attached::derive_attached(&objects, &mesh, &proxies);
-
+        let patches = envoy_filters::derive_patches(&objects, &mesh, &proxies);
         let spine = Spine {
             options: options.clone(),
             objects,
@@ -287,8 +291,9 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
             rule_policy,
             routers,
             peer_authentications_by_namespace,
+            patches,
         };
-        let outputs = outputs::derive_outputs(graph, &spine);
+        let outputs = outputs::derive_outputs(graph, &spine, &labels);
         let scopes = scopes::derive_scopes(&spine, &labels);
         let rejects = rejects::derive_rejects(&raw.rejects);
         Handles {

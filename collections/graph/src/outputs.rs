@@ -9,13 +9,17 @@
 
 pub(crate) mod clusters;
 pub(crate) mod endpoints;
+pub(crate) mod extension_configs;
 pub(crate) mod listeners;
 pub(crate) mod name_tables;
+pub(crate) mod patched;
 pub(crate) mod routes;
 
 use sluice_engine::{Collection, Graph, Key};
 use sluice_model::{Layer, Proxy, Resource, ResourceKey, ResourceType, Segment, SegmentKey};
 
+use crate::proxies::SelectedLabels;
+use crate::scopes::derive_patched_layers;
 use crate::{Client, Spine};
 
 /// Which layers of a type a proxy gets, the most special first.
@@ -28,6 +32,7 @@ pub(crate) const LAYERS: &[(ResourceType, Layers)] = &[
     (ResourceType::Listener, listeners::layers),
     (ResourceType::Route, routes::layers),
     (ResourceType::NameTable, name_tables::layers),
+    (ResourceType::ExtensionConfig, extension_configs::layers),
 ];
 
 /// All outputs. Every key is in one of the collections only.
@@ -39,13 +44,23 @@ pub(crate) struct Outputs<'s> {
 }
 
 /// Every output in push order.
-pub(crate) fn derive_outputs<'s>(graph: &Graph<'s>, spine: &Spine<'s>) -> Outputs<'s> {
+pub(crate) fn derive_outputs<'s>(
+    graph: &Graph<'s>,
+    spine: &Spine<'s>,
+    labels: &Collection<'s, (), SelectedLabels>,
+) -> Outputs<'s> {
     let mut outputs = Outputs { resources: Vec::new(), segments: Vec::new() };
     clusters::derive_clusters(graph, spine, &mut outputs);
+    let mut whole = outputs.resources.clone();
     endpoints::derive_endpoint_assignments(graph, spine, &mut outputs);
+    let others = outputs.resources.len();
     listeners::derive_listeners(spine, &mut outputs);
+    whole.extend(outputs.resources.iter().skip(others).cloned());
     routes::derive_routes(spine, &mut outputs);
     name_tables::derive_name_tables(spine, &mut outputs);
+    let layers = derive_patched_layers(spine, labels);
+    patched::derive_patched(spine, &layers, &whole, &mut outputs);
+    extension_configs::derive_extension_configs(spine, &mut outputs);
     outputs
 }
 

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use sluice_engine::Collection;
+use sluice_engine::{Collection, Context, Dep, Deps};
 use sluice_envoy::listener::Facts;
 use sluice_model::{Labels, Layer, Proxy, ProxyKey, ProxyType, ResourceType, Scope, Text, View};
 
+use crate::outputs::patched::PatchedLayers;
 use crate::proxies::SelectedLabels;
 use crate::{Spine, WorkloadName, outputs};
 
@@ -49,30 +50,87 @@ pub fn profile_text<P: Serialize>(profile: &P) -> Text {
     serde_json::to_string(profile).unwrap_or_default().into()
 }
 
+/// Reads what [`Client`]s are made of, inside a `derive`.
+struct Clients {
+    workloads: Dep<ProxyKey, WorkloadName>,
+    labels: Dep<(), SelectedLabels>,
+    passing: Dep<ProxyKey, ()>,
+    facts: Dep<ProxyKey, Facts>,
+}
+
+impl Clients {
+    fn on<'s>(deps: &mut Deps<'s>, spine: &Spine<'s>, labels: &Collection<'s, (), SelectedLabels>) -> Self {
+        Self {
+            workloads: deps.on(&spine.workload_names),
+            labels: deps.on(labels),
+            passing: deps.on(&spine.routers.auto_passthrough),
+            facts: deps.on(&spine.attached.facts),
+        }
+    }
+
+    /// The layers of a proxy, without those of patches.
+    fn layers(&self, cx: &Context, key: &ProxyKey, proxy: &Proxy) -> Option<BTreeMap<ResourceType, Vec<Layer>>> {
+        let workload = cx.get(&self.workloads, key)?;
+        let facts = cx.get(&self.facts, key)?;
+        let labels = cx.get(&self.labels, &()).map(|labels| labels.outbound(proxy)).unwrap_or_default();
+        let auto_passthrough = proxy.proxy_type == ProxyType::Router && cx.get(&self.passing, key).is_some();
+        let client = Client { proxy, workload: &workload, facts: &facts, labels: &labels, auto_passthrough };
+        Some(outputs::LAYERS.iter().map(|(resource_type, layers)| (*resource_type, layers(&client))).collect())
+    }
+}
+
 /// What each proxy gets: for each type its layers in order, and what it fills into templates.
-/// Key: `ProxyKey`. From: `proxies`, `workload_names`, `listener_facts`, `selected_labels`, `routers/auto-passthrough`.
-/// Changes when: the proxy's own facts do, the services it is part of, what is attached to it, or the labels that rules
-/// select on; for a router also its first or last server of TLS mode AUTO_PASSTHROUGH.
+/// Key: `ProxyKey`. From: `proxies`, `workload_names`, `listener_facts`, `selected_labels`, `routers/auto-passthrough`,
+/// `proxy_patches`.
+/// Changes when: the proxy's own facts do, the services it is part of, what is attached to it, the labels that rules
+/// select on, or its patches; for a router also its first or last server of TLS mode AUTO_PASSTHROUGH.
 /// Size: connected proxies. Rejects: none.
 pub(crate) fn derive_scopes<'s>(
     spine: &Spine<'s>,
     labels: &Collection<'s, (), SelectedLabels>,
 ) -> Collection<'s, ProxyKey, Scope> {
     spine.proxies.derive("scopes", |deps| {
-        let (workloads, labels) = (deps.on(&spine.workload_names), deps.on(labels));
-        let passing = deps.on(&spine.routers.auto_passthrough);
-        let facts = deps.on(&spine.attached.facts);
+        let clients = Clients::on(deps, spine, labels);
+        let patches = deps.on(&spine.patches.of_proxies);
         move |cx, key, proxy| {
-            let workload = cx.get(&workloads, key)?;
-            let facts = cx.get(&facts, key)?;
-            let labels = cx.get(&labels, &()).map(|labels| labels.outbound(proxy)).unwrap_or_default();
-            let auto_passthrough = proxy.proxy_type == ProxyType::Router && cx.get(&passing, key).is_some();
-            let client = Client { proxy, workload: &workload, facts: &facts, labels: &labels, auto_passthrough };
-            let layers: BTreeMap<ResourceType, Vec<Layer>> =
-                outputs::LAYERS.iter().map(|(resource_type, layers)| (*resource_type, layers(&client))).collect();
+            let mut layers = clients.layers(cx, key, proxy)?;
+            if let Some(patches) = cx.get(&patches, key) {
+                patches.lay_over(&mut layers);
+            }
             Some(Scope { layers, slots: sluice_envoy::identity_slots(proxy) })
         }
     })
+}
+
+/// Which patch sets change what of which layers.
+/// Key: type and layer. From: what `scopes` are from.
+/// Changes when: the first proxy with a set and layer connects or the last leaves.
+/// Size: layers of proxies with patches. Rejects: none.
+pub(crate) fn derive_patched_layers<'s>(
+    spine: &Spine<'s>,
+    labels: &Collection<'s, (), SelectedLabels>,
+) -> PatchedLayers<'s> {
+    let of_proxies = spine.patches.of_proxies.derive("proxy_patched_layers", |deps| {
+        let clients = Clients::on(deps, spine, labels);
+        let proxies = deps.on(&spine.proxies);
+        move |cx, key, set| {
+            let proxy = cx.get(&proxies, key)?;
+            let layers = clients.layers(cx, key, &proxy)?.into_iter();
+            let concerned: BTreeMap<ResourceType, Vec<Layer>> = layers.filter(|(of, _)| set.concerns(*of)).collect();
+            Some((set.name(), concerned))
+        }
+    });
+    let distinct = of_proxies.index("patched_layers/by-content", |_, (set, layers)| {
+        let each = |(of, layers): (&ResourceType, &Vec<Layer>)| {
+            let of = *of;
+            layers.iter().map(move |layer| ((of, layer.clone(), set.clone()), ())).collect::<Vec<_>>()
+        };
+        layers.iter().flat_map(each).collect::<Vec<_>>()
+    });
+    let by_layer = distinct
+        .distinct("patched_layers/sets")
+        .index("patched_layers/by-layer", |(of, layer, set), ()| [((*of, layer.clone()), set.clone())]);
+    by_layer.group("patched_layers", |_, sets| Some(sets.iter().map(|(_, set)| (*set).clone()).collect()))
 }
 
 /// The selections in use: distinct [`View::Selected`] of connected proxies, by namespace.

@@ -4,6 +4,7 @@ mod attached;
 mod cases;
 mod changes;
 mod destinations;
+mod envoy_filters;
 mod gateways;
 mod names;
 mod registry;

@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use crate::{
-    DestinationRule, EndpointSlice, Gateway, Ingress, IngressClass, Kind, KubernetesService, MeshConfig, MeshNetworks,
-    Namespace, Node, ObjectKey, PeerAuthentication, Pod, ProxyConfigResource, Reject, ServiceEntry, Telemetry, Text,
-    TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
+    DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass, Kind, KubernetesService, MeshConfig,
+    MeshNetworks, Namespace, Node, ObjectKey, PeerAuthentication, Pod, ProxyConfigResource, Reject, ServiceEntry,
+    Telemetry, Text, TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
 };
 
 /// ConfigMap `istio`: the mesh config and the networks.
@@ -27,6 +27,7 @@ pub struct MeshSettings {
 pub enum Object {
     DestinationRule(Box<DestinationRule>),
     EndpointSlice(EndpointSlice),
+    EnvoyFilter(EnvoyFilter),
     Gateway(Gateway),
     Ingress(Ingress),
     IngressClass(IngressClass),

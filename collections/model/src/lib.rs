@@ -9,6 +9,7 @@ mod attachment;
 mod decimal;
 mod destination_rule;
 mod endpoint;
+mod envoy_filter;
 mod extension_provider;
 mod gateway;
 mod host;
@@ -41,6 +42,11 @@ pub use attachment::{Attachment, GATEWAY_NAME_LABEL, TargetRef};
 pub use decimal::Decimal;
 pub use destination_rule::{DestinationRule, PortTrafficPolicy, RetryBudget, Subset, TrafficPolicy, Tunnel};
 pub use endpoint::{Endpoint, EndpointKey, Health, TlsMode};
+pub use envoy_filter::{
+    ApplyTo, ClusterMatch, EnvoyFilter, EnvoyPatch, FilterChainMatch, FilterMatch, ListenerMatch, ObjectMatch,
+    PatchContext, PatchOperation, PatchValue, RouteActionMatch, RouteMatch, RouteTableMatch, VersionMatch,
+    VirtualHostMatch,
+};
 pub use extension_provider::{
     CheckBody, DynatraceSampler, ExtAuthz, ExtAuthzHttp, ExtensionProvider, GrpcExporter, HeaderValue, HttpExporter,
     LogFormat, OpenTelemetryTracing, ProviderHeader, ProviderKind, ProviderService,

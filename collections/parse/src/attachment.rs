@@ -36,7 +36,8 @@ pub(crate) fn workload_selector(fields: &Fields<'_>) -> Option<Labels> {
     })
 }
 
-fn target_ref(fields: &Fields<'_>) -> TargetRef {
+/// A target of a policy.
+pub(crate) fn target_ref(fields: &Fields<'_>) -> TargetRef {
     let target = TargetRef {
         group: fields.text("group"),
         kind: fields.text("kind"),

@@ -3,9 +3,9 @@
 use sluice_model::{Kind, Object};
 
 use crate::{
-    Findings, Item, destination_rule, endpoint_slice, ingress, mesh_settings, namespace, node, parse_gateway,
-    parse_virtual_service, peer_authentication, pod, proxy_config_resource, service, service_entry, telemetry,
-    traffic_extension, workload_entry, workload_group,
+    Findings, Item, destination_rule, endpoint_slice, envoy_filter, ingress, mesh_settings, namespace, node,
+    parse_gateway, parse_virtual_service, peer_authentication, pod, proxy_config_resource, service, service_entry,
+    telemetry, traffic_extension, workload_entry, workload_group,
 };
 
 /// How a kind is parsed: to a value, or to nothing if the object does not apply, with what is wrong noted aside.
@@ -77,7 +77,7 @@ pub static KINDS: &[KindInfo] = &[
     core(Kind::ConfigMap, "ConfigMap", "configmaps", Some(mesh_settings::parse)),
     custom(Kind::DestinationRule, NETWORKING, STABLE, "DestinationRule", "destinationrules", Some(destination_rule::parse)),
     KindInfo { group: "discovery.k8s.io", ..core(Kind::EndpointSlice, "EndpointSlice", "endpointslices", Some(endpoint_slice::parse)) },
-    custom(Kind::EnvoyFilter, NETWORKING, &["v1alpha3"], "EnvoyFilter", "envoyfilters", None),
+    custom(Kind::EnvoyFilter, NETWORKING, &["v1alpha3"], "EnvoyFilter", "envoyfilters", Some(envoy_filter::parse)),
     custom(Kind::Gateway, NETWORKING, STABLE, "Gateway", "gateways", Some(|item, findings| {
         parse_gateway(&item.meta(findings), item.spec(), findings).map(Object::Gateway)
     })),

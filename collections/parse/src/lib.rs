@@ -18,6 +18,7 @@ mod base64;
 mod cel;
 mod destination_rule;
 mod endpoint_slice;
+mod envoy_filter;
 mod extension_provider;
 mod fields;
 mod gateway;

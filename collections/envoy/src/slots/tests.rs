@@ -55,3 +55,14 @@ fn a_message_without_markers_stays_whole() {
     let encoded = manager(vec![tag("a", "\u{1}b")], "x");
     assert!(matches!(template(encoded.clone()), Resource::Encoded(bytes) if bytes == encoded));
 }
+
+#[test]
+fn markers_come_back_and_are_cut_again() {
+    let marked = |name: &str| CustomTag { tag: element_marker(name), r#type: None };
+    let encoded = manager(IDENTITY_TAGS.map(marked).to_vec(), &field_marker(DATADOG_SERVICE));
+    let cut = template(encoded.clone());
+    assert_eq!(cut.bytes(&marker_slots()), Some(encoded));
+    assert_eq!(template(cut.bytes(&marker_slots()).unwrap()), cut);
+    let slots: Vec<Text> = identity_slots(&proxy()).into_keys().collect();
+    assert_eq!(marker_slots().into_keys().collect::<Vec<_>>(), slots, "every slot has a marker");
+}

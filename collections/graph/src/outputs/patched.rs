@@ -1,0 +1,188 @@
+//! What patches of EnvoyFilters change of the other outputs (T06): a stage behind all of them.
+//!
+//! A resource of a layer that proxies with a patch set get is patched for that set; if that changes it, the result lies in
+//! the set's own layer over that one. So nobody else's bytes change, and a set that finds nothing in a layer costs no row.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use sluice_engine::{Collection, Dep};
+use sluice_envoy::{marker_slots, template};
+use sluice_model::{
+    ApplyTo, Layer, PatchContext, ProxyType, Resource, ResourceKey, ResourceType, Segment, SegmentKey, Slots, Text,
+    View,
+};
+use sluice_patch::{Outcome, TableFacts, added, patch_cluster, patch_listener, patch_route_table, patch_virtual_host};
+
+use super::Outputs;
+use crate::Spine;
+use crate::envoy_filters::{PatchProgram, PatchSetName};
+use crate::gateways::MergedGateway;
+use crate::gateways::routers::Router;
+
+/// Patch sets by the layers that proxies with them have.
+pub(crate) type PatchedLayers<'s> = Collection<'s, (ResourceType, Layer), Vec<PatchSetName>>;
+
+/// Adds what patches make of clusters, listeners (whole resources) and of all segments there are, and what they add.
+pub(crate) fn derive_patched<'s>(
+    spine: &Spine<'s>,
+    layers: &PatchedLayers<'s>,
+    whole: &[Collection<'s, ResourceKey, Resource>],
+    outputs: &mut Outputs<'s>,
+) {
+    let ports = derive_gateway_ports(&spine.routers.merged);
+    let segments: Vec<_> =
+        outputs.segments.iter().map(|of| derive_patched_segments(spine, layers, &ports, of)).collect();
+    outputs.segments.extend(segments);
+    outputs.resources.extend(whole.iter().map(|of| derive_patched_resources(spine, layers, of)));
+    outputs.resources.push(derive_added(spine));
+}
+
+/// Resources as patches make them.
+/// Key: layer of the patch set and name. From: the output, `patched_layers`, `patch_programs`.
+/// Changes when: a resource that patches change does, or an EnvoyFilter that changes one.
+/// Size: resources that patches change, for each set that does. Rejects: none.
+fn derive_patched_resources<'s>(
+    spine: &Spine<'s>,
+    layers: &PatchedLayers<'s>,
+    of: &Collection<'s, ResourceKey, Resource>,
+) -> Collection<'s, ResourceKey, Resource> {
+    let name = of.name();
+    let by_layer = of.index(&format!("{name}/by-layer"), |key, resource| {
+        (*resource != Resource::Hidden).then(|| ((key.resource_type, key.layer.clone()), resource.clone()))
+    });
+    let claimed = by_layer.join(&format!("{name}/claimed"), layers, |_, key, resource, sets| {
+        Some((key.clone(), (resource.clone(), sets.clone())))
+    });
+    claimed.derive_many(&format!("{name}/patched"), |deps| {
+        let programs = deps.on(&spine.patches.programs);
+        let markers = marker_slots();
+        move |cx, key: &ResourceKey, (resource, sets)| {
+            let patched = |set: &PatchSetName| {
+                let program = cx.get(&programs, &(set.clone(), key.resource_type))?;
+                let patched = patch_resource(key, resource, &program, &markers)?;
+                Some((ResourceKey { layer: set.over(&key.layer), ..key.clone() }, patched))
+            };
+            sets.iter().filter_map(patched).collect()
+        }
+    })
+}
+
+/// What a program makes of a resource, if it changes it.
+fn patch_resource(key: &ResourceKey, resource: &Resource, program: &PatchProgram, markers: &Slots) -> Option<Resource> {
+    let encoded = resource.bytes(markers)?;
+    let gateway = program.proxy_type != ProxyType::Sidecar;
+    let outcome = match key.resource_type {
+        ResourceType::Cluster => patch_cluster(&key.name, &encoded, &program.patches, gateway),
+        ResourceType::Listener => patch_listener(&encoded, &program.patches, gateway),
+        _ => Outcome::Unchanged,
+    };
+    match outcome {
+        Outcome::Unchanged => None,
+        Outcome::Changed(bytes) => Some(template(bytes)),
+        Outcome::Removed => {
+            // What is added may have the name of what is removed, and would be hidden with it.
+            let other = added_by(program, key.resource_type).into_iter().find(|(name, _)| *name == key.name);
+            Some(other.map_or(Resource::Hidden, |(_, bytes)| Resource::Encoded(bytes)))
+        }
+    }
+}
+
+/// Whole resources that a program adds, with their names.
+fn added_by(program: &PatchProgram, resource_type: ResourceType) -> Vec<(Text, Bytes)> {
+    match resource_type {
+        ResourceType::Cluster => added(&program.patches, ApplyTo::Cluster),
+        ResourceType::Listener => added(&program.patches, ApplyTo::Listener),
+        _ => Vec::new(),
+    }
+}
+
+/// Clusters and listeners that patches add.
+/// Key: layer of the patch set and name. From: `patch_programs`. Changes when: an EnvoyFilter in use does.
+/// Size: what EnvoyFilters add, for each set. Rejects: none.
+fn derive_added<'s>(spine: &Spine<'s>) -> Collection<'s, ResourceKey, Resource> {
+    spine.patches.programs.flat_map("patches/added", |(set, resource_type), program| {
+        let (resource_type, layer) = (*resource_type, set.added());
+        let key = move |name| ResourceKey { resource_type, layer: layer.clone(), name };
+        added_by(program, resource_type)
+            .into_iter()
+            .map(|(name, bytes)| (key(name), Resource::Encoded(bytes)))
+            .collect::<Vec<_>>()
+    })
+}
+
+/// Ports of a gateway's services, by the port of its pods that they lead to.
+type GatewayPorts = BTreeMap<u32, BTreeSet<u32>>;
+
+/// Ports of the route tables of gateways, by the view of the gateway.
+/// Key: `View`. From: `merged_gateways`. Changes when: they do. Size: distinct routers. Rejects: none.
+fn derive_gateway_ports<'s>(
+    merged_gateways: &Collection<'s, Router, MergedGateway>,
+) -> Collection<'s, View, GatewayPorts> {
+    merged_gateways.flat_map("gateway_ports", |router, merged| {
+        let mut ports = GatewayPorts::new();
+        for table in &merged.tables {
+            let servers = table.servers.iter().map(|bound| bound.server.port);
+            ports.entry(TableFacts::gateway_port(&table.name)).or_default().extend(servers);
+        }
+        [(router.view(), ports)]
+    })
+}
+
+/// Segments of route tables as patches make them.
+/// Key: layer of the patch set, table and segment. From: the output, `patched_layers`, `patch_programs`, `gateway_ports`.
+/// Changes when: a segment that patches change does, or an EnvoyFilter that changes one.
+/// Size: segments that patches change, for each set that does. Rejects: none.
+fn derive_patched_segments<'s>(
+    spine: &Spine<'s>,
+    layers: &PatchedLayers<'s>,
+    ports: &Collection<'s, View, GatewayPorts>,
+    of: &Collection<'s, SegmentKey, Segment>,
+) -> Collection<'s, SegmentKey, Segment> {
+    let name = of.name();
+    let by_layer = of.index(&format!("{name}/by-layer"), |key, segment| {
+        (*segment != Resource::Hidden).then(|| ((key.resource_type, key.layer.clone()), segment.clone()))
+    });
+    let claimed = by_layer.join(&format!("{name}/claimed"), layers, |_, key, segment, sets| {
+        Some((key.clone(), (segment.clone(), sets.clone())))
+    });
+    claimed.derive_many(&format!("{name}/patched"), |deps| {
+        let programs = deps.on(&spine.patches.programs);
+        let ports: Dep<View, GatewayPorts> = deps.on(ports);
+        move |cx, key: &SegmentKey, (segment, sets)| {
+            let ports = if key.layer.view.namespace().is_empty() { cx.get(&ports, &key.layer.view) } else { None };
+            let service_ports = ports.as_ref().and_then(|ports| ports.get(&TableFacts::gateway_port(&key.name)));
+            let patched = |set: &PatchSetName| {
+                let program = cx.get(&programs, &(set.clone(), key.resource_type))?;
+                let context = match program.proxy_type {
+                    ProxyType::Sidecar => PatchContext::SidecarOutbound,
+                    _ => PatchContext::Gateway,
+                };
+                let facts = TableFacts { name: &key.name, context, service_ports };
+                let patched = patch_segment(key, segment, &program, &facts)?;
+                Some((SegmentKey { layer: set.over(&key.layer), ..key.clone() }, patched))
+            };
+            sets.iter().filter_map(patched).collect()
+        }
+    })
+}
+
+/// What a program makes of a segment, if it changes it.
+fn patch_segment(
+    key: &SegmentKey,
+    segment: &Segment,
+    program: &PatchProgram,
+    facts: &TableFacts<'_>,
+) -> Option<Segment> {
+    let encoded = segment.bytes(&Slots::new())?;
+    let outcome = if key.segment.is_empty() {
+        patch_route_table(&encoded, &program.patches, facts)
+    } else {
+        patch_virtual_host(&encoded, &program.patches, facts)
+    };
+    match outcome {
+        Outcome::Unchanged => None,
+        Outcome::Changed(bytes) => Some(Resource::Encoded(bytes)),
+        Outcome::Removed => Some(Resource::Hidden),
+    }
+}

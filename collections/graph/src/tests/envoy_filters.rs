@@ -1,0 +1,252 @@
+//! What an EnvoyFilter touches, and that nothing of it stays behind.
+
+use prost::Message;
+use sluice_model::{Kind, Layer, ObjectKey, Proxy, ProxyKey, Resource, ResourceKey, ResourceType};
+use sluice_proto::envoy::config::cluster::v3::Cluster;
+
+use super::{Mesh, sidecar};
+
+/// Two namespaces with a Service each, and a sidecar of each.
+fn forges() -> Mesh {
+    let mut mesh = Mesh::new(
+        "
+apiVersion: v1
+kind: Service
+metadata: {name: anvil, namespace: forge}
+spec: {clusterIP: 10.1.0.1, selector: {app: anvil}, ports: [{name: http, port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: kiln, namespace: pottery}
+spec: {clusterIP: 10.1.0.2, selector: {app: kiln}, ports: [{name: tcp, port: 9000}]}
+",
+    );
+    mesh.connect(sidecar("forge", "anvil", "10.9.0.1", &[("app", "anvil")]));
+    mesh.connect(sidecar("pottery", "kiln", "10.9.0.2", &[("app", "kiln")]));
+    mesh.changed();
+    mesh
+}
+
+fn filter(namespace: &str, name: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {{namespace: {namespace}, name: {name}}}\nspec: {spec}\n"
+    )
+}
+
+/// Lines without the names of patch sets, which say nothing.
+fn changed(mesh: &mut Mesh) -> Vec<String> {
+    let mut lines: Vec<String> = mesh.changed();
+    for line in &mut lines {
+        if let Some((before, rest)) = line.split_once("patches#") {
+            let (_, after) = rest.split_once(' ').unwrap_or_default();
+            *line = format!("{before}patches {after}");
+        }
+    }
+    lines
+}
+
+const ANVIL: &str = "sidecar~10.9.0.1~anvil.forge~forge.svc.cluster.local";
+const KILN: &str = "sidecar~10.9.0.2~kiln.pottery~pottery.svc.cluster.local";
+
+#[test]
+fn an_extension_config_is_for_those_it_selects() {
+    let mut mesh = forges();
+    let config = "{applyTo: EXTENSION_CONFIG, match: {context: GATEWAY}, patch: {operation: ADD, value: {name: lua, \
+                  typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, \
+                  inline_code: 'VALUE'}}}}";
+    let spec = |code: &str| format!("{{configPatches: [{}]}}", config.replace("VALUE", code));
+    mesh.apply(&filter("forge", "lua", &spec("one")));
+    let added = "extension_configs/patches workload:patches lua";
+    assert_eq!(changed(&mut mesh), [format!("+{added}"), format!("~scopes {ANVIL}")]);
+    // What it says does not change who it is for.
+    mesh.apply(&filter("forge", "lua", &spec("two")));
+    assert_eq!(changed(&mut mesh), [format!("~{added}")]);
+    // From the root namespace it is for everyone, and each has the same set.
+    mesh.delete(Kind::EnvoyFilter, "forge", "lua");
+    assert_eq!(changed(&mut mesh), [format!("-{added}"), format!("~scopes {ANVIL}")]);
+    mesh.apply(&filter("istio-system", "lua", &spec("one")));
+    assert_eq!(changed(&mut mesh), [format!("+{added}"), format!("~scopes {ANVIL}"), format!("~scopes {KILN}")]);
+}
+
+/// All of a mesh's published rows; to say that nothing stays behind.
+fn rows(mesh: &Mesh) -> Vec<String> {
+    let now = mesh.engine.snapshot();
+    let resources = mesh.handles.resources.iter().flat_map(|of| now.iter(of).map(|(key, _)| format!("{key:?}")));
+    let segments = mesh.handles.segments.iter().flat_map(|of| now.iter(of).map(|(key, _)| format!("{key:?}")));
+    let mut rows: Vec<String> = resources.chain(segments).collect();
+    rows.extend(now.iter(&mesh.handles.scopes).map(|(key, scope)| format!("{key:?} {scope:?}")));
+    rows.sort();
+    rows
+}
+
+/// An EnvoyFilter with one of each kind that finds something, in one namespace.
+fn everything() -> String {
+    let clusters = "{applyTo: CLUSTER, match: {cluster: {service: kiln.pottery.svc.cluster.local}}, \
+                    patch: {operation: MERGE, value: {connect_timeout: 3s}}}";
+    let inbound = "{applyTo: CLUSTER, match: {context: SIDECAR_INBOUND, cluster: {portNumber: 8080}}, \
+                   patch: {operation: REMOVE}}";
+    let cluster = "{applyTo: CLUSTER, patch: {operation: ADD, value: {name: new-cluster, connect_timeout: 1s}}}";
+    let listener = "{applyTo: LISTENER, match: {context: SIDECAR_OUTBOUND}, patch: {operation: ADD, \
+                    value: {name: new-listener, address: {socket_address: {address: 127.0.0.1, port_value: 1999}}}}}";
+    let filters = "{applyTo: NETWORK_FILTER, match: {context: SIDECAR_OUTBOUND, listener: {portNumber: 9000}}, \
+                   patch: {operation: INSERT_FIRST, value: {name: echo, typed_config: {'@type': \
+                   type.googleapis.com/envoy.extensions.filters.network.echo.v3.Echo}}}}";
+    let host = "{applyTo: VIRTUAL_HOST, match: {context: SIDECAR_OUTBOUND, routeConfiguration: {portNumber: 80, \
+                vhost: {name: 'anvil.forge.svc.cluster.local:80'}}}, \
+                patch: {operation: MERGE, value: {response_headers_to_remove: [x]}}}";
+    let added = "{applyTo: VIRTUAL_HOST, match: {context: SIDECAR_OUTBOUND, routeConfiguration: {name: '80'}}, \
+                 patch: {operation: ADD, value: {name: new, domains: [new]}}}";
+    let patches = [clusters, inbound, cluster, listener, filters, host, added].join(", ");
+    filter("forge", "everything", &format!("{{configPatches: [{patches}]}}"))
+}
+
+#[test]
+fn an_envoy_filter_touches_what_it_matches_and_leaves_nothing_behind() {
+    let mut mesh = forges();
+    let before = rows(&mesh);
+    mesh.apply(&everything());
+    let touched = [
+        "clusters/inbound/patched workload:forge#",
+        "clusters/outbound/patched base outbound|9000||kiln.pottery.svc.cluster.local",
+        "listeners/outbound-resources/patched base 10.1.0.2_9000",
+        "patches/added workload:patches new-cluster",
+        "patches/added workload:patches new-listener",
+        "routes/headers/patched base 80 ",
+        "routes/headers/patched namespace:forge 80 ",
+        "routes/virtual-hosts/patched base 80 anvil.forge.svc.cluster.local:80",
+        "routes/virtual-hosts/patched namespace:forge 80 anvil.forge.svc.cluster.local:80",
+    ];
+    let lines = changed(&mut mesh);
+    let (scopes, lines): (Vec<String>, Vec<String>) = lines.into_iter().partition(|line| line.contains("scopes"));
+    assert_eq!(scopes, [format!("~scopes {ANVIL}")]);
+    assert_eq!(lines.len(), touched.len(), "{lines:#?}");
+    for (line, expected) in lines.iter().zip(touched) {
+        assert!(line.starts_with(&format!("+{expected}")), "{line}: {expected}");
+    }
+    // A change that it does not match passes by.
+    let kiln = "apiVersion: v1\nkind: Service\nmetadata: {name: kiln, namespace: pottery}\nspec: {clusterIP: 10.1.0.2, \
+                selector: {app: kiln}, ports: [{name: tcp, port: 9000}, {name: http-more, port: 81}]}\n";
+    mesh.apply(kiln);
+    let lines = changed(&mut mesh);
+    let patched: Vec<&String> = lines.iter().filter(|line| line.contains("patched")).collect();
+    assert_eq!(patched, ["+clusters/outbound/patched base outbound|81||kiln.pottery.svc.cluster.local"]);
+    mesh.apply(&kiln.replace(", {name: http-more, port: 81}", ""));
+    mesh.delete(Kind::EnvoyFilter, "forge", "everything");
+    assert_eq!(rows(&mesh), before);
+}
+
+/// A cluster as the first layer that knows it has it.
+fn seen_by_anvil(mesh: &Mesh, name: &str) -> Cluster {
+    let scope = mesh.get(&mesh.handles.scopes, &ProxyKey(ANVIL.into())).expect("a scope");
+    let now = mesh.engine.snapshot();
+    let find = |layer: &Layer| {
+        let key = ResourceKey { resource_type: ResourceType::Cluster, layer: layer.clone(), name: name.into() };
+        mesh.handles.resources.iter().find_map(|of| now.get(of, &key).map(|found| (*found).clone()))
+    };
+    let found = scope.layers[&ResourceType::Cluster].iter().find_map(find);
+    Cluster::decode(found.and_then(|found| found.bytes(&scope.slots)).expect("a cluster")).expect("decodes")
+}
+
+#[test]
+fn patches_apply_by_priority_then_root_namespace_then_age() {
+    let mut mesh = forges();
+    let stamp = |number: u32| format!("creationTimestamp: '2026-01-01T00:00:0{number}Z'");
+    let merge = |name: &str| {
+        format!("configPatches: [{{applyTo: CLUSTER, patch: {{operation: MERGE, value: {{alt_stat_name: {name}}}}}}}]")
+    };
+    let own = |namespace: &str, name: &str, age: u32, spec: &str| {
+        filter(namespace, name, spec).replace("metadata: {", &format!("metadata: {{{}, ", stamp(age)))
+    };
+    let name_of = |mesh: &Mesh| seen_by_anvil(mesh, "outbound|9000||kiln.pottery.svc.cluster.local").alt_stat_name;
+    // What applies last is what is seen.
+    mesh.apply(&own("istio-system", "z", 9, &format!("{{{}}}", merge("root"))));
+    assert_eq!(name_of(&mesh), "root");
+    mesh.apply(&own("forge", "b", 2, &format!("{{{}}}", merge("forge-b"))));
+    assert_eq!(name_of(&mesh), "forge-b");
+    mesh.apply(&own("forge", "a", 3, &format!("{{{}}}", merge("forge-a"))));
+    assert_eq!(name_of(&mesh), "forge-a");
+    mesh.apply(&own("istio-system", "y", 1, &format!("{{priority: 5, {}}}", merge("late"))));
+    assert_eq!(name_of(&mesh), "late");
+    mesh.apply(&own(
+        "forge",
+        "c",
+        4,
+        &format!("{{priority: 9, workloadSelector: {{labels: {{app: other}}}}, {}}}", merge("other")),
+    ));
+    assert_eq!(name_of(&mesh), "late");
+    mesh.changed();
+    // One of another namespace concerns nobody here.
+    mesh.apply(&own("nowhere", "c", 4, &format!("{{{}}}", merge("nowhere"))));
+    assert_eq!(mesh.changed(), Vec::<String>::new());
+}
+
+#[test]
+fn versions_and_metadata_decide_who_has_a_patch() {
+    let mut mesh = forges();
+    let proxy = |ip: &str, version: &str, ring: &str| Proxy {
+        istio_version: version.into(),
+        metadata: [("RING".into(), format!("{ring:?}").into())].into(),
+        ..sidecar("forge", "anvil", ip, &[("app", "anvil")])
+    };
+    let old = mesh.connect(proxy("10.9.0.3", "1.29.4", "inner"));
+    let new = mesh.connect(proxy("10.9.0.4", "1.30.0", "inner"));
+    let outer = mesh.connect(proxy("10.9.0.5", "1.30.0", "outer"));
+    mesh.changed();
+    let spec = "{configPatches: [{applyTo: CLUSTER, match: {proxy: {proxyVersion: '^1\\.30.*', metadata: {RING: inner}}}, \
+                patch: {operation: MERGE, value: {alt_stat_name: x}}}]}";
+    mesh.apply(&filter("forge", "ring", spec));
+    let scopes: Vec<String> = changed(&mut mesh).into_iter().filter(|line| line.contains("scopes")).collect();
+    assert_eq!(scopes, [format!("~scopes {}", new.0)], "neither {} nor {}", old.0, outer.0);
+    // The first proxy of a version makes it known.
+    let newer = mesh.connect(proxy("10.9.0.6", "1.30.1", "inner"));
+    let scope = mesh.get(&mesh.handles.scopes, &newer).expect("a scope");
+    let clusters = &scope.layers[&ResourceType::Cluster];
+    assert!(clusters.iter().any(|layer| layer.profile.contains("patches#")), "{clusters:?}");
+}
+
+#[test]
+fn a_listener_keeps_its_slots_when_it_is_patched() {
+    let mut mesh = forges();
+    let spec = "{configPatches: [{applyTo: LISTENER, match: {context: SIDECAR_INBOUND, listener: {name: virtualInbound}}, \
+                patch: {operation: MERGE, value: {tcp_backlog_size: 7}}}]}";
+    mesh.apply(&filter("istio-system", "backlog", spec));
+    let now = mesh.engine.snapshot();
+    let all = mesh.handles.resources.iter().flat_map(|of| now.iter(of));
+    let found: Vec<_> = all.filter(|(key, _)| key.name.as_str() == "virtualInbound").collect();
+    let templates = found.iter().filter(|(_, resource)| matches!(resource, Resource::Template(_)));
+    assert_eq!((found.len(), templates.count()), (4, 4), "two workloads, each with its own and the patched one");
+    drop(now);
+    assert!(changed(&mut mesh).iter().any(|line| line.contains("listeners/inbound/patched")));
+}
+
+#[test]
+fn a_wrong_patch_costs_only_itself() {
+    let mut mesh = forges();
+    let merge = |value: &str| format!("{{applyTo: LISTENER, patch: {{operation: MERGE, value: {{{value}}}}}}}");
+    let [bad, good] = ["tcp_backlog_size: many", "tcp_backlog_size: 7"].map(merge);
+    // This one is understood, but no proxy would have it: the listener stays without it.
+    let odd = "{applyTo: NETWORK_FILTER, match: {listener: {filterChain: {filter: \
+               {name: envoy.filters.network.http_connection_manager}}}}, patch: {operation: MERGE, value: {typed_config: \
+               {'@type': type.googleapis.com/envoy.extensions.filters.network.echo.v3.Echo}}}}";
+    mesh.write(&filter("forge", "half", &format!("{{configPatches: [{bad}, {odd}, {good}]}}")), true);
+    let lines = changed(&mut mesh);
+    for listener in ["inbound/patched", "outbound-resources/patched", "fixed/patched"] {
+        assert!(lines.iter().any(|line| line.contains(&format!("+listeners/{listener}"))), "{listener}: {lines:#?}");
+    }
+    assert_eq!(mesh.engine.panics(), []);
+    let key = crate::RejectKey { kind: Kind::EnvoyFilter, object: ObjectKey::new("Kubernetes", "forge", "half") };
+    let rejects = mesh.get(&mesh.handles.rejects, &key).expect("a reject");
+    let paths: Vec<&str> = rejects.iter().map(|reject| reject.field_path.as_str()).collect();
+    assert_eq!(paths, ["spec.configPatches[0].patch.value.tcp_backlog_size"]);
+}
+
+#[test]
+fn what_is_added_takes_the_name_of_what_is_removed() {
+    let mesh = forges();
+    let name = "outbound|9000||kiln.pottery.svc.cluster.local";
+    let remove = format!("{{applyTo: CLUSTER, match: {{cluster: {{name: '{name}'}}}}, patch: {{operation: REMOVE}}}}");
+    let add =
+        format!("{{applyTo: CLUSTER, patch: {{operation: ADD, value: {{name: '{name}', alt_stat_name: mine}}}}}}");
+    mesh.apply(&filter("forge", "other", &format!("{{configPatches: [{add}, {remove}]}}")));
+    assert_eq!(seen_by_anvil(&mesh, name).alt_stat_name, "mine");
+}

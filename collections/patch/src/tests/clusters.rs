@@ -1,0 +1,110 @@
+use super::*;
+use crate::{added, patch_cluster};
+
+fn named(fields: ClusterMatch, operation: PatchOperation, context: PatchContext) -> EnvoyPatch {
+    let value = if operation == PatchOperation::Remove { Value::Null } else { json!({"altStatName": "x"}) };
+    EnvoyPatch { object: ObjectMatch::Cluster(fields), context, ..patch(ApplyTo::Cluster, operation, &value) }
+}
+
+fn merges(name: &str, cluster: &Value, fields: ClusterMatch, context: PatchContext, gateway: bool) -> bool {
+    let patch = named(fields, PatchOperation::Merge, context);
+    match patch_cluster(name, &encoded(ApplyTo::Cluster, cluster), &[patch], gateway) {
+        Outcome::Unchanged => false,
+        Outcome::Changed(_) => true,
+        Outcome::Removed => panic!("removed"),
+    }
+}
+
+#[test]
+fn clusters_are_found_by_what_their_name_says() {
+    let outbound = "outbound|80|v1|a.forge.svc.cluster.local";
+    let cluster = json!({"name": outbound});
+    let finds = |fields: ClusterMatch| merges(outbound, &cluster, fields, PatchContext::Any, false);
+    let by = ClusterMatch::default;
+    assert!(finds(by()));
+    assert!(finds(ClusterMatch { name: outbound.into(), port: 1, ..by() }));
+    assert!(!finds(ClusterMatch { name: "other".into(), ..by() }));
+    assert!(finds(ClusterMatch { port: 80, subset: "v1".into(), ..by() }));
+    assert!(!finds(ClusterMatch { port: 81, ..by() }));
+    assert!(!finds(ClusterMatch { subset: "v2".into(), ..by() }));
+    assert!(finds(ClusterMatch { service: "a.forge.svc.cluster.local".into(), ..by() }));
+    assert!(!finds(ClusterMatch { service: "b.forge.svc.cluster.local".into(), ..by() }));
+    let sni = "outbound_.443_.v1_.a.forge.svc.cluster.local";
+    let fields = ClusterMatch { port: 443, service: "a.forge.svc.cluster.local".into(), ..by() };
+    assert!(merges(sni, &json!({"name": sni}), fields, PatchContext::Gateway, true));
+}
+
+#[test]
+fn an_inbound_cluster_is_of_its_services() {
+    let metadata = json!({"filterMetadata": {"istio": {"services": [{"host": "a.forge"}, {"host": "b.forge"}]}}});
+    let cluster = json!({"name": "inbound|8080||", "metadata": metadata});
+    let finds = |service: &str| {
+        let fields = ClusterMatch { service: service.into(), ..ClusterMatch::default() };
+        merges("inbound|8080||", &cluster, fields, PatchContext::SidecarInbound, false)
+    };
+    assert!(finds("b.forge"));
+    assert!(!finds("c.forge"));
+}
+
+#[test]
+fn the_side_counts() {
+    for (name, gateway, side) in [
+        ("outbound|80||a", false, PatchContext::SidecarOutbound),
+        ("BlackHoleCluster", false, PatchContext::SidecarOutbound),
+        ("inbound|80||", false, PatchContext::SidecarInbound),
+        ("InboundPassthroughCluster", false, PatchContext::SidecarInbound),
+        ("outbound|80||a", true, PatchContext::Gateway),
+    ] {
+        let finds = |context| merges(name, &json!({"name": name}), ClusterMatch::default(), context, gateway);
+        for context in [PatchContext::SidecarInbound, PatchContext::SidecarOutbound, PatchContext::Gateway] {
+            assert_eq!(finds(context), context == side, "{name} {context:?}");
+        }
+        assert!(finds(PatchContext::Any));
+    }
+}
+
+#[test]
+fn a_cluster_goes_and_another_comes() {
+    let cluster = encoded(ApplyTo::Cluster, &json!({"name": "outbound|80||a"}));
+    let remove = named(ClusterMatch::default(), PatchOperation::Remove, PatchContext::Any);
+    assert_eq!(patch_cluster("outbound|80||a", &cluster, std::slice::from_ref(&remove), false), Outcome::Removed);
+    let add = |name: &str| patch(ApplyTo::Cluster, PatchOperation::Add, &json!({"name": name, "altStatName": name}));
+    let found = added(&[remove, add("x"), add("y"), add("x"), add("")], ApplyTo::Cluster);
+    assert_eq!(found.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["x", "y"]);
+    // Adding changes no cluster that is there.
+    assert_eq!(patch_cluster("outbound|80||a", &cluster, &[add("x")], false), Outcome::Unchanged);
+}
+
+const TLS: &str = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
+
+fn socket(name: &str, context: Value) -> Value {
+    json!({"name": name, "typedConfig": any(TLS, context)})
+}
+
+#[test]
+fn a_transport_socket_merges_by_its_name_and_alone() {
+    let over = patch(
+        ApplyTo::Cluster,
+        PatchOperation::Merge,
+        &json!({"altStatName": "x", "transportSocket": socket("tls", json!({"sni": "new"}))}),
+    );
+    let result = |cluster: Value| {
+        let mut cluster = cluster;
+        cluster["name"] = json!("c");
+        changed(
+            ApplyTo::Cluster,
+            patch_cluster("c", &encoded(ApplyTo::Cluster, &cluster), std::slice::from_ref(&over), false),
+        )
+    };
+    let own = || socket("tls", json!({"sni": "old", "maxSessionKeys": 3}));
+    let merged = socket("tls", json!({"sni": "new", "maxSessionKeys": 3}));
+    assert_eq!(result(json!({"transportSocket": own()})), json!({"name": "c", "transportSocket": merged}));
+    let other = socket("other", json!({"sni": "old"}));
+    let new = socket("tls", json!({"sni": "new"}));
+    assert_eq!(result(json!({"transportSocket": other})), json!({"name": "c", "transportSocket": new}));
+    let choices = json!([{"name": "m", "transportSocket": other}, {"name": "n", "transportSocket": own()}]);
+    let result = result(json!({"transportSocketMatches": choices}));
+    assert_eq!(result["transportSocketMatches"][1]["transportSocket"], merged);
+    assert_eq!(result["transportSocketMatches"][0]["transportSocket"], other);
+    assert_eq!(result.get("transportSocket"), None);
+}

@@ -1,0 +1,52 @@
+use super::*;
+use crate::patch_cluster;
+
+fn merged(operation: PatchOperation, cluster: &Value, over: &Value) -> Value {
+    let outcome =
+        patch_cluster("c", &encoded(ApplyTo::Cluster, cluster), &[patch(ApplyTo::Cluster, operation, over)], false);
+    changed(ApplyTo::Cluster, outcome)
+}
+
+#[test]
+fn messages_merge_lists_grow_and_durations_are_one_value() {
+    let cluster = json!({
+        "name": "c",
+        "connectTimeout": "10.5s",
+        "outlierDetection": {"consecutive5xx": 3, "interval": "2s"},
+        "edsClusterConfig": {"serviceName": "s", "edsConfig": {"ads": {}}},
+        "circuitBreakers": {"thresholds": [{"maxConnections": 1}]},
+        "metadata": {"filterMetadata": {"a": {"x": 1, "y": 2}, "b": {}}},
+    });
+    let over = json!({
+        "connectTimeout": "1s",
+        "outlierDetection": {"interval": "3s"},
+        "edsClusterConfig": {"edsConfig": {"path": "/p"}},
+        "circuitBreakers": {"thresholds": [{"maxConnections": 2}]},
+        "metadata": {"filterMetadata": {"a": {"z": 3}}},
+    });
+    let result = merged(PatchOperation::Merge, &cluster, &over);
+    assert_eq!(result["connectTimeout"], "1s");
+    assert_eq!(result["outlierDetection"], json!({"consecutive5xx": 3, "interval": "3s"}));
+    // One of several alternatives takes the place of the other.
+    assert_eq!(result["edsClusterConfig"], json!({"serviceName": "s", "edsConfig": {"path": "/p"}}));
+    assert_eq!(result["circuitBreakers"]["thresholds"], json!([{"maxConnections": 1}, {"maxConnections": 2}]));
+    // Entries of maps are values, too.
+    assert_eq!(result["metadata"]["filterMetadata"], json!({"a": {"z": 3}, "b": {}}));
+    let result = merged(PatchOperation::MergeAndReplaceList, &cluster, &over);
+    assert_eq!(result["circuitBreakers"]["thresholds"], json!([{"maxConnections": 2}]));
+    assert_eq!(result["name"], "c");
+}
+
+#[test]
+fn a_false_in_a_box_says_nothing() {
+    let cluster = json!({"name": "c", "perConnectionBufferLimitBytes": 7});
+    let over = json!({"perConnectionBufferLimitBytes": 0, "altStatName": "x"});
+    assert_eq!(merged(PatchOperation::Merge, &cluster, &over)["perConnectionBufferLimitBytes"], 7);
+}
+
+#[test]
+fn what_is_there_already_changes_nothing() {
+    let cluster = encoded(ApplyTo::Cluster, &json!({"name": "c", "altStatName": "x"}));
+    let same = patch(ApplyTo::Cluster, PatchOperation::Merge, &json!({"altStatName": "x"}));
+    assert_eq!(patch_cluster("c", &cluster, &[same], false), Outcome::Unchanged);
+}
