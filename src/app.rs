@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 use sluice_engine::{Engine, EngineOptions};
-use sluice_graph::{AddressPools, GraphOptions, ListenerSwitches};
+use sluice_graph::{AddressPools, GraphOptions, ListenerSwitches, SecurityOptions};
 use sluice_model::{Decimal, ObjectKey, Text};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -16,7 +16,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::admin::{self, AdminMetrics, AdminState, Readiness};
-use crate::config::{ClusterSource, Config, Identity, ListenAddress};
+use crate::config::{ClusterSource, Config, Features, Identity, ListenAddress};
+use crate::jwks::{JwksFetcher, JwksMetrics, JwksOptions, Schedule};
 use crate::names;
 use crate::sources::files::FileSource;
 use crate::sources::kube::{self, AddressWriter, KubeOptions, KubeSource};
@@ -27,7 +28,13 @@ use crate::xds::{self, EngineProxies, Hub, Outputs, ServerOptions, Status, Store
 pub use error::AppError;
 
 /// Steps that readiness waits for.
-const STEPS: &[&str] = &["configuration has not been read yet", "the first epoch is not through yet"];
+const STEPS: &[&str] = &[
+    "configuration has not been read yet",
+    "keys of token issuers have not been fetched yet",
+    "the first epoch is not through yet",
+];
+/// Longest wait for keys of token issuers before proxies are served.
+const KEYS_WAIT: Duration = Duration::from_secs(10);
 
 /// Runs until `stop` is cancelled or something fails that cannot be mended.
 ///
@@ -52,6 +59,8 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
     source_metrics.register(&mut registry);
     let xds_metrics = xds::Metrics::default();
     xds_metrics.register(&mut registry);
+    let jwks_metrics = JwksMetrics::default();
+    jwks_metrics.register(&mut registry);
 
     let store = Arc::new(Store::default());
     let aliases = config.identity.cluster_aliases.clone();
@@ -81,6 +90,15 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
         tasks.spawn(admin::serve(listener, admin::monitoring_router(state), admin_stop.clone()));
     }
 
+    let fetcher = JwksFetcher::new(
+        engine.clone(),
+        handles.wanted_jwks.clone(),
+        handles.inputs.jwks.clone(),
+        &jwks_options(&config.features),
+        jwks_metrics,
+    );
+    let mut keys_tried = fetcher.tried();
+    let fetching = tokio::spawn(fetcher.run());
     let clusters = clusters(&config);
     let kinds = clusters.iter().map(|(cluster, _)| (cluster.id.clone(), cluster.kinds())).collect();
     let inputs = handles.inputs.clone();
@@ -133,6 +151,14 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
     };
     if synced {
         readiness.done(STEPS[0]);
+        // Proxies that have good keys from before a restart are not to get worse ones.
+        tokio::select! {
+            tried = tokio::time::timeout(KEYS_WAIT, keys_tried.wait_for(|tried| *tried)) => if tried.is_err() {
+                warn!("some keys of token issuers are not there yet: their tokens are refused until they are");
+            },
+            () = stop.cancelled() => {}
+        }
+        readiness.done(STEPS[1]);
         let serving = engine.clone();
         let outputs = Outputs {
             resources: handles.resources.clone(),
@@ -161,7 +187,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
         while !first.is_ready() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        readiness.done(STEPS[1]);
+        readiness.done(STEPS[2]);
         info!(epoch = engine.snapshot().epoch().0, "ready");
         if let Some(listener) = grpc {
             let options = server_options(&config);
@@ -180,6 +206,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
     readiness.wait_for("shutting down");
     info!(seconds = config.serving.shutdown.as_secs_f64(), "stopping");
     drop(guards);
+    fetching.abort();
     admin_stop.cancel();
     let limit = config.serving.shutdown + Duration::from_millis(500);
     let drained = tokio::time::timeout(limit, async {
@@ -257,6 +284,22 @@ fn graph_options(config: &Config) -> GraphOptions {
         prefers_hbone: config.features.prefers_hbone,
         address_pools: writes_addresses(config)
             .then_some(AddressPools { v4: config.features.allocation_v4, v6: config.features.allocation_v6 }),
+        jwks_fetch: config.features.jwks_fetch,
+        security: SecurityOptions {
+            multiple_custom_providers: config.features.multiple_custom_providers,
+            gateways_by_target_only: !config.features.gateway_policies_by_selector,
+            any_trust_domain: config.features.any_trust_domain,
+        },
+    }
+}
+
+fn jwks_options(features: &Features) -> JwksOptions {
+    let default = JwksOptions::default();
+    JwksOptions {
+        schedule: Schedule { refresh: features.jwks_refresh, ..default.schedule },
+        skip_verify: features.jwks_skip_verify,
+        blocked: features.jwks_blocked.clone(),
+        ..default
     }
 }
 

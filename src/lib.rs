@@ -6,6 +6,7 @@
 pub mod admin;
 pub mod app;
 pub mod config;
+pub mod jwks;
 pub mod names;
 pub mod sources;
 pub mod telemetry;

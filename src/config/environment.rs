@@ -2,11 +2,15 @@
 
 use std::fmt::Display;
 use std::str::FromStr;
+use std::time::Duration;
 
-use ipnet::{Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::Serialize;
-use sluice_graph::AddressPools;
+use sluice_graph::{AddressPools, JwksFetch};
 use sluice_model::Text;
+use sluice_parse::parse_duration;
+
+const TWENTY_MINUTES: Duration = Duration::from_secs(20 * 60);
 
 /// Switches of the environment that mean something here, under istiod's names and with its defaults.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
@@ -54,6 +58,20 @@ pub struct Features {
     pub service_entry_selects_pods: bool,
     /// `PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES`: a Service's selector selects WorkloadEntries too.
     pub service_selects_workload_entries: bool,
+    /// `PILOT_ENABLE_MULTIPLE_CUSTOM_AUTHZ_PROVIDERS`: a workload may have `CUSTOM` policies of several providers.
+    pub multiple_custom_providers: bool,
+    /// `ENABLE_SELECTOR_BASED_K8S_GATEWAY_POLICY`: gateways of the Gateway API have policies that select them by label.
+    pub gateway_policies_by_selector: bool,
+    /// `PILOT_SKIP_VALIDATE_TRUST_DOMAIN`: clients may be of any trust domain.
+    pub any_trust_domain: bool,
+    /// `PILOT_JWT_ENABLE_REMOTE_JWKS`: who fetches keys of token issuers.
+    pub jwks_fetch: JwksFetch,
+    /// `PILOT_JWT_PUB_KEY_REFRESH_INTERVAL`: time after which keys are fetched again.
+    pub jwks_refresh: Duration,
+    /// `JWKS_RESOLVER_INSECURE_SKIP_VERIFY`: servers of keys are not verified.
+    pub jwks_skip_verify: bool,
+    /// `BLOCKED_CIDRS_IN_JWKS_URIS`: addresses that keys are never fetched from.
+    pub jwks_blocked: Vec<IpNet>,
 }
 
 /// Names of other switches of istiod's that would change its output and that are not followed yet.
@@ -63,7 +81,6 @@ const NOT_FOLLOWED: &[&str] = &[
     "ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS",
     "EXTERNAL_ISTIOD",
     "PILOT_FILTER_GATEWAY_CLUSTER_CONFIG",
-    "PILOT_JWT_ENABLE_REMOTE_JWKS",
     "PILOT_MULTICLUSTER_KUBECONFIG_PATH",
 ];
 
@@ -107,8 +124,19 @@ impl Features {
             mysql_filter: flag("PILOT_ENABLE_MYSQL_FILTER", false),
             service_entry_selects_pods: flag("PILOT_ENABLE_SERVICEENTRY_SELECT_PODS", true),
             service_selects_workload_entries: flag("PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES", true),
+            multiple_custom_providers: flag("PILOT_ENABLE_MULTIPLE_CUSTOM_AUTHZ_PROVIDERS", false),
+            gateway_policies_by_selector: flag("ENABLE_SELECTOR_BASED_K8S_GATEWAY_POLICY", true),
+            any_trust_domain: flag("PILOT_SKIP_VALIDATE_TRUST_DOMAIN", false),
+            jwks_skip_verify: flag("JWKS_RESOLVER_INSECURE_SKIP_VERIFY", false),
+            jwks_fetch: match variable("PILOT_JWT_ENABLE_REMOTE_JWKS").as_deref() {
+                Some("hybrid" | "true") => JwksFetch::Hybrid,
+                Some("envoy") => JwksFetch::Proxy,
+                _ => JwksFetch::ControlPlane,
+            },
             allocation_v4: read_or(&variable, "PILOT_IP_AUTOALLOCATE_IPV4_PREFIX", pools.v4, warnings),
             allocation_v6: read_or(&variable, "PILOT_IP_AUTOALLOCATE_IPV6_PREFIX", pools.v6, warnings),
+            jwks_refresh: read_interval(&variable, "PILOT_JWT_PUB_KEY_REFRESH_INTERVAL", TWENTY_MINUTES, warnings),
+            jwks_blocked: read_blocks(&variable, "BLOCKED_CIDRS_IN_JWKS_URIS", warnings),
             trace_sampling_millipercent: read_percent(&variable, "PILOT_TRACE_SAMPLING", 1_000, warnings),
         }
     }
@@ -125,6 +153,31 @@ fn read_or<T: FromStr + Display>(
         warnings.push(format!("variable {name}: {text:?} cannot be read, {default} is used"));
         default
     })
+}
+
+fn read_interval(
+    variable: impl Fn(&str) -> Option<String>,
+    name: &str,
+    default: Duration,
+    warnings: &mut Vec<String>,
+) -> Duration {
+    let Some(text) = variable(name).filter(|text| !text.is_empty()) else { return default };
+    parse_duration(&text).filter(|interval| !interval.is_zero()).unwrap_or_else(|| {
+        warnings.push(format!("variable {name}: {text:?} is no duration such as 20m"));
+        default
+    })
+}
+
+fn read_blocks(variable: impl Fn(&str) -> Option<String>, name: &str, warnings: &mut Vec<String>) -> Vec<IpNet> {
+    let text = variable(name).unwrap_or_default();
+    let mut blocks = Vec::new();
+    for block in text.split(',').map(str::trim).filter(|block| !block.is_empty()) {
+        match block.parse() {
+            Ok(block) => blocks.push(block),
+            Err(_) => warnings.push(format!("variable {name}: {block:?} is no block of addresses such as 10.0.0.0/8")),
+        }
+    }
+    blocks
 }
 
 fn read_percent(

@@ -13,6 +13,7 @@ mod tracing;
 pub(crate) use access_log::{listener_access_log, tcp_access_logs};
 pub(crate) use extension::Extensions;
 pub(crate) use http::{Class, HttpChain, Routes, build_http_manager, connection_settings};
-pub(crate) use network::{hcm_filter, metadata_exchange, protocol_filters, tcp_proxy_filter};
+pub(crate) use http_filters::http_filter;
+pub(crate) use network::{hcm_filter, metadata_exchange, network_filter, protocol_filters, tcp_proxy_filter};
 pub use policy::PolicySteps;
 pub(crate) use stats::tcp_stats;

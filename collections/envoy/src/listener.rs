@@ -25,6 +25,7 @@ pub use crate::filter::PolicySteps;
 pub use address::{localhosts, wildcards};
 pub use auto_passthrough::build_auto_passthrough;
 pub use bind::{Bind, can_bind};
+pub(crate) use chain::cidr;
 pub use connect_originate::build_connect_originate;
 pub use extension::ListenerExtension;
 pub use gateway::{GatewayAction, GatewayChain, GatewayListener, GatewayPort, build_gateway, gateway_addresses};

@@ -1,16 +1,32 @@
 //! Matchers of text.
 
-use envoy_types::pb::envoy::r#type::matcher::v3::StringMatcher;
 use envoy_types::pb::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
+use envoy_types::pb::envoy::r#type::matcher::v3::{RegexMatcher, StringMatcher};
+
+fn matcher(pattern: MatchPattern) -> StringMatcher {
+    StringMatcher { match_pattern: Some(pattern), ..StringMatcher::default() }
+}
 
 /// The whole text.
 #[must_use]
 pub fn exact(text: &str) -> StringMatcher {
-    StringMatcher { match_pattern: Some(MatchPattern::Exact(text.to_owned())), ..StringMatcher::default() }
+    matcher(MatchPattern::Exact(text.to_owned()))
 }
 
 /// The beginning of the text.
 #[must_use]
 pub fn prefix(text: &str) -> StringMatcher {
-    StringMatcher { match_pattern: Some(MatchPattern::Prefix(text.to_owned())), ..StringMatcher::default() }
+    matcher(MatchPattern::Prefix(text.to_owned()))
+}
+
+/// The end of the text.
+#[must_use]
+pub fn suffix(text: &str) -> StringMatcher {
+    matcher(MatchPattern::Suffix(text.to_owned()))
+}
+
+/// A regular expression for the whole text.
+#[must_use]
+pub fn regex(regex: &str) -> StringMatcher {
+    matcher(MatchPattern::SafeRegex(RegexMatcher { regex: regex.to_owned(), ..RegexMatcher::default() }))
 }

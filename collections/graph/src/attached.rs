@@ -8,7 +8,7 @@ use serde::Serialize;
 use sluice_engine::{Collection, Context, DepBy, Deps, Index};
 use sluice_envoy::listener::{Attached, Facts, ListenerExtension, Observation};
 use sluice_model::{
-    DefaultProviders, Labels, MeshConfig, ObjectKey, Proxy, ProxyKey, Telemetry, Text, TrafficExtension,
+    Attachment, DefaultProviders, Labels, MeshConfig, ObjectKey, Proxy, ProxyKey, Telemetry, Text, TrafficExtension,
 };
 
 use crate::Objects;
@@ -44,8 +44,11 @@ pub(crate) struct AttachedTo<'s> {
 struct Objected<'s> {
     telemetries: Index<'s, Text, ObjectKey, Telemetry>,
     extensions: Index<'s, Text, ObjectKey, TrafficExtension>,
-    keys: Index<'s, Text, (Text, Text), ()>,
+    labels: Index<'s, Text, (Text, Label), ()>,
 }
+
+/// A label: key and value.
+type Label = (Text, Text);
 
 /// Finds what is attached to each proxy.
 pub(crate) fn derive_attached<'s>(
@@ -64,7 +67,7 @@ pub(crate) fn derive_attached<'s>(
             .index("attached/telemetries", |_, telemetry| [(telemetry.namespace.clone(), telemetry.clone())]),
         extensions: extensions
             .index("attached/extensions", |_, extension| [(extension.namespace.clone(), extension.clone())]),
-        keys: index_selected_keys(objects, &extensions),
+        labels: index_selected_labels(objects, &extensions),
     };
     let subjects = derive_subjects(proxies, &defaults, &objected);
     let distinct = subjects.index("attached/by-subject", |_, subject| [(subject.clone(), ())]).distinct("subjects");
@@ -89,26 +92,27 @@ pub(crate) fn derive_extensions<'s>(objects: &Objects<'s>) -> Collection<'s, Obj
     objects.traffic_extensions.union("extensions", &[plugins])
 }
 
-/// Label keys that Telemetries and extensions select on, by their namespace.
-fn index_selected_keys<'s>(
+/// Labels that Telemetries and extensions select on, by their namespace.
+fn index_selected_labels<'s>(
     objects: &Objects<'s>,
     extensions: &Collection<'s, ObjectKey, TrafficExtension>,
-) -> Index<'s, Text, (Text, Text), ()> {
-    let of_telemetries = objects.telemetries.index("attached/telemetry-keys", |_, telemetry| {
-        let keys = telemetry.attachment.label_keys();
-        keys.map(|key| ((telemetry.namespace.clone(), key), ())).collect::<Vec<_>>()
-    });
-    let of_extensions = extensions.index("attached/extension-keys", |_, extension| {
-        let keys = extension.attachment.label_keys();
-        keys.map(|key| ((extension.namespace.clone(), key), ())).collect::<Vec<_>>()
-    });
-    let of_extensions = of_extensions.distinct("attached/keys-of-extensions");
-    let keys = of_telemetries.distinct("attached/keys-of-telemetries").union("attached/keys", &[of_extensions]);
-    keys.index("attached/keys-by-namespace", |(namespace, _), ()| [(namespace.clone(), ())])
+) -> Index<'s, Text, (Text, Label), ()> {
+    let rows = |namespace: &Text, attachment: &Attachment| -> Vec<((Text, Label), ())> {
+        let labels = attachment.labels().map(|(key, value)| (key.clone(), value.clone()));
+        labels.collect::<BTreeSet<Label>>().into_iter().map(|label| ((namespace.clone(), label), ())).collect()
+    };
+    let of_telemetries = objects
+        .telemetries
+        .index("attached/telemetry-labels", move |_, telemetry| rows(&telemetry.namespace, &telemetry.attachment));
+    let of_extensions = extensions
+        .index("attached/extension-labels", move |_, extension| rows(&extension.namespace, &extension.attachment));
+    let of_extensions = of_extensions.distinct("attached/labels-of-extensions");
+    let labels = of_telemetries.distinct("attached/labels-of-telemetries").union("attached/labels", &[of_extensions]);
+    labels.index("attached/labels-by-namespace", |(namespace, _), ()| [(namespace.clone(), ())])
 }
 
 /// What each proxy is to selectors.
-/// Key: `ProxyKey`. From: `proxies`, the label keys that Telemetries and extensions of its namespace and of the root
+/// Key: `ProxyKey`. From: `proxies`, the labels that Telemetries and extensions of its namespace and of the root
 /// namespace select on. Changes when: such a label of the proxy does. Size: connected proxies. Rejects: none.
 fn derive_subjects<'s>(
     proxies: &Collection<'s, ProxyKey, Proxy>,
@@ -116,14 +120,14 @@ fn derive_subjects<'s>(
     objected: &Objected<'s>,
 ) -> Collection<'s, ProxyKey, Subject> {
     proxies.derive("proxy_subjects", |deps| {
-        let (defaults, keys) = (deps.on(defaults), deps.by(&objected.keys));
+        let (defaults, labels) = (deps.on(defaults), deps.by(&objected.labels));
         move |cx, _, proxy| {
             let defaults = cx.get(&defaults, &())?;
             let namespaces = BTreeSet::from([&proxy.namespace, &defaults.root]);
-            let selected: BTreeSet<Text> =
-                namespaces.iter().flat_map(|namespace| cx.by(&keys, namespace)).map(|((_, key), _)| key).collect();
-            let labels = proxy.labels.iter().filter(|(key, _)| selected.contains(*key));
-            let labels = labels.map(|(key, value)| (key.clone(), value.clone())).collect();
+            let selected = namespaces.iter().flat_map(|namespace| cx.by(&labels, namespace));
+            let selected: BTreeSet<Label> = selected.map(|((_, label), _)| label).collect();
+            let labels = proxy.labels.iter().map(|(key, value)| (key.clone(), value.clone()));
+            let labels = labels.filter(|label| selected.contains(label)).collect();
             Some(Subject { namespace: proxy.namespace.clone(), labels })
         }
     })

@@ -3,7 +3,10 @@
 use serde::Serialize;
 use sluice_engine::{Collection, Graph, Input, Origin, Transaction, Value};
 use sluice_model::{
-    DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass, Kind, KubernetesService, MeshSettings, Namespace, Node, Object, ObjectKey, ParsedObject, PeerAuthentication, Pod, Proxy, ProxyConfigResource, ProxyKey, Reject, ServiceEntry, Telemetry, Text, TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
+    AuthorizationPolicy, DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass, Jwks, JwksKey,
+    Kind, KubernetesService, MeshSettings, Namespace, Node, Object, ObjectKey, ParsedObject, PeerAuthentication, Pod,
+    Proxy, ProxyConfigResource, ProxyKey, Reject, RequestAuthentication, ServiceEntry, Telemetry, Text,
+    TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
 };
 
 use crate::namespaces::{Discovery, discovered};
@@ -29,6 +32,8 @@ macro_rules! kinds {
             pub proxies: Input<ProxyKey, Proxy>,
             /// Addresses of the host names that were asked for.
             pub resolved_names: Input<Text, Vec<Text>>,
+            /// Keys of token issuers that were fetched.
+            pub jwks: Input<JwksKey, Jwks>,
         }
 
         /// Parsed objects by kind.
@@ -43,6 +48,7 @@ macro_rules! kinds {
             pub(crate) rejects: Collection<'s, RejectKey, Vec<Reject>>,
             pub(crate) proxies: Collection<'s, ProxyKey, Proxy>,
             pub(crate) resolved_names: Collection<'s, Text, Vec<Text>>,
+            pub(crate) jwks: Collection<'s, JwksKey, Jwks>,
         }
 
         /// Declares every input.
@@ -51,9 +57,22 @@ macro_rules! kinds {
             let rejects = graph.input("parse_rejects");
             let proxies = graph.input("connected_proxies");
             let names = graph.input("resolved_names");
+            let jwks = graph.input("jwks");
             (
-                Inputs { $($field: $field.0,)* rejects: rejects.0, proxies: proxies.0, resolved_names: names.0 },
-                Raw { $($field: $field.1,)* rejects: rejects.1, proxies: proxies.1, resolved_names: names.1 },
+                Inputs {
+                    $($field: $field.0,)*
+                    rejects: rejects.0,
+                    proxies: proxies.0,
+                    resolved_names: names.0,
+                    jwks: jwks.0,
+                },
+                Raw {
+                    $($field: $field.1,)*
+                    rejects: rejects.1,
+                    proxies: proxies.1,
+                    resolved_names: names.1,
+                    jwks: jwks.1,
+                },
             )
         }
 
@@ -79,13 +98,15 @@ macro_rules! kinds {
                 }
             }
 
-            /// Says so for every kind, for findings, proxies and resolved names: those that come later are changes like any
+            /// Says so for every kind, for findings, proxies, resolved names and fetched keys: those that come later are
+            /// changes like any
             /// other.
             pub fn mark_all_synced(&self, tx: &mut Transaction) {
                 $(tx.mark_synced(&self.$field);)*
                 tx.mark_synced(&self.rejects);
                 tx.mark_synced(&self.proxies);
                 tx.mark_synced(&self.resolved_names);
+                tx.mark_synced(&self.jwks);
             }
 
             /// The kinds that are read.
@@ -100,6 +121,8 @@ macro_rules! kinds {
 }
 
 kinds! {
+    /// AuthorizationPolicies.
+    authorization_policies: AuthorizationPolicy(AuthorizationPolicy), input, "raw_authorization_policies";
     /// DestinationRules.
     destination_rules: DestinationRule(DestinationRule), input, "raw_destination_rules";
     /// EndpointSlices.
@@ -124,6 +147,8 @@ kinds! {
     pods: Pod(Pod), hot_input, "pods";
     /// ProxyConfigs.
     proxy_configs: ProxyConfig(ProxyConfigResource), input, "raw_proxy_configs";
+    /// RequestAuthentications.
+    request_authentications: RequestAuthentication(RequestAuthentication), input, "raw_request_authentications";
     /// Kubernetes Services, of every cluster.
     kubernetes_services: Service(KubernetesService), input, "raw_kubernetes_services";
     /// ServiceEntries.
@@ -176,6 +201,7 @@ impl<'s> Raw<'s> {
     /// Pods and slices are only ever reached through Services of their own namespace, so they need no check.
     pub(crate) fn discovered(&self, discovery: &Collection<'s, (), Discovery>) -> Objects<'s> {
         Objects {
+            authorization_policies: discovered("authorization_policies", &self.authorization_policies, discovery),
             destination_rules: discovered("destination_rules", &self.destination_rules, discovery),
             endpoint_slices: self.endpoint_slices.clone(),
             envoy_filters: discovered("envoy_filters", &self.envoy_filters, discovery),
@@ -188,6 +214,7 @@ impl<'s> Raw<'s> {
             peer_authentications: discovered("peer_authentications", &self.peer_authentications, discovery),
             pods: self.pods.clone(),
             proxy_configs: discovered("proxy_configs", &self.proxy_configs, discovery),
+            request_authentications: discovered("request_authentications", &self.request_authentications, discovery),
             kubernetes_services: discovered("kubernetes_services", &self.kubernetes_services, discovery),
             service_entries: discovered("service_entries", &self.service_entries, discovery),
             telemetries: discovered("telemetries", &self.telemetries, discovery),

@@ -26,6 +26,7 @@ mod network_gateways;
 mod networks;
 mod outputs;
 pub mod peer_authentications;
+mod policies;
 mod proxies;
 mod rejects;
 pub mod router_routes;
@@ -37,11 +38,13 @@ pub mod virtual_hosts;
 pub mod virtual_services;
 mod workloads;
 
+use std::time::Duration;
+
 use sluice_engine::{Builder, Collection, Index, Published};
 use sluice_model::{
-    DestinationRule, Endpoint, Gateway, Host, Labels, MeshConfig, MeshNetworks, Namespace, NetworkGateway, Node,
-    ObjectKey, PeerAuthentication, Pod, Proxy, ProxyConfigResource, ProxyKey, Reject, Resource, ResourceKey, Scope,
-    Segment, SegmentKey, Service, ServiceKey, Text, VirtualService,
+    DestinationRule, Endpoint, Gateway, Host, Jwks, JwksKey, Labels, MeshConfig, MeshNetworks, Namespace,
+    NetworkGateway, Node, ObjectKey, PeerAuthentication, Pod, Proxy, ProxyConfigResource, ProxyKey, Reject, Resource,
+    ResourceKey, Scope, Segment, SegmentKey, Service, ServiceKey, Text, VirtualService,
 };
 
 pub use allocation::{AddressPools, AddressUpdate};
@@ -54,6 +57,9 @@ pub use sluice_envoy::listener::ListenerSwitches;
 pub use views::{Overlay, namespace_views};
 
 use attached::AttachedTo;
+use serde::Serialize;
+pub use sluice_envoy::security::SecurityOptions;
+
 use destination_rules::RulePolicy;
 use envoy_filters::Patches;
 use gateways::routers::{RouterInputs, Routers};
@@ -90,6 +96,22 @@ pub struct GraphOptions {
     pub prefers_hbone: bool,
     /// Where hosts of ServiceEntries without addresses get theirs; without pools only what statuses say is used.
     pub address_pools: Option<AddressPools>,
+    /// Who fetches keys of token issuers (`PILOT_JWT_ENABLE_REMOTE_JWKS`).
+    pub jwks_fetch: JwksFetch,
+    /// What else changes security policies.
+    pub security: SecurityOptions,
+}
+
+/// Who fetches keys of token issuers.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+pub enum JwksFetch {
+    /// The control plane.
+    #[default]
+    ControlPlane,
+    /// Proxies, where their server is a service of the mesh; else the control plane.
+    Hybrid,
+    /// Proxies.
+    Proxy,
 }
 
 impl Default for GraphOptions {
@@ -109,6 +131,8 @@ impl Default for GraphOptions {
             sends_hbone: false,
             prefers_hbone: false,
             address_pools: None,
+            jwks_fetch: JwksFetch::default(),
+            security: SecurityOptions::default(),
         }
     }
 }
@@ -158,6 +182,10 @@ pub struct Spine<'s> {
     pub peer_authentications_by_namespace: Index<'s, Text, ObjectKey, PeerAuthentication>,
     /// Patches of EnvoyFilters, by where they apply.
     pub(crate) patches: Patches<'s>,
+    /// Namespace whose policies are for the whole mesh: one record.
+    pub root_namespace: Collection<'s, (), Text>,
+    /// Keys of token issuers that were fetched.
+    pub jwks: Collection<'s, JwksKey, Jwks>,
 }
 
 /// The ends of the graph that the process holds.
@@ -177,6 +205,10 @@ pub struct Handles {
     pub rejects: Published<RejectKey, Vec<Reject>>,
     /// Statuses of ServiceEntries to be written.
     pub address_updates: Published<ObjectKey, AddressUpdate>,
+    /// Keys of token issuers that have to be fetched, and the time each may take.
+    pub wanted_jwks: Published<JwksKey, Duration>,
+    /// Keys of token issuers that were fetched.
+    pub jwks: Published<JwksKey, Jwks>,
     /// For debug endpoints: the mesh config.
     pub mesh: Published<(), MeshConfig>,
     /// For debug endpoints: the networks.
@@ -239,7 +271,8 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
             endpoints: &entries,
         };
         let targets = proxies::derive_service_targets(&proxies, &registry, options);
-        let labels = proxies::derive_selected_labels(&objects, &one, options);
+        let root_namespace = mesh_config::derive_root_namespace(&mesh);
+        let labels = proxies::derive_selected_labels(&objects, &root_namespace);
         let proxy_workloads = proxies::derive_proxy_workloads(&proxies, &targets, &labels);
         let workload_names = proxies::derive_workload_names(&proxy_workloads);
         let workloads = proxies::derive_workloads(&proxy_workloads);
@@ -267,6 +300,7 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
         let destination_rules_by_host = destination_rules::index_by_host(&objects.destination_rules);
         let rule_policy = destination_rules::derive_rule_policy(&mesh);
         let peer_authentications_by_namespace = peer_authentications::index_by_namespace(&objects.peer_authentications);
+        let wanted_jwks = policies::derive_wanted_jwks(&objects, &services_by_host, options);
 
         let attached = attached::derive_attached(&objects, &mesh, &proxies);
         let patches = envoy_filters::derive_patches(&objects, &mesh, &proxies);
@@ -292,6 +326,8 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
             routers,
             peer_authentications_by_namespace,
             patches,
+            root_namespace,
+            jwks: raw.jwks,
         };
         let outputs = outputs::derive_outputs(graph, &spine, &labels);
         let scopes = scopes::derive_scopes(&spine, &labels);
@@ -304,6 +340,8 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
             gateway_names: gateway_names.publish(),
             rejects: rejects.publish(),
             address_updates: address_updates.publish(),
+            wanted_jwks: wanted_jwks.publish(),
+            jwks: spine.jwks.publish(),
             mesh: spine.mesh.publish(),
             networks: mesh_networks.publish(),
             services: spine.services.publish(),

@@ -1,7 +1,7 @@
 //! The mesh config and the networks (C12, C17).
 
 use sluice_engine::Collection;
-use sluice_model::{MeshConfig, MeshNetworks, MeshSettings, ObjectKey};
+use sluice_model::{MeshConfig, MeshNetworks, MeshSettings, ObjectKey, Text};
 
 use crate::GraphOptions;
 
@@ -41,4 +41,10 @@ pub(crate) fn derive_mesh_networks<'s>(
     settings: &Collection<'s, (), MeshSettings>,
 ) -> Collection<'s, (), MeshNetworks> {
     settings.map("mesh_networks", |(), settings| settings.networks.clone().unwrap_or_default())
+}
+
+/// Namespace whose policies are for the whole mesh.
+/// Key: none, one record. From: `mesh_config`. Changes when: it is named anew. Size: 1. Rejects: none.
+pub(crate) fn derive_root_namespace<'s>(mesh: &Collection<'s, (), MeshConfig>) -> Collection<'s, (), Text> {
+    mesh.map("root_namespace", |(), mesh| mesh.root_namespace.clone())
 }

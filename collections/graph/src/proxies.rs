@@ -47,15 +47,18 @@ impl Workload {
     }
 }
 
-/// Label keys that selectors mention: labels that no selector mentions do not tell proxies apart.
+/// Labels that selectors mention, with their values: those that no selector mentions do not tell proxies apart.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(crate) struct SelectedLabels {
     /// On the inbound side, by namespace; those of the root namespace concern every namespace.
-    inbound: BTreeMap<Text, BTreeSet<Text>>,
+    inbound: BTreeMap<Text, BTreeSet<Label>>,
     /// On the outbound side, by the client's namespace; those under the empty name concern every namespace.
-    outbound: BTreeMap<Text, BTreeSet<Text>>,
+    outbound: BTreeMap<Text, BTreeSet<Label>>,
     root: Text,
 }
+
+/// A label: key and value.
+type Label = (Text, Text);
 
 impl SelectedLabels {
     fn inbound(&self, proxy: &Proxy) -> Labels {
@@ -68,9 +71,9 @@ impl SelectedLabels {
     }
 }
 
-fn project(proxy: &Proxy, keys: [Option<&BTreeSet<Text>>; 2]) -> Labels {
-    let labels = proxy.labels.iter().filter(|(key, _)| keys.iter().flatten().any(|keys| keys.contains(*key)));
-    labels.map(|(key, value)| (key.clone(), value.clone())).collect()
+fn project(proxy: &Proxy, mentioned: [Option<&BTreeSet<Label>>; 2]) -> Labels {
+    let labels = proxy.labels.iter().map(|(key, value)| (key.clone(), value.clone()));
+    labels.filter(|label| mentioned.iter().flatten().any(|mentioned| mentioned.contains(label))).collect()
 }
 
 /// The pod of a proxy.
@@ -125,39 +128,54 @@ pub(crate) fn derive_proxies<'s>(
     })
 }
 
-/// Label keys that selectors mention.
-/// Key: none, one record. From: `destination_rules`, `virtual_services`, `peer_authentications`.
-/// Changes when: a selector mentions a key for the first time, or no longer.
+/// Labels that selectors mention.
+/// Key: none, one record. From: `mesh_config` (its root namespace), `destination_rules`, `virtual_services`,
+/// `peer_authentications`, `authorization_policies`, `request_authentications`.
+/// Changes when: a selector mentions a label for the first time, or no longer.
 /// Size: 1. Rejects: none.
 pub(crate) fn derive_selected_labels<'s>(
     objects: &Objects<'s>,
-    one: &Collection<'s, (), ()>,
-    options: &GraphOptions,
+    root_namespace: &Collection<'s, (), Text>,
 ) -> Collection<'s, (), SelectedLabels> {
-    // (inbound, namespace, key): distinct, so that only the first and last selector of a key make a change.
+    // (inbound, namespace, label): distinct, so that only the first and last selector of a label make a change.
+    fn rows<'a>(
+        inbound: bool,
+        namespace: &Text,
+        labels: impl IntoIterator<Item = (&'a Text, &'a Text)>,
+    ) -> Vec<((bool, Text, Label), ())> {
+        let labels = labels.into_iter().map(|(key, value)| (key.clone(), value.clone()));
+        labels.collect::<BTreeSet<Label>>().into_iter().map(|label| ((inbound, namespace.clone(), label), ())).collect()
+    }
     let rules = objects.destination_rules.index("selected_labels/destination_rules", |key, rule| {
-        let keys = rule.workload_selector.iter().flat_map(|labels| labels.keys());
-        keys.map(|label| ((false, key.namespace.clone(), label.clone()), ())).collect::<Vec<_>>()
+        rows(false, &key.namespace, rule.workload_selector.iter().flatten())
     });
     let routes = objects.virtual_services.index("selected_labels/virtual_services", |_, service| {
         let http = service.http.iter().flat_map(|route| &route.matches).map(|found| &found.source_labels);
         let tls = service.tls.iter().flat_map(|route| &route.matches).map(|found| &found.source_labels);
         let tcp = service.tcp.iter().flat_map(|route| &route.matches).map(|found| &found.source_labels);
-        let keys: BTreeSet<&Text> = http.chain(tls).chain(tcp).flat_map(|labels| labels.keys()).collect();
-        keys.into_iter().map(|label| ((false, Text::default(), label.clone()), ())).collect::<Vec<_>>()
+        rows(false, &Text::default(), http.chain(tls).chain(tcp).flatten())
     });
-    let peers = objects.peer_authentications.index("selected_labels/peer_authentications", |key, policy| {
-        let keys = policy.selector.keys();
-        keys.map(|label| ((true, key.namespace.clone(), label.clone()), ())).collect::<Vec<_>>()
+    let peers = objects
+        .peer_authentications
+        .index("selected_labels/peer_authentications", |key, policy| rows(true, &key.namespace, &policy.selector));
+    let authorization =
+        objects.authorization_policies.index("selected_labels/authorization_policies", |key, policy| {
+            rows(true, &key.namespace, policy.attachment.labels())
+        });
+    let requests = objects.request_authentications.index("selected_labels/request_authentications", |key, policy| {
+        rows(true, &key.namespace, policy.attachment.labels())
     });
     let rules = rules.distinct("selected_labels/of-destination-rules");
-    let routes = routes.distinct("selected_labels/of-virtual-services");
-    let peers = peers.distinct("selected_labels/of-peer-authentications");
-    let all = rules.union("selected_labels/keys", &[routes, peers]);
-    let root = options.system_namespace.clone();
-    one.derive("selected_labels", |deps| {
+    let others = [
+        routes.distinct("selected_labels/of-virtual-services"),
+        peers.distinct("selected_labels/of-peer-authentications"),
+        authorization.distinct("selected_labels/of-authorization-policies"),
+        requests.distinct("selected_labels/of-request-authentications"),
+    ];
+    let all = rules.union("selected_labels/labels", &others);
+    root_namespace.derive("selected_labels", |deps| {
         let all = deps.on(&all);
-        move |cx, (), ()| {
+        move |cx, (), root| {
             let mut selected = SelectedLabels { root: root.clone(), ..SelectedLabels::default() };
             for ((inbound, namespace, label), _) in cx.all(&all) {
                 let side = if inbound { &mut selected.inbound } else { &mut selected.outbound };

@@ -7,6 +7,7 @@ mod destinations;
 mod envoy_filters;
 mod gateways;
 mod names;
+mod policies;
 mod registry;
 mod routes;
 

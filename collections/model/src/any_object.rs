@@ -3,9 +3,10 @@
 use serde::Serialize;
 
 use crate::{
-    DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass, Kind, KubernetesService, MeshConfig,
-    MeshNetworks, Namespace, Node, ObjectKey, PeerAuthentication, Pod, ProxyConfigResource, Reject, ServiceEntry,
-    Telemetry, Text, TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
+    AuthorizationPolicy, DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass, Kind,
+    KubernetesService, MeshConfig, MeshNetworks, Namespace, Node, ObjectKey, PeerAuthentication, Pod,
+    ProxyConfigResource, Reject, RequestAuthentication, ServiceEntry, Telemetry, Text, TrafficExtension,
+    VirtualService, WorkloadEntry, WorkloadGroup,
 };
 
 /// ConfigMap `istio`: the mesh config and the networks.
@@ -25,6 +26,7 @@ pub struct MeshSettings {
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 #[allow(missing_docs, reason = "each variant is the kind of that name")]
 pub enum Object {
+    AuthorizationPolicy(Box<AuthorizationPolicy>),
     DestinationRule(Box<DestinationRule>),
     EndpointSlice(EndpointSlice),
     EnvoyFilter(EnvoyFilter),
@@ -37,6 +39,7 @@ pub enum Object {
     PeerAuthentication(PeerAuthentication),
     Pod(Pod),
     ProxyConfig(ProxyConfigResource),
+    RequestAuthentication(Box<RequestAuthentication>),
     Service(KubernetesService),
     ServiceEntry(ServiceEntry),
     Telemetry(Box<Telemetry>),

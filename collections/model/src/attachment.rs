@@ -1,6 +1,6 @@
 //! What a policy is attached to: workloads by label, or what its target references name.
 
-use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use serde::Serialize;
 
@@ -60,13 +60,11 @@ impl Attachment {
         })
     }
 
-    /// Keys of labels that decide what it is for.
-    pub fn label_keys(&self) -> impl Iterator<Item = Text> + use<> {
-        let mut keys: BTreeMap<Text, ()> = self.selector.keys().map(|key| (key.clone(), ())).collect();
-        if !self.targets.is_empty() {
-            keys.insert(GATEWAY_NAME_LABEL.into(), ());
-        }
-        keys.into_keys()
+    /// The labels that decide what it is for: something without them all is not meant. Several targets are several
+    /// values of one label, hence pairs.
+    pub fn labels(&self) -> impl Iterator<Item = (&Text, &Text)> {
+        static GATEWAY: LazyLock<Text> = LazyLock::new(|| GATEWAY_NAME_LABEL.into());
+        self.selector.iter().chain(self.targets.iter().map(|target| (&*GATEWAY, &target.name)))
     }
 }
 
@@ -94,7 +92,8 @@ mod tests {
         assert!(!attached.is_for(&policy, "edge", &labels(&[("app", "door")])));
         let far = Attachment { targets: vec![target("door", "elsewhere")], ..Attachment::default() };
         assert!(!far.is_for(&policy, "edge", &door));
-        assert_eq!(far.label_keys().collect::<Vec<_>>(), [GATEWAY_NAME_LABEL]);
+        let labels: Vec<_> = far.labels().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        assert_eq!(labels, [(GATEWAY_NAME_LABEL, "door")]);
     }
 
     #[test]

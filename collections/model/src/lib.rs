@@ -6,6 +6,7 @@
 
 mod any_object;
 mod attachment;
+mod authorization_policy;
 mod decimal;
 mod destination_rule;
 mod endpoint;
@@ -20,11 +21,13 @@ mod mesh_config;
 mod mesh_networks;
 mod network_gateway;
 mod object;
+mod path_template;
 mod peer_authentication;
 mod proxy;
 mod proxy_config;
 mod proxy_config_resource;
 mod reject;
+mod request_authentication;
 mod resource;
 mod service;
 mod service_entry;
@@ -39,6 +42,10 @@ mod workload;
 
 pub use any_object::{MeshSettings, Object, ParsedObject};
 pub use attachment::{Attachment, GATEWAY_NAME_LABEL, TargetRef};
+pub use authorization_policy::{
+    AuthorizationCondition, AuthorizationOperation, AuthorizationPolicy, AuthorizationRule, AuthorizationSource,
+    PolicyAction, PolicyValues,
+};
 pub use decimal::Decimal;
 pub use destination_rule::{DestinationRule, PortTrafficPolicy, RetryBudget, Subset, TrafficPolicy, Tunnel};
 pub use endpoint::{Endpoint, EndpointKey, Health, TlsMode};
@@ -66,6 +73,7 @@ pub use mesh_config::{
 pub use mesh_networks::{GatewayAddress, MeshNetworks, Network, NetworkEndpoints, NetworkGatewayConfig};
 pub use network_gateway::NetworkGateway;
 pub use object::{Kind, Labels, ObjectKey, ObjectMeta, Timestamp};
+pub use path_template::{check_path_template, is_path_template};
 pub use peer_authentication::{PeerAuthentication, PeerMtls};
 pub use proxy::{Extensions, InterceptionMode, IpFamilies, Proxy, ProxyKey, ProxyType};
 pub use proxy_config::{
@@ -74,6 +82,7 @@ pub use proxy_config::{
 };
 pub use proxy_config_resource::{ProxyConfigLayers, ProxyConfigResource};
 pub use reject::{Reject, Severity};
+pub use request_authentication::{Jwks, JwksKey, JwtKeys, JwtRule, RequestAuthentication};
 pub use resource::{Resource, ResourceKey, ResourceType, Segment, SegmentKey};
 pub use service::{
     ExportTo, Protocol, Resolution, Service, ServiceKey, ServicePort, ServiceSource, TrafficDistribution,

@@ -19,7 +19,7 @@ pub enum View {
     Selected {
         /// Namespace.
         namespace: Text,
-        /// Only the label keys that are selected on.
+        /// Only the labels that are selected on.
         labels: Labels,
     },
     /// Proxies with this content of workload facts (an inbound side, a gateway's servers): the text names the content.

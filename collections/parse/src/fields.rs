@@ -72,6 +72,11 @@ impl Findings {
         self.0.borrow().iter().any(|finding| finding.severity == Severity::Error)
     }
 
+    /// How many things make it unusable.
+    pub(crate) fn errors(&self) -> usize {
+        self.0.borrow().iter().filter(|finding| finding.severity == Severity::Error).count()
+    }
+
     /// Whether admission refuses the object.
     #[must_use]
     pub fn has_refusals(&self) -> bool {

@@ -3,9 +3,9 @@
 use sluice_model::{Kind, Object};
 
 use crate::{
-    Findings, Item, destination_rule, endpoint_slice, envoy_filter, ingress, mesh_settings, namespace, node,
-    parse_gateway, parse_virtual_service, peer_authentication, pod, proxy_config_resource, service, service_entry,
-    telemetry, traffic_extension, workload_entry, workload_group,
+    Findings, Item, authorization_policy, destination_rule, endpoint_slice, envoy_filter, ingress, mesh_settings,
+    namespace, node, parse_gateway, parse_virtual_service, peer_authentication, pod, proxy_config_resource,
+    request_authentication, service, service_entry, telemetry, traffic_extension, workload_entry, workload_group,
 };
 
 /// How a kind is parsed: to a value, or to nothing if the object does not apply, with what is wrong noted aside.
@@ -73,7 +73,7 @@ const fn custom(
 /// Every kind that is read, in order of [`Kind`]. Supporting one more is its parser in its line.
 #[rustfmt::skip]
 pub static KINDS: &[KindInfo] = &[
-    custom(Kind::AuthorizationPolicy, SECURITY, &["v1", "v1beta1"], "AuthorizationPolicy", "authorizationpolicies", None),
+    custom(Kind::AuthorizationPolicy, SECURITY, &["v1", "v1beta1"], "AuthorizationPolicy", "authorizationpolicies", Some(authorization_policy::parse)),
     core(Kind::ConfigMap, "ConfigMap", "configmaps", Some(mesh_settings::parse)),
     custom(Kind::DestinationRule, NETWORKING, STABLE, "DestinationRule", "destinationrules", Some(destination_rule::parse)),
     KindInfo { group: "discovery.k8s.io", ..core(Kind::EndpointSlice, "EndpointSlice", "endpointslices", Some(endpoint_slice::parse)) },
@@ -89,7 +89,7 @@ pub static KINDS: &[KindInfo] = &[
     custom(Kind::PeerAuthentication, SECURITY, &["v1", "v1beta1"], "PeerAuthentication", "peerauthentications", Some(peer_authentication::parse)),
     core(Kind::Pod, "Pod", "pods", Some(pod::parse)),
     custom(Kind::ProxyConfig, NETWORKING, &["v1beta1"], "ProxyConfig", "proxyconfigs", Some(proxy_config_resource::parse)),
-    custom(Kind::RequestAuthentication, SECURITY, &["v1", "v1beta1"], "RequestAuthentication", "requestauthentications", None),
+    custom(Kind::RequestAuthentication, SECURITY, &["v1", "v1beta1"], "RequestAuthentication", "requestauthentications", Some(request_authentication::parse)),
     core(Kind::Secret, "Secret", "secrets", None),
     core(Kind::Service, "Service", "services", Some(service::parse)),
     core(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", None),

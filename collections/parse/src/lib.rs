@@ -14,6 +14,7 @@
 
 mod admission;
 mod attachment;
+mod authorization_policy;
 mod base64;
 mod cel;
 mod destination_rule;
@@ -39,6 +40,7 @@ mod protocol;
 mod proxy;
 mod proxy_config;
 mod proxy_config_resource;
+mod request_authentication;
 mod service;
 mod service_entry;
 mod telemetry;

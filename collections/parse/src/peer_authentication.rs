@@ -1,40 +1,40 @@
 //! PeerAuthentication (P14).
+//!
+//! A policy with mistakes still counts as far as its modes can be read, so that none makes the mesh more permissive.
 
 use sluice_model::{Object, PeerAuthentication, PeerMtls};
 
-use crate::admission::check_selector;
-use crate::{Fields, Findings, Item};
+use crate::{Fields, Findings, Item, attachment};
 
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let fields = Fields::new(item.spec(), "spec", findings)?;
     let meta = item.meta(findings);
-    let selector = fields.read("selector", |selector| {
-        let labels = selector.text_map("matchLabels");
-        check_selector(selector, "matchLabels", &labels);
-        labels
-    });
-    let selector = selector.unwrap_or_default();
-    if selector.values().any(|value| value.contains('*')) {
-        fields.reject("selector.matchLabels", "values have no wildcards");
-    }
-    if fields.value("portLevelMtls").and_then(|ports| ports.as_object()).is_some_and(|ports| ports.is_empty()) {
+    let selector = attachment::workload_selector(&fields).unwrap_or_default();
+    let before = findings.errors();
+    let mtls = fields.object("mtls").map(|mtls| mode(&mtls)).unwrap_or_default();
+    let entries = fields.entries("portLevelMtls");
+    let declared: Vec<_> = entries
+        .into_iter()
+        .map(|(port, value, path)| {
+            (port, Fields::new(value, path, findings).map(|mtls| mode(&mtls)).unwrap_or_default())
+        })
+        .collect();
+    let readable = findings.errors() == before;
+    if declared.is_empty() && fields.has("portLevelMtls") {
         fields.refuse("portLevelMtls", "at least one port is needed");
     }
-    let mtls = fields.object("mtls").map(|mtls| mode(&mtls)).unwrap_or_default();
     let mut ports = std::collections::BTreeMap::new();
-    for (port, value, path) in fields.entries("portLevelMtls") {
-        let number = port.parse::<u32>().ok().filter(|port| (1..=65535).contains(port));
-        let declared = Fields::new(value, path, findings).map(|mtls| mode(&mtls)).unwrap_or_default();
-        match number {
-            Some(number) => drop(ports.insert(number, declared)),
-            None => fields.reject(&format!("portLevelMtls[{port}]"), format!("`{port}` is no port number")),
+    for (port, mode) in declared {
+        match port.parse::<u32>().ok().filter(|port| (1..=65535).contains(port)) {
+            Some(number) => drop(ports.insert(number, mode)),
+            None => fields.refuse(&format!("portLevelMtls[{port}]"), format!("`{port}` is no port number")),
         }
     }
     if selector.is_empty() && !ports.is_empty() {
-        fields.reject("portLevelMtls", "ports are told apart only for selected workloads");
+        fields.refuse("portLevelMtls", "ports are told apart only for selected workloads");
     }
     drop(fields);
-    (!findings.has_errors()).then_some(Object::PeerAuthentication(PeerAuthentication {
+    readable.then_some(Object::PeerAuthentication(PeerAuthentication {
         namespace: meta.namespace,
         name: meta.name,
         created: meta.created,
@@ -59,19 +59,20 @@ mod tests {
     use serde_json::json;
     use sluice_model::{Object, PeerAuthentication, PeerMtls};
 
-    use crate::{ObjectError, parse_object};
+    use crate::parse_object;
 
-    fn parse(spec: serde_json::Value) -> Result<Option<PeerAuthentication>, ObjectError> {
+    fn parse(spec: serde_json::Value) -> (Option<PeerAuthentication>, usize) {
         let object = json!({
             "apiVersion": "security.istio.io/v1",
             "kind": "PeerAuthentication",
             "metadata": {"namespace": "orchard", "name": "p"},
             "spec": spec,
         });
-        Ok(match parse_object(&"Kubernetes".into(), "cluster.local", &object)?.object {
-            Some(Object::PeerAuthentication(policy)) => Some(policy),
-            _ => None,
-        })
+        let parsed = parse_object(&"Kubernetes".into(), "cluster.local", &object).expect("known kind");
+        match parsed.object {
+            Some(Object::PeerAuthentication(policy)) => (Some(policy), parsed.rejects.len()),
+            _ => (None, parsed.rejects.len()),
+        }
     }
 
     #[test]
@@ -81,21 +82,25 @@ mod tests {
             "mtls": {"mode": "STRICT"},
             "portLevelMtls": {"8080": {"mode": "DISABLE"}, "9000": {}},
         });
-        let policy = parse(spec).unwrap().expect("applies");
+        let policy = parse(spec).0.expect("applies");
         assert_eq!(policy.mtls, PeerMtls::Strict);
         assert_eq!(policy.ports, [(8080, PeerMtls::Disable), (9000, PeerMtls::Unset)].into());
     }
 
     #[test]
-    fn what_cannot_mean_anything_is_refused() {
+    fn what_cannot_mean_anything_is_told() {
+        let strict = json!({"mode": "STRICT"});
         for spec in [
-            json!({"mtls": {"mode": "SOMETIMES"}}),
-            json!({"portLevelMtls": {"80": {"mode": "STRICT"}}}),
-            json!({"selector": {"matchLabels": {"app": "a"}}, "portLevelMtls": {"0": {"mode": "STRICT"}}}),
-            json!({"selector": {"matchLabels": {"app": "a*"}}}),
+            json!({"mtls": strict, "portLevelMtls": {"80": strict}}),
+            json!({"mtls": strict, "portLevelMtls": {}}),
+            json!({"mtls": strict, "selector": {"matchLabels": {"app": "a"}}, "portLevelMtls": {"0": strict}}),
+            json!({"mtls": strict, "selector": {"matchLabels": {"app": "a*"}}}),
         ] {
-            assert_eq!(parse(spec.clone()).unwrap(), None, "{spec}");
+            let (policy, rejects) = parse(spec.clone());
+            assert_eq!(rejects, 1, "{spec}");
+            assert_eq!(policy.expect("it counts all the same").mtls, PeerMtls::Strict, "{spec}");
         }
-        assert!(parse(json!({})).unwrap().is_some());
+        assert_eq!(parse(json!({"mtls": {"mode": "SOMETIMES"}})), (None, 1));
+        assert_eq!(parse(json!({})).1, 0);
     }
 }

@@ -12,6 +12,7 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
 use sluice_model::{ExtensionPhase, Text};
 
 use super::http::Class;
+use super::policy::PolicySteps;
 use crate::listener::{ListenerExtension, Settings};
 use crate::wire::{any, duration};
 
@@ -63,6 +64,18 @@ impl<'a> Extensions<'a> {
             name: extension.name.to_string(),
             config_type: Some(filter::ConfigType::ConfigDiscovery(discovery(&NETWORK_TYPES))),
         })
+    }
+
+    /// Network filters of every phase with those of policies between them.
+    pub(crate) fn network_around(self, policies: &PolicySteps<Filter>) -> Vec<Filter> {
+        let mut filters = policies.custom.clone();
+        filters.extend(self.network(ExtensionPhase::Authn));
+        filters.extend(policies.authentication.iter().cloned());
+        filters.extend(self.network(ExtensionPhase::Authz));
+        filters.extend(policies.authorization.iter().cloned());
+        filters.extend(self.network(ExtensionPhase::Stats));
+        filters.extend(self.network(ExtensionPhase::Unspecified));
+        filters
     }
 
     /// Network filters of every phase in order, for chains without anything of Istio's between them.

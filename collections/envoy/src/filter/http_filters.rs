@@ -19,7 +19,7 @@ use super::{istio, stats};
 use crate::listener::Settings;
 use crate::wire::{any, boolean};
 
-pub(super) fn http_filter(name: &str, config: Any) -> HttpFilter {
+pub(crate) fn http_filter(name: &str, config: Any) -> HttpFilter {
     HttpFilter { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(config)), ..HttpFilter::default() }
 }
 

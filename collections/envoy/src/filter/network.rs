@@ -32,7 +32,7 @@ struct MySqlProxy {
 /// Longest time for an answer of a Redis server.
 const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) fn network_filter(name: &str, config: Any) -> Filter {
+pub(crate) fn network_filter(name: &str, config: Any) -> Filter {
     Filter { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(config)) }
 }
 

@@ -4,6 +4,7 @@ use envoy_types::pb::envoy::config::listener::v3::FilterChain;
 use sluice_model::{DestinationRule, Protocol, Resolution, Service, ServicePort, Text};
 
 use super::chain::{Action, Chain};
+use super::inbound::PolicyFilters;
 use super::inbound_chain::MESH_ALL;
 use super::settings::Settings;
 use super::tcp_filters::{Carrier, Destinations, stat_name};
@@ -18,6 +19,7 @@ pub fn build_auto_passthrough(
     settings: &Settings,
     service: &Service,
     rule: Option<&DestinationRule>,
+    policies: &PolicyFilters,
 ) -> Vec<FilterChain> {
     if service.mesh_external || service.resolution == Resolution::Alias {
         return Vec::new();
@@ -25,7 +27,9 @@ pub fn build_auto_passthrough(
     let subsets = rule.iter().flat_map(|rule| &rule.subsets).map(|subset| subset.name.as_str());
     let subsets: Vec<&str> = std::iter::once("").chain(subsets).collect();
     let ports = service.ports.iter().filter(|port| port.protocol != Protocol::Udp);
-    ports.flat_map(|port| subsets.iter().map(move |subset| chain(settings, service, port, subset, rule))).collect()
+    ports
+        .flat_map(|port| subsets.iter().map(move |subset| chain(settings, service, port, subset, rule, policies)))
+        .collect()
 }
 
 fn chain(
@@ -34,6 +38,7 @@ fn chain(
     port: &ServicePort,
     subset: &str,
     rule: Option<&DestinationRule>,
+    policies: &PolicyFilters,
 ) -> FilterChain {
     let host = service.host.as_str();
     let cluster = sni_cluster(u32::from(port.port), subset, host);
@@ -52,6 +57,7 @@ fn chain(
         exchanges_metadata: false,
         // What is passed on is another proxy's connection.
         tunnels: false,
+        policies: Some(&policies.tcp),
         before_proxy: &[],
     };
     let matching = Chain {

@@ -16,6 +16,7 @@ use sluice_model::{Protocol, RouteDestination, ServerTls, ServerTlsMode, Text, V
 
 use super::address::{additional, wildcards};
 use super::chain::{Action, Chain};
+use super::inbound::PolicyFilters;
 use super::inspector::tls_inspector;
 use super::mtls::socket;
 use super::outbound::exact_balance;
@@ -106,7 +107,7 @@ pub fn gateway_addresses(settings: &Settings, port: u32, bind: &Text) -> Option<
 
 /// The listener of a port; `None` if it would have no chain or the gateway may not bind to it.
 #[must_use]
-pub fn build_gateway(settings: &Settings, port: &GatewayListener) -> Option<Listener> {
+pub fn build_gateway(settings: &Settings, port: &GatewayListener, policies: &PolicyFilters) -> Option<Listener> {
     let addresses = gateway_addresses(settings, port.port, &port.bind)?;
     let (primary, extra) = addresses.split_first()?;
     if port.chains.is_empty() && !port.more_chains {
@@ -114,7 +115,7 @@ pub fn build_gateway(settings: &Settings, port: &GatewayListener) -> Option<List
     }
     let name = if port.quic { name::quic_listener(primary, port.port) } else { name::listener(primary, port.port) };
     let limit = connection_settings(settings).and_then(|limits| limits.listener_buffer_limit_bytes);
-    let chains = port.chains.iter().map(|chain| filter_chain(settings, &name, port, chain));
+    let chains = port.chains.iter().map(|chain| filter_chain(settings, &name, port, chain, policies));
     let mut listener = Listener {
         address: Some(address(primary, port.port)),
         additional_addresses: additional(extra, port.port),
@@ -156,7 +157,13 @@ fn over_udp(listener: &mut Listener) {
     }
 }
 
-fn filter_chain(settings: &Settings, listener: &str, of: &GatewayListener, chain: &GatewayChain) -> FilterChain {
+fn filter_chain(
+    settings: &Settings,
+    listener: &str,
+    of: &GatewayListener,
+    chain: &GatewayChain,
+    policies: &PolicyFilters,
+) -> FilterChain {
     let GatewayPort { number, name: port_name, protocol } = &chain.port;
     let filters = match &chain.action {
         GatewayAction::Http { route_name, stat_prefix } => {
@@ -169,6 +176,7 @@ fn filter_chain(settings: &Settings, listener: &str, of: &GatewayListener, chain
             let mut http = HttpChain::new(Class::Gateway, *protocol, of.port, routes, prefix);
             http.use_remote_address = true;
             http.http3 = of.quic;
+            http.policies.clone_from(&policies.http);
             let manager = hcm_filter(&build_http_manager(settings, &http));
             if of.quic {
                 vec![manager]
@@ -186,6 +194,7 @@ fn filter_chain(settings: &Settings, listener: &str, of: &GatewayListener, chain
                 destinations,
                 exchanges_metadata: chain.tls.as_ref().is_some_and(|tls| tls.mode == ServerTlsMode::IstioMutual),
                 tunnels: true,
+                policies: Some(&policies.tcp),
                 before_proxy: &[],
             };
             carrier.along(settings, virtual_service, route)

@@ -7,7 +7,7 @@ use envoy_types::pb::envoy::extensions::filters::network::{
     http_connection_manager::v3::HttpFilter, tcp_proxy::v3::TcpProxy,
 };
 use serde::Serialize;
-use sluice_model::{ExtensionPhase, InterceptionMode, Protocol, Text};
+use sluice_model::{InterceptionMode, Protocol, Text};
 
 use super::address::{additional, wildcards};
 use super::bind::Bind;
@@ -274,14 +274,7 @@ fn tcp_filters(inputs: &InboundInputs<'_>, port: &Port<'_>) -> Vec<Filter> {
     let mut filters: Vec<Filter> = metadata_exchange(settings).into_iter().collect();
     // Unlike requests, connections are told apart by the service's number for the port.
     let extensions = Extensions::on(settings, Class::Inbound, port.port);
-    let policies = &inputs.policies.tcp;
-    filters.extend(policies.custom.iter().cloned());
-    filters.extend(extensions.network(ExtensionPhase::Authn));
-    filters.extend(policies.authentication.iter().cloned());
-    filters.extend(extensions.network(ExtensionPhase::Authz));
-    filters.extend(policies.authorization.iter().cloned());
-    filters.extend(extensions.network(ExtensionPhase::Stats));
-    filters.extend(extensions.network(ExtensionPhase::Unspecified));
+    filters.extend(extensions.network_around(&inputs.policies.tcp));
     filters.extend(tcp_stats(settings, Class::Inbound));
     filters.extend(protocol_filters(settings, port.protocol, &port.tcp_stat_prefix, &port.cluster, &proxy));
     filters

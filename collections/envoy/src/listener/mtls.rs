@@ -68,7 +68,8 @@ pub(super) fn mesh_tls(settings: &Settings, http: bool) -> TransportSocket {
         TlsVersion::V1_3 => TlsProtocol::TlSv13,
         TlsVersion::Auto | TlsVersion::V1_2 => TlsProtocol::TlSv12,
     };
-    let identities = trust_domains(&settings.mesh).into_iter().map(|domain| prefix(&format!("spiffe://{domain}/")));
+    let domains = if settings.security.any_trust_domain { Vec::new() } else { trust_domains(&settings.mesh) };
+    let identities = domains.into_iter().map(|domain| prefix(&format!("spiffe://{domain}/")));
     #[expect(deprecated, reason = "the field proxies of every supported version read")]
     let validation = CertificateValidationContext {
         match_subject_alt_names: identities.collect(),

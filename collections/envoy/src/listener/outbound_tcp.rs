@@ -192,6 +192,7 @@ fn carrier<'a>(port: &OutboundPort<'a>) -> Carrier<'a> {
         destinations: port.destinations,
         exchanges_metadata: false,
         tunnels: true,
+        policies: None,
         before_proxy: &[],
     }
 }

@@ -12,6 +12,7 @@ use sluice_model::{
 
 use super::telemetry::Attached;
 use crate::cluster::{CertificateFiles, ClusterProfile};
+use crate::security::SecurityOptions;
 
 /// Extensions only istio-proxy has: the names a node may list each under, the first is ours.
 const ISTIO_EXTENSIONS: [&[&str]; 4] = [
@@ -201,6 +202,8 @@ pub struct Settings {
     pub egress_proxy: Option<Text>,
     /// Of the control plane.
     pub switches: ListenerSwitches,
+    /// Switches of security policies.
+    pub security: SecurityOptions,
     /// Virtual listeners of dual-stack proxies also bind to the second family.
     pub dual_stack: bool,
 }

@@ -15,7 +15,7 @@ use sluice_model::{
 };
 
 use super::settings::Settings;
-use crate::filter::{Class, Extensions, metadata_exchange, protocol_filters, tcp_access_logs, tcp_stats};
+use crate::filter::{Class, Extensions, PolicySteps, metadata_exchange, protocol_filters, tcp_access_logs, tcp_stats};
 use crate::name;
 use crate::wire::duration;
 
@@ -48,6 +48,8 @@ pub(super) struct Carrier<'a> {
     pub(super) exchanges_metadata: bool,
     /// Rules may ask for a tunnel.
     pub(super) tunnels: bool,
+    /// Authorization, where it is asked for.
+    pub(super) policies: Option<&'a PolicySteps<Filter>>,
     /// Filters right before the one that sends the bytes.
     pub(super) before_proxy: &'a [Filter],
 }
@@ -118,8 +120,12 @@ impl Carrier<'_> {
 
     fn complete(&self, settings: &Settings, proxy: TcpProxy) -> Vec<Filter> {
         let exchange = self.exchanges_metadata.then(|| metadata_exchange(settings)).flatten();
-        let extensions = Extensions::on(settings, self.class, u32::from(self.port)).all_network();
-        let mut filters: Vec<Filter> = exchange.into_iter().chain(extensions).collect();
+        let extensions = Extensions::on(settings, self.class, u32::from(self.port));
+        let mut filters: Vec<Filter> = exchange.into_iter().collect();
+        match self.policies {
+            Some(policies) => filters.extend(extensions.network_around(policies)),
+            None => filters.extend(extensions.all_network()),
+        }
         filters.extend(tcp_stats(settings, self.class));
         filters.extend(self.before_proxy.iter().cloned());
         let cluster = match &proxy.cluster_specifier {

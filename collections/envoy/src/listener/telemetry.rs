@@ -12,6 +12,7 @@ use sluice_model::{
 use super::extension::ListenerExtension;
 use super::settings::Settings;
 use crate::filter::Class;
+use crate::security::authorizer_service;
 
 /// Istio's own metrics: the word of the API and the name proxies know.
 pub(crate) const METRICS: [(&str, &str); 10] = [
@@ -255,7 +256,7 @@ impl Settings {
     }
 }
 
-/// Services that tracers and access logs of a provider are sent to, or secrets are asked from: those [`Settings::collectors`] should name.
+/// Services that a provider is reached by: those [`Settings::collectors`] should name.
 #[must_use]
 pub fn collector_services(kind: &ProviderKind) -> Vec<&ProviderService> {
     match kind {
@@ -270,7 +271,7 @@ pub fn collector_services(kind: &ProviderKind) -> Vec<&ProviderService> {
             let sampler = otel.dynatrace_sampler.as_ref().and_then(|sampler| sampler.api.as_ref());
             std::iter::once(&otel.service).chain(sampler.map(|(service, _)| service)).collect()
         }
-        _ => Vec::new(),
+        other => authorizer_service(other).into_iter().collect(),
     }
 }
 

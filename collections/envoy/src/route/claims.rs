@@ -1,13 +1,11 @@
 //! Routing by the claims of a token: headers named `@request.auth.claims…` stand for metadata of the JWT filter.
 
-use envoy_types::pb::envoy::r#type::matcher::v3::list_matcher::MatchPattern as ListPattern;
-use envoy_types::pb::envoy::r#type::matcher::v3::metadata_matcher::PathSegment;
-use envoy_types::pb::envoy::r#type::matcher::v3::metadata_matcher::path_segment::Segment;
 use envoy_types::pb::envoy::r#type::matcher::v3::value_matcher::MatchPattern as ValuePattern;
-use envoy_types::pb::envoy::r#type::matcher::v3::{ListMatcher, MetadataMatcher, OrMatcher, ValueMatcher};
+use envoy_types::pb::envoy::r#type::matcher::v3::{MetadataMatcher, ValueMatcher};
 use sluice_model::StringMatch;
 
 use super::matching::build_string_match;
+use crate::security::claim;
 
 const CLAIMS: &str = "@request.auth.claims";
 
@@ -27,17 +25,9 @@ fn claim_path(name: &str) -> Option<Vec<&str>> {
 /// The match of a claim, which may be a text or a list of texts; `None` if the name is an ordinary header's.
 pub(super) fn build_claim_match(name: &str, value: Option<&StringMatch>, invert: bool) -> Option<MetadataMatcher> {
     let path = claim_path(name)?;
-    let key = |key: &str| PathSegment { segment: Some(Segment::Key(key.into())) };
-    let value = ValueMatcher { match_pattern: value.map(|value| ValuePattern::StringMatch(build_string_match(value))) };
-    let in_list = ListMatcher { match_pattern: Some(ListPattern::OneOf(Box::new(value.clone()))) };
-    let in_list = ValueMatcher { match_pattern: Some(ValuePattern::ListMatch(Box::new(in_list))) };
-    let either = ValuePattern::OrMatch(OrMatcher { value_matchers: vec![in_list, value] });
-    Some(MetadataMatcher {
-        filter: "envoy.filters.http.jwt_authn".into(),
-        path: std::iter::once("payload").chain(path).map(key).collect(),
-        value: Some(ValueMatcher { match_pattern: Some(either) }),
-        invert,
-    })
+    let text = value.map(build_string_match).unwrap_or_default();
+    let value = ValueMatcher { match_pattern: Some(ValuePattern::StringMatch(text)) };
+    Some(MetadataMatcher { invert, ..claim(path, value) })
 }
 
 #[cfg(test)]

@@ -9,16 +9,19 @@ mod slots;
 
 use std::collections::BTreeMap;
 
-use sluice_engine::Collection;
+use sluice_engine::{Collection, Context, DepBy};
 use sluice_envoy::listener::{
     Collector, Facts, Settings, build_connect_originate, build_http_proxy, build_virtual_outbound, collector_services,
 };
 use sluice_envoy::{name, template, wire};
-use sluice_model::{Host, Layer, ProviderService, ProxyType, Resource, ResourceKey, ResourceType, Text, View};
+use sluice_model::{
+    Host, Layer, ProviderService, ProxyType, Resource, ResourceKey, ResourceType, ServiceKey, Text, View,
+};
 use sluice_proto::envoy::config::listener::v3::Listener;
 
 use super::Outputs;
 use crate::gateways::routers::Router;
+use crate::policies::PolicyIndex;
 use crate::{Client, Spine};
 
 /// What is hidden from the proxy because it would be itself, its inbound side, then what it sees of the mesh.
@@ -53,16 +56,17 @@ fn own_address(address: &Text) -> View {
 
 /// Listeners.
 /// Key: layer and name. From: `hosts`, `services`, `virtual_services`, `destination_rules`, `peer_authentications`,
-/// `workloads`, `mesh_config`, `proxies` (their profiles); `endpoints` of headless services.
+/// `authorization_policies`, `request_authentications`, `jwks`, `workloads`, `mesh_config`, `proxies` (their profiles); `endpoints` of headless services.
 /// Changes when: the first or last service of an HTTP port comes or goes, a service that is not HTTP or a rule for it
 /// changes, the services or policies of a workload do, or a setting.
 /// Size: (HTTP ports + ports of other services) × profiles + workloads. Rejects: none.
 pub(crate) fn derive_listeners<'s>(spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
     let settings = derive_settings(spine);
+    let policies = PolicyIndex::new(&spine.objects);
     outputs.resources.push(derive_fixed(&settings, spine.options.sends_hbone));
     outbound::derive_outbound(spine, &settings, outputs);
-    outputs.resources.push(inbound::derive_inbound(spine, &settings));
-    outputs.resources.push(gateways::derive_gateways(spine, &settings));
+    outputs.resources.push(inbound::derive_inbound(spine, &settings, &policies));
+    outputs.resources.push(gateways::derive_gateways(spine, &settings, &policies));
 }
 
 /// Settings of the profiles in use.
@@ -75,23 +79,11 @@ fn derive_settings<'s>(spine: &Spine<'s>) -> Collection<'s, Text, Settings> {
         let by_host = deps.by(&spine.services_by_host);
         move |cx, (), mesh| {
             let services = mesh.extension_providers.iter().flat_map(|provider| collector_services(&provider.kind));
-            let found = services.filter_map(|service| {
-                let (namespace, host) = match service.service.split_once('/') {
-                    Some((namespace, host)) => (Some(namespace), host),
-                    None => (None, service.service.as_str()),
-                };
-                let host = Host::new(host);
-                let mut declared = cx.by(&by_host, &host);
-                declared.retain(|(key, _)| namespace.is_none_or(|namespace| *key.namespace == *namespace));
-                // A host of several namespaces is none until it is said whose.
-                let [_] = declared.as_slice() else { return None };
-                let cluster = name::outbound_cluster(service.port, "", host.as_str()).into();
-                Some((service.clone(), Collector { host: host.0, cluster }))
-            });
+            let found = services.filter_map(|service| Some((service.clone(), find_collector(cx, by_host, service)?)));
             Some(found.collect::<BTreeMap<ProviderService, Collector>>())
         }
     });
-    let (dual_stack, switches) = (spine.options.dual_stack, spine.options.listeners);
+    let (dual_stack, switches, security) = (spine.options.dual_stack, spine.options.listeners, spine.options.security);
     let mesh = spine.mesh.map("listeners/mesh", |(), mesh| std::sync::Arc::new(mesh.clone()));
     profiles.derive_many("listener_settings", |deps| {
         let (mesh, collectors) = (deps.on(&mesh), deps.on(&collectors));
@@ -113,11 +105,30 @@ fn derive_settings<'s>(spine: &Spine<'s>) -> Collection<'s, Text, Settings> {
                 outbound_policy: None,
                 egress_proxy: None,
                 switches,
+                security,
                 dual_stack,
             };
             vec![(facts.profile(), settings)]
         }
     })
+}
+
+/// Where a service that configuration names is found; a host of several namespaces is none until it is said whose.
+pub(crate) fn find_collector(
+    cx: &Context,
+    by_host: DepBy<Host, ServiceKey, ()>,
+    service: &ProviderService,
+) -> Option<Collector> {
+    let (namespace, host) = match service.service.split_once('/') {
+        Some((namespace, host)) => (Some(namespace), host),
+        None => (None, service.service.as_str()),
+    };
+    let host = Host::new(host);
+    let mut declared = cx.by(&by_host, &host);
+    declared.retain(|(key, _)| namespace.is_none_or(|namespace| *key.namespace == *namespace));
+    let [_] = declared.as_slice() else { return None };
+    let cluster = name::outbound_cluster(service.port, "", host.as_str()).into();
+    Some(Collector { host: host.0, cluster })
 }
 
 /// Listeners every sidecar has, whatever the services, and the one for HBONE that gateways have as well.

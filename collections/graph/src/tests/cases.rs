@@ -133,6 +133,7 @@ fn state(engine: &Engine, handles: &Handles) -> BTreeMap<String, String> {
     add(&mut state, &now, &handles.service_targets);
     add(&mut state, &now, &handles.address_updates);
     add(&mut state, &now, &handles.rejects);
+    add(&mut state, &now, &handles.wanted_jwks);
     state
 }
 

@@ -96,8 +96,8 @@ fn peer_authentications() {
             ("{selector: {matchLabels: {a: b}}, portLevelMtls: {80: {mode: DISABLE}}}", &[]),
             ("{selector: {}}", &["W spec.selector.matchLabels"]),
             ("{selector: {matchLabels: {a: b}}, portLevelMtls: {}}", &["R spec.portLevelMtls"]),
-            ("{selector: {matchLabels: {a: b}}, portLevelMtls: {0: {}}}", &["E spec.portLevelMtls[0]"]),
-            ("{portLevelMtls: {80: {}}}", &["E spec.portLevelMtls"]),
+            ("{selector: {matchLabels: {a: b}}, portLevelMtls: {0: {}}}", &["R spec.portLevelMtls[0]"]),
+            ("{portLevelMtls: {80: {}}}", &["R spec.portLevelMtls"]),
             ("{mtls: {mode: MAYBE}}", &["E spec.mtls.mode"]),
         ],
     );

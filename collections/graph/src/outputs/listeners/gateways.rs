@@ -16,7 +16,8 @@ use super::rules::{RuleInputs, Rules, index_connection_routes};
 use crate::gateways::connections::{ConnectionRoute, TakenNames, tcp_route, tls_routes};
 use crate::gateways::routers::{Router, Routers};
 use crate::gateways::routes::visible;
-use crate::gateways::{BoundServer, GatewayPort};
+use crate::gateways::{BoundServer, GatewayPort, MergedGateway};
+use crate::policies::{PolicyBuilder, PolicyFinder, PolicyIndex, PolicyKeys};
 use crate::virtual_services::index_by_gateway;
 use crate::{Hosts, Spine};
 
@@ -47,16 +48,19 @@ struct Listening {
 }
 
 /// Listeners of routers.
-/// Key: layer and name. From: `listeners/router-ports`, `listener_settings`; for servers that carry bytes also
+/// Key: layer and name. From: `listeners/router-ports`, `listener_settings`, `router_policies`,
+/// `authorization_policies`, `request_authentications`, `jwks`; for servers that carry bytes also
 /// `virtual_services` bound to their Gateways and the services and rules these lead to, for those with TLS mode
 /// AUTO_PASSTHROUGH every service they have a host for.
-/// Changes when: a server of the port does; for servers that carry bytes, when their route or what it leads to does.
+/// Changes when: a server of the port does, a policy for the router or keys it names; for servers that carry bytes, when their route or what it leads to does.
 /// Size: routers × ports. Rejects: none.
 pub(super) fn derive_gateways<'s>(
     spine: &Spine<'s>,
     settings: &Collection<'s, Text, Settings>,
+    policies: &PolicyIndex<'s>,
 ) -> Collection<'s, ResourceKey, Resource> {
     let Routers { proxies: routers, merged, .. } = &spine.routers;
+    let policies = derive_router_policies(spine, merged, policies);
     let sides = derive_sides("listeners/routers", spine, routers);
     let ports = derive_ports(settings, merged, &sides);
     let by_gateway = index_by_gateway("listeners/virtual-services-by-gateway", &spine.virtual_services);
@@ -67,9 +71,10 @@ pub(super) fn derive_gateways<'s>(
         virtual_services: &spine.virtual_services,
         by_host: &by_host,
     };
-    let passed = derive_passed_chains(spine, settings);
+    let passed = derive_passed_chains(spine, settings, &policies);
     ports.derive_many("listeners/gateways", |deps| {
         let settings = deps.on(settings);
+        let (policies, filters) = (deps.on(&policies), PolicyBuilder::on(deps, spine));
         let passing = Passing::on(deps, &passed);
         let routes = Routes {
             virtual_services: deps.on(&spine.virtual_services),
@@ -104,12 +109,28 @@ pub(super) fn derive_gateways<'s>(
                 }
             }
             listener.more_chains = !passed.is_empty();
-            let Some(built) = build_gateway(&settings, &listener) else { return Vec::new() };
+            let keys = cx.get(&policies, &place.side.router).unwrap_or_default();
+            let filters = filters.build(cx, &settings, &keys, true);
+            let Some(built) = build_gateway(&settings, &listener, &filters) else { return Vec::new() };
             // Chains are a repeated field: messages that lie one behind the other are one.
             let mut bytes = wire::encode(&built).to_vec();
             passed.iter().for_each(|chains: &bytes::Bytes| bytes.extend_from_slice(chains));
             vec![(key(place.side.router.view(), &place.side.profile, &built.name), template(bytes.into()))]
         }
+    })
+}
+
+/// The policies for each router.
+/// Key: `Router`. From: `merged_gateways`, `authorization_policies`, `request_authentications`, `root_namespace`.
+/// Changes when: a policy for the router comes or goes, or their order does. Size: routers. Rejects: none.
+fn derive_router_policies<'s>(
+    spine: &Spine<'s>,
+    merged: &Collection<'s, Router, MergedGateway>,
+    policies: &PolicyIndex<'s>,
+) -> Collection<'s, Router, PolicyKeys> {
+    merged.derive("router_policies", |deps| {
+        let finder = PolicyFinder::on(deps, policies, spine);
+        move |cx, router, merged| Some(finder.find(cx, &merged.namespace, &router.labels))
     })
 }
 
@@ -131,7 +152,7 @@ pub(super) fn derive_sides<'s>(
 /// left out.
 fn derive_ports<'s>(
     settings: &Collection<'s, Text, Settings>,
-    merged: &Collection<'s, Router, crate::gateways::MergedGateway>,
+    merged: &Collection<'s, Router, MergedGateway>,
     sides: &Collection<'s, Side, ()>,
 ) -> Collection<'s, Place, Listening> {
     sides.derive_many("listeners/router-ports", |deps| {

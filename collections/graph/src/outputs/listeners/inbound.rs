@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use sluice_engine::Collection;
-use sluice_envoy::listener::{
-    Bind, InboundInputs, InboundPort, PolicyFilters, Settings, build_inbound, can_bind, wildcards,
-};
+use sluice_envoy::listener::{Bind, InboundInputs, InboundPort, Settings, build_inbound, can_bind, wildcards};
 use sluice_model::{InterceptionMode, ProxyType, Resource, ResourceKey, Service, ServiceSource, Text};
 
 use super::{key, resource};
 use crate::peer_authentications::PeerLookup;
+use crate::policies::{PolicyBuilder, PolicyFinder, PolicyIndex, PolicyKeys};
 use crate::{ServiceTarget, Spine, WorkloadName};
 
 /// A workload as proxies of one profile see it.
@@ -21,11 +20,13 @@ struct Side {
 }
 
 /// Inbound listeners.
-/// Key: layer and name. From: `workloads`, `services`, `peer_authentications`, `listener_settings`.
-/// Changes when: the workload's services or policies do. Size: workloads × (1 + ports with sockets). Rejects: none.
+/// Key: layer and name. From: `workloads`, `services`, `peer_authentications`, `workload_policies`,
+/// `authorization_policies`, `request_authentications`, `jwks`, `listener_settings`.
+/// Changes when: the workload's services or policies do, or keys that they name. Size: workloads × (1 + ports with sockets). Rejects: none.
 pub(super) fn derive_inbound<'s>(
     spine: &Spine<'s>,
     settings: &Collection<'s, Text, Settings>,
+    policies: &PolicyIndex<'s>,
 ) -> Collection<'s, ResourceKey, Resource> {
     let sides = spine.workload_names.derive("listeners/proxy-sides", |deps| {
         let facts = deps.on(&spine.attached.facts);
@@ -36,7 +37,9 @@ pub(super) fn derive_inbound<'s>(
         }
     });
     let sides = sides.index("listeners/sides-by-content", |_, side| [(side.clone(), ())]).distinct("listeners/sides");
+    let policies = derive_workload_policies(spine, policies);
     sides.derive_many("listeners/inbound", |deps| {
+        let (policies, builder) = (deps.on(&policies), PolicyBuilder::on(deps, spine));
         let (workloads, services) = (deps.on(&spine.workloads), deps.on(&spine.services));
         let (settings, peers) = (deps.on(settings), PeerLookup::on(deps, &spine.peer_authentications_by_namespace));
         move |cx, side: &Side, ()| {
@@ -48,19 +51,32 @@ pub(super) fn derive_inbound<'s>(
             let found =
                 workload.targets.iter().filter_map(|target| Some((target, cx.get(&services, &target.service)?)));
             let ports = inbound_ports(&settings, found.collect());
-            let policies = peers.get(cx, &workload.namespace, &settings.mesh.root_namespace);
-            let policy = policies.of_workload(&workload.labels);
+            let peers = peers.get(cx, &workload.namespace, &settings.mesh.root_namespace);
+            let keys = cx.get(&policies, &side.workload).unwrap_or_default();
             let listeners = build_inbound(&InboundInputs {
                 settings: &settings,
-                peers: &policy,
+                peers: &peers.of_workload(&workload.labels),
                 ports: &ports,
-                policies: &PolicyFilters::default(),
+                policies: &builder.build(cx, &settings, &keys, false),
             });
             let rows = listeners
                 .iter()
                 .map(|listener| (key(side.workload.view(), &side.profile, &listener.name), resource(listener)));
             rows.collect()
         }
+    })
+}
+
+/// The policies for each workload.
+/// Key: `WorkloadName`. From: `workloads`, `authorization_policies`, `request_authentications`, `root_namespace`.
+/// Changes when: a policy for the workload comes or goes, or their order does. Size: workloads. Rejects: none.
+fn derive_workload_policies<'s>(
+    spine: &Spine<'s>,
+    policies: &PolicyIndex<'s>,
+) -> Collection<'s, WorkloadName, PolicyKeys> {
+    spine.workloads.derive("workload_policies", |deps| {
+        let finder = PolicyFinder::on(deps, policies, spine);
+        move |cx, _, workload| Some(finder.find(cx, &workload.namespace, &workload.labels))
     })
 }
 

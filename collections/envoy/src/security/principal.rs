@@ -1,0 +1,190 @@
+//! Who does it: principals (P13, P16).
+
+use envoy_types::pb::envoy::config::rbac::v3::Principal;
+use envoy_types::pb::envoy::config::rbac::v3::principal::{Authenticated, Identifier, Set};
+use envoy_types::pb::envoy::r#type::matcher::v3::{MetadataMatcher, StringMatcher};
+use sluice_model::{AuthorizationSource, PolicyValues, Text};
+
+use super::Unfit;
+use super::matchers::{any_text, claim, escape, header, present, text_after, text_claim};
+use super::rbac::Purpose;
+use super::trust_domain::TrustDomains;
+use crate::listener::cidr;
+use crate::string_match::{exact, prefix, regex, suffix};
+
+const SPIFFE: &str = "spiffe://";
+
+/// What an attribute of a source is matched by.
+#[derive(Clone, Debug)]
+pub(super) enum Attribute<'a> {
+    Principal,
+    Namespace,
+    /// Of the policy's namespace unless it says otherwise.
+    ServiceAccount(&'a str),
+    TrustDomain,
+    Address,
+    RemoteAddress,
+    Header(&'a str),
+    RequestPrincipal,
+    /// A claim of the token.
+    Claim(Vec<&'a str>),
+}
+
+/// A condition on a source.
+pub(super) type Condition<'a> = (Attribute<'a>, &'a PolicyValues);
+
+/// Everything a source asks, principals first, then what the rule's conditions ask.
+pub(super) fn principal(
+    source: Option<&AuthorizationSource>,
+    conditions: &[Condition<'_>],
+    namespace: &str,
+    domains: &TrustDomains<'_>,
+    purpose: Purpose,
+) -> Result<Principal, Unfit> {
+    let mut all: Vec<Condition<'_>> = Vec::new();
+    if let Some(source) = source {
+        all.extend([
+            (Attribute::Principal, &source.principals),
+            (Attribute::RequestPrincipal, &source.request_principals),
+            (Attribute::ServiceAccount(namespace), &source.service_accounts),
+            (Attribute::TrustDomain, &source.trust_domains),
+            (Attribute::Namespace, &source.namespaces),
+            (Attribute::RemoteAddress, &source.remote_ip_blocks),
+            (Attribute::Address, &source.ip_blocks),
+        ]);
+    }
+    all.extend(conditions.iter().cloned());
+    let mut ids = Vec::new();
+    for (attribute, values) in all {
+        ids.extend(of_values(&attribute, &values.any, domains, purpose)?);
+        ids.extend(of_values(&attribute, &values.none, domains, purpose)?.map(not));
+    }
+    if ids.is_empty() {
+        ids.push(id(Identifier::Any(true)));
+    }
+    Ok(and(ids))
+}
+
+/// One of the values; nothing if there are none that count.
+fn of_values(
+    attribute: &Attribute<'_>,
+    values: &[Text],
+    domains: &TrustDomains<'_>,
+    purpose: Purpose,
+) -> Result<Option<Principal>, Unfit> {
+    if values.is_empty() {
+        return Ok(None);
+    }
+    match attribute {
+        Attribute::RequestPrincipal => {
+            return purpose.tolerate(purpose.needs_http().map(|()| request_principals(values)));
+        }
+        Attribute::Claim(path) => {
+            let matched = || metadata(claim(path.iter().copied(), any_text(values)));
+            return purpose.tolerate(purpose.needs_http().map(|()| matched()));
+        }
+        _ => {}
+    }
+    let expanded;
+    let values = match attribute {
+        Attribute::Principal => {
+            expanded = domains.of_principals(values);
+            &expanded
+        }
+        Attribute::TrustDomain => {
+            expanded = domains.of_domains(values);
+            &expanded
+        }
+        _ => values,
+    };
+    let mut ids = Vec::new();
+    for value in values {
+        ids.extend(purpose.tolerate(of_value(attribute, value, purpose))?);
+    }
+    Ok((!ids.is_empty()).then(|| or(ids)))
+}
+
+fn of_value(attribute: &Attribute<'_>, value: &str, purpose: Purpose) -> Result<Principal, Unfit> {
+    let block = || cidr(value).ok_or_else(|| Unfit::from(format!("`{value}` is no address")));
+    Ok(match attribute {
+        Attribute::Principal => authenticated(text_after(SPIFFE, value)),
+        Attribute::Namespace => {
+            let parts: Vec<String> = value.split('*').map(escape).collect();
+            authenticated(regex(&format!(".*/ns/{}/.*", parts.join(".*"))))
+        }
+        Attribute::ServiceAccount(own) => {
+            let (namespace, name) = value.split_once('/').unwrap_or((own, value));
+            // Whatever else an identity says stands between, or after a slash.
+            let (namespace, name) = (escape(namespace), escape(name));
+            authenticated(regex(&format!("{SPIFFE}.+/ns/{namespace}/(.+/|)sa/{name}(/.+)?")))
+        }
+        Attribute::TrustDomain => authenticated(match value.split_once('*') {
+            _ if value == "*" => prefix(SPIFFE),
+            None => prefix(&format!("{SPIFFE}{value}/")),
+            Some((start, end)) => regex(&format!("{SPIFFE}{}[^/]*{}/.*", escape(start), escape(end))),
+        }),
+        Attribute::Address => id(Identifier::DirectRemoteIp(block()?)),
+        Attribute::RemoteAddress => id(Identifier::RemoteIp(block()?)),
+        Attribute::Header(name) => {
+            purpose.needs_http()?;
+            id(Identifier::Header(header(name, value, false)))
+        }
+        Attribute::RequestPrincipal | Attribute::Claim(_) => return Err("is matched as a whole".into()),
+    })
+}
+
+/// Principals of tokens, `ISSUER/SUBJECT`; an issuer may have slashes.
+fn request_principals(values: &[Text]) -> Principal {
+    let mut all: Vec<Principal> = values.iter().map(|value| request_principal(value)).collect();
+    match all.pop() {
+        Some(only) if all.is_empty() => only,
+        last => {
+            all.extend(last);
+            or(all)
+        }
+    }
+}
+
+fn request_principal(value: &str) -> Principal {
+    let split = value.rsplit_once('/');
+    let (issuer, subject) = match (value.strip_prefix('*'), split) {
+        (Some(""), _) => (present(), present()),
+        (Some(_), Some(("*", subject))) => (present(), exact(subject)),
+        (Some(_), Some((issuer, subject))) => (suffix(issuer.strip_prefix('*').unwrap_or(issuer)), exact(subject)),
+        (Some(end), None) => (present(), suffix(end)),
+        (None, Some((issuer, "*"))) => (exact(issuer), present()),
+        (None, Some((issuer, subject))) => {
+            (exact(issuer), subject.strip_suffix('*').map_or_else(|| exact(subject), prefix))
+        }
+        (None, None) => match value.strip_suffix('*') {
+            Some(start) => (prefix(start), present()),
+            None => (exact(value), exact("")),
+        },
+    };
+    and(vec![metadata(text_claim("iss", issuer)), metadata(text_claim("sub", subject))])
+}
+
+fn id(identifier: Identifier) -> Principal {
+    Principal { identifier: Some(identifier) }
+}
+
+fn and(ids: Vec<Principal>) -> Principal {
+    id(Identifier::AndIds(Set { ids }))
+}
+
+fn or(ids: Vec<Principal>) -> Principal {
+    id(Identifier::OrIds(Set { ids }))
+}
+
+fn not(principal: Principal) -> Principal {
+    id(Identifier::NotId(Box::new(principal)))
+}
+
+fn authenticated(name: StringMatcher) -> Principal {
+    id(Identifier::Authenticated(Authenticated { principal_name: Some(name) }))
+}
+
+fn metadata(matcher: MetadataMatcher) -> Principal {
+    #[expect(deprecated, reason = "the field proxies of every supported version read")]
+    id(Identifier::Metadata(matcher))
+}

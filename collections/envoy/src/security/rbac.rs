@@ -1,0 +1,212 @@
+//! Rules of policies as RBAC filters (P16).
+
+mod condition;
+
+use std::collections::{BTreeMap, HashMap};
+
+use envoy_types::pb::envoy::config::listener::v3::Filter;
+use envoy_types::pb::envoy::config::rbac::v3::{
+    Permission, Policy, Principal, Rbac, permission, principal, rbac::Action,
+};
+use envoy_types::pb::envoy::extensions::filters::http::rbac::v3::Rbac as HttpRbac;
+use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter;
+use envoy_types::pb::envoy::extensions::filters::network::rbac::v3::Rbac as TcpRbac;
+use sluice_model::{AuthorizationPolicy, AuthorizationRule, PolicyAction};
+
+use super::ext_authz::{EXT_AUTHZ_HTTP, EXT_AUTHZ_TCP, ext_authz};
+use super::trust_domain::TrustDomains;
+use super::{SecurityInputs, Unfit};
+use crate::filter::{http_filter, network_filter};
+use crate::wire::any;
+
+/// The HTTP filter, and the name of its metadata.
+pub(super) const RBAC_HTTP: &str = "envoy.filters.http.rbac";
+/// The TCP filter, and the name of its metadata.
+pub(super) const RBAC_TCP: &str = "envoy.filters.network.rbac";
+/// What names of policies of `CUSTOM` begin with.
+pub(super) const CUSTOM: &str = "istio-ext-authz";
+/// What keys of metadata begin with that say which `CUSTOM` policy matched.
+pub(super) const CUSTOM_PREFIX: &str = "istio_ext_authz_";
+const BAD_CUSTOM: &str = "-deny-due-to-bad-CUSTOM-action";
+const STAT_PREFIX: &str = "tcp.";
+
+/// What rules are written for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Purpose {
+    action: Action,
+    tcp: bool,
+}
+
+impl Purpose {
+    /// Fails where there is no HTTP.
+    pub(super) fn needs_http(self) -> Result<(), Unfit> {
+        if self.tcp { Err("is of HTTP only".into()) } else { Ok(()) }
+    }
+
+    /// What does not fit makes a rule that allows match nothing, and is not asked by one that denies: either way less
+    /// passes.
+    pub(super) fn tolerate<T>(self, result: Result<T, Unfit>) -> Result<Option<T>, Unfit> {
+        match (result, self.action) {
+            (Ok(fit), _) => Ok(Some(fit)),
+            (Err(unfit), Action::Allow) => Err(unfit),
+            (Err(_), _) => Ok(None),
+        }
+    }
+}
+
+/// Rules that count, and rules that are only evaluated; either only if there are policies of the kind.
+#[derive(Default)]
+struct Built {
+    rules: Option<Rbac>,
+    dry: Option<Rbac>,
+}
+
+/// Filters of `AUDIT`, `DENY` and `ALLOW` policies, in this order.
+pub(super) fn build_local(inputs: &SecurityInputs<'_>) -> (Vec<HttpFilter>, Vec<Filter>) {
+    let (mut http, mut tcp) = (Vec::new(), Vec::new());
+    let actions =
+        [(PolicyAction::Audit, Action::Log), (PolicyAction::Deny, Action::Deny), (PolicyAction::Allow, Action::Allow)];
+    for (of, action) in actions {
+        let policies: Vec<_> = inputs.authorization.iter().copied().filter(|policy| policy.action == of).collect();
+        if policies.is_empty() {
+            continue;
+        }
+        let built = |tcp| build(inputs, &policies, Purpose { action, tcp });
+        let Built { rules, dry } = built(false);
+        let shadow_rules_stat_prefix = dry_run_prefix(dry.as_ref()).to_owned();
+        http.push(http_rbac(&HttpRbac { rules, shadow_rules: dry, shadow_rules_stat_prefix, ..HttpRbac::default() }));
+        let Built { rules, dry } = built(true);
+        let shadow_rules_stat_prefix = dry_run_prefix(dry.as_ref()).to_owned();
+        tcp.push(tcp_rbac(TcpRbac { rules, shadow_rules: dry, shadow_rules_stat_prefix, ..TcpRbac::default() }));
+    }
+    (http, tcp)
+}
+
+/// Filters of `CUSTOM` policies: for each provider one that tells which policy matches and one that asks the provider.
+pub(super) fn build_custom(inputs: &SecurityInputs<'_>) -> (Vec<HttpFilter>, Vec<Filter>) {
+    let mut by_provider: BTreeMap<&str, Vec<&AuthorizationPolicy>> = BTreeMap::new();
+    for policy in inputs.authorization.iter().filter(|policy| policy.action == PolicyAction::Custom) {
+        by_provider.entry(&policy.provider).or_default().push(policy);
+    }
+    let too_many = by_provider.len() > 1 && !inputs.settings.security.multiple_custom_providers;
+    let (mut http, mut tcp) = (Vec::new(), Vec::new());
+    for (provider, policies) in by_provider {
+        let built = |tcp| {
+            let built = build(inputs, &policies, Purpose { action: Action::Deny, tcp });
+            (built.rules.unwrap_or_else(|| rbac(Action::Deny, HashMap::new())), built.dry)
+        };
+        let ((http_rules, http_dry), (tcp_rules, tcp_dry)) = (built(false), built(true));
+        let asked = if too_many { Err("several providers".into()) } else { ext_authz(inputs.settings, provider) };
+        let Ok(asked) = asked else {
+            // What nobody can decide is refused.
+            http.push(http_rbac(&HttpRbac { rules: Some(refuse(http_rules)), ..HttpRbac::default() }));
+            tcp.push(tcp_rbac(TcpRbac { rules: Some(refuse(tcp_rules)), ..TcpRbac::default() }));
+            continue;
+        };
+        http.push(http_rbac(&HttpRbac {
+            rules: http_dry,
+            shadow_rules: Some(http_rules),
+            shadow_rules_stat_prefix: CUSTOM_PREFIX.to_owned(),
+            ..HttpRbac::default()
+        }));
+        http.push(http_filter(EXT_AUTHZ_HTTP, any(&asked.http)));
+        if let Some(asked) = asked.tcp {
+            tcp.push(tcp_rbac(TcpRbac {
+                rules: tcp_dry,
+                shadow_rules: Some(tcp_rules),
+                shadow_rules_stat_prefix: CUSTOM_PREFIX.to_owned(),
+                ..TcpRbac::default()
+            }));
+            tcp.push(network_filter(EXT_AUTHZ_TCP, any(&asked)));
+        }
+    }
+    (http, tcp)
+}
+
+fn build(inputs: &SecurityInputs<'_>, policies: &[&AuthorizationPolicy], purpose: Purpose) -> Built {
+    let domains = TrustDomains::of(&inputs.settings.mesh);
+    let mut built = Built::default();
+    for policy in policies {
+        let into = if policy.dry_run { &mut built.dry } else { &mut built.rules };
+        let rules = into.get_or_insert_with(|| rbac(purpose.action, HashMap::new()));
+        for (n, rule) in policy.rules.iter().enumerate() {
+            if let Ok(written) = write(rule, &policy.namespace, &domains, purpose) {
+                rules.policies.insert(name(policy, n), written);
+            }
+        }
+        if policy.rules.is_empty() {
+            rules.policies.insert(name(policy, 0), never());
+        }
+    }
+    built
+}
+
+fn write(
+    rule: &AuthorizationRule,
+    namespace: &str,
+    domains: &TrustDomains<'_>,
+    purpose: Purpose,
+) -> Result<Policy, Unfit> {
+    let conditions = condition::read(&rule.when, namespace, purpose)?;
+    let sources: Vec<_> = if rule.from.is_empty() { vec![None] } else { rule.from.iter().map(Some).collect() };
+    let operations: Vec<_> = if rule.to.is_empty() { vec![None] } else { rule.to.iter().map(Some).collect() };
+    let permissions = operations
+        .into_iter()
+        .map(|operation| super::permission::permission(operation, &conditions.operation, purpose));
+    let principals = sources
+        .into_iter()
+        .map(|source| super::principal::principal(source, &conditions.source, namespace, domains, purpose));
+    Ok(Policy {
+        permissions: permissions.collect::<Result<_, _>>()?,
+        principals: principals.collect::<Result<_, _>>()?,
+        ..Policy::default()
+    })
+}
+
+/// The name a rule has in statistics and logs.
+fn name(policy: &AuthorizationPolicy, rule: usize) -> String {
+    let AuthorizationPolicy { namespace, name, provider, .. } = policy;
+    let start = match policy.action {
+        PolicyAction::Custom if provider.is_empty() => format!("{CUSTOM}-"),
+        PolicyAction::Custom => format!("{CUSTOM}-{provider}-"),
+        _ => String::new(),
+    };
+    format!("{start}ns[{namespace}]-policy[{name}]-rule[{rule}]")
+}
+
+/// A policy that says nothing matches nothing.
+fn never() -> Policy {
+    let anything = Permission { rule: Some(permission::Rule::Any(true)) };
+    let anyone = Principal { identifier: Some(principal::Identifier::Any(true)) };
+    Policy {
+        permissions: vec![Permission { rule: Some(permission::Rule::NotRule(Box::new(anything))) }],
+        principals: vec![Principal { identifier: Some(principal::Identifier::NotId(Box::new(anyone))) }],
+        ..Policy::default()
+    }
+}
+
+fn refuse(rules: Rbac) -> Rbac {
+    let renamed = rules.policies.into_iter().map(|(name, policy)| (format!("{name}{BAD_CUSTOM}"), policy));
+    rbac(Action::Deny, renamed.collect())
+}
+
+fn rbac(action: Action, policies: HashMap<String, Policy>) -> Rbac {
+    Rbac { action: action as i32, policies, ..Rbac::default() }
+}
+
+/// What metadata of rules that are only evaluated begins with.
+fn dry_run_prefix(dry: Option<&Rbac>) -> &'static str {
+    match dry.map_or(Action::Allow, Rbac::action) {
+        Action::Allow => "istio_dry_run_allow_",
+        Action::Deny => "istio_dry_run_deny_",
+        Action::Log => "",
+    }
+}
+
+fn http_rbac(filter: &HttpRbac) -> HttpFilter {
+    http_filter(RBAC_HTTP, any(filter))
+}
+
+fn tcp_rbac(filter: TcpRbac) -> Filter {
+    network_filter(RBAC_TCP, any(&TcpRbac { stat_prefix: STAT_PREFIX.to_owned(), ..filter }))
+}

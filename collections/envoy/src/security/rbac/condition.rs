@@ -1,0 +1,106 @@
+//! Conditions of rules by their attribute.
+
+use sluice_model::AuthorizationCondition;
+
+use super::Purpose;
+use crate::security::Unfit;
+use crate::security::permission::{self, Attribute as Operation};
+use crate::security::principal::{self, Attribute as Source};
+
+/// Conditions of a rule.
+#[derive(Default)]
+pub(super) struct Conditions<'a> {
+    pub(super) operation: Vec<permission::Condition<'a>>,
+    pub(super) source: Vec<principal::Condition<'a>>,
+}
+
+enum Side<'a> {
+    Operation(Operation<'a>),
+    Source(Source<'a>),
+}
+
+/// Conditions by what they are about. An attribute that does not exist makes the whole rule count for nothing.
+pub(super) fn read<'a>(
+    when: &'a [AuthorizationCondition],
+    namespace: &'a str,
+    purpose: Purpose,
+) -> Result<Conditions<'a>, Unfit> {
+    let mut conditions = Conditions::default();
+    for condition in when {
+        let side = side(&condition.key, namespace).ok_or_else(|| format!("unknown attribute `{}`", condition.key))?;
+        match purpose.tolerate(side)? {
+            Some(Side::Operation(attribute)) => conditions.operation.push((attribute, &condition.values)),
+            Some(Side::Source(attribute)) => conditions.source.push((attribute, &condition.values)),
+            None => {}
+        }
+    }
+    Ok(conditions)
+}
+
+/// What an attribute is about; `None` if there is none of that name.
+fn side<'a>(key: &'a str, namespace: &'a str) -> Option<Result<Side<'a>, Unfit>> {
+    let source = |attribute| Some(Ok(Side::Source(attribute)));
+    let operation = |attribute| Some(Ok(Side::Operation(attribute)));
+    match key {
+        "destination.ip" => return operation(Operation::Address),
+        "destination.port" => return operation(Operation::Port),
+        "connection.sni" => return operation(Operation::ServerName),
+        "source.ip" => return source(Source::Address),
+        "remote.ip" => return source(Source::RemoteAddress),
+        "source.namespace" => return source(Source::Namespace),
+        "source.trustDomain" => return source(Source::TrustDomain),
+        "source.serviceAccount" => return source(Source::ServiceAccount(namespace)),
+        "source.principal" => return source(Source::Principal),
+        "request.auth.principal" => return source(Source::RequestPrincipal),
+        "request.auth.audiences" => return source(Source::Claim(vec!["aud"])),
+        "request.auth.presenter" => return source(Source::Claim(vec!["azp"])),
+        _ => {}
+    }
+    let bad = || Unfit::from(format!("`{key}` is not of the form `NAME[KEY]`"));
+    if key.starts_with("experimental.envoy.filters.") {
+        let found = bracketed(key.strip_prefix("experimental.")?);
+        return Some(found.map(|(filter, key)| Side::Operation(Operation::Metadata(filter, key))).ok_or_else(bad));
+    }
+    if let Some(name) = key.strip_prefix("request.headers") {
+        let found = bracketed(name).filter(|(before, _)| before.is_empty());
+        return Some(found.map(|(_, name)| Side::Source(Source::Header(name))).ok_or_else(bad));
+    }
+    let claims = key.strip_prefix("request.auth.claims")?;
+    let found = bracketed(claims).filter(|(before, _)| before.is_empty());
+    Some(found.map(|(_, path)| Side::Source(Source::Claim(claim_path(path)))).ok_or_else(bad))
+}
+
+/// `BEFORE[KEY]`, with a key.
+fn bracketed(text: &str) -> Option<(&str, &str)> {
+    let (before, key) = text.strip_suffix(']')?.split_once('[')?;
+    (!key.is_empty()).then_some((before, key))
+}
+
+/// `a][b` is a claim in a claim; other brackets are part of a name.
+fn claim_path(path: &str) -> Vec<&str> {
+    let parts: Vec<&str> = path.split("][").collect();
+    let plain = parts.iter().all(|part| !part.is_empty() && !part.contains(['[', ']']));
+    if plain { parts } else { vec![path] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{bracketed, claim_path};
+
+    #[test]
+    fn claims_may_be_nested() {
+        assert_eq!(claim_path("a"), ["a"]);
+        assert_eq!(claim_path("a][b][c"), ["a", "b", "c"]);
+        assert_eq!(claim_path("a[b]"), ["a[b]"]);
+        assert_eq!(claim_path("a]x[b"), ["a]x[b"]);
+    }
+
+    #[test]
+    fn a_key_stands_in_brackets() {
+        assert_eq!(bracketed("envoy.filters.a[b]"), Some(("envoy.filters.a", "b")));
+        assert_eq!(bracketed("[x-id]"), Some(("", "x-id")));
+        for bad in ["", "x", "[]", "[x", "x]"] {
+            assert_eq!(bracketed(bad), None, "{bad}");
+        }
+    }
+}

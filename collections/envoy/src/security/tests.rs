@@ -1,0 +1,240 @@
+//! Filters of policies as the proxy gets them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use envoy_types::pb::envoy::config::listener::v3::filter;
+use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::http_filter;
+use envoy_types::pb::google::protobuf::Any;
+use serde_json::{Value, json};
+use sluice_model::{
+    AuthorizationCondition, AuthorizationOperation, AuthorizationPolicy, AuthorizationRule, AuthorizationSource,
+    ExtAuthz, ExtensionProvider, JwtRule, MeshConfig, PolicyAction, PolicyValues, ProviderKind, ProviderService, Text,
+};
+
+use super::{KeySource, SecurityInputs, build_policies};
+use crate::listener::{Collector, PolicyFilters, Settings};
+
+fn any(values: &[&str]) -> PolicyValues {
+    PolicyValues { any: values.iter().map(|value| Text::from(*value)).collect(), none: Vec::new() }
+}
+
+fn policy(action: PolicyAction, rules: Vec<AuthorizationRule>) -> AuthorizationPolicy {
+    let provider = if action == PolicyAction::Custom { "warden".into() } else { Text::default() };
+    AuthorizationPolicy { namespace: "ns".into(), name: "p".into(), action, provider, rules, ..Default::default() }
+}
+
+fn to(operation: AuthorizationOperation) -> AuthorizationRule {
+    AuthorizationRule { to: vec![operation], ..AuthorizationRule::default() }
+}
+
+fn from(source: AuthorizationSource) -> AuthorizationRule {
+    AuthorizationRule { from: vec![source], ..AuthorizationRule::default() }
+}
+
+fn when(key: &str, values: &[&str]) -> AuthorizationRule {
+    let condition = AuthorizationCondition { key: key.into(), values: any(values) };
+    AuthorizationRule { when: vec![condition], ..AuthorizationRule::default() }
+}
+
+/// With an authorizer `warden` over gRPC, and one `lost` whose service nobody knows.
+fn settings() -> Settings {
+    let warden = ProviderService { service: "warden.ns".into(), port: 9000 };
+    let provider = |name: &str, service: &ProviderService| ExtensionProvider {
+        name: name.into(),
+        kind: ProviderKind::ExtAuthzGrpc(Box::new(ExtAuthz { service: service.clone(), ..ExtAuthz::default() })),
+    };
+    let lost = ProviderService { service: "lost".into(), port: 9000 };
+    let collector = Collector { host: "warden.ns".into(), cluster: "outbound|9000||warden.ns".into() };
+    Settings {
+        mesh: Arc::new(MeshConfig {
+            trust_domain: "td".into(),
+            extension_providers: vec![provider("warden", &warden), provider("lost", &lost)],
+            ..MeshConfig::default()
+        }),
+        collectors: BTreeMap::from([(warden, collector)]),
+        ..Settings::default()
+    }
+}
+
+fn build(policies: &[AuthorizationPolicy], tokens: &[(&JwtRule, KeySource)]) -> PolicyFilters {
+    let authorization: Vec<&AuthorizationPolicy> = policies.iter().collect();
+    build_policies(&SecurityInputs {
+        settings: &settings(),
+        authorization: &authorization,
+        tokens,
+        clear_route_cache: false,
+    })
+}
+
+/// The configuration of each HTTP filter and of each TCP filter, as JSON.
+fn shown(filters: &PolicyFilters) -> (Vec<Value>, Vec<Value>) {
+    let json = |any: &Any| sluice_proto::json::encode_any(&any.type_url, &any.value);
+    let PolicyFilters { http, tcp } = filters;
+    let http = http.custom.iter().chain(&http.authentication).chain(&http.authorization);
+    let http = http.filter_map(|filter| match &filter.config_type {
+        Some(http_filter::ConfigType::TypedConfig(any)) => Some(json(any)),
+        _ => None,
+    });
+    let tcp = tcp.custom.iter().chain(&tcp.authentication).chain(&tcp.authorization);
+    let tcp = tcp.filter_map(|filter| match &filter.config_type {
+        Some(filter::ConfigType::TypedConfig(any)) => Some(json(any)),
+        _ => None,
+    });
+    (http.collect(), tcp.collect())
+}
+
+/// Permissions and principals of the only rule, over HTTP and over TCP; null where the rule is left out.
+fn rule(action: PolicyAction, rule: AuthorizationRule) -> [Value; 2] {
+    let (http, tcp) = shown(&build(&[policy(action, vec![rule])], &[]));
+    assert_eq!((http.len(), tcp.len()), (1, 1));
+    [http, tcp].map(|filters| {
+        let policies = &filters[0]["rules"]["policies"];
+        match policies.get("ns[ns]-policy[p]-rule[0]") {
+            Some(policy) => json!([policy["permissions"][0], policy["principals"][0]]),
+            None => Value::Null,
+        }
+    })
+}
+
+fn asked(source: AuthorizationSource) -> Value {
+    rule(PolicyAction::Allow, from(source))[0][1]["andIds"]["ids"][0].clone()
+}
+
+#[test]
+fn who_is_told_by_identity() {
+    let identity = |source| asked(source)["orIds"]["ids"][0]["authenticated"]["principalName"].clone();
+    let principals = |value: &str| identity(AuthorizationSource { principals: any(&[value]), ..Default::default() });
+    assert_eq!(principals("*"), json!({"safeRegex": {"regex": ".+"}}));
+    assert_eq!(principals("a/ns/b/sa/c"), json!({"exact": "spiffe://a/ns/b/sa/c"}));
+    assert_eq!(principals("td/ns/b/*"), json!({"prefix": "spiffe://td/ns/b/"}));
+    assert_eq!(principals("*/sa/c.d"), json!({"safeRegex": {"regex": "spiffe://.*/sa/c\\.d"}}));
+    let namespaces = |value: &str| identity(AuthorizationSource { namespaces: any(&[value]), ..Default::default() });
+    assert_eq!(namespaces("a*b"), json!({"safeRegex": {"regex": ".*/ns/a.*b/.*"}}));
+    let accounts =
+        |value: &str| identity(AuthorizationSource { service_accounts: any(&[value]), ..Default::default() });
+    assert_eq!(accounts("sleep"), json!({"safeRegex": {"regex": "spiffe://.+/ns/ns/(.+/|)sa/sleep(/.+)?"}}));
+    assert_eq!(accounts("x/sleep"), json!({"safeRegex": {"regex": "spiffe://.+/ns/x/(.+/|)sa/sleep(/.+)?"}}));
+    let domains = |value: &str| identity(AuthorizationSource { trust_domains: any(&[value]), ..Default::default() });
+    assert_eq!(domains("td"), json!({"prefix": "spiffe://td/"}));
+    assert_eq!(domains("*"), json!({"prefix": "spiffe://"}));
+    assert_eq!(domains("*.x"), json!({"safeRegex": {"regex": "spiffe://[^/]*\\.x/.*"}}));
+}
+
+#[test]
+fn token_principals_are_an_issuer_and_a_subject() {
+    let matched = |value: &str| {
+        let found = asked(AuthorizationSource { request_principals: any(&[value]), ..Default::default() });
+        let claim = |n: usize| {
+            let metadata = &found["andIds"]["ids"][n]["metadata"];
+            assert_eq!(metadata["path"][1]["key"], ["iss", "sub"][n], "{value}");
+            metadata["value"]["stringMatch"].clone()
+        };
+        [claim(0), claim(1)]
+    };
+    let present = json!({"safeRegex": {"regex": ".+"}});
+    assert_eq!(matched("*"), [present.clone(), present.clone()]);
+    assert_eq!(matched("https://i/s"), [json!({"exact": "https://i"}), json!({"exact": "s"})]);
+    assert_eq!(matched("*/s"), [present.clone(), json!({"exact": "s"})]);
+    assert_eq!(matched("*.x/s"), [json!({"suffix": ".x"}), json!({"exact": "s"})]);
+    assert_eq!(matched("*s"), [present.clone(), json!({"suffix": "s"})]);
+    assert_eq!(matched("i/*"), [json!({"exact": "i"}), present.clone()]);
+    assert_eq!(matched("i/s*"), [json!({"exact": "i"}), json!({"prefix": "s"})]);
+    assert_eq!(matched("i*"), [json!({"prefix": "i"}), present]);
+}
+
+#[test]
+fn what_only_http_has_is_left_out_of_tcp_so_that_less_passes() {
+    let get = || to(AuthorizationOperation { methods: any(&["GET"]), ports: any(&["80"]), ..Default::default() });
+    let [http, tcp] = rule(PolicyAction::Allow, get());
+    assert_eq!(http[0]["andRules"]["rules"].as_array().map(Vec::len), Some(2));
+    assert_eq!(tcp, Value::Null, "nothing is allowed");
+    let [_, tcp] = rule(PolicyAction::Deny, get());
+    assert_eq!(tcp[0]["andRules"]["rules"], json!([{"orRules": {"rules": [{"destinationPort": 80}]}}]));
+    let [_, tcp] = rule(PolicyAction::Deny, when("request.headers[x]", &["1"]));
+    assert_eq!(tcp, json!([{"andRules": {"rules": [{"any": true}]}}, {"andIds": {"ids": [{"any": true}]}}]));
+}
+
+#[test]
+fn a_value_that_means_nothing_never_lets_more_pass() {
+    for bad in [
+        to(AuthorizationOperation { ports: any(&["http"]), ..Default::default() }),
+        to(AuthorizationOperation { paths: any(&["/{*}/a{*}"]), ..Default::default() }),
+        from(AuthorizationSource { ip_blocks: any(&["10.0.0.0/40"]), ..Default::default() }),
+        when("request.headers[]", &["1"]),
+        when("request.auth.claims", &["1"]),
+        when("request.scheme", &["https"]),
+    ] {
+        assert_eq!(rule(PolicyAction::Allow, bad.clone()), [Value::Null, Value::Null], "{bad:?}");
+    }
+    let [http, _] =
+        rule(PolicyAction::Deny, to(AuthorizationOperation { ports: any(&["http"]), ..Default::default() }));
+    assert_eq!(http[0], json!({"andRules": {"rules": [{"any": true}]}}), "everything is denied");
+}
+
+#[test]
+fn a_policy_without_rules_matches_nothing() {
+    let (http, _) = shown(&build(&[policy(PolicyAction::Allow, Vec::new())], &[]));
+    let never = json!({
+        "permissions": [{"notRule": {"any": true}}],
+        "principals": [{"notId": {"any": true}}],
+    });
+    assert_eq!(http[0]["rules"]["policies"]["ns[ns]-policy[p]-rule[0]"], never);
+    assert_eq!(shown(&build(&[], &[])), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn actions_stand_in_order_and_dry_runs_aside() {
+    let anything = || vec![AuthorizationRule::default()];
+    let mut policies = [PolicyAction::Allow, PolicyAction::Deny, PolicyAction::Audit, PolicyAction::Custom]
+        .map(|action| policy(action, anything()))
+        .to_vec();
+    policies.push(AuthorizationPolicy { dry_run: true, name: "dry".into(), ..policy(PolicyAction::Deny, anything()) });
+    let (http, tcp) = shown(&build(&policies, &[]));
+    let kinds = |filters: &[Value]| -> Vec<String> {
+        let kind = |filter: &Value| match filter["rules"]["action"].as_str() {
+            _ if filter["filterEnabledMetadata"].is_object() => "ask".to_owned(),
+            None if filter["rules"].is_null() => "match".to_owned(),
+            action => action.unwrap_or("ALLOW").to_owned(),
+        };
+        filters.iter().map(kind).collect()
+    };
+    assert_eq!(kinds(&http), ["match", "ask", "LOG", "DENY", "ALLOW"]);
+    assert_eq!(kinds(&tcp), ["match", "ask", "LOG", "DENY", "ALLOW"]);
+    assert_eq!(http[3]["shadowRulesStatPrefix"], "istio_dry_run_deny_");
+    assert!(http[3]["shadowRules"]["policies"]["ns[ns]-policy[dry]-rule[0]"].is_object());
+    assert_eq!(http[3]["rules"]["policies"].as_object().map(serde_json::Map::len), Some(1));
+}
+
+#[test]
+fn who_cannot_be_asked_refuses() {
+    for provider in ["lost", "absent", ""] {
+        let custom = policy(PolicyAction::Custom, vec![AuthorizationRule::default()]);
+        let (http, tcp) = shown(&build(&[AuthorizationPolicy { provider: provider.into(), ..custom }], &[]));
+        for filters in [http, tcp] {
+            assert_eq!(filters.len(), 1, "{provider}");
+            assert_eq!(filters[0]["rules"]["action"], "DENY", "{provider}");
+            let names: Vec<&String> = filters[0]["rules"]["policies"].as_object().expect("policies").keys().collect();
+            assert!(names[0].ends_with("-deny-due-to-bad-CUSTOM-action"), "{names:?}");
+        }
+    }
+}
+
+#[test]
+fn a_token_is_valid_or_missing() {
+    let of = |issuer: &str| JwtRule { issuer: issuer.into(), ..JwtRule::default() };
+    let (a, b) = (of("a"), of("b"));
+    let (http, tcp) = shown(&build(&[], &[(&b, KeySource::None), (&a, KeySource::Inline("{}".into()))]));
+    assert_eq!((http.len(), tcp.len()), (1, 0));
+    assert_eq!(http[0]["providers"]["origins-0"]["issuer"], "a");
+    assert_eq!(http[0]["providers"]["origins-0"]["localJwks"]["inlineString"], "{}");
+    let refused = http[0]["providers"]["origins-1"]["localJwks"]["inlineString"].as_str().unwrap_or_default();
+    assert!(refused.contains("\"kty\": \"RSA\""), "a key that signs nothing: {refused}");
+    let alternatives = &http[0]["rules"][0]["requires"]["requiresAny"]["requirements"];
+    assert_eq!(alternatives[0], json!({"providerName": "origins-0"}));
+    let all = &alternatives[2]["requiresAll"]["requirements"];
+    let either = json!({"requiresAny": {"requirements": [{"providerName": "origins-1"}, {"allowMissing": {}}]}});
+    assert_eq!(all[1], either);
+    let (http, _) = shown(&build(&[], &[(&a, KeySource::None)]));
+    assert_eq!(http[0]["rules"][0]["requires"]["requiresAny"]["requirements"][1], json!({"allowMissing": {}}));
+}

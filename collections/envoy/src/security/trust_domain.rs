@@ -1,0 +1,124 @@
+//! One trust domain by several names (P13).
+
+use sluice_model::{MeshConfig, Text};
+
+/// What identities of the local mesh begin with in policies, whatever its trust domain.
+const LOCAL: &str = "cluster.local";
+
+/// The mesh's trust domain, then its other names.
+#[derive(Clone, Debug)]
+pub(super) struct TrustDomains<'a>(Vec<&'a str>);
+
+impl<'a> TrustDomains<'a> {
+    pub(super) fn of(mesh: &'a MeshConfig) -> Self {
+        let all = std::iter::once(&mesh.trust_domain).chain(&mesh.trust_domain_aliases);
+        Self(all.map(Text::as_str).collect())
+    }
+
+    /// Principals of `TRUST_DOMAIN/ns/NAMESPACE/sa/ACCOUNT` under every name of their trust domain, if it is the mesh's;
+    /// all others as they are.
+    pub(super) fn of_principals(&self, principals: &[Text]) -> Vec<Text> {
+        let mut all: Vec<Text> = Vec::new();
+        for principal in principals {
+            let parts: Vec<&str> = principal.split('/').collect();
+            let [domain, rest @ ..] = parts.as_slice() else { continue };
+            if rest.len() != 4 || *domain == "*" || !(self.has(domain) || *domain == LOCAL) {
+                all.push(principal.clone());
+                continue;
+            }
+            let mut renamed: Vec<Text> = Vec::new();
+            for name in &self.0 {
+                // A pattern stands for every name it matches.
+                let pattern = ends_as(name, domain);
+                let one = if pattern { principal.clone() } else { format!("{name}/{}", rest.join("/")).into() };
+                if !renamed.contains(&one) {
+                    renamed.push(one);
+                }
+            }
+            all.extend(renamed);
+        }
+        all
+    }
+
+    /// Trust domains with the other names of the mesh's, each once.
+    pub(super) fn of_domains(&self, domains: &[Text]) -> Vec<Text> {
+        let mut all: Vec<Text> = Vec::new();
+        for domain in domains {
+            let names: Vec<Text> = if self.0.contains(&domain.as_str()) {
+                self.0.iter().map(|name| (*name).into()).collect()
+            } else {
+                vec![domain.clone()]
+            };
+            for name in names {
+                if !all.contains(&name) {
+                    all.push(name);
+                }
+            }
+        }
+        all
+    }
+
+    fn has(&self, domain: &str) -> bool {
+        self.0.iter().any(|name| {
+            domain == *name
+                || *name == "*"
+                || begins_as(domain, name)
+                || begins_as(name, domain)
+                || ends_as(domain, name)
+                || ends_as(name, domain)
+        })
+    }
+}
+
+fn begins_as(text: &str, pattern: &str) -> bool {
+    pattern.strip_suffix('*').is_some_and(|start| text.starts_with(start))
+}
+
+fn ends_as(text: &str, pattern: &str) -> bool {
+    pattern.strip_prefix('*').is_some_and(|end| text.ends_with(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_model::{MeshConfig, Text};
+
+    use super::TrustDomains;
+
+    fn mesh() -> MeshConfig {
+        MeshConfig {
+            trust_domain: "new-td".into(),
+            trust_domain_aliases: vec!["old-td".into(), "older".into()],
+            ..MeshConfig::default()
+        }
+    }
+
+    fn principals(written: &str) -> Vec<String> {
+        let mesh = mesh();
+        TrustDomains::of(&mesh).of_principals(&[written.into()]).iter().map(Text::to_string).collect()
+    }
+
+    #[test]
+    fn the_mesh_has_several_names() {
+        assert_eq!(principals("old-td/ns/a/sa/b"), ["new-td/ns/a/sa/b", "old-td/ns/a/sa/b", "older/ns/a/sa/b"]);
+        assert_eq!(principals("cluster.local/ns/a/sa/b").len(), 3);
+        assert_eq!(principals("*-td/ns/a/sa/b"), ["*-td/ns/a/sa/b", "older/ns/a/sa/b"]);
+    }
+
+    #[test]
+    fn others_stay() {
+        for written in ["elsewhere/ns/a/sa/b", "*/ns/a/sa/b", "*", "sa/b", "a/b/c/d/e/f"] {
+            assert_eq!(principals(written), [written]);
+        }
+    }
+
+    #[test]
+    fn trust_domains_are_expanded_once() {
+        let mesh = mesh();
+        let domains = TrustDomains::of(&mesh);
+        assert_eq!(
+            domains.of_domains(&["older".into(), "x".into(), "new-td".into()]),
+            ["new-td", "old-td", "older", "x"]
+        );
+        assert_eq!(domains.of_domains(&["*-td".into()]), ["*-td"]);
+    }
+}

@@ -1,0 +1,195 @@
+//! Security policies: what a change of one touches, and that it arrives whole.
+
+use sluice_engine::Origin;
+use sluice_model::{Jwks, JwksKey, Kind, ObjectKey, ProxyKey, ProxyType, Resource, ResourceType};
+
+use super::{Mesh, sidecar};
+
+/// Two namespaces with two workloads each, a sidecar at every one, and a gateway.
+struct Town {
+    mesh: Mesh,
+    proxies: Vec<(&'static str, ProxyKey)>,
+}
+
+fn town() -> Town {
+    let mut text = String::new();
+    for namespace in ["east", "west"] {
+        for (n, app) in ["mill", "school"].iter().enumerate() {
+            let subnet = namespace.len() + n + usize::from(namespace == "west") * 2;
+            text += &format!(
+                "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {app}, namespace: {namespace}}}\n\
+                 spec: {{clusterIP: 10.0.{subnet}.1, selector: {{app: {app}}}, ports: [{{name: http, port: 80}}]}}\n"
+            );
+        }
+    }
+    text += "---\napiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: door, namespace: west}\n\
+             spec: {selector: {istio: door}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}\n";
+    let mut mesh = Mesh::new(&text);
+    let mut proxies = Vec::new();
+    let all = [("east", "mill"), ("east", "school"), ("west", "mill"), ("west", "school")];
+    for (n, (namespace, app)) in all.into_iter().enumerate() {
+        let label: &'static str = ["east/mill", "east/school", "west/mill", "west/school"][n];
+        let proxy = sidecar(namespace, app, &format!("10.9.0.{n}"), &[("app", app), ("tier", app)]);
+        proxies.push((label, mesh.connect(proxy)));
+    }
+    let labels = [("istio", "door"), ("gateway.networking.k8s.io/gateway-name", "door")];
+    let mut router = sidecar("west", "door", "10.9.0.9", &labels);
+    router.proxy_type = ProxyType::Router;
+    proxies.push(("door", mesh.connect(router)));
+    mesh.changed();
+    Town { mesh, proxies }
+}
+
+impl Town {
+    /// What every proxy has under a name of a listener, over all layers.
+    fn listener(&self, proxy: &ProxyKey, name: &str) -> Option<Resource> {
+        let scope = self.mesh.get(&self.mesh.handles.scopes, proxy)?;
+        let layers = scope.layers.get(&ResourceType::Listener)?;
+        layers.iter().find_map(|layer| {
+            let key = sluice_model::ResourceKey {
+                resource_type: ResourceType::Listener,
+                layer: layer.clone(),
+                name: name.into(),
+            };
+            self.mesh.handles.resources.iter().find_map(|of| self.mesh.get(of, &key))
+        })
+    }
+
+    fn listeners(&self) -> Vec<Option<Resource>> {
+        let name = |of: &str| if of == "door" { "0.0.0.0_80" } else { "virtualInbound" };
+        self.proxies.iter().map(|(of, proxy)| self.listener(proxy, name(of))).collect()
+    }
+
+    /// The proxies whose own listener `change` changes; nothing else of theirs does.
+    fn touched(&mut self, change: impl FnOnce(&Mesh)) -> Vec<&'static str> {
+        let before = self.listeners();
+        assert!(before.iter().all(Option::is_some), "every proxy has a listener");
+        let epoch = self.mesh.engine.snapshot().epoch();
+        change(&self.mesh);
+        assert!(self.mesh.engine.snapshot().epoch().0 <= epoch.0 + 1, "it arrives at once");
+        for line in self.mesh.changed() {
+            let own = line.contains(" workload:") || line.contains("scopes ");
+            assert!(own && !line.contains("~clusters"), "{line}");
+        }
+        let after = self.listeners();
+        let rows = self.proxies.iter().zip(before.iter().zip(&after));
+        rows.filter(|(_, (before, after))| before != after).map(|((name, _), _)| *name).collect()
+    }
+}
+
+fn policy(kind: &str, namespace: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: security.istio.io/v1\nkind: {kind}\nmetadata: {{name: it, namespace: {namespace}}}\nspec: {spec}\n"
+    )
+}
+
+const GET: &str = "rules: [{to: [{operation: {methods: [GET], ports: ['80']}}]}]";
+
+#[test]
+fn a_policy_touches_the_workloads_of_its_namespace() {
+    let mut town = town();
+    let text = policy("AuthorizationPolicy", "east", &format!("{{{GET}}}"));
+    assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["east/mill", "east/school"]);
+    assert_eq!(town.touched(|mesh| mesh.apply(&text)), [""; 0], "it comes again as it was");
+    let gone = |mesh: &Mesh| mesh.delete(Kind::AuthorizationPolicy, "east", "it");
+    assert_eq!(town.touched(gone), ["east/mill", "east/school"]);
+}
+
+#[test]
+fn a_policy_with_a_selector_touches_what_it_selects() {
+    let mut town = town();
+    let apply = |spec: &str| policy("AuthorizationPolicy", "east", spec);
+    let selector = "selector: {matchLabels: {app: mill}}";
+    let text = apply(&format!("{{{selector}, {GET}}}"));
+    assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["east/mill"]);
+    let text = apply(&format!("{{{selector}, action: DENY, {GET}}}"));
+    assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["east/mill"]);
+    let text = apply(&format!("{{selector: {{matchLabels: {{tier: school}}}}, action: DENY, {GET}}}"));
+    assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["east/mill", "east/school"], "one has it no more");
+    let text = apply(&format!("{{selector: {{matchLabels: {{app: nobody}}}}, {GET}}}"));
+    assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["east/school"]);
+}
+
+#[test]
+fn a_policy_of_the_root_namespace_touches_everybody() {
+    let mut town = town();
+    let text = policy("AuthorizationPolicy", "istio-system", &format!("{{{GET}}}"));
+    let all = ["east/mill", "east/school", "west/mill", "west/school", "door"];
+    assert_eq!(town.touched(|mesh| mesh.apply(&text)), all);
+    let text =
+        policy("AuthorizationPolicy", "istio-system", &format!("{{selector: {{matchLabels: {{app: mill}}}}, {GET}}}"));
+    assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["east/school", "west/school", "door"]);
+    let text = "
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data: {mesh: 'rootNamespace: west'}
+";
+    // The policy is now one of an ordinary namespace.
+    town.mesh.apply(text);
+    town.mesh.changed();
+    let text = policy("AuthorizationPolicy", "west", "{action: DENY, rules: [{}]}");
+    assert_eq!(town.touched(|mesh| mesh.apply(&text)), all);
+}
+
+#[test]
+fn a_policy_with_a_target_touches_its_gateway() {
+    let mut town = town();
+    let target = "targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: door}]";
+    let text = policy("AuthorizationPolicy", "west", &format!("{{{target}, {GET}}}"));
+    assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["door"]);
+    let text = policy(
+        "AuthorizationPolicy",
+        "west",
+        &format!("{{selector: {{matchLabels: {{istio: door}}}}, action: DENY, {GET}}}"),
+    );
+    assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["door"]);
+    town.mesh.delete(Kind::AuthorizationPolicy, "west", "it");
+    town.mesh.changed();
+    let text = policy("AuthorizationPolicy", "east", &format!("{{{target}, {GET}}}"));
+    assert_eq!(town.touched(|mesh| mesh.apply(&text)), [""; 0], "it is another namespace's");
+}
+
+#[test]
+fn keys_touch_who_verifies_with_them() {
+    let mut town = town();
+    let rule = "jwtRules: [{issuer: i, jwksUri: 'https://idp.test/keys', timeout: 7s}]";
+    let text =
+        policy("RequestAuthentication", "west", &format!("{{selector: {{matchLabels: {{app: school}}}}, {rule}}}"));
+    assert_eq!(town.touched(|mesh| mesh.apply(&text)), ["west/school"]);
+    let key = JwksKey { uri: "https://idp.test/keys".into(), ..JwksKey::default() };
+    let wanted = |town: &Town| town.mesh.get(&town.mesh.handles.wanted_jwks, &key).map(|timeout| timeout.as_secs());
+    assert_eq!(wanted(&town), Some(7));
+    let fetched = |mesh: &Mesh| {
+        let jwks = Jwks { text: "{\"keys\":[]}".into() };
+        mesh.engine.transaction(|tx| tx.set_from(&mesh.handles.inputs.jwks, key.clone(), jwks, Origin::default()));
+    };
+    assert_eq!(town.touched(fetched), ["west/school"]);
+    let gone = |mesh: &Mesh| mesh.delete(Kind::RequestAuthentication, "west", "it");
+    assert_eq!(town.touched(gone), ["west/school"]);
+    assert_eq!(wanted(&town), None);
+}
+
+#[test]
+fn a_policy_with_mistakes_still_closes_what_it_is_for() {
+    let mut town = town();
+    let text = policy("AuthorizationPolicy", "east", "{rules: [{when: [{key: request.scheme, values: [https]}]}]}");
+    assert_eq!(town.touched(|mesh| mesh.write(&text, true)), ["east/mill", "east/school"]);
+    let key = crate::RejectKey { kind: Kind::AuthorizationPolicy, object: ObjectKey::new("Kubernetes", "east", "it") };
+    let rejects = town.mesh.get(&town.mesh.handles.rejects, &key).unwrap_or_default();
+    assert_eq!(
+        rejects.iter().map(|reject| reject.field_path.as_str()).collect::<Vec<_>>(),
+        ["spec.rules[0].when[0].key"]
+    );
+}
+
+#[test]
+fn peers_are_selected_by_label_too() {
+    let town = town();
+    let text = policy("PeerAuthentication", "east", "{selector: {matchLabels: {app: mill}}, mtls: {mode: STRICT}}");
+    let before = town.listeners();
+    town.mesh.apply(&text);
+    let after = town.listeners();
+    let changed: Vec<bool> = before.iter().zip(&after).map(|(before, after)| before != after).collect();
+    assert_eq!(changed, [true, false, false, false, false]);
+}

@@ -1,0 +1,155 @@
+//! What is wrong with an AuthorizationPolicy.
+
+use sluice_model::{AuthorizationRule, PolicyAction, PolicyValues, Text};
+
+use super::attribute::{self, Check, MOST_ACCOUNTS};
+use crate::Fields;
+
+/// What a `CUSTOM` policy cannot ask: whoever it is, is known only after its provider was asked.
+const NOT_CUSTOM: [&str; 4] = ["source.namespace", "source.serviceAccount", "source.trustDomain", "source.principal"];
+
+/// The action against provider and rules.
+pub(super) fn action(fields: &Fields<'_>, action: PolicyAction, provider: Option<&Text>, rules: usize) {
+    match action {
+        PolicyAction::Custom | PolicyAction::Deny if rules == 0 => {
+            fields.refuse("rules", "without rules nothing is matched; an empty rule `{}` matches every request");
+        }
+        PolicyAction::Custom if provider.is_none_or(|name| name.is_empty()) => {
+            fields.refuse("provider.name", "a CUSTOM policy needs a provider");
+        }
+        _ => {}
+    }
+    if provider.is_some() && action != PolicyAction::Custom {
+        fields.refuse("provider", "only a CUSTOM policy has a provider");
+    }
+}
+
+/// Whether the annotation asks for a dry run; what is wrong with it, all kinds are asked.
+pub(super) fn dry_run(value: &str) -> bool {
+    matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True")
+}
+
+/// A rule: its parts as read, with its fields once more for the paths.
+pub(super) fn rule(fields: &Fields<'_>, action: PolicyAction, rule: &AuthorizationRule) {
+    let sources = fields.objects("from");
+    let operations = fields.objects("to");
+    for (n, from) in sources.iter().enumerate() {
+        from.ignore_rest();
+        let Some(source) = from.object("source") else {
+            from.refuse("source", "a source is needed");
+            continue;
+        };
+        source.ignore_rest();
+        if let Some(read) = rule.from.get(n) {
+            check_source(&source, action, read);
+        }
+    }
+    for (n, to) in operations.iter().enumerate() {
+        to.ignore_rest();
+        let Some(operation) = to.object("operation") else {
+            to.refuse("operation", "an operation is needed");
+            continue;
+        };
+        operation.ignore_rest();
+        if let Some(read) = rule.to.get(n) {
+            let lists: [(&str, &str, &PolicyValues, Check); 4] = [
+                ("hosts", "notHosts", &read.hosts, attribute::present),
+                ("ports", "notPorts", &read.ports, attribute::port),
+                ("methods", "notMethods", &read.methods, attribute::present),
+                ("paths", "notPaths", &read.paths, attribute::path),
+            ];
+            if lists.iter().all(|(_, _, values, _)| values.is_empty()) {
+                operation.refuse("", "an operation names something");
+            }
+            for (any, none, values, check) in lists {
+                check_values(&operation, [any, none], values, check);
+            }
+        }
+    }
+    for (n, when) in fields.objects("when").iter().enumerate() {
+        when.ignore_rest();
+        if let Some(read) = rule.when.get(n) {
+            condition(when, action, &read.key, &read.values);
+        }
+    }
+    if action == PolicyAction::Deny && needs_http(rule) {
+        fields.warn("", "only HTTP is told apart here, so that on TCP ports everything is denied: name the ports");
+    }
+}
+
+fn check_source(fields: &Fields<'_>, action: PolicyAction, source: &sluice_model::AuthorizationSource) {
+    let identities: [(&str, &str, &PolicyValues, Check); 5] = [
+        ("principals", "notPrincipals", &source.principals, attribute::present),
+        ("requestPrincipals", "notRequestPrincipals", &source.request_principals, attribute::present),
+        ("namespaces", "notNamespaces", &source.namespaces, attribute::present),
+        ("serviceAccounts", "notServiceAccounts", &source.service_accounts, attribute::service_account),
+        ("trustDomains", "notTrustDomains", &source.trust_domains, attribute::trust_domain),
+    ];
+    let addresses: [(&str, &str, &PolicyValues, Check); 2] = [
+        ("ipBlocks", "notIpBlocks", &source.ip_blocks, attribute::block),
+        ("remoteIpBlocks", "notRemoteIpBlocks", &source.remote_ip_blocks, attribute::block),
+    ];
+    if identities.iter().chain(&addresses).all(|(_, _, values, _)| values.is_empty()) {
+        fields.refuse("", "a source names something");
+    }
+    let accounts = &source.service_accounts;
+    if !accounts.is_empty() && !(source.principals.is_empty() && source.namespaces.is_empty()) {
+        fields.refuse("serviceAccounts", "service accounts stand alone, without namespaces and principals");
+    }
+    for (name, values) in [("serviceAccounts", &accounts.any), ("notServiceAccounts", &accounts.none)] {
+        if values.len() > MOST_ACCOUNTS {
+            fields.refuse(name, format!("has more than {MOST_ACCOUNTS} values"));
+        }
+    }
+    for (any, none, values, check) in identities.into_iter().chain(addresses) {
+        check_values(fields, [any, none], values, check);
+    }
+    if action == PolicyAction::Custom {
+        for (any, none, values, _) in identities {
+            for (name, values) in [(any, &values.any), (none, &values.none)] {
+                if !values.is_empty() {
+                    fields.refuse(name, "a CUSTOM policy cannot tell who it is");
+                }
+            }
+        }
+    }
+}
+
+fn condition(fields: &Fields<'_>, action: PolicyAction, key: &str, values: &PolicyValues) {
+    if key.is_empty() {
+        fields.refuse("key", "a condition needs a key");
+        return;
+    }
+    if action == PolicyAction::Custom && (NOT_CUSTOM.contains(&key) || key.starts_with("request.auth.")) {
+        fields.refuse("key", "a CUSTOM policy cannot tell who it is");
+    }
+    match attribute::of_key(key) {
+        Err(reason) => fields.refuse("key", reason),
+        Ok(_) if values.is_empty() => fields.refuse("values", "a condition needs `values` or `notValues`"),
+        Ok(check) => check_values(fields, ["values", "notValues"], values, check),
+    }
+}
+
+fn check_values(fields: &Fields<'_>, names: [&str; 2], values: &PolicyValues, check: Check) {
+    for (name, values) in names.into_iter().zip([&values.any, &values.none]) {
+        for (n, reason) in attribute::wrong(values, check) {
+            fields.refuse(&format!("{name}[{n}]"), reason);
+        }
+    }
+}
+
+/// Whether the rule names nothing that a TCP connection has.
+fn needs_http(rule: &AuthorizationRule) -> bool {
+    let of_connections = rule.from.iter().any(|source| {
+        let lists = [
+            &source.principals,
+            &source.namespaces,
+            &source.service_accounts,
+            &source.ip_blocks,
+            &source.remote_ip_blocks,
+        ];
+        lists.iter().any(|values| !values.is_empty())
+    });
+    let of_ports = rule.to.iter().any(|operation| !operation.ports.is_empty());
+    (!rule.from.is_empty() && rule.to.is_empty() && !of_connections) || (!rule.to.is_empty() && !of_ports)
+}

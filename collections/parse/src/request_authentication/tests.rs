@@ -1,0 +1,83 @@
+use serde_json::json;
+use sluice_model::{JwtKeys, Object, ParsedObject, ProviderService, RequestAuthentication};
+
+use super::uri::parse_jwks_uri;
+use crate::parse_object;
+
+fn parse(rule: serde_json::Value) -> (RequestAuthentication, Vec<String>) {
+    let object = json!({
+        "apiVersion": "security.istio.io/v1",
+        "kind": "RequestAuthentication",
+        "metadata": {"namespace": "orchard", "name": "p"},
+        "spec": {"jwtRules": [rule]},
+    });
+    let parsed = parse_object(&"Kubernetes".into(), "cluster.local", &object).expect("known kind");
+    let ParsedObject { object: Some(Object::RequestAuthentication(policy)), rejects, .. } = parsed else {
+        panic!("it counts all the same")
+    };
+    (*policy, rejects.into_iter().map(|reject| reject.field_path.to_string()).collect())
+}
+
+#[test]
+fn everything_is_read() {
+    let (policy, rejects) = parse(json!({
+        "issuer": "https://i", "audiences": ["a"], "jwksUri": "https://i/keys",
+        "fromHeaders": [{"name": "x", "prefix": "T "}], "fromParams": ["p"], "fromCookies": ["c"],
+        "outputPayloadToHeader": "x-p", "outputClaimToHeaders": [{"header": "x-s", "claim": "sub"}],
+        "forwardOriginalToken": true, "timeout": "3s", "spaceDelimitedClaims": ["scp"],
+    }));
+    assert_eq!(rejects, Vec::<String>::new());
+    let rule = &policy.rules[0];
+    assert_eq!(rule.from_headers, [("x".into(), "T ".into())]);
+    assert_eq!(rule.output_claim_to_headers, [("x-s".into(), "sub".into())]);
+    assert_eq!(rule.remote_keys().map(|key| key.uri), Some("https://i/keys".into()));
+    assert_eq!(rule.timeout.map(|timeout| timeout.as_secs()), Some(3));
+}
+
+#[test]
+fn what_is_wrong_is_said_and_left_out() {
+    for (rule, path) in [
+        (json!({"issuer": "i", "jwks": "not json"}), "jwks"),
+        (json!({"issuer": "i", "jwks": "[]"}), "jwks"),
+        (json!({"issuer": "i", "jwks": "{\"keys\":[{\"kty\":\"RSA\",\"e\":\"AQAB\"}]}"}), "jwks"),
+        (json!({"issuer": "i", "jwks": "{\"keys\":[]}", "jwksUri": "https://i/k"}), "jwksUri"),
+        (json!({"issuer": "i", "jwksUri": "ftp://i/k"}), "jwksUri"),
+        (json!({"jwks": "{\"keys\":[]}"}), "issuer"),
+        (json!({"issuer": "i", "audiences": [""]}), "audiences[0]"),
+        (json!({"issuer": "i", "timeout": "0.0001s"}), "timeout"),
+        (json!({"issuer": "i", "fromHeaders": [{"name": ""}]}), "fromHeaders[0].name"),
+        (json!({"issuer": "i", "fromCookies": ["a", ""]}), "fromCookies[1]"),
+        (
+            json!({"issuer": "i", "outputClaimToHeaders": [{"header": "x y!", "claim": "c"}]}),
+            "outputClaimToHeaders[0].header",
+        ),
+    ] {
+        let (policy, rejects) = parse(rule.clone());
+        assert_eq!(rejects, [format!("spec.jwtRules[0].{path}")], "{rule}");
+        assert_eq!(policy.rules.len(), 1);
+        assert!(policy.rules[0].from_headers.is_empty() && policy.rules[0].output_claim_to_headers.is_empty());
+    }
+    let (policy, _) = parse(json!({"issuer": "i", "jwks": "not json"}));
+    assert_eq!(policy.rules[0].keys, JwtKeys::Unusable);
+}
+
+#[test]
+fn secret_keys_are_told_of() {
+    let (policy, rejects) = parse(json!({"issuer": "i", "jwks": "{\"keys\":[{\"kty\":\"oct\",\"k\":\"c2VjcmV0\"}]}"}));
+    assert_eq!(rejects, ["spec.jwtRules[0].jwks"]);
+    assert!(matches!(policy.rules[0].keys, JwtKeys::Inline(_)));
+}
+
+#[test]
+fn addresses_have_a_host_and_a_port() {
+    let check = |uri: &str, host: &str, port| {
+        assert_eq!(parse_jwks_uri(uri), Ok(ProviderService { service: host.into(), port }));
+    };
+    check("http://keys.club:8080/jwks.json", "keys.club", 8080);
+    check("https://idp.example.org/keys", "idp.example.org", 443);
+    check("https://[fd00::1]?x", "fd00::1", 443);
+    check("HTTP://u:p@h", "h", 80);
+    for bad in ["", "idp", "ftp://h", "http://h:port", "http://[::1", "http://a b"] {
+        assert!(parse_jwks_uri(bad).is_err(), "{bad}");
+    }
+}

@@ -1,0 +1,233 @@
+//! What to fetch when: no clock and no network of its own.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+use sluice_model::{JwksKey, Text};
+use tokio::time::Instant;
+
+/// When sets of keys are fetched.
+#[derive(Clone, Copy, Debug)]
+pub struct Schedule {
+    /// Time after which a set that was fetched is fetched again.
+    pub refresh: Duration,
+    /// Time after the first failure; it doubles with each.
+    pub retry: Duration,
+    /// Most that it grows to.
+    pub most: Duration,
+    /// Time after a failure to fetch a set of which there is nothing yet, for a few times.
+    pub first_retry: Duration,
+    /// How many times.
+    pub first_retries: u32,
+    /// Time without success after which a set no longer counts.
+    pub keep: Duration,
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Self {
+            refresh: Duration::from_secs(20 * 60),
+            retry: Duration::from_secs(60),
+            most: Duration::from_secs(60 * 60),
+            first_retry: Duration::from_secs(1),
+            first_retries: 7,
+            keep: Duration::from_secs(7 * 24 * 60 * 60),
+        }
+    }
+}
+
+/// What a fetch changes.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Outcome {
+    /// The keys are new.
+    Changed(Text),
+    /// Nothing: the keys are what they were, there are none, or nobody wants them any more.
+    Same,
+}
+
+/// Every set of keys that is wanted, and how it stands.
+#[derive(Debug)]
+pub struct JwksState {
+    schedule: Schedule,
+    sets: BTreeMap<JwksKey, Set>,
+}
+
+#[derive(Debug)]
+struct Set {
+    timeout: Duration,
+    /// `None` while it is being fetched.
+    due: Option<Instant>,
+    failures: u32,
+    tried: bool,
+    fetched: Option<(Text, Instant)>,
+}
+
+impl JwksState {
+    /// Nothing is wanted.
+    #[must_use]
+    pub fn new(schedule: Schedule) -> Self {
+        Self { schedule, sets: BTreeMap::new() }
+    }
+
+    /// Wants a set; one that is new is due at once.
+    pub fn want(&mut self, key: JwksKey, timeout: Duration, now: Instant) {
+        let new = || Set { timeout, due: Some(now), failures: 0, tried: false, fetched: None };
+        self.sets.entry(key).or_insert_with(new).timeout = timeout;
+    }
+
+    /// No longer wants a set; says whether there were keys.
+    pub fn forget(&mut self, key: &JwksKey) -> bool {
+        self.sets.remove(key).is_some_and(|set| set.fetched.is_some())
+    }
+
+    /// Takes what is due as being fetched: keys and the time each may take.
+    pub fn start(&mut self, now: Instant) -> Vec<(JwksKey, Duration)> {
+        let due = self.sets.iter_mut().filter(|(_, set)| set.due.is_some_and(|due| due <= now));
+        due.map(|(key, set)| {
+            set.due = None;
+            (key.clone(), set.timeout)
+        })
+        .collect()
+    }
+
+    /// A fetch is over, with a set that is one or without.
+    pub fn done(&mut self, key: &JwksKey, result: Option<String>, now: Instant) -> Outcome {
+        let Some(set) = self.sets.get_mut(key) else { return Outcome::Same };
+        set.tried = true;
+        let Some(text) = result else {
+            let failures = set.failures;
+            set.failures = failures.saturating_add(1);
+            let hurried = set.fetched.is_none() && failures < self.schedule.first_retries;
+            let slow =
+                if set.fetched.is_none() { failures - self.schedule.first_retries.min(failures) } else { failures };
+            let wait = if hurried {
+                self.schedule.first_retry
+            } else {
+                self.schedule.retry.saturating_mul(1 << slow.min(16)).min(self.schedule.most)
+            };
+            set.due = Some(now + wait);
+            return Outcome::Same;
+        };
+        set.failures = 0;
+        set.due = Some(now + self.schedule.refresh);
+        let text = match set.fetched.take() {
+            Some((old, _)) if same_keys(&old, &text) => {
+                set.fetched = Some((old, now));
+                return Outcome::Same;
+            }
+            _ => Text::from(text),
+        };
+        set.fetched = Some((text.clone(), now));
+        Outcome::Changed(text)
+    }
+
+    /// Sets that could not be fetched for too long: they no longer count.
+    pub fn expire(&mut self, now: Instant) -> Vec<JwksKey> {
+        let keep = self.schedule.keep;
+        let old = self.sets.iter_mut().filter(|(_, set)| {
+            set.fetched.as_ref().is_some_and(|(_, fetched)| now.saturating_duration_since(*fetched) >= keep)
+        });
+        old.map(|(key, set)| {
+            set.fetched = None;
+            key.clone()
+        })
+        .collect()
+    }
+
+    /// When something is due next.
+    #[must_use]
+    pub fn next(&self) -> Option<Instant> {
+        self.sets.values().filter_map(|set| set.due).min()
+    }
+
+    /// Whether every set was fetched or tried to be.
+    #[must_use]
+    pub fn is_tried(&self) -> bool {
+        self.sets.values().all(|set| set.tried)
+    }
+}
+
+/// Whether both are the same keys, in whatever order.
+fn same_keys(old: &str, new: &str) -> bool {
+    let keys = |text: &str| -> Option<Vec<String>> {
+        let Value::Object(set) = serde_json::from_str(text).ok()? else { return None };
+        let mut keys: Vec<String> = set.get("keys")?.as_array()?.iter().map(Value::to_string).collect();
+        keys.sort();
+        Some(keys)
+    };
+    old == new || keys(old).is_some_and(|old| Some(old) == keys(new))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEYS: &str = r#"{"keys":[{"kid":"a"},{"kid":"b"}]}"#;
+
+    fn key(uri: &str) -> JwksKey {
+        JwksKey { uri: uri.into(), ..JwksKey::default() }
+    }
+
+    fn state() -> (JwksState, Instant) {
+        let (mut state, now) = (JwksState::new(Schedule::default()), Instant::now());
+        state.want(key("u"), Duration::from_secs(5), now);
+        (state, now)
+    }
+
+    /// Seconds until the set is due after a fetch that gave that.
+    fn fetch(state: &mut JwksState, now: &mut Instant, result: Option<&str>) -> (Outcome, u64) {
+        assert_eq!(state.start(*now).len(), 1);
+        let outcome = state.done(&key("u"), result.map(str::to_owned), *now);
+        let next = state.next().expect("due");
+        let wait = next - *now;
+        *now = next;
+        (outcome, wait.as_secs())
+    }
+
+    #[test]
+    fn what_is_wanted_is_fetched_at_once_and_again_later() {
+        let (mut state, mut now) = state();
+        assert!(!state.is_tried());
+        assert_eq!(fetch(&mut state, &mut now, Some(KEYS)), (Outcome::Changed(KEYS.into()), 1200));
+        assert!(state.is_tried());
+        let turned = r#"{"keys": [{"kid":"b"}, {"kid":"a"}]}"#;
+        assert_eq!(fetch(&mut state, &mut now, Some(turned)).0, Outcome::Same);
+        let other = r#"{"keys":[{"kid":"c"}]}"#;
+        assert_eq!(fetch(&mut state, &mut now, Some(other)).0, Outcome::Changed(other.into()));
+    }
+
+    #[test]
+    fn failures_slow_down() {
+        let (mut state, mut now) = state();
+        let waits: Vec<u64> = (0..15).map(|_| fetch(&mut state, &mut now, None).1).collect();
+        assert_eq!(waits, [1, 1, 1, 1, 1, 1, 1, 60, 120, 240, 480, 960, 1920, 3600, 3600]);
+        assert_eq!(fetch(&mut state, &mut now, Some(KEYS)).1, 1200);
+        // With keys at hand there is no hurry.
+        assert_eq!(fetch(&mut state, &mut now, None).1, 60);
+        assert_eq!(fetch(&mut state, &mut now, None).1, 120);
+    }
+
+    #[test]
+    fn keys_that_cannot_be_fetched_stop_counting() {
+        let (mut state, mut now) = state();
+        fetch(&mut state, &mut now, Some(KEYS));
+        let week = Duration::from_secs(7 * 24 * 60 * 60);
+        assert_eq!(state.expire(now), []);
+        assert_eq!(state.expire(now + week), [key("u")]);
+        assert_eq!(state.expire(now + week), [], "once");
+    }
+
+    #[test]
+    fn what_nobody_wants_is_forgotten() {
+        let (mut state, now) = state();
+        state.start(now);
+        assert!(!state.forget(&key("u")), "there are no keys yet");
+        assert_eq!(state.done(&key("u"), Some(KEYS.to_owned()), now), Outcome::Same, "it comes too late");
+        assert_eq!((state.next(), state.is_tried()), (None, true));
+        state.want(key("u"), Duration::ZERO, now);
+        state.start(now);
+        state.done(&key("u"), Some(KEYS.to_owned()), now);
+        assert!(state.forget(&key("u")));
+    }
+}

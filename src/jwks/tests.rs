@@ -1,0 +1,206 @@
+//! Over real sockets of the loopback.
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Redirect};
+use axum::routing::get;
+use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
+use sluice_engine::{Engine, EngineOptions, Origin};
+use sluice_graph::{GraphOptions, Handles};
+use sluice_model::{Kind, ObjectKey};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use super::*;
+
+const KEYS: &str = r#"{"keys":[{"kty":"oct","k":"AA","kid":"a"}]}"#;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A server of an issuer: its keys can be changed, and it counts how often it is asked for them.
+#[derive(Clone, Default)]
+struct Issuer {
+    keys: Arc<Mutex<String>>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Issuer {
+    async fn serve(self) -> SocketAddr {
+        self.set(KEYS);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let configuration = format!(r#"{{"issuer":"i","jwks_uri":"http://{address}/keys"}}"#);
+        let router = Router::new()
+            .route("/keys", get(keys))
+            .route("/issuer/.well-known/openid-configuration", get(move || async move { configuration }))
+            .route("/moved", get(|| async { Redirect::temporary("/keys") }))
+            .route("/circle", get(|| async { Redirect::temporary("/circle") }))
+            .route("/secret", get(|| async { "a password" }))
+            .route("/long", get(|| async { " ".repeat(2 * 1024 * 1024) }))
+            .route("/never", get(|| async { std::future::pending::<()>().await }))
+            .with_state(self);
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        address
+    }
+
+    fn set(&self, keys: &str) {
+        keys.clone_into(&mut self.keys.lock().expect("no panic"));
+    }
+}
+
+async fn keys(State(issuer): State<Issuer>) -> impl IntoResponse {
+    issuer.asked.fetch_add(1, Ordering::SeqCst);
+    let keys = issuer.keys.lock().expect("no panic").clone();
+    if keys.is_empty() { (StatusCode::SERVICE_UNAVAILABLE, "later".to_owned()) } else { (StatusCode::OK, keys) }
+}
+
+fn at(uri: String) -> JwksKey {
+    JwksKey { uri: uri.into(), ..JwksKey::default() }
+}
+
+fn client(blocked: &[&str]) -> JwksClient {
+    let blocked = blocked.iter().map(|block| block.parse().expect("a block")).collect();
+    JwksClient::new(&JwksOptions { blocked, ..JwksOptions::default() })
+}
+
+#[tokio::test]
+async fn keys_are_found_where_they_are() {
+    let address = Issuer::default().serve().await;
+    let client = client(&[]);
+    for key in [
+        at(format!("http://{address}/keys")),
+        at(format!("http://{address}/moved")),
+        JwksKey { issuer: format!("http://{address}/issuer/").into(), ..JwksKey::default() },
+    ] {
+        assert_eq!(client.fetch(&key, SECOND).await.expect("keys"), KEYS, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_set_of_keys_does_not_get_in() {
+    let address = Issuer::default().serve().await;
+    let client = client(&[]);
+    let fetch = async |path: &str| client.fetch(&at(format!("http://{address}{path}")), SECOND).await;
+    assert!(matches!(fetch("/secret").await, Err(FetchError::Content(_))));
+    assert!(matches!(fetch("/absent").await, Err(FetchError::Status(404))));
+    assert!(matches!(fetch("/long").await, Err(FetchError::Body(_))));
+    assert!(matches!(fetch("/circle").await, Err(FetchError::Redirections)));
+    let never = at(format!("http://{address}/never"));
+    assert!(matches!(client.fetch(&never, Duration::from_millis(50)).await, Err(FetchError::Timeout(_))));
+    assert!(matches!(client.fetch(&at("ftp://h/k".to_owned()), SECOND).await, Err(FetchError::Address(_))));
+}
+
+#[tokio::test]
+async fn blocked_addresses_are_not_asked_whatever_their_name() {
+    let issuer = Issuer::default();
+    let address = issuer.clone().serve().await;
+    for host in ["127.0.0.1", "localhost"] {
+        let key = at(format!("http://{host}:{}/keys", address.port()));
+        let result = client(&["127.0.0.0/8", "::1/128"]).fetch(&key, SECOND).await;
+        assert!(matches!(result, Err(FetchError::Forbidden { .. })), "{host}: {result:?}");
+    }
+    assert_eq!(issuer.asked.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn servers_show_who_they_are() {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("versions");
+    let config = config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).expect("a key");
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("its address").port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let _ = stream.read(&mut [0; 1024]).await;
+            let answer =
+                format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{KEYS}", KEYS.len());
+            let _ = stream.write_all(answer.as_bytes()).await;
+            let _ = stream.shutdown().await;
+        }
+    });
+    let directory = tempfile::tempdir().expect("a directory");
+    let extra_roots = directory.path().join("extra.pem");
+    let key = at(format!("https://localhost:{port}/keys"));
+    let options = JwksOptions { extra_roots: extra_roots.clone(), ..JwksOptions::default() };
+    assert!(JwksClient::new(&options).fetch(&key, SECOND).await.is_err(), "nobody knows this root");
+    let trusting = JwksOptions { skip_verify: true, ..options.clone() };
+    assert_eq!(JwksClient::new(&trusting).fetch(&key, SECOND).await.expect("keys"), KEYS);
+    std::fs::write(&extra_roots, made.cert.pem()).expect("the file");
+    assert_eq!(JwksClient::new(&options).fetch(&key, SECOND).await.expect("keys"), KEYS);
+}
+
+/// A graph with one policy that names the keys at `address`, and what it has of them.
+fn graph(address: SocketAddr) -> (Engine, Handles, JwksKey) {
+    let options = GraphOptions::default();
+    let (engine, handles) = Engine::start(EngineOptions::default(), move |b| sluice_graph::build(b, &options));
+    let uri = format!("http://{address}/keys");
+    let policy = serde_json::json!({
+        "apiVersion": "security.istio.io/v1", "kind": "RequestAuthentication",
+        "metadata": {"name": "it", "namespace": "shop"},
+        "spec": {"jwtRules": [{"issuer": "i", "jwksUri": uri}]},
+    });
+    let parsed = sluice_parse::parse_object(&"Kubernetes".into(), "cluster.local", &policy).expect("a policy");
+    engine.transaction(|tx| {
+        handles.inputs.apply(tx, parsed, Origin::default());
+        handles.inputs.mark_all_synced(tx);
+    });
+    (engine, handles, at(uri))
+}
+
+#[tokio::test]
+async fn keys_come_back_into_the_graph_and_follow_the_issuer() {
+    let issuer = Issuer::default();
+    let address = issuer.clone().serve().await;
+    // The first time it is not there.
+    issuer.set("");
+    let (engine, handles, key) = graph(address);
+    let short = Duration::from_millis(5);
+    let schedule = Schedule { refresh: short, retry: short, first_retry: short, ..Schedule::default() };
+    let options = JwksOptions { schedule, ..JwksOptions::default() };
+    let metrics = JwksMetrics::default();
+    let wanted = handles.wanted_jwks.clone();
+    let fetcher = JwksFetcher::new(engine.clone(), wanted, handles.inputs.jwks.clone(), &options, metrics.clone());
+    let mut tried = fetcher.tried();
+    let running = tokio::spawn(fetcher.run());
+    tried.wait_for(|tried| *tried).await.expect("it runs");
+    assert!(metrics.failed.get() >= 1);
+    let mut feed = engine.feed().only(&handles.jwks);
+    let mut expect = async |text: &str| {
+        let deadline = tokio::time::timeout(Duration::from_secs(20), async {
+            loop {
+                let now = engine.snapshot().get(&handles.jwks, &key).map(|jwks| jwks.text.to_string());
+                if now.unwrap_or_default() == *text {
+                    return;
+                }
+                feed.next().await;
+            }
+        });
+        deadline.await.unwrap_or_else(|_| panic!("{text:?} does not come"));
+    };
+    expect("").await;
+    issuer.set(KEYS);
+    expect(KEYS).await;
+    let other = r#"{"keys":[]}"#;
+    issuer.set(other);
+    expect(other).await;
+    // An issuer that breaks down does not take its keys with it.
+    let before = metrics.failed.get();
+    issuer.set("");
+    while metrics.failed.get() < before + 3 {
+        tokio::task::yield_now().await;
+    }
+    expect(other).await;
+    let policy = ObjectKey::new("Kubernetes", "shop", "it");
+    engine.transaction(|tx| handles.inputs.delete(tx, Kind::RequestAuthentication, policy, Origin::default()));
+    expect("").await;
+    running.abort();
+}
