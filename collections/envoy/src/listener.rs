@@ -34,7 +34,7 @@ pub use inbound::{InboundInputs, InboundPort, PolicyFilters, build_inbound};
 pub use mtls::{MtlsMode, PeerPolicy};
 pub use outbound::{Kind, ListenerKey, OutboundPort, build_outbound, kind, listener_keys};
 pub use outbound_tcp::Client;
-pub use settings::{Collector, Facts, ListenerSwitches, Settings};
+pub use settings::{Collector, Facts, ListenerSwitches, Settings, egress_cluster};
 pub use tcp_filters::{DestinationFacts, Destinations};
 pub(crate) use telemetry::METRICS;
 pub use telemetry::{

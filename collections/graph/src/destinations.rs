@@ -6,11 +6,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sluice_engine::{Context, Dep, DepBy, Deps};
-use sluice_model::{DestinationRule, Host, Labels, ObjectKey, Service, Text, View};
+use sluice_model::{DestinationRule, Host, Labels, ObjectKey, Service, SidecarScope, Text, View};
 
 use crate::destination_rules::{
     RuleClient, RulePolicy, covering_hosts, select_rule, selects_clients, special_namespaces,
 };
+use crate::sidecars::{self, SidecarHost, SidecarLookup};
 use crate::{HostServices, Hosts, Spine};
 
 /// Looks up what clients mean by a host, inside a `derive` over hosts.
@@ -20,6 +21,7 @@ pub(crate) struct Destinations {
     rules: DepBy<Host, ObjectKey, DestinationRule>,
     policy: Dep<(), RulePolicy>,
     selections: Dep<(Text, Labels), ()>,
+    sidecars: SidecarLookup,
 }
 
 impl Destinations {
@@ -30,6 +32,7 @@ impl Destinations {
             rules: deps.by(&spine.destination_rules_by_host),
             policy: deps.on(&spine.rule_policy),
             selections: deps.on(&spine.selections),
+            sidecars: SidecarLookup::on(deps, &spine.sidecars),
         }
     }
 
@@ -50,8 +53,15 @@ impl Destinations {
             .filter(|((namespace, _), _)| selecting.contains(namespace))
             .map(|((namespace, labels), _)| View::Selected { namespace, labels })
             .collect::<Vec<_>>();
-        let views = namespaces.iter().cloned().map(View::Namespace).chain(selected).collect();
-        HostDestinations { host: host.clone(), services, rules, policy, views }
+        let sidecars = self.sidecars.host(cx, host);
+        let labelled = |scope: &SidecarScope| match selecting.contains(&scope.namespace) {
+            true => self.sidecars.labelled(cx, scope),
+            false => Vec::new(),
+        };
+        let of_sidecars =
+            sidecars.reaching().flat_map(|scope| [sidecars::view(scope)].into_iter().chain(labelled(scope)));
+        let views = namespaces.iter().cloned().map(View::Namespace).chain(selected).chain(of_sidecars).collect();
+        HostDestinations { host: host.clone(), services, sidecars: sidecars.clone(), rules, policy, views }
     }
 }
 
@@ -59,6 +69,7 @@ impl Destinations {
 pub(crate) struct HostDestinations {
     host: Host,
     services: HostServices,
+    sidecars: Arc<SidecarHost>,
     rules: Vec<Arc<DestinationRule>>,
     policy: RulePolicy,
     views: Vec<View>,
@@ -71,14 +82,14 @@ impl HostDestinations {
     }
 
     /// The service a view has at the host, and the rule it follows for it.
-    pub(crate) fn seen_from(&self, view: &View) -> Option<(&Arc<Service>, Option<DestinationRule>)> {
-        let service = self.services.visible_to(view.namespace())?;
-        let labels = match view {
-            View::Selected { labels, .. } => Some(labels),
-            _ => None,
+    pub(crate) fn seen_from(&self, view: &View) -> Option<(Arc<Service>, Option<DestinationRule>)> {
+        let service = match view.sidecar() {
+            Some(scope) => self.sidecars.service(scope, self.services.iter())?,
+            None => self.services.visible_to(view.namespace())?.clone(),
         };
-        let client = RuleClient { namespace: view.namespace(), labels };
-        Some((service, select_rule(&self.rules, &self.policy, &self.host, &service.namespace, client)))
+        let client = RuleClient { namespace: view.namespace(), labels: view.labels() };
+        let rule = select_rule(&self.rules, &self.policy, &self.host, &service.namespace, client);
+        Some((service, rule))
     }
 
     /// Namespace of the mesh-wide configuration.

@@ -5,7 +5,7 @@ use sluice_engine::{Collection, Graph, Input, Origin, Transaction, Value};
 use sluice_model::{
     AuthorizationPolicy, DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass, Jwks, JwksKey,
     Kind, KubernetesService, MeshSettings, Namespace, Node, Object, ObjectKey, ParsedObject, PeerAuthentication, Pod,
-    Proxy, ProxyConfigResource, ProxyKey, Reject, RequestAuthentication, ServiceEntry, Telemetry, Text,
+    Proxy, ProxyConfigResource, ProxyKey, Reject, RequestAuthentication, ServiceEntry, Sidecar, Telemetry, Text,
     TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
 };
 
@@ -153,6 +153,8 @@ kinds! {
     kubernetes_services: Service(KubernetesService), input, "raw_kubernetes_services";
     /// ServiceEntries.
     service_entries: ServiceEntry(ServiceEntry), input, "raw_service_entries";
+    /// Sidecars.
+    sidecars: Sidecar(Sidecar), input, "raw_sidecars";
     /// Telemetries.
     telemetries: Telemetry(Telemetry), input, "raw_telemetries";
     /// TrafficExtensions.
@@ -217,6 +219,7 @@ impl<'s> Raw<'s> {
             request_authentications: discovered("request_authentications", &self.request_authentications, discovery),
             kubernetes_services: discovered("kubernetes_services", &self.kubernetes_services, discovery),
             service_entries: discovered("service_entries", &self.service_entries, discovery),
+            sidecars: discovered("sidecars", &self.sidecars, discovery),
             telemetries: discovered("telemetries", &self.telemetries, discovery),
             traffic_extensions: discovered("traffic_extensions", &self.traffic_extensions, discovery),
             virtual_services: discovered("virtual_services", &self.virtual_services, discovery),

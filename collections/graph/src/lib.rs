@@ -7,6 +7,7 @@
 //! - `mesh_config.rs`, `namespaces.rs`, `networks.rs`: settings everything else reads.
 //! - `allocation.rs`: addresses for ServiceEntries that declare none.
 //! - `services.rs`, `workloads.rs`, `endpoints.rs`, `proxies.rs`: the registry.
+//! - `sidecars.rs`: what of the mesh the proxies of a Sidecar see.
 //! - `views.rs`: for whose eyes something is written, and what of it differs from what everyone sees.
 //! - `outputs/`: encoded resources, a file a type. `scopes.rs`: which layers of them a proxy gets.
 
@@ -33,6 +34,7 @@ pub mod router_routes;
 mod scopes;
 mod services;
 pub mod sidecar_routes;
+pub mod sidecars;
 mod views;
 pub mod virtual_hosts;
 pub mod virtual_services;
@@ -50,7 +52,7 @@ use sluice_model::{
 pub use allocation::{AddressPools, AddressUpdate};
 pub use inputs::{Inputs, Objects, RejectKey};
 pub use networks::NetworkRules;
-pub use proxies::{ServiceTarget, Workload, WorkloadName};
+pub use proxies::{ServiceTarget, Workload, WorkloadName, WorkloadSidecar};
 pub use scopes::{Client, profile_text};
 pub use services::{HostServices, Hosts};
 pub use sluice_envoy::listener::ListenerSwitches;
@@ -64,6 +66,7 @@ use destination_rules::RulePolicy;
 use envoy_filters::Patches;
 use gateways::routers::{RouterInputs, Routers};
 use proxies::TargetInputs;
+use sidecars::{HostInputs, SidecarHeads, Sidecars};
 
 /// What the process was told and never changes while it runs.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -168,6 +171,10 @@ pub struct Spine<'s> {
     pub selections: Collection<'s, (Text, Labels), ()>,
     /// VirtualServices with their delegates and with `export_to` resolved.
     pub virtual_services: Collection<'s, ObjectKey, VirtualService>,
+    /// VirtualServices of sidecars by host as written, wildcards included.
+    pub virtual_services_by_host: Index<'s, Host, ObjectKey, ()>,
+    /// Sidecars in use, and what each host is to them.
+    pub sidecars: Sidecars<'s>,
     /// DestinationRules by host as declared, wildcards included.
     pub destination_rules_by_host: Index<'s, Host, ObjectKey, DestinationRule>,
     /// Ways from one network to another, by address: one record.
@@ -262,7 +269,8 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
         let endpoints = endpoints::derive_endpoints(&services, &slices, &entries);
         let identities = endpoints::derive_identities(&services, &endpoints);
 
-        let proxies = proxies::derive_proxies(&raw.proxies, &objects, options);
+        let sidecar_heads = SidecarHeads::new(&objects.sidecars, &mesh);
+        let proxies = proxies::derive_proxies(&raw.proxies, &objects, &sidecar_heads, options);
         let registry = TargetInputs {
             objects: &objects,
             declared: &declared,
@@ -281,6 +289,15 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
         let gateways = objects.gateways.union("gateways/all", &[ingresses.gateways]);
         let declared_routes = objects.virtual_services.union("virtual_services/all", &[ingresses.virtual_services]);
         let virtual_services = virtual_services::derive_merged_virtual_services(&declared_routes, &mesh);
+        let virtual_services_by_host = virtual_services::index_by_host(&virtual_services);
+        let host_inputs = HostInputs {
+            services: &services,
+            services_by_host: &services_by_host,
+            hosts: &hosts,
+            virtual_services: &virtual_services,
+            routed: &virtual_services_by_host,
+        };
+        let sidecars = sidecars::derive_sidecars(&one, &proxies, &labels, &objects.sidecars, &host_inputs);
 
         let routers = crate::gateways::routers::derive_routers(
             &RouterInputs {
@@ -319,6 +336,8 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
             attached,
             selections,
             virtual_services,
+            virtual_services_by_host,
+            sidecars,
             destination_rules_by_host,
             network_gateways,
             resolved_network_gateways,

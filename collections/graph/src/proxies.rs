@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Index};
-use sluice_model::{Labels, Locality, Node, ObjectKey, Pod, Proxy, ProxyKey, Text, View};
+use sluice_model::{Labels, Locality, Node, ObjectKey, Pod, Proxy, ProxyKey, SidecarScope, Text, View};
 
 use crate::content::content_hash;
+use crate::sidecars::{SidecarChoice, SidecarHeads};
 use crate::workloads::{pod_locality, with_topology};
 use crate::{GraphOptions, Objects};
 
@@ -37,6 +38,27 @@ pub struct Workload {
     pub labels: Labels,
     /// The services' ports it stands behind.
     pub targets: Vec<ServiceTarget>,
+    /// Its Sidecar, if that changes anything inbound.
+    pub sidecar: Option<WorkloadSidecar>,
+}
+
+/// The Sidecar of a workload.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct WorkloadSidecar {
+    /// Which.
+    pub scope: SidecarScope,
+    /// It says what the workload sees, so which rules it follows itself.
+    pub limits: bool,
+    /// Addresses of the only replica, where what the Sidecar says depends on them.
+    pub addresses: Vec<Text>,
+}
+
+impl WorkloadSidecar {
+    fn of(proxy: &Proxy) -> Option<Self> {
+        let sidecar = proxy.sidecar.as_ref().filter(|sidecar| sidecar.inbound || sidecar.limits)?;
+        let addresses = if sidecar.own_address { proxy.ips.clone() } else { Vec::new() };
+        Some(Self { scope: sidecar.scope.clone(), limits: sidecar.limits, addresses })
+    }
 }
 
 impl Workload {
@@ -92,17 +114,20 @@ impl ProxyPods {
 }
 
 /// Connected proxies as the registry knows them: labels of their pod and locality of its node where there are any, else
-/// as they say themselves.
-/// Key: `ProxyKey`. From: `connected_proxies`, `pods`, `nodes`.
-/// Changes when: a proxy connects, leaves or says something else; labels of its pod or place of its node change.
+/// as they say themselves; and with their Sidecar.
+/// Key: `ProxyKey`. From: `connected_proxies`, `pods`, `nodes`, `sidecars`, `mesh_config`.
+/// Changes when: a proxy connects, leaves or says something else; labels of its pod or place of its node change; it gets
+/// another Sidecar, or one that tells its proxies apart in another way.
 /// Size: connected proxies. Rejects: none.
 pub(crate) fn derive_proxies<'s>(
     connected: &Collection<'s, ProxyKey, Proxy>,
     objects: &Objects<'s>,
+    sidecars: &SidecarHeads<'s>,
     options: &GraphOptions,
 ) -> Collection<'s, ProxyKey, Proxy> {
     let options = options.clone();
     connected.derive("proxies", |deps| {
+        let sidecars = SidecarChoice::on(deps, sidecars);
         let pods = ProxyPods { pods: deps.on(&objects.pods) };
         let nodes: Dep<ObjectKey, Node> = deps.on(&objects.nodes);
         move |cx, _, connected| {
@@ -123,6 +148,7 @@ pub(crate) fn derive_proxies<'s>(
             let node = if proxy.node_name.is_empty() { found.map(|(_, pod)| pod.node.clone()) } else { None };
             let node = node.unwrap_or_else(|| proxy.node_name.clone());
             proxy.labels = with_topology(&proxy.labels, &proxy.cluster, &proxy.locality, &node, &proxy.network);
+            proxy.sidecar = sidecars.get(cx, &proxy);
             Some(proxy)
         }
     })
@@ -200,7 +226,7 @@ pub(crate) fn derive_proxy_workloads<'s>(
         move |cx, key, proxy| {
             let targets = cx.get(&targets, key).map(|targets| (*targets).clone()).unwrap_or_default();
             let labels = cx.get(&labels, &()).map(|labels| labels.inbound(proxy)).unwrap_or_default();
-            Some(Workload { namespace: proxy.namespace.clone(), labels, targets })
+            Some(Workload { namespace: proxy.namespace.clone(), labels, targets, sidecar: WorkloadSidecar::of(proxy) })
         }
     })
 }

@@ -30,7 +30,7 @@ impl RouterProfile {
     }
 
     fn client(&self, namespace: &Text) -> Client {
-        Client { namespace: namespace.clone(), labels: self.router.labels.clone() }
+        Client { namespace: namespace.clone(), labels: self.router.labels.clone(), scope: None }
     }
 }
 

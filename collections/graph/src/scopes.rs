@@ -9,7 +9,7 @@ use sluice_model::{Labels, Layer, Proxy, ProxyKey, ProxyType, ResourceType, Scop
 
 use crate::outputs::patched::PatchedLayers;
 use crate::proxies::SelectedLabels;
-use crate::{Spine, WorkloadName, outputs};
+use crate::{Spine, WorkloadName, outputs, sidecars};
 
 /// What the layers of a proxy depend on.
 #[derive(Clone, Copy, Debug)]
@@ -28,10 +28,16 @@ pub struct Client<'a> {
 
 impl Client<'_> {
     /// The layers of outbound resources, most special first: its selection if any rule selects on its labels, its
-    /// namespace, everyone.
+    /// namespace, everyone; if it has a Sidecar that limits them, that one's alone.
     #[must_use]
     pub fn outbound(&self, profile: &Text) -> Vec<Layer> {
         let layer = |view| Layer { view, profile: profile.clone() };
+        if let Some(sidecar) = self.proxy.sidecar.as_ref().filter(|sidecar| sidecar.limits) {
+            let all = sidecars::view(&sidecar.scope);
+            let selected = (!self.labels.is_empty())
+                .then(|| View::Sidecar { scope: sidecar.scope.clone(), labels: self.labels.clone() });
+            return selected.into_iter().chain([all]).map(layer).collect();
+        }
         let namespace = &self.proxy.namespace;
         let selected = (!self.labels.is_empty())
             .then(|| View::Selected { namespace: namespace.clone(), labels: self.labels.clone() });
@@ -144,6 +150,9 @@ pub(crate) fn derive_selections<'s>(
     let selected = proxies.derive("proxy_selections", |deps| {
         let labels = deps.on(labels);
         move |cx, _, proxy| {
+            if proxy.sidecar.as_ref().is_some_and(|sidecar| sidecar.limits) {
+                return None;
+            }
             let labels = cx.get(&labels, &())?.outbound(proxy);
             (!labels.is_empty()).then(|| (proxy.namespace.clone(), labels))
         }

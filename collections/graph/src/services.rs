@@ -98,7 +98,16 @@ pub struct Hosts {
 impl Hosts {
     /// Makes them available to a `derive`.
     pub fn on<'s>(deps: &mut Deps<'s>, spine: &Spine<'s>) -> Self {
-        Self { by_host: deps.by(&spine.services_by_host), services: deps.on(&spine.services) }
+        Self::of(deps, &spine.services_by_host, &spine.services)
+    }
+
+    /// Makes these available to a `derive`.
+    pub(crate) fn of<'s>(
+        deps: &mut Deps<'s>,
+        by_host: &Index<'s, Host, ServiceKey, ()>,
+        services: &Collection<'s, ServiceKey, Service>,
+    ) -> Self {
+        Self { by_host: deps.by(by_host), services: deps.on(services) }
     }
 
     /// The services of `host`.
@@ -145,6 +154,12 @@ impl HostServices {
     /// All of them, those shown only to some namespaces first, each oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Service>> {
         self.0.iter()
+    }
+
+    /// The same.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Arc<Service>] {
+        &self.0
     }
 }
 

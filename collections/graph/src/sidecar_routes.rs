@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_envoy::listener::egress_cluster;
 use sluice_envoy::name::PASSTHROUGH;
 use sluice_envoy::route::{CatchAll, TableKind, build_catch_all, build_header};
 use sluice_model::{
@@ -14,9 +15,10 @@ use sluice_model::{
 };
 
 use crate::destination_rules::{self, RuleClient, RulePolicy, covering_hosts, select_rule};
+use crate::sidecars::{EgressListener, EgressScope, SidecarLookup, Sidecars};
 use crate::virtual_hosts::{
-    Client, Mesh, RouteHeaders, RouteProfile, VirtualHosts, asks_for_hashing, special_namespaces, uses_labels,
-    virtual_hosts, visible_service,
+    Client, HTTP_PROXY_TABLE, Mesh, RouteHeaders, RouteProfile, VirtualHosts, asks_for_hashing, special_namespaces,
+    uses_labels, virtual_hosts, visible_service,
 };
 use crate::{Spine, profile_text};
 
@@ -44,6 +46,8 @@ pub struct RouteInputs<'s> {
     by_address: Index<'s, (Text, u16), ServiceKey, ()>,
     /// What of the mesh config counts.
     defaults: Collection<'s, (), RouteDefaults>,
+    /// Sidecars in use.
+    sidecars: Sidecars<'s>,
     /// Domain of the mesh.
     pub domain: Text,
     /// Addresses of both families are used.
@@ -77,10 +81,11 @@ impl<'s> RouteInputs<'s> {
             destination_rules: destination_rules::index_by_host(&spine.objects.destination_rules),
             profiles: profiles.group("route_profiles", |_, proxies| proxies.first().map(|(_, p)| (*p).clone())),
             selections: spine.selections.clone(),
-            routed: crate::virtual_services::index_by_host(&spine.virtual_services),
+            routed: spine.virtual_services_by_host.clone(),
             by_alias,
             by_address,
             defaults: derive_route_defaults(&spine.mesh),
+            sidecars: spine.sidecars.clone(),
             domain: spine.options.domain.clone(),
             dual_stack: spine.options.dual_stack,
         }
@@ -122,7 +127,15 @@ pub fn derive_sidecar_segments<'s>(inputs: &RouteInputs<'s>) -> [Collection<'s, 
         move |cx, host, ()| {
             let mesh = reads.at(cx);
             let namespaces = special_namespaces(&mesh, host);
-            let selections = if uses_labels(&mesh, host) { cx.all(&selections) } else { Vec::new() };
+            let labelled = uses_labels(&mesh, host);
+            let selections = if labelled { cx.all(&selections) } else { Vec::new() };
+            let interests = mesh.reads.sidecars.host(cx, host);
+            let scopes: Vec<Arc<EgressScope>> = interests
+                .0
+                .iter()
+                .filter(|(_, interest)| interest.listed || interest.routed)
+                .filter_map(|(scope, _)| mesh.reads.sidecars.scope(cx, scope))
+                .collect();
             let mut segments = Vec::new();
             for (name, profile) in cx.all(&profiles) {
                 let write = |client: &Client| virtual_hosts(&mesh, host, client, &profile);
@@ -136,11 +149,25 @@ pub fn derive_sidecar_segments<'s>(inputs: &RouteInputs<'s>) -> [Collection<'s, 
                     own_of.insert(namespace.clone(), own);
                 }
                 for ((namespace, labels), _) in &selections {
-                    let client = Client { namespace: namespace.clone(), labels: labels.clone() };
+                    let client = Client { namespace: namespace.clone(), labels: labels.clone(), scope: None };
                     let own = write(&client);
                     let view = View::Selected { namespace: namespace.clone(), labels: labels.clone() };
                     let below = own_of.get(namespace).unwrap_or(&base);
                     put_difference(&mut segments, &Layer { view, profile: name.clone() }, &own, below);
+                }
+                for scope in scopes.iter().filter(|scope| scope.outbound == profile.outbound) {
+                    let of = |labels: &Labels| {
+                        let (namespace, labels) = (scope.namespace().clone(), labels.clone());
+                        write(&Client { namespace, labels, scope: Some(scope.clone()) })
+                    };
+                    let all = of(&Labels::new());
+                    let nothing = VirtualHosts::new();
+                    put_difference(&mut segments, &Layer { view: scope.view(), profile: name.clone() }, &all, &nothing);
+                    let views = if labelled { mesh.reads.sidecars.labelled(cx, &scope.scope) } else { Vec::new() };
+                    for view in views {
+                        let own = of(view.labels().unwrap_or(&Labels::new()));
+                        put_difference(&mut segments, &Layer { view, profile: name.clone() }, &own, &all);
+                    }
                 }
                 let layer = Layer { view: View::Base, profile: name };
                 put_difference(&mut segments, &layer, &base, &VirtualHosts::new());
@@ -148,7 +175,7 @@ pub fn derive_sidecar_segments<'s>(inputs: &RouteInputs<'s>) -> [Collection<'s, 
             segments
         }
     });
-    let rest = derive_tables(&hosts_with_segments, &inputs.profiles, &inputs.defaults);
+    let rest = derive_tables(&hosts_with_segments, inputs);
     [hosts_with_segments, rest]
 }
 
@@ -180,16 +207,17 @@ pub(crate) fn segment_key(layer: &Layer, table: &Text, segment: &Text) -> Segmen
 /// The rest of every table that has a virtual host in a layer, and its virtual host of unknown hosts.
 fn derive_tables<'s>(
     virtual_hosts: &Collection<'s, SegmentKey, Segment>,
-    profiles: &Collection<'s, Text, RouteProfile>,
-    defaults: &Collection<'s, (), RouteDefaults>,
+    inputs: &RouteInputs<'s>,
 ) -> Collection<'s, SegmentKey, Segment> {
     let tables = virtual_hosts.index("routes/tables/rows", |key, segment| {
         let shown = *segment != Resource::Hidden;
         shown.then(|| ((key.layer.clone(), key.name.clone()), ()))
     });
-    tables.distinct("routes/tables").derive_many("routes/headers", |d| {
-        let profiles = d.on(profiles);
-        let defaults = d.on(defaults);
+    let declared = derive_declared_tables(inputs);
+    let tables = tables.distinct("routes/tables").union("routes/all-tables", &[declared]);
+    tables.derive_many("routes/headers", |d| {
+        let profiles = d.on(&inputs.profiles);
+        let defaults = d.on(&inputs.defaults);
         move |cx, (layer, table), ()| {
             let header = build_header(table, TableKind::Full);
             let mut segments = vec![(segment_key(layer, table, &Text::default()), encoded(&header))];
@@ -198,8 +226,10 @@ fn derive_tables<'s>(
             if !table.contains(':') || table.starts_with("unix://") {
                 let Some(defaults) = cx.get(&defaults, &()) else { return segments };
                 let headers = profile.headers.unwrap_or(defaults.headers);
-                let catch_all = match defaults.outbound {
-                    OutboundPolicy::AllowAny => CatchAll::Allow(PASSTHROUGH.into()),
+                let outbound = profile.outbound.as_ref();
+                let egress_proxy = outbound.and_then(egress_cluster);
+                let catch_all = match outbound.map_or(defaults.outbound, |outbound| outbound.policy) {
+                    OutboundPolicy::AllowAny => CatchAll::Allow(egress_proxy.unwrap_or_else(|| PASSTHROUGH.into())),
                     OutboundPolicy::AllowAnyDynamicDns => CatchAll::AllowDynamicDns,
                     OutboundPolicy::RegistryOnly => CatchAll::Block,
                 };
@@ -208,6 +238,25 @@ fn derive_tables<'s>(
                 segments.push((segment_key(layer, table, &built.name.as_str().into()), encoded(&built)));
             }
             segments
+        }
+    })
+}
+
+/// Tables of the listeners that Sidecars declare: they are there even if nothing is found in them.
+fn derive_declared_tables<'s>(inputs: &RouteInputs<'s>) -> Collection<'s, (Layer, Text), ()> {
+    inputs.sidecars.scopes.derive_many("routes/declared-tables", |d| {
+        let (profiles, defaults) = (d.on(&inputs.profiles), d.on(&inputs.defaults));
+        move |cx, _, scope| {
+            let mut tables: BTreeSet<(Layer, Text)> = BTreeSet::new();
+            let proxied = cx.get(&defaults, &()).is_some_and(|defaults| defaults.http_proxy);
+            let profiles = cx.all(&profiles).into_iter().filter(|(_, profile)| profile.outbound == scope.outbound);
+            for (name, profile) in profiles {
+                let of_proxy = (proxied || profile.http_proxy).then(|| HTTP_PROXY_TABLE.into());
+                let layer = Layer { view: scope.view(), profile: name };
+                let declared = scope.listeners.iter().filter_map(EgressListener::table).chain(of_proxy);
+                tables.extend(declared.map(|table| (layer.clone(), table)));
+            }
+            tables.into_iter().map(|table| (table, ())).collect()
         }
     })
 }
@@ -227,6 +276,7 @@ pub(crate) struct MeshReads {
     rules: DepBy<Host, ObjectKey, DestinationRule>,
     routed: DepBy<Host, ObjectKey, ()>,
     defaults: Dep<(), RouteDefaults>,
+    sidecars: SidecarLookup,
     domain: Text,
     dual_stack: bool,
 }
@@ -243,6 +293,7 @@ impl MeshReads {
             rules: d.by(&inputs.destination_rules),
             routed: d.by(&inputs.routed),
             defaults: d.on(&inputs.defaults),
+            sidecars: SidecarLookup::on(d, &inputs.sidecars),
             domain: inputs.domain.clone(),
             dual_stack: inputs.dual_stack,
         }
@@ -330,11 +381,18 @@ impl Mesh for MeshAt<'_> {
 
     fn destination_rule(&self, client: &Client, host: &Host) -> Option<DestinationRule> {
         let rules = self.hashing_rules(host);
-        let service = visible_service(&self.services(host), &client.namespace)?;
+        if rules.is_empty() {
+            return None;
+        }
+        let services = self.services(host);
+        let service = match &client.scope {
+            Some(scope) => self.reads.sidecars.host(self.cx, host).service(&scope.scope, &services)?,
+            None => visible_service(&services, &client.namespace)?,
+        };
         let labels = Some(&client.labels).filter(|labels| !labels.is_empty());
         let follower = RuleClient { namespace: &client.namespace, labels };
         let policy = &self.defaults.as_ref()?.rules;
-        if rules.is_empty() { None } else { select_rule(&rules, policy, host, &service.namespace, follower) }
+        select_rule(&rules, policy, host, &service.namespace, follower)
     }
 
     fn destination_rule_namespaces(&self, host: &Host) -> BTreeSet<Text> {

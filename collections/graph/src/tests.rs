@@ -10,6 +10,7 @@ mod names;
 mod policies;
 mod registry;
 mod routes;
+mod sidecars;
 
 use sluice_engine::{Engine, EngineOptions, Feed, Key, Origin, Published, Value};
 use sluice_model::{Kind, ObjectKey, Proxy, ProxyKey};

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sluice_model::{Resource, Text, View};
+use sluice_model::{Resource, SidecarScope, Text, View};
+
+use crate::sidecars;
 
 /// What is written for the views in which something about a host may differ.
 ///
@@ -15,7 +17,7 @@ impl Overlay {
     /// Evaluates `f` for the base and for each of `special`, and gives the rows to write: (view, name, resource).
     ///
     /// `special` needs no order; `Base` in it is superfluous. A `Selected` view lies on its namespace's view, which is
-    /// evaluated too.
+    /// evaluated too; a `Sidecar` view for selected labels on that for none, and that one on nothing.
     pub fn rows<N: Ord + Clone>(
         special: impl IntoIterator<Item = View>,
         mut f: impl FnMut(&View) -> BTreeMap<N, Resource>,
@@ -26,25 +28,31 @@ impl Overlay {
             .iter()
             .filter_map(|view| match view {
                 View::Selected { namespace, .. } => Some(View::Namespace(namespace.clone())),
+                View::Sidecar { scope, .. } => Some(sidecars::view(scope)),
                 _ => None,
             })
             .collect();
         views.extend(below);
         let base = f(&View::Base);
         let mut namespaces: BTreeMap<Text, BTreeMap<N, Resource>> = BTreeMap::new();
+        let mut scopes: BTreeMap<SidecarScope, BTreeMap<N, Resource>> = BTreeMap::new();
+        let nothing = BTreeMap::new();
         let mut rows = Vec::new();
-        // Namespace views sort before Selected ones.
+        // Namespace views sort before Selected ones, and no labels before some.
         for view in views {
             let own = f(&view);
             let under = match &view {
                 View::Selected { namespace, .. } => namespaces.get(namespace).unwrap_or(&base),
+                View::Sidecar { scope, .. } => scopes.get(scope).unwrap_or(&nothing),
                 _ => &base,
             };
             for (name, resource) in difference(under, &own) {
                 rows.push((view.clone(), name, resource));
             }
-            if let View::Namespace(namespace) = view {
-                namespaces.insert(namespace, own);
+            match view {
+                View::Namespace(namespace) => drop(namespaces.insert(namespace, own)),
+                View::Sidecar { scope, labels } if labels.is_empty() => drop(scopes.insert(scope, own)),
+                _ => {}
             }
         }
         rows.extend(base.into_iter().map(|(name, resource)| (View::Base, name, resource)));

@@ -4,6 +4,7 @@
 //! under which names it is addressed. What sidecars of a namespace share is decided by the collections that call this.
 
 mod addresses;
+mod place;
 mod special;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +22,10 @@ use sluice_model::{
 };
 use sluice_proto::envoy::config::route::v3::Route;
 
-use crate::virtual_services::{is_visible, precedence};
+use crate::sidecars::EgressScope;
+use crate::virtual_services::precedence;
+
+use place::Place;
 
 pub use addresses::{RouteHeaders, RouteProfile, addresses_for};
 pub use special::{special_namespaces, uses_labels};
@@ -36,6 +40,8 @@ pub struct Client {
     pub namespace: Text,
     /// Those of its labels that some rule asks for.
     pub labels: Labels,
+    /// What it reaches, if a Sidecar limits that.
+    pub scope: Option<Arc<EgressScope>>,
 }
 
 /// What virtual hosts depend on besides the host and the client.
@@ -76,15 +82,17 @@ pub type VirtualHosts = BTreeMap<(Text, Text), Bytes>;
 pub fn virtual_hosts(mesh: &dyn Mesh, host: &Host, client: &Client, profile: &RouteProfile) -> VirtualHosts {
     let headers = profile.headers.unwrap_or_else(|| mesh.default_headers());
     let http_proxy = profile.http_proxy || mesh.has_http_proxy();
-    let evaluation = Evaluation { mesh, client, profile, headers, http_proxy };
-    let service = evaluation.service(host);
-    let declared = evaluation.virtual_services(host);
     let mut out = VirtualHosts::new();
-    if let Some(service) = &service {
-        evaluation.of_service(service, &declared, &mut out);
-    }
-    for virtual_service in &declared {
-        evaluation.of_virtual_service(virtual_service, host, service.as_deref(), &mut out);
+    for place in Place::all(client) {
+        let evaluation = Evaluation { mesh, client, profile, headers, http_proxy, place };
+        let service = evaluation.service(host);
+        let declared = evaluation.virtual_services(host);
+        if let Some(service) = &service {
+            evaluation.of_service(service, &declared, &mut out);
+        }
+        for virtual_service in &declared {
+            evaluation.of_virtual_service(virtual_service, host, service.as_deref(), &mut out);
+        }
     }
     out
 }
@@ -126,18 +134,19 @@ struct Evaluation<'a> {
     profile: &'a RouteProfile,
     headers: RouteHeaders,
     http_proxy: bool,
+    place: Place<'a>,
 }
 
 impl Evaluation<'_> {
     fn service(&self, host: &Host) -> Option<Arc<Service>> {
-        visible_service(&self.mesh.services(host), &self.client.namespace)
+        self.place.service(&self.mesh.services(host), &self.client.namespace)
     }
 
     /// VirtualServices with exactly this host that the client sees, in order of precedence.
     fn virtual_services(&self, host: &Host) -> Vec<Arc<VirtualService>> {
         let namespace = self.client.namespace.as_str();
         let mut visible = self.mesh.virtual_services(host);
-        visible.retain(|vs| is_visible(vs, namespace));
+        visible.retain(|vs| self.place.follows(vs, namespace));
         visible.sort_by(|a, b| precedence(a, namespace).cmp(&precedence(b, namespace)));
         visible
     }
@@ -191,24 +200,26 @@ impl Evaluation<'_> {
         let candidates = self.candidates(&service.host, declared);
         for port in service.ports.iter().filter(|port| is_http_or_sniffed(port)) {
             let number = u32::from(port.port);
-            if let Some(routes) = self.service_routes(service, &candidates, number, number) {
+            if self.place.has_table(port.port)
+                && let Some(routes) = self.service_routes(service, &candidates, number, number)
+            {
                 let table = Text::from(number.to_string());
                 let domains = self.domains(service, port.port, None);
                 self.emit(out, &table, &service.host, number, domains, routes.clone());
-                if port.protocol == Protocol::Unsupported {
+                if self.place.is_sniffed(port) {
                     // The listener of a sniffed port is this Service's alone, whatever the client calls it.
                     let own = Text::from(virtual_host_name(service.host.as_str(), number));
                     self.emit(out, &own, &service.host, number, vec!["*".into()], routes);
                 }
             }
-            if self.http_proxy
+            if let Some(table) = self.place.common_table(self.http_proxy)
                 && let Some(routes) = self.service_routes(service, &candidates, 0, number)
             {
                 let mut domains = self.domains(service, port.port, Some(port.port));
                 if port.port != 80 {
                     domains.retain(|domain| domain.contains(':'));
                 }
-                self.emit(out, &HTTP_PROXY_TABLE.into(), &service.host, number, domains, routes);
+                self.emit(out, &table, &service.host, number, domains, routes);
             }
         }
     }
@@ -240,6 +251,7 @@ impl Evaluation<'_> {
         for alias in self.mesh.aliases(&service.host) {
             let own_routes = self.candidates(&alias.host, &self.virtual_services(&alias.host));
             if alias.export_to.allows(&self.client.namespace)
+                && self.place.has_alias(service, &alias.host)
                 && own_routes.iter().all(|vs| self.routes(vs, u32::from(port)).is_empty())
             {
                 aliases.push(alias.host.clone());
@@ -298,8 +310,9 @@ impl Evaluation<'_> {
     ) {
         // Port 80 has all hosts; other ports those that share a VirtualService with a Service's.
         let mut ports = self.ports_of(virtual_service);
-        let proxied = self.http_proxy && ports.contains(&80);
+        let common = self.place.common_table(self.http_proxy).filter(|_| ports.contains(&80));
         ports.insert(80);
+        ports.retain(|port| self.place.has_table(*port));
         let matching = if host.is_wildcard() { self.mesh.hosts_matching(host) } else { Vec::new() };
         let has_service = |port: u16| {
             let listed = |service: &Service| service.port(port).is_some();
@@ -315,8 +328,7 @@ impl Evaluation<'_> {
                 }
             }
         }
-        let table = Text::from(HTTP_PROXY_TABLE);
-        if proxied
+        if let Some(table) = common
             && service.is_none()
             && matching.is_empty()
             && !out.contains_key(&(table.clone(), key_name(host, 80)))

@@ -2,8 +2,10 @@
 
 pub mod delegate;
 
+use std::collections::BTreeSet;
+
 use sluice_engine::{Collection, Index};
-use sluice_model::{ExportTo, Host, MESH_GATEWAY, MeshConfig, ObjectKey, Text, VirtualService};
+use sluice_model::{Destination, ExportTo, Host, HttpRoute, MESH_GATEWAY, MeshConfig, ObjectKey, Text, VirtualService};
 
 /// VirtualServices with the routes of their delegates in place and with `export_to` always set (C23, C25).
 /// Key: `ObjectKey`. From: `virtual_services` as declared, `mesh_config`.
@@ -65,6 +67,35 @@ pub fn index_by_gateway<'s>(
         let gateways = vs.gateways.iter().filter(|gateway| gateway.as_str() != MESH_GATEWAY);
         gateways.map(|gateway| (gateway.clone(), ())).collect::<Vec<_>>()
     })
+}
+
+fn http_destinations(route: &HttpRoute) -> impl Iterator<Item = &Destination> {
+    let routed = route.route.iter().map(|to| &to.destination);
+    routed.chain(&route.mirror).chain(route.mirrors.iter().map(|mirror| &mirror.destination))
+}
+
+fn other_destinations(vs: &VirtualService) -> impl Iterator<Item = &Destination> {
+    let tcp = vs.tcp.iter().flat_map(|route| &route.route);
+    tcp.chain(vs.tls.iter().flat_map(|route| &route.route)).map(|to| &to.destination)
+}
+
+/// Every destination of a VirtualService.
+pub fn destinations(vs: &VirtualService) -> impl Iterator<Item = &Destination> {
+    vs.http.iter().flat_map(http_destinations).chain(other_destinations(vs))
+}
+
+/// The ports of a host that requests of clients in `namespace` may be sent to, 0 standing for any; `None` if none are.
+#[must_use]
+pub fn destination_ports(vs: &VirtualService, host: &Host, namespace: &str) -> Option<BTreeSet<u32>> {
+    let concerns = |route: &&HttpRoute| {
+        let named = |matched: &&sluice_model::HttpMatch| !matched.source_namespace.is_empty();
+        let mut namespaces = route.matches.iter().filter(named).map(|matched| &matched.source_namespace).peekable();
+        namespaces.peek().is_none() || namespaces.any(|wanted| *wanted == *namespace)
+    };
+    let http = vs.http.iter().filter(concerns).flat_map(http_destinations);
+    let found = http.chain(other_destinations(vs)).filter(|destination| destination.host == *host);
+    let ports: BTreeSet<u32> = found.map(|destination| destination.port.unwrap_or_default()).collect();
+    (!ports.is_empty()).then_some(ports)
 }
 
 /// Whether a client in `namespace` sees it; with an empty namespace, whether every client does.

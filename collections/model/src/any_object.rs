@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::{
     AuthorizationPolicy, DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass, Kind,
     KubernetesService, MeshConfig, MeshNetworks, Namespace, Node, ObjectKey, PeerAuthentication, Pod,
-    ProxyConfigResource, Reject, RequestAuthentication, ServiceEntry, Telemetry, Text, TrafficExtension,
+    ProxyConfigResource, Reject, RequestAuthentication, ServiceEntry, Sidecar, Telemetry, Text, TrafficExtension,
     VirtualService, WorkloadEntry, WorkloadGroup,
 };
 
@@ -42,6 +42,7 @@ pub enum Object {
     RequestAuthentication(Box<RequestAuthentication>),
     Service(KubernetesService),
     ServiceEntry(ServiceEntry),
+    Sidecar(Sidecar),
     Telemetry(Box<Telemetry>),
     TrafficExtension(Box<TrafficExtension>),
     VirtualService(VirtualService),

@@ -31,6 +31,7 @@ mod request_authentication;
 mod resource;
 mod service;
 mod service_entry;
+mod sidecar;
 mod telemetry;
 mod template;
 mod text;
@@ -75,7 +76,7 @@ pub use network_gateway::NetworkGateway;
 pub use object::{Kind, Labels, ObjectKey, ObjectMeta, Timestamp};
 pub use path_template::{check_path_template, is_path_template};
 pub use peer_authentication::{PeerAuthentication, PeerMtls};
-pub use proxy::{Extensions, InterceptionMode, IpFamilies, Proxy, ProxyKey, ProxyType};
+pub use proxy::{Extensions, InterceptionMode, IpFamilies, Proxy, ProxyKey, ProxySidecar, ProxyType};
 pub use proxy_config::{
     ConnectionSettings, CurrentClientCert, CustomTag, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores,
     PrivateKeyProvider, ProxyConfig, ProxyHeaders, RemoteService, Topology, Tracer, Tracing, TracingServiceName,
@@ -88,6 +89,7 @@ pub use service::{
     ExportTo, Protocol, Resolution, Service, ServiceKey, ServicePort, ServiceSource, TrafficDistribution,
 };
 pub use service_entry::{ServiceEntry, ServiceEntryPort, WorkloadAddress, WorkloadEntry, WorkloadGroup};
+pub use sidecar::{CaptureMode, LocalEndpoint, OutboundTraffic, Sidecar, SidecarEgress, SidecarIngress, SidecarPort};
 pub use telemetry::{
     MetricMatch, MetricsOverride, Telemetry, TelemetryLogging, TelemetryMetrics, TelemetryTracing, TraceTag,
     WorkloadMode,
@@ -101,7 +103,7 @@ pub use traffic_policy::{
     ClientTls, ClientTlsMode, ConnectionPool, H2Upgrade, HttpRetry, HttpSettings, LocalityDistribute, LocalityLb,
     OutlierDetection, TcpKeepalive, TcpSettings, ZoneAwareLb,
 };
-pub use view::{Layer, Scope, View};
+pub use view::{Layer, Scope, SidecarScope, View};
 pub use virtual_service::{
     AbortStatus, Body, CorsPolicy, Destination, DirectResponse, FaultAbort, FaultDelay, HeaderOperations, Headers,
     HttpDestination, HttpFault, HttpMatch, HttpMirror, HttpRedirect, HttpRewrite, HttpRoute, L4Match, MESH_GATEWAY,

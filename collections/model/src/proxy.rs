@@ -1,10 +1,10 @@
-//! A proxy that connected: what its node says of it.
+//! A proxy that connected: what its node says of it, and what the registry adds.
 
 use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use crate::{Labels, Locality, ProxyConfig, Text};
+use crate::{Labels, Locality, OutboundTraffic, ProxyConfig, SidecarScope, Text};
 
 /// A proxy is known by its node id; two streams with one id are one proxy.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -59,6 +59,23 @@ impl Extensions {
     pub fn has(&self, name: &str) -> bool {
         self.0.as_ref().is_none_or(|names| names.contains(name))
     }
+}
+
+/// What the Sidecar of a proxy changes, its content apart.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ProxySidecar {
+    /// The Sidecar.
+    pub scope: SidecarScope,
+    /// It says what the proxy sees; else that is what every proxy of the namespace sees.
+    pub limits: bool,
+    /// It has listeners for inbound traffic: those of services count no more.
+    pub ingress: bool,
+    /// It says something of inbound traffic.
+    pub inbound: bool,
+    /// What it says of inbound traffic depends on the proxy's own addresses.
+    pub own_address: bool,
+    /// What becomes of traffic to hosts nobody declared, where that is not as the mesh says.
+    pub outbound: Option<OutboundTraffic>,
 }
 
 /// A connected proxy (X04, X05).
@@ -120,6 +137,8 @@ pub struct Proxy {
     pub pod_ports: Vec<(Text, u16, Text)>,
     /// Its own configuration (`PROXY_CONFIG`), already laid over the defaults by its agent; else the mesh's default holds.
     pub config: Option<ProxyConfig>,
+    /// Its Sidecar, once the registry knows.
+    pub sidecar: Option<ProxySidecar>,
     /// All other metadata that builders read, as the canonical JSON text of each top-level key.
     pub metadata: Labels,
 }

@@ -5,7 +5,27 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::{Labels, ResourceType, Slots, Text};
+use crate::{Labels, ObjectKey, ResourceType, Slots, Text};
+
+/// A Sidecar in force in a namespace: that of the root namespace means something else in each.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct SidecarScope {
+    /// Namespace of the proxies.
+    pub namespace: Text,
+    /// The Sidecar.
+    pub sidecar: ObjectKey,
+}
+
+impl fmt::Display for SidecarScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { namespace, sidecar } = self;
+        if *namespace == sidecar.namespace {
+            write!(f, "{namespace}/{}", sidecar.name)
+        } else {
+            write!(f, "{namespace},{}/{}", sidecar.namespace, sidecar.name)
+        }
+    }
+}
 
 /// Whose eyes a resource is written for, apart from the proxy's technical profile.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -22,6 +42,14 @@ pub enum View {
         /// Only the labels that are selected on.
         labels: Labels,
     },
+    /// Proxies of which a Sidecar says what they see: all of it, over nothing else. With labels, what differs for proxies
+    /// with these values of the labels that are selected on.
+    Sidecar {
+        /// The Sidecar, in the namespace of the proxies.
+        scope: SidecarScope,
+        /// Only the label keys that are selected on.
+        labels: Labels,
+    },
     /// Proxies with this content of workload facts (an inbound side, a gateway's servers): the text names the content.
     Workload(Text),
 }
@@ -33,6 +61,26 @@ impl View {
         match self {
             Self::Base | Self::Workload(_) => "",
             Self::Namespace(namespace) | Self::Selected { namespace, .. } => namespace,
+            Self::Sidecar { scope, .. } => &scope.namespace,
+        }
+    }
+
+    /// The selected labels it is written for, if it is for any.
+    #[must_use]
+    pub fn labels(&self) -> Option<&Labels> {
+        match self {
+            Self::Selected { labels, .. } => Some(labels),
+            Self::Sidecar { labels, .. } => Some(labels).filter(|labels| !labels.is_empty()),
+            Self::Base | Self::Namespace(_) | Self::Workload(_) => None,
+        }
+    }
+
+    /// The Sidecar it is written for, if it is for one.
+    #[must_use]
+    pub fn sidecar(&self) -> Option<&SidecarScope> {
+        match self {
+            Self::Sidecar { scope, .. } => Some(scope),
+            _ => None,
         }
     }
 }
@@ -55,6 +103,12 @@ impl fmt::Display for Layer {
             View::Namespace(namespace) => write!(f, "namespace:{namespace}")?,
             View::Selected { namespace, labels } => {
                 write!(f, "selected:{namespace}")?;
+                for (key, value) in labels {
+                    write!(f, ",{key}={value}")?;
+                }
+            }
+            View::Sidecar { scope, labels } => {
+                write!(f, "sidecar:{scope}")?;
                 for (key, value) in labels {
                     write!(f, ",{key}={value}")?;
                 }

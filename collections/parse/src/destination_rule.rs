@@ -252,7 +252,7 @@ fn unsigned(fields: &Fields<'_>, name: &str) -> u64 {
     fields.integer(name)
 }
 
-fn checked_pool(fields: &Fields<'_>) -> ConnectionPool {
+pub(crate) fn checked_pool(fields: &Fields<'_>) -> ConnectionPool {
     let pool = connection_pool(fields);
     if pool.tcp.is_none() && pool.http.is_none() {
         fields.reject("", "tcp or http settings are needed");

@@ -105,7 +105,7 @@ fn server(fields: &Fields<'_>, namespace: &str) -> GatewayServer {
         protocol_text,
         bind,
         hosts: hosts(fields, namespace),
-        tls: fields.read("tls", tls),
+        tls: fields.read("tls", server_tls),
     };
     if protocol.is_tls() && server.tls.is_none() {
         fields.reject("tls", "HTTPS and TLS need TLS settings");
@@ -159,7 +159,7 @@ fn refused(name: &str) -> Option<&'static str> {
     (!is_admitted_host(name) && name.parse::<std::net::IpAddr>().is_err()).then_some("is no host")
 }
 
-fn tls(fields: &Fields<'_>) -> ServerTls {
+pub(crate) fn server_tls(fields: &Fields<'_>) -> ServerTls {
     let versions = [
         ("TLS_AUTO", TlsProtocol::Auto),
         ("TLSV1_0", TlsProtocol::V1_0),

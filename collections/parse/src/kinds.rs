@@ -5,7 +5,8 @@ use sluice_model::{Kind, Object};
 use crate::{
     Findings, Item, authorization_policy, destination_rule, endpoint_slice, envoy_filter, ingress, mesh_settings,
     namespace, node, parse_gateway, parse_virtual_service, peer_authentication, pod, proxy_config_resource,
-    request_authentication, service, service_entry, telemetry, traffic_extension, workload_entry, workload_group,
+    request_authentication, service, service_entry, sidecar, telemetry, traffic_extension, workload_entry,
+    workload_group,
 };
 
 /// How a kind is parsed: to a value, or to nothing if the object does not apply, with what is wrong noted aside.
@@ -94,7 +95,7 @@ pub static KINDS: &[KindInfo] = &[
     core(Kind::Service, "Service", "services", Some(service::parse)),
     core(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", None),
     custom(Kind::ServiceEntry, NETWORKING, STABLE, "ServiceEntry", "serviceentries", Some(service_entry::parse)),
-    custom(Kind::Sidecar, NETWORKING, STABLE, "Sidecar", "sidecars", None),
+    custom(Kind::Sidecar, NETWORKING, STABLE, "Sidecar", "sidecars", Some(sidecar::parse)),
     custom(Kind::Telemetry, "telemetry.istio.io", &["v1", "v1alpha1"], "Telemetry", "telemetries", Some(telemetry::parse)),
     custom(Kind::TrafficExtension, "extensions.istio.io", &["v1alpha1"], "TrafficExtension", "trafficextensions", Some(traffic_extension::parse)),
     custom(Kind::VirtualService, NETWORKING, STABLE, "VirtualService", "virtualservices", Some(|item, findings| {

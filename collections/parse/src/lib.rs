@@ -43,6 +43,7 @@ mod proxy_config_resource;
 mod request_authentication;
 mod service;
 mod service_entry;
+mod sidecar;
 mod telemetry;
 mod traffic_extension;
 mod traffic_policy;

@@ -87,6 +87,7 @@ pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy,
         pod_ports: metadata.pod_ports(),
         config: config
             .map(|value| lay_proxy_config(ProxyConfig::default(), value, "PROXY_CONFIG", &Findings::default())),
+        sidecar: None,
         metadata: metadata.0.iter().map(|(name, value)| (name.as_str().into(), value.to_string().into())).collect(),
     })
 }

@@ -88,14 +88,14 @@ pub fn kind(protocol: Protocol) -> Option<Kind> {
 /// Where a service's port is listened for: usually one place; with pods of a headless service one a pod.
 ///
 /// `bind` is the address asked for by a Sidecar, or nothing. `pods` are the addresses of the pods, read only for
-/// headless services (each pod's own list, the primary first).
+/// headless services (each pod's own list, the primary first); nothing if pods are not told apart.
 #[must_use]
 pub fn listener_keys(
     settings: &Settings,
     service: &Service,
     port: &ServicePort,
     bind: &Bind,
-    pods: &[Vec<Text>],
+    pods: Option<&[Vec<Text>]>,
 ) -> Vec<ListenerKey> {
     let Some(kind) = kind(port.protocol) else { return Vec::new() };
     if service.resolution == Resolution::Alias
@@ -112,7 +112,10 @@ pub fn listener_keys(
         return vec![key(wildcard())];
     }
     let own = service_address(settings, service);
-    if own.is_none() && service.resolution == Resolution::Passthrough {
+    if let Some(pods) = pods
+        && own.is_none()
+        && service.resolution == Resolution::Passthrough
+    {
         // A headless service without pods gets nothing: its traffic could go nowhere, and a listener for all addresses
         // would come and go with the last pod. A ServiceEntry without selector never has pods.
         let has_pods = service.source == ServiceSource::Kubernetes || !pods.is_empty() || !service.selector.is_empty();

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sluice_model::{
-    Decimal, InterceptionMode, IpFamilies, MeshConfig, OutboundPolicy, ProviderService, Proxy, ProxyConfig, ProxyType,
-    Text,
+    Decimal, InterceptionMode, IpFamilies, MeshConfig, OutboundPolicy, OutboundTraffic, ProviderService, Proxy,
+    ProxyConfig, ProxyType, Text,
 };
 
 use super::telemetry::Attached;
 use crate::cluster::{CertificateFiles, ClusterProfile};
+use crate::name;
 use crate::security::SecurityOptions;
 
 /// Extensions only istio-proxy has: the names a node may list each under, the first is ours.
@@ -65,6 +66,8 @@ pub struct Facts {
     pub attached: Text,
     /// Its own configuration, if it sent any.
     pub config: Option<Arc<ProxyConfig>>,
+    /// Where traffic to unknown hosts goes, if its Sidecar says otherwise than the mesh.
+    pub outbound: Option<OutboundTraffic>,
 }
 
 impl Facts {
@@ -105,6 +108,7 @@ impl Facts {
             file_credential_socket: cluster.file_credential_socket,
             attached: Text::default(),
             config: proxy.config.clone().map(Arc::new),
+            outbound: proxy.sidecar.as_ref().and_then(|sidecar| sidecar.outbound.clone()),
         }
     }
 
@@ -126,6 +130,13 @@ impl Facts {
         // Serialising a struct of plain values cannot fail.
         serde_json::to_string(self).unwrap_or_default().into()
     }
+}
+
+/// The cluster of an egress proxy.
+#[must_use]
+pub fn egress_cluster(outbound: &OutboundTraffic) -> Option<String> {
+    let proxy = outbound.egress_proxy.as_ref()?;
+    Some(name::outbound_cluster(proxy.port.unwrap_or_default(), &proxy.subset, proxy.host.as_str()))
 }
 
 fn version(text: &str) -> Option<(u32, u32)> {
@@ -196,10 +207,6 @@ pub struct Settings {
     pub collectors: BTreeMap<ProviderService, Collector>,
     /// What Telemetries and extensions attach to the proxy.
     pub attached: Arc<Attached>,
-    /// Where traffic to unknown hosts goes, if a Sidecar says otherwise than the mesh.
-    pub outbound_policy: Option<OutboundPolicy>,
-    /// The cluster it goes to instead of its original destination, if a Sidecar names one.
-    pub egress_proxy: Option<Text>,
     /// Of the control plane.
     pub switches: ListenerSwitches,
     /// Switches of security policies.
@@ -218,7 +225,13 @@ impl Settings {
     /// Where traffic to unknown hosts goes.
     #[must_use]
     pub fn outbound_policy(&self) -> OutboundPolicy {
-        self.outbound_policy.unwrap_or(self.mesh.outbound_policy)
+        self.facts.outbound.as_ref().map_or(self.mesh.outbound_policy, |outbound| outbound.policy)
+    }
+
+    /// The cluster it goes to instead of its original destination.
+    #[must_use]
+    pub fn egress_proxy(&self) -> Option<String> {
+        self.facts.outbound.as_ref().and_then(egress_cluster)
     }
 
     /// Whether IPv4 is spoken.

@@ -58,7 +58,7 @@ fn build(settings: &Settings, services: &[&Service]) -> Listener {
             client: &client,
         })
         .collect();
-    let keys = listener_keys(settings, services[0], &services[0].ports[0], &Bind::default(), &[]);
+    let keys = listener_keys(settings, services[0], &services[0].ports[0], &Bind::default(), Some(&[]));
     build_outbound(settings, &keys[0], &ports).unwrap()
 }
 
@@ -138,7 +138,7 @@ fn what_differs_in_protocol_at_one_address_is_told_apart() {
 fn a_headless_service_has_a_listener_a_pod() {
     let headless = service("a", None, &[(9000, Protocol::Tcp)]);
     let keys = |pods: &[Vec<Text>]| {
-        let keys = listener_keys(&settings(), &headless, &headless.ports[0], &Bind::default(), pods);
+        let keys = listener_keys(&settings(), &headless, &headless.ports[0], &Bind::default(), Some(pods));
         keys.iter().map(ListenerKey::name).collect::<Vec<_>>()
     };
     assert!(keys(&[]).is_empty());
@@ -151,9 +151,9 @@ fn a_port_of_the_proxy_itself_is_left_alone() {
     let mut settings = settings();
     settings.facts.reserved_ports = vec![15021];
     let web = service("a", Some("10.0.0.1"), &[(15021, Protocol::Http)]);
-    assert!(listener_keys(&settings, &web, &web.ports[0], &Bind::default(), &[]).is_empty());
+    assert!(listener_keys(&settings, &web, &web.ports[0], &Bind::default(), Some(&[])).is_empty());
     let tcp = service("a", Some("10.0.0.1"), &[(15021, Protocol::Tcp)]);
-    assert_eq!(listener_keys(&settings, &tcp, &tcp.ports[0], &Bind::default(), &[]).len(), 1);
+    assert_eq!(listener_keys(&settings, &tcp, &tcp.ports[0], &Bind::default(), Some(&[])).len(), 1);
 }
 
 #[test]

@@ -82,7 +82,8 @@ pub(super) fn to_cluster(cluster: &str) -> TcpProxy {
 
 /// What is done with connections nothing else matches.
 pub(super) fn catch_all_filters(settings: &Settings) -> Vec<Filter> {
-    let cluster = match (settings.outbound_policy(), &settings.egress_proxy) {
+    let egress_proxy = settings.egress_proxy();
+    let cluster = match (settings.outbound_policy(), &egress_proxy) {
         (OutboundPolicy::RegistryOnly, _) => name::BLACK_HOLE,
         (_, Some(cluster)) => cluster.as_str(),
         (_, None) => name::PASSTHROUGH,

@@ -1,28 +1,29 @@
 //! Clusters (N01, N04, N12 to N14).
 
+mod inbound;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, Dep, DepBy, Graph};
+use sluice_engine::{Collection, Context, Dep, Graph};
 use sluice_envoy::cluster::{
-    ClusterProfile, ClusterSettings, HboneSettings, InboundInputs, InboundTarget, OutboundInputs,
-    build_allow_any_dynamic_dns, build_black_hole, build_connect_originate, build_inbound, build_inbound_passthrough,
-    build_outbound, build_passthrough, build_sds_external, build_sni_dnat, uses_dns,
+    ClusterProfile, ClusterSettings, HboneSettings, OutboundInputs, build_allow_any_dynamic_dns, build_black_hole,
+    build_connect_originate, build_inbound_passthrough, build_outbound, build_passthrough, build_sds_external,
+    build_sni_dnat, uses_dns,
 };
 use sluice_envoy::endpoint::{AssignmentInputs, Backend, EndpointClient, Tier, build_assignment};
 use sluice_envoy::listener::MtlsMode;
 use sluice_model::{
-    DestinationRule, Endpoint, Host, InboundPolicy, InterceptionMode, IpFamilies, Layer, ObjectKey, OutboundPolicy,
-    Proxy, ProxyType, Resource, ResourceKey, ResourceType, Service, ServiceKey, Text, TlsMode, View,
+    DestinationRule, Endpoint, InterceptionMode, Layer, OutboundPolicy, Proxy, ProxyType, Resource, ResourceKey,
+    ResourceType, Service, ServiceKey, Text, TlsMode, View,
 };
 use sluice_proto::envoy::config::cluster::v3::Cluster;
 
 use super::endpoints::{EndpointLookup, tier_of};
 use super::{Outputs, derive_passing_profiles, derive_profiles};
-use crate::destination_rules::{RuleClient, RulePolicy, covering_hosts, select_rule};
 use crate::destinations::Destinations;
 use crate::workloads::is_waypoint;
-use crate::{Client, Overlay, Spine, Workload, WorkloadName, profile_text};
+use crate::{Client, Overlay, Spine, profile_text};
 
 /// The layer of clusters that depend on nothing but the profile.
 const FIXED: &str = "fixed";
@@ -50,21 +51,30 @@ impl OutboundProfile {
     }
 }
 
-/// What of a profile changes clusters of a workload's own ports.
-fn inbound_profile(proxy: &Proxy) -> ClusterProfile {
-    let ClusterProfile { proxy_type, ip_families, preserve_header_case, .. } = ClusterProfile::of(proxy);
-    ClusterProfile { proxy_type, ip_families, preserve_header_case, ..ClusterProfile::default() }
+/// A profile, and what the Sidecar says of traffic to hosts nobody declared.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct FixedProfile {
+    cluster: ClusterProfile,
+    outbound: Option<OutboundPolicy>,
+}
+
+impl FixedProfile {
+    fn of(proxy: &Proxy) -> Self {
+        let outbound = proxy.sidecar.as_ref().and_then(|sidecar| sidecar.outbound.as_ref());
+        Self { cluster: ClusterProfile::of(proxy), outbound: outbound.map(|outbound| outbound.policy) }
+    }
 }
 
 /// Its own ports' clusters, those every proxy has, then what it sees of the mesh.
 pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
     let proxy = client.proxy;
     let mut layers = Vec::new();
-    // A sidecar that intercepts nothing would listen where the application does.
-    if proxy.proxy_type == ProxyType::Sidecar && proxy.interception_mode != InterceptionMode::None {
-        layers.push(client.inbound(&profile_text(&inbound_profile(proxy))));
+    // A sidecar that intercepts nothing would listen where the application does, unless a Sidecar says where else.
+    let declares = proxy.sidecar.as_ref().is_some_and(|sidecar| sidecar.ingress);
+    if proxy.proxy_type == ProxyType::Sidecar && (declares || proxy.interception_mode != InterceptionMode::None) {
+        layers.push(client.inbound(&profile_text(&inbound::profile(proxy))));
     }
-    let fixed = profile_text(&ClusterProfile::of(proxy));
+    let fixed = profile_text(&FixedProfile::of(proxy));
     layers.push(Layer { view: View::Workload(FIXED.into()), profile: fixed });
     let tiers = || Tier::ALL.into_iter().map(Some).chain([None]);
     let mut profiles: Vec<Text> = tiers().map(|tier| profile_text(&OutboundProfile::of(proxy, tier))).collect();
@@ -93,7 +103,7 @@ pub(crate) fn derive_clusters<'s>(_graph: &Graph<'s>, spine: &Spine<'s>, outputs
     outputs.resources.extend([
         derive_fixed(spine, &settings),
         derive_outbound(spine, &settings),
-        derive_inbound(spine, &settings),
+        inbound::derive_inbound(spine, &settings),
     ]);
 }
 
@@ -101,18 +111,20 @@ fn derive_fixed<'s>(
     spine: &Spine<'s>,
     settings: &Collection<'s, (), ClusterSettings>,
 ) -> Collection<'s, ResourceKey, Resource> {
-    let profiles = derive_profiles(spine, "cluster_profiles", ClusterProfile::of);
+    let profiles = derive_profiles(spine, "cluster_profiles", FixedProfile::of);
     let outbound = spine.mesh.map("outbound_policy", |(), mesh| mesh.outbound_policy);
     let hbone = spine.mesh.map("hbone_settings", |(), mesh| HboneSettings::new(mesh));
     profiles.derive_many("clusters/fixed", |deps| {
         let (settings, outbound, hbone) = (deps.on(settings), deps.on(&outbound), deps.on(&hbone));
-        move |cx, profile, ()| {
+        move |cx, fixed, ()| {
             let Some(settings) = cx.get(&settings, &()) else { return Vec::new() };
+            let profile = &fixed.cluster;
+            let outbound = fixed.outbound.or_else(|| cx.get(&outbound, &()).map(|policy| *policy));
             let mut clusters = vec![build_black_hole(&settings)];
             if profile.proxy_type == ProxyType::Sidecar {
                 clusters.push(build_passthrough(&settings, profile));
                 clusters.push(build_inbound_passthrough(&settings, profile));
-                if cx.get(&outbound, &()).is_some_and(|policy| *policy == OutboundPolicy::AllowAnyDynamicDns) {
+                if outbound == Some(OutboundPolicy::AllowAnyDynamicDns) {
                     clusters.push(build_allow_any_dynamic_dns(&settings, profile));
                 }
             }
@@ -123,7 +135,7 @@ fn derive_fixed<'s>(
             if profile.credential_socket {
                 clusters.push(build_sds_external(&settings));
             }
-            let layer = Layer { view: View::Workload(FIXED.into()), profile: profile_text(profile) };
+            let layer = Layer { view: View::Workload(FIXED.into()), profile: profile_text(fixed) };
             clusters.iter().map(|cluster| row(&layer, cluster)).collect()
         }
     })
@@ -173,7 +185,8 @@ fn derive_outbound<'s>(
                 let text = profile_text(profile);
                 let seen = Overlay::rows(destinations.special_views(), |view| {
                     let Some((service, rule)) = destinations.seen_from(view) else { return BTreeMap::new() };
-                    let service = ServiceView { service, rule: rule.as_ref(), root: destinations.root_namespace() };
+                    let service =
+                        ServiceView { service: &service, rule: rule.as_ref(), root: destinations.root_namespace() };
                     let clusters = facts.clusters(cx, &settings, profile, service);
                     clusters.iter().map(|cluster| (cluster.name.clone(), encoded(cluster))).collect()
                 });
@@ -292,87 +305,6 @@ impl ServiceFacts {
             }
         }
         all.into_iter().collect()
-    }
-}
-
-fn derive_inbound<'s>(
-    spine: &Spine<'s>,
-    settings: &Collection<'s, (), ClusterSettings>,
-) -> Collection<'s, ResourceKey, Resource> {
-    let profiles = derive_profiles(spine, "inbound_cluster_profiles", inbound_profile);
-    spine.workloads.derive_many("clusters/inbound", |deps| {
-        let own = OwnPorts {
-            services: deps.on(&spine.services),
-            rules: deps.by(&spine.destination_rules_by_host),
-            policy: deps.on(&spine.rule_policy),
-        };
-        let (settings, profiles) = (deps.on(settings), deps.on(&profiles));
-        move |cx, name, workload| {
-            let Some(settings) = cx.get(&settings, &()) else { return Vec::new() };
-            let profiles = cx.all(&profiles);
-            let sidecars = profiles.iter().filter(|(profile, _)| profile.proxy_type == ProxyType::Sidecar);
-            sidecars.flat_map(|(profile, _)| own.rows(cx, &settings, profile, name, workload)).collect()
-        }
-    })
-}
-
-/// Looks up what stands before a workload's ports.
-#[derive(Clone, Copy)]
-struct OwnPorts {
-    services: Dep<ServiceKey, Service>,
-    rules: DepBy<Host, ObjectKey, DestinationRule>,
-    policy: Dep<(), RulePolicy>,
-}
-
-impl OwnPorts {
-    fn rows(
-        &self,
-        cx: &Context,
-        settings: &ClusterSettings,
-        profile: &ClusterProfile,
-        name: &WorkloadName,
-        workload: &Workload,
-    ) -> Vec<(ResourceKey, Resource)> {
-        let layer = Layer { view: name.view(), profile: profile_text(profile) };
-        let mut by_port: BTreeMap<u32, Vec<_>> = BTreeMap::new();
-        for target in &workload.targets {
-            if let Some(service) = cx.get(&self.services, &target.service) {
-                by_port.entry(target.target_port).or_default().push((service, target));
-            }
-        }
-        let local = if profile.ip_families == IpFamilies::V6 { "::1" } else { "127.0.0.1" };
-        let mut rows = Vec::new();
-        for (port, mut targets) in by_port {
-            // The oldest service decides what its port is.
-            targets.sort_by_key(|(service, _)| (service.created, service.host.clone()));
-            let rule = targets.first().and_then(|(service, _)| self.rule(cx, workload, service));
-            let found: Vec<InboundTarget<'_>> =
-                targets.iter().map(|(service, target)| InboundTarget { service, port: &target.port }).collect();
-            let cluster = build_inbound(&InboundInputs {
-                settings,
-                profile,
-                port,
-                endpoint: (settings.inbound_policy == InboundPolicy::Localhost).then_some((local, port)),
-                targets: &found,
-                rule: rule.as_ref(),
-                connection_pool: None,
-                placeholder: false,
-            });
-            rows.extend(cluster.map(|cluster| row(&layer, &cluster)));
-        }
-        rows
-    }
-
-    /// The rule the workload itself follows for a service it is part of.
-    fn rule(&self, cx: &Context, workload: &Workload, service: &Service) -> Option<DestinationRule> {
-        let rules: Vec<_> =
-            covering_hosts(&service.host).flat_map(|host| cx.by(&self.rules, &host)).map(|(_, rule)| rule).collect();
-        if rules.is_empty() {
-            return None;
-        }
-        let policy = cx.get(&self.policy, &())?;
-        let client = RuleClient { namespace: &workload.namespace, labels: None };
-        select_rule(&rules, &policy, &service.host, &service.namespace, client)
     }
 }
 

@@ -67,7 +67,7 @@ pub(crate) fn derive_endpoint_assignments<'s>(_graph: &Graph<'s>, spine: &Spine<
                 let text = profile_text(&client);
                 let seen = Overlay::rows(destinations.special_views(), |view| {
                     let Some((service, rule)) = destinations.seen_from(view) else { return BTreeMap::new() };
-                    if !has_eds(service) || (client.only_mtls && service.mesh_external) {
+                    if !has_eds(&service) || (client.only_mtls && service.mesh_external) {
                         return BTreeMap::new();
                     }
                     let found = known
@@ -89,7 +89,7 @@ pub(crate) fn derive_endpoint_assignments<'s>(_graph: &Graph<'s>, spine: &Spine<
                                 &AssignmentInputs {
                                     settings: &settings,
                                     client: &client,
-                                    service,
+                                    service: &service,
                                     port,
                                     subset,
                                     rule: rule.as_ref(),

@@ -24,7 +24,11 @@ use crate::gateways::routers::Router;
 use crate::policies::PolicyIndex;
 use crate::{Client, Spine};
 
-/// What is hidden from the proxy because it would be itself, its inbound side, then what it sees of the mesh.
+/// The layer of listeners that depend on nothing but the profile.
+const FIXED: &str = "fixed";
+
+/// What is hidden from the proxy because it would be itself, its inbound side, those every proxy has, then what it sees
+/// of the mesh.
 pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
     let profile = client.facts.profile();
     match client.proxy.proxy_type {
@@ -40,6 +44,7 @@ pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
         own.map(|address| Layer { view: own_address(address), profile: profile.clone() }).into_iter().collect();
     layers.push(client.inbound(&profile));
     layers.push(Layer { view: hbone(), profile: profile.clone() });
+    layers.push(Layer { view: View::Workload(FIXED.into()), profile: profile.clone() });
     layers.extend(client.outbound(&profile));
     layers
 }
@@ -102,8 +107,6 @@ fn derive_settings<'s>(spine: &Spine<'s>) -> Collection<'s, Text, Settings> {
                 attached: (*attached).clone(),
                 facts: facts.clone(),
                 collectors: (*collectors).clone(),
-                outbound_policy: None,
-                egress_proxy: None,
                 switches,
                 security,
                 dual_stack,
@@ -142,7 +145,7 @@ fn derive_fixed<'s>(
         let mut built: Vec<(View, Listener)> = Vec::new();
         if kind == ProxyType::Sidecar {
             let own = [build_virtual_outbound(settings), build_http_proxy(settings)];
-            built.extend(own.into_iter().flatten().map(|listener| (View::Base, listener)));
+            built.extend(own.into_iter().flatten().map(|listener| (View::Workload(FIXED.into()), listener)));
         }
         if sends_hbone && matches!(kind, ProxyType::Sidecar | ProxyType::Router) {
             built.push((hbone(), build_connect_originate(settings)));

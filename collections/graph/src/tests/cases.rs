@@ -113,7 +113,7 @@ fn remove(engine: &Engine, handles: &Handles, items: &[Item]) {
 }
 
 /// All that is published, as (collection, key, value) with the values as they debug-print.
-fn state(engine: &Engine, handles: &Handles) -> BTreeMap<String, String> {
+pub(super) fn state(engine: &Engine, handles: &Handles) -> BTreeMap<String, String> {
     fn add<K: Key, V: Value>(state: &mut BTreeMap<String, String>, now: &Snapshot, of: &Published<K, V>) {
         for (key, value) in now.iter(of) {
             let mut text = format!("{value:?}");

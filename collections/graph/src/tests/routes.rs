@@ -85,6 +85,7 @@ fn layer_name(layer: &Layer) -> String {
         View::Base => "base".into(),
         View::Namespace(namespace) => namespace.to_string(),
         View::Selected { namespace, .. } => format!("{namespace}+labels"),
+        View::Sidecar { scope, .. } => scope.to_string(),
         View::Workload(_) => "router".into(),
     }
 }

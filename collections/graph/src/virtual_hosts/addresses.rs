@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use serde::Serialize;
-use sluice_model::{IpFamilies, Proxy, ProxyConfig, ProxyType, Service, ServiceSource, Text};
+use sluice_model::{IpFamilies, OutboundTraffic, Proxy, ProxyConfig, ProxyType, Service, ServiceSource, Text};
 
 /// The facts of a proxy that change how its routes are written.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -18,6 +18,8 @@ pub struct RouteProfile {
     pub headers: Option<RouteHeaders>,
     /// It has an HTTP proxy listener of its own.
     pub http_proxy: bool,
+    /// What its Sidecar makes of requests to hosts nobody declared; `None` is as the mesh says.
+    pub outbound: Option<OutboundTraffic>,
 }
 
 /// Headers proxies add to requests.
@@ -51,6 +53,7 @@ impl RouteProfile {
             auto_allocated: proxy.dns_capture || proxy.proxy_type == ProxyType::Waypoint,
             headers: proxy.config.as_ref().map(RouteHeaders::of),
             http_proxy: proxy.http_proxy_port > 0,
+            outbound: proxy.sidecar.as_ref().and_then(|sidecar| sidecar.outbound.clone()),
         }
     }
 }

@@ -104,7 +104,7 @@ pub(crate) fn virtual_service(namespace: &str, name: &str, hosts: &[&str], to: &
 }
 
 pub(crate) fn client(namespace: &str) -> Client {
-    Client { namespace: namespace.into(), labels: Labels::new() }
+    Client { namespace: namespace.into(), ..Client::default() }
 }
 
 pub(crate) fn profile() -> RouteProfile {

@@ -53,7 +53,7 @@ pub(super) fn derive_passed_chains<'s>(
                 let (service, rule) = destinations.seen_from(&view)?;
                 let keys = cx.get(&policies, &side.router).unwrap_or_default();
                 let filters = filters.build(cx, &settings, &keys, true);
-                let filter_chains = build_auto_passthrough(&settings, service, rule.as_ref(), &filters);
+                let filter_chains = build_auto_passthrough(&settings, &service, rule.as_ref(), &filters);
                 let listener = Listener { filter_chains, ..Listener::default() };
                 (!listener.filter_chains.is_empty()).then(|| Resource::Encoded(wire::encode(&listener)))
             };

@@ -8,7 +8,9 @@ use sluice_envoy::listener::{
     GatewayAction, GatewayChain, GatewayListener, GatewayPort as ServerPort, Settings, build_gateway, gateway_addresses,
 };
 use sluice_envoy::{name, template, wire};
-use sluice_model::{Labels, ObjectKey, ProxyKey, Resource, ResourceKey, ServerTlsMode, Text, View, VirtualService};
+use sluice_model::{
+    Host, Labels, ObjectKey, ProxyKey, Resource, ResourceKey, ServerTlsMode, Text, View, VirtualService,
+};
 
 use super::auto_passthrough::{Passing, derive_passed_chains};
 use super::key;
@@ -244,7 +246,8 @@ impl Routes {
         let view = View::Selected { namespace: namespace.clone(), labels: Labels::clone(&router.labels) };
         let chain = |ConnectionRoute { server_names, virtual_service, route }: ConnectionRoute| {
             let services: &[Arc<VirtualService>] = std::slice::from_ref(&virtual_service);
-            let destinations = self.rules.destinations(cx, &self.hosts, services, &view);
+            let seen = |host: &Host| self.hosts.get(cx, host).visible_to(view.namespace()).cloned();
+            let destinations = self.rules.destinations(cx, &seen, services, &view);
             let action = GatewayAction::Tcp { virtual_service, route, destinations };
             GatewayChain { server_names, tls: terminated.clone(), port: port.clone(), action }
         };

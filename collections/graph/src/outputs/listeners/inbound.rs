@@ -1,16 +1,17 @@
-//! Inbound listeners of sidecars (N03, N34).
+//! Inbound listeners of sidecars (N03, N21, N34).
 
 use std::sync::Arc;
 
 use serde::Serialize;
 use sluice_engine::Collection;
 use sluice_envoy::listener::{Bind, InboundInputs, InboundPort, Settings, build_inbound, can_bind, wildcards};
-use sluice_model::{InterceptionMode, ProxyType, Resource, ResourceKey, Service, ServiceSource, Text};
+use sluice_model::{InterceptionMode, ProxyType, Resource, ResourceKey, Service, ServiceSource, SidecarIngress, Text};
 
 use super::{key, resource};
 use crate::peer_authentications::PeerLookup;
 use crate::policies::{PolicyBuilder, PolicyFinder, PolicyIndex, PolicyKeys};
-use crate::{ServiceTarget, Spine, WorkloadName};
+use crate::sidecars::{has_socket, ingress_address, synthetic_host};
+use crate::{ServiceTarget, Spine, WorkloadName, WorkloadSidecar};
 
 /// A workload as proxies of one profile see it.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -20,9 +21,10 @@ struct Side {
 }
 
 /// Inbound listeners.
-/// Key: layer and name. From: `workloads`, `services`, `peer_authentications`, `workload_policies`,
+/// Key: layer and name. From: `workloads`, `services`, `sidecars`, `peer_authentications`, `workload_policies`,
 /// `authorization_policies`, `request_authentications`, `jwks`, `listener_settings`.
-/// Changes when: the workload's services or policies do, or keys that they name. Size: workloads × (1 + ports with sockets). Rejects: none.
+/// Changes when: the workload's services or policies do, or keys that they name. Size: workloads × (1 + ports with
+/// sockets). Rejects: none.
 pub(super) fn derive_inbound<'s>(
     spine: &Spine<'s>,
     settings: &Collection<'s, Text, Settings>,
@@ -41,6 +43,7 @@ pub(super) fn derive_inbound<'s>(
     sides.derive_many("listeners/inbound", |deps| {
         let (policies, builder) = (deps.on(&policies), PolicyBuilder::on(deps, spine));
         let (workloads, services) = (deps.on(&spine.workloads), deps.on(&spine.services));
+        let sidecars = deps.on(&spine.sidecars.inbound);
         let (settings, peers) = (deps.on(settings), PeerLookup::on(deps, &spine.peer_authentications_by_namespace));
         move |cx, side: &Side, ()| {
             let (Some(workload), Some(settings)) =
@@ -48,9 +51,16 @@ pub(super) fn derive_inbound<'s>(
             else {
                 return Vec::new();
             };
-            let found =
-                workload.targets.iter().filter_map(|target| Some((target, cx.get(&services, &target.service)?)));
-            let ports = inbound_ports(&settings, found.collect());
+            let sidecar = workload.sidecar.as_ref();
+            let declared = sidecar.and_then(|own| Some((own, cx.get(&sidecars, &own.scope.sidecar)?)));
+            let ports = match declared.filter(|(_, declared)| !declared.ingress.is_empty()) {
+                Some((own, declared)) => declared_ports(&settings, own, &declared.ingress),
+                None => {
+                    let targets = workload.targets.iter();
+                    let found = targets.filter_map(|target| Some((target, cx.get(&services, &target.service)?)));
+                    inbound_ports(&settings, found.collect())
+                }
+            };
             let peers = peers.get(cx, &workload.namespace, &settings.mesh.root_namespace);
             let keys = cx.get(&policies, &side.workload).unwrap_or_default();
             let listeners = build_inbound(&InboundInputs {
@@ -106,6 +116,35 @@ fn inbound_ports(settings: &Settings, mut targets: Vec<(&ServiceTarget, Arc<Serv
             kubernetes: kubernetes.then(|| (service.name.clone(), service.namespace.clone())),
             bind: Bind { addresses: addresses.clone(), to_port: false },
             sidecar: None,
+        });
+    }
+    ports.sort_by_key(|port| port.target_port);
+    ports
+}
+
+/// The ports that the workload's Sidecar declares, each number once.
+fn declared_ports(settings: &Settings, own: &WorkloadSidecar, declared: &[SidecarIngress]) -> Vec<InboundPort> {
+    let mut ports: Vec<InboundPort> = Vec::new();
+    for listener in declared {
+        let (number, protocol) = (u32::from(listener.port.number), listener.port.protocol);
+        let to_port = has_socket(listener, settings.facts.interception);
+        let known = ports.iter().any(|port| port.target_port == number);
+        if known || !can_bind(settings, to_port, &listener.bind, number, protocol, false) {
+            continue;
+        }
+        let addresses = match ingress_address(listener, own) {
+            Some(address) => vec![address],
+            None => wildcards(settings.facts.families),
+        };
+        ports.push(InboundPort {
+            target_port: number,
+            port: number,
+            port_name: listener.port.name.clone(),
+            protocol,
+            host: synthetic_host(&own.scope),
+            kubernetes: None,
+            bind: Bind { addresses, to_port },
+            sidecar: Some((own.scope.namespace.clone(), own.scope.sidecar.name.clone())),
         });
     }
     ports.sort_by_key(|port| port.target_port);

@@ -8,13 +8,15 @@ use sluice_envoy::listener::{
     Client as ListenerClient, Destinations, Kind, ListenerKey, OutboundPort, Settings, build_outbound,
 };
 use sluice_model::{
-    DestinationRule, Host, Labels, ProxyType, Resource, ResourceKey, Service, ServiceKey, Text, View, VirtualService,
+    DestinationRule, Host, ProxyType, Resource, ResourceKey, Service, ServiceKey, SidecarScope, Text, View,
+    VirtualService,
 };
 
 use super::rules::{RuleInputs, Rules, index_connection_routes};
-use super::slots::{Content, Share, Slot, SlotKey, derive_first_http, index_others, overlay, shares_of};
+use super::slots::{Asked, Content, Share, Slot, SlotKey, derive_first_http, index_others, overlay, shares_of};
 use super::{key, own_address, resource};
 use crate::outputs::Outputs;
+use crate::sidecars::{EgressScope, SidecarLookup};
 use crate::{Hosts, Spine};
 
 /// Adds the outbound listeners, and what is hidden from a pod because it would be itself.
@@ -40,6 +42,7 @@ pub(super) fn derive_outbound<'s>(
             services: deps.on(&spine.services),
             hosts: Hosts::on(deps, spine),
             rules: Rules::on(deps, &rules),
+            sidecars: SidecarLookup::on(deps, &spine.sidecars),
         };
         let (first_http, others) = (deps.on(&first_http), deps.by(&others));
         move |cx, slot: &Slot, ()| {
@@ -48,10 +51,9 @@ pub(super) fn derive_outbound<'s>(
                 let others = cx.by(&others, slot).into_iter().map(|(key, content)| (key.host, (*content).clone()));
                 http.into_iter().chain(others).collect()
             };
-            if slot.view == View::Base {
+            let Some(base) = slot.below() else {
                 return inputs.build(cx, slot, &overlay(contents(slot), Vec::new()));
-            }
-            let base = slot.base();
+            };
             let below = contents(&base);
             let for_all = inputs.build(cx, &base, &overlay(below.clone(), Vec::new()));
             let own = inputs.build(cx, slot, &overlay(contents(slot), below));
@@ -76,8 +78,8 @@ fn name(slot: &Slot) -> String {
 /// Key: layer and name. From: `listeners/shares`. Size: addresses of headless services that are not HTTP. Rejects: none.
 fn hidden_from_itself<'s>(shares: &Collection<'s, SlotKey, Content>) -> Collection<'s, ResourceKey, Resource> {
     let by_slot = shares.index("listeners/pods-by-slot", |key, content| {
-        let pod = matches!(content, Content::Share(share) if share.pod) && key.slot.view == View::Base;
-        pod.then(|| (key.slot.clone(), ()))
+        let pod = matches!(content, Content::Share(share) if share.pod);
+        pod.then(|| (key.slot.base(), ()))
     });
     by_slot.distinct("listeners/pod-slots").flat_map("listeners/own-pods", |slot, ()| {
         [(key(own_address(&slot.address), &slot.profile, &name(slot)), Resource::Hidden)]
@@ -98,8 +100,17 @@ fn derive_shares<'s>(
         let (hosts, rules) = (Hosts::on(deps, spine), Rules::on(deps, rules));
         let (settings, endpoints) = (deps.on(settings), deps.on(&spine.endpoints));
         let selections = deps.on(&spine.selections);
+        let sidecars = SidecarLookup::on(deps, &spine.sidecars);
         move |cx, host, ()| {
             let services = hosts.get(cx, host);
+            let interests = sidecars.host(cx, host);
+            let scopes: Vec<Arc<EgressScope>> = interests
+                .0
+                .iter()
+                .filter(|(_, interest)| interest.listed)
+                .filter_map(|(scope, _)| sidecars.scope(cx, scope))
+                .collect();
+            let mut labelled_scopes: BTreeMap<SidecarScope, Vec<View>> = BTreeMap::new();
             let mut views: BTreeSet<View> = services.special_namespaces().cloned().map(View::Namespace).collect();
             // HTTP listeners are the same whatever the rules.
             let other = |service: &Arc<Service>| {
@@ -114,6 +125,8 @@ fn derive_shares<'s>(
                 if labelled {
                     let all = cx.all(&selections).into_iter();
                     views.extend(all.map(|((namespace, labels), _)| View::Selected { namespace, labels }));
+                    labelled_scopes
+                        .extend(scopes.iter().map(|scope| (scope.scope.clone(), sidecars.labelled(cx, &scope.scope))));
                 }
             }
             let mut rows = Vec::new();
@@ -121,14 +134,16 @@ fn derive_shares<'s>(
                 if settings.facts.proxy_type != ProxyType::Sidecar {
                     continue;
                 }
-                let shares = |service: Option<&Arc<Service>>| -> BTreeMap<(Text, u16), Share> {
-                    let Some(service) = service else { return BTreeMap::new() };
+                let asked = |service: &Arc<Service>, ask: Asked<'_>| -> BTreeMap<(Text, u16), Share> {
                     let pods = || -> Vec<Vec<Text>> {
                         let endpoints = cx.get(&endpoints, &service.key());
                         let addresses = endpoints.iter().flat_map(|found| found.iter().map(|e| e.addresses.clone()));
                         addresses.collect()
                     };
-                    shares_of(&settings, service, &pods)
+                    shares_of(&settings, service, ask, &pods)
+                };
+                let shares = |service: Option<&Arc<Service>>| {
+                    service.map(|service| asked(service, Asked::default())).unwrap_or_default()
                 };
                 let place = |view: &View, (address, port): &(Text, u16)| SlotKey {
                     slot: Slot { profile: profile.clone(), view: view.clone(), address: address.clone(), port: *port },
@@ -150,6 +165,21 @@ fn derive_shares<'s>(
                     rows.extend(gone.map(|slot| (place(view, slot), Content::Nothing)));
                 }
                 rows.extend(base.into_iter().map(|(slot, share)| (place(&View::Base, &slot), Content::Share(share))));
+                for scope in scopes.iter().filter(|scope| scope.outbound == settings.facts.outbound) {
+                    let mut own: BTreeMap<(Text, u16), Share> = BTreeMap::new();
+                    for (at, listener) in scope.listeners.iter().enumerate() {
+                        let Some(service) = listener.service(services.as_slice(), scope.namespace()) else { continue };
+                        for (slot, share) in asked(&service, Asked { at, listener: Some(listener) }) {
+                            own.entry(slot).or_insert(share);
+                        }
+                    }
+                    for view in labelled_scopes.get(&scope.scope).into_iter().flatten() {
+                        let others = own.iter().filter(|(_, share)| share.kind != Kind::Http);
+                        rows.extend(others.map(|(slot, share)| (place(view, slot), Content::Share(share.clone()))));
+                    }
+                    let view = scope.view();
+                    rows.extend(own.into_iter().map(|(slot, share)| (place(&view, &slot), Content::Share(share))));
+                }
             }
             rows
         }
@@ -162,6 +192,7 @@ struct Inputs {
     services: Dep<ServiceKey, Service>,
     hosts: Hosts,
     rules: Rules,
+    sidecars: SidecarLookup,
 }
 
 /// A share with everything its chains are written from.
@@ -177,7 +208,8 @@ impl Inputs {
     fn build(&self, cx: &Context, slot: &Slot, shares: &[Share]) -> Option<Resource> {
         let settings = cx.get(&self.settings, &slot.profile)?;
         let found: Vec<Found> = shares.iter().filter_map(|share| self.find(cx, slot, share)).collect();
-        let client = ListenerClient { namespace: slot.view.namespace().into(), labels: labels(&slot.view) };
+        let labels = slot.view.labels().cloned().unwrap_or_default();
+        let client = ListenerClient { namespace: slot.view.namespace().into(), labels };
         let ports: Vec<OutboundPort<'_>> = found
             .iter()
             .map(|found| OutboundPort {
@@ -204,17 +236,23 @@ impl Inputs {
         };
         if share.kind != Kind::Http {
             let service = &found.service;
-            found.virtual_services = self.rules.virtual_services(cx, &service.host, slot.view.namespace());
-            found.destinations = self.rules.destinations(cx, &self.hosts, &found.virtual_services, &slot.view);
+            let namespace = slot.view.namespace();
+            found.virtual_services = self.rules.virtual_services(cx, &service.host, namespace);
+            if let Some(scope) = slot.view.sidecar() {
+                let scope = self.sidecars.scope(cx, scope)?;
+                let listener = scope.listeners.get(share.listener)?;
+                found.virtual_services.retain(|route| listener.imports_route(route, namespace));
+            }
+            let services = |host: &Host| {
+                let services = self.hosts.get(cx, host);
+                match slot.view.sidecar() {
+                    Some(scope) => self.sidecars.host(cx, host).service(scope, services.iter()),
+                    None => services.visible_to(namespace).cloned(),
+                }
+            };
+            found.destinations = self.rules.destinations(cx, &services, &found.virtual_services, &slot.view);
             found.rule = self.rules.rule(cx, service, &slot.view);
         }
         Some(found)
-    }
-}
-
-fn labels(view: &View) -> Labels {
-    match view {
-        View::Selected { labels, .. } => labels.clone(),
-        _ => Labels::new(),
     }
 }

@@ -7,7 +7,6 @@ use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
 use sluice_envoy::listener::{DestinationFacts, Destinations};
 use sluice_model::{DestinationRule, ExportTo, Host, Labels, ObjectKey, Service, Text, View, VirtualService};
 
-use crate::Hosts;
 use crate::destination_rules::{
     RuleClient, RulePolicy, covering_hosts, select_rule, selects_clients, special_namespaces,
 };
@@ -77,24 +76,20 @@ impl Rules {
         let policy = cx.get(&self.policy, &())?;
         let rules = self.rules_over(cx, &service.host);
         let nothing = Labels::new();
-        let labels = match view {
-            View::Selected { labels, .. } => labels,
-            _ => &nothing,
-        };
-        let client = RuleClient { namespace: view.namespace(), labels: Some(labels) };
+        let client = RuleClient { namespace: view.namespace(), labels: view.labels().or(Some(&nothing)) };
         select_rule(&rules, &policy, &service.host, &service.namespace, client).map(Arc::new)
     }
 
-    /// The destinations of these VirtualServices, as clients of the view see them.
+    /// The destinations of these VirtualServices, as clients of the view see them; `seen` finds their services.
     pub(super) fn destinations(
         &self,
         cx: &Context,
-        hosts: &Hosts,
+        seen: &dyn Fn(&Host) -> Option<Arc<Service>>,
         services: &[Arc<VirtualService>],
         view: &View,
     ) -> Destinations {
         let facts = |host: &Host| {
-            let service = hosts.get(cx, host).visible_to(view.namespace()).cloned();
+            let service = seen(host);
             let rule = service.as_ref().and_then(|service| self.rule(cx, service, view));
             DestinationFacts { service, rule }
         };

@@ -9,6 +9,8 @@ use sluice_model::{
     ExportTo, Host, InterceptionMode, Protocol, Resolution, Service, ServiceKey, ServicePort, Text, Timestamp, View,
 };
 
+use crate::sidecars::{self, EgressListener};
+
 /// Where an outbound listener is.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(super) struct Slot {
@@ -23,6 +25,16 @@ impl Slot {
     /// The same place for anybody.
     pub(super) fn base(&self) -> Self {
         Self { view: View::Base, ..self.clone() }
+    }
+
+    /// The same place in the view this one lies upon.
+    pub(super) fn below(&self) -> Option<Self> {
+        match &self.view {
+            View::Base => None,
+            View::Sidecar { labels, .. } if labels.is_empty() => None,
+            View::Sidecar { scope, .. } => Some(Self { view: sidecars::view(scope), ..self.clone() }),
+            _ => Some(self.base()),
+        }
     }
 }
 
@@ -42,6 +54,8 @@ type Hosts = Vec<(Host, Content)>;
 /// A service's port in a slot.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub(super) struct Share {
+    /// The egress listener of a Sidecar that asks for it, by its place: the first has the address.
+    pub(super) listener: usize,
     pub(super) order: Order,
     pub(super) kind: Kind,
     pub(super) service: ServiceKey,
@@ -61,28 +75,63 @@ pub(super) enum Content {
     Nothing,
 }
 
+/// What an egress listener of a Sidecar asks for; without one, nothing in particular.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Asked<'a> {
+    pub(super) at: usize,
+    pub(super) listener: Option<&'a EgressListener>,
+}
+
+impl Asked<'_> {
+    fn bind(&self, settings: &Settings) -> Bind {
+        // Without redirection clients address the proxy itself.
+        let to_port = settings.facts.interception == InterceptionMode::None
+            || self.listener.is_some_and(|listener| listener.to_port);
+        let declared = self.listener.map(|listener| &listener.bind).filter(|bind| !bind.is_empty());
+        let addresses = match declared {
+            Some(bind) => vec![bind.clone()],
+            None if to_port => localhosts(settings.facts.families),
+            None => Vec::new(),
+        };
+        Bind { addresses, to_port }
+    }
+
+    /// The port that is listened on in place of the service's.
+    fn port(&self) -> Option<ServicePort> {
+        let declared = self.listener?.port.as_ref()?;
+        Some(ServicePort {
+            port: declared.number,
+            name: declared.name.clone(),
+            protocol: declared.protocol,
+            target_port: Text::default(),
+        })
+    }
+}
+
 /// The shares of a service in the view of one profile. `pods` gives the addresses of its pods.
 pub(super) fn shares_of(
     settings: &Settings,
     service: &Service,
+    ask: Asked<'_>,
     pods: &dyn Fn() -> Vec<Vec<Text>>,
 ) -> BTreeMap<(Text, u16), Share> {
     let mut shares = BTreeMap::new();
-    // Without redirection clients address the proxy itself.
-    let asked = if settings.facts.interception == InterceptionMode::None {
-        Bind { addresses: localhosts(settings.facts.families), to_port: true }
-    } else {
-        Bind::default()
-    };
+    let asked = ask.bind(settings);
+    let declared = ask.port();
     let order = || {
-        let everyone = service.export_to == ExportTo::All;
+        let by_age = ask.listener.is_some_and(|listener| listener.only_exact);
+        let everyone = !by_age && service.export_to == ExportTo::All;
         (everyone, service.created, service.name.clone(), service.namespace.clone())
     };
-    for port in &service.ports {
+    let ports = declared.as_ref().map_or(service.ports.as_slice(), std::slice::from_ref);
+    for port in ports {
         let Some(kind) = kind(port.protocol) else { continue };
-        let per_pod = asked.addresses.is_empty() && kind != Kind::Http && service.resolution == Resolution::Passthrough;
+        let headless =
+            asked.addresses.is_empty() && kind != Kind::Http && service.resolution == Resolution::Passthrough;
+        let per_pod = headless && declared.is_none();
         let addresses = if per_pod { pods() } else { Vec::new() };
-        for key in listener_keys(settings, service, port, &asked, &addresses) {
+        let told_apart = declared.is_none().then_some(addresses.as_slice());
+        for key in listener_keys(settings, service, port, &asked, told_apart) {
             let pod = per_pod && addresses.contains(&key.bind.addresses);
             let mut port = port.clone();
             if kind == Kind::Http {
@@ -95,7 +144,16 @@ pub(super) fn shares_of(
             }
             let ListenerKey { bind, port: number } = key;
             let place = (bind.primary().into(), number);
-            shares.entry(place).or_insert(Share { order: order(), kind, service: service.key(), port, bind, pod });
+            let listener = ask.at;
+            shares.entry(place).or_insert(Share {
+                listener,
+                order: order(),
+                kind,
+                service: service.key(),
+                port,
+                bind,
+                pod,
+            });
         }
     }
     shares
@@ -144,7 +202,7 @@ pub(super) fn index_others<'s>(shares: &Collection<'s, SlotKey, Content>) -> Ind
     })
 }
 
-/// What is in a slot of a special view: its own shares, and those of everybody that it does not replace.
+/// What is in a slot of a special view: its own shares, and those below it that it does not replace.
 pub(super) fn overlay(own: Vec<(Host, Content)>, base: Vec<(Host, Content)>) -> Vec<Share> {
     let replaced: BTreeSet<Host> = own.iter().map(|(host, _)| host.clone()).collect();
     let kept = base.into_iter().filter(|(host, _)| !replaced.contains(host));
@@ -157,5 +215,8 @@ pub(super) fn overlay(own: Vec<(Host, Content)>, base: Vec<(Host, Content)>) -> 
         })
         .collect();
     shares.sort();
+    // An address that a listener claims is no other's.
+    let first = shares.first().map(|share| share.listener);
+    shares.retain(|share| Some(share.listener) == first);
     shares
 }

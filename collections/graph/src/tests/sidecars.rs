@@ -1,0 +1,239 @@
+//! What Sidecars touch, and what they leave alone.
+
+use sluice_model::{Kind, View};
+
+use super::cases::state;
+use super::{Mesh, sidecar};
+
+const TOWN: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: mill, namespace: east}
+spec: {clusterIP: 10.0.0.1, ports: [{name: http, port: 80}, {name: tcp, port: 9000}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: forge, namespace: east}
+spec: {clusterIP: 10.0.0.2, ports: [{name: tcp, port: 9000}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: school, namespace: north}
+spec: {clusterIP: 10.0.0.3, ports: [{name: http, port: 80}]}
+";
+
+/// A Sidecar of namespace `east` for everyone there.
+fn limit(hosts: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {{name: limit, namespace: east}}\n\
+         spec: {{egress: [{{hosts: {hosts}}}]}}\n"
+    )
+}
+
+/// The town with a sidecar in the east and one in the north; nothing is pending.
+fn town() -> Mesh {
+    let mut mesh = Mesh::new(TOWN);
+    for (namespace, ip) in [("east", "10.9.0.1"), ("north", "10.9.0.2")] {
+        mesh.connect(sidecar(namespace, "client", ip, &[("app", "client")]));
+    }
+    mesh.changed();
+    mesh
+}
+
+/// What changed in the views of Sidecars.
+fn of_sidecars(lines: &[String]) -> Vec<String> {
+    lines.iter().filter(|line| line.contains(" sidecar:")).cloned().collect()
+}
+
+#[test]
+fn a_sidecar_is_a_view_of_what_it_names() {
+    let mut mesh = town();
+    mesh.apply(&limit("[east/mill.east.svc.cluster.local]"));
+    let changed = mesh.changed();
+    assert_eq!(
+        of_sidecars(&changed),
+        [
+            "+clusters/outbound sidecar:east/limit outbound|80||mill.east.svc.cluster.local",
+            "+clusters/outbound sidecar:east/limit outbound|9000||mill.east.svc.cluster.local",
+            "+endpoint_assignments sidecar:east/limit outbound|80||mill.east.svc.cluster.local",
+            "+endpoint_assignments sidecar:east/limit outbound|9000||mill.east.svc.cluster.local",
+            "+listeners/outbound-resources sidecar:east/limit 0.0.0.0_80",
+            "+listeners/outbound-resources sidecar:east/limit 10.0.0.1_9000",
+            "+routes/headers sidecar:east/limit 80 ",
+            "+routes/headers sidecar:east/limit 80 allow_any",
+            "+routes/virtual-hosts sidecar:east/limit 80 mill.east.svc.cluster.local:80",
+        ]
+    );
+    // Beside that only the client itself: its scope, and its inbound side, which knows fewer rules.
+    let rest: Vec<&String> = changed.iter().filter(|line| !line.contains(" sidecar:")).collect();
+    let own = |line: &str| line.contains("scopes sidecar~") || line.contains(" workload:east#");
+    assert!(rest.iter().all(|line| own(line)), "{rest:#?}");
+    // It names one more host: only that is touched.
+    mesh.apply(&limit("[east/mill.east.svc.cluster.local, north/school.north.svc.cluster.local]"));
+    assert_eq!(
+        mesh.changed(),
+        [
+            "+clusters/outbound sidecar:east/limit outbound|80||school.north.svc.cluster.local",
+            "+endpoint_assignments sidecar:east/limit outbound|80||school.north.svc.cluster.local",
+            "+routes/virtual-hosts sidecar:east/limit 80 school.north.svc.cluster.local:80",
+        ]
+    );
+    // The same in other words is no change.
+    mesh.apply(&limit("[./mill.east.svc.cluster.local, north/*]"));
+    assert_eq!(mesh.changed(), Vec::<String>::new());
+}
+
+#[test]
+fn what_a_sidecar_does_not_name_does_not_touch_it() {
+    let mut mesh = town();
+    mesh.apply(&limit("[./mill.east.svc.cluster.local]"));
+    mesh.changed();
+    mesh.apply(
+        "
+apiVersion: v1
+kind: Service
+metadata: {name: forge, namespace: east}
+spec: {clusterIP: 10.0.0.2, ports: [{name: tcp, port: 9000}, {name: http, port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: bank, namespace: north}
+spec: {clusterIP: 10.0.0.4, ports: [{name: http, port: 80}, {name: tcp, port: 7000}]}
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: forge, namespace: east}
+spec: {host: forge, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: school, namespace: north}
+spec: {hosts: [school], http: [{timeout: 1s, route: [{destination: {host: bank}}]}]}
+",
+    );
+    let changed = mesh.changed();
+    assert!(changed.len() > 8, "{changed:#?}");
+    assert_eq!(of_sidecars(&changed), Vec::<String>::new());
+    // A route of the host it names makes its destination reachable, and nothing else.
+    mesh.apply(
+        "
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: mill, namespace: east}
+spec: {hosts: [mill], http: [{route: [{destination: {host: forge, port: {number: 80}}}]}]}
+",
+    );
+    assert_eq!(
+        of_sidecars(&mesh.changed()),
+        [
+            "+clusters/outbound sidecar:east/limit outbound|80||forge.east.svc.cluster.local",
+            "+endpoint_assignments sidecar:east/limit outbound|80||forge.east.svc.cluster.local",
+            "~routes/virtual-hosts sidecar:east/limit 80 mill.east.svc.cluster.local:80",
+        ]
+    );
+}
+
+#[test]
+fn without_its_sidecar_the_mesh_is_as_it_was() {
+    let mesh = town();
+    let before = state(&mesh.engine, &mesh.handles);
+    let spec = "
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: limit, namespace: istio-system}
+spec:
+  egress:
+    - {port: {number: 9000, protocol: TCP, name: tcp}, bind: 127.0.0.3, hosts: ['./*']}
+    - {hosts: ['*/school.north.svc.cluster.local']}
+  outboundTrafficPolicy: {mode: REGISTRY_ONLY}
+  inboundConnectionPool: {tcp: {maxConnections: 3}}
+";
+    mesh.apply(spec);
+    let during = state(&mesh.engine, &mesh.handles);
+    assert!(during.keys().any(|key| key.contains("127.0.0.3_9000")));
+    mesh.delete(Kind::Sidecar, "istio-system", "limit");
+    let after = state(&mesh.engine, &mesh.handles);
+    assert_eq!(before.len(), after.len());
+    for (key, value) in &before {
+        assert_eq!(after.get(key), Some(value), "{key}");
+    }
+    assert_ne!(before, during);
+}
+
+#[test]
+fn the_sidecar_of_a_proxy_is_the_nearest() {
+    let mut mesh = town();
+    let key = mesh.connect(sidecar("east", "other", "10.9.0.3", &[("app", "other")]));
+    let view = |mesh: &Mesh| {
+        let scope = mesh.get(&mesh.handles.scopes, &key).expect("connected");
+        let layers = &scope.layers[&sluice_model::ResourceType::Endpoint];
+        match &layers[0].view {
+            View::Sidecar { scope, .. } => scope.to_string(),
+            view => format!("{view:?}"),
+        }
+    };
+    let declare = |namespace: &str, name: &str, created: &str, selector: &str| {
+        format!(
+            "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {{name: {name}, namespace: {namespace}, \
+             creationTimestamp: '{created}'}}\nspec: {{{selector} egress: [{{hosts: [./*]}}]}}\n"
+        )
+    };
+    assert_eq!(view(&mesh), "Namespace(\"east\")");
+    mesh.apply(&declare("istio-system", "default", "2026-01-01T00:00:00Z", ""));
+    assert_eq!(view(&mesh), "east,istio-system/default");
+    mesh.apply(&declare("istio-system", "picky", "2025-01-01T00:00:00Z", "workloadSelector: {labels: {app: other}},"));
+    assert_eq!(view(&mesh), "east,istio-system/default");
+    mesh.apply(&declare("east", "all", "2026-01-02T00:00:00Z", ""));
+    assert_eq!(view(&mesh), "east/all");
+    mesh.apply(&declare("east", "young", "2026-01-04T00:00:00Z", "workloadSelector: {labels: {app: other}},"));
+    assert_eq!(view(&mesh), "east/young");
+    mesh.apply(&declare("east", "old", "2026-01-03T00:00:00Z", "workloadSelector: {labels: {app: other}},"));
+    assert_eq!(view(&mesh), "east/old");
+    mesh.apply(&declare("east", "stranger", "2026-01-01T00:00:00Z", "workloadSelector: {labels: {app: client}},"));
+    assert_eq!(view(&mesh), "east/old");
+    mesh.changed();
+    mesh.delete(Kind::Sidecar, "east", "old");
+    mesh.delete(Kind::Sidecar, "east", "young");
+    assert_eq!(view(&mesh), "east/all");
+}
+
+#[test]
+fn a_sidecar_that_limits_nothing_shares_what_all_see() {
+    let mut mesh = town();
+    mesh.apply(
+        "
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: pool, namespace: east}
+spec: {egress: [{hosts: ['*/*']}], inboundConnectionPool: {tcp: {maxConnections: 3}}}
+",
+    );
+    let changed = mesh.changed();
+    let own = |line: &str| line.contains("scopes sidecar~") || line.contains(" workload:east#");
+    assert!(!changed.is_empty() && changed.iter().all(|line| own(line)), "{changed:#?}");
+}
+
+#[test]
+fn proxies_with_selected_labels_have_what_differs() {
+    let mut mesh = town();
+    mesh.apply(&limit("[./mill.east.svc.cluster.local]"));
+    mesh.changed();
+    mesh.apply(
+        "
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: mill, namespace: east}
+spec:
+  host: mill
+  workloadSelector: {matchLabels: {app: client}}
+  trafficPolicy: {connectionPool: {tcp: {maxConnections: 3}}}
+",
+    );
+    assert_eq!(
+        of_sidecars(&mesh.changed()),
+        [
+            "+clusters/outbound sidecar:east/limit,app=client outbound|80||mill.east.svc.cluster.local",
+            "+clusters/outbound sidecar:east/limit,app=client outbound|9000||mill.east.svc.cluster.local",
+        ]
+    );
+}
