@@ -16,7 +16,7 @@ use sluice_model::{
 };
 
 use crate::Objects;
-use crate::proxies::content_hash;
+use crate::content::content_hash;
 
 /// A patch of an EnvoyFilter.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]

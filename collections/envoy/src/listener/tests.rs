@@ -171,7 +171,7 @@ fn a_gateway_serves_http3_in_datagrams() {
     };
     let port =
         |quic: bool| GatewayListener { port: 443, chains: vec![chain.clone()], quic, ..GatewayListener::default() };
-    let of = |quic: bool| build_gateway(&settings(), &port(quic)).expect("a listener");
+    let of = |quic: bool| build_gateway(&settings(), &port(quic), &PolicyFilters::default()).expect("a listener");
     let (plain, quic) = (of(false), of(true));
     assert_eq!((plain.name.as_str(), quic.name.as_str()), ("0.0.0.0_443", "udp_0.0.0.0_443"));
     assert_eq!((inspectors(&plain).len(), inspectors(&quic).len()), (1, 0));

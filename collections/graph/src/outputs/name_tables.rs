@@ -112,15 +112,15 @@ pub(crate) fn derive_name_tables<'s>(spine: &Spine<'s>, outputs: &mut Outputs<'s
                 let text = profile_text(&profile);
                 let seen = Overlay::rows(destinations.special_views(), |view| {
                     let Some((service, _)) = destinations.seen_from(view) else { return BTreeMap::new() };
-                    let addresses = profile.addresses(service, dual_stack);
+                    let addresses = profile.addresses(&service, dual_stack);
                     // Endpoints are only asked for where they are the answer.
-                    let by_endpoint = addresses.is_empty() && profile.takes_endpoints(service);
+                    let by_endpoint = addresses.is_empty() && profile.takes_endpoints(&service);
                     let endpoints = if by_endpoint { cx.get(&endpoints, &service.key()) } else { None };
                     if addresses.is_empty() && !by_endpoint {
                         return BTreeMap::new();
                     }
                     let names = build_names(&NameInputs {
-                        service,
+                        service: &service,
                         addresses: &addresses,
                         endpoints: endpoints.as_ref().map_or(&[][..], |endpoints| endpoints.as_slice()),
                         cluster: &profile.cluster,
