@@ -4,7 +4,6 @@ use envoy_types::pb::envoy::config::listener::v3::FilterChain;
 use sluice_model::{DestinationRule, Protocol, Resolution, Service, ServicePort, Text};
 
 use super::chain::{Action, Chain};
-use super::inbound::PolicyFilters;
 use super::inbound_chain::MESH_ALL;
 use super::settings::Settings;
 use super::tcp_filters::{Carrier, Destinations, stat_name};
@@ -19,7 +18,6 @@ pub fn build_auto_passthrough(
     settings: &Settings,
     service: &Service,
     rule: Option<&DestinationRule>,
-    policies: &PolicyFilters,
 ) -> Vec<FilterChain> {
     if service.mesh_external || service.resolution == Resolution::Alias {
         return Vec::new();
@@ -27,9 +25,7 @@ pub fn build_auto_passthrough(
     let subsets = rule.iter().flat_map(|rule| &rule.subsets).map(|subset| subset.name.as_str());
     let subsets: Vec<&str> = std::iter::once("").chain(subsets).collect();
     let ports = service.ports.iter().filter(|port| port.protocol != Protocol::Udp);
-    ports
-        .flat_map(|port| subsets.iter().map(move |subset| chain(settings, service, port, subset, rule, policies)))
-        .collect()
+    ports.flat_map(|port| subsets.iter().map(move |subset| chain(settings, service, port, subset, rule))).collect()
 }
 
 fn chain(
@@ -38,7 +34,6 @@ fn chain(
     port: &ServicePort,
     subset: &str,
     rule: Option<&DestinationRule>,
-    policies: &PolicyFilters,
 ) -> FilterChain {
     let host = service.host.as_str();
     let cluster = sni_cluster(u32::from(port.port), subset, host);
@@ -55,9 +50,9 @@ fn chain(
         port_name: &port.name,
         destinations: &Destinations::new(),
         exchanges_metadata: false,
-        // What is passed on is another proxy's connection.
+        // What is passed on is another proxy's connection: it decides who may, this one sees no identity.
         tunnels: false,
-        policies: Some(&policies.tcp),
+        policies: None,
         before_proxy: &[],
     };
     let matching = Chain {

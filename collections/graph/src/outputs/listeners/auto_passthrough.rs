@@ -12,8 +12,6 @@ use serde::Serialize;
 use super::gateways::{Side, derive_sides};
 use crate::Spine;
 use crate::destinations::Destinations;
-use crate::gateways::routers::Router;
-use crate::policies::{PolicyBuilder, PolicyKeys};
 
 /// The chains of one host.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -24,12 +22,11 @@ pub(super) struct PassedKey {
 
 /// Chains for the services of a host, encoded as the chains of a listener.
 /// Key: router, profile and host. From: `hosts`, `services`, `destination_rules`, `listener_settings`, routers with a
-/// server of TLS mode AUTO_PASSTHROUGH and their policies.
-/// Changes when: a service or rule of the host does, or a policy for the router. Size: hosts × such routers. Rejects: none.
+/// server of TLS mode AUTO_PASSTHROUGH; not from policies, which are for the proxy behind.
+/// Changes when: a service or rule of the host does. Size: hosts × such routers. Rejects: none.
 pub(super) fn derive_passed_chains<'s>(
     spine: &Spine<'s>,
     settings: &Collection<'s, Text, Settings>,
-    policies: &Collection<'s, Router, PolicyKeys>,
 ) -> Index<'s, Side, PassedKey, Resource> {
     let routers = spine.routers.proxies.join(
         "listeners/passing-routers/of-proxies",
@@ -39,7 +36,6 @@ pub(super) fn derive_passed_chains<'s>(
     let sides = derive_sides("listeners/passing-routers", spine, &routers);
     let chains = spine.hosts.derive_many("listeners/passed-chains", |deps| {
         let (settings, sides) = (deps.on(settings), deps.on(&sides));
-        let (policies, filters) = (deps.on(policies), PolicyBuilder::on(deps, spine));
         let (destinations, merged) = (Destinations::on(deps, spine), deps.on(&spine.routers.merged));
         move |cx, host, ()| {
             let sides = cx.all(&sides);
@@ -51,9 +47,7 @@ pub(super) fn derive_passed_chains<'s>(
                 let (settings, merged) = (cx.get(&settings, &side.profile)?, cx.get(&merged, &side.router)?);
                 let view = View::Selected { namespace: merged.namespace.clone(), labels: side.router.labels.clone() };
                 let (service, rule) = destinations.seen_from(&view)?;
-                let keys = cx.get(&policies, &side.router).unwrap_or_default();
-                let filters = filters.build(cx, &settings, &keys, true);
-                let filter_chains = build_auto_passthrough(&settings, &service, rule.as_ref(), &filters);
+                let filter_chains = build_auto_passthrough(&settings, &service, rule.as_ref());
                 let listener = Listener { filter_chains, ..Listener::default() };
                 (!listener.filter_chains.is_empty()).then(|| Resource::Encoded(wire::encode(&listener)))
             };

@@ -73,7 +73,7 @@ pub(super) fn derive_gateways<'s>(
         virtual_services: &spine.virtual_services,
         by_host: &by_host,
     };
-    let passed = derive_passed_chains(spine, settings, &policies);
+    let passed = derive_passed_chains(spine, settings);
     ports.derive_many("listeners/gateways", |deps| {
         let settings = deps.on(settings);
         let (policies, filters) = (deps.on(&policies), PolicyBuilder::on(deps, spine));
