@@ -92,6 +92,12 @@ impl HostDestinations {
         Some((service, rule))
     }
 
+    /// Whether the Sidecar of a view, if it is for one, names a service of the host.
+    pub(crate) fn is_named_in(&self, view: &View) -> bool {
+        let listed = |scope: &SidecarScope| self.sidecars.0.get(scope).is_some_and(|interest| interest.listed);
+        view.sidecar().is_none_or(listed)
+    }
+
     /// Namespace of the mesh-wide configuration.
     pub(crate) fn root_namespace(&self) -> &Text {
         &self.policy.root_namespace

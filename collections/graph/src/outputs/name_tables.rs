@@ -111,7 +111,9 @@ pub(crate) fn derive_name_tables<'s>(spine: &Spine<'s>, outputs: &mut Outputs<'s
                 }
                 let text = profile_text(&profile);
                 let seen = Overlay::rows(destinations.special_views(), |view| {
-                    let Some((service, _)) = destinations.seen_from(view) else { return BTreeMap::new() };
+                    // What is only the destination of a route has no name.
+                    let seen = destinations.seen_from(view).filter(|_| destinations.is_named_in(view));
+                    let Some((service, _)) = seen else { return BTreeMap::new() };
                     let addresses = profile.addresses(&service, dual_stack);
                     // Endpoints are only asked for where they are the answer.
                     let by_endpoint = addresses.is_empty() && profile.takes_endpoints(&service);

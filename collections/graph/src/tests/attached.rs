@@ -46,7 +46,7 @@ fn changed(mesh: &mut Mesh) -> Vec<String> {
 
 /// All outbound listeners, made or dropped for one more or one less profile.
 fn outbound(sign: char) -> Vec<String> {
-    let listeners = ["fixed base virtualOutbound", "outbound-resources base 0.0.0.0_80"].map(str::to_owned);
+    let listeners = ["fixed workload:fixed virtualOutbound", "outbound-resources base 0.0.0.0_80"].map(str::to_owned);
     let tcp = ["0", "1"].map(|number| format!("outbound-resources base 10.5.0.{number}_9000"));
     listeners.into_iter().chain(tcp).map(|name| format!("{sign}listeners/{name}")).collect()
 }

@@ -59,6 +59,7 @@ fn a_sidecar_is_a_view_of_what_it_names() {
             "+endpoint_assignments sidecar:east/limit outbound|9000||mill.east.svc.cluster.local",
             "+listeners/outbound-resources sidecar:east/limit 0.0.0.0_80",
             "+listeners/outbound-resources sidecar:east/limit 10.0.0.1_9000",
+            "+name_tables/entries sidecar:east/limit  mill.east.svc.cluster.local",
             "+routes/headers sidecar:east/limit 80 ",
             "+routes/headers sidecar:east/limit 80 allow_any",
             "+routes/virtual-hosts sidecar:east/limit 80 mill.east.svc.cluster.local:80",
@@ -75,6 +76,7 @@ fn a_sidecar_is_a_view_of_what_it_names() {
         [
             "+clusters/outbound sidecar:east/limit outbound|80||school.north.svc.cluster.local",
             "+endpoint_assignments sidecar:east/limit outbound|80||school.north.svc.cluster.local",
+            "+name_tables/entries sidecar:east/limit  school.north.svc.cluster.local",
             "+routes/virtual-hosts sidecar:east/limit 80 school.north.svc.cluster.local:80",
         ]
     );
