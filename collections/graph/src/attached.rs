@@ -38,6 +38,10 @@ pub(crate) struct AttachedTo<'s> {
     pub(crate) by_name: Collection<'s, Text, Arc<Attached>>,
     /// What listeners of each proxy are written from.
     pub(crate) facts: Collection<'s, ProxyKey, Facts>,
+    /// TrafficExtensions, and WasmPlugins as what they are.
+    pub(crate) extensions: Collection<'s, ObjectKey, TrafficExtension>,
+    /// Namespace whose Telemetries and extensions are everybody's: one record.
+    pub(crate) root: Collection<'s, (), Text>,
 }
 
 /// Telemetries and extensions by namespace.
@@ -79,13 +83,14 @@ pub(crate) fn derive_attached<'s>(
         let observation = Observation::merge(&defaults.providers, &[]);
         Arc::new(Attached { observation, extensions: Vec::new() })
     });
-    AttachedTo { default, by_name, facts: derive_facts(proxies, &subjects, &contents) }
+    let root = defaults.map("attached/root-namespace", |(), defaults| defaults.root.clone());
+    AttachedTo { default, by_name, facts: derive_facts(proxies, &subjects, &contents), extensions, root }
 }
 
 /// TrafficExtensions, and WasmPlugins as what they are.
 /// Key: `ObjectKey`, of a WasmPlugin with the name of its extension. From: `traffic_extensions`, `wasm_plugins`.
 /// Changes when: they do. Size: both kinds. Rejects: none, parsing tells.
-pub(crate) fn derive_extensions<'s>(objects: &Objects<'s>) -> Collection<'s, ObjectKey, TrafficExtension> {
+fn derive_extensions<'s>(objects: &Objects<'s>) -> Collection<'s, ObjectKey, TrafficExtension> {
     let plugins = objects.wasm_plugins.flat_map("extensions/wasm_plugins", |key, plugin| {
         [(ObjectKey { name: plugin.name.clone(), ..key.clone() }, plugin.clone())]
     });

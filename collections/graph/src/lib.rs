@@ -8,6 +8,7 @@
 //! - `allocation.rs`: addresses for ServiceEntries that declare none.
 //! - `services.rs`, `workloads.rs`, `endpoints.rs`, `proxies.rs`: the registry.
 //! - `sidecars.rs`: what of the mesh the proxies of a Sidecar see.
+//! - `attached.rs`: what Telemetries and extensions attach to proxies.
 //! - `views.rs`: for whose eyes something is written, and what of it differs from what everyone sees.
 //! - `outputs/`: encoded resources, a file a type. `scopes.rs`: which layers of them a proxy gets.
 

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 use sluice_engine::Collection;
-use sluice_model::{ApplyTo, Layer, PatchOperation, Resource, ResourceKey, ResourceType, Text, View};
+use sluice_envoy::extension::build_extension;
+use sluice_envoy::wire;
+use sluice_model::{ApplyTo, Layer, PatchOperation, Resource, ResourceKey, ResourceType, Text, TrafficExtension, View};
 use sluice_proto::envoy::config::core::v3::TypedExtensionConfig;
 
 use super::Outputs;
@@ -19,6 +21,28 @@ pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
 /// Extension configs.
 pub(crate) fn derive_extension_configs<'s>(spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
     outputs.resources.push(derive_patched(spine));
+    outputs.resources.push(derive_modules(spine));
+}
+
+/// Modules that extensions run: by name everybody of the extension's namespace may have them, of the root namespace
+/// everybody.
+/// Key: layer and name. From: `extensions`, `mesh_config` (the root namespace). Changes when: they do.
+/// Size: extensions, scripts apart. Rejects: none.
+fn derive_modules<'s>(spine: &Spine<'s>) -> Collection<'s, ResourceKey, Resource> {
+    spine.attached.extensions.derive_many("extension_configs/modules", |deps| {
+        let root = deps.on(&spine.attached.root);
+        move |cx, _, extension: &TrafficExtension| {
+            let (Some(root), Some(config)) = (cx.get(&root, &()), build_extension(extension)) else {
+                return Vec::new();
+            };
+            let everyone = extension.namespace == *root;
+            let view = if everyone { View::Base } else { View::Namespace(extension.namespace.clone()) };
+            let layer = Layer { view, profile: Text::default() };
+            let key =
+                ResourceKey { resource_type: ResourceType::ExtensionConfig, layer, name: config.name.as_str().into() };
+            vec![(key, Resource::Encoded(wire::encode(&config)))]
+        }
+    })
 }
 
 /// Extension configs that patches add; of several with one name the first.

@@ -118,3 +118,36 @@ fn a_proxy_config_touches_no_resource() {
     assert_eq!(changed(&mut mesh), Vec::<String>::new());
     assert_eq!(mesh.engine.snapshot().iter(&mesh.handles.proxy_configs).count(), 1);
 }
+
+#[test]
+fn a_module_is_a_resource_of_its_own() {
+    let mut mesh = town();
+    mesh.apply(&object("WasmPlugin", "east", "{url: r.test/x}"));
+    let module = |sign: &str, layer: &str, name: &str| {
+        vec![format!("{sign}extension_configs/modules {layer} extensions.istio.io/trafficextension/{name}")]
+    };
+    let plugin = "east.it~istio-translated-wasmplugin";
+    let scopes = ["~scopes job.east".to_owned(), "~scopes web.east".to_owned()];
+    let made = module("+", "namespace:east", plugin);
+    let expected = sorted([outbound('+'), inbound("+-", "east"), scopes.to_vec(), made].concat());
+    assert_eq!(changed(&mut mesh), expected);
+
+    // Listeners only name it.
+    mesh.apply(&object("WasmPlugin", "east", "{url: r.test/y, pluginConfig: {a: b}}"));
+    assert_eq!(changed(&mut mesh), module("~", "namespace:east", plugin));
+
+    // One that no listener has a place for concerns nobody but those who ask.
+    let nobody = "{wasm: {url: r.test/x}, selector: {matchLabels: {app: nobody}}}";
+    mesh.apply(&object("TrafficExtension", "istio-system", nobody));
+    assert_eq!(changed(&mut mesh), module("+", "base", "istio-system.it"));
+}
+
+#[test]
+fn a_script_stands_in_the_listeners_of_its_workload() {
+    let mut mesh = town();
+    let script = "{lua: {inlineCode: x = 1}, selector: {matchLabels: {app: job}}, match: [{mode: SERVER}]}";
+    mesh.apply(&object("TrafficExtension", "east", script));
+    let scopes = ["~scopes job.east".to_owned()];
+    let expected = sorted([outbound('+'), inbound("+", "east"), scopes.to_vec()].concat());
+    assert_eq!(changed(&mut mesh), expected);
+}
