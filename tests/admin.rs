@@ -33,7 +33,7 @@ async fn pages_show_what_there_is() {
     for name in json("/debug/list").await.as_array().expect("a list") {
         let name = name.as_str().expect("text");
         assert!(index.contains(&format!("/debug/{name}")), "{name} is on the index page");
-        if !["config_dump", "frontier"].contains(&name) {
+        if !["config_dump", "frontier", "ndsz"].contains(&name) {
             page(&format!("/debug/{name}")).await;
         }
     }
@@ -57,6 +57,8 @@ async fn pages_show_what_there_is() {
         ("/debug/collections/nothing", 404),
         ("/debug/config_dump", 400),
         ("/debug/config_dump?proxyID=nobody.there", 404),
+        ("/debug/ndsz", 400),
+        ("/debug/ndsz?proxyID=nobody.there", 404),
         ("/debug/frontier", 400),
         ("/nothing", 404),
     ] {

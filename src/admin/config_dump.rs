@@ -20,14 +20,8 @@ pub(super) async fn serve(
     State(state): State<Arc<AdminState>>,
     Query(parameters): Query<Parameters>,
 ) -> Response<Body> {
-    let Some(proxy) = parameters.get("proxyID") else {
-        let reason = "name a proxy as ?proxyID=POD.NAMESPACE: /debug/syncz lists those that are connected here";
-        return answer::fail(StatusCode::BAD_REQUEST, reason);
-    };
-    let Some(held) = state.status.config_dump(proxy) else {
-        let reason = "that proxy is not connected to this instance; it may be connected to another";
-        return answer::fail(StatusCode::NOT_FOUND, reason);
-    };
+    let Some(proxy) = parameters.get("proxyID") else { return nobody_named() };
+    let Some(held) = state.status.config_dump(proxy) else { return not_connected() };
     let Some(types) = parameters.get("types").filter(|types| !types.is_empty()) else {
         let configs = sections(&held, parameters.contains_key("include_eds"));
         return answer::json(&json!({"configs": configs}), &parameters);
@@ -40,6 +34,28 @@ pub(super) async fn serve(
         configs.extend(held.get(&kind).into_iter().flatten().map(|found| shown(kind, found)));
     }
     answer::json(&json!({"configs": configs}), &parameters)
+}
+
+/// The name table that a proxy is to have, whether or not it asks for it.
+pub(super) async fn name_table(
+    State(state): State<Arc<AdminState>>,
+    Query(parameters): Query<Parameters>,
+) -> Response<Body> {
+    let Some(proxy) = parameters.get("proxyID") else { return nobody_named() };
+    let Some(key) = state.status.find(proxy) else { return not_connected() };
+    let tables = state.status.current(&key, ResourceType::NameTable);
+    let shown = tables.first().map(|found| shown(ResourceType::NameTable, found)).unwrap_or_default();
+    answer::json(&shown, &parameters)
+}
+
+fn nobody_named() -> Response<Body> {
+    let reason = "name a proxy as ?proxyID=POD.NAMESPACE: /debug/syncz lists those that are connected here";
+    answer::fail(StatusCode::BAD_REQUEST, reason)
+}
+
+fn not_connected() -> Response<Body> {
+    let reason = "that proxy is not connected to this instance; it may be connected to another";
+    answer::fail(StatusCode::NOT_FOUND, reason)
 }
 
 /// The parts of a dump in Envoy's order.

@@ -37,6 +37,7 @@ fn pages() -> Vec<Page> {
         ("/debug/list", "Names of these pages", get(list)),
         ("/debug/log", "Levels of the log by scope; PUT a text like default:info,ads:debug to change them", get(log).put(set_log)),
         ("/debug/mesh", "Mesh config in force", get(mesh)),
+        ("/debug/ndsz", "The name table of a proxy (?proxyID=POD.NAMESPACE)", get(config_dump::name_table)),
         ("/debug/panics", "Closures that panicked, with the record they were given", get(panics)),
         ("/debug/registryz", "Services", get(registryz)),
         ("/debug/rejects", "What is wrong with configuration: objects, and files that cannot be read", get(rejects)),

@@ -189,6 +189,13 @@ impl Status {
         Some(session.kinds().map(|kind| (kind, session.held(kind))).collect())
     }
 
+    /// The proxy of that node id or `pod.namespace`, if it is connected here.
+    #[must_use]
+    pub fn find(&self, proxy: &str) -> Option<ProxyKey> {
+        let seats = self.hub.seats();
+        seats.values().rev().find(|seat| is_named(&seat.key, proxy)).map(|seat| seat.key.clone())
+    }
+
     /// What a proxy should have now of a type, whether or not it was told; by node id.
     #[must_use]
     pub fn current(&self, proxy: &ProxyKey, kind: ResourceType) -> Vec<Found> {

@@ -1,4 +1,4 @@
-use sluice_model::{Health, Kind, TlsMode};
+use sluice_model::{ExportTo, Health, Kind, TlsMode};
 
 use super::{Mesh, sidecar};
 
@@ -304,4 +304,27 @@ fn the_place_of_a_node_touches_the_endpoints_on_it() {
     );
     mesh.apply("{apiVersion: v1, kind: Node, metadata: {name: n2, labels: {topology.kubernetes.io/region: r2}}}");
     assert_eq!(mesh.changed(), Vec::<String>::new());
+}
+
+#[test]
+fn the_first_policy_all_of_whose_rules_match_limits_who_sees_a_service_entry() {
+    let policies = "{matchingRules: [{namespaceSelector: {matchLabels: {reach: mesh}}}], visibility: PUBLIC}, \
+                    {matchingRules: [{namespaceSelector: {matchLabels: {a: x}}}, {namespaceSelector: {matchLabels: {b: x}}}], \
+                    visibility: NONE}";
+    let mesh = Mesh::new(&mesh_map(&format!(
+        "{{serviceEntryVisibility: {{applyToSidecars: true, defaultVisibility: NAMESPACE, policies: [{policies}]}}}}"
+    )));
+    for (namespace, labels) in [("wide", "reach: mesh"), ("half", "a: x"), ("shut", "a: x, b: x")] {
+        mesh.apply(&format!(
+            "{{apiVersion: v1, kind: Namespace, metadata: {{name: {namespace}, labels: {{{labels}}}}}}}"
+        ));
+        mesh.apply(&OUTSIDE.replace("namespace: app", &format!("namespace: {namespace}")));
+    }
+    let seen_by = |namespace: &str| {
+        let key = sluice_model::ServiceKey { namespace: namespace.into(), host: "listed.example".into() };
+        mesh.get(&mesh.handles.services, &key).expect("a service").export_to
+    };
+    assert_eq!(seen_by("wide"), ExportTo::All);
+    assert_eq!(seen_by("half"), ExportTo::Namespaces(["half".into()].into()));
+    assert_eq!(seen_by("shut"), ExportTo::None);
 }
