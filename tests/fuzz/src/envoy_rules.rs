@@ -43,8 +43,9 @@ pub(crate) fn broken(message: &DynamicMessage, out: &mut Vec<String>) {
         }
         let Some(field) = descriptor.get_field_by_name(rule.field) else { continue };
         let is_set = message.has_field(&field);
-        // What has presence and is absent is under no rule but that it be there.
-        if !is_set && field.supports_presence() && rule.word != "required" {
+        // What has presence and is absent is under no rule but that it be there, if it is not one of several.
+        let may_be_absent = rule.word != "required" || field.containing_oneof().is_some();
+        if !is_set && field.supports_presence() && may_be_absent {
             continue;
         }
         let value = message.get_field(&field);
