@@ -5,12 +5,15 @@
 //! own. At the end every Envoy must hold exactly what it was served and have refused nothing.
 
 mod ask;
+mod authorization;
 mod egress;
 mod family;
+mod filters;
 mod gateway;
 mod layer4;
 mod resilience;
 mod routing;
+mod scope;
 mod security;
 mod tea_shop;
 mod traffic_policy;

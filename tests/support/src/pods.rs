@@ -6,4 +6,5 @@ pub mod identity;
 pub mod mesh;
 pub mod network;
 pub mod served;
+pub mod token;
 pub mod workload;

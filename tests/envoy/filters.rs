@@ -1,0 +1,211 @@
+//! EnvoyFilters and Telemetry: what is added to the chains.
+
+use anyhow::{Result, ensure};
+use sluice_testkit::pods::app::Reply;
+use sluice_testkit::pods::envoy::Protocol;
+use sluice_testkit::pods::mesh::Mesh;
+use sluice_testkit::pods::workload::{Beside, Workload};
+
+use crate::ask::{Host, answer, count, eventually, once, pods_are_permitted, until, until_counted};
+use crate::family;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn filters() -> Result<()> {
+    if !pods_are_permitted() {
+        return Ok(());
+    }
+    let app = |name, protocol| Workload::new(name, name, Beside::Sidecar(protocol));
+    let mesh = family::mesh_of(&[
+        app("client", Protocol::Delta),
+        app("lua", Protocol::Sotw),
+        app("limited", Protocol::Delta),
+        app("logged", Protocol::Delta),
+    ])
+    .await?;
+    let mesh = &mesh;
+    family::run(
+        mesh,
+        vec![
+            ("Lua", Box::pin(lua(mesh))),
+            ("local rate limit", Box::pin(local_rate_limit(mesh))),
+            ("patched routes and clusters", Box::pin(patches(mesh))),
+            ("access logs", Box::pin(access_logs(mesh))),
+        ],
+    )
+    .await
+}
+
+/// An EnvoyFilter that puts an HTTP filter before the router of what arrives at an application.
+fn before_router(app: &str, filter: &str) -> String {
+    format!(
+        r"
+apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {{name: {app}, namespace: shop}}
+spec:
+  workloadSelector: {{labels: {{app: {app}}}}}
+  configPatches:
+  - applyTo: HTTP_FILTER
+    match:
+      context: SIDECAR_INBOUND
+      listener:
+        filterChain:
+          filter:
+            name: envoy.filters.network.http_connection_manager
+            subFilter: {{name: envoy.filters.http.router}}
+    patch:
+      operation: INSERT_BEFORE
+      value:
+{filter}
+---
+"
+    )
+}
+
+fn header(reply: &Reply, name: &str) -> String {
+    reply.outcome.as_ref().ok().and_then(|answer| answer.headers.get(name).cloned()).unwrap_or_default()
+}
+
+async fn lua(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("lua", 1);
+    let filter = r#"
+        name: tea.lua
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua
+          default_source_code:
+            inline_string: |
+              function envoy_on_request(handle)
+                handle:headers():add("x-lua", "was here")
+              end
+              function envoy_on_response(handle)
+                handle:headers():add("x-lua-answer", "and here")
+              end"#;
+    mesh.apply("lua.yaml", &(HOST.service("app: lua") + &before_router("lua", filter)))?;
+    let reply = until(mesh, "client", &HOST.get(), "an answer that Lua touched", |reply| {
+        reply.who() == "lua v1" && header(reply, "x-lua-answer") == "and here"
+    })
+    .await?;
+    let seen = answer(reply)?.seen();
+    ensure!(seen["headers"]["x-lua"] == "was here", "the application sees Lua's header, but {seen}");
+    // Without the EnvoyFilter the script is gone.
+    mesh.apply("lua.yaml", &HOST.service("app: lua"))?;
+    until(mesh, "client", &HOST.get(), "an untouched answer", |reply| {
+        reply.who() == "lua v1" && header(reply, "x-lua-answer").is_empty()
+    })
+    .await?;
+    mesh.apply("lua.yaml", &(HOST.service("app: lua") + &before_router("lua", filter)))?;
+    until(mesh, "client", &HOST.get(), "Lua again", |reply| header(reply, "x-lua-answer") == "and here").await?;
+    Ok(())
+}
+
+async fn local_rate_limit(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("limited", 2);
+    let filter = r#"
+        name: envoy.filters.http.local_ratelimit
+        typed_config:
+          "@type": type.googleapis.com/udpa.type.v1.TypedStruct
+          type_url: type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit
+          value:
+            stat_prefix: tea_limit
+            token_bucket: {max_tokens: 10, tokens_per_fill: 10, fill_interval: 600s}
+            filter_enabled: {default_value: {numerator: 100, denominator: HUNDRED}}
+            filter_enforced: {default_value: {numerator: 100, denominator: HUNDRED}}
+            response_headers_to_add:
+            - append_action: OVERWRITE_IF_EXISTS_OR_ADD
+              header: {key: x-limited, value: "yes"}"#;
+    // The service first: its calls before the limit do not count.
+    mesh.apply("limited.yaml", &HOST.service("app: limited"))?;
+    eventually(mesh, "client", &HOST.get(), "limited v1").await?;
+    mesh.apply("limited.yaml", &(HOST.service("app: limited") + &before_router("limited", filter)))?;
+    let Some(envoy) = &mesh.pod("limited").envoy else { return Ok(()) };
+    until_counted("rate limits in force", 1, async || {
+        Ok(envoy.admin("/config_dump?resource=dynamic_listeners").await?.matches("local_ratelimit.v3").count())
+    })
+    .await?;
+    let counts = count(mesh, "client", &HOST.get(), 40).await?;
+    let (good, limited) = (counts.get("limited v1").copied(), counts.get("status 429").copied());
+    // A draining listener may still take a few without limit.
+    ensure!(
+        good.is_some_and(|good| (10..=14).contains(&good)) && limited.is_some_and(|limited| limited >= 26),
+        "10 of 40 are let through, but {counts:?}"
+    );
+    once(mesh, "client", &HOST.get(), "429 with the filter's header", |reply| {
+        reply.who() == "status 429" && header(reply, "x-limited") == "yes"
+    })
+    .await?;
+    Ok(())
+}
+
+/// A route configuration, a virtual host and a cluster of one client are changed.
+async fn patches(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("patched", 3);
+    let filter = r#"
+apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {name: patched, namespace: shop}
+spec:
+  workloadSelector: {labels: {app: client}}
+  configPatches:
+  - applyTo: VIRTUAL_HOST
+    match:
+      context: SIDECAR_OUTBOUND
+      routeConfiguration: {vhost: {name: "patched.shop.svc.cluster.local:80"}}
+    patch:
+      operation: MERGE
+      value:
+        response_headers_to_add:
+        - header: {key: x-patched, value: "host"}
+  - applyTo: CLUSTER
+    match:
+      context: SIDECAR_OUTBOUND
+      cluster: {service: patched.shop.svc.cluster.local}
+    patch:
+      operation: MERGE
+      value: {connect_timeout: 4.5s}
+"#;
+    mesh.apply("patched.yaml", &(HOST.service("app: logged") + filter))?;
+    until(mesh, "client", &HOST.get(), "the virtual host's header", |reply| {
+        reply.who() == "logged v1" && header(reply, "x-patched") == "host"
+    })
+    .await?;
+    let Some(envoy) = &mesh.pod("client").envoy else { return Ok(()) };
+    let clusters = envoy.admin("/config_dump?resource=dynamic_active_clusters").await?;
+    ensure!(clusters.matches("\"4.500s\"").count() == 1, "one cluster has another connect timeout");
+    Ok(())
+}
+
+async fn access_logs(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("logged", 4);
+    let objects = r#"
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data:
+  mesh: |
+    extensionProviders:
+    - name: tea-log
+      envoyFileAccessLog:
+        path: $DIRECTORY/logged/access.log
+        logFormat: {text: "%REQ(:PATH)% %RESPONSE_CODE%\n"}
+---
+apiVersion: telemetry.istio.io/v1
+kind: Telemetry
+metadata: {name: logged, namespace: shop}
+spec:
+  selector: {matchLabels: {app: logged}}
+  accessLogging: [{providers: [{name: tea-log}], filter: {expression: "response.code >= 400"}}]
+"#;
+    mesh.apply("logged.yaml", &(HOST.service("app: logged") + objects))?;
+    eventually(mesh, "client", &HOST.get(), "logged v1").await?;
+    let log = mesh.file("logged/access.log");
+    let bad = HOST.get().path("/bad?status=418");
+    until_counted("lines of the access log", 1, async || {
+        mesh.pod("client").call(bad.clone()).await?;
+        mesh.pod("client").call(HOST.get().path("/good")).await?;
+        Ok(std::fs::read_to_string(&log).unwrap_or_default().lines().count())
+    })
+    .await?;
+    let text = std::fs::read_to_string(&log)?;
+    ensure!(text.lines().all(|line| line == "/bad?status=418 418"), "only what failed is logged, but:\n{text}");
+    Ok(())
+}
