@@ -42,9 +42,8 @@ impl Held {
 
     /// Takes what the server says of a name.
     pub(crate) fn tell(&mut self, name: Arc<str>, version: Arc<str>) {
-        match self.names.insert(name, Some(version)) {
-            Some(None) => self.unknown -= 1,
-            Some(Some(_)) | None => {}
+        if let Some(None) = self.names.insert(name, Some(version)) {
+            self.unknown -= 1;
         }
     }
 

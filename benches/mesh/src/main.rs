@@ -1,5 +1,7 @@
 //! `sluice-bench`: the proxies of a mesh, simulated, against any ADS server.
 
+#![expect(clippy::print_stdout, reason = "what a command was asked for goes there")]
+
 mod arguments;
 mod change;
 mod client;

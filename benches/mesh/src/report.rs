@@ -287,6 +287,9 @@ fn over_shapes(results: &[RunResult]) -> String {
     .concat()
 }
 
+/// Reads a figure off a round, if it has one.
+type Figure<'a> = &'a dyn Fn(&Round) -> Option<f64>;
+
 /// Compares two results; whether all ratios are within the limit.
 pub(crate) fn compare(before: &Path, after: &Path, limit: f64) -> Result<bool> {
     let (before, after) = (read(before)?, read(after)?);
@@ -299,7 +302,7 @@ pub(crate) fn compare(before: &Path, after: &Path, limit: f64) -> Result<bool> {
     let mut rows = Vec::new();
     for new in &after.changes {
         let Some(old) = before.changes.iter().find(|old| old.kind == new.kind) else { continue };
-        let pairs: [(&str, &dyn Fn(&Round) -> Option<f64>); 3] = [
+        let pairs: [(&str, Figure<'_>); 3] = [
             ("last ms", &|round| round.last_ms),
             ("server CPU s", &|round| round.server_cpu_seconds),
             ("MB", &|round| Some(sent(round))),

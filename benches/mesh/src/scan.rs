@@ -88,7 +88,7 @@ impl Fields<'_> {
     }
 }
 
-fn inner<'a>(message: &'a [u8], number: u64) -> impl Iterator<Item = &'a [u8]> {
+fn inner(message: &[u8], number: u64) -> impl Iterator<Item = &[u8]> {
     Fields(message).filter_map(move |field| match field {
         Field::Bytes(of, value) if of == number => Some(value),
         _ => None,

@@ -8,12 +8,15 @@ use sluice_graph::Handles;
 use sluice_model::{Layer, Resource, ResourceType, SegmentKey, Slots, Text};
 use sluice_proto::envoy::config::route::v3::VirtualHost;
 
+/// Virtual hosts of a layer of a table.
+type Hosts<'a> = Vec<(&'a Text, &'a Resource)>;
+
 /// Domains that stand in two virtual hosts of a route table: Envoy would refuse all of it.
 ///
 /// # Errors
 /// The table and the domain.
 pub fn check_domains(now: &Snapshot, handles: &Handles) -> Result<(), String> {
-    let mut tables: BTreeMap<&Text, BTreeMap<&Layer, Vec<(&Text, &Resource)>>> = BTreeMap::new();
+    let mut tables: BTreeMap<&Text, BTreeMap<&Layer, Hosts<'_>>> = BTreeMap::new();
     let is_route = |key: &SegmentKey| key.resource_type == ResourceType::Route;
     for (key, segment) in handles.segments.iter().flat_map(|of| now.iter(of)).filter(|(key, _)| is_route(key)) {
         let layers = tables.entry(&key.name).or_default();

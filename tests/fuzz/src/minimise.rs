@@ -42,11 +42,12 @@ pub fn minimise(mut world: World, mut change: Change, signature: &str, limit: Du
             let Some(path) = all.get(tried) else { break };
             let mut smaller = change.clone();
             let identity = path.len() < 2 || all[tried].len() == 2 && format!("{path:?}").contains("\"name");
-            if !identity && remove(&mut smaller.objects[index].object, path).is_some() {
-                if reproduces(&world, &smaller, signature) {
-                    change = smaller;
-                    continue;
-                }
+            if !identity
+                && remove(&mut smaller.objects[index].object, path).is_some()
+                && reproduces(&world, &smaller, signature)
+            {
+                change = smaller;
+                continue;
             }
             tried += 1;
         }

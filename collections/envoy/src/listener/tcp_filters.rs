@@ -93,7 +93,7 @@ impl Carrier<'_> {
 
     /// To one cluster.
     pub(super) fn to_cluster(
-        &self,
+        self,
         settings: &Settings,
         stat_prefix: String,
         cluster: String,

@@ -93,7 +93,8 @@ fn check_source(fields: &Fields<'_>, action: PolicyAction, source: &sluice_model
         fields.refuse("", "a source names something");
     }
     let accounts = &source.service_accounts;
-    if !accounts.is_empty() && !(source.principals.is_empty() && source.namespaces.is_empty()) {
+    let alone = source.principals.is_empty() && source.namespaces.is_empty();
+    if !accounts.is_empty() && !alone {
         fields.refuse("serviceAccounts", "service accounts stand alone, without namespaces and principals");
     }
     for (name, values) in [("serviceAccounts", &accounts.any), ("notServiceAccounts", &accounts.none)] {

@@ -75,7 +75,7 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, ca
         request = request.header(name, value);
     }
     let request = request.body(Full::new(Bytes::from(call.body))).context("build the request")?;
-    let response = if call.wire == Wire::Http2 {
+    if call.wire == Wire::Http2 {
         let (mut sender, connection) =
             hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.context("hello")?;
         tokio::spawn(connection);
@@ -85,8 +85,7 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, ca
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.context("handshake")?;
         tokio::spawn(connection);
         answer(sender.send_request(request).await.context("send the request")?).await
-    };
-    response
+    }
 }
 
 async fn answer(response: Response<Incoming>) -> Result<Answer> {
