@@ -43,6 +43,10 @@ fn packed(any: &DynamicMessage, rules: &mut Vec<String>) -> Result<(), String> {
     let url = text.as_ref().and_then(|value| value.as_str()).unwrap_or_default();
     let bytes = any.get_field_by_name("value");
     let bytes = bytes.as_ref().and_then(|value| value.as_bytes()).map(|bytes| &bytes[..]).unwrap_or_default();
+    // A field that is set to nothing, as that of a Wasm module without configuration.
+    if url.is_empty() && bytes.is_empty() {
+        return Ok(());
+    }
     look(url.rsplit('/').next().unwrap_or(url), bytes, rules)
 }
 
