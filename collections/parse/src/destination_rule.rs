@@ -255,7 +255,7 @@ fn unsigned(fields: &Fields<'_>, name: &str) -> u64 {
 pub(crate) fn checked_pool(fields: &Fields<'_>) -> ConnectionPool {
     let pool = connection_pool(fields);
     if pool.tcp.is_none() && pool.http.is_none() {
-        fields.reject("", "tcp or http settings are needed");
+        fields.refuse("", "tcp or http settings are needed");
     }
     if let Some(http) = &pool.http
         && http.use_client_protocol
@@ -265,7 +265,7 @@ pub(crate) fn checked_pool(fields: &Fields<'_>) -> ConnectionPool {
     }
     for name in ["tcp", "http"] {
         if fields.value(name).and_then(|part| part.as_object()).is_some_and(serde_json::Map::is_empty) {
-            fields.reject(name, "at least one setting is needed");
+            fields.refuse(name, "at least one setting is needed");
         }
     }
     pool
@@ -425,6 +425,17 @@ mod tests {
     }
 
     #[test]
+    fn a_pool_without_settings_is_refused_and_does_not_cost_the_rule() {
+        let spec = json!({ "host": "a.b", "trafficPolicy": { "connectionPool": { "tcp": {}, "http": {} } } });
+        let parsed = parsed(&spec);
+        let found: Vec<_> = parsed.rejects.iter().map(|r| (r.severity, r.field_path.as_str())).collect();
+        let pool = "spec.trafficPolicy.connectionPool";
+        let expected = ["http", "tcp"].map(|name| (Severity::Refused, format!("{pool}.{name}")));
+        assert_eq!(found, expected.each_ref().map(|(severity, path)| (*severity, path.as_str())));
+        assert!(matches!(parsed.object, Some(Object::DestinationRule(_))));
+    }
+
+    #[test]
     fn what_cannot_apply_is_rejected_where_it_stands() {
         let policy = |policy: Value| json!({ "host": "a.b", "trafficPolicy": policy });
         let check = |spec: Value, path: &str| assert_eq!(errors(&spec), [path], "{spec}");
@@ -435,7 +446,6 @@ mod tests {
             policy(json!({ "outlierDetection": { "maxEjectionPercent": 101 } })),
             "spec.trafficPolicy.outlierDetection.maxEjectionPercent",
         );
-        check(policy(json!({ "connectionPool": { "tcp": {} } })), "spec.trafficPolicy.connectionPool.tcp");
         check(
             policy(json!({ "tls": { "mode": "MUTUAL", "privateKey": "k" } })),
             "spec.trafficPolicy.tls.clientCertificate",
