@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use sluice_proto::google::rpc::Status;
-use sluice_testkit::ads::{AdsStream, Dump, Identity, Kind, Limits, Protocol, connect, dump};
+use sluice_testkit::ads::{AdsStream, Dump, Identity, Kind, Protocol, connect};
 use sluice_testkit::parity::case::{Case, root};
+use sluice_testkit::parity::run::ask;
 use sluice_testkit::server::{Options, Sluiced};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -41,7 +42,7 @@ impl Siege {
         let server = Sluiced::start(&Options { log: Some(log.clone()), ..Options::new(&primary) }).await?;
         let before = neighbour(&server, &case).await?;
         ensure!(before[&Kind::Cds].as_ref().is_some_and(|clusters| !clusters.is_empty()), "the neighbour is served");
-        let memory_kib = resident_kib(&server)?;
+        let memory_kib = server.resident_kib()?;
         Ok(Self { server, log, case, before, memory_kib, _objects: objects })
     }
 
@@ -60,7 +61,7 @@ impl Siege {
         ensure!(after == self.before, "the neighbour is told something else than before");
         let (status, _) = self.server.get("/ready").await?;
         ensure!(status == 200, "ready says {status}");
-        let growth = resident_kib(&self.server)?.saturating_sub(self.memory_kib);
+        let growth = self.server.resident_kib()?.saturating_sub(self.memory_kib);
         ensure!(growth < GROWTH_KIB, "memory grew by {growth} KiB");
         self.server.stop(Duration::from_secs(15)).await?;
         let log = std::fs::read_to_string(&self.log)?;
@@ -72,16 +73,7 @@ impl Siege {
 
 async fn neighbour(server: &Sluiced, case: &Case) -> Result<Dump> {
     let proxy = case.proxies.first().context("the case has a proxy")?;
-    let identity = Identity::of_node(&proxy.node)?;
-    let channel = connect(server.grpc).await?;
-    dump(channel, Protocol::Delta, identity, &proxy.kinds(), &BTreeMap::new(), Limits::default()).await
-}
-
-fn resident_kib(server: &Sluiced) -> Result<u64> {
-    let pid = server.pid().context("the server runs")?;
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("find the memory")?;
-    Ok(line.trim().trim_end_matches(" kB").parse()?)
+    ask(server.grpc, Protocol::Delta, proxy, &BTreeMap::new()).await
 }
 
 fn node(id: &str, metadata: Value) -> Result<Identity> {

@@ -99,13 +99,40 @@ fn has_maps(descriptor: &MessageDescriptor) -> bool {
 }
 
 /// One field of an encoded message.
-struct Record<'a> {
-    number: u32,
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// Its number.
+    pub number: u32,
     kind: WireType,
     /// All of it, key included.
     whole: &'a [u8],
     /// The value; of length-delimited ones without the length.
     value: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// The content of a length-delimited field: a text, bytes or a message.
+    #[must_use]
+    pub fn content(&self) -> Option<&'a [u8]> {
+        (self.kind == WireType::LengthDelimited).then_some(self.value)
+    }
+
+    /// The number in a varint field, such as an enum's.
+    #[must_use]
+    pub fn varint(&self) -> Option<u64> {
+        let mut value = self.value;
+        (self.kind == WireType::Varint).then(|| decode_varint(&mut value).ok()).flatten()
+    }
+}
+
+/// The fields of an encoded message in order, without decoding what is in them; ends at what is no protobuf.
+pub fn fields(mut bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
+    std::iter::from_fn(move || next(&mut bytes))
+}
+
+/// The contents of the length-delimited fields of that number, in order.
+pub fn contents(bytes: &[u8], number: u32) -> impl Iterator<Item = &[u8]> {
+    fields(bytes).filter(move |field| field.number == number).filter_map(|field| field.content())
 }
 
 fn next<'a>(bytes: &mut &'a [u8]) -> Option<Record<'a>> {

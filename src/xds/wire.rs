@@ -40,53 +40,6 @@ pub(crate) fn put_field(field: u8, value: &[u8], out: &mut BytesMut) {
     out.put_slice(value);
 }
 
-/// The length-delimited fields of a message, in order; stops at what is no protobuf.
-pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
-
-impl<'a> Iterator for Fields<'a> {
-    type Item = (u64, &'a [u8]);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            let key = self.varint()?;
-            match key & 7 {
-                0 => {
-                    self.varint()?;
-                }
-                1 => self.skip(8)?,
-                5 => self.skip(4)?,
-                2 => {
-                    let len = usize::try_from(self.varint()?).ok()?;
-                    let (value, rest) = self.0.split_at_checked(len)?;
-                    self.0 = rest;
-                    return Some((key >> 3, value));
-                }
-                _ => return None,
-            }
-        }
-    }
-}
-
-impl Fields<'_> {
-    fn varint(&mut self) -> Option<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let (&byte, rest) = self.0.split_first()?;
-            self.0 = rest;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Some(value);
-            }
-        }
-        None
-    }
-
-    fn skip(&mut self, len: usize) -> Option<()> {
-        self.0 = self.0.get(len..)?;
-        Some(())
-    }
-}
-
 /// A message in pieces: small ones are copied together, big ones stay shared.
 #[derive(Debug, Default)]
 pub(crate) struct Rope {

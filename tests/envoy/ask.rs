@@ -101,6 +101,12 @@ fn words(from: &str, call: &Call) -> String {
     format!("{from} sent {method} {host}{path} to {address} by {wire:?}{tls} with {headers:?}")
 }
 
+/// Says that an answer is not what was wanted.
+async fn otherwise(mesh: &Mesh, from: &str, call: &Call, wanted: &str, reply: &Reply) -> String {
+    let (asked, stats) = (words(from, call), stats_of(mesh, from, &call.host).await);
+    format!("{asked}, wanted {wanted}, and got after {:?}: {:?}\n{stats}", reply.elapsed(), reply.outcome)
+}
+
 /// Asks until the answer is `wanted` by this test: configuration arrives in steps.
 pub(crate) async fn until(
     mesh: &Mesh,
@@ -116,14 +122,7 @@ pub(crate) async fn until(
             return Ok(reply);
         }
         if Instant::now() > deadline {
-            bail!(
-                "{}, wanted {wanted}, and got after {:?}: {:?}\n{}\ncontrol plane: {}",
-                words(from, call),
-                reply.elapsed(),
-                reply.outcome,
-                stats_of(mesh, from, &call.host).await,
-                mesh.server_log()
-            );
+            bail!("{}\ncontrol plane: {}", otherwise(mesh, from, call, wanted, &reply).await, mesh.server_log());
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -146,13 +145,7 @@ pub(crate) async fn once(
 ) -> Result<Reply> {
     let reply = mesh.pod(from).call(call.clone()).await?;
     if !test(&reply) {
-        bail!(
-            "{}, wanted {wanted}, and got after {:?}: {:?}\n{}",
-            words(from, call),
-            reply.elapsed(),
-            reply.outcome,
-            stats_of(mesh, from, &call.host).await
-        );
+        bail!("{}", otherwise(mesh, from, call, wanted, &reply).await);
     }
     Ok(reply)
 }

@@ -1,6 +1,7 @@
 //! Reads the few fields of Envoy's messages that decide what a proxy asks for next, without decoding the rest.
 
 use bytes::Bytes;
+use sluice_proto::wire::{contents, fields};
 
 /// The types a proxy subscribes, in order.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Hash, serde::Serialize, serde::Deserialize)]
@@ -43,65 +44,13 @@ impl Type {
     }
 }
 
-/// A field of a message: number, and its value as far as it is needed.
-enum Field<'a> {
-    Number(u64, u64),
-    Bytes(u64, &'a [u8]),
-}
-
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Iterator for Fields<'a> {
-    type Item = Field<'a>;
-
-    fn next(&mut self) -> Option<Field<'a>> {
-        loop {
-            let key = self.varint()?;
-            match key & 7 {
-                0 => return Some(Field::Number(key >> 3, self.varint()?)),
-                1 => self.0 = self.0.get(8..)?,
-                5 => self.0 = self.0.get(4..)?,
-                2 => {
-                    let length = usize::try_from(self.varint()?).ok()?;
-                    let (value, rest) = self.0.split_at_checked(length)?;
-                    self.0 = rest;
-                    return Some(Field::Bytes(key >> 3, value));
-                }
-                _ => return None,
-            }
-        }
-    }
-}
-
-impl Fields<'_> {
-    fn varint(&mut self) -> Option<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let (&byte, rest) = self.0.split_first()?;
-            self.0 = rest;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Some(value);
-            }
-        }
-        None
-    }
-}
-
-fn inner(message: &[u8], number: u64) -> impl Iterator<Item = &[u8]> {
-    Fields(message).filter_map(move |field| match field {
-        Field::Bytes(of, value) if of == number => Some(value),
-        _ => None,
-    })
-}
-
 fn text(bytes: &[u8]) -> Option<String> {
     std::str::from_utf8(bytes).ok().map(str::to_owned)
 }
 
 /// Field 1 of a message: the name of every resource type but assignments, and theirs too.
 pub(crate) fn name(resource: &[u8]) -> Option<String> {
-    inner(resource, 1).next().and_then(text)
+    contents(resource, 1).next().and_then(text)
 }
 
 /// The assignment a cluster asks for, if its endpoints come by EDS.
@@ -109,11 +58,11 @@ fn assignment(cluster: &[u8]) -> Option<String> {
     const EDS: u64 = 3;
     let mut discovered = false;
     let (mut own, mut service) = (None, None);
-    for field in Fields(cluster) {
-        match field {
-            Field::Bytes(1, value) => own = Some(value),
-            Field::Number(2, kind) => discovered = kind == EDS,
-            Field::Bytes(3, config) => service = inner(config, 2).find(|name| !name.is_empty()),
+    for field in fields(cluster) {
+        match field.number {
+            1 => own = field.content(),
+            2 => discovered = field.varint() == Some(EDS),
+            3 => service = field.content().and_then(|config| contents(config, 2).find(|name| !name.is_empty())),
             _ => {}
         }
     }
@@ -124,14 +73,14 @@ fn assignment(cluster: &[u8]) -> Option<String> {
 fn tables(listener: &[u8]) -> Vec<String> {
     const MANAGER: &[u8] = b"envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
     let mut names = Vec::new();
-    for chain in inner(listener, 3).chain(inner(listener, 25)) {
-        for filter in inner(chain, 3) {
-            for config in inner(filter, 4) {
-                if !inner(config, 1).any(|url| url.ends_with(MANAGER)) {
+    for chain in contents(listener, 3).chain(contents(listener, 25)) {
+        for filter in contents(chain, 3) {
+            for config in contents(filter, 4) {
+                if !contents(config, 1).any(|url| url.ends_with(MANAGER)) {
                     continue;
                 }
-                let rds = inner(config, 2).flat_map(|manager| inner(manager, 3));
-                names.extend(rds.filter_map(|rds| inner(rds, 2).next().and_then(text)));
+                let rds = contents(config, 2).flat_map(|manager| contents(manager, 3));
+                names.extend(rds.filter_map(|rds| contents(rds, 2).next().and_then(text)));
             }
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sluice_model::{ResourceType, Text};
+use sluice_proto::wire::contents;
 
 use super::holds::Holds;
 use super::watch::Watch;
@@ -12,7 +13,6 @@ use super::{PATIENCE, Session};
 use crate::xds::request::{Protocol, Response};
 use crate::xds::store::{Cut, Found, Item, View};
 use crate::xds::version::{Digest, Version};
-use crate::xds::wire::Fields;
 
 /// What there is to do about a type.
 pub(super) enum Planned {
@@ -257,11 +257,11 @@ fn found(items: &[Item]) -> Vec<Found> {
 
 /// The name by which a cluster asks for its endpoints, if it does.
 fn endpoints_of(cluster: &Found) -> Option<Text> {
-    const EDS_CLUSTER_CONFIG: u64 = 3;
-    const SERVICE_NAME: u64 = 2;
+    const EDS_CLUSTER_CONFIG: u32 = 3;
+    const SERVICE_NAME: u32 = 2;
     let bytes = cluster.bytes();
-    let (_, config) = Fields(&bytes).find(|(field, _)| *field == EDS_CLUSTER_CONFIG)?;
-    let service = Fields(config).find(|(field, _)| *field == SERVICE_NAME).map(|(_, name)| name);
+    let config = contents(&bytes, EDS_CLUSTER_CONFIG).next()?;
+    let service = contents(config, SERVICE_NAME).next();
     match service.filter(|name| !name.is_empty()) {
         Some(name) => std::str::from_utf8(name).ok().map(Text::from),
         None => Some(cluster.name.clone()),

@@ -8,8 +8,9 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use sluice_proto::json::decode;
-use sluice_testkit::ads::{AdsStream, Dump, Identity, Kind, Limits, Protocol, connect, dump};
+use sluice_testkit::ads::{AdsStream, Dump, Identity, Kind, Protocol, connect};
 use sluice_testkit::parity::case::{Case, root};
+use sluice_testkit::parity::run::ask;
 use sluice_testkit::server::{Options, Sluiced};
 
 use crate::dice::Dice;
@@ -101,7 +102,7 @@ impl Siege {
         let server = Sluiced::start(&Options { log: Some(log.clone()), ..Options::new(&primary) }).await?;
         let before = neighbour(&server, case).await?;
         ensure!(before[&Kind::Cds].as_ref().is_some_and(|clusters| !clusters.is_empty()), "a proxy is served");
-        let memory_kib = resident_kib(&server)?;
+        let memory_kib = server.resident_kib()?;
         Ok(Self { server, log, case: case.clone(), before, memory_kib, _objects: objects })
     }
 
@@ -134,7 +135,7 @@ impl Siege {
         if ready != 200 {
             return Err(finding("the server is not ready", ready.to_string()));
         }
-        let growth = resident_kib(&self.server).unwrap_or_default().saturating_sub(self.memory_kib);
+        let growth = self.server.resident_kib().unwrap_or_default().saturating_sub(self.memory_kib);
         if growth > GROWTH_KIB {
             return Err(finding("the server grows", format!("{growth} KiB")));
         }
@@ -150,16 +151,7 @@ fn told(kind: Kind, before: &Dump, after: &Dump) -> String {
 
 async fn neighbour(server: &Sluiced, case: &Case) -> Result<Dump> {
     let proxy = case.proxies.first().context("the case has a proxy")?;
-    let identity = Identity::of_node(&proxy.node)?;
-    let channel = connect(server.grpc).await?;
-    dump(channel, Protocol::Delta, identity, &proxy.kinds(), &BTreeMap::new(), Limits::default()).await
-}
-
-fn resident_kib(server: &Sluiced) -> Result<u64> {
-    let pid = server.pid().context("the server runs")?;
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("find the memory")?;
-    Ok(line.trim().trim_end_matches(" kB").parse()?)
+    ask(server.grpc, Protocol::Delta, proxy, &BTreeMap::new()).await
 }
 
 /// Plays a session; that the server ends it is fine.

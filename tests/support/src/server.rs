@@ -148,6 +148,17 @@ impl Sluiced {
         self.child.id()
     }
 
+    /// Resident memory, in KiB.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn resident_kib(&self) -> Result<u64> {
+        let pid = self.pid().context("the server runs")?;
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("find the memory")?;
+        Ok(line.trim().trim_end_matches(" kB").parse()?)
+    }
+
     /// Asks it to stop (SIGTERM) and waits for its exit code.
     ///
     /// # Errors

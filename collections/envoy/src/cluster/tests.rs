@@ -1,10 +1,10 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::envoy::config::cluster::v3::cluster::LbPolicy;
 use sluice_model::{
-    ClientTls, ClientTlsMode, DestinationRule, ExportTo, Extensions, Labels, MeshConfig, Protocol, Proxy, Resolution,
-    Service, ServicePort, ServiceSource, Subset, Text, TrafficDistribution, TrafficPolicy,
+    ClientTls, ClientTlsMode, DestinationRule, Extensions, MeshConfig, Protocol, Proxy, Resolution, Service,
+    ServicePort, Subset, Text, TrafficPolicy,
 };
 
 use super::{ClusterProfile, ClusterSettings, OutboundInputs, build_outbound, build_passthrough};
@@ -14,28 +14,13 @@ fn service() -> Service {
         namespace: "shop".into(),
         host: "cart.shop.svc.cluster.local".into(),
         name: "cart".into(),
-        source: ServiceSource::Kubernetes,
         cluster: "c".into(),
-        created: 0,
-        addresses: BTreeMap::new(),
-        auto_allocated_addresses: Vec::new(),
-        external_addresses: BTreeMap::new(),
         ports: vec![ServicePort {
             port: 80,
             name: "http".into(),
             protocol: Protocol::Http,
             target_port: Text::default(),
         }],
-        resolution: Resolution::ClientSideLb,
-        mesh_external: false,
-        export_to: ExportTo::All,
-        labels: Labels::new(),
-        selector: Labels::new(),
-        subject_alt_names: Vec::new(),
-        external_name: None,
-        node_local: false,
-        publish_not_ready: false,
-        traffic_distribution: TrafficDistribution::Any,
         ..Service::default()
     }
 }

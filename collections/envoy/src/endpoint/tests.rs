@@ -2,9 +2,9 @@ use std::collections::BTreeMap;
 
 use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use sluice_model::{
-    DestinationRule, Endpoint, ExportTo, Health, Labels, LoadBalancer, Locality, LocalityDistribute, LocalityLb,
-    MeshConfig, NetworkGateway, OutlierDetection, Protocol, Resolution, Service, ServicePort, ServiceSource, Text,
-    TlsMode, TrafficDistribution, TrafficPolicy,
+    DestinationRule, Endpoint, Health, Labels, LoadBalancer, Locality, LocalityDistribute, LocalityLb, MeshConfig,
+    NetworkGateway, OutlierDetection, Protocol, Service, ServicePort, Text, TlsMode, TrafficDistribution,
+    TrafficPolicy,
 };
 
 use super::{AssignmentInputs, Backend, EndpointClient, Tier, build_assignment, tier};
@@ -15,28 +15,13 @@ fn service() -> Service {
         namespace: "shop".into(),
         host: "cart.shop.svc.cluster.local".into(),
         name: "cart".into(),
-        source: ServiceSource::Kubernetes,
         cluster: "c".into(),
-        created: 0,
-        addresses: BTreeMap::new(),
-        auto_allocated_addresses: Vec::new(),
-        external_addresses: BTreeMap::new(),
         ports: vec![ServicePort {
             port: 80,
             name: "http".into(),
             protocol: Protocol::Http,
             target_port: Text::default(),
         }],
-        resolution: Resolution::ClientSideLb,
-        mesh_external: false,
-        export_to: ExportTo::All,
-        labels: Labels::new(),
-        selector: Labels::new(),
-        subject_alt_names: Vec::new(),
-        external_name: None,
-        node_local: false,
-        publish_not_ready: false,
-        traffic_distribution: TrafficDistribution::Any,
         ..Service::default()
     }
 }

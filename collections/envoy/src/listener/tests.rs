@@ -5,7 +5,7 @@ use std::sync::Arc;
 use envoy_types::pb::envoy::config::listener::v3::{Filter, Listener, filter::ConfigType};
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::HttpConnectionManager;
 use prost::Message;
-use sluice_model::{ExportTo, Protocol, Resolution, Service, ServicePort, ServiceSource, Text, TrafficDistribution};
+use sluice_model::{Protocol, Resolution, Service, ServicePort, Text};
 
 use super::*;
 
@@ -24,19 +24,6 @@ fn service(name: &str, address: Option<&str>, ports: &[(u16, Protocol)]) -> Serv
         addresses: address.map(|address| ("c".into(), vec![address.into()])).into_iter().collect(),
         ports: ports.collect(),
         resolution: if address.is_some() { Resolution::ClientSideLb } else { Resolution::Passthrough },
-        source: ServiceSource::Kubernetes,
-        created: 0,
-        auto_allocated_addresses: Vec::new(),
-        external_addresses: std::collections::BTreeMap::new(),
-        mesh_external: false,
-        export_to: ExportTo::All,
-        labels: std::collections::BTreeMap::new(),
-        selector: std::collections::BTreeMap::new(),
-        subject_alt_names: Vec::new(),
-        external_name: None,
-        node_local: false,
-        publish_not_ready: false,
-        traffic_distribution: TrafficDistribution::Any,
         ..Service::default()
     }
 }

@@ -2,8 +2,7 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 use sluice_model::{
-    Endpoint, ExportTo, Health, Labels, Locality, Protocol, Resolution, Service, ServicePort, ServiceSource, Text,
-    TlsMode, TrafficDistribution,
+    Endpoint, Health, Labels, Locality, Protocol, Resolution, Service, ServicePort, ServiceSource, Text, TlsMode,
 };
 use sluice_proto::istio::networking::nds::v1::NameTable;
 use sluice_proto::istio::networking::nds::v1::name_table::NameInfo;
@@ -21,10 +20,6 @@ fn service(source: ServiceSource, resolution: Resolution) -> Service {
         name: "db".into(),
         source,
         cluster: "c".into(),
-        created: 0,
-        addresses: BTreeMap::new(),
-        auto_allocated_addresses: Vec::new(),
-        external_addresses: BTreeMap::new(),
         ports: vec![ServicePort {
             port: 5432,
             name: "tcp".into(),
@@ -32,15 +27,6 @@ fn service(source: ServiceSource, resolution: Resolution) -> Service {
             target_port: Text::default(),
         }],
         resolution,
-        mesh_external: false,
-        export_to: ExportTo::All,
-        labels: Labels::new(),
-        selector: Labels::new(),
-        subject_alt_names: Vec::new(),
-        external_name: None,
-        node_local: false,
-        publish_not_ready: false,
-        traffic_distribution: TrafficDistribution::Any,
         ..Service::default()
     }
 }

@@ -67,12 +67,7 @@ pub(super) fn derive_gateways<'s>(
     let ports = derive_ports(settings, merged, &sides);
     let by_gateway = index_by_gateway("listeners/virtual-services-by-gateway", &spine.virtual_services);
     let by_host = index_connection_routes(&spine.virtual_services);
-    let rules = RuleInputs {
-        rules: &spine.destination_rules_by_host,
-        policy: &spine.rule_policy,
-        virtual_services: &spine.virtual_services,
-        by_host: &by_host,
-    };
+    let rules = RuleInputs::of(spine, &by_host);
     let passed = derive_passed_chains(spine, settings);
     ports.derive_many("listeners/gateways", |deps| {
         let settings = deps.on(settings);

@@ -26,12 +26,7 @@ pub(super) fn derive_outbound<'s>(
     outputs: &mut Outputs<'s>,
 ) {
     let by_host = index_connection_routes(&spine.virtual_services);
-    let rules = RuleInputs {
-        rules: &spine.destination_rules_by_host,
-        policy: &spine.rule_policy,
-        virtual_services: &spine.virtual_services,
-        by_host: &by_host,
-    };
+    let rules = RuleInputs::of(spine, &by_host);
     let shares = derive_shares(spine, settings, &rules);
     let first_http = derive_first_http(&shares);
     let others = index_others(&shares);

@@ -7,6 +7,7 @@ use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
 use sluice_envoy::listener::{DestinationFacts, Destinations};
 use sluice_model::{DestinationRule, ExportTo, Host, Labels, ObjectKey, Service, Text, View, VirtualService};
 
+use crate::Spine;
 use crate::destination_rules::{
     RuleClient, RulePolicy, covering_hosts, select_rule, selects_clients, special_namespaces,
 };
@@ -29,6 +30,18 @@ pub(super) struct RuleInputs<'a, 's> {
     pub(super) policy: &'a Collection<'s, (), RulePolicy>,
     pub(super) virtual_services: &'a Collection<'s, ObjectKey, VirtualService>,
     pub(super) by_host: &'a Index<'s, Host, ObjectKey, ()>,
+}
+
+impl<'a, 's> RuleInputs<'a, 's> {
+    /// Those of the mesh, with the VirtualServices that route connections.
+    pub(super) fn of(spine: &'a Spine<'s>, by_host: &'a Index<'s, Host, ObjectKey, ()>) -> Self {
+        Self {
+            rules: &spine.destination_rules_by_host,
+            policy: &spine.rule_policy,
+            virtual_services: &spine.virtual_services,
+            by_host,
+        }
+    }
 }
 
 /// Looks rules up, inside a `derive`.
