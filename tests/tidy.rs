@@ -50,7 +50,8 @@ fn arrows_between_rooms_point_inward() {
         ("sluice-envoy", vec!["sluice-model", "sluice-proto"]),
         ("sluice-patch", vec!["sluice-model", "sluice-proto"]),
         ("sluice-graph", vec!["sluice-engine", "sluice-envoy", "sluice-model", "sluice-patch", "sluice-proto"]),
-        ("sluice", vec!["sluice-engine", "sluice-graph", "sluice-model", "sluice-parse", "sluice-proto"]),
+        ("sluice-ca", vec![]),
+        ("sluice", vec!["sluice-ca", "sluice-engine", "sluice-graph", "sluice-model", "sluice-parse", "sluice-proto"]),
         ("sluice-bench", vec!["sluice-proto"]),
         ("sluicectl", vec!["sluice-model", "sluice-parse"]),
         (

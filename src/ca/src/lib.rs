@@ -1,0 +1,29 @@
+//! The certificate authority, without network, files or clock: whoever asks says what time it is.
+//!
+//! - [`Authority`]: a signing key, its certificate, the chain to the roots, revocations; checked before it is there.
+//! - [`Authority::issue`]: certificates of workloads; [`Authority::server_certificate`]: those of the server's own names.
+//! - [`root`]: self-signed roots, made and renewed under the same key.
+//! - [`store`]: how material lies in directories and Secrets, and what may take the place of what.
+//!
+//! Certificates are put together byte by byte: the issuer's name must be exactly the name in its certificate, whatever
+//! string types and repeated attributes that has, or chains do not verify.
+
+mod authority;
+mod certificate;
+mod der;
+mod error;
+mod issue;
+mod key;
+mod pem;
+mod request;
+pub mod root;
+pub mod store;
+
+pub use authority::{Authority, Material};
+pub use certificate::{Certificate, SubjectName};
+pub use error::{IssueError, MaterialError};
+pub use issue::{CLOCK_SKEW, Issued, ServerCertificate, Terms};
+pub use key::{KeyAlgorithm, PrivateKey};
+
+#[cfg(test)]
+mod tests;

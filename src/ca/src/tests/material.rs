@@ -1,0 +1,209 @@
+use rcgen::{CertificateRevocationListParams, IsCa, Issuer, KeyIdMethod, KeyPair, SerialNumber};
+use zeroize::Zeroizing;
+
+use super::*;
+use crate::store::{self, Contents};
+use crate::{Certificate, KeyAlgorithm, MaterialError, PrivateKey, Terms};
+
+fn refusal(material: &Material) -> String {
+    Authority::new(material, NOW).expect_err("it cannot be used").to_string()
+}
+
+#[test]
+fn keys_of_every_form_are_read_and_never_shown() {
+    for (text, algorithm) in
+        [(RSA_PKCS1, KeyAlgorithm::Rsa), (RSA_PKCS8, KeyAlgorithm::Rsa), (EC_SEC1, KeyAlgorithm::EcdsaP256)]
+    {
+        let key = PrivateKey::from_pem(text).expect("a key");
+        assert_eq!(key.algorithm(), algorithm);
+        assert_eq!(key.secret_pem(), text);
+        assert_eq!(format!("{key:?}"), format!("PrivateKey({algorithm:?}, redacted)"));
+    }
+    let made = PrivateKey::generate(KeyAlgorithm::EcdsaP384).expect("a key");
+    let read = PrivateKey::from_pem(made.secret_pem()).expect("a key");
+    assert_eq!((read.public(), read.algorithm()), (made.public(), KeyAlgorithm::EcdsaP384));
+    for bad in ["", "secret text", P521, "-----BEGIN PRIVATE KEY-----\nsecret\n-----END PRIVATE KEY-----\n"] {
+        let error = PrivateKey::from_pem(bad).expect_err("no key").to_string();
+        assert!(error.starts_with("private key: is n") && !error.contains("secret"), "{error}");
+    }
+}
+
+#[test]
+fn roots_sign_themselves_and_live_as_long_as_asked() {
+    let material = root::create("td.example", Duration::from_secs(DAY), NOW).expect("a root");
+    let root = Certificate::from_pem("root", &material.certificate).expect("a certificate");
+    assert_eq!((root.not_before, root.not_after), (NOW, NOW + DAY as i64));
+    assert!(root.is_authority);
+    assert_eq!(material.roots, material.certificate);
+    assert!(material.chain.is_empty());
+    assert!(!format!("{material:?}").contains("PRIVATE"));
+}
+
+#[test]
+fn an_rsa_root_signs_and_is_renewed_under_its_key() {
+    // As istiod leaves it: an RSA key in PKCS #1.
+    let key = PrivateKey::from_pem(RSA_PKCS1).expect("a key");
+    let old = root::sign_for_tests(&key, "cluster.local", Duration::from_secs(10 * DAY), NOW - 9 * DAY as i64);
+    let old = Authority::new(&old, NOW).expect("an authority");
+    assert!(root::is_due(&old, 20, NOW));
+    assert!(!root::is_due(&old, 20, NOW - 2 * DAY as i64));
+    let issued = old.issue(&request(), &[WORKLOAD.to_owned()], 0, Terms::default(), NOW).expect("issued");
+    verify(&issued.chain, old.roots_pem(), NOW).expect("it verifies");
+
+    let renewed = root::renew(&old, Duration::from_secs(3650 * DAY), NOW).expect("renewed");
+    assert_eq!(renewed.key.as_str(), RSA_PKCS1);
+    let renewed = Authority::new(&renewed, NOW).expect("an authority");
+    assert_ne!(renewed.roots_pem(), old.roots_pem());
+    assert!(!root::is_due(&renewed, 20, NOW));
+    // What either signed verifies against either.
+    verify(&issued.chain, renewed.roots_pem(), NOW).expect("the old against the new");
+    let issued = renewed.issue(&request(), &[WORKLOAD.to_owned()], 3600, Terms::default(), NOW).expect("issued");
+    verify(&issued.chain, old.roots_pem(), NOW).expect("the new against the old");
+}
+
+#[test]
+fn material_that_would_not_verify_is_refused() {
+    let good = plugged("org root");
+    Authority::new(&good.material, NOW).expect("an authority");
+    let change = |change: &dyn Fn(&mut Material)| {
+        let mut material = good.material.clone();
+        change(&mut material);
+        refusal(&material)
+    };
+    assert_eq!(change(&|m| m.certificate.clear()), "signing certificate: holds no certificate");
+    assert_eq!(change(&|m| m.roots.clear()), "root certificates: hold no certificate");
+    let other = plugged("org root").material;
+    assert_eq!(change(&|m| m.key.clone_from(&other.key)), "private key: is not that of the signing certificate");
+    // The same names and another key, as a forger would have it.
+    let forged = change(&|m| {
+        m.roots.clone_from(&other.roots);
+        m.chain.clone_from(&m.certificate);
+    });
+    assert!(forged.starts_with("certificate chain: what is signed does not verify against the roots"), "{forged}");
+
+    let mut leaf = plugged("org root");
+    let mut params = authority_params("leaf");
+    params.is_ca = IsCa::NoCa;
+    leaf.intermediate(&params);
+    assert_eq!(refusal(&leaf.material), "signing certificate: is not authorized to sign other certificates");
+
+    let late = Authority::new(&good.material, NOW + 101 * DAY as i64).expect_err("late");
+    assert_eq!(late.to_string(), "signing certificate: has expired");
+    let early = Authority::new(&good.material, NOW - 7200).expect_err("early");
+    assert_eq!(early.to_string(), "signing certificate: is not valid yet");
+}
+
+#[test]
+fn a_chain_without_the_signing_certificate_is_completed() {
+    let mut plugged = plugged("org root");
+    plugged.material.chain.clear();
+    let authority = Authority::new(&plugged.material, NOW).expect("an authority");
+    assert_eq!(authority.chain(), [authority.certificate().der().clone()]);
+    let issued = authority.issue(&request(), &[WORKLOAD.to_owned()], 0, Terms::default(), NOW).expect("issued");
+    verify(&issued.chain, authority.roots_pem(), NOW).expect("it verifies");
+}
+
+fn revocations(plugged: &Plugged) -> (String, String) {
+    let time = |at: i64| x509_parser::time::ASN1Time::from_timestamp(at).expect("a time").to_datetime();
+    let list = |issuer: &Issuer<'_, &KeyPair>| {
+        let params = CertificateRevocationListParams {
+            this_update: time(NOW),
+            next_update: time(NOW + 3600),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: Vec::new(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        params.signed_by(issuer).expect("a list").pem().expect("its text")
+    };
+    let key = KeyPair::from_pem(&plugged.material.key).expect("a key");
+    let beneath = list(&Issuer::from_params(&plugged.root, &key));
+    (list(&Issuer::from_params(&plugged.root, &plugged.root_key)), beneath)
+}
+
+#[test]
+fn each_certificate_of_the_chain_needs_its_revocations() {
+    let mut plugged = plugged("org root");
+    let (root, beneath) = revocations(&plugged);
+    plugged.material.revoked = root.clone() + &beneath;
+    let authority = Authority::new(&plugged.material, NOW).expect("an authority");
+    assert_eq!(authority.revoked(), plugged.material.revoked.trim());
+    plugged.material.revoked = root;
+    assert!(refusal(&plugged.material).starts_with("revocation lists: have none that is signed by"));
+    plugged.material.revoked = crate::pem::write("X509 CRL", b"no list");
+    assert_eq!(refusal(&plugged.material), "revocation lists: hold what is no revocation list");
+}
+
+fn files(entries: &[(&str, &str)]) -> Contents {
+    entries.iter().map(|(name, text)| ((*name).to_owned(), Zeroizing::new((*text).to_owned()))).collect()
+}
+
+#[test]
+fn directories_hold_material_under_two_sets_of_names() {
+    let m = plugged("org root").material;
+    assert!(store::from_files(&files(&[]), true).expect("nothing is wrong").is_none());
+    let all = [
+        ("ca-cert.pem", m.certificate.as_str()),
+        ("ca-key.pem", m.key.as_str()),
+        ("cert-chain.pem", m.chain.as_str()),
+        ("root-cert.pem", m.roots.as_str()),
+    ];
+    let found = store::from_files(&files(&all), true).expect("it is whole").expect("it is there");
+    assert_eq!((found.material, found.is_generated), (m.clone(), false));
+    for (missing, _) in all {
+        let rest: Vec<_> = all.into_iter().filter(|(name, _)| *name != missing).collect();
+        let error = store::from_files(&files(&rest), true).expect_err("it is not whole");
+        assert_eq!(error, MaterialError::new(missing, "is missing beside the other files of the authority"));
+    }
+    let tls = [("tls.crt", m.certificate.as_str()), ("tls.key", m.key.as_str()), ("ca.crt", m.roots.as_str())];
+    let found = store::from_files(&files(&tls), true).expect("it is whole").expect("it is there");
+    let authority = Authority::new(&found.material, NOW).expect("an authority");
+    assert_eq!(authority.chain().len(), 2);
+    store::from_files(&files(&tls[..2]), true).expect_err("ca.crt is missing");
+
+    let with_list = [&all[..], &[("ca-crl.pem", "list"), ("istio-generated", "")]].concat();
+    let found = store::from_files(&files(&with_list), true).expect("it is whole").expect("it is there");
+    assert_eq!((found.material.revoked.as_str(), found.is_generated), ("list", true));
+    let found = store::from_files(&files(&with_list), false).expect("it is whole").expect("it is there");
+    assert_eq!(found.material.revoked, "");
+}
+
+#[test]
+fn secrets_are_written_as_they_are_read() {
+    let material = root::create("td", Duration::from_secs(DAY), NOW).expect("a root");
+    let data = store::to_secret(store::SECRET, &material);
+    let keys: Vec<&str> = data.keys().map(String::as_str).collect();
+    assert_eq!(keys, ["ca-cert.pem", "ca-key.pem", "cert-chain.pem", "key.pem", "root-cert.pem"]);
+    assert_eq!(data["root-cert.pem"].as_str(), material.certificate);
+    assert_eq!(store::from_secret(store::SECRET, &data, "").expect("it is whole"), material);
+    assert!(store::to_secret(store::CACERTS, &material).contains_key("istio-generated"));
+    let error = store::from_secret("s", &Contents::new(), "").expect_err("it is empty");
+    assert_eq!(error.to_string(), "Secret s: has no ca-cert.pem");
+
+    let other = root::create("other", Duration::from_secs(DAY), NOW).expect("a root");
+    let both = store::from_secret(store::SECRET, &data, &other.certificate).expect("it is whole");
+    assert_eq!(Authority::new(&both, NOW).expect("an authority").roots().len(), 2);
+    let twice = store::from_secret(store::SECRET, &data, &material.certificate).expect("it is whole");
+    assert_eq!(Authority::new(&twice, NOW).expect("an authority").roots().len(), 1);
+
+    let found = store::from_files(&store::to_files(&material), true).expect("it is whole").expect("it is there");
+    assert!(found.is_generated);
+    assert_eq!(Authority::new(&found.material, NOW).expect("an authority").material(), material);
+}
+
+#[test]
+fn only_what_is_beneath_the_roots_may_change() {
+    let mut plugged = plugged("org root");
+    let old = Authority::new(&plugged.material, NOW).expect("an authority");
+    plugged.intermediate(&authority_params("next"));
+    let new = Authority::new(&plugged.material, NOW).expect("an authority");
+    assert_ne!(new.certificate(), old.certificate());
+    assert_eq!(store::may_replace(&old, &new, false), Ok(()));
+
+    let more = store::with_roots(plugged.material.clone(), self_signed().roots_pem());
+    let more = Authority::new(&more, NOW).expect("an authority");
+    assert!(store::may_replace(&new, &more, false).is_err());
+    assert_eq!(store::may_replace(&new, &more, true), Ok(()));
+    assert_eq!(store::may_replace(&more, &new, true), Ok(()));
+    assert!(store::may_replace(&new, &self_signed(), true).is_err());
+}
