@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::admin::{self, AdminMetrics, AdminState, Readiness};
+use crate::auth::{Authenticators, ForwardedCertificates};
 use crate::config::{ClusterSource, Config, Features, Identity, ListenAddress};
 use crate::jwks::{JwksFetcher, JwksMetrics, JwksOptions, Schedule};
 use crate::names;
@@ -65,7 +66,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
     let store = Arc::new(Store::default());
     let aliases = config.identity.cluster_aliases.clone();
     let proxies = Arc::new(EngineProxies::new(handles.inputs.proxies.clone(), aliases));
-    let hub = Hub::new(store.clone(), proxies, xds_metrics);
+    let hub = Hub::new(store.clone(), proxies, xds_metrics, config.features.xds_identity_check);
     let readiness = Arc::new(Readiness::waiting_for(STEPS));
     let reporter = Reporter::default();
     let state = Arc::new(AdminState {
@@ -192,7 +193,9 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
         if let Some(listener) = grpc {
             let options = server_options(&config);
             let stop = stop.clone();
-            tasks.spawn(xds::serve(listener, hub, options, async move { stop.cancelled().await }));
+            tasks.spawn(xds::serve(listener, hub, options, plaintext_authenticators(&config.features), async move {
+                stop.cancelled().await
+            }));
         }
         // The first task that ends before a stop was asked for is what failed.
         tokio::select! {
@@ -315,6 +318,15 @@ fn server_options(config: &Config) -> ServerOptions {
         max_connection_age: config.serving.max_connection_age,
         drain_timeout: config.serving.shutdown,
         ..ServerOptions::default()
+    }
+}
+
+/// Who is known on the plaintext port: nobody has to be, but a trusted peer may say who.
+fn plaintext_authenticators(features: &Features) -> Authenticators {
+    let forwarded = Arc::new(ForwardedCertificates::new(features.trusted_gateways.clone()));
+    match features.xds_auth {
+        true => Authenticators::new(vec![forwarded], features.xds_auth_plaintext),
+        false => Authenticators::default(),
     }
 }
 

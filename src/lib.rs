@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod app;
+pub mod auth;
 pub mod config;
 pub mod jwks;
 pub mod names;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use sluice::auth::Caller;
 use sluice::sources::files::FileSource;
 use sluice::sources::{Change, Cluster, InputSink, MeshOverride, Reporter, Sink, SourceMetrics};
 use sluice::xds::{EngineProxies, Hub, Interest, Metrics, Outputs, Protocol, Request, Response, Store, Stream, follow};
@@ -85,7 +86,7 @@ async fn a_virtual_service_changes() {
 
     let store = Arc::new(Store::default());
     let proxies = Arc::new(EngineProxies::new(handles.inputs.proxies.clone(), BTreeMap::new()));
-    let hub = Hub::new(store.clone(), proxies, Metrics::default());
+    let hub = Hub::new(store.clone(), proxies, Metrics::default(), true);
     let outputs = Outputs {
         resources: handles.resources.clone(),
         segments: handles.segments.clone(),
@@ -97,7 +98,7 @@ async fn a_virtual_service_changes() {
 
     // A sidecar of the shop holds the route tables of two ports and is quiet.
     let node = Node { id: "sidecar~10.0.0.9~counter.teashop~teashop.svc.cluster.local".into(), ..Node::default() };
-    let mut stream = hub.open(Protocol::Delta, "test".into()).expect("the store is ready");
+    let mut stream = hub.open(Protocol::Delta, Caller::default()).expect("the store is ready");
     ask(&mut stream, ResourceType::Route, &["80"], Some(node), "");
     let first = until("the first answer", || stream.poll(Instant::now())).await;
     assert_eq!(names(&first), ["80"]);

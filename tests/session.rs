@@ -4,6 +4,8 @@
 mod client;
 #[path = "session/fixture.rs"]
 mod fixture;
+#[path = "session/identity.rs"]
+mod identity;
 #[path = "session/random.rs"]
 mod random;
 #[path = "session/rules.rs"]

@@ -72,6 +72,14 @@ pub struct Features {
     pub jwks_skip_verify: bool,
     /// `BLOCKED_CIDRS_IN_JWKS_URIS`: addresses that keys are never fetched from.
     pub jwks_blocked: Vec<IpNet>,
+    /// `XDS_AUTH`: callers of xDS are authenticated.
+    pub xds_auth: bool,
+    /// `XDS_AUTH_PLAINTEXT`: they have to prove who they are on the plaintext port too.
+    pub xds_auth_plaintext: bool,
+    /// `PILOT_ENABLE_XDS_IDENTITY_CHECK`: a proxy has to be who its caller is.
+    pub xds_identity_check: bool,
+    /// `TRUSTED_GATEWAY_CIDR`: addresses, beside the loopback, that are believed whose certificates they have seen.
+    pub trusted_gateways: Vec<IpNet>,
 }
 
 /// Names of other switches of istiod's that would change its output and that are not followed yet.
@@ -128,6 +136,9 @@ impl Features {
             gateway_policies_by_selector: flag("ENABLE_SELECTOR_BASED_K8S_GATEWAY_POLICY", true),
             any_trust_domain: flag("PILOT_SKIP_VALIDATE_TRUST_DOMAIN", false),
             jwks_skip_verify: flag("JWKS_RESOLVER_INSECURE_SKIP_VERIFY", false),
+            xds_auth: flag("XDS_AUTH", true),
+            xds_auth_plaintext: flag("XDS_AUTH_PLAINTEXT", false),
+            xds_identity_check: flag("PILOT_ENABLE_XDS_IDENTITY_CHECK", true),
             jwks_fetch: match variable("PILOT_JWT_ENABLE_REMOTE_JWKS").as_deref() {
                 Some("hybrid" | "true") => JwksFetch::Hybrid,
                 Some("envoy") => JwksFetch::Proxy,
@@ -136,6 +147,7 @@ impl Features {
             allocation_v4: read_or(&variable, "PILOT_IP_AUTOALLOCATE_IPV4_PREFIX", pools.v4, warnings),
             allocation_v6: read_or(&variable, "PILOT_IP_AUTOALLOCATE_IPV6_PREFIX", pools.v6, warnings),
             jwks_refresh: read_interval(&variable, "PILOT_JWT_PUB_KEY_REFRESH_INTERVAL", TWENTY_MINUTES, warnings),
+            trusted_gateways: read_blocks(&variable, "TRUSTED_GATEWAY_CIDR", warnings),
             jwks_blocked: read_blocks(&variable, "BLOCKED_CIDRS_IN_JWKS_URIS", warnings),
             trace_sampling_millipercent: read_percent(&variable, "PILOT_TRACE_SAMPLING", 1_000, warnings),
         }

@@ -168,6 +168,7 @@ impl http_body::Body for AdsBody {
 pub(crate) fn status_of(refusal: Refusal) -> Status {
     match refusal {
         Refusal::Invalid(reason) => Status::invalid_argument(reason),
+        Refusal::Denied(reason) => Status::permission_denied(reason),
         Refusal::Unavailable(reason) => Status::unavailable(reason),
         Refusal::Exhausted(reason) => Status::resource_exhausted(reason),
     }

@@ -7,9 +7,10 @@ use std::task::Context;
 use std::time::{Instant, SystemTime};
 
 use rand::Rng as _;
-use sluice_model::{Proxy, ProxyKey, ResourceType, Scope};
+use sluice_model::{Identity, Proxy, ProxyKey, ResourceType, Scope};
 use tokio_util::sync::CancellationToken;
 
+use crate::auth::Caller;
 use crate::xds::metrics::Metrics;
 use crate::xds::names::Names;
 use crate::xds::proxies::{ProxyInput, Roster};
@@ -25,6 +26,8 @@ pub struct Hub {
     names: Arc<Names>,
     roster: Roster,
     metrics: Metrics,
+    /// Whether a proxy has to be who its caller is.
+    checks_identity: bool,
     draining: CancellationToken,
     streams: AtomicU64,
     /// Makes nonces differ from those of an earlier process.
@@ -42,22 +45,23 @@ pub(crate) struct Seat {
     pub(crate) id: u64,
     pub(crate) key: ProxyKey,
     pub(crate) proxy: Proxy,
-    pub(crate) peer: String,
+    pub(crate) caller: Caller,
     pub(crate) connected_at: SystemTime,
     pub(crate) session: Mutex<Session>,
     wake: Arc<Wake>,
 }
 
 impl Hub {
-    /// No streams yet.
+    /// No streams yet. With `checks_identity`, a caller that is authenticated has to be the proxy it says it is (X20).
     #[must_use]
-    pub fn new(store: Arc<Store>, proxies: Arc<dyn ProxyInput>, metrics: Metrics) -> Arc<Self> {
+    pub fn new(store: Arc<Store>, proxies: Arc<dyn ProxyInput>, metrics: Metrics, checks_identity: bool) -> Arc<Self> {
         store.measure(&metrics);
         Arc::new(Self {
             store,
             names: Arc::default(),
             roster: Roster::new(proxies),
             metrics,
+            checks_identity,
             draining: CancellationToken::new(),
             streams: AtomicU64::new(0),
             salt: rand::rng().random(),
@@ -80,7 +84,7 @@ impl Hub {
     ///
     /// # Errors
     /// Unavailable while the store is not ready or the server drains.
-    pub fn open(self: &Arc<Self>, protocol: Protocol, peer: String) -> Result<Stream, Refusal> {
+    pub fn open(self: &Arc<Self>, protocol: Protocol, caller: Caller) -> Result<Stream, Refusal> {
         if self.draining.is_cancelled() {
             return Err(Refusal::Unavailable("the server is shutting down".into()));
         }
@@ -90,7 +94,7 @@ impl Hub {
         Ok(Stream {
             hub: self.clone(),
             protocol,
-            peer,
+            caller,
             seat: None,
             watched: None,
             kinds: BTreeSet::new(),
@@ -113,7 +117,31 @@ impl Hub {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn seat(&self, protocol: Protocol, peer: &str, proxy: Proxy) -> Arc<Seat> {
+    /// Who of the caller's identities the proxy is.
+    fn identify(&self, caller: &Caller, proxy: &Proxy) -> Result<Option<Identity>, Refusal> {
+        if !self.checks_identity {
+            return Ok(None);
+        }
+        caller.identity_of(proxy).map_err(|impostor| {
+            self.metrics.refused("identity");
+            tracing::warn!(
+                target: "ads", node = %proxy.id, peer = %caller.address(), means = caller.means, "refused a stream: {impostor}"
+            );
+            Refusal::Denied(format!("authorization failed: {impostor}"))
+        })
+    }
+
+    /// What the seat's proxy sees of what its client wants. Keys of proxies are used again: what is there of an earlier
+    /// one that was somebody else is not for this one.
+    fn cut(&self, seat: &Seat, session: &Session) -> Cut {
+        let cut = self.store.cut(&seat.key, session.kinds());
+        match &cut.scope {
+            Some(scope) if scope.identity != seat.proxy.identity => cut.blind(),
+            _ => cut,
+        }
+    }
+
+    fn seat(&self, protocol: Protocol, caller: &Caller, proxy: Proxy) -> Arc<Seat> {
         let id = self.streams.fetch_add(1, Ordering::Relaxed) + 1;
         let key = self.roster.enter(id, &proxy);
         let mut session = Session::new(protocol, key.clone(), self.salt.wrapping_add(id), self.names.clone());
@@ -124,7 +152,7 @@ impl Hub {
             id,
             key: key.clone(),
             proxy,
-            peer: peer.to_owned(),
+            caller: caller.clone(),
             connected_at: SystemTime::now(),
             session: Mutex::new(session),
             wake: Arc::default(),
@@ -141,7 +169,7 @@ impl Hub {
 pub struct Stream {
     hub: Arc<Hub>,
     protocol: Protocol,
-    peer: String,
+    caller: Caller,
     /// Nothing until the client has said who it is.
     seat: Option<Arc<Seat>>,
     /// What wakes it: changes of this scope's layers, of these types.
@@ -187,9 +215,10 @@ impl Stream {
                 if node.id.len() > crate::xds::request::MAX_NAME {
                     return Err(Refusal::Invalid("the node id is too long".into()));
                 }
-                let proxy = self.hub.roster.parse(node).map_err(Refusal::Invalid)?;
-                let seat = self.hub.seat(self.protocol, &self.peer, proxy);
-                tracing::debug!(target: "ads", node = %seat.key.0, peer = %seat.peer, stream = seat.id, "connected");
+                let mut proxy = self.hub.roster.parse(node).map_err(Refusal::Invalid)?;
+                proxy.identity = self.hub.identify(&self.caller, &proxy)?;
+                let seat = self.hub.seat(self.protocol, &self.caller, proxy);
+                tracing::debug!(target: "ads", node = %seat.key.0, peer = %seat.caller.address(), stream = seat.id, "connected");
                 self.seat.insert(seat).clone()
             }
         };
@@ -219,11 +248,11 @@ impl Stream {
         let seat = self.seat.clone()?;
         let mut woken = seat.wake.take();
         let mut session = seat.session.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut cut = self.hub.store.cut(&seat.key, session.kinds());
+        let mut cut = self.hub.cut(&seat, &session);
         if self.watch(&seat, &session, &cut) {
             // What changed before we were told of changes.
             woken = woken.or(seat.wake.take());
-            cut = self.hub.store.cut(&seat.key, session.kinds());
+            cut = self.hub.cut(&seat, &session);
         }
         let response = session.poll(&cut, woken, now);
         drop(session);

@@ -36,6 +36,12 @@ struct RejectLabel {
     err: String,
 }
 
+/// Label `reason` of refused streams.
+#[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
+}
+
 /// Label `stage` of the push latency.
 #[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
 struct StageLabel {
@@ -54,6 +60,7 @@ pub struct Metrics {
     nodes: std::sync::Arc<std::sync::Mutex<std::collections::BTreeSet<Text>>>,
     expired: Family<TypeLabel, Count>,
     internal_errors: Count,
+    refused: Family<ReasonLabel, Count>,
     send_time: Histogram,
     convergence: Histogram,
     queue_time: Histogram,
@@ -82,6 +89,7 @@ impl Default for Metrics {
             nodes: std::sync::Arc::default(),
             expired: Family::default(),
             internal_errors: Count::default(),
+            refused: Family::default(),
             send_time: Histogram::new([0.01, 0.1, 1., 3., 5., 10., 20., 30.]),
             convergence: Histogram::new([0.1, 0.5, 1., 3., 5., 10., 20., 30.]),
             queue_time: Histogram::new([0.1, 0.5, 1., 3., 5., 10., 20., 30.]),
@@ -118,6 +126,11 @@ impl Metrics {
             "pilot_total_xds_internal_errors",
             "Streams that ended by an error",
             self.internal_errors.clone(),
+        );
+        registry.register(
+            "sluice_xds_refused",
+            "Streams refused because of their caller, by reason: unauthenticated, identity",
+            self.refused.clone(),
         );
         registry.register(
             "pilot_xds_send_time",
@@ -175,6 +188,11 @@ impl Metrics {
 
     pub(crate) fn failed(&self) {
         self.internal_errors.inc();
+    }
+
+    /// A stream was refused because of its caller: `unauthenticated` or `identity`.
+    pub(crate) fn refused(&self, reason: &'static str) {
+        self.refused.get_or_create(&ReasonLabel { reason }).inc();
     }
 
     pub(crate) fn requested(&self, bytes: usize) {

@@ -116,6 +116,9 @@ pub enum Refusal {
     /// The request breaks the protocol or a limit: `INVALID_ARGUMENT`.
     #[error("{0}")]
     Invalid(String),
+    /// The caller is not who it says it is: `PERMISSION_DENIED`.
+    #[error("{0}")]
+    Denied(String),
     /// Not now: `UNAVAILABLE`.
     #[error("{0}")]
     Unavailable(String),

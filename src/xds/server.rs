@@ -15,6 +15,7 @@ use tonic::server::NamedService;
 use tonic::transport::server::{TcpConnectInfo, TcpIncoming};
 use tower::Service;
 
+use crate::auth::{Authenticators, Call};
 use crate::xds::body::{AdsBody, status_of};
 use crate::xds::hub::Hub;
 use crate::xds::limit::RateLimit;
@@ -58,7 +59,7 @@ impl Default for ServerOptions {
     }
 }
 
-/// Serves ADS on the listener until `shutdown` is there; then drains.
+/// Serves ADS on the listener, to whom the authenticators let in, until `shutdown` is there; then drains.
 ///
 /// # Errors
 /// When the listener fails.
@@ -66,6 +67,7 @@ pub async fn serve(
     listener: TcpListener,
     hub: Arc<Hub>,
     options: ServerOptions,
+    authenticators: Authenticators,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
     let mut server = tonic::transport::Server::builder()
@@ -82,7 +84,7 @@ pub async fn serve(
     let reflection =
         || tonic_reflection::server::Builder::configure().register_encoded_file_descriptor_set(&descriptors);
     let router = server
-        .add_service(AdsService::new(hub.clone(), &options))
+        .add_service(AdsService::new(hub.clone(), &options, authenticators))
         .add_service(reflection().build_v1().context("set up reflection v1")?)
         .add_service(reflection().build_v1alpha().context("set up reflection v1alpha")?);
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
@@ -113,6 +115,7 @@ pub async fn serve(
 #[derive(Clone)]
 pub struct AdsService {
     hub: Arc<Hub>,
+    authenticators: Authenticators,
     limit: Arc<RateLimit>,
     max_request_bytes: usize,
 }
@@ -120,9 +123,9 @@ pub struct AdsService {
 impl AdsService {
     /// The service over these streams.
     #[must_use]
-    pub fn new(hub: Arc<Hub>, options: &ServerOptions) -> Self {
+    pub fn new(hub: Arc<Hub>, options: &ServerOptions, authenticators: Authenticators) -> Self {
         let limit = Arc::new(RateLimit::new(options.max_streams_a_second));
-        Self { hub, limit, max_request_bytes: options.max_request_bytes }
+        Self { hub, authenticators, limit, max_request_bytes: options.max_request_bytes }
     }
 
     async fn answer(self, protocol: Protocol, request: http::Request<Body>) -> Result<http::Response<Body>, Status> {
@@ -132,8 +135,13 @@ impl AdsService {
             Some(wait) => tokio::time::sleep(wait).await,
         }
         let peer = request.extensions().get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
-        let peer = peer.map_or_else(|| "unknown".to_owned(), |address| address.to_string());
-        let stream = self.hub.open(protocol, peer).map_err(status_of)?;
+        let call = Call { headers: request.headers(), peer, certificates: &[] };
+        let caller = self.authenticators.caller(&call).await.map_err(|refused| {
+            self.hub.metrics().refused("unauthenticated");
+            tracing::warn!(target: "ads", "refused a stream: {refused}");
+            Status::unauthenticated("authentication failure")
+        })?;
+        let stream = self.hub.open(protocol, caller).map_err(status_of)?;
         let requests = Messages::new(request.into_body(), self.max_request_bytes);
         let mut response = http::Response::new(Body::new(AdsBody::new(stream, protocol, requests)));
         response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/grpc"));

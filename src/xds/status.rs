@@ -133,7 +133,7 @@ impl Status {
         let status = |seat: &Arc<Seat>| StreamStatus {
             id: seat.id,
             proxy: seat.proxy.clone(),
-            peer: seat.peer.clone(),
+            peer: seat.caller.address(),
             connected_at: seat.connected_at,
             types: seat.session.lock().unwrap_or_else(PoisonError::into_inner).status(),
         };

@@ -75,6 +75,11 @@ impl Cut {
     pub fn view(&self, kind: ResourceType) -> Option<&Arc<View>> {
         self.views.get(&kind)
     }
+
+    /// The same for whoever may see nothing yet.
+    pub(crate) fn blind(&self) -> Self {
+        Self { epoch: self.epoch, ..Self::default() }
+    }
 }
 
 impl Store {

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use prost::Message as _;
+use sluice::auth::Caller;
 use sluice::xds::{Protocol, Refusal, Request, Stream};
 use sluice_model::ResourceType;
 use sluice_proto::envoy::config::core::v3::Node;
@@ -66,7 +67,7 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn connect(mesh: &Mesh, protocol: Protocol) -> Self {
-        let stream = mesh.hub.open(protocol, "test".into()).expect("the store is ready");
+        let stream = mesh.hub.open(protocol, Caller::default()).expect("the store is ready");
         Self {
             protocol,
             stream,

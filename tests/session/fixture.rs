@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use sluice::xds::{Changes, Hub, Metrics, ProxyInput, Status, Store};
 use sluice_model::{
-    Layer, Proxy, ProxyKey, Resource, ResourceKey, ResourceType, Scope, Segment, SegmentKey, Text, View,
+    Identity, Layer, Proxy, ProxyKey, Resource, ResourceKey, ResourceType, Scope, Segment, SegmentKey, Text, View,
 };
 use sluice_proto::envoy::config::core::v3::Node;
 
@@ -23,7 +23,9 @@ impl ProxyInput for Recorded {
             return Err(format!("node id {:?} has not four parts", node.id));
         }
         let version = node.user_agent_name.as_str().into();
-        Ok(Proxy { id: node.id.as_str().into(), istio_version: version, ..Proxy::default() })
+        let domain = node.id.rsplit('~').next().unwrap_or_default();
+        let namespace = domain.split('.').next().unwrap_or_default().into();
+        Ok(Proxy { id: node.id.as_str().into(), namespace, istio_version: version, ..Proxy::default() })
     }
 
     fn set(&self, key: ProxyKey, proxy: Proxy) {
@@ -47,7 +49,7 @@ impl Mesh {
     /// Ready, with one sidecar that sees `base` of every type.
     pub(crate) fn new() -> Self {
         let proxies = Arc::new(Recorded::default());
-        let hub = Hub::new(Arc::new(Store::default()), proxies.clone(), Metrics::default());
+        let hub = Hub::new(Arc::new(Store::default()), proxies.clone(), Metrics::default(), true);
         let mesh = Self { status: Status::new(hub.clone()), hub, proxies, changes: Mutex::default() };
         mesh.scope(SIDECAR, &["base"]);
         mesh.commit();
@@ -96,10 +98,16 @@ impl Mesh {
 
     /// The proxy sees these layers of every type, the first one first.
     pub(crate) fn scope(&self, proxy: &str, layers: &[&str]) {
+        self.scope_for(proxy, None, layers);
+    }
+
+    /// The same for a proxy that is proven to be somebody.
+    pub(crate) fn scope_for(&self, proxy: &str, identity: Option<Identity>, layers: &[&str]) {
         let layers: Vec<Layer> = layers.iter().map(|name| layer(name)).collect();
         let scope = Scope {
             layers: ResourceType::ALL.into_iter().map(|kind| (kind, layers.clone())).collect(),
             slots: BTreeMap::from([("who".into(), Arc::from(proxy.as_bytes()))]),
+            identity,
         };
         let key = ProxyKey(proxy.into());
         let mut changes = self.changes.lock().unwrap();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use prost::Message as _;
+use sluice::auth::Caller;
 use sluice::xds::{HEALTH_TYPE, PATIENCE, Protocol, Refusal, Status, SyncState};
 use sluice_model::{Part, Resource, ResourceType, Template};
 use sluice_proto::envoy::config::core::v3::Node;
@@ -398,7 +399,7 @@ fn a_client_must_say_who_it_is_first() {
         ..DiscoveryRequest::default()
     };
     let ask = |request: DiscoveryRequest| {
-        let mut stream = mesh.hub.open(Sotw, String::new()).expect("ready");
+        let mut stream = mesh.hub.open(Sotw, Caller::default()).expect("ready");
         stream.request(sotw(&request), std::time::Instant::now())
     };
     assert_eq!(ask(DiscoveryRequest::default()), Err(Refusal::Invalid("missing node information".into())));
@@ -433,7 +434,7 @@ fn limits_end_the_stream_and_not_the_server() {
 fn proxies_are_registered_while_a_stream_of_theirs_is_open() {
     let mesh = three_clusters();
     let connect = |version: &str| {
-        let mut stream = mesh.hub.open(Sotw, String::new()).expect("ready");
+        let mut stream = mesh.hub.open(Sotw, Caller::default()).expect("ready");
         let node = Node { id: SIDECAR.into(), user_agent_name: version.into(), ..Node::default() };
         let request =
             DiscoveryRequest { node: Some(node), type_url: Cluster.type_url().into(), ..DiscoveryRequest::default() };
@@ -464,7 +465,7 @@ fn nobody_is_served_before_the_store_is_ready_or_his_scope_is_known() {
     mesh.cluster("base", "a", "1");
     mesh.commit();
     let other = "router~10.0.0.2~gate.orchard~orchard.svc.cluster.local";
-    let mut stream = mesh.hub.open(Sotw, String::new()).expect("ready");
+    let mut stream = mesh.hub.open(Sotw, Caller::default()).expect("ready");
     let node = Some(Node { id: other.into(), ..Node::default() });
     let request = DiscoveryRequest { node, type_url: Cluster.type_url().into(), ..DiscoveryRequest::default() };
     stream.request(sotw(&request), std::time::Instant::now()).expect("taken");
@@ -474,10 +475,10 @@ fn nobody_is_served_before_the_store_is_ready_or_his_scope_is_known() {
     assert_eq!(stream.poll(std::time::Instant::now()).expect("an answer").count(), 1);
 
     let store = std::sync::Arc::new(sluice::xds::Store::default());
-    let hub = sluice::xds::Hub::new(store, mesh.proxies.clone(), sluice::xds::Metrics::default());
-    assert!(matches!(hub.open(Delta, String::new()), Err(Refusal::Unavailable(_))));
+    let hub = sluice::xds::Hub::new(store, mesh.proxies.clone(), sluice::xds::Metrics::default(), true);
+    assert!(matches!(hub.open(Delta, Caller::default()), Err(Refusal::Unavailable(_))));
     mesh.hub.drain();
-    assert!(matches!(mesh.hub.open(Delta, String::new()), Err(Refusal::Unavailable(_))));
+    assert!(matches!(mesh.hub.open(Delta, Caller::default()), Err(Refusal::Unavailable(_))));
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Over real sockets: HTTP/2, gRPC framing, hostile input, drain.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use futures::StreamExt as _;
+use sluice::auth::{Authenticators, ForwardedCertificates};
 use sluice::xds::{Protocol, ServerOptions, serve};
 use sluice_model::ResourceType;
 use sluice_proto::envoy::config::core::v3::Node;
@@ -24,6 +26,11 @@ use crate::fixture::{Mesh, SIDECAR};
 
 use ResourceType::{Cluster, Listener};
 
+/// A door at which nobody has to say who he is.
+fn plaintext() -> Authenticators {
+    Authenticators::new(vec![Arc::new(ForwardedCertificates::default())], false)
+}
+
 struct Server {
     address: SocketAddr,
     shutdown: oneshot::Sender<()>,
@@ -35,7 +42,7 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (shutdown, stopped) = oneshot::channel::<()>();
-        let serving = tokio::spawn(serve(listener, mesh.hub.clone(), options, async {
+        let serving = tokio::spawn(serve(listener, mesh.hub.clone(), options, plaintext(), async {
             let _ = stopped.await;
         }));
         Self { address, shutdown, serving }

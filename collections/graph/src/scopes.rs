@@ -103,7 +103,7 @@ pub(crate) fn derive_scopes<'s>(
             if let Some(patches) = cx.get(&patches, key) {
                 patches.lay_over(&mut layers);
             }
-            Some(Scope { layers, slots: sluice_envoy::identity_slots(proxy) })
+            Some(Scope { layers, slots: sluice_envoy::identity_slots(proxy), identity: proxy.identity.clone() })
         }
     })
 }

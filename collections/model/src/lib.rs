@@ -14,6 +14,7 @@ mod envoy_filter;
 mod extension_provider;
 mod gateway;
 mod host;
+mod identity;
 mod ingress;
 mod kubernetes;
 mod load_balancer;
@@ -63,6 +64,7 @@ pub use gateway::{
     Gateway, GatewayServer, ServerTls, ServerTlsMode, TlsCertificateFiles, TlsProtocol, is_cipher_suite,
 };
 pub use host::{Host, match_labels};
+pub use identity::{Identity, NoIdentity};
 pub use ingress::{Ingress, IngressBackend, IngressClass, IngressPath, IngressRule, IngressTls, PathType};
 pub use kubernetes::{KubernetesService, KubernetesServicePort, Namespace, ServiceType};
 pub use load_balancer::{ConsistentHash, HashAlgorithm, HashKey, LoadBalancer, SimpleLb, Warmup};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use crate::{Labels, Locality, OutboundTraffic, ProxyConfig, SidecarScope, Text};
+use crate::{Identity, Labels, Locality, OutboundTraffic, ProxyConfig, SidecarScope, Text};
 
 /// A proxy is known by its node id; two streams with one id are one proxy.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -113,6 +113,9 @@ pub struct Proxy {
     pub workload_name: Text,
     /// Service account.
     pub service_account: Text,
+    /// Who its stream was proven to be of, if anyone vouched for it. It has the namespace and the service account above
+    /// where the node says any.
+    pub identity: Option<Identity>,
     /// Mesh id.
     pub mesh_id: Text,
     /// Revision asked for.

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::{Labels, ObjectKey, ResourceType, Slots, Text};
+use crate::{Identity, Labels, ObjectKey, ResourceType, Slots, Text};
 
 /// A Sidecar in force in a namespace: that of the root namespace means something else in each.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -126,4 +126,6 @@ pub struct Scope {
     pub layers: BTreeMap<ResourceType, Vec<Layer>>,
     /// What this proxy fills into templates: its own identity.
     pub slots: Slots,
+    /// Who it is for: a stream of anybody else never gets what is in it.
+    pub identity: Option<Identity>,
 }

@@ -70,6 +70,8 @@ pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy,
         node_name: metadata.text("NODE_NAME"),
         workload_name: metadata.text("WORKLOAD_NAME"),
         service_account: metadata.text("SERVICE_ACCOUNT"),
+        // What a node says of itself proves nothing.
+        identity: None,
         mesh_id: metadata.text("MESH_ID"),
         revision: metadata.text("ISTIO_REVISION"),
         istio_version: metadata.text("ISTIO_VERSION"),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use sluice_engine::Collection;
 use sluice_model::{
-    ExportTo, Host, Kind, KubernetesService, ObjectKey, Resolution, Service, ServicePort, ServiceSource, ServiceType,
-    Text, TrafficDistribution, is_cluster_local,
+    ExportTo, Host, Identity, Kind, KubernetesService, ObjectKey, Resolution, Service, ServicePort, ServiceSource,
+    ServiceType, Text, TrafficDistribution, is_cluster_local,
 };
 
 use super::{DeclaredKey, ServiceDefaults};
@@ -121,7 +121,7 @@ fn accounts(key: &ObjectKey, object: &KubernetesService, trust_domain: &str) -> 
 
 /// The SPIFFE id of a service account.
 pub(crate) fn spiffe(trust_domain: &str, namespace: &str, account: &str) -> Text {
-    format!("spiffe://{trust_domain}/ns/{namespace}/sa/{account}").into()
+    Identity::new(trust_domain, namespace, account).to_string().into()
 }
 
 fn traffic_distribution(object: &KubernetesService, namespace_traffic: &str) -> TrafficDistribution {

@@ -1,0 +1,104 @@
+//! Who a workload is (P13).
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use crate::Text;
+
+/// What a SPIFFE id begins with.
+const SCHEME: &str = "spiffe://";
+
+/// A service account of a trust domain, written `spiffe://TRUST_DOMAIN/ns/NAMESPACE/sa/SERVICE_ACCOUNT`.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct Identity {
+    /// Who vouches for it: `cluster.local`.
+    pub trust_domain: Text,
+    /// Namespace of the service account.
+    pub namespace: Text,
+    /// Name of the service account.
+    pub service_account: Text,
+}
+
+impl Identity {
+    /// The identity of a service account. A trust domain is no mail address: `@` becomes `.`.
+    #[must_use]
+    pub fn new(trust_domain: &str, namespace: impl Into<Text>, service_account: impl Into<Text>) -> Self {
+        Self {
+            trust_domain: trust_domain.replace('@', ".").into(),
+            namespace: namespace.into(),
+            service_account: service_account.into(),
+        }
+    }
+}
+
+/// The text is no SPIFFE id of a service account.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct NoIdentity;
+
+impl fmt::Display for NoIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("is not of the form spiffe://TRUST_DOMAIN/ns/NAMESPACE/sa/SERVICE_ACCOUNT")
+    }
+}
+
+impl std::error::Error for NoIdentity {}
+
+impl FromStr for Identity {
+    type Err = NoIdentity;
+
+    fn from_str(text: &str) -> Result<Self, NoIdentity> {
+        let path = text.strip_prefix(SCHEME).ok_or(NoIdentity)?;
+        let parts: Vec<&str> = path.split('/').collect();
+        match parts.as_slice() {
+            [trust_domain, "ns", namespace, "sa", account] if ![trust_domain, namespace, account].contains(&&"") => {
+                Ok(Self {
+                    trust_domain: (*trust_domain).into(),
+                    namespace: (*namespace).into(),
+                    service_account: (*account).into(),
+                })
+            }
+            _ => Err(NoIdentity),
+        }
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{SCHEME}{}/ns/{}/sa/{}", self.trust_domain, self.namespace, self.service_account)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spiffe_id_is_read_as_it_is_written() {
+        let identity = Identity::new("team@mesh.example", "shop", "cart");
+        let text = "spiffe://team.mesh.example/ns/shop/sa/cart";
+        assert_eq!(identity.to_string(), text);
+        assert_eq!(text.parse(), Ok(identity));
+    }
+
+    #[test]
+    fn what_is_no_service_account_is_no_identity() {
+        for text in [
+            "",
+            "shop/cart",
+            "spiffe://",
+            "https://td/ns/shop/sa/cart",
+            "spiffe://td/ns/shop/sa",
+            "spiffe://td/ns/shop/sa/",
+            "spiffe://td/ns//sa/cart",
+            "spiffe:///ns/shop/sa/cart",
+            "spiffe://td/ns/shop/sa/cart/",
+            "spiffe://td/ns/shop/sa/cart/more",
+            "spiffe://td/sa/cart/ns/shop",
+            " spiffe://td/ns/shop/sa/cart",
+        ] {
+            assert_eq!(text.parse::<Identity>(), Err(NoIdentity), "{text:?}");
+        }
+    }
+}

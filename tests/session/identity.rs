@@ -1,0 +1,81 @@
+//! Who a stream is proven to be, and what it is given because of that (X20).
+
+use std::time::Instant;
+
+use sluice::auth::Caller;
+use sluice::xds::{Protocol, Refusal, Request, Stream};
+use sluice_model::{Identity, ProxyKey, ResourceType};
+use sluice_proto::envoy::config::core::v3::Node;
+
+use crate::fixture::{Mesh, SIDECAR};
+
+fn gardener() -> Identity {
+    Identity::new("cluster.local", "orchard", "gardener")
+}
+
+fn caller(identities: &[Identity]) -> Caller {
+    Caller { means: Some("forwarded certificate"), identities: identities.to_vec(), ..Caller::default() }
+}
+
+fn open(mesh: &Mesh, caller: Caller) -> (Stream, Result<(), Refusal>) {
+    let mut stream = mesh.hub.open(Protocol::Sotw, caller).expect("ready");
+    let node = Some(Node { id: SIDECAR.into(), ..Node::default() });
+    let request = Request { node, type_url: ResourceType::Cluster.type_url().into(), ..Request::default() };
+    let taken = stream.request(request, Instant::now());
+    (stream, taken)
+}
+
+fn names(stream: &mut Stream) -> Option<Vec<String>> {
+    let response = stream.poll(Instant::now())?;
+    Some(response.versions().into_iter().map(|(name, _)| name.to_string()).collect())
+}
+
+#[test]
+fn a_caller_that_is_somebody_else_is_turned_away() {
+    let mesh = Mesh::new();
+    let thief = Identity::new("cluster.local", "forest", "gardener");
+    let (stream, taken) = open(&mesh, caller(&[thief]));
+    let Err(Refusal::Denied(reason)) = taken else { panic!("{taken:?}") };
+    assert!(reason.contains("orchard/") && reason.contains("spiffe://cluster.local/ns/forest/sa/gardener"), "{reason}");
+    assert_eq!(stream.proxy(), None, "it has become no proxy");
+    assert!(matches!(open(&mesh, caller(&[])).1, Err(Refusal::Denied(_))), "nobody of the mesh");
+    assert!(mesh.proxies.0.lock().unwrap().is_empty(), "nobody has been told of it");
+    assert_eq!(open(&mesh, caller(&[gardener()])).1, Ok(()));
+    assert_eq!(open(&mesh, Caller::default()).1, Ok(()), "an anonymous one is let in");
+}
+
+#[test]
+fn streams_of_one_node_with_other_identities_are_other_proxies() {
+    let mesh = Mesh::new();
+    mesh.cluster("base", "public", "1");
+    mesh.cluster("namespace", "private", "1");
+    mesh.scope_for(SIDECAR, Some(gardener()), &["namespace", "base"]);
+    let second = format!("{SIDECAR}#2");
+    mesh.scope(&second, &["base"]);
+    mesh.commit();
+    let (mut known, _) = open(&mesh, caller(&[gardener()]));
+    let (mut unknown, _) = open(&mesh, Caller::default());
+    assert_eq!(known.proxy(), Some(&ProxyKey(SIDECAR.into())));
+    assert_eq!(unknown.proxy(), Some(&ProxyKey(second.into())));
+    assert_eq!(names(&mut known), Some(vec!["private".into(), "public".into()]));
+    assert_eq!(names(&mut unknown), Some(vec!["public".into()]));
+}
+
+#[test]
+fn what_was_derived_for_one_identity_is_not_given_to_another_that_has_its_key_next() {
+    let mesh = Mesh::new();
+    mesh.cluster("base", "public", "1");
+    mesh.cluster("namespace", "private", "1");
+    let pairs = [(Some(gardener()), Caller::default(), None), (None, caller(&[gardener()]), Some(gardener()))];
+    for (first, caller, identity) in pairs {
+        // The store has not heard yet that the first has left.
+        mesh.scope_for(SIDECAR, first, &["namespace", "base"]);
+        mesh.commit();
+        let (mut stream, taken) = open(&mesh, caller);
+        assert_eq!((taken, stream.proxy()), (Ok(()), Some(&ProxyKey(SIDECAR.into()))));
+        assert_eq!(names(&mut stream), None, "nothing before its own scope is known");
+        mesh.scope_for(SIDECAR, identity, &["base"]);
+        mesh.commit();
+        assert_eq!(names(&mut stream), Some(vec!["public".into()]));
+    }
+}
