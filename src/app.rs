@@ -344,7 +344,13 @@ fn system_object(identity: &Identity, name: &str) -> ObjectKey {
 }
 
 fn clusters(config: &Config) -> Vec<(Cluster, ClusterSource)> {
-    let cluster = |id: &Text, is_remote| Cluster { id: id.clone(), domain: config.identity.domain.clone(), is_remote };
+    let ignored = config.features.ignored_kinds();
+    let cluster = |id: &Text, is_remote| Cluster {
+        id: id.clone(),
+        domain: config.identity.domain.clone(),
+        is_remote,
+        ignored: ignored.clone(),
+    };
     let local = (cluster(&config.identity.cluster, false), config.sources.local.clone());
     let remotes = config.sources.remotes.iter().map(|(id, source)| (cluster(id, true), source.clone()));
     [local].into_iter().chain(remotes).collect()

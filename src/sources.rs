@@ -8,6 +8,7 @@ mod mesh_override;
 mod report;
 mod watch;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -74,13 +75,15 @@ pub struct Cluster {
     pub domain: Text,
     /// It is not the one the control plane runs in.
     pub is_remote: bool,
+    /// Kinds that are switched off.
+    pub ignored: BTreeSet<Kind>,
 }
 
 impl Cluster {
     /// Whether objects of that kind count in this cluster.
     #[must_use]
     pub fn reads(&self, kind: Kind) -> bool {
-        !self.is_remote || REMOTE_KINDS.contains(&kind)
+        (!self.is_remote || REMOTE_KINDS.contains(&kind)) && !self.ignored.contains(&kind)
     }
 
     /// The kinds that are read.

@@ -1,7 +1,7 @@
 //! `ARCHITECTURE.md`, "What happens when a VirtualService changes", step by step on the real parts: a directory on disk,
 //! the engine with the whole graph, the store and a session.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -72,7 +72,8 @@ async fn a_virtual_service_changes() {
     }
     let options = GraphOptions::default();
     let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &options));
-    let cluster = Cluster { id: "Kubernetes".into(), domain: "cluster.local".into(), is_remote: false };
+    let cluster =
+        Cluster { id: "Kubernetes".into(), domain: "cluster.local".into(), is_remote: false, ignored: BTreeSet::new() };
     let kinds = BTreeMap::from([(cluster.id.clone(), cluster.kinds())]);
     let mesh = MeshOverride::new(ObjectKey::new("Kubernetes", "istio-system", "istio"), None);
     let metrics = SourceMetrics::default();

@@ -1,6 +1,6 @@
 //! A directory that changes, as its source sees it through the operating system.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -86,7 +86,8 @@ fn watch(prepare: impl FnOnce(&Path)) -> Watched {
     let root = directory.path().to_owned();
     prepare(&root);
     let reporter = Reporter::default();
-    let cluster = Cluster { id: "c".into(), domain: "cluster.local".into(), is_remote: false };
+    let cluster =
+        Cluster { id: "c".into(), domain: "cluster.local".into(), is_remote: false, ignored: BTreeSet::new() };
     let mut source = FileSource::open(cluster, &root, reporter.clone()).expect("opened");
     let sink = Arc::new(Recorder::default());
     source.load(&*sink, false).expect("loaded");

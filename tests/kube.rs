@@ -84,7 +84,7 @@ struct Running {
 }
 
 fn cluster() -> Cluster {
-    Cluster { id: "c".into(), domain: "cluster.local".into(), is_remote: false }
+    Cluster { id: "c".into(), domain: "cluster.local".into(), is_remote: false, ignored: BTreeSet::new() }
 }
 
 fn source(server: &ApiServer) -> KubeSource {

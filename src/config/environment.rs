@@ -1,5 +1,6 @@
 //! Switches that istiod takes from its environment.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
@@ -7,8 +8,9 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::Serialize;
 use sluice_graph::{AddressPools, JwksFetch};
-use sluice_model::Text;
-use sluice_parse::parse_duration;
+use sluice_model::gateway_api::EXPERIMENTAL_GROUP;
+use sluice_model::{Kind, Text};
+use sluice_parse::{KINDS, parse_duration};
 
 const TWENTY_MINUTES: Duration = Duration::from_secs(20 * 60);
 
@@ -93,6 +95,16 @@ const NOT_FOLLOWED: &[&str] = &[
 ];
 
 impl Features {
+    /// Kinds that are not read, whatever there is of them.
+    #[must_use]
+    pub fn ignored_kinds(&self) -> BTreeSet<Kind> {
+        let ignored = KINDS.iter().filter(|info| {
+            let experimental = info.group == EXPERIMENTAL_GROUP && !self.alpha_gateway_api;
+            info.is_gateway_api() && (experimental || !self.gateway_api)
+        });
+        ignored.map(|info| info.kind).collect()
+    }
+
     /// Reads the environment; a value that cannot be read is noted and the default is taken.
     pub(super) fn read(variable: impl Fn(&str) -> Option<String>, warnings: &mut Vec<String>) -> Self {
         for name in NOT_FOLLOWED {

@@ -92,3 +92,17 @@ fn the_environment_is_read_with_istiods_names() {
     let about = |name: &str| config.warnings.iter().any(|warning| warning.contains(name));
     assert!(about("ISTIO_DUAL_STACK") && about("EXTERNAL_ISTIOD"), "{:?}", config.warnings);
 }
+
+#[test]
+fn kinds_of_the_gateway_api_can_be_switched_off() {
+    use sluice_model::Kind;
+    let ignored = |name: &'static str, value: &'static str| {
+        let (line, unknown) = CommandLine::parse_lenient(["sluiced".to_owned()]).expect("a command line");
+        let variable = move |asked: &str| (asked == name).then(|| value.to_owned());
+        Config::new(line.discovery, &unknown, variable).expect("valid").features.ignored_kinds()
+    };
+    assert_eq!(ignored("", ""), [Kind::XBackend, Kind::XBackendTrafficPolicy].into());
+    assert!(ignored("PILOT_ENABLE_ALPHA_GATEWAY_API", "true").is_empty());
+    let off = ignored("PILOT_ENABLE_GATEWAY_API", "false");
+    assert!(off.contains(&Kind::KubernetesGateway) && off.contains(&Kind::XBackend) && !off.contains(&Kind::Gateway));
+}

@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn a_kind_that_is_not_supported_is_news_once() {
         let mut log = RejectLog::default();
-        assert!(log.is_news(Kind::KubernetesGateway) && !log.is_news(Kind::KubernetesGateway));
+        assert!(log.is_news(Kind::InferencePool) && !log.is_news(Kind::InferencePool));
         assert!(log.is_news(Kind::Gateway) && log.is_news(Kind::Gateway));
     }
 }

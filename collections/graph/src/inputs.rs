@@ -2,6 +2,10 @@
 
 use serde::Serialize;
 use sluice_engine::{Collection, Graph, Input, Origin, Transaction, Value};
+use sluice_model::gateway_api::{
+    Backend, BackendTlsPolicy, BackendTrafficPolicy, Gateway as KubernetesGateway, GatewayClass, HttpRoute, L4Route,
+    ListenerSet, ReferenceGrant,
+};
 use sluice_model::{
     AuthorizationPolicy, DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass, Jwks, JwksKey,
     Kind, KubernetesService, MeshSettings, Namespace, Node, Object, ObjectKey, ParsedObject, PeerAuthentication, Pod,
@@ -123,18 +127,30 @@ macro_rules! kinds {
 kinds! {
     /// AuthorizationPolicies.
     authorization_policies: AuthorizationPolicy(AuthorizationPolicy), input, "raw_authorization_policies";
+    /// BackendTLSPolicies.
+    backend_tls_policies: BackendTLSPolicy(BackendTlsPolicy), input, "raw_backend_tls_policies";
     /// DestinationRules.
     destination_rules: DestinationRule(DestinationRule), input, "raw_destination_rules";
     /// EndpointSlices.
     endpoint_slices: EndpointSlice(EndpointSlice), hot_input, "endpoint_slices";
     /// EnvoyFilters.
     envoy_filters: EnvoyFilter(EnvoyFilter), input, "raw_envoy_filters";
+    /// GRPCRoutes.
+    grpc_routes: GRPCRoute(HttpRoute), input, "raw_grpc_routes";
     /// Istio's own Gateways.
     gateways: Gateway(Gateway), input, "raw_gateways";
+    /// GatewayClasses.
+    gateway_classes: GatewayClass(GatewayClass), input, "gateway_classes";
+    /// HTTPRoutes.
+    http_routes: HTTPRoute(HttpRoute), input, "raw_http_routes";
     /// Kubernetes Ingresses.
     ingresses: Ingress(Ingress), input, "raw_ingresses";
     /// IngressClasses.
     ingress_classes: IngressClass(IngressClass), input, "ingress_classes";
+    /// Gateways of the Gateway API.
+    kubernetes_gateways: KubernetesGateway(KubernetesGateway), input, "raw_kubernetes_gateways";
+    /// ListenerSets.
+    listener_sets: ListenerSet(ListenerSet), input, "raw_listener_sets";
     /// ConfigMaps with a mesh config.
     mesh_settings: MeshSettings(MeshSettings), input, "config_maps";
     /// Namespaces, of every cluster.
@@ -147,6 +163,8 @@ kinds! {
     pods: Pod(Pod), hot_input, "pods";
     /// ProxyConfigs.
     proxy_configs: ProxyConfig(ProxyConfigResource), input, "raw_proxy_configs";
+    /// ReferenceGrants.
+    reference_grants: ReferenceGrant(ReferenceGrant), input, "raw_reference_grants";
     /// RequestAuthentications.
     request_authentications: RequestAuthentication(RequestAuthentication), input, "raw_request_authentications";
     /// Kubernetes Services, of every cluster.
@@ -155,6 +173,10 @@ kinds! {
     service_entries: ServiceEntry(ServiceEntry), input, "raw_service_entries";
     /// Sidecars.
     sidecars: Sidecar(Sidecar), input, "raw_sidecars";
+    /// TCPRoutes.
+    tcp_routes: TCPRoute(L4Route), input, "raw_tcp_routes";
+    /// TLSRoutes.
+    tls_routes: TLSRoute(L4Route), input, "raw_tls_routes";
     /// Telemetries.
     telemetries: Telemetry(Telemetry), input, "raw_telemetries";
     /// TrafficExtensions.
@@ -167,6 +189,10 @@ kinds! {
     workload_entries: WorkloadEntry(WorkloadEntry), input, "raw_workload_entries";
     /// WorkloadGroups.
     workload_groups: WorkloadGroup(WorkloadGroup), input, "raw_workload_groups";
+    /// XBackends.
+    backends: XBackend(Backend), input, "raw_backends";
+    /// XBackendTrafficPolicies.
+    backend_traffic_policies: XBackendTrafficPolicy(BackendTrafficPolicy), input, "raw_backend_traffic_policies";
 }
 
 impl Inputs {
@@ -204,28 +230,39 @@ impl<'s> Raw<'s> {
     pub(crate) fn discovered(&self, discovery: &Collection<'s, (), Discovery>) -> Objects<'s> {
         Objects {
             authorization_policies: discovered("authorization_policies", &self.authorization_policies, discovery),
+            backend_tls_policies: discovered("backend_tls_policies", &self.backend_tls_policies, discovery),
             destination_rules: discovered("destination_rules", &self.destination_rules, discovery),
             endpoint_slices: self.endpoint_slices.clone(),
             envoy_filters: discovered("envoy_filters", &self.envoy_filters, discovery),
+            grpc_routes: discovered("grpc_routes", &self.grpc_routes, discovery),
             gateways: discovered("gateways", &self.gateways, discovery),
+            gateway_classes: self.gateway_classes.clone(),
+            http_routes: discovered("http_routes", &self.http_routes, discovery),
             ingresses: discovered("ingresses", &self.ingresses, discovery),
             ingress_classes: self.ingress_classes.clone(),
+            kubernetes_gateways: discovered("kubernetes_gateways", &self.kubernetes_gateways, discovery),
+            listener_sets: discovered("listener_sets", &self.listener_sets, discovery),
             mesh_settings: self.mesh_settings.clone(),
             namespaces: self.namespaces.clone(),
             nodes: self.nodes.clone(),
             peer_authentications: discovered("peer_authentications", &self.peer_authentications, discovery),
             pods: self.pods.clone(),
             proxy_configs: discovered("proxy_configs", &self.proxy_configs, discovery),
+            reference_grants: discovered("reference_grants", &self.reference_grants, discovery),
             request_authentications: discovered("request_authentications", &self.request_authentications, discovery),
             kubernetes_services: discovered("kubernetes_services", &self.kubernetes_services, discovery),
             service_entries: discovered("service_entries", &self.service_entries, discovery),
             sidecars: discovered("sidecars", &self.sidecars, discovery),
+            tcp_routes: discovered("tcp_routes", &self.tcp_routes, discovery),
+            tls_routes: discovered("tls_routes", &self.tls_routes, discovery),
             telemetries: discovered("telemetries", &self.telemetries, discovery),
             traffic_extensions: discovered("traffic_extensions", &self.traffic_extensions, discovery),
             virtual_services: discovered("virtual_services", &self.virtual_services, discovery),
             wasm_plugins: discovered("wasm_plugins", &self.wasm_plugins, discovery),
             workload_entries: discovered("workload_entries", &self.workload_entries, discovery),
             workload_groups: discovered("workload_groups", &self.workload_groups, discovery),
+            backends: discovered("backends", &self.backends, discovery),
+            backend_traffic_policies: discovered("backend_traffic_policies", &self.backend_traffic_policies, discovery),
         }
     }
 }

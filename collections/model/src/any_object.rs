@@ -2,6 +2,10 @@
 
 use serde::Serialize;
 
+use crate::gateway_api::{
+    Backend, BackendTlsPolicy, BackendTrafficPolicy, Gateway as KubernetesGateway, GatewayClass, HttpRoute, L4Route,
+    ListenerSet, ReferenceGrant,
+};
 use crate::{
     AuthorizationPolicy, DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass, Kind,
     KubernetesService, MeshConfig, MeshNetworks, Namespace, Node, ObjectKey, PeerAuthentication, Pod,
@@ -27,28 +31,39 @@ pub struct MeshSettings {
 #[allow(missing_docs, reason = "each variant is the kind of that name")]
 pub enum Object {
     AuthorizationPolicy(Box<AuthorizationPolicy>),
+    BackendTLSPolicy(Box<BackendTlsPolicy>),
     DestinationRule(Box<DestinationRule>),
     EndpointSlice(EndpointSlice),
     EnvoyFilter(EnvoyFilter),
+    GRPCRoute(Box<HttpRoute>),
     Gateway(Gateway),
+    GatewayClass(GatewayClass),
+    HTTPRoute(Box<HttpRoute>),
     Ingress(Ingress),
     IngressClass(IngressClass),
+    KubernetesGateway(Box<KubernetesGateway>),
+    ListenerSet(Box<ListenerSet>),
     MeshSettings(Box<MeshSettings>),
     Namespace(Namespace),
     Node(Node),
     PeerAuthentication(PeerAuthentication),
     Pod(Pod),
     ProxyConfig(ProxyConfigResource),
+    ReferenceGrant(ReferenceGrant),
     RequestAuthentication(Box<RequestAuthentication>),
     Service(KubernetesService),
     ServiceEntry(ServiceEntry),
     Sidecar(Sidecar),
+    TCPRoute(Box<L4Route>),
+    TLSRoute(Box<L4Route>),
     Telemetry(Box<Telemetry>),
     TrafficExtension(Box<TrafficExtension>),
     VirtualService(VirtualService),
     WasmPlugin(Box<TrafficExtension>),
     WorkloadEntry(WorkloadEntry),
     WorkloadGroup(WorkloadGroup),
+    XBackend(Box<Backend>),
+    XBackendTrafficPolicy(Box<BackendTrafficPolicy>),
 }
 
 /// What parsing made of one object.

@@ -13,6 +13,7 @@ mod endpoint;
 mod envoy_filter;
 mod extension_provider;
 mod gateway;
+pub mod gateway_api;
 mod host;
 mod identity;
 mod ingress;

@@ -1,12 +1,13 @@
 //! The table of kinds (C01 to C03).
 
+use sluice_model::gateway_api::{EXPERIMENTAL_GROUP, GROUP};
 use sluice_model::{Kind, Object};
 
 use crate::{
-    Findings, Item, authorization_policy, destination_rule, endpoint_slice, envoy_filter, ingress, mesh_settings,
-    namespace, node, parse_gateway, parse_virtual_service, peer_authentication, pod, proxy_config_resource,
-    request_authentication, service, service_entry, sidecar, telemetry, traffic_extension, workload_entry,
-    workload_group,
+    Findings, Item, authorization_policy, destination_rule, endpoint_slice, envoy_filter, gateway_api, ingress,
+    mesh_settings, namespace, node, parse_gateway, parse_virtual_service, peer_authentication, pod,
+    proxy_config_resource, request_authentication, service, service_entry, sidecar, telemetry, traffic_extension,
+    workload_entry, workload_group,
 };
 
 /// How a kind is parsed: to a value, or to nothing if the object does not apply, with what is wrong noted aside.
@@ -37,7 +38,13 @@ impl KindInfo {
     /// Whether it is an extension resource, whose definition may be absent or arrive later.
     #[must_use]
     pub fn is_custom(&self) -> bool {
-        self.group.ends_with(".istio.io") || self.group == "gateway.networking.k8s.io"
+        self.group.ends_with(".istio.io") || self.group == "inference.networking.k8s.io" || self.is_gateway_api()
+    }
+
+    /// Whether it is of the Kubernetes Gateway API.
+    #[must_use]
+    pub fn is_gateway_api(&self) -> bool {
+        [GROUP, EXPERIMENTAL_GROUP].contains(&self.group)
     }
 
     /// `apiVersion` of the preferred version.
@@ -50,6 +57,8 @@ impl KindInfo {
 
 const NETWORKING: &str = "networking.istio.io";
 const SECURITY: &str = "security.istio.io";
+const BETA: &[&str] = &["v1", "v1beta1"];
+const ALPHA: &[&str] = &["v1", "v1alpha3", "v1alpha2"];
 const STABLE: &[&str] = &["v1", "v1beta1", "v1alpha3"];
 
 const fn core(kind: Kind, name: &'static str, plural: &'static str, parse: Option<Parse>) -> KindInfo {
@@ -75,27 +84,36 @@ const fn custom(
 #[rustfmt::skip]
 pub static KINDS: &[KindInfo] = &[
     custom(Kind::AuthorizationPolicy, SECURITY, &["v1", "v1beta1"], "AuthorizationPolicy", "authorizationpolicies", Some(authorization_policy::parse)),
+    custom(Kind::BackendTLSPolicy, GROUP, &["v1", "v1alpha3"], "BackendTLSPolicy", "backendtlspolicies", Some(gateway_api::backend_tls_policy::parse)),
     core(Kind::ConfigMap, "ConfigMap", "configmaps", Some(mesh_settings::parse)),
     custom(Kind::DestinationRule, NETWORKING, STABLE, "DestinationRule", "destinationrules", Some(destination_rule::parse)),
     KindInfo { group: "discovery.k8s.io", ..core(Kind::EndpointSlice, "EndpointSlice", "endpointslices", Some(endpoint_slice::parse)) },
     custom(Kind::EnvoyFilter, NETWORKING, &["v1alpha3"], "EnvoyFilter", "envoyfilters", Some(envoy_filter::parse)),
+    custom(Kind::GRPCRoute, GROUP, &["v1", "v1alpha2"], "GRPCRoute", "grpcroutes", Some(gateway_api::grpc_route::parse)),
     custom(Kind::Gateway, NETWORKING, STABLE, "Gateway", "gateways", Some(|item, findings| {
         parse_gateway(&item.meta(findings), item.spec(), findings).map(Object::Gateway)
     })),
+    cluster_scoped(custom(Kind::GatewayClass, GROUP, BETA, "GatewayClass", "gatewayclasses", Some(gateway_api::gateway_class::parse))),
+    custom(Kind::HTTPRoute, GROUP, BETA, "HTTPRoute", "httproutes", Some(gateway_api::http_route::parse)),
+    custom(Kind::InferencePool, "inference.networking.k8s.io", &["v1"], "InferencePool", "inferencepools", None),
     KindInfo { group: "networking.k8s.io", ..core(Kind::Ingress, "Ingress", "ingresses", Some(ingress::parse)) },
     KindInfo { group: "networking.k8s.io", ..cluster_scoped(core(Kind::IngressClass, "IngressClass", "ingressclasses", Some(ingress::parse_class))) },
-    custom(Kind::KubernetesGateway, "gateway.networking.k8s.io", &["v1", "v1beta1"], "Gateway", "gateways", None),
+    custom(Kind::KubernetesGateway, GROUP, BETA, "Gateway", "gateways", Some(gateway_api::gateway::parse)),
+    custom(Kind::ListenerSet, GROUP, &["v1"], "ListenerSet", "listenersets", Some(gateway_api::listener_set::parse)),
     cluster_scoped(core(Kind::Namespace, "Namespace", "namespaces", Some(namespace::parse))),
     cluster_scoped(core(Kind::Node, "Node", "nodes", Some(node::parse))),
     custom(Kind::PeerAuthentication, SECURITY, &["v1", "v1beta1"], "PeerAuthentication", "peerauthentications", Some(peer_authentication::parse)),
     core(Kind::Pod, "Pod", "pods", Some(pod::parse)),
     custom(Kind::ProxyConfig, NETWORKING, &["v1beta1"], "ProxyConfig", "proxyconfigs", Some(proxy_config_resource::parse)),
+    custom(Kind::ReferenceGrant, GROUP, &["v1beta1", "v1"], "ReferenceGrant", "referencegrants", Some(gateway_api::reference_grant::parse)),
     custom(Kind::RequestAuthentication, SECURITY, &["v1", "v1beta1"], "RequestAuthentication", "requestauthentications", Some(request_authentication::parse)),
     core(Kind::Secret, "Secret", "secrets", None),
     core(Kind::Service, "Service", "services", Some(service::parse)),
     core(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", None),
     custom(Kind::ServiceEntry, NETWORKING, STABLE, "ServiceEntry", "serviceentries", Some(service_entry::parse)),
     custom(Kind::Sidecar, NETWORKING, STABLE, "Sidecar", "sidecars", Some(sidecar::parse)),
+    custom(Kind::TCPRoute, GROUP, ALPHA, "TCPRoute", "tcproutes", Some(gateway_api::tcp_route::parse)),
+    custom(Kind::TLSRoute, GROUP, ALPHA, "TLSRoute", "tlsroutes", Some(gateway_api::tls_route::parse)),
     custom(Kind::Telemetry, "telemetry.istio.io", &["v1", "v1alpha1"], "Telemetry", "telemetries", Some(telemetry::parse)),
     custom(Kind::TrafficExtension, "extensions.istio.io", &["v1alpha1"], "TrafficExtension", "trafficextensions", Some(traffic_extension::parse)),
     custom(Kind::VirtualService, NETWORKING, STABLE, "VirtualService", "virtualservices", Some(|item, findings| {
@@ -104,6 +122,8 @@ pub static KINDS: &[KindInfo] = &[
     custom(Kind::WasmPlugin, "extensions.istio.io", &["v1alpha1"], "WasmPlugin", "wasmplugins", Some(traffic_extension::parse_wasm_plugin)),
     custom(Kind::WorkloadEntry, NETWORKING, STABLE, "WorkloadEntry", "workloadentries", Some(workload_entry::parse)),
     custom(Kind::WorkloadGroup, NETWORKING, STABLE, "WorkloadGroup", "workloadgroups", Some(workload_group::parse)),
+    custom(Kind::XBackend, EXPERIMENTAL_GROUP, &["v1alpha1"], "XBackend", "xbackends", Some(gateway_api::backend::parse)),
+    custom(Kind::XBackendTrafficPolicy, EXPERIMENTAL_GROUP, &["v1alpha1"], "XBackendTrafficPolicy", "xbackendtrafficpolicies", Some(gateway_api::backend_traffic_policy::parse)),
 ];
 
 /// The entry of a kind as objects name it, any of its versions.

@@ -23,6 +23,7 @@ mod envoy_filter;
 mod extension_provider;
 mod fields;
 mod gateway;
+mod gateway_api;
 mod header;
 mod ingress;
 mod kinds;

@@ -313,13 +313,13 @@ spec: {{ingressClassName: istio, {more}rules: [{}]}}
 fn an_object_of_a_kind_that_is_not_supported_is_a_record_until_it_goes() {
     let mesh = edge(CART);
     let text =
-        "{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: all, namespace: edge}, spec: {}}";
+        "{apiVersion: inference.networking.k8s.io/v1, kind: InferencePool, metadata: {name: all, namespace: edge}}";
     mesh.write(text, true);
-    let key = RejectKey { kind: Kind::KubernetesGateway, object: ObjectKey::new("Kubernetes", "edge", "all") };
+    let key = RejectKey { kind: Kind::InferencePool, object: ObjectKey::new("Kubernetes", "edge", "all") };
     let rejects = mesh.get(&mesh.handles.rejects, &key).expect("a record");
     assert_eq!(rejects.len(), 1);
     assert_eq!(rejects[0].reason, *"this kind is not supported yet");
-    mesh.delete(Kind::KubernetesGateway, "edge", "all");
+    mesh.delete(Kind::InferencePool, "edge", "all");
     mesh.engine.flush();
     assert!(mesh.engine.snapshot().is_empty(&mesh.handles.rejects));
 }

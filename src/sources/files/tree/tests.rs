@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::Tree;
@@ -15,7 +15,10 @@ impl Directory {
     fn new(is_remote: bool) -> Self {
         let reporter = Reporter::default();
         Self {
-            tree: Tree::new(Cluster { id: "c".into(), domain: "cluster.local".into(), is_remote }, reporter.clone()),
+            tree: Tree::new(
+                Cluster { id: "c".into(), domain: "cluster.local".into(), is_remote, ignored: BTreeSet::new() },
+                reporter.clone(),
+            ),
             reporter,
             texts: BTreeMap::new(),
         }

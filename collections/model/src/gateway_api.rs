@@ -1,0 +1,24 @@
+//! The kinds of the Kubernetes Gateway API as declared (C02). What they come to is said with [`crate::Gateway`],
+//! [`crate::VirtualService`] and [`crate::DestinationRule`].
+
+mod backend;
+mod gateway;
+mod grant;
+mod policy;
+mod reference;
+mod route;
+
+pub use backend::{Backend, BackendTls, BackendTlsMode};
+pub use gateway::{
+    AddressKind, AllowedRoutes, FrontendTls, FrontendValidation, Gateway, GatewayAddress, GatewayClass, Listener,
+    ListenerSet, ListenerTls, NamespaceSelection, TlsTreatment,
+};
+pub use grant::{GrantFrom, GrantTo, ReferenceGrant};
+pub use policy::{BackendTlsPolicy, BackendTrafficPolicy, BackendValidation, PolicyTarget, RetryConstraint};
+pub use reference::{GroupKind, ObjectRef};
+pub use route::{BackendRef, HttpBackend, HttpRoute, HttpRule, L4Route, Mirror, ParentRef};
+
+/// API group of the kinds.
+pub const GROUP: &str = "gateway.networking.k8s.io";
+/// API group of the experimental kinds.
+pub const EXPERIMENTAL_GROUP: &str = "gateway.networking.x-k8s.io";

@@ -1,0 +1,41 @@
+//! References to other objects.
+
+use serde::Serialize;
+
+use crate::Text;
+
+/// A kind, whatever its version.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct GroupKind {
+    /// API group, empty for the core group.
+    pub group: Text,
+    /// Kind.
+    pub kind: Text,
+}
+
+impl GroupKind {
+    /// Whether it is that kind of that group.
+    #[must_use]
+    pub fn is(&self, group: &str, kind: &str) -> bool {
+        self.group == *group && self.kind == *kind
+    }
+}
+
+/// A reference to an object.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct ObjectRef {
+    /// Its kind; the default of the field where none is said.
+    pub kind: GroupKind,
+    /// Its namespace, if one is said; otherwise that of the object that refers to it.
+    pub namespace: Option<Text>,
+    /// Its name.
+    pub name: Text,
+}
+
+impl ObjectRef {
+    /// The namespace that is meant in an object of namespace `local`.
+    #[must_use]
+    pub fn namespace_in(&self, local: &Text) -> Text {
+        self.namespace.clone().unwrap_or_else(|| local.clone())
+    }
+}

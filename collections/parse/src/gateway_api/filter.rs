@@ -1,0 +1,251 @@
+//! Filters: what a route does with requests besides sending them on (G02).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sluice_model::gateway_api::Mirror;
+use sluice_model::{
+    CorsPolicy, Decimal, HeaderOperations, Headers, HttpRedirect, HttpRewrite, RedirectPort, StringMatch, Text,
+};
+
+use super::reference::opt_port;
+use super::route::{backend, check_hostname};
+use crate::Fields;
+
+/// What the filters of a rule come to.
+#[derive(Default)]
+pub(super) struct Filters {
+    pub(super) headers: Option<Headers>,
+    pub(super) redirect: Option<HttpRedirect>,
+    pub(super) rewrite: Option<HttpRewrite>,
+    pub(super) cors: Option<CorsPolicy>,
+    pub(super) mirrors: Vec<Mirror>,
+}
+
+/// The filters of a rule of an HTTPRoute.
+pub(super) fn http_filters(fields: &Fields<'_>) -> Filters {
+    let mut filters = Filters::default();
+    for filter in fields.objects("filters") {
+        match filter.text("type").as_str() {
+            "RequestRedirect" => filters.redirect = filter.read("requestRedirect", redirect),
+            "URLRewrite" => filters.rewrite = filter.read("urlRewrite", rewrite).flatten(),
+            "CORS" => filters.cors = filter.read("cors", cors),
+            kind => grpc_filter(&filter, kind, &mut filters),
+        }
+    }
+    filters
+}
+
+/// The filters of a rule of a GRPCRoute.
+pub(super) fn grpc_filters(fields: &Fields<'_>) -> Filters {
+    let mut filters = Filters::default();
+    for filter in fields.objects("filters") {
+        grpc_filter(&filter, &filter.text("type"), &mut filters);
+    }
+    filters
+}
+
+/// The filters of a backend, which can change headers only.
+pub(super) fn backend_filters(fields: &Fields<'_>) -> Option<Headers> {
+    let mut headers = None;
+    for filter in fields.objects("filters") {
+        let kind = filter.text("type");
+        if !header_filter(&filter, &kind, &mut headers) {
+            unsupported(&filter, &kind);
+        }
+    }
+    headers
+}
+
+fn grpc_filter(filter: &Fields<'_>, kind: &str, filters: &mut Filters) {
+    if header_filter(filter, kind, &mut filters.headers) {
+        return;
+    }
+    match kind {
+        "RequestMirror" => filters.mirrors.extend(filter.read("requestMirror", mirror)),
+        _ => unsupported(filter, kind),
+    }
+}
+
+/// A filter that is not understood must not be passed by: it may be what keeps somebody out.
+fn unsupported(filter: &Fields<'_>, kind: &str) {
+    filter.ignore_rest();
+    filter.reject("type", format!("filter `{kind}` is not supported here"));
+}
+
+fn header_filter(filter: &Fields<'_>, kind: &str, headers: &mut Option<Headers>) -> bool {
+    match kind {
+        "RequestHeaderModifier" => {
+            if let Some(operations) = filter.read("requestHeaderModifier", header_operations) {
+                headers.get_or_insert_default().request = operations;
+            }
+        }
+        "ResponseHeaderModifier" => {
+            if let Some(operations) = filter.read("responseHeaderModifier", header_operations) {
+                headers.get_or_insert_default().response = operations;
+            }
+        }
+        _ => return false,
+    }
+    true
+}
+
+fn header_operations(fields: &Fields<'_>) -> HeaderOperations {
+    HeaderOperations {
+        set: header_values(fields, "set"),
+        add: header_values(fields, "add"),
+        remove: fields.texts("remove"),
+    }
+}
+
+/// Values by lower-case name: of two with the same name the first counts.
+fn header_values(fields: &Fields<'_>, name: &str) -> BTreeMap<Text, Text> {
+    let mut values = BTreeMap::new();
+    for header in fields.objects(name) {
+        let value = header.text("value");
+        if value.bytes().any(|byte| byte != b'\t' && (byte < b' ' || byte == 0x7f)) {
+            header.reject("value", "there are characters in it that no header has");
+        }
+        let name = header.text("name");
+        if name.is_empty() {
+            header.reject("name", "a header needs a name");
+        }
+        values.entry(Text::from(name.to_ascii_lowercase())).or_insert(value);
+    }
+    values
+}
+
+fn redirect(fields: &Fields<'_>) -> HttpRedirect {
+    let scheme = fields.opt_text("scheme");
+    let port = match (opt_port(fields, "port"), &scheme) {
+        (Some(port), _) => RedirectPort::Port(port.into()),
+        (None, Some(_)) => RedirectPort::FromProtocol,
+        (None, None) => RedirectPort::FromRequest,
+    };
+    let (uri, prefix_rewrite) = match fields.read("path", path_modifier) {
+        Some(PathModifier::Full(path)) => (path, Text::default()),
+        Some(PathModifier::Prefix(path)) => (Text::default(), path),
+        None => (Text::default(), Text::default()),
+    };
+    let redirect = HttpRedirect {
+        uri,
+        authority: fields.text("hostname"),
+        port,
+        scheme: scheme.unwrap_or_default(),
+        code: fields.integer("statusCode"),
+        prefix_rewrite,
+    };
+    check_hostname(fields, "hostname", &redirect.authority);
+    if !matches!(redirect.scheme.as_str(), "" | "http" | "https") {
+        fields.refuse("scheme", format!("`{}` is neither http nor https", redirect.scheme));
+    }
+    if !matches!(redirect.code, 0 | 301 | 302 | 303 | 307 | 308) {
+        fields.reject("statusCode", format!("{} is no status of a redirect", redirect.code));
+    }
+    redirect
+}
+
+enum PathModifier {
+    Full(Text),
+    Prefix(Text),
+}
+
+fn path_modifier(fields: &Fields<'_>) -> PathModifier {
+    let kinds = [("ReplaceFullPath", true), ("ReplacePrefixMatch", false)];
+    let full = fields.choice("type", &kinds);
+    if full.is_none() {
+        fields.reject("type", "a type is needed");
+    }
+    let (name, other) = match full {
+        Some(true) => ("replaceFullPath", "replacePrefixMatch"),
+        _ => ("replacePrefixMatch", "replaceFullPath"),
+    };
+    if !fields.has(name) {
+        fields.reject(name, "the type needs it");
+    }
+    if fields.has(other) {
+        fields.refuse(other, "is not of the type");
+    }
+    let path = fields.text(name);
+    if full == Some(true) { PathModifier::Full(path) } else { PathModifier::Prefix(path) }
+}
+
+fn rewrite(fields: &Fields<'_>) -> Option<HttpRewrite> {
+    let (uri, regex) = match fields.read("path", path_modifier) {
+        Some(PathModifier::Full(path)) => (Text::default(), Some(("/.*".into(), path))),
+        Some(PathModifier::Prefix(path)) => {
+            let path = path.strip_suffix('/').unwrap_or(&path);
+            // Nothing is left of the prefix.
+            (if path.is_empty() { "/" } else { path }.into(), None)
+        }
+        None => (Text::default(), None),
+    };
+    let authority = fields.text("hostname");
+    check_hostname(fields, "hostname", &authority);
+    let changes = !uri.is_empty() || regex.is_some() || !authority.is_empty();
+    changes.then_some(HttpRewrite { uri, authority, regex })
+}
+
+fn mirror(fields: &Fields<'_>) -> Mirror {
+    let fraction = fields.read("fraction", |fraction| {
+        let whole: i32 = fraction.opt_integer("denominator").unwrap_or(100);
+        if whole < 1 {
+            fraction.reject("denominator", "must be at least 1");
+        }
+        Decimal::from_f64(100.0 * f64::from(fraction.integer::<i32>("numerator")) / f64::from(whole.max(1)))
+    });
+    let percent = fields.opt_integer::<i32>("percent");
+    if fraction.is_some() && percent.is_some() {
+        fields.refuse("percent", "cannot be set beside fraction");
+    }
+    if percent.is_some_and(|percent| !(0..=100).contains(&percent)) {
+        fields.reject("percent", "a percentage is from 0 to 100");
+    }
+    if !fields.has("backendRef") {
+        fields.reject("backendRef", "a mirror needs a backend");
+    }
+    Mirror {
+        backend: fields.read("backendRef", backend).unwrap_or_default(),
+        percentage: fraction.or(percent.map(|percent| Decimal::from_f64(percent.into()))),
+    }
+}
+
+fn cors(fields: &Fields<'_>) -> CorsPolicy {
+    let max_age: i64 = fields.integer("maxAge");
+    CorsPolicy {
+        allow_origins: fields.texts("allowOrigins").iter().filter_map(|origin| self::origin(origin)).collect(),
+        allow_methods: fields.texts("allowMethods"),
+        allow_headers: fields.texts("allowHeaders"),
+        expose_headers: fields.texts("exposeHeaders"),
+        max_age: u64::try_from(max_age).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs),
+        allow_credentials: fields.opt_bool("allowCredentials").filter(|allowed| *allowed),
+        ignore_unmatched_preflights: true,
+    }
+}
+
+/// How origins are matched that are written with `*` for anything; `None` for one that is empty.
+fn origin(origin: &str) -> Option<StringMatch> {
+    if origin.is_empty() {
+        return None;
+    }
+    if origin == "*" {
+        return Some(StringMatch::Regex(r"^[a-zA-Z][a-zA-Z0-9+.-]*://[^/\s?#]+$".into()));
+    }
+    let Some((before, after)) = origin.split_once('*') else { return Some(StringMatch::Exact(origin.into())) };
+    if after.is_empty() {
+        return Some(StringMatch::Prefix(before.into()));
+    }
+    let mut expression = String::from("^");
+    for c in origin.chars() {
+        match c {
+            '*' => expression.push_str(".*"),
+            '\\' | '.' | '+' | '?' | '(' | ')' | '|' | '[' | ']' | '{' | '}' | '^' | '$' => {
+                expression.push('\\');
+                expression.push(c);
+            }
+            c => expression.push(c),
+        }
+    }
+    expression.push('$');
+    Some(StringMatch::Regex(expression.into()))
+}

@@ -1,0 +1,89 @@
+//! Gateways of the Gateway API (G02).
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use sluice_model::Object;
+use sluice_model::gateway_api::{
+    AddressKind, FrontendTls, FrontendValidation, Gateway, GatewayAddress, NamespaceSelection,
+};
+
+use super::listener::{listeners, namespaces};
+use super::reference::{object_ref, opt_port};
+use crate::{Fields, Findings, Item};
+
+pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
+    let fields = Fields::new(item.spec(), "spec", findings)?;
+    let gateway = Gateway {
+        meta: item.meta(findings),
+        class: fields.text("gatewayClassName"),
+        addresses: fields.list("addresses", address),
+        listeners: listeners(&fields),
+        allowed_listeners: fields
+            .read("allowedListeners", |allowed| allowed.read("namespaces", namespaces).unwrap_or_default())
+            .unwrap_or(NamespaceSelection::Unset),
+        frontend_tls: fields.object("tls").and_then(|tls| {
+            tls.read("backend", |backend| {
+                backend.read("clientCertificateRef", |reference| object_ref(reference, "", "Secret"))
+            });
+            tls.read("frontend", frontend_tls)
+        }),
+        assigned_addresses: assigned_addresses(item.object),
+    };
+    if gateway.class.is_empty() {
+        fields.reject("gatewayClassName", "a Gateway needs a class");
+    }
+    // Read where Gateways are deployed.
+    fields.read("infrastructure", Fields::ignore_rest);
+    fields.text("defaultScope");
+    drop(fields);
+    (!findings.has_errors()).then(|| Object::KubernetesGateway(Box::new(gateway)))
+}
+
+fn address(fields: &Fields<'_>) -> GatewayAddress {
+    let kind = match fields.opt_text("type") {
+        None => AddressKind::Unset,
+        Some(kind) if kind == *"IPAddress" => AddressKind::Ip,
+        Some(kind) if kind == *"Hostname" => AddressKind::Hostname,
+        Some(kind) => AddressKind::Other(kind),
+    };
+    let address = GatewayAddress { kind, value: fields.text("value") };
+    let is_ip = matches!(address.kind, AddressKind::Unset | AddressKind::Ip);
+    if is_ip && !address.value.is_empty() && address.value.parse::<std::net::IpAddr>().is_err() {
+        fields.refuse("value", format!("`{}` is no IP address", address.value));
+    }
+    address
+}
+
+fn frontend_tls(fields: &Fields<'_>) -> FrontendTls {
+    let per_port = fields.objects("perPort");
+    let mut ports = BTreeMap::new();
+    for port in &per_port {
+        let validation = port.read("tls", frontend_validation).unwrap_or_default();
+        match opt_port(port, "port") {
+            // The first is taken.
+            Some(number) if ports.contains_key(&number) => port.refuse("port", "the port is there already"),
+            Some(number) => drop(ports.insert(number, validation)),
+            None => port.reject("port", "a port is needed"),
+        }
+    }
+    FrontendTls { default: fields.read("default", frontend_validation).unwrap_or_default(), per_port: ports }
+}
+
+fn frontend_validation(fields: &Fields<'_>) -> FrontendValidation {
+    let modes = [("AllowValidOnly", false), ("AllowInsecureFallback", true)];
+    fields
+        .read("validation", |validation| FrontendValidation {
+            roots: validation.list("caCertificateRefs", |reference| object_ref(reference, "", "")),
+            allows_insecure: validation.choice("mode", &modes).unwrap_or_default(),
+        })
+        .unwrap_or_default()
+}
+
+/// Addresses in the status. It is written by controllers, so what is wrong in it is nobody's mistake to mend.
+fn assigned_addresses(object: &Value) -> Vec<GatewayAddress> {
+    let Some(written) = object.pointer("/status/addresses") else { return Vec::new() };
+    let status = serde_json::json!({ "addresses": written });
+    let findings = Findings::default();
+    Fields::new(&status, "status", &findings).map(|status| status.list("addresses", address)).unwrap_or_default()
+}

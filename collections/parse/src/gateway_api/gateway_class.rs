@@ -1,0 +1,14 @@
+//! GatewayClasses. One of another controller is none of our business, so nothing but a wrong type is noted.
+
+use sluice_model::Object;
+use sluice_model::gateway_api::GatewayClass;
+
+use crate::{Fields, Findings, Item};
+
+pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
+    let fields = Fields::new(item.spec(), "spec", findings)?;
+    fields.ignore_rest();
+    let class = GatewayClass { controller: fields.text("controllerName") };
+    drop(fields);
+    (!findings.has_errors()).then_some(Object::GatewayClass(class))
+}

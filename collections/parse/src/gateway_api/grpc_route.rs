@@ -1,0 +1,57 @@
+//! GRPCRoutes (G02).
+
+use sluice_model::gateway_api::{HttpBackend, HttpRule};
+use sluice_model::{HttpMatch, Object, StringMatch, Text};
+
+use super::filter::{Filters, backend_filters, grpc_filters};
+use super::http_route::{named_matches, parse_route};
+use super::route::backend;
+use crate::{Fields, Findings, Item};
+
+pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
+    parse_route(item, findings, rule).map(|route| Object::GRPCRoute(Box::new(route)))
+}
+
+fn rule(fields: &Fields<'_>) -> HttpRule {
+    let Filters { headers, mirrors, .. } = grpc_filters(fields);
+    if fields.has("sessionPersistence") {
+        fields.warn("sessionPersistence", "is not supported");
+    }
+    HttpRule {
+        matches: fields.list("matches", |matched| HttpMatch {
+            uri: matched.object("method").and_then(|method| method_match(&method)),
+            headers: named_matches(matched, "headers"),
+            ..HttpMatch::default()
+        }),
+        action: sluice_model::HttpRoute { name: fields.text("name"), headers, ..sluice_model::HttpRoute::default() },
+        backends: fields
+            .list("backendRefs", |fields| HttpBackend { headers: backend_filters(fields), backend: backend(fields) }),
+        mirrors,
+    }
+}
+
+/// The path of the calls that are meant: `/SERVICE/METHOD`.
+fn method_match(fields: &Fields<'_>) -> Option<StringMatch> {
+    let (service, method) = (fields.opt_text("service"), fields.opt_text("method"));
+    let kind = fields.opt_text("type");
+    let kind = kind.as_ref().map_or("Exact", Text::as_str);
+    match (kind, service, method) {
+        ("Exact" | "RegularExpression", None, None) => {
+            fields.reject("", "a service or a method is needed");
+            None
+        }
+        ("Exact", Some(service), None) => Some(StringMatch::Prefix(format!("/{service}/").into())),
+        ("Exact", Some(service), Some(method)) => Some(StringMatch::Exact(format!("/{service}/{method}").into())),
+        ("RegularExpression", Some(service), None) => Some(StringMatch::Regex(format!("/{service}/.+").into())),
+        ("RegularExpression", Some(service), Some(method)) => {
+            Some(StringMatch::Regex(format!("/{service}/{method}").into()))
+        }
+        ("Exact" | "RegularExpression", None, Some(method)) => {
+            Some(StringMatch::Regex(format!("/[^/]+/{method}").into()))
+        }
+        (kind, ..) => {
+            fields.reject("type", format!("`{kind}` is neither Exact nor RegularExpression"));
+            None
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! HTTPRoutes (G02).
+
+use sluice_model::gateway_api::{HttpBackend, HttpRoute, HttpRule, ParentRef};
+use sluice_model::{HttpMatch, HttpRetry, NamedMatches, Object, ObjectMeta, StringMatch, Text};
+
+use super::filter::{Filters, backend_filters, http_filters};
+use super::route::{backend, hostnames, parents};
+use crate::{Fields, Findings, Item};
+
+pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
+    parse_route(item, findings, rule).map(|route| Object::HTTPRoute(Box::new(route)))
+}
+
+/// A route of requests, with `rule` to read its rules.
+pub(super) fn parse_route(
+    item: &Item<'_>,
+    findings: &Findings,
+    rule: impl Fn(&Fields<'_>) -> HttpRule,
+) -> Option<HttpRoute> {
+    let fields = Fields::new(item.spec(), "spec", findings)?;
+    let meta = item.meta(findings);
+    let parents: Vec<ParentRef> = parents(&fields, &meta.namespace);
+    let hostnames = hostnames(&fields);
+    let mut rules = fields.list("rules", rule);
+    for (n, rule) in rules.iter_mut().enumerate() {
+        if rule.action.name.is_empty() {
+            let ObjectMeta { namespace, name, .. } = &meta;
+            rule.action.name = format!("{namespace}.{name}.{n}").into();
+        }
+    }
+    drop(fields);
+    (!findings.has_errors()).then_some(HttpRoute { meta, parents, hostnames, rules })
+}
+
+fn rule(fields: &Fields<'_>) -> HttpRule {
+    let matches = fields.list("matches", http_match);
+    let Filters { headers, redirect, rewrite, cors, mirrors } = http_filters(fields);
+    let mut retries = fields.read("retry", retry);
+    let mut timeout = None;
+    if let Some(timeouts) = fields.object("timeouts") {
+        timeout = timeouts.opt_duration("request").filter(|time| !time.is_zero());
+        let each = timeouts.opt_duration("backendRequest").filter(|time| !time.is_zero());
+        if let (Some(all), Some(each)) = (timeout, each)
+            && each > all
+        {
+            timeouts.refuse("backendRequest", "a request to a backend cannot take longer than the whole");
+        }
+        match &mut retries {
+            Some(retries) => retries.per_try_timeout = each,
+            None => timeout = each.or(timeout),
+        }
+    }
+    if fields.has("sessionPersistence") {
+        fields.warn("sessionPersistence", "is not supported");
+    }
+    let backends =
+        fields.list("backendRefs", |fields| HttpBackend { headers: backend_filters(fields), backend: backend(fields) });
+    if redirect.is_some() && !backends.is_empty() {
+        fields.refuse("backendRefs", "a request that is redirected has no backend");
+    }
+    HttpRule {
+        matches,
+        action: sluice_model::HttpRoute {
+            name: fields.text("name"),
+            redirect,
+            rewrite,
+            timeout,
+            retries,
+            cors,
+            headers,
+            ..sluice_model::HttpRoute::default()
+        },
+        backends,
+        mirrors,
+    }
+}
+
+fn retry(fields: &Fields<'_>) -> HttpRetry {
+    let attempts = fields.opt_integer("attempts").unwrap_or(2);
+    if attempts < 0 {
+        fields.reject("attempts", "attempts cannot be negative");
+    }
+    let mut on = vec!["connect-failure".to_owned(), "refused-stream".into(), "unavailable".into(), "cancelled".into()];
+    if let Some(codes) = fields.value("codes") {
+        let numbers: Option<Vec<u64>> =
+            codes.as_array().and_then(|codes| codes.iter().map(serde_json::Value::as_u64).collect());
+        match numbers {
+            Some(numbers) if numbers.iter().all(|code| (400..600).contains(code)) => {
+                on.extend(numbers.iter().map(u64::to_string));
+            }
+            _ => fields.reject("codes", "a list of statuses from 400 to 599 is expected"),
+        }
+    }
+    HttpRetry {
+        attempts,
+        retry_on: if attempts == 0 { Text::default() } else { on.join(",").into() },
+        backoff: fields.opt_duration("backoff"),
+        ..HttpRetry::default()
+    }
+}
+
+fn http_match(fields: &Fields<'_>) -> HttpMatch {
+    let path = fields.object("path");
+    HttpMatch {
+        uri: Some(path.as_ref().and_then(path_match).unwrap_or_else(|| StringMatch::Prefix("/".into()))),
+        headers: named_matches(fields, "headers"),
+        query_params: named_matches(fields, "queryParams"),
+        method: fields.opt_text("method").map(StringMatch::Exact),
+        ..HttpMatch::default()
+    }
+}
+
+/// How a path is matched; `None` if that cannot be read.
+fn path_match(fields: &Fields<'_>) -> Option<StringMatch> {
+    let value = fields.opt_text("value").unwrap_or_else(|| "/".into());
+    let kind = fields.opt_text("type");
+    let kind = kind.as_ref().map_or("PathPrefix", Text::as_str);
+    if kind != "RegularExpression" && !value.starts_with('/') {
+        fields.refuse("value", "a path begins with `/`");
+    }
+    match kind {
+        "PathPrefix" if *value == *"/" => Some(StringMatch::Prefix(value)),
+        "PathPrefix" => Some(StringMatch::Prefix(value.strip_suffix('/').unwrap_or(&value).into())),
+        "Exact" => Some(StringMatch::Exact(value)),
+        "RegularExpression" => Some(StringMatch::Regex(value)),
+        kind => {
+            fields.reject("type", format!("`{kind}` is no way to match a path"));
+            None
+        }
+    }
+}
+
+/// Conditions by name. Of two with the same name the last counts.
+pub(super) fn named_matches(fields: &Fields<'_>, name: &str) -> NamedMatches {
+    let mut matches = NamedMatches::new();
+    for condition in fields.objects(name) {
+        let value = condition.text("value");
+        let kind = condition.opt_text("type");
+        let value = match kind.as_ref().map_or("Exact", Text::as_str) {
+            "Exact" => StringMatch::Exact(value),
+            "RegularExpression" => StringMatch::Regex(value),
+            kind => {
+                condition.reject("type", format!("`{kind}` is neither Exact nor RegularExpression"));
+                continue;
+            }
+        };
+        let name = condition.text("name");
+        if name.is_empty() {
+            condition.reject("name", "a name is needed");
+        }
+        matches.insert(name, Some(value));
+    }
+    matches
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn durations_of_a_rule_are_those_of_tries_where_there_are_retries() {
+        let read = |rule: serde_json::Value| {
+            let findings = Findings::default();
+            let read = super::rule(&Fields::new(&rule, "rule", &findings).expect("an object")).action;
+            (read.timeout, read.retries.and_then(|retries| retries.per_try_timeout))
+        };
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        assert_eq!(read(json!({"timeouts": {"request": "2s"}})), (seconds(2), None));
+        assert_eq!(read(json!({"timeouts": {"request": "2s", "backendRequest": "1s"}})), (seconds(1), None));
+        let both = json!({"timeouts": {"request": "2s", "backendRequest": "1s"}, "retry": {"attempts": 3}});
+        assert_eq!(read(both), (seconds(2), seconds(1)));
+        assert_eq!(read(json!({"timeouts": {"request": "0s"}})), (None, None));
+    }
+}

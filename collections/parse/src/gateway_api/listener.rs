@@ -1,0 +1,93 @@
+//! Listeners, of a Gateway or of a ListenerSet.
+
+use std::collections::BTreeSet;
+
+use sluice_model::gateway_api::{AllowedRoutes, GROUP, Listener, ListenerTls, NamespaceSelection, TlsTreatment};
+
+use super::reference::{group_kind, object_ref};
+use super::route::check_hostname;
+use crate::Fields;
+use crate::mesh_config::label_selector;
+
+/// The field `listeners`.
+pub(super) fn listeners(fields: &Fields<'_>) -> Vec<Listener> {
+    let listeners = fields.list("listeners", listener);
+    if listeners.is_empty() {
+        fields.refuse("listeners", "a listener is needed");
+    }
+    let mut names = BTreeSet::new();
+    for (n, listener) in listeners.iter().enumerate() {
+        if !names.insert(&listener.name) {
+            fields.refuse(&format!("listeners[{n}].name"), format!("`{}` is there already", listener.name));
+        }
+    }
+    listeners
+}
+
+fn listener(fields: &Fields<'_>) -> Listener {
+    let listener = Listener {
+        name: fields.text("name"),
+        hostname: fields.text("hostname"),
+        port: fields.integer("port"),
+        protocol: fields.text("protocol"),
+        tls: fields.read("tls", tls),
+        allowed_routes: fields
+            .read("allowedRoutes", |allowed| AllowedRoutes {
+                namespaces: allowed.read("namespaces", namespaces).unwrap_or_default(),
+                kinds: allowed.list("kinds", |kind| group_kind(kind, GROUP, "")),
+            })
+            .unwrap_or_default(),
+    };
+    if listener.name.is_empty() {
+        fields.reject("name", "a listener needs a name");
+    }
+    if listener.protocol.is_empty() {
+        fields.reject("protocol", "a listener needs a protocol");
+    }
+    check_hostname(fields, "hostname", &listener.hostname);
+    let terminates = listener.tls.as_ref().is_some_and(|tls| tls.mode != Some(TlsTreatment::Passthrough));
+    match listener.protocol.as_str() {
+        "HTTP" | "TCP" | "UDP" if listener.tls.is_some() => {
+            fields.refuse("tls", format!("protocol {} has no TLS settings", listener.protocol));
+        }
+        "HTTPS" if listener.tls.is_some() && !terminates => {
+            fields.refuse("tls.mode", "HTTPS is terminated: passed through it is protocol TLS");
+        }
+        "TCP" | "UDP" if !listener.hostname.is_empty() => {
+            fields.refuse("hostname", format!("protocol {} has no host names", listener.protocol));
+        }
+        _ => {}
+    }
+    listener
+}
+
+fn tls(fields: &Fields<'_>) -> ListenerTls {
+    let modes = [("Terminate", TlsTreatment::Terminate), ("Passthrough", TlsTreatment::Passthrough)];
+    let tls = ListenerTls {
+        mode: fields.choice("mode", &modes),
+        certificates: fields.list("certificateRefs", |reference| object_ref(reference, "", "Secret")),
+        options: fields.text_map("options"),
+    };
+    if tls.mode != Some(TlsTreatment::Passthrough) && tls.certificates.is_empty() && tls.options.is_empty() {
+        fields.refuse("certificateRefs", "TLS that ends here needs a certificate, or an option that says another way");
+    }
+    tls
+}
+
+/// From where something may be attached.
+pub(super) fn namespaces(fields: &Fields<'_>) -> NamespaceSelection {
+    let words = [("All", 'a'), ("Selector", 'l'), ("Same", 's'), ("None", 'n')];
+    let selector = fields.read("selector", label_selector);
+    match fields.choice("from", &words) {
+        None => NamespaceSelection::Unset,
+        Some('a') => NamespaceSelection::All,
+        Some('s') => NamespaceSelection::Same,
+        Some('n') => NamespaceSelection::None,
+        Some(_) => {
+            if selector.is_none() {
+                fields.refuse("selector", "namespaces are selected, and no selector says which");
+            }
+            NamespaceSelection::Selected(selector)
+        }
+    }
+}

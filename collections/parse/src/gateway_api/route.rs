@@ -1,0 +1,68 @@
+//! What all routes have: parents, host names, backends.
+
+use sluice_model::Text;
+use sluice_model::gateway_api::{BackendRef, GROUP, ObjectRef, ParentRef};
+
+use super::reference::{object_ref, opt_port};
+use crate::Fields;
+use crate::names::is_dns_label;
+
+/// The field `parentRefs` of a route of namespace `local`.
+pub(super) fn parents(fields: &Fields<'_>, local: &Text) -> Vec<ParentRef> {
+    fields.text("useDefaultGateways");
+    fields.list("parentRefs", |parent| {
+        let ObjectRef { kind, namespace, name } = object_ref(parent, GROUP, "Gateway");
+        ParentRef {
+            kind,
+            namespace: namespace.unwrap_or_else(|| local.clone()),
+            name,
+            section: parent.text("sectionName"),
+            port: opt_port(parent, "port").unwrap_or_default(),
+        }
+    })
+}
+
+/// The field `hostnames`.
+pub(super) fn hostnames(fields: &Fields<'_>) -> Vec<Text> {
+    let hostnames = fields.texts("hostnames");
+    for (n, hostname) in hostnames.iter().enumerate() {
+        check_hostname(fields, &format!("hostnames[{n}]"), hostname);
+    }
+    hostnames
+}
+
+/// Notes what is no name in DNS, of which the first label may be `*`.
+pub(super) fn check_hostname(fields: &Fields<'_>, name: &str, hostname: &str) {
+    let labels = hostname.strip_prefix("*.").unwrap_or(hostname);
+    let valid = hostname.len() <= 253 && labels.split('.').all(is_dns_label);
+    if !hostname.is_empty() && !valid {
+        fields.refuse(name, format!("`{hostname}` is no host name"));
+    }
+}
+
+/// A backend; what can be seen to be wrong without looking at other objects loses the route.
+pub(super) fn backend(fields: &Fields<'_>) -> BackendRef {
+    let backend = BackendRef {
+        target: object_ref(fields, "", "Service"),
+        port: opt_port(fields, "port"),
+        weight: fields.opt_integer("weight").unwrap_or(1),
+    };
+    if !(0..=1_000_000).contains(&backend.weight) {
+        fields.reject("weight", "a weight is from 0 to 1000000");
+    }
+    let kind = &backend.target.kind;
+    let counts = backend.weight > 0;
+    if counts && kind.is("", "Service") && backend.target.name.contains('.') {
+        fields.reject("name", "this is the name of a Service, not of a host");
+    }
+    if counts && kind.is("networking.istio.io", "Hostname") && backend.target.namespace.is_some() {
+        fields.reject("namespace", "a host has no namespace");
+    }
+    let by_port = kind.is("", "Service")
+        || kind.is("networking.istio.io", "Hostname")
+        || kind.is("multicluster.x-k8s.io", "ServiceImport");
+    if counts && by_port && backend.port.is_none() {
+        fields.reject("port", "a port is needed");
+    }
+    backend
+}

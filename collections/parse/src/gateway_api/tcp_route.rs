@@ -1,0 +1,10 @@
+//! TCPRoutes: connections by port (G02).
+
+use sluice_model::Object;
+
+use super::tls_route::parse_route;
+use crate::{Findings, Item};
+
+pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
+    parse_route(item, findings, false).map(|route| Object::TCPRoute(Box::new(route)))
+}

@@ -1,0 +1,31 @@
+//! TLSRoutes: connections by server name (G02).
+
+use sluice_model::Object;
+use sluice_model::gateway_api::L4Route;
+
+use super::route::{backend, hostnames, parents};
+use crate::{Fields, Findings, Item};
+
+pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
+    parse_route(item, findings, true).map(|route| Object::TLSRoute(Box::new(route)))
+}
+
+/// A route of connections, with server names or without.
+pub(super) fn parse_route(item: &Item<'_>, findings: &Findings, named: bool) -> Option<L4Route> {
+    let fields = Fields::new(item.spec(), "spec", findings)?;
+    let meta = item.meta(findings);
+    let route = L4Route {
+        parents: parents(&fields, &meta.namespace),
+        hostnames: if named { hostnames(&fields) } else { Vec::new() },
+        rules: fields.list("rules", |rule| {
+            rule.text("name");
+            rule.list("backendRefs", backend)
+        }),
+        meta,
+    };
+    if route.rules.is_empty() {
+        fields.refuse("rules", "a rule is needed");
+    }
+    drop(fields);
+    (!findings.has_errors()).then_some(route)
+}
