@@ -1,5 +1,7 @@
 //! ADS sessions: scripted without a network, random ones against what the store says, then over real sockets.
 
+#[path = "session/addresses.rs"]
+mod addresses;
 #[path = "session/client.rs"]
 mod client;
 #[path = "session/fixture.rs"]

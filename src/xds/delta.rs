@@ -23,6 +23,7 @@ const REMOVED_RESOURCES: u8 = 6;
 const VERSION: u8 = 1;
 const RESOURCE: u8 = 2;
 const NAME: u8 = 3;
+const ALIASES: u8 = 4;
 // google.protobuf.Any.
 const ANY_VALUE: u8 = 2;
 
@@ -78,7 +79,8 @@ pub(crate) fn encode(response: &Response) -> Rope {
                 rope.push(chunk.wire(FORM, |name, entry, out| put_row(kind, name, entry, out)).slice(rows.clone()));
             }
             Item::One(found) => {
-                rope.write(|out| put_resource_head(&response.type_url, &found.name, found.version, found.len(), out));
+                let head = Head { name: &found.name, version: found.version, aliases: &found.aliases };
+                rope.write(|out| head.put(&response.type_url, found.len(), out));
                 put_pieces(ANY_VALUE, &found.pieces, &mut rope);
             }
         }
@@ -93,19 +95,32 @@ pub(crate) fn encode(response: &Response) -> Rope {
 
 fn put_row(kind: Option<ResourceType>, name: &Text, entry: &Entry, out: &mut BytesMut) {
     if let (Some(kind), Some((version, bytes))) = (kind, entry.shared()) {
-        put_resource_head(kind.type_url(), name, version, bytes.len(), out);
+        Head { name, version, aliases: &[] }.put(kind.type_url(), bytes.len(), out);
         put_field(ANY_VALUE, bytes, out);
     }
 }
 
-/// Writes a `Resource` as an element of the response, up to the bytes of its message.
-fn put_resource_head(type_url: &str, name: &str, version: Version, value: usize, out: &mut BytesMut) {
-    let version = version.to_string();
-    let any = any_len(type_url, value);
-    put_head(RESOURCES, field_len(version.len()) + field_len(name.len()) + field_len(any), out);
-    put_field(VERSION, version.as_bytes(), out);
-    put_field(NAME, name.as_bytes(), out);
-    put_any_head(RESOURCE, type_url, value, out);
+/// A `Resource` without its message.
+struct Head<'a> {
+    name: &'a str,
+    version: Version,
+    aliases: &'a [Text],
+}
+
+impl Head<'_> {
+    /// Writes it as an element of the response, up to the bytes of its message.
+    fn put(&self, type_url: &str, value: usize, out: &mut BytesMut) {
+        let version = self.version.to_string();
+        let any = any_len(type_url, value);
+        let aliases: usize = self.aliases.iter().map(|alias| field_len(alias.len())).sum();
+        put_head(RESOURCES, field_len(version.len()) + field_len(self.name.len()) + aliases + field_len(any), out);
+        put_field(VERSION, version.as_bytes(), out);
+        put_field(NAME, self.name.as_bytes(), out);
+        for alias in self.aliases {
+            put_field(ALIASES, alias.as_bytes(), out);
+        }
+        put_any_head(RESOURCE, type_url, value, out);
+    }
 }
 
 #[cfg(test)]

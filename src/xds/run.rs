@@ -132,6 +132,14 @@ impl<V: Clone> Run<V> {
         }
     }
 
+    /// The rows from the first on that is not before `name`, in order.
+    pub(crate) fn from<'a>(&'a self, name: &str) -> impl Iterator<Item = (&'a Text, &'a V)> + use<'a, V> {
+        let (chunk, row, _) = self.lower_bound(name);
+        let chunks = self.chunks.get(chunk..).unwrap_or_default().iter();
+        let rows = chunks.flat_map(|chunk| chunk.rows.iter().map(|(name, value)| (name, value)));
+        rows.skip(row)
+    }
+
     fn chunk_of(&self, name: &str) -> Option<usize> {
         let after =
             self.chunks.partition_point(|chunk| chunk.rows.first().is_some_and(|(first, _)| first.as_str() <= name));

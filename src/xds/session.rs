@@ -5,6 +5,7 @@
 //! response when there is room to send one: between that, changes merge by themselves.
 
 mod holds;
+mod on_demand;
 mod plan;
 mod watch;
 

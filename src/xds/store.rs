@@ -3,6 +3,7 @@
 //! One writer applies whole epochs; readers take a [`Cut`], which is of one epoch for all types and stays as it is. The
 //! bytes of a resource are kept once for all scopes, and a session that waits costs nothing.
 
+mod aliases;
 mod assembly;
 mod changes;
 mod entry;
@@ -14,6 +15,8 @@ use std::time::Instant;
 
 use sluice_model::{Layer, ProxyKey, ResourceType, Scope, Text};
 
+use aliases::Aliases;
+pub(crate) use aliases::has_aliases;
 pub(crate) use assembly::put_pieces;
 pub use changes::{Changes, Stamp};
 pub(crate) use entry::Entry;
@@ -42,6 +45,8 @@ struct State {
     epoch: u64,
     ready: bool,
     tables: BTreeMap<ResourceType, HashMap<Layer, Arc<Table>>>,
+    /// By which other names rows of [`Self::tables`] are known.
+    aliases: BTreeMap<ResourceType, HashMap<Layer, Arc<Aliases>>>,
     scopes: HashMap<ProxyKey, Arc<Scope>>,
     /// One copy of equal scopes.
     interned: HashSet<Arc<Scope>>,
@@ -210,6 +215,10 @@ impl State {
             scope: scope.clone(),
             kind,
             tables: layers.iter().map(|layer| table(layer).unwrap_or_else(|| self.empty.clone())).collect(),
+            aliases: match self.aliases.get(&kind) {
+                Some(aliases) => layers.iter().filter_map(|layer| aliases.get(layer)).cloned().collect(),
+                None => Box::default(),
+            },
         }
     }
 
@@ -240,6 +249,15 @@ impl State {
                 .collect();
             if rows.is_empty() {
                 continue;
+            }
+            if has_aliases(kind) {
+                let changed = |(name, entry): &(Text, Option<Entry>)| {
+                    aliases::change(kind, name, old.get(name).map(|(_, entry)| entry), entry.as_ref())
+                };
+                let mut changes: Vec<_> = rows.iter().flat_map(changed).collect();
+                changes.sort_unstable();
+                let known = self.aliases.entry(kind).or_default().entry(layer.clone()).or_default();
+                *known = Arc::new(known.apply(changes));
             }
             let new = old.apply(rows);
             if new.is_empty() {

@@ -25,6 +25,8 @@ pub(crate) struct Got {
     /// Name, version, bytes. State of the world has no names of its own: there they are read from the message.
     pub(crate) resources: Vec<(String, String, Bytes)>,
     pub(crate) removed: Vec<String>,
+    /// Other names that resources say they have.
+    pub(crate) aliases: BTreeMap<String, Vec<String>>,
 }
 
 impl Got {
@@ -166,10 +168,12 @@ impl Client {
                     nonce: response.nonce,
                     version: response.version_info,
                     removed: Vec::new(),
+                    aliases: BTreeMap::new(),
                 }
             }
             Protocol::Delta => {
                 let response = DeltaDiscoveryResponse::decode(bytes).expect("a DeltaDiscoveryResponse");
+                let aliases = response.resources.iter().map(|it| (it.name.clone(), it.aliases.clone())).collect();
                 let resources = response.resources.into_iter().map(|resource| {
                     let any = resource.resource.expect("a resource");
                     assert_eq!(any.type_url, response.type_url);
@@ -181,6 +185,7 @@ impl Client {
                     nonce: response.nonce,
                     version: response.system_version_info,
                     removed: response.removed_resources,
+                    aliases,
                 }
             }
         };
@@ -192,7 +197,9 @@ impl Client {
                 held.clear();
             }
             for (name, version, bytes) in &got.resources {
-                if named.is_none_or(|names| names.contains(name)) {
+                // By other names it has asked for whatever it is sent.
+                let on_demand = matches!(kind, ResourceType::Address | ResourceType::Workload);
+                if on_demand || named.is_none_or(|names| names.contains(name)) {
                     held.insert(name.clone(), (version.clone(), bytes.clone()));
                 }
             }

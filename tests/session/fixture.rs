@@ -13,6 +13,9 @@ use sluice_proto::envoy::config::core::v3::Node;
 
 pub(crate) const SIDECAR: &str = "sidecar~10.0.0.1~web.orchard~orchard.svc.cluster.local";
 
+/// The node that proxies run on.
+pub(crate) const NODE: &str = "worker-1";
+
 /// Proxies as they were written to the input.
 #[derive(Default)]
 pub(crate) struct Recorded(pub(crate) Mutex<Vec<(Text, Option<Text>)>>);
@@ -108,6 +111,7 @@ impl Mesh {
             layers: ResourceType::ALL.into_iter().map(|kind| (kind, layers.clone())).collect(),
             slots: BTreeMap::from([("who".into(), Arc::from(proxy.as_bytes()))]),
             identity,
+            node: NODE.into(),
         };
         let key = ProxyKey(proxy.into());
         let mut changes = self.changes.lock().unwrap();

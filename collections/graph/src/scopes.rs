@@ -103,7 +103,9 @@ pub(crate) fn derive_scopes<'s>(
             if let Some(patches) = cx.get(&patches, key) {
                 patches.lay_over(&mut layers);
             }
-            Some(Scope { layers, slots: sluice_envoy::identity_slots(proxy), identity: proxy.identity.clone() })
+            let node = if proxy.proxy_type == ProxyType::Ztunnel { proxy.node_name.clone() } else { Text::default() };
+            let identity = proxy.identity.clone();
+            Some(Scope { layers, slots: sluice_envoy::identity_slots(proxy), identity, node })
         }
     })
 }

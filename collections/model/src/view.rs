@@ -128,4 +128,6 @@ pub struct Scope {
     pub slots: Slots,
     /// Who it is for: a stream of anybody else never gets what is in it.
     pub identity: Option<Identity>,
+    /// The node of a node proxy: it is told of everything there without asking.
+    pub node: Text,
 }

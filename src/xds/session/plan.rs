@@ -51,7 +51,15 @@ impl Session {
                 return Planned::Blocked;
             }
         }
+        let on_demand = watch.is_on_demand();
+        if on_demand {
+            watch.resolve(view, &self.names);
+        }
         let mut differences = watch.differences(view);
+        if on_demand {
+            differences.removed.retain(|name| view.known_as(name).is_empty());
+            Watch::add_aliases(view, &mut differences.items);
+        }
         watch.keep_leaving(view, &mut differences, busy);
         let answer = watch.answer;
         let had_all = differences.complete;
@@ -142,6 +150,9 @@ impl Session {
 impl Watch {
     /// Everything the client wants.
     fn listing(&self, view: &View) -> Vec<Item> {
+        if self.is_on_demand() {
+            return self.names.iter().filter_map(|name| view.find(name)).map(Item::One).collect();
+        }
         view.listing((!self.wildcard).then_some(&self.names))
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sluice_model::{Layer, ResourceType, Scope, Text};
 
+use super::aliases::{Aliases, Known, named, on_node};
 use super::assembly::Assembly;
 use super::entry::{Entry, Segments, Whole};
 use crate::xds::names::NameSet;
@@ -23,6 +24,8 @@ pub struct View {
     pub(super) kind: ResourceType,
     /// One a layer of the scope, in its order.
     pub(super) tables: Box<[Arc<Table>]>,
+    /// Other names of what the tables have, for types that have any.
+    pub(super) aliases: Box<[Arc<Aliases>]>,
 }
 
 /// A resource as a scope sees it.
@@ -32,6 +35,8 @@ pub struct Found {
     pub name: Text,
     /// Its content version.
     pub version: Version,
+    /// Other names it may have been asked for by; only said to a client that asks as it needs.
+    pub aliases: Vec<Text>,
     pub(crate) pieces: Vec<Bytes>,
 }
 
@@ -148,13 +153,52 @@ impl View {
             Resolved::Nothing => None,
             Resolved::Whole(name, whole) => {
                 let version = whole.version_for(&self.scope)?;
-                Some(Found { name: name.clone(), version, pieces: vec![whole.bytes_for(&self.scope)?] })
+                Some(Found {
+                    name: name.clone(),
+                    version,
+                    aliases: Vec::new(),
+                    pieces: vec![whole.bytes_for(&self.scope)?],
+                })
             }
             Resolved::Assembled(name, layers) => {
                 let assembly = Assembly::new(self.kind, &layers);
-                Some(Found { name: name.clone(), version: assembly.version()?, pieces: assembly.pieces() })
+                Some(Found {
+                    name: name.clone(),
+                    version: assembly.version()?,
+                    aliases: Vec::new(),
+                    pieces: assembly.pieces(),
+                })
             }
         }
+    }
+
+    /// The resources that a name stands for: the one that is called so, those known by it, and what is part of them.
+    pub(crate) fn known_as(&self, alias: &str) -> BTreeSet<Text> {
+        let known = |alias: &str| {
+            let named = |aliases| named(aliases, alias).cloned().collect::<Vec<_>>();
+            self.aliases.iter().map(AsRef::as_ref).flat_map(named).collect::<Vec<_>>()
+        };
+        let called = self.version(alias).map(|_| Text::from(alias));
+        let found: BTreeSet<Text> = known(alias).into_iter().chain(called).collect();
+        let parts: Vec<Text> = found.iter().flat_map(|name| known(name)).collect();
+        found.into_iter().chain(parts).collect()
+    }
+
+    /// What the resource of that name is known by.
+    pub(crate) fn known(&self, name: &str) -> Option<Known> {
+        self.find(name).map(|found| Known::of(self.kind, &found.bytes()))
+    }
+
+    /// The node of the client, if it is told what runs there.
+    pub(crate) fn own_node(&self) -> &str {
+        &self.scope.node
+    }
+
+    /// The resources on the client's node.
+    pub(crate) fn on_own_node(&self) -> BTreeSet<Text> {
+        let node = Some(on_node(self.own_node())).filter(|_| !self.own_node().is_empty());
+        node.map(|node| self.aliases.iter().flat_map(|aliases| named(aliases, &node)).cloned().collect())
+            .unwrap_or_default()
     }
 
     /// Every name the scope sees, in order.

@@ -1,0 +1,143 @@
+//! Addresses of ambient mode: all of them, or those a node proxy asks for as it needs them (X26).
+
+use prost::Message as _;
+use sluice::xds::Protocol::{Delta, Sotw};
+use sluice_model::ResourceType::{Address, Workload};
+use sluice_proto::istio::workload::{self, NetworkAddress, PortList, address::Type};
+
+use crate::client::{Client, Got};
+use crate::fixture::{Mesh, NODE};
+
+const WEB: &str = "shop/web.shop.svc.cluster.local";
+
+fn set_workload(mesh: &Mesh, name: &str, ip: [u8; 4], node: &str, services: &[&str]) {
+    let workload = workload::Workload {
+        uid: name.to_owned(),
+        addresses: vec![ip.to_vec()],
+        node: node.to_owned(),
+        services: services.iter().map(|name| ((*name).to_owned(), PortList::default())).collect(),
+        ..workload::Workload::default()
+    };
+    mesh.set(Workload, "base", name, &workload.encode_to_vec());
+    let address = workload::Address { r#type: Some(Type::Workload(workload)) };
+    mesh.set(Address, "base", name, &address.encode_to_vec());
+}
+
+fn set_service(mesh: &Mesh, name: &str, ip: [u8; 4]) {
+    let service = workload::Service {
+        hostname: name.to_owned(),
+        addresses: vec![NetworkAddress { network: String::new(), address: ip.to_vec(), length: None }],
+        ..workload::Service::default()
+    };
+    let address = workload::Address { r#type: Some(Type::Service(service)) };
+    mesh.set(Address, "base", name, &address.encode_to_vec());
+}
+
+/// A service of two pods, another pod at the address of the node `far`, and one on the client's own node.
+fn shop() -> Mesh {
+    let mesh = Mesh::new();
+    set_service(&mesh, WEB, [10, 9, 0, 1]);
+    set_workload(&mesh, "web-1", [10, 1, 0, 1], "far", &[WEB]);
+    set_workload(&mesh, "web-2", [10, 1, 0, 2], "far", &[WEB]);
+    set_workload(&mesh, "db-1", [10, 1, 0, 3], "far", &[]);
+    mesh.commit();
+    mesh
+}
+
+fn asking(mesh: &Mesh, names: &[&str]) -> Client {
+    let mut client = Client::connect(mesh, Delta);
+    client.want(Address, names);
+    client
+}
+
+#[test]
+fn an_address_is_answered_with_who_has_it() {
+    let mesh = shop();
+    let mut client = asking(&mesh, &["/10.1.0.3"]);
+    let got = client.settle();
+    assert_eq!(got.iter().map(Got::text).collect::<Vec<_>>(), ["WDS +db-1"]);
+    assert_eq!(got[0].aliases["db-1"], ["/10.1.0.3"]);
+    client.change(Address, &["/10.1.0.9"], &[]);
+    assert_eq!(client.settled(), ["WDS -/10.1.0.9"], "nobody has it");
+    // Somebody comes to have it, and the other changes.
+    set_workload(&mesh, "new", [10, 1, 0, 9], "far", &[]);
+    set_workload(&mesh, "db-1", [10, 1, 0, 3], "elsewhere", &[]);
+    mesh.commit();
+    assert_eq!(client.settled(), ["WDS +db-1 +new"]);
+    mesh.delete(Address, "base", "db-1");
+    set_workload(&mesh, "web-1", [10, 1, 0, 1], "elsewhere", &[WEB]);
+    mesh.commit();
+    assert_eq!(client.settled(), ["WDS -db-1"], "nobody asked for the other");
+}
+
+#[test]
+fn a_service_comes_with_its_workloads_however_it_is_asked_for() {
+    for name in [WEB, "/10.9.0.1"] {
+        let mesh = shop();
+        let mut client = asking(&mesh, &[name]);
+        assert_eq!(client.settled(), [format!("WDS +{WEB} +web-1 +web-2")], "by {name}");
+        set_workload(&mesh, "web-3", [10, 1, 0, 4], "far", &[WEB]);
+        mesh.commit();
+        assert_eq!(client.settled(), ["WDS +web-3"], "by {name}");
+        // It leaves the service: who was told so is told otherwise.
+        set_workload(&mesh, "web-2", [10, 1, 0, 2], "far", &[]);
+        mesh.commit();
+        assert_eq!(client.settled(), ["WDS +web-2"], "by {name}");
+    }
+}
+
+#[test]
+fn what_runs_on_the_own_node_comes_unasked() {
+    let mesh = shop();
+    set_workload(&mesh, "near-1", [10, 1, 0, 5], NODE, &[]);
+    mesh.commit();
+    let mut client = asking(&mesh, &["/10.1.0.3"]);
+    assert_eq!(client.settled(), ["WDS +db-1 +near-1"]);
+    set_workload(&mesh, "near-2", [10, 1, 0, 6], NODE, &[]);
+    mesh.commit();
+    assert_eq!(client.settled(), ["WDS +near-2"]);
+}
+
+#[test]
+fn who_asks_again_is_answered_again() {
+    let mesh = shop();
+    let mut client = asking(&mesh, &["/10.1.0.3"]);
+    client.settle();
+    client.change(Address, &["/10.1.0.3"], &[]);
+    assert_eq!(client.settled(), ["WDS +db-1"]);
+}
+
+#[test]
+fn a_node_proxy_that_comes_back_is_sent_what_changed() {
+    let mesh = shop();
+    let mut client = Client::connect(&mesh, Delta);
+    client.want_all(Address);
+    let got = client.settle().remove(0);
+    assert_eq!(got.text(), format!("WDS +db-1 +{WEB} +web-1 +web-2"));
+    assert!(got.aliases["db-1"].is_empty(), "who has everything needs no other names");
+    set_workload(&mesh, "web-1", [10, 1, 0, 1], "elsewhere", &[WEB]);
+    mesh.delete(Address, "base", "db-1");
+    mesh.commit();
+    let mut client = client.reconnect(&mesh);
+    assert_eq!(client.settled(), ["WDS +web-1 -db-1"]);
+    let mut client = client.reconnect(&mesh);
+    assert_eq!(client.settled(), ["WDS"], "it holds all there is");
+
+    let mut demanding = asking(&mesh, &["/10.1.0.2"]);
+    assert_eq!(demanding.settled(), ["WDS +web-2"]);
+    let mut demanding = demanding.reconnect(&mesh);
+    assert_eq!(demanding.settled(), ["WDS"]);
+}
+
+#[test]
+fn state_of_the_world_has_all_of_it() {
+    let mesh = shop();
+    let mut client = Client::connect(&mesh, Sotw);
+    client.want_all(Workload);
+    let all = client.settled();
+    assert_eq!(all.len(), 1);
+    mesh.delete(Workload, "base", "db-1");
+    mesh.commit();
+    assert_eq!(client.settled().len(), 1);
+    assert_eq!(mesh.current(crate::fixture::SIDECAR, Workload).len(), 2);
+}
