@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 use sluice_engine::{Engine, EngineOptions};
-use sluice_graph::{AddressPools, GraphOptions, ListenerSwitches, SecurityOptions};
+use sluice_graph::{AddressPools, AmbientOptions, GraphOptions, ListenerSwitches, SecurityOptions};
 use sluice_model::{Decimal, ObjectKey, Text};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -65,7 +65,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
 
     let store = Arc::new(Store::default());
     let aliases = config.identity.cluster_aliases.clone();
-    let proxies = Arc::new(EngineProxies::new(handles.inputs.proxies.clone(), aliases));
+    let proxies = Arc::new(EngineProxies::new(handles.inputs.proxies.clone(), aliases, config.features.ambient));
     let hub = Hub::new(store.clone(), proxies, xds_metrics, config.features.xds_identity_check);
     let readiness = Arc::new(Readiness::waiting_for(STEPS));
     let reporter = Reporter::default();
@@ -293,6 +293,10 @@ fn graph_options(config: &Config) -> GraphOptions {
             gateways_by_target_only: !config.features.gateway_policies_by_selector,
             any_trust_domain: config.features.any_trust_domain,
         },
+        ambient: config.features.ambient.then_some(AmbientOptions {
+            allows_waypoints: config.features.allows_waypoints,
+            dry_run_policies: config.features.dry_run_policies,
+        }),
     }
 }
 

@@ -19,6 +19,11 @@ const TWENTY_MINUTES: Duration = Duration::from_secs(20 * 60);
 pub struct Features {
     /// `PILOT_ENABLE_AMBIENT`: ztunnel and waypoints are served.
     pub ambient: bool,
+    /// `PILOT_AUTO_ALLOW_WAYPOINT_POLICY`: in ambient mode, workloads behind a waypoint let only its instances pass unless
+    /// a policy says otherwise.
+    pub allows_waypoints: bool,
+    /// `AMBIENT_ENABLE_DRY_RUN_AUTHORIZATION_POLICY`: ztunnel is sent policies that are only evaluated.
+    pub dry_run_policies: bool,
     /// `PILOT_ENABLE_IP_AUTOALLOCATE`: hosts of ServiceEntries without addresses get some, and that is written to their
     /// status. Only where objects come from the Kubernetes API: files have nobody to write a status.
     pub allocate_addresses: bool,
@@ -131,6 +136,8 @@ impl Features {
             sends_hbone: flag("PILOT_ENABLE_SENDING_HBONE", true),
             prefers_hbone: flag("PILOT_PREFER_SENDING_HBONE", false),
             ambient: flag("PILOT_ENABLE_AMBIENT", false),
+            allows_waypoints: flag("PILOT_AUTO_ALLOW_WAYPOINT_POLICY", false),
+            dry_run_policies: flag("AMBIENT_ENABLE_DRY_RUN_AUTHORIZATION_POLICY", false),
             dual_stack: flag("ISTIO_DUAL_STACK", false),
             http3: flag("PILOT_ENABLE_QUIC_LISTENERS", false),
             scope_gateways: flag("PILOT_SCOPE_GATEWAY_TO_NAMESPACE", false),

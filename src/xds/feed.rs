@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use sluice_engine::{Batch, Engine, Feed, Input, Published};
-use sluice_model::{Proxy, ProxyKey, Resource, ResourceKey, Scope, Segment, SegmentKey, Text};
+use sluice_model::{Proxy, ProxyKey, ProxyType, Resource, ResourceKey, Scope, Segment, SegmentKey, Text};
 use sluice_parse::parse_proxy;
 use sluice_proto::envoy::config::core::v3::Node;
 
@@ -69,20 +69,26 @@ pub struct EngineProxies {
     input: Input<ProxyKey, Proxy>,
     /// Other names of clusters (`--clusterAliases`).
     aliases: BTreeMap<Text, Text>,
+    /// Node proxies are served (`PILOT_ENABLE_AMBIENT`).
+    ambient: bool,
 }
 
 impl EngineProxies {
     /// Writes to that input, which is complete as it is: nobody is connected yet.
     #[must_use]
-    pub fn new(input: Input<ProxyKey, Proxy>, aliases: BTreeMap<Text, Text>) -> Self {
+    pub fn new(input: Input<ProxyKey, Proxy>, aliases: BTreeMap<Text, Text>, ambient: bool) -> Self {
         input.mark_synced();
-        Self { input, aliases }
+        Self { input, aliases, ambient }
     }
 }
 
 impl ProxyInput for EngineProxies {
     fn parse(&self, node: &Node) -> Result<Proxy, String> {
-        parse_proxy(node, &self.aliases)
+        let proxy = parse_proxy(node, &self.aliases)?;
+        if proxy.proxy_type == ProxyType::Ztunnel && !self.ambient {
+            return Err("ztunnel is only served with PILOT_ENABLE_AMBIENT=true".to_owned());
+        }
+        Ok(proxy)
     }
 
     fn set(&self, key: ProxyKey, proxy: Proxy) {
@@ -120,10 +126,12 @@ mod tests {
             })
         };
         let (engine, (resources, proxies, outputs)) = Engine::start(EngineOptions::default(), build);
-        let proxies = EngineProxies::new(proxies, BTreeMap::new());
+        let proxies = EngineProxies::new(proxies, BTreeMap::new(), false);
         let node = |id: &str| Node { id: id.into(), ..Node::default() };
         let id = "sidecar~10.0.0.1~web.orchard~orchard.svc.cluster.local";
         assert!(proxies.parse(&node("nonsense")).is_err());
+        let ztunnel = proxies.parse(&node("ztunnel~10.0.0.2~ztunnel-x.istio-system~istio-system.svc.cluster.local"));
+        assert!(ztunnel.expect_err("ambient mode is off").contains("PILOT_ENABLE_AMBIENT"));
         let key = ProxyKey(id.into());
         proxies.set(key.clone(), proxies.parse(&node(id)).expect("a node"));
         let name = ResourceKey { resource_type: ResourceType::Cluster, layer: Layer::default(), name: "a".into() };

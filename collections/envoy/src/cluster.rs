@@ -20,7 +20,7 @@ use std::time::Duration;
 use serde::Serialize;
 use sluice_model::{
     ClientTls, ConnectionPool, InboundPolicy, IpFamilies, LocalityLb, MeshConfig, OutlierDetection, Proxy, ProxyType,
-    TcpKeepalive, Text, TlsSettings, ZoneAwareLb,
+    TcpKeepalive, Text, TlsSettings, ZoneAwareLb, is_true,
 };
 
 pub(crate) use dynamic_dns::dns_cache;
@@ -196,7 +196,7 @@ impl ClusterProfile {
 /// Whether a proxy says that it sends no HBONE.
 pub(crate) fn sends_no_hbone(proxy: &Proxy) -> bool {
     let said = proxy.metadata.get("DISABLE_HBONE_SEND").map(|json| json.trim_matches('"'));
-    said.is_some_and(|word| matches!(word, "1" | "t" | "T" | "true" | "TRUE" | "True"))
+    said.is_some_and(is_true)
 }
 
 /// Host and port of the agent's DNS server, from `host:port`.

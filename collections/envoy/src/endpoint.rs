@@ -8,6 +8,7 @@ mod networks;
 
 pub use assignment::{AssignmentInputs, Backend, build_assignment};
 pub use client::{EndpointClient, Tier, tier};
+pub(crate) use metadata::canonical_service;
 
 #[cfg(test)]
 mod tests;

@@ -15,5 +15,6 @@ pub mod sds;
 pub mod security;
 pub mod string_match;
 pub mod wire;
+pub mod ztunnel;
 
 pub use slots::{identity_slots, marker_slots, template};

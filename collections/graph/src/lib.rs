@@ -7,12 +7,14 @@
 //! - `mesh_config.rs`, `namespaces.rs`, `networks.rs`: settings everything else reads.
 //! - `allocation.rs`: addresses for ServiceEntries that declare none.
 //! - `services.rs`, `workloads.rs`, `endpoints.rs`, `proxies.rs`: the registry.
+//! - `ambient.rs`: workloads, services and policies of node proxies.
 //! - `sidecars.rs`: what of the mesh the proxies of a Sidecar see.
 //! - `attached.rs`: what Telemetries and extensions attach to proxies.
 //! - `views.rs`: for whose eyes something is written, and what of it differs from what everyone sees.
 //! - `outputs/`: encoded resources, a file a type. `scopes.rs`: which layers of them a proxy gets.
 
 mod allocation;
+mod ambient;
 mod attached;
 mod content;
 pub mod destination_rules;
@@ -51,6 +53,7 @@ use sluice_model::{
 };
 
 pub use allocation::{AddressPools, AddressUpdate};
+pub use ambient::AmbientOptions;
 pub use inputs::{Inputs, Objects, RejectKey};
 pub use networks::NetworkRules;
 pub use proxies::{ServiceTarget, Workload, WorkloadName, WorkloadSidecar};
@@ -59,6 +62,7 @@ pub use services::{HostServices, Hosts};
 pub use sluice_envoy::listener::ListenerSwitches;
 pub use views::{Overlay, namespace_views};
 
+use ambient::{Ambient, AmbientInputs};
 use attached::AttachedTo;
 use serde::Serialize;
 pub use sluice_envoy::security::SecurityOptions;
@@ -104,6 +108,8 @@ pub struct GraphOptions {
     pub jwks_fetch: JwksFetch,
     /// What else changes security policies.
     pub security: SecurityOptions,
+    /// Node proxies and waypoints are served (`PILOT_ENABLE_AMBIENT`), with these switches.
+    pub ambient: Option<AmbientOptions>,
 }
 
 /// Who fetches keys of token issuers.
@@ -137,6 +143,7 @@ impl Default for GraphOptions {
             address_pools: None,
             jwks_fetch: JwksFetch::default(),
             security: SecurityOptions::default(),
+            ambient: None,
         }
     }
 }
@@ -194,6 +201,8 @@ pub struct Spine<'s> {
     pub root_namespace: Collection<'s, (), Text>,
     /// Keys of token issuers that were fetched.
     pub jwks: Collection<'s, JwksKey, Jwks>,
+    /// What node proxies are told, in ambient mode.
+    pub(crate) ambient: Option<Ambient<'s>>,
 }
 
 /// The ends of the graph that the process holds.
@@ -320,6 +329,17 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
         let peer_authentications_by_namespace = peer_authentications::index_by_namespace(&objects.peer_authentications);
         let wanted_jwks = policies::derive_wanted_jwks(&objects, &services_by_host, options);
 
+        let ambient = options.ambient.map(|switches| {
+            let inputs = AmbientInputs {
+                objects: &objects,
+                mesh: &mesh,
+                networks: &networks,
+                discovery: &discovery,
+                declared: &declared,
+            };
+            ambient::derive_ambient(graph, &inputs, switches, options)
+        });
+
         let attached = attached::derive_attached(&objects, &mesh, &proxies);
         let patches = envoy_filters::derive_patches(&objects, &mesh, &proxies);
         let spine = Spine {
@@ -348,6 +368,7 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
             patches,
             root_namespace,
             jwks: raw.jwks,
+            ambient,
         };
         let outputs = outputs::derive_outputs(graph, &spine, &labels);
         let scopes = scopes::derive_scopes(&spine, &labels);

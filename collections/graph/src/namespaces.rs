@@ -13,7 +13,8 @@ use crate::GraphOptions;
 pub(crate) struct Discovery(Option<BTreeSet<(Text, Text)>>);
 
 impl Discovery {
-    fn allows(&self, object: &ObjectKey) -> bool {
+    /// Whether the object is in one of them.
+    pub(crate) fn allows(&self, object: &ObjectKey) -> bool {
         let Some(namespaces) = &self.0 else { return true };
         namespaces.contains(&(object.cluster.clone(), object.namespace.clone()))
     }

@@ -38,6 +38,14 @@ impl NetworkRules {
     }
 }
 
+impl NetworkRules {
+    /// The network that the system namespace of a cluster names, empty if it names none.
+    #[must_use]
+    pub fn of_cluster(&self, cluster: &str) -> Text {
+        self.by_system_namespace.get(cluster).cloned().unwrap_or_default()
+    }
+}
+
 /// The rules.
 /// Key: none, one record. From: `mesh_networks`, `namespaces`.
 /// Changes when: `meshNetworks` does, or the network label of a system namespace.

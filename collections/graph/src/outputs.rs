@@ -7,6 +7,7 @@
 //! - `derive_…(graph, spine) -> Collection<ResourceKey, Resource>` for whole resources, or
 //!   `Collection<SegmentKey, Segment>` for those assembled from segments, for every profile in use.
 
+pub(crate) mod addresses;
 pub(crate) mod clusters;
 pub(crate) mod endpoints;
 pub(crate) mod extension_configs;
@@ -33,6 +34,9 @@ pub(crate) const LAYERS: &[(ResourceType, Layers)] = &[
     (ResourceType::Route, routes::layers),
     (ResourceType::NameTable, name_tables::layers),
     (ResourceType::ExtensionConfig, extension_configs::layers),
+    (ResourceType::Address, addresses::layers),
+    (ResourceType::Workload, addresses::layers),
+    (ResourceType::Authorization, addresses::layers),
 ];
 
 /// All outputs. Every key is in one of the collections only.
@@ -61,6 +65,7 @@ pub(crate) fn derive_outputs<'s>(
     let layers = derive_patched_layers(spine, labels);
     patched::derive_patched(spine, &layers, &whole, &mut outputs);
     extension_configs::derive_extension_configs(spine, &mut outputs);
+    addresses::derive_addresses(spine, &mut outputs);
     outputs
 }
 

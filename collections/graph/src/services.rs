@@ -165,12 +165,17 @@ impl HostServices {
 
 /// The visibility that limits a ServiceEntry of a namespace with these labels (S11).
 fn limit(export_to: ExportTo, policy: Option<&ServiceEntryVisibility>, namespace: &str, labels: &Labels) -> ExportTo {
-    let Some(policy) = policy else { return export_to };
-    let matches = |rule: &Option<LabelSelector>| rule.as_ref().is_some_and(|selector| selector.matches(labels));
-    let decided = policy.policies.iter().find(|(_, rules)| rules.iter().all(matches));
-    match decided.map_or(policy.default_visibility, |(visibility, _)| *visibility) {
+    match visibility(policy, labels) {
         Visibility::Public => export_to,
         Visibility::Namespace if export_to.allows(namespace) => ExportTo::Namespaces([namespace.into()].into()),
         Visibility::Namespace | Visibility::None => ExportTo::None,
     }
+}
+
+/// How far a ServiceEntry of a namespace with these labels is visible: by the first policy that matches (S11).
+pub(crate) fn visibility(policy: Option<&ServiceEntryVisibility>, labels: &Labels) -> Visibility {
+    let Some(policy) = policy else { return Visibility::Public };
+    let matches = |rule: &Option<LabelSelector>| rule.as_ref().is_some_and(|selector| selector.matches(labels));
+    let decided = policy.policies.iter().find(|(_, rules)| rules.iter().all(matches));
+    decided.map_or(policy.default_visibility, |(visibility, _)| *visibility)
 }

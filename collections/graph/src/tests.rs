@@ -1,5 +1,6 @@
 //! The graph as a whole: YAML in, exactly changed keys out.
 
+mod ambient;
 mod attached;
 mod cases;
 mod changes;

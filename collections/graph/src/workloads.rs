@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use sluice_engine::{Collection, Index};
 use sluice_model::{
-    Endpoint, Health, Kind, Labels, Locality, MeshConfig, Node, ObjectKey, Pod, Text, TlsMode, WorkloadAddress,
+    Endpoint, Health, Kind, Labels, Locality, MeshConfig, Node, ObjectKey, ObjectMeta, Pod, Text, TlsMode,
+    WorkloadAddress,
 };
 
 use crate::networks::{NETWORK_LABEL, NetworkRules};
@@ -74,8 +75,7 @@ pub(crate) fn derive_workload_instances<'s>(
             }
             let trust_domain = cx.get(&trust_domain, &()).map(|found| (*found).clone()).unwrap_or_default();
             let networks = cx.get(&networks, &()).map(|found| (*found).clone()).unwrap_or_default();
-            let group = entry.meta.annotations.get(REGISTRATION_GROUP);
-            let name = group.or_else(|| entry.meta.labels.get(WORKLOAD_NAME_LABEL)).unwrap_or(&entry.meta.name);
+            let name = entry_workload_name(&entry.meta);
             let endpoint = address_endpoint(&entry.workload, key, name, &trust_domain, &networks);
             let instance = Instance { endpoint, ports: entry.workload.ports.clone() };
             vec![(InstanceKey { kind: Kind::WorkloadEntry, object: key.clone() }, instance)]
@@ -92,7 +92,7 @@ pub(crate) fn derive_workload_instances<'s>(
         let (selecting, nodes) = (deps.on(&selecting), deps.on(&objects.nodes));
         let (trust_domain, networks) = (deps.on(&trust_domain), deps.on(networks));
         move |cx, key, pod| {
-            let selectable = key.cluster == config_cluster && pod.ready && !pod.gone && !pod.ips.is_empty();
+            let selectable = key.cluster == config_cluster && pod.ready && !pod.gone() && !pod.ips.is_empty();
             if !entries_select_pods || !selectable || cx.get(&selecting, &key.namespace).is_none() {
                 return Vec::new();
             }
@@ -118,6 +118,12 @@ pub(crate) fn derive_workload_instances<'s>(
         address.map(|address| (address.clone(), instance.clone()))
     });
     Instances { by_label, by_address }
+}
+
+/// Name of what a WorkloadEntry is a replica of.
+pub(crate) fn entry_workload_name(meta: &ObjectMeta) -> &Text {
+    let group = meta.annotations.get(REGISTRATION_GROUP);
+    group.or_else(|| meta.labels.get(WORKLOAD_NAME_LABEL)).unwrap_or(&meta.name)
 }
 
 /// The key to look workloads up that a selector selects; they still have to be checked against all of it.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{Labels, ObjectMeta, Protocol, Text};
+use crate::{IpFamilies, Labels, ObjectMeta, Protocol, Text};
 
 /// `spec.type` of a Service.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -46,6 +46,8 @@ pub struct KubernetesService {
     pub cluster_ips: Vec<Text>,
     /// `clusterIP: None`.
     pub headless: bool,
+    /// `ipFamilies`, if any are there.
+    pub ip_families: Option<IpFamilies>,
     /// Target of type ExternalName.
     pub external_name: Text,
     /// `externalIPs`.

@@ -4,6 +4,7 @@
 //! no hash maps, so that equal content is equal everywhere and a dump is reproducible. Secrets redact in `Debug` and
 //! `Serialize`.
 
+mod ambient;
 mod any_object;
 mod attachment;
 mod authorization_policy;
@@ -43,6 +44,10 @@ mod view;
 mod virtual_service;
 mod workload;
 
+pub use ambient::{
+    AmbientBalancing, AmbientPort, AmbientService, HboneAddress, HboneDestination, InboundBinding, ServiceWaypoints,
+    Waypoint, WaypointClients,
+};
 pub use any_object::{MeshSettings, Object, ParsedObject};
 pub use attachment::{Attachment, GATEWAY_NAME_LABEL, TargetRef};
 pub use authorization_policy::{
@@ -98,7 +103,7 @@ pub use telemetry::{
     WorkloadMode,
 };
 pub use template::{Part, Slots, Template};
-pub use text::Text;
+pub use text::{Text, is_true};
 pub use traffic_extension::{
     ExtensionCode, ExtensionPhase, FailStrategy, PullPolicy, TrafficExtension, TrafficSelector, WasmConfig, WasmSource,
 };

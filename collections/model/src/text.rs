@@ -20,6 +20,12 @@ impl Text {
     }
 }
 
+/// Whether a word of a label or annotation means yes, as Kubernetes users write it.
+#[must_use]
+pub fn is_true(word: &str) -> bool {
+    matches!(word, "1" | "t" | "T" | "true" | "TRUE" | "True")
+}
+
 impl Default for Text {
     fn default() -> Self {
         Self(Arc::from(""))

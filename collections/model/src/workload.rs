@@ -82,12 +82,22 @@ pub struct Pod {
     pub host_network: bool,
     /// `Ready` condition is true.
     pub ready: bool,
-    /// Phase is `Succeeded` or `Failed`, or it is being deleted.
-    pub gone: bool,
+    /// Phase is `Succeeded` or `Failed`.
+    pub finished: bool,
+    /// It is being deleted.
+    pub terminating: bool,
     /// `spec.hostname` and `spec.subdomain`.
     pub hostname: Text,
     /// See `hostname`.
     pub subdomain: Text,
+}
+
+impl Pod {
+    /// It takes no traffic any more.
+    #[must_use]
+    pub fn gone(&self) -> bool {
+        self.finished || self.terminating
+    }
 }
 
 /// A port of a slice.

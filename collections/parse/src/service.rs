@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use sluice_model::{KubernetesService, KubernetesServicePort, Labels, Object, ServiceType, Text};
+use sluice_model::{IpFamilies, KubernetesService, KubernetesServicePort, Labels, Object, ServiceType, Text};
 
 use crate::metadata::{Metadata, meta};
 use crate::{Findings, Item, protocol};
@@ -25,6 +25,7 @@ struct Spec {
     cluster_ip: Option<Text>,
     #[serde(rename = "clusterIPs")]
     cluster_ips: Option<Vec<Text>>,
+    ip_families: Option<Vec<Text>>,
     external_name: Option<Text>,
     #[serde(rename = "externalIPs")]
     external_ips: Option<Vec<Text>>,
@@ -96,6 +97,11 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         service_type,
         cluster_ips,
         headless,
+        ip_families: match spec.ip_families.as_deref() {
+            None | Some([]) => None,
+            Some([only]) => Some(if *only == *"IPv4" { IpFamilies::V4 } else { IpFamilies::V6 }),
+            Some(_) => Some(IpFamilies::Dual),
+        },
         external_name: spec.external_name.unwrap_or_default(),
         external_ips: spec.external_ips.unwrap_or_default(),
         load_balancer: ingress.into_iter().filter_map(address).collect(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use sluice_model::{Object, Text, WorkloadAddress, WorkloadEntry};
+use sluice_model::{Object, Text, WorkloadAddress, WorkloadEntry, is_true};
 
 use crate::admission::{check_labels, is_port};
 use crate::{Fields, Findings, Item, is_any_case_label, is_fqdn};
@@ -88,10 +88,6 @@ pub(crate) fn check_socket(fields: &Fields<'_>, path: &str, workload: &WorkloadA
             fields.reject(path, "a socket has no ports");
         }
     }
-}
-
-fn is_true(word: &str) -> bool {
-    matches!(word, "1" | "t" | "T" | "true" | "TRUE" | "True")
 }
 
 /// Whether the status has that condition, and it is true.

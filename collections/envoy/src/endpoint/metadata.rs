@@ -9,12 +9,19 @@ use crate::wire::{string_value, structure};
 const CANONICAL_NAMES: [&str; 3] = ["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"];
 const CANONICAL_REVISIONS: [&str; 3] = ["service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"];
 
+const DEFAULT_REVISION: &str = "latest";
+
+/// Canonical name and revision of a workload with these labels.
+pub(crate) fn canonical_service<'a>(labels: &'a Labels, workload_name: &'a str) -> (&'a str, &'a str) {
+    let first = |keys: [&str; 3]| keys.into_iter().find_map(|key| labels.get(key)).map(|value| value.as_str());
+    (first(CANONICAL_NAMES).unwrap_or(workload_name), first(CANONICAL_REVISIONS).unwrap_or(DEFAULT_REVISION))
+}
+
 /// Metadata of an endpoint: the socket to use and, for telemetry, `workload;namespace;canonical;revision;cluster`.
 pub(super) fn metadata(endpoint: &Endpoint, mtls: bool) -> Metadata {
-    let first = |keys: [&str; 3]| keys.into_iter().find_map(|key| endpoint.labels.get(key)).map(|value| value.as_str());
-    let name = first(CANONICAL_NAMES).unwrap_or(&endpoint.workload_name);
+    let (name, revision) = canonical_service(&endpoint.labels, &endpoint.workload_name);
     // The default revision is not worth its bytes.
-    let revision = first(CANONICAL_REVISIONS).filter(|revision| *revision != "latest").unwrap_or_default();
+    let revision = if revision == DEFAULT_REVISION { "" } else { revision };
     let workload = format!("{};{};{name};{revision};{}", endpoint.workload_name, endpoint.namespace, endpoint.cluster);
     workload_metadata(&workload, mtls)
 }

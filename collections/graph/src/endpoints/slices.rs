@@ -60,7 +60,7 @@ pub(crate) fn derive_slice_endpoints<'s>(
     let trust_domain = trust_domain(mesh);
     let pods_by_address = objects.pods.index("pods/by-address", |key, pod| {
         // Addresses of the node are shared by many pods, so they tell nothing.
-        let address = pod.ips.first().filter(|_| pod.ready && !pod.gone && !pod.host_network);
+        let address = pod.ips.first().filter(|_| pod.ready && !pod.gone() && !pod.host_network);
         address.map(|address| ((key.cluster.clone(), key.namespace.clone(), address.clone()), ()))
     });
     let dual_stack = options.dual_stack;

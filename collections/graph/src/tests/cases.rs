@@ -10,7 +10,7 @@ use sluice_model::{ParsedObject, ProxyKey};
 use sluice_parse::{parse_object, parse_proxy, yaml};
 use sluice_proto::envoy::config::core::v3::Node;
 
-use crate::{AddressPools, GraphOptions, Handles, build};
+use crate::{AddressPools, AmbientOptions, GraphOptions, Handles, build};
 
 /// What may come and go.
 #[derive(Clone)]
@@ -83,8 +83,12 @@ fn items(case: &Path) -> Vec<Item> {
 }
 
 fn start() -> (Engine, Handles) {
-    let options =
-        GraphOptions { address_pools: Some(AddressPools::default()), sends_hbone: true, ..GraphOptions::default() };
+    let options = GraphOptions {
+        address_pools: Some(AddressPools::default()),
+        sends_hbone: true,
+        ambient: Some(AmbientOptions::default()),
+        ..GraphOptions::default()
+    };
     Engine::start(EngineOptions::default(), move |b| build(b, &options))
 }
 

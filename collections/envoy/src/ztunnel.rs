@@ -1,0 +1,68 @@
+//! What node proxies of ambient mode (ztunnel) are told: workloads, services and policies (A02 to A04).
+
+mod authorization;
+mod peer_authentication;
+mod ports;
+mod service;
+mod workload;
+
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use sluice_model::{HboneAddress, HboneDestination};
+use sluice_proto::istio::workload::address::Type;
+use sluice_proto::istio::workload::{
+    Address, GatewayAddress, NamespacedHostname, NetworkAddress, Workload, gateway_address::Destination,
+};
+
+pub use authorization::{build_authorization, build_waypoint_authorization};
+pub use peer_authentication::{
+    Above, STRICT_POLICY, build_peer_authorization, build_strict_authorization, peer_policy_name,
+};
+pub use ports::{PortPair, entry_ports, pod_ports, slice_ports};
+pub use service::build_service;
+pub use workload::{KnownWorkload, WorkloadInputs, build_workload};
+
+/// The address of a workload: what is sent as type `Address`, and of that the part that is sent as type `Workload`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct WorkloadAddress {
+    /// The encoded `Address`.
+    pub address: Bytes,
+    /// The encoded `Workload`, which is a part of it.
+    pub workload: Bytes,
+}
+
+fn workload_address(workload: Workload) -> WorkloadAddress {
+    let size = prost::Message::encoded_len(&workload);
+    let address = crate::wire::encode(&Address { r#type: Some(Type::Workload(workload)) });
+    // The message is the only field, so it stands at the end.
+    let workload = address.slice(address.len().saturating_sub(size)..);
+    WorkloadAddress { address, workload }
+}
+
+/// The bytes of an IP address, four or sixteen.
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+/// Where something listens.
+fn gateway(gateway: &HboneAddress) -> GatewayAddress {
+    let destination = match &gateway.destination {
+        HboneDestination::Service(key) => Destination::Hostname(NamespacedHostname {
+            namespace: key.namespace.to_string(),
+            hostname: key.host.to_string(),
+        }),
+        HboneDestination::Address { network, address } => Destination::Address(NetworkAddress {
+            network: network.to_string(),
+            address: octets(*address),
+            length: None,
+        }),
+    };
+    GatewayAddress { destination: Some(destination), hbone_mtls_port: gateway.port }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,275 @@
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+use prost::Message as _;
+use sluice_model::{
+    AmbientBalancing, AmbientPort, AmbientService, AuthorizationCondition, AuthorizationOperation, AuthorizationPolicy,
+    AuthorizationRule, AuthorizationSource, Host, Labels, Locality, ObjectKey, PeerAuthentication, PeerMtls, Pod,
+    PolicyAction, PolicyValues, Protocol, ServiceSource, ServiceWaypoints, Text, TrafficDistribution,
+};
+use sluice_proto::istio::security::{Action, Authorization, Scope};
+use sluice_proto::istio::workload::address::Type;
+use sluice_proto::istio::workload::load_balancing::{HealthPolicy, Mode};
+use sluice_proto::istio::workload::{Address, AppProtocol, Service, TunnelProtocol, Workload, WorkloadStatus};
+
+use super::authorization::authorization;
+use super::peer_authentication::peer_authorization;
+use super::*;
+
+fn service(source: ServiceSource) -> AmbientService {
+    AmbientService {
+        object: ObjectKey::new("c", "reef", "coral"),
+        source,
+        created: 0,
+        host: Host::new("coral.reef.svc.cluster.local"),
+        addresses: vec!["10.0.0.1/32".parse().expect("an address")],
+        network: Text::default(),
+        ports: vec![
+            AmbientPort {
+                port: 80,
+                name: "http".into(),
+                protocol: Protocol::Http,
+                target: 8080,
+                ..AmbientPort::default()
+            },
+            AmbientPort { port: 90, name: "admin".into(), target_name: "console".into(), ..AmbientPort::default() },
+        ],
+        selector: Labels::new(),
+        subject_alt_names: Vec::new(),
+        waypoints: ServiceWaypoints::default(),
+        balancing: AmbientBalancing::Any,
+        publish_not_ready: false,
+        ip_families: None,
+        canonical: true,
+        private: false,
+    }
+}
+
+fn decode_service(service: &AmbientService) -> Service {
+    match Address::decode(build_service(service)).expect("an address").r#type {
+        Some(Type::Service(service)) => service,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn pod(ports: &[(&str, u16, &str)]) -> Pod {
+    Pod {
+        namespace: "reef".into(),
+        name: "coral-1".into(),
+        labels: Labels::new(),
+        annotations: Labels::new(),
+        created: 0,
+        ips: vec!["10.1.0.1".into()],
+        node: Text::default(),
+        service_account: "coral".into(),
+        workload_name: "coral".into(),
+        workload_kind: "Deployment".into(),
+        ports: ports.iter().map(|(name, port, transport)| ((*name).into(), *port, (*transport).into())).collect(),
+        host_network: false,
+        ready: true,
+        finished: false,
+        terminating: false,
+        hostname: Text::default(),
+        subdomain: Text::default(),
+    }
+}
+
+#[test]
+fn ports_are_found_by_name_where_the_service_says_so() {
+    let kubernetes = service(ServiceSource::Kubernetes);
+    assert_eq!(pod_ports(&kubernetes, &pod(&[("console", 9, "UDP"), ("http", 7, "TCP")])), [(80, 8080)]);
+    assert_eq!(pod_ports(&kubernetes, &pod(&[("console", 9, "TCP")])), [(80, 8080), (90, 9)]);
+    let mut entry = service(ServiceSource::ServiceEntry);
+    entry.ports.truncate(1);
+    assert_eq!(pod_ports(&entry, &pod(&[("http", 7, "TCP")])), [(80, 7)]);
+    assert_eq!(pod_ports(&entry, &pod(&[])), [(80, 8080)]);
+    let named = |name: &str| BTreeMap::from([(Text::from(name), 5)]);
+    assert_eq!(entry_ports(&kubernetes, &named("http")), [(80, 5)]);
+    assert_eq!(entry_ports(&kubernetes, &named("console")), [(80, 8080), (90, 5)]);
+}
+
+#[test]
+fn a_service_says_how_its_endpoints_are_picked() {
+    let mut made = service(ServiceSource::Kubernetes);
+    assert_eq!(decode_service(&made).load_balancing, None);
+    made.balancing = AmbientBalancing::Prefer(TrafficDistribution::PreferSameZone);
+    let near = decode_service(&made).load_balancing.expect("a preference");
+    assert_eq!((near.mode(), near.routing_preference.len()), (Mode::Failover, 3));
+    made.balancing = AmbientBalancing::SameNode;
+    made.publish_not_ready = true;
+    let own = decode_service(&made).load_balancing.expect("a rule");
+    assert_eq!((own.mode(), own.health_policy()), (Mode::Strict, HealthPolicy::AllowAll));
+    made.balancing = AmbientBalancing::Any;
+    let all = decode_service(&made).load_balancing.expect("a policy");
+    assert_eq!((all.mode(), all.health_policy()), (Mode::UnspecifiedMode, HealthPolicy::AllowAll));
+}
+
+#[test]
+fn a_service_has_addresses_blocks_and_waypoints() {
+    let mut made = service(ServiceSource::ServiceEntry);
+    let waypoint = HboneAddress {
+        destination: HboneDestination::Address { network: "n".into(), address: IpAddr::V4(Ipv4Addr::LOCALHOST) },
+        port: 15008,
+    };
+    made.addresses.push("10.2.0.0/16".parse().expect("a block"));
+    made.network = "east".into();
+    made.waypoints.address = Some(waypoint.clone());
+    made.waypoints.weighted = vec![(waypoint, 100)];
+    let made = decode_service(&made);
+    let lengths: Vec<_> = made.addresses.iter().map(|address| (address.network.as_str(), address.length)).collect();
+    assert_eq!(lengths, [("east", None), ("east", Some(16))]);
+    assert_eq!(made.addresses[1].address, [10, 2, 0, 0]);
+    assert_eq!(made.ports[0].app_protocol(), AppProtocol::Http11);
+    assert_eq!(made.waypoint, made.weighted_waypoints[0].destination);
+    assert_eq!(made.waypoint.expect("bound").hbone_mtls_port, 15008);
+}
+
+#[test]
+fn a_workload_is_sent_whole_and_as_part_of_an_address() {
+    let labels = Labels::from([("app".into(), "coral".into()), ("version".into(), "v2".into())]);
+    let annotations = Labels::from([("ambient.istio.io/redirection".into(), "enabled".into())]);
+    let made = build_workload(WorkloadInputs {
+        uid: "c//Pod/reef/coral-1",
+        addresses: vec![IpAddr::V4(Ipv4Addr::new(10, 1, 0, 1))],
+        trust_domain: "cluster.local",
+        known: Some(KnownWorkload { workload_name: "coral-v2", labels: &labels, annotations: &annotations }),
+        services: [("reef/coral.reef.svc.cluster.local".into(), vec![(80, 8080)])].into(),
+        policies: &["reef/a".into()],
+        unhealthy: true,
+        locality: Locality::parse("r/z"),
+        weight: 3,
+        ..WorkloadInputs::default()
+    });
+    let workload = Workload::decode(made.workload.clone()).expect("a workload");
+    let address = Address::decode(made.address).expect("an address");
+    assert_eq!(address.r#type, Some(Type::Workload(workload.clone())));
+    assert_eq!((workload.canonical_name.as_str(), workload.canonical_revision.as_str()), ("coral", "v2"));
+    assert_eq!((workload.tunnel_protocol(), workload.native_tunnel), (TunnelProtocol::Hbone, false));
+    assert_eq!((workload.status(), workload.trust_domain.as_str()), (WorkloadStatus::Unhealthy, ""));
+    assert_eq!(workload.capacity.map(|weight| weight.value), Some(3));
+    assert_eq!(workload.services["reef/coral.reef.svc.cluster.local"].ports[0].target_port, 8080);
+}
+
+#[test]
+fn a_workload_that_takes_tunnels_itself_says_so() {
+    let labels = Labels::from([("networking.istio.io/tunnel".into(), "h2,http".into())]);
+    let none = Labels::new();
+    let known = KnownWorkload { workload_name: "vm", labels: &labels, annotations: &none };
+    let made = build_workload(WorkloadInputs { known: Some(known), trust_domain: "td", ..WorkloadInputs::default() });
+    let workload = Workload::decode(made.workload).expect("a workload");
+    assert_eq!((workload.tunnel_protocol(), workload.native_tunnel), (TunnelProtocol::Hbone, true));
+    assert_eq!((workload.trust_domain.as_str(), workload.canonical_revision.as_str()), ("td", "latest"));
+}
+
+fn values(any: &[&str], none: &[&str]) -> PolicyValues {
+    let texts = |list: &[&str]| list.iter().map(|text| Text::from(*text)).collect();
+    PolicyValues { any: texts(any), none: texts(none) }
+}
+
+fn policy(action: PolicyAction, rules: Vec<AuthorizationRule>) -> AuthorizationPolicy {
+    AuthorizationPolicy { namespace: "reef".into(), name: "p".into(), action, rules, ..AuthorizationPolicy::default() }
+}
+
+fn to(operation: AuthorizationOperation) -> AuthorizationRule {
+    AuthorizationRule { to: vec![operation], ..AuthorizationRule::default() }
+}
+
+#[test]
+fn rules_about_http_never_let_more_pass() {
+    let get = to(AuthorizationOperation {
+        methods: values(&["GET"], &[]),
+        ports: values(&["80"], &[]),
+        ..Default::default()
+    });
+    let port = to(AuthorizationOperation { ports: values(&["81", "x", "70000"], &["82"]), ..Default::default() });
+    let header = AuthorizationRule {
+        when: vec![AuthorizationCondition { key: "request.headers[a]".into(), values: values(&["b"], &[]) }],
+        ..AuthorizationRule::default()
+    };
+    let rules = vec![get, port, header];
+    let allow = authorization(&policy(PolicyAction::Allow, rules.clone()), "root", false).expect("enforced");
+    assert_eq!(allow.groups.len(), 1, "the others are about HTTP");
+    let only = &allow.groups[0].rules[0].matches[0];
+    assert_eq!((&only.destination_ports[..], &only.not_destination_ports[..]), (&[81][..], &[82][..]));
+    let deny = authorization(&policy(PolicyAction::Deny, rules), "root", false).expect("enforced");
+    assert_eq!(deny.groups.len(), 3);
+    assert_eq!(deny.groups[0].rules[0].matches[0].destination_ports, [80]);
+    assert_eq!(deny.groups[2].rules[0].matches[0], Default::default(), "it matches nothing");
+}
+
+#[test]
+fn sources_keep_their_kinds_of_match() {
+    let from = AuthorizationSource {
+        principals: values(&["a", "b*", "*c", "*"], &[]),
+        service_accounts: values(&["own", "other/theirs"], &[]),
+        ip_blocks: values(&["10.0.0.0/8"], &["::1", "nonsense"]),
+        ..AuthorizationSource::default()
+    };
+    let rule = AuthorizationRule { from: vec![from], ..AuthorizationRule::default() };
+    let made = authorization(&policy(PolicyAction::Allow, vec![rule]), "reef", false).expect("enforced");
+    assert_eq!((made.scope(), made.action()), (Scope::Global, Action::Allow));
+    let source = &made.groups[0].rules[0].matches[0];
+    let kinds: Vec<String> = source.principals.iter().map(|kind| format!("{:?}", kind.match_type)).collect();
+    let expect = ["Exact(\"a\")", "Prefix(\"b\")", "Suffix(\"c\")", "Presence"];
+    for (kind, expect) in kinds.iter().zip(expect) {
+        assert!(kind.contains(expect), "{kind} is {expect}");
+    }
+    let accounts: Vec<_> =
+        source.service_accounts.iter().map(|it| (it.namespace.as_str(), it.service_account.as_str())).collect();
+    assert_eq!(accounts, [("reef", "own"), ("other", "theirs")]);
+    assert_eq!((source.source_ips[0].length, source.not_source_ips[0].length), (8, 128));
+    assert_eq!(source.not_source_ips.len(), 1);
+}
+
+#[test]
+fn only_what_node_proxies_can_enforce_is_for_them() {
+    assert!(authorization(&policy(PolicyAction::Custom, Vec::new()), "root", false).is_none());
+    let dry = AuthorizationPolicy { dry_run: true, ..policy(PolicyAction::Deny, Vec::new()) };
+    assert!(authorization(&dry, "root", false).is_none());
+    assert!(authorization(&dry, "root", true).expect("asked for").dry_run);
+    let mut targeted = policy(PolicyAction::Allow, Vec::new());
+    targeted.attachment.targets.push(sluice_model::TargetRef::default());
+    assert!(authorization(&targeted, "root", false).is_none());
+}
+
+fn peers(mtls: PeerMtls, ports: &[(u32, PeerMtls)]) -> PeerAuthentication {
+    PeerAuthentication {
+        namespace: "reef".into(),
+        name: "p".into(),
+        selector: [("app".into(), "a".into())].into(),
+        mtls,
+        ports: ports.iter().copied().collect(),
+        ..PeerAuthentication::default()
+    }
+}
+
+/// The groups, each clause as `port`, `!port` or `?` for a client without identity.
+fn shown(policy: &Authorization) -> Vec<String> {
+    let clause = |rules: &sluice_proto::istio::security::Rules| {
+        let only = &rules.matches[0];
+        let ports = only.destination_ports.iter().map(ToString::to_string);
+        let not = only.not_destination_ports.iter().map(|port| format!("!{port}"));
+        let anonymous = only.not_principals.iter().map(|_| "?".to_owned());
+        ports.chain(not).chain(anonymous).collect::<String>()
+    };
+    policy.groups.iter().map(|group| group.rules.iter().map(clause).collect::<Vec<_>>().join(" ")).collect()
+}
+
+#[test]
+fn ports_that_differ_make_a_policy() {
+    use PeerMtls::{Disable, Permissive, Strict, Unset};
+    let make = |policy: PeerAuthentication, namespace, mesh| {
+        peer_authorization(&policy, Above { namespace, mesh }).map(|policy| shown(&policy)).unwrap_or_default()
+    };
+    let strict_but_one = peers(Strict, &[(7000, Permissive), (8080, Strict)]);
+    assert_eq!(make(strict_but_one.clone(), None, None), ["? !7000"]);
+    assert_eq!(make(strict_but_one, None, Some(Strict)), ["? !7000 ?"]);
+    let lax_but_two = peers(Permissive, &[(1, Strict), (2, Strict), (3, Disable)]);
+    assert_eq!(make(lax_but_two, Some(Disable), Some(Strict)), ["1?", "2?"]);
+    let left_open = peers(Unset, &[(1, Permissive), (2, Strict)]);
+    assert_eq!(make(left_open.clone(), Some(Strict), None), ["!1 ?"]);
+    assert_eq!(make(left_open, None, None), ["2?"]);
+    assert!(make(peers(Strict, &[(1, Strict)]), None, None).is_empty());
+    let nobody = PeerAuthentication { selector: Labels::new(), ..peers(Strict, &[(1, Permissive)]) };
+    assert!(make(nobody, None, None).is_empty());
+}

@@ -1,0 +1,205 @@
+//! Ambient mode: which addresses and policies one change touches.
+
+use sluice_model::Kind;
+
+use super::Mesh;
+use crate::{AmbientOptions, GraphOptions};
+
+const REEF: &str = "
+apiVersion: v1
+kind: Node
+metadata: {name: n1, labels: {topology.kubernetes.io/region: r1, topology.kubernetes.io/zone: z1}}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: reef}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: coral, namespace: reef}
+spec: {clusterIP: 10.0.0.1, selector: {app: coral}, ports: [{name: http, port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: crab, namespace: reef}
+spec: {clusterIP: 10.0.0.2, selector: {app: crab}, ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: manual, namespace: reef}
+spec: {clusterIP: 10.0.0.3, ports: [{name: http, port: 80}]}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: tide, namespace: reef}
+spec:
+  hosts: [tide.example.org]
+  addresses: [240.0.0.1]
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  resolution: STATIC
+  endpoints: [{address: 198.51.100.1}, {address: 198.51.100.2}]
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: vm, namespace: reef, labels: {app: coral}}
+spec: {address: 192.0.2.1}
+";
+
+fn pod(name: &str, app: &str, ip: &str, ready: bool) -> String {
+    format!(
+        "---
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, namespace: reef, labels: {{app: {app}}}}}
+spec: {{nodeName: n1, containers: [{{ports: [{{name: http, containerPort: 8080}}]}}]}}
+status: {{phase: Running, podIP: {ip}, conditions: [{{type: Ready, status: '{}'}}]}}
+",
+        if ready { "True" } else { "False" }
+    )
+}
+
+fn slice(service: &str, ready: bool) -> String {
+    format!(
+        "---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: {service}-x, namespace: reef, labels: {{kubernetes.io/service-name: {service}}}}}
+addressType: IPv4
+ports: [{{name: http, port: 8080}}]
+endpoints:
+- {{addresses: [10.1.0.1], conditions: {{ready: {ready}}}, targetRef: {{kind: Pod, name: coral-1, namespace: reef}}}}
+- {{addresses: [10.1.0.2], conditions: {{ready: true}}, targetRef: {{kind: Pod, name: coral-2, namespace: reef}}}}
+"
+    )
+}
+
+/// Two pods of `coral`, one of `crab`, and a Service whose slice names the pods of `coral`.
+fn reef() -> Mesh {
+    let mut text = REEF.to_owned();
+    for (name, app, ip) in
+        [("coral-1", "coral", "10.1.0.1"), ("coral-2", "coral", "10.1.0.2"), ("crab-1", "crab", "10.1.0.3")]
+    {
+        text += &pod(name, app, ip, true);
+    }
+    text += &slice("coral", true);
+    text += &slice("manual", true);
+    let options = GraphOptions { ambient: Some(AmbientOptions::default()), ..GraphOptions::default() };
+    let mut mesh = Mesh::with(options, &text);
+    mesh.changed();
+    mesh
+}
+
+/// What changed of what node proxies are told, without the second form of workloads.
+fn changed(mesh: &mut Mesh) -> Vec<String> {
+    let mut lines = mesh.changed();
+    lines.retain(|line| line.contains("addresses/"));
+    lines
+}
+
+#[test]
+fn a_pod_becoming_unready_touches_its_address_only() {
+    let mut mesh = reef();
+    mesh.apply(&(pod("coral-1", "coral", "10.1.0.1", false) + &slice("coral", false) + &slice("manual", false)));
+    assert_eq!(changed(&mut mesh), ["~addresses/pods base Kubernetes//Pod/reef/coral-1"]);
+    mesh.delete(Kind::Pod, "reef", "crab-1");
+    assert_eq!(changed(&mut mesh), ["-addresses/pods base Kubernetes//Pod/reef/crab-1"]);
+}
+
+#[test]
+fn a_service_touches_itself_and_the_ports_of_its_workloads() {
+    let mut mesh = reef();
+    mesh.apply("{apiVersion: v1, kind: Service, metadata: {name: coral, namespace: reef}, spec: {clusterIP: 10.0.0.9, selector: {app: coral}, ports: [{name: http, port: 80}]}}");
+    assert_eq!(changed(&mut mesh), ["~addresses/services base reef/coral.reef.svc.cluster.local"]);
+    mesh.apply("{apiVersion: v1, kind: Service, metadata: {name: coral, namespace: reef}, spec: {clusterIP: 10.0.0.9, selector: {app: coral}, ports: [{name: http, port: 81}]}}");
+    assert_eq!(
+        changed(&mut mesh),
+        [
+            "~addresses/entries base Kubernetes/networking.istio.io/WorkloadEntry/reef/vm",
+            "~addresses/pods base Kubernetes//Pod/reef/coral-1",
+            "~addresses/pods base Kubernetes//Pod/reef/coral-2",
+            "~addresses/services base reef/coral.reef.svc.cluster.local",
+        ]
+    );
+    mesh.apply("{apiVersion: v1, kind: Service, metadata: {name: manual, namespace: reef}, spec: {clusterIP: 10.0.0.3, ports: [{name: http, port: 90, targetPort: 1}]}}");
+    assert_eq!(
+        changed(&mut mesh),
+        [
+            "~addresses/pods base Kubernetes//Pod/reef/coral-1",
+            "~addresses/pods base Kubernetes//Pod/reef/coral-2",
+            "~addresses/services base reef/manual.reef.svc.cluster.local",
+        ]
+    );
+}
+
+#[test]
+fn a_service_entry_touches_its_hosts_and_addresses() {
+    let mut mesh = reef();
+    mesh.apply(
+        "
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: tide, namespace: reef}
+spec:
+  hosts: [tide.example.org]
+  addresses: [240.0.0.1]
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  resolution: STATIC
+  endpoints: [{address: 198.51.100.1}, {address: 198.51.100.3}]
+",
+    );
+    let address =
+        |ip: &str| format!("addresses/addresses base Kubernetes/networking.istio.io/ServiceEntry/reef/tide/{ip}");
+    assert_eq!(changed(&mut mesh), [format!("+{}", address("198.51.100.3")), format!("-{}", address("198.51.100.2"))]);
+}
+
+#[test]
+fn a_policy_touches_itself_and_the_workloads_it_selects() {
+    let mut mesh = reef();
+    let policy = |more: &str| {
+        format!(
+            "{{apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {{name: p, namespace: reef}}, spec: {{{more}}}}}"
+        )
+    };
+    mesh.apply(&policy("action: DENY, rules: [{from: [{source: {namespaces: [x]}}]}]"));
+    assert_eq!(changed(&mut mesh), ["+addresses/policies base reef/p"]);
+    mesh.apply(&policy(
+        "selector: {matchLabels: {app: crab}}, action: DENY, rules: [{from: [{source: {namespaces: [x]}}]}]",
+    ));
+    assert_eq!(
+        changed(&mut mesh),
+        ["~addresses/pods base Kubernetes//Pod/reef/crab-1", "~addresses/policies base reef/p"]
+    );
+    mesh.apply(&policy(
+        "selector: {matchLabels: {app: crab}}, action: DENY, rules: [{from: [{source: {namespaces: [y]}}]}]",
+    ));
+    assert_eq!(changed(&mut mesh), ["~addresses/policies base reef/p"]);
+}
+
+#[test]
+fn mutual_tls_touches_the_workloads_it_is_for() {
+    let mut mesh = reef();
+    let peers = |more: &str| {
+        format!(
+            "{{apiVersion: security.istio.io/v1, kind: PeerAuthentication, metadata: {{name: p, namespace: reef}}, spec: {{{more}}}}}"
+        )
+    };
+    mesh.apply(&peers("selector: {matchLabels: {app: crab}}, mtls: {mode: STRICT}"));
+    let strict = "addresses/policies base istio-system/istio_converted_static_strict";
+    let crab = "~addresses/pods base Kubernetes//Pod/reef/crab-1";
+    assert_eq!(changed(&mut mesh), [format!("+{strict}"), crab.to_owned()]);
+    mesh.apply(&peers(
+        "selector: {matchLabels: {app: crab}}, mtls: {mode: STRICT}, portLevelMtls: {'9': {mode: DISABLE}}",
+    ));
+    let ports = "addresses/policies base reef/converted_peer_authentication_p";
+    assert_eq!(changed(&mut mesh), [format!("+{ports}"), crab.to_owned()]);
+    mesh.delete(Kind::PeerAuthentication, "reef", "p");
+    assert_eq!(changed(&mut mesh), [format!("-{strict}"), format!("-{ports}"), crab.to_owned()]);
+}
+
+#[test]
+fn nothing_is_made_without_ambient_mode() {
+    let mut mesh = Mesh::new(&(REEF.to_owned() + &pod("coral-1", "coral", "10.1.0.1", true)));
+    assert!(changed(&mut mesh).is_empty());
+    mesh.apply(&pod("coral-2", "coral", "10.1.0.2", true));
+    assert!(changed(&mut mesh).is_empty());
+}
