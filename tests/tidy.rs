@@ -53,6 +53,7 @@ fn arrows_between_rooms_point_inward() {
         ("sluice-ca", vec![]),
         ("sluice", vec!["sluice-ca", "sluice-engine", "sluice-graph", "sluice-model", "sluice-parse", "sluice-proto"]),
         ("sluice-bench", vec!["sluice-proto"]),
+        ("sluice-agent", vec!["sluice-parse", "sluice-proto"]),
         ("sluicectl", vec!["sluice-model", "sluice-parse"]),
         (
             "sluice-fuzz",

@@ -1,0 +1,66 @@
+//! Listeners Envoy has from the start: its metrics, and its readiness, which is so only while Envoy passes requests on.
+
+use serde_json::{Value, json};
+
+use super::{Hosts, Inputs, socket_address};
+
+pub(super) fn build(inputs: &Inputs<'_>, hosts: &Hosts) -> Vec<Value> {
+    let ports = inputs.settings.ports;
+    let compressed = inputs.settings.proxy.stats_compression.as_ref().is_none_or(|compression| compression.value);
+    let compressors = if compressed { ["brotli", "zstd", "gzip"].map(compressor).to_vec() } else { Vec::new() };
+    vec![
+        listener(hosts, ports.envoy_prometheus, "stats", "/stats/prometheus", "prometheus_stats", compressors),
+        listener(hosts, ports.envoy_status, "agent", "/healthz/ready", "agent", Vec::new()),
+    ]
+}
+
+/// Passes requests of one path on to a cluster.
+fn listener(hosts: &Hosts, port: u16, stat_prefix: &str, path: &str, cluster: &str, filters: Vec<Value>) -> Value {
+    let router = json!({
+        "name": "envoy.filters.http.router",
+        "typed_config": { "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router" },
+    });
+    let filters: Vec<_> = filters.into_iter().chain([router]).collect();
+    let mut listener = json!({
+        // The control plane keeps its own listeners off these names.
+        "name": format!("{}_{port}", hosts.wildcard),
+        "address": socket_address(hosts.wildcard, port),
+        // They must answer when Envoy is overloaded.
+        "ignore_global_conn_limit": true,
+        "bypass_overload_manager": true,
+        "filter_chains": [{ "filters": [{
+            "name": "envoy.filters.network.http_connection_manager",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.\
+                          HttpConnectionManager",
+                "stat_prefix": stat_prefix,
+                "route_config": { "virtual_hosts": [{
+                    "name": "backend",
+                    "domains": ["*"],
+                    "routes": [{ "match": { "prefix": path }, "route": { "cluster": cluster } }],
+                }] },
+                "http_filters": filters,
+            },
+        }] }],
+    });
+    if let Some(also) = hosts.also {
+        listener["additional_addresses"] = json!([{ "address": socket_address(also, port) }]);
+    }
+    listener
+}
+
+fn compressor(kind: &str) -> Value {
+    let message = format!("{}{}", kind[..1].to_ascii_uppercase(), &kind[1..]);
+    json!({
+        "name": format!("envoy.filters.http.compressor.{kind}"),
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.compressor.v3.Compressor",
+            "compressor_library": {
+                "name": format!("stats_{kind}"),
+                "typed_config": {
+                    "@type": format!("type.googleapis.com/envoy.extensions.compression.{kind}.compressor.v3.{message}"),
+                },
+            },
+        },
+    })
+}

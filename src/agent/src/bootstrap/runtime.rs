@@ -1,0 +1,77 @@
+//! Envoy's runtime switches, and how many connections it takes.
+
+use serde_json::{Map, Value, json};
+use sluice_proto::istio::mesh::v1alpha1::ProxyConfig;
+
+const LIMIT: &str = "overload.global_downstream_max_connections";
+
+/// Switches that differ from Envoy's own defaults, and those of the ProxyConfig; an empty value takes one away.
+pub(super) fn build(config: &ProxyConfig) -> Value {
+    let mut values = Map::from_iter([
+        ("re2.max_program_size.error_level".to_owned(), json!("32768")),
+        ("envoy.reloadable_features.http_reject_path_with_fragment".to_owned(), json!(false)),
+        ("envoy.reloadable_features.fixed_heap_use_allocated".to_owned(), json!(true)),
+    ]);
+    for (name, value) in &config.runtime_values {
+        match value.as_str() {
+            "" => drop(values.remove(name)),
+            "true" => drop(values.insert(name.clone(), json!(true))),
+            "false" => drop(values.insert(name.clone(), json!(false))),
+            text => drop(values.insert(name.clone(), json!(text))),
+        }
+    }
+    // The overload manager has it; given twice Envoy complains.
+    values.remove(LIMIT);
+    json!({ "layers": [
+        { "name": "global config", "static_layer": values },
+        { "name": "admin", "admin_layer": {} },
+    ] })
+}
+
+/// How many connections Envoy takes: by the connection settings, then metadata, then the runtime value that was once used.
+pub(super) fn connection_limit(config: &ProxyConfig, warnings: &mut Vec<String>) -> i64 {
+    let settings = config.connection_settings.as_ref();
+    let configured = settings.and_then(|settings| settings.global_downstream_connection_limit.as_ref());
+    if let Some(limit) = configured.filter(|limit| limit.value > 0) {
+        return i64::from(limit.value);
+    }
+    let metadata = config.proxy_metadata.get("ISTIO_META_GLOBAL_DOWNSTREAM_MAX_CONNECTIONS");
+    for text in [metadata, config.runtime_values.get(LIMIT)].into_iter().flatten() {
+        match text.parse() {
+            Ok(limit) if limit > 0 => return limit,
+            _ => warnings.push(format!("ProxyConfig: {text:?} is no number of connections")),
+        }
+    }
+    i64::from(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(yaml: &str) -> ProxyConfig {
+        let layer = crate::proxy_config::Layer { source: "TEST", text: yaml, field: None };
+        crate::proxy_config::lay(&[layer], &mut Vec::new()).expect("a ProxyConfig")
+    }
+
+    #[test]
+    fn values_are_added_typed_and_taken_away() {
+        let runtime = build(&config("{runtimeValues: {a: 'true', b: '7', re2.max_program_size.error_level: ''}}"));
+        let values = &runtime["layers"][0]["static_layer"];
+        assert_eq!(values["a"], json!(true));
+        assert_eq!(values["b"], json!("7"));
+        assert!(values.get("re2.max_program_size.error_level").is_none());
+    }
+
+    #[test]
+    fn the_connection_limit_comes_from_the_newest_setting() {
+        let limit = |yaml: &str| connection_limit(&config(yaml), &mut Vec::new());
+        assert_eq!(limit("{}"), 2_147_483_647);
+        let old = "runtimeValues: {overload.global_downstream_max_connections: '5'}";
+        let metadata = "proxyMetadata: {ISTIO_META_GLOBAL_DOWNSTREAM_MAX_CONNECTIONS: '6'}";
+        assert_eq!(limit(&format!("{{{old}}}")), 5);
+        assert_eq!(limit(&format!("{{{old}, {metadata}}}")), 6);
+        let new = "connectionSettings: {globalDownstreamConnectionLimit: 7}";
+        assert_eq!(limit(&format!("{{{old}, {metadata}, {new}}}")), 7);
+    }
+}

@@ -1,0 +1,132 @@
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::environment::environment;
+use crate::settings::tests::settings;
+
+/// The bootstrap of a proxy with these variables, and what was warned of.
+fn bootstrap(arguments: &str, variables: &[(&str, &str)]) -> (Value, Vec<String>) {
+    let settings = settings(arguments, variables).expect("settings");
+    let mut warnings = Vec::new();
+    let node = Node::new(&settings, &environment(variables), &mut warnings);
+    let inputs = Inputs { settings: &settings, node: &node, foreign_identity: false, credential_socket: false };
+    (build(&inputs, &mut warnings), warnings)
+}
+
+fn names(list: &Value) -> Vec<&str> {
+    list.as_array().into_iter().flatten().filter_map(|item| item["name"].as_str()).collect()
+}
+
+/// Everything a ProxyConfig can ask of the bootstrap.
+const RICH: &str = r#"{
+    "tracing": {"zipkin": {"address": "zipkin.obs:9411"}, "tlsSettings": {"mode": "ISTIO_MUTUAL"}},
+    "envoyMetricsService": {"address": "metrics.obs:15000", "tlsSettings": {"mode": "MUTUAL",
+        "clientCertificate": "/c.pem", "privateKey": "/k.pem", "caCertificates": "/r.pem", "subjectAltNames": ["m"]}},
+    "envoyAccessLogService": {"address": "[fd00::1]:15000"},
+    "statsdUdpAddress": "10.1.1.1:9125",
+    "extraStatTags": ["dog", "dog"],
+    "proxyStatsMatcher": {"inclusionPrefixes": ["http.{pod_ip}_"]},
+    "connectionSettings": {"globalDownstreamConnectionLimit": 100},
+    "proxyMetadata": {"ISTIO_META_ENABLE_SELF_DISCOVERY": "true"}
+}"#;
+
+#[test]
+fn a_sidecar_has_what_every_proxy_has() {
+    let (bootstrap, warnings) = bootstrap("sidecar", &[("INSTANCE_IP", "10.0.0.7")]);
+    assert_eq!(warnings, Vec::<String>::new());
+    let resources = &bootstrap["static_resources"];
+    assert_eq!(names(&resources["clusters"]), ["prometheus_stats", "agent", "sds-grpc", "xds-grpc"]);
+    assert_eq!(names(&resources["listeners"]), ["0.0.0.0_15090", "0.0.0.0_15021"]);
+    assert_eq!(bootstrap["dynamic_resources"]["ads_config"]["api_type"], "DELTA_GRPC");
+    let path = |cluster: usize| {
+        let endpoints = &resources["clusters"][cluster]["load_assignment"]["endpoints"];
+        endpoints[0]["lb_endpoints"][0]["endpoint"]["address"].clone()
+    };
+    assert_eq!(path(0), socket_address("127.0.0.1", 15000));
+    assert_eq!(path(1), socket_address("127.0.0.1", 15020));
+    assert_eq!(path(2), json!({ "pipe": { "path": "./var/run/secrets/workload-spiffe-uds/socket" } }));
+    assert_eq!(path(3), json!({ "pipe": { "path": "./etc/istio/proxy/XDS" } }));
+    assert_eq!(bootstrap["admin"]["address"], socket_address("127.0.0.1", 15000));
+}
+
+#[test]
+fn families_decide_what_is_listened_on() {
+    let settings_of = |variables: &[(&str, &str)], own: &[&str]| {
+        let mut settings = settings("router", variables).expect("settings");
+        settings.addresses = own.iter().map(|address| address.parse().expect("an address")).collect();
+        settings
+    };
+    let listener = |settings: &Settings| {
+        let node = Node::new(settings, &environment(&[]), &mut Vec::new());
+        let inputs = Inputs { settings, node: &node, foreign_identity: false, credential_socket: false };
+        build(&inputs, &mut Vec::new())["static_resources"]["listeners"][1].clone()
+    };
+    let v6 = listener(&settings_of(&[], &["fd00::7"]));
+    assert_eq!((v6["name"].as_str(), &v6["additional_addresses"]), (Some("::_15021"), &Value::Null));
+    let both = listener(&settings_of(&[("ISTIO_DUAL_STACK", "true")], &["10.0.0.7", "fd00::7"]));
+    assert_eq!(both["name"], "0.0.0.0_15021");
+    assert_eq!(both["additional_addresses"][0]["address"], socket_address("::", 15021));
+    let one = listener(&settings_of(&[], &["10.0.0.7", "fd00::7"]));
+    assert_eq!(one["additional_addresses"], Value::Null);
+}
+
+#[test]
+fn telemetry_of_the_proxy_config_has_clusters_and_sinks() {
+    let (bootstrap, warnings) = bootstrap("router", &[("INSTANCE_IP", "10.0.0.7"), ("PROXY_CONFIG", RICH)]);
+    assert_eq!(warnings, Vec::<String>::new());
+    let clusters = names(&bootstrap["static_resources"]["clusters"]);
+    let expected = ["local_cluster", "zipkin", "envoy_accesslog_service", "envoy_metrics_service"];
+    assert_eq!(&clusters[4..], expected);
+    assert_eq!(bootstrap["cluster_manager"]["local_cluster_name"], "local_cluster");
+    assert_eq!(names(&bootstrap["stats_sinks"]), ["envoy.stat_sinks.metrics_service", "envoy.stat_sinks.statsd"]);
+    let tags = bootstrap["stats_config"]["stats_tags"].as_array().expect("tags");
+    assert_eq!(tags.iter().filter(|tag| tag["tag_name"] == "dog").count(), 1);
+    let patterns = &bootstrap["stats_config"]["stats_matcher"]["inclusion_list"]["patterns"];
+    assert_eq!(patterns[0]["prefix"], "http.10.0.0.7_");
+    let monitor = &bootstrap["overload_manager"]["resource_monitors"][0]["typed_config"];
+    assert_eq!(monitor["max_active_downstream_connections"], 100);
+}
+
+#[test]
+fn what_cannot_be_used_is_warned_of_and_left_out() {
+    let config = r#"{"tracing": {"zipkin": {"address": "no-port"}}, "statsdUdpAddress": "statsd:9125"}"#;
+    let (bootstrap, warnings) = bootstrap("sidecar", &[("PROXY_CONFIG", config)]);
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(bootstrap.get("tracing").is_none() && bootstrap.get("stats_sinks").is_none());
+}
+
+/// Envoy itself reads them: names, types and values are what it knows.
+#[test]
+fn upstream_envoy_accepts_every_bootstrap() {
+    let binary = sluice_testkit::pods::envoy::binary().expect("Envoy is installed");
+    let rich = [("INSTANCE_IP", "10.0.0.7"), ("PROXY_CONFIG", RICH), ("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "true")];
+    let sotw = [("ISTIO_DELTA_XDS", "false"), ("ISTIO_META_DNS_CAPTURE", "true")];
+    let datadog =
+        [("PROXY_CONFIG", r#"{"tracing": {"datadog": {"address": "$(HOST_IP):8126"}}}"#), ("HOST_IP", "10.9.9.9")];
+    for (arguments, variables) in [
+        ("sidecar", &rich[..]),
+        ("router --outlierLogPath=/dev/null", &rich[..]),
+        ("sidecar", &sotw),
+        ("router", &datadog),
+    ] {
+        let (bootstrap, warnings) = bootstrap(arguments, variables);
+        assert_eq!(warnings, Vec::<String>::new());
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("bootstrap.json");
+        std::fs::write(&file, bootstrap.to_string()).expect("write the bootstrap");
+        // Fields Envoy does not know would be refused here, unlike when the agent starts it.
+        let output = Command::new(&binary)
+            .args(["--mode", "validate", "--log-level", "warning", "-c"])
+            .arg(&file)
+            .current_dir(directory.path())
+            .output()
+            .expect("run Envoy");
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments} {variables:?}: {log}");
+        // There is no other place yet for the tracing of a bootstrap.
+        let old = |line: &&str| line.contains("deprecated") && !line.contains("Bootstrap.tracing");
+        assert_eq!(log.lines().find(old), None, "{arguments} {variables:?}");
+    }
+}

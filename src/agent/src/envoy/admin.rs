@@ -1,0 +1,128 @@
+//! Envoy's admin interface.
+
+use anyhow::{Result, ensure};
+use http::Method;
+
+use crate::args::Role;
+use crate::http_client::Ask;
+
+/// Where it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Admin {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+/// What readiness depends on.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Updates {
+    pub(crate) clusters: u64,
+    pub(crate) clusters_refused: u64,
+    pub(crate) listeners: u64,
+    pub(crate) listeners_refused: u64,
+    /// 0 is live.
+    pub(crate) state: Option<u64>,
+    pub(crate) workers_started: bool,
+}
+
+impl Admin {
+    /// # Errors
+    /// It does not answer, or not with success.
+    pub(crate) async fn ask(&self, method: Method, path: &str) -> Result<String> {
+        let (status, _, body) = Ask::new(method, &self.host, self.port, path).send().await?;
+        let text = String::from_utf8_lossy(&body).into_owned();
+        ensure!(status.is_success(), "{path}: {status}: {}", text.trim());
+        Ok(text)
+    }
+
+    /// Tells clients to go elsewhere. A sidecar goes on with what its own workload sends.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub(crate) async fn drain(&self, role: Role, keep_running: bool) -> Result<()> {
+        let inbound = if role == Role::Sidecar { "inboundonly&" } else { "" };
+        let keep = if keep_running { "&skip_exit" } else { "" };
+        self.ask(Method::POST, &format!("/drain_listeners?{inbound}graceful{keep}")).await.map(drop)
+    }
+
+    /// # Errors
+    /// It does not answer.
+    pub(crate) async fn updates(&self) -> Result<Updates> {
+        let filter = "%5E(cluster_manager%5C.cds%5C.update_|listener_manager%5C.(lds%5C.update_|workers_started)|server%5C.state)";
+        let text = self.ask(Method::GET, &format!("/stats?usedonly&filter={filter}")).await?;
+        Ok(parse_updates(&text))
+    }
+
+    /// Connections from others: not to the listeners of these ports, nor to Envoy's own.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub(crate) async fn active_connections(&self, own_ports: &[u16]) -> Result<u64> {
+        let text = self.ask(Method::GET, "/stats?usedonly&filter=downstream_cx_active$").await?;
+        Ok(parse_connections(&text, own_ports))
+    }
+}
+
+/// Lines `name: value`.
+fn stats(text: &str) -> impl Iterator<Item = (&str, u64)> {
+    text.lines().filter_map(|line| {
+        let (name, value) = line.rsplit_once(':')?;
+        Some((name, value.trim().parse().ok()?))
+    })
+}
+
+fn parse_updates(text: &str) -> Updates {
+    let mut updates = Updates::default();
+    for (name, value) in stats(text) {
+        match name {
+            "cluster_manager.cds.update_success" => updates.clusters = value,
+            "cluster_manager.cds.update_rejected" => updates.clusters_refused = value,
+            "listener_manager.lds.update_success" => updates.listeners = value,
+            "listener_manager.lds.update_rejected" => updates.listeners_refused = value,
+            "server.state" => updates.state = Some(value),
+            "listener_manager.workers_started" => updates.workers_started = value == 1,
+            _ => {}
+        }
+    }
+    updates
+}
+
+fn parse_connections(text: &str, own_ports: &[u16]) -> u64 {
+    let counts = |name: &str| {
+        let Some(listener) = name.strip_prefix("listener.") else { return false };
+        let Some(listener) = listener.strip_suffix(".downstream_cx_active") else { return false };
+        let own = own_ports.iter().any(|port| listener.ends_with(&format!("_{port}")));
+        // What a worker has is counted with its listener, and internal ones have no clients.
+        !own && !listener.contains("worker_")
+            && !listener.starts_with("admin")
+            && !listener.starts_with("envoy_internal_")
+    };
+    stats(text).filter(|(name, _)| counts(name)).map(|(_, value)| value).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn updates_are_read() {
+        let text = "cluster_manager.cds.update_rejected: 0\ncluster_manager.cds.update_success: 3\n\
+                    listener_manager.lds.update_success: 2\nlistener_manager.workers_started: 1\nserver.state: 0\n";
+        let expected =
+            Updates { clusters: 3, listeners: 2, state: Some(0), workers_started: true, ..Updates::default() };
+        assert_eq!(parse_updates(text), expected);
+        assert_eq!(parse_updates("nonsense"), Updates::default());
+    }
+
+    #[test]
+    fn only_connections_of_clients_count() {
+        let text = "http.inbound_0.0.0.0_80;.downstream_cx_active: 7\n\
+                    listener.0.0.0.0_15021.downstream_cx_active: 1\n\
+                    listener.0.0.0.0_15006.downstream_cx_active: 2\n\
+                    listener.0.0.0.0_15006.worker_0.downstream_cx_active: 2\n\
+                    listener.10.0.0.1_80.downstream_cx_active: 3\n\
+                    listener.admin.main_thread.downstream_cx_active: 1\n\
+                    listener.envoy_internal_main.downstream_cx_active: 9\n";
+        assert_eq!(parse_connections(text, &[15021, 15090]), 5);
+    }
+}

@@ -1,0 +1,38 @@
+//! Files as the agent writes them.
+
+use std::fs::{OpenOptions, Permissions};
+use std::io::{Result, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+
+/// Puts content at a path that only the own user may read, all of it at once.
+///
+/// # Errors
+/// The directory cannot be written to.
+pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let temporary = path.with_file_name(name);
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    // One that was left by another run may be open to others.
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    file.write_all(content)?;
+    drop(file);
+    std::fs::rename(&temporary, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_owner_reads_it_and_a_second_write_replaces_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("key.pem");
+        write_private(&path, b"one").expect("write");
+        write_private(&path, b"2").expect("write again");
+        assert_eq!(std::fs::read(&path).expect("read"), b"2");
+        assert_eq!(std::fs::metadata(&path).expect("stat").permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(directory.path()).expect("list").count(), 1);
+    }
+}

@@ -1,0 +1,146 @@
+//! Keys made here, requests for certificates, and what certificates say.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, ensure};
+use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, SanType};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use super::secret::PrivateKey;
+use crate::settings::Curve;
+
+/// A new key and the request for a certificate of it, PEM.
+///
+/// # Errors
+/// The machine has no randomness, or the identity is no ASCII.
+pub(super) fn request(spiffe_id: &str, curve: Curve) -> Result<(PrivateKey, String)> {
+    let algorithm = match curve {
+        Curve::P256 => &PKCS_ECDSA_P256_SHA256,
+        Curve::P384 => &PKCS_ECDSA_P384_SHA384,
+    };
+    let key = KeyPair::generate_for(algorithm).context("make a key")?;
+    let mut params = CertificateParams::default();
+    // The name is in the SAN; a subject is not asked for.
+    params.distinguished_name = DistinguishedName::new();
+    params.subject_alt_names = vec![SanType::URI(spiffe_id.try_into().context("the identity is no ASCII")?)];
+    let request = params.serialize_request(&key).context("make a request for a certificate")?;
+    Ok((PrivateKey::new(key.serialize_pem()), request.pem().context("write a request for a certificate")?))
+}
+
+/// When the first certificate of a chain ends.
+///
+/// # Errors
+/// There is none, or it is no certificate.
+pub(super) fn expires(chain: &[u8]) -> Result<SystemTime> {
+    let leaf = CertificateDer::from_pem_slice(chain).ok().context("there is no certificate in the chain")?;
+    let (_, leaf) = X509Certificate::from_der(&leaf).ok().context("the certificate cannot be read")?;
+    let seconds = u64::try_from(leaf.validity().not_after.timestamp()).context("the certificate ended before 1970")?;
+    Ok(UNIX_EPOCH + Duration::from_secs(seconds))
+}
+
+/// Whether chain and key belong together.
+///
+/// # Errors
+/// They do not, or one of them is none; the message has nothing of the key.
+pub(super) fn check_pair(chain: &[u8], key: &[u8]) -> Result<()> {
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(chain).filter_map(Result::ok).collect();
+    ensure!(!certificates.is_empty(), "there is no certificate in the chain");
+    let key = PrivateKeyDer::from_pem_slice(key).ok().context("there is no key")?;
+    let signer = ring::sign::any_supported_type(&key).ok().context("the key is of no kind that is known")?;
+    let pair = rustls::sign::CertifiedKey::new(certificates, signer);
+    pair.keys_match().ok().context("certificate and key do not belong together")
+}
+
+/// The certificates of a text, each once and in order, without what stands between them; `None` if there is none.
+pub(super) fn roots(pems: &[&[u8]]) -> Option<Vec<u8>> {
+    let mut seen: Vec<CertificateDer<'static>> = Vec::new();
+    for certificate in pems.iter().flat_map(|pem| CertificateDer::pem_slice_iter(pem)).filter_map(Result::ok) {
+        if X509Certificate::from_der(&certificate).is_ok() && !seen.contains(&certificate) {
+            seen.push(certificate);
+        }
+    }
+    let text: String = seen.iter().map(|certificate| to_pem(certificate)).collect();
+    (!text.is_empty()).then(|| text.into_bytes())
+}
+
+fn to_pem(certificate: &[u8]) -> String {
+    let base64 = base64(certificate);
+    let lines: Vec<_> = base64.as_bytes().chunks(64).map(|line| String::from_utf8_lossy(line)).collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+}
+
+fn base64(bytes: &[u8]) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use rcgen::{BasicConstraints, IsCa, Issuer};
+    use x509_parser::certification_request::X509CertificationRequest;
+
+    use super::*;
+
+    /// A root that signs, and its certificate.
+    pub(crate) fn root() -> (Issuer<'static, KeyPair>, String) {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).expect("a root").pem();
+        (Issuer::new(params, key), pem)
+    }
+
+    /// A chain of a leaf that ends in a given time, and its key.
+    pub(crate) fn leaf(name: &str, ends_in: Duration) -> (String, String) {
+        let (issuer, root) = root();
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        params.not_after = (SystemTime::now() + ends_in).into();
+        let leaf = params.signed_by(&key, &issuer).expect("a leaf");
+        (leaf.pem() + &root, key.serialize_pem())
+    }
+
+    #[test]
+    fn a_request_names_the_identity_and_proves_its_key() {
+        for curve in [Curve::P256, Curve::P384] {
+            let (key, pem) = request("spiffe://td/ns/a/sa/b", curve).expect("a request");
+            let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).expect("a PEM");
+            let (_, parsed) = X509CertificationRequest::from_der(&pem.contents).expect("a request");
+            parsed.verify_signature().expect("a proof of the key");
+            let extensions: Vec<String> =
+                parsed.requested_extensions().into_iter().flatten().map(|extension| format!("{extension:?}")).collect();
+            assert!(extensions.iter().any(|text| text.contains("URI(\"spiffe://td/ns/a/sa/b\")")), "{extensions:?}");
+            assert!(String::from_utf8_lossy(key.pem()).contains("PRIVATE KEY"));
+        }
+    }
+
+    #[test]
+    fn the_end_is_that_of_the_leaf() {
+        let (chain, _) = leaf("a", Duration::from_secs(1000));
+        let left = expires(chain.as_bytes()).expect("an end").duration_since(SystemTime::now()).expect("in the future");
+        assert!((998..=1000).contains(&left.as_secs()), "{left:?}");
+        assert!(expires(b"nothing").is_err());
+    }
+
+    #[test]
+    fn only_pairs_that_belong_together_are_used() {
+        let ((chain, key), (_, other)) = (leaf("a", Duration::from_secs(9)), leaf("b", Duration::from_secs(9)));
+        check_pair(chain.as_bytes(), key.as_bytes()).expect("a pair");
+        let error = check_pair(chain.as_bytes(), other.as_bytes()).expect_err("no pair");
+        assert!(!format!("{error:#}").contains("PRIVATE"), "{error:#}");
+        assert!(check_pair(chain.as_bytes(), b"").is_err());
+    }
+
+    #[test]
+    fn roots_are_each_there_once_and_nothing_else_is() {
+        let ((_, a), (_, b)) = (root(), root());
+        let text = format!("# comment\n{a}{b}{a}-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+        let joined = String::from_utf8(roots(&[text.as_bytes(), b.as_bytes()]).expect("roots")).expect("text");
+        assert_eq!(joined.matches("BEGIN CERTIFICATE").count(), 2);
+        assert!(!joined.contains("comment"));
+        assert_eq!(roots(&[b"nothing"]), None);
+    }
+}

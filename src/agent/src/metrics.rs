@@ -1,0 +1,200 @@
+//! The agent's own metrics, under `istio_agent_`.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// Handles to all of them; clones count together.
+#[derive(Clone)]
+pub(crate) struct Metrics(Arc<Inner>);
+
+struct Inner {
+    registry: Registry,
+    begun: Instant,
+    startup: Gauge<f64, AtomicU64>,
+    certificate_end: Gauge,
+    requests: Family<RequestType, Counter>,
+    failed_requests: Family<RequestType, Counter>,
+    request_millis: Family<RequestType, Gauge<f64, AtomicU64>>,
+    file_failures: Counter,
+    connection_failures: Counter,
+    connection_errors: Counter,
+    xds_requests: Counter,
+    xds_responses: Counter,
+    scrapes: Counter,
+    scrape_failures: Family<ScrapeType, Counter>,
+    dns_requests: Counter,
+    dns_upstream: Counter,
+    dns_upstream_failures: Counter,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet, Eq, Hash, PartialEq)]
+struct RequestType {
+    request_type: &'static str,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet, Eq, Hash, PartialEq)]
+struct ScrapeType {
+    r#type: &'static str,
+}
+
+const CSR: RequestType = RequestType { request_type: "csr" };
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut inner = Inner {
+            registry: Registry::with_prefix("istio_agent"),
+            begun: Instant::now(),
+            startup: Gauge::default(),
+            certificate_end: Gauge::default(),
+            requests: Family::default(),
+            failed_requests: Family::default(),
+            request_millis: Family::default(),
+            file_failures: Counter::default(),
+            connection_failures: Counter::default(),
+            connection_errors: Counter::default(),
+            xds_requests: Counter::default(),
+            xds_responses: Counter::default(),
+            scrapes: Counter::default(),
+            scrape_failures: Family::default(),
+            dns_requests: Counter::default(),
+            dns_upstream: Counter::default(),
+            dns_upstream_failures: Counter::default(),
+        };
+        let registry = &mut inner.registry;
+        registry.register("startup_duration_seconds", "Time from the start until ready", inner.startup.clone());
+        registry.register(
+            "cert_expiry_timestamp_seconds",
+            "When the workload's certificate ends, in seconds since 1970",
+            inner.certificate_end.clone(),
+        );
+        registry.register("num_outgoing_requests", "Requests to the authority", inner.requests.clone());
+        registry.register("num_failed_outgoing_requests", "Those that failed", inner.failed_requests.clone());
+        registry.register("outgoing_latency", "Milliseconds the last one took", inner.request_millis.clone());
+        registry.register(
+            "num_file_secret_failures",
+            "Files of secrets that could not be used",
+            inner.file_failures.clone(),
+        );
+        registry.register(
+            "istiod_connection_failures",
+            "Failed connections to the control plane",
+            inner.connection_failures.clone(),
+        );
+        registry.register(
+            "istiod_connection_errors",
+            "Streams the control plane refused or broke",
+            inner.connection_errors.clone(),
+        );
+        registry.register("xds_proxy_requests", "Requests passed on to the control plane", inner.xds_requests.clone());
+        registry.register("xds_proxy_responses", "Responses of the control plane", inner.xds_responses.clone());
+        registry.register("scrapes", "Requests for merged metrics", inner.scrapes.clone());
+        registry.register("scrape_failures", "Sources of metrics that failed", inner.scrape_failures.clone());
+        registry.register("dns_requests", "Requests for names", inner.dns_requests.clone());
+        registry.register("dns_upstream_requests", "Those passed on to name servers", inner.dns_upstream.clone());
+        registry.register(
+            "dns_upstream_failures",
+            "Those no name server answered",
+            inner.dns_upstream_failures.clone(),
+        );
+        Self(Arc::new(inner))
+    }
+}
+
+impl Metrics {
+    /// Ready for the first time.
+    pub(crate) fn ready(&self) {
+        self.0.startup.set(self.0.begun.elapsed().as_secs_f64());
+    }
+
+    pub(crate) fn certificate_expires(&self, at: SystemTime) {
+        let seconds = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        self.0.certificate_end.set(i64::try_from(seconds).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn asked_for_certificate(&self, took: Duration, succeeded: bool) {
+        self.0.requests.get_or_create(&CSR).inc();
+        self.0.request_millis.get_or_create(&CSR).set(took.as_secs_f64() * 1000.0);
+        if !succeeded {
+            self.0.failed_requests.get_or_create(&CSR).inc();
+        }
+    }
+
+    pub(crate) fn file_secret_failed(&self) {
+        self.0.file_failures.inc();
+    }
+
+    pub(crate) fn connection_failed(&self) {
+        self.0.connection_failures.inc();
+    }
+
+    pub(crate) fn stream_broke(&self) {
+        self.0.connection_errors.inc();
+    }
+
+    pub(crate) fn xds_request(&self) {
+        self.0.xds_requests.inc();
+    }
+
+    pub(crate) fn xds_response(&self) {
+        self.0.xds_responses.inc();
+    }
+
+    pub(crate) fn scraped(&self) {
+        self.0.scrapes.inc();
+    }
+
+    /// `envoy` or `application`.
+    pub(crate) fn scrape_failed(&self, source: &'static str) {
+        self.0.scrape_failures.get_or_create(&ScrapeType { r#type: source }).inc();
+    }
+
+    pub(crate) fn dns_request(&self) {
+        self.0.dns_requests.inc();
+    }
+
+    pub(crate) fn dns_upstream(&self, answered: bool) {
+        self.0.dns_upstream.inc();
+        if !answered {
+            self.0.dns_upstream_failures.inc();
+        }
+    }
+
+    /// All of them as text, without the mark that ends an exposition: others follow.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        if prometheus_client::encoding::text::encode_registry(&mut text, &self.0.registry).is_err() {
+            text.clear();
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_istio() {
+        let metrics = Metrics::default();
+        metrics.asked_for_certificate(Duration::from_millis(3), false);
+        metrics.connection_failed();
+        metrics.scraped();
+        let text = metrics.text();
+        for line in [
+            "istio_agent_num_outgoing_requests_total{request_type=\"csr\"} 1",
+            "istio_agent_num_failed_outgoing_requests_total{request_type=\"csr\"} 1",
+            "istio_agent_istiod_connection_failures_total 1",
+            "istio_agent_scrapes_total 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        assert!(!text.contains("# EOF"));
+    }
+}

@@ -1,0 +1,508 @@
+//! Everything that was asked for, read once and passed down by value.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use sluice_proto::istio::mesh::v1alpha1::{AuthenticationPolicy, ProxyConfig};
+
+use crate::args::{ProxyArgs, Role};
+use crate::environment::{Environment, parse_flag};
+use crate::pod::Pod;
+use crate::proxy_config::{self, Layer, to_duration};
+
+/// Where the SDS socket is.
+pub(crate) const IDENTITY_DIRECTORY: &str = "./var/run/secrets/workload-spiffe-uds";
+/// Name of the SDS socket that the agent itself serves.
+pub(crate) const IDENTITY_SOCKET: &str = "socket";
+/// Where certificates of files are served if somebody else serves the SDS socket.
+pub(crate) const FILES_SOCKET: &str = "./var/run/secrets/credential-uds/files-socket";
+/// Where somebody else may serve credentials of gateways.
+pub(crate) const CREDENTIAL_SOCKET: &str = "./var/run/secrets/credential-uds/socket";
+const TOKEN: &str = "./var/run/secrets/tokens/istio-token";
+const MESH_ROOT: &str = "./var/run/secrets/istio/root-cert.pem";
+
+/// All of it.
+pub(crate) struct Settings {
+    pub(crate) role: Role,
+    pub(crate) pod_name: String,
+    pub(crate) namespace: String,
+    pub(crate) service_account: String,
+    pub(crate) domain: String,
+    /// Its own first.
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) pod: Pod,
+    pub(crate) proxy: ProxyConfig,
+    pub(crate) ports: Ports,
+    pub(crate) envoy: EnvoySettings,
+    pub(crate) control_plane: ControlPlane,
+    pub(crate) identity: IdentitySettings,
+    pub(crate) dns: Option<DnsSettings>,
+    pub(crate) drain: DrainSettings,
+    pub(crate) probes: ProbeSettings,
+    pub(crate) dual_stack: bool,
+    pub(crate) delta: bool,
+}
+
+/// Ports on this machine.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Ports {
+    /// Envoy's admin interface.
+    pub(crate) admin: u16,
+    /// The agent's own HTTP server; 0 for none.
+    pub(crate) status: u16,
+    /// Envoy's listener for readiness.
+    pub(crate) envoy_status: u16,
+    /// Envoy's listener for its metrics.
+    pub(crate) envoy_prometheus: u16,
+}
+
+/// How Envoy is started.
+#[derive(Clone, Debug)]
+pub(crate) struct EnvoySettings {
+    pub(crate) log_level: String,
+    pub(crate) component_log_level: String,
+    pub(crate) log_as_json: bool,
+    pub(crate) outlier_log_path: String,
+    pub(crate) skip_deprecated_logs: bool,
+    pub(crate) core_dump: bool,
+    pub(crate) bootstrap_override: Option<PathBuf>,
+    pub(crate) host_ip: String,
+    pub(crate) concurrency: u32,
+}
+
+/// Which roots a server is verified with.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Roots {
+    /// Those of the machine.
+    System,
+    /// Those of a file, which is read at every connection.
+    File(PathBuf),
+}
+
+/// How a server of the mesh is reached and verified, and who we say we are.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    /// `HOST:PORT`.
+    pub(crate) address: String,
+    /// The name its certificate must have.
+    pub(crate) server_name: String,
+    /// `None`: plaintext, which the ProxyConfig asked for by `controlPlaneAuthPolicy: NONE`; no token is sent then.
+    pub(crate) roots: Option<Roots>,
+    /// Certificate and key to authenticate with.
+    pub(crate) client_certificate: Option<(PathBuf, PathBuf)>,
+    /// File with the token.
+    pub(crate) token: PathBuf,
+    /// Metadata that is added, the cluster's id among it.
+    pub(crate) headers: BTreeMap<String, String>,
+}
+
+/// The xDS server.
+#[derive(Clone, Debug)]
+pub(crate) struct ControlPlane {
+    pub(crate) peer: Peer,
+    /// Where Envoy finds us.
+    pub(crate) socket: PathBuf,
+    /// Roots of the mesh are also taken from there.
+    pub(crate) wants_proxy_config: bool,
+}
+
+/// How the workload comes to its certificate.
+#[derive(Clone, Debug)]
+pub(crate) struct IdentitySettings {
+    /// The authority, unless files are all there is.
+    pub(crate) authority: Option<Peer>,
+    pub(crate) spiffe_id: String,
+    pub(crate) cert_signer: String,
+    pub(crate) curve: Curve,
+    pub(crate) lifetime: Duration,
+    pub(crate) grace_ratio: f64,
+    pub(crate) grace_jitter: f64,
+    pub(crate) debounce: Duration,
+    /// Certificate, key and roots in files, used while they exist.
+    pub(crate) files: KeyFiles,
+    pub(crate) output: Option<PathBuf>,
+    pub(crate) socket_name: String,
+}
+
+/// Elliptic curve of new keys.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Curve {
+    P256,
+    P384,
+}
+
+/// Files of an identity.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct KeyFiles {
+    pub(crate) chain: PathBuf,
+    pub(crate) key: PathBuf,
+    pub(crate) roots: PathBuf,
+}
+
+impl KeyFiles {
+    fn below(directory: &str) -> Self {
+        let file = |name: &str| Path::new(directory).join(name);
+        Self { chain: file("cert-chain.pem"), key: file("key.pem"), roots: file("root-cert.pem") }
+    }
+}
+
+/// How names are answered.
+#[derive(Clone, Debug)]
+pub(crate) struct DnsSettings {
+    pub(crate) address: String,
+    pub(crate) parallel: bool,
+    pub(crate) timeout: Duration,
+}
+
+/// How Envoy is drained before it is ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DrainSettings {
+    pub(crate) duration: Duration,
+    pub(crate) minimum: Duration,
+    pub(crate) until_no_connections: bool,
+}
+
+/// What the status server does for others.
+#[derive(Clone, Debug)]
+pub(crate) struct ProbeSettings {
+    /// `ISTIO_KUBE_APP_PROBERS`.
+    pub(crate) app_probers: Option<String>,
+    /// `ISTIO_PROMETHEUS_ANNOTATIONS`.
+    pub(crate) prometheus: Option<String>,
+    pub(crate) to_localhost: bool,
+    pub(crate) metrics_only_local: bool,
+}
+
+impl Settings {
+    /// From the command line, the environment and the files below `root`.
+    ///
+    /// # Errors
+    /// The ProxyConfig cannot be read, or settings contradict each other.
+    pub(crate) fn new(
+        args: &ProxyArgs,
+        log_as_json: bool,
+        environment: &Environment,
+        interfaces: &[IpAddr],
+        root: &Path,
+        warnings: &mut Vec<String>,
+    ) -> Result<Self> {
+        let pod = Pod::read(root, warnings);
+        let proxy = read_proxy_config(args, environment, &pod, root, warnings)?;
+        let text = |name: &str| environment.text(name).unwrap_or_default().to_owned();
+        let namespace = text("POD_NAMESPACE");
+        let domain = match args.domain.is_empty() {
+            true => format!("{namespace}.svc.cluster.local"),
+            false => args.domain.clone(),
+        };
+        let mut addresses: Vec<IpAddr> =
+            environment.text("INSTANCE_IP").and_then(|ip| ip.parse().ok()).into_iter().collect();
+        for address in interfaces {
+            if !addresses.contains(address) {
+                addresses.push(*address);
+            }
+        }
+        if addresses.is_empty() {
+            addresses = vec![IpAddr::from([127, 0, 0, 1]), IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1])];
+        }
+        let own = |name: &str| {
+            environment.text(name).map(ToOwned::to_owned).or_else(|| {
+                // What the injector does for a container, a plain process gets from the ProxyConfig.
+                proxy.proxy_metadata.get(name).cloned()
+            })
+        };
+        let meta_flag = |name: &str| own(name).as_deref().and_then(parse_flag).unwrap_or(false);
+        let dns = ((meta_flag("ISTIO_META_DNS_CAPTURE") && args.role == Role::Sidecar)
+            || meta_flag("ISTIO_META_ENABLE_DNS_SERVER"))
+        .then(|| DnsSettings {
+            address: environment.text("DNS_PROXY_ADDR").unwrap_or("localhost:15053").to_owned(),
+            parallel: environment.flag("DNS_FORWARD_PARALLEL", false),
+            timeout: environment.duration("DNS_FORWARD_TIMEOUT", Duration::from_secs(5)),
+        });
+        let peers =
+            Peers { environment, proxy: &proxy, root, cluster: own("ISTIO_META_CLUSTER_ID").unwrap_or_default() };
+        let control_plane = ControlPlane {
+            peer: peers.control_plane()?,
+            socket: Path::new(&proxy.config_path).join("XDS"),
+            wants_proxy_config: environment.flag("PROXY_CONFIG_XDS_AGENT", false),
+        };
+        let service_account = text("SERVICE_ACCOUNT");
+        let identity = read_identity(&peers, &namespace, &service_account, &own, warnings)?;
+        let port = |value: i32, what: &str| match u16::try_from(value) {
+            Ok(port) => Ok(port),
+            Err(_) => bail!("ProxyConfig: {what}: {value} is no port"),
+        };
+        let ports = Ports {
+            admin: port(proxy.proxy_admin_port, "proxyAdminPort")?,
+            status: port(proxy.status_port, "statusPort")?,
+            envoy_status: environment.number("ENVOY_STATUS_PORT", 15021),
+            envoy_prometheus: environment.number("ENVOY_PROMETHEUS_PORT", 15090),
+        };
+        ensure!(ports.admin != 0, "ProxyConfig: proxyAdminPort: Envoy's admin interface is needed");
+        let limit = environment.number("ISTIO_CPU_LIMIT", 0_u32);
+        let configured = proxy.concurrency.as_ref().and_then(|threads| u32::try_from(threads.value).ok());
+        let envoy = EnvoySettings {
+            log_level: args.proxy_log_level.clone(),
+            component_log_level: args.proxy_component_log_level.clone(),
+            log_as_json,
+            outlier_log_path: args.outlier_log_path.clone(),
+            skip_deprecated_logs: environment.flag("ENVOY_SKIP_DEPRECATED_LOGS", true),
+            core_dump: environment.flag("ISTIO_ENVOY_ENABLE_CORE_DUMP", false),
+            bootstrap_override: environment.text("ISTIO_BOOTSTRAP_OVERRIDE").map(PathBuf::from),
+            host_ip: text("HOST_IP"),
+            concurrency: if args.concurrency > 0 { args.concurrency } else { configured.unwrap_or(limit) },
+        };
+        let configured = to_duration(proxy.termination_drain_duration.as_ref()).unwrap_or(Duration::from_secs(5));
+        let duration = match environment.text("TERMINATION_DRAIN_DURATION_SECONDS") {
+            Some(_) => {
+                Duration::from_secs(environment.number("TERMINATION_DRAIN_DURATION_SECONDS", configured.as_secs()))
+            }
+            None => configured,
+        };
+        let drain = DrainSettings {
+            duration,
+            minimum: environment.duration("MINIMUM_DRAIN_DURATION", Duration::from_secs(5)),
+            until_no_connections: environment.flag("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", false),
+        };
+        let probes = ProbeSettings {
+            app_probers: environment.text("ISTIO_KUBE_APP_PROBERS").map(ToOwned::to_owned),
+            prometheus: environment.text("ISTIO_PROMETHEUS_ANNOTATIONS").map(ToOwned::to_owned),
+            to_localhost: environment.flag("REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION", false),
+            metrics_only_local: environment.flag("METRICS_LOCALHOST_ACCESS_ONLY", false)
+                || proxy.proxy_metadata.get("METRICS_LOCALHOST_ACCESS_ONLY").is_some_and(|value| value == "true"),
+        };
+        Ok(Self {
+            role: args.role,
+            pod_name: text("POD_NAME"),
+            namespace,
+            service_account,
+            domain,
+            addresses,
+            pod,
+            ports,
+            envoy,
+            control_plane,
+            identity,
+            dns,
+            drain,
+            probes,
+            dual_stack: environment.flag("ISTIO_DUAL_STACK", false),
+            delta: environment.flag("ISTIO_DELTA_XDS", true),
+            proxy,
+        })
+    }
+
+    /// `TYPE~ADDRESS~NAME.NAMESPACE~DOMAIN`.
+    pub(crate) fn node_id(&self) -> String {
+        let address = self.addresses.first().map(ToString::to_string).unwrap_or_default();
+        format!("{}~{address}~{}.{}~{}", self.role.name(), self.pod_name, self.namespace, self.domain)
+    }
+
+    /// The loopback address that the agent and Envoy reach each other by.
+    pub(crate) fn loopback(&self) -> IpAddr {
+        match self.addresses.iter().all(IpAddr::is_ipv6) {
+            true => IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]),
+            false => IpAddr::from([127, 0, 0, 1]),
+        }
+    }
+}
+
+fn read_proxy_config(
+    args: &ProxyArgs,
+    environment: &Environment,
+    pod: &Pod,
+    root: &Path,
+    warnings: &mut Vec<String>,
+) -> Result<ProxyConfig> {
+    let file = match std::fs::read_to_string(root.join(&args.mesh_config)) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) => bail!("read {}: {error}", args.mesh_config.display()),
+    };
+    let variable = environment.text("PROXY_CONFIG").unwrap_or_default();
+    let annotation = pod.annotation("proxy.istio.io/config").unwrap_or_default();
+    let layers = [
+        Layer { source: "the mesh config", text: &file, field: Some("defaultConfig") },
+        Layer { source: "PROXY_CONFIG", text: variable, field: None },
+        Layer { source: "annotation proxy.istio.io/config", text: annotation, field: None },
+    ];
+    let mut config = proxy_config::lay(&layers, warnings)?;
+    use sluice_proto::istio::mesh::v1alpha1::proxy_config::ClusterName;
+    if config.cluster_name.is_none() {
+        config.cluster_name = Some(ClusterName::ServiceCluster(args.service_cluster.clone()));
+    }
+    if let Some(address) = pod.annotation("sidecar.istio.io/discoveryAddress") {
+        config.discovery_address = address.to_owned();
+    }
+    if let Some(port) = pod.annotation("status.sidecar.istio.io/port") {
+        match port.parse() {
+            Ok(port) => config.status_port = port,
+            Err(_) => warnings.push(format!("annotation status.sidecar.istio.io/port: {port:?} is no port")),
+        }
+    }
+    Ok(config)
+}
+
+/// Finds how servers are reached.
+struct Peers<'a> {
+    environment: &'a Environment,
+    proxy: &'a ProxyConfig,
+    root: &'a Path,
+    cluster: String,
+}
+
+impl Peers<'_> {
+    fn is_plaintext(&self) -> bool {
+        self.proxy.control_plane_auth_policy == AuthenticationPolicy::None as i32
+    }
+
+    fn control_plane(&self) -> Result<Peer> {
+        let address = self.proxy.discovery_address.clone();
+        let roots = match (self.is_plaintext(), self.environment.text("XDS_ROOT_CA")) {
+            (true, _) => None,
+            (false, Some("SYSTEM")) => Some(Roots::System),
+            (false, Some(file)) => Some(Roots::File(file.into())),
+            (false, None) if self.root.join("./etc/certs/root-cert.pem").exists() => {
+                Some(Roots::File("./etc/certs/root-cert.pem".into()))
+            }
+            (false, None) => Some(Roots::File(self.default_roots())),
+        };
+        let server_name = self.server_name(&address)?;
+        let client_certificate = self.provisioned().or_else(|| {
+            let metadata = |name: &str| self.proxy.proxy_metadata.get(name).map(PathBuf::from);
+            let files = self.environment.flag("FILE_MOUNTED_CERTS", false);
+            files.then(|| {
+                Some((metadata("ISTIO_META_TLS_CLIENT_CERT_CHAIN")?, metadata("ISTIO_META_TLS_CLIENT_KEY")?))
+            })?
+        });
+        Ok(Peer {
+            address,
+            server_name,
+            roots,
+            client_certificate,
+            token: TOKEN.into(),
+            headers: self.headers("XDS_HEADER_"),
+        })
+    }
+
+    fn authority(&self) -> Result<Option<Peer>> {
+        let named = self.environment.text("CA_ADDR");
+        if named.is_none() && self.is_plaintext() {
+            return Ok(None);
+        }
+        let address = named.unwrap_or(&self.proxy.discovery_address).to_owned();
+        let server_name = match named {
+            Some(_) => server_name_of(&address)?,
+            None => self.server_name(&address)?,
+        };
+        let roots = match self.environment.text("CA_ROOT_CA") {
+            Some("SYSTEM") => Roots::System,
+            Some(file) => Roots::File(file.into()),
+            None => Roots::File(self.default_roots()),
+        };
+        Ok(Some(Peer {
+            address,
+            server_name,
+            roots: Some(roots),
+            client_certificate: self.provisioned(),
+            token: TOKEN.into(),
+            headers: self.headers("CA_HEADER_"),
+        }))
+    }
+
+    fn headers(&self, prefix: &str) -> BTreeMap<String, String> {
+        let own = self.environment.with_prefix(prefix);
+        let mut headers: BTreeMap<_, _> =
+            own.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
+        headers.insert("clusterid".to_owned(), self.cluster.clone());
+        headers
+    }
+
+    fn provisioned(&self) -> Option<(PathBuf, PathBuf)> {
+        let directory = self.environment.text("PROV_CERT")?;
+        let files = KeyFiles::below(directory);
+        Some((files.chain, files.key))
+    }
+
+    fn default_roots(&self) -> PathBuf {
+        if let Some(directory) = self.environment.text("PROV_CERT") {
+            return KeyFiles::below(directory).roots;
+        }
+        if self.environment.flag("FILE_MOUNTED_CERTS", false)
+            && let Some(file) = self.proxy.proxy_metadata.get("ISTIO_META_TLS_CLIENT_ROOT_CERT")
+        {
+            return file.into();
+        }
+        MESH_ROOT.into()
+    }
+
+    fn server_name(&self, address: &str) -> Result<String> {
+        match self.environment.text("ISTIOD_SAN") {
+            Some(name) => Ok(name.to_owned()),
+            None => server_name_of(address),
+        }
+    }
+}
+
+/// The host of `HOST:PORT`; the control plane's usual name for one that is forwarded to this machine.
+fn server_name_of(address: &str) -> Result<String> {
+    let Some((host, port)) = address.rsplit_once(':') else { bail!("{address:?} has no port") };
+    ensure!(port.parse::<u16>().is_ok(), "{address:?} has no valid port");
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    ensure!(!host.is_empty(), "{address:?} has no host");
+    Ok(if host == "localhost" { "istiod.istio-system.svc".to_owned() } else { host.to_owned() })
+}
+
+fn read_identity(
+    peers: &Peers<'_>,
+    namespace: &str,
+    service_account: &str,
+    own: &impl Fn(&str) -> Option<String>,
+    warnings: &mut Vec<String>,
+) -> Result<IdentitySettings> {
+    let environment = peers.environment;
+    let mounted = "./var/run/secrets/workload-spiffe-credentials";
+    let is_mounted = [KeyFiles::below(mounted)]
+        .iter()
+        .all(|files| [&files.chain, &files.key, &files.roots].into_iter().all(|file| peers.root.join(file).exists()));
+    let only_files = environment.flag("FILE_MOUNTED_CERTS", false) || is_mounted;
+    ensure!(
+        !(environment.flag("FILE_MOUNTED_CERTS", false) && environment.text("PROV_CERT").is_some()),
+        "PROV_CERT and FILE_MOUNTED_CERTS exclude each other"
+    );
+    if environment.text("ECC_SIGNATURE_ALGORITHM").is_some_and(|algorithm| algorithm != "ECDSA") {
+        warnings.push("variable ECC_SIGNATURE_ALGORITHM: only ECDSA is known, it is used".to_owned());
+    }
+    let curve = match environment.text("ECC_CURVE") {
+        None | Some("P256") => Curve::P256,
+        Some("P384") => Curve::P384,
+        Some(other) => {
+            warnings.push(format!("variable ECC_CURVE: {other:?} is neither P256 nor P384, P256 is used"));
+            Curve::P256
+        }
+    };
+    let socket_name = environment.text("WORKLOAD_IDENTITY_SOCKET_FILE").unwrap_or(IDENTITY_SOCKET).to_owned();
+    ensure!(
+        !socket_name.contains('/') && socket_name != "." && socket_name != "..",
+        "WORKLOAD_IDENTITY_SOCKET_FILE must be the name of a file, not a path: {socket_name:?}"
+    );
+    let trust_domain = environment.text("TRUST_DOMAIN").unwrap_or("cluster.local");
+    Ok(IdentitySettings {
+        authority: if only_files { None } else { peers.authority()? },
+        spiffe_id: format!("spiffe://{trust_domain}/ns/{namespace}/sa/{service_account}"),
+        cert_signer: own("ISTIO_META_CERT_SIGNER").unwrap_or_default(),
+        curve,
+        lifetime: environment.duration("SECRET_TTL", Duration::from_secs(24 * 3600)),
+        grace_ratio: environment.number("SECRET_GRACE_PERIOD_RATIO", 0.5),
+        grace_jitter: environment.number("SECRET_GRACE_PERIOD_RATIO_JITTER", 0.01),
+        debounce: environment.duration("FILE_DEBOUNCE_DURATION", Duration::from_millis(100)),
+        files: KeyFiles::below(if is_mounted { mounted } else { "./etc/certs" }),
+        output: environment.text("OUTPUT_CERTS").map(PathBuf::from),
+        socket_name,
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,125 @@
+use clap::Parser as _;
+
+use super::*;
+use crate::args::{Command, CommandLine};
+use crate::environment::environment;
+
+/// Settings of `proxy ARGUMENTS` with these variables in a directory of its own.
+pub(crate) fn settings(arguments: &str, variables: &[(&str, &str)]) -> Result<Settings> {
+    let directory = tempfile::tempdir().expect("a directory");
+    settings_in(directory.path(), arguments, variables)
+}
+
+fn settings_in(root: &Path, arguments: &str, variables: &[(&str, &str)]) -> Result<Settings> {
+    let line = ["sluice-agent", "proxy"].into_iter().chain(arguments.split_whitespace());
+    let Command::Proxy(args) = CommandLine::parse_from(line).command else { panic!("not proxy") };
+    let mut warnings = Vec::new();
+    Settings::new(
+        &args,
+        false,
+        &environment(variables),
+        &["10.1.1.1".parse().expect("an address")],
+        root,
+        &mut warnings,
+    )
+}
+
+const POD: &[(&str, &str)] =
+    &[("POD_NAME", "tea-1"), ("POD_NAMESPACE", "shop"), ("INSTANCE_IP", "10.0.0.7"), ("SERVICE_ACCOUNT", "tea")];
+
+#[test]
+fn a_pod_has_its_id_and_identity_and_uses_tls() {
+    let settings = settings("sidecar", POD).expect("settings");
+    assert_eq!(settings.node_id(), "sidecar~10.0.0.7~tea-1.shop~shop.svc.cluster.local");
+    assert_eq!(settings.identity.spiffe_id, "spiffe://cluster.local/ns/shop/sa/tea");
+    let peer = &settings.control_plane.peer;
+    assert_eq!(
+        (peer.address.as_str(), peer.server_name.as_str()),
+        ("istiod.istio-system.svc:15012", "istiod.istio-system.svc")
+    );
+    assert_eq!(peer.roots, Some(Roots::File(MESH_ROOT.into())));
+    let authority = settings.identity.authority.expect("an authority");
+    assert_eq!(authority.address, "istiod.istio-system.svc:15012");
+    assert!(authority.roots.is_some());
+    assert_eq!(settings.control_plane.socket, Path::new("./etc/istio/proxy/XDS"));
+    assert_eq!(settings.drain.duration, Duration::from_secs(5));
+    assert!(settings.dns.is_none() && settings.delta);
+}
+
+#[test]
+fn plaintext_must_be_asked_for_and_never_reaches_the_authority() {
+    let plain = ("PROXY_CONFIG", "{discoveryAddress: 'istiod:15010', controlPlaneAuthPolicy: NONE}");
+    let settings = settings_with(&[plain]);
+    assert_eq!(settings.control_plane.peer.roots, None);
+    assert!(settings.identity.authority.is_none());
+    let settings = settings_with(&[plain, ("CA_ADDR", "ca:15012")]);
+    assert_eq!(settings.identity.authority.expect("an authority").roots, Some(Roots::File(MESH_ROOT.into())));
+    let settings = settings_with(&[("PROXY_CONFIG", "{discoveryAddress: 'istiod:15010'}")]);
+    assert!(settings.control_plane.peer.roots.is_some());
+}
+
+fn settings_with(more: &[(&str, &str)]) -> Settings {
+    settings("sidecar", &[POD, more].concat()).expect("settings")
+}
+
+#[test]
+fn servers_are_verified_by_the_name_that_is_meant() {
+    let settings = settings_with(&[("PROXY_CONFIG", "{discoveryAddress: 'localhost:15012'}")]);
+    assert_eq!(settings.control_plane.peer.server_name, "istiod.istio-system.svc");
+    let settings = settings_with(&[("ISTIOD_SAN", "istiod.vm"), ("CA_ADDR", "[fd00::1]:15012")]);
+    assert_eq!(settings.control_plane.peer.server_name, "istiod.vm");
+    assert_eq!(settings.identity.authority.expect("an authority").server_name, "fd00::1");
+    assert!(super::server_name_of("istiod").is_err());
+}
+
+#[test]
+fn provisioned_certificates_and_headers_are_used() {
+    let more = [
+        ("PROV_CERT", "/etc/prov"),
+        ("ISTIO_META_CLUSTER_ID", "c1"),
+        ("XDS_HEADER_Tenant", "x"),
+        ("CA_ROOT_CA", "SYSTEM"),
+    ];
+    let settings = settings_with(&more);
+    let peer = &settings.control_plane.peer;
+    assert_eq!(peer.client_certificate, Some(("/etc/prov/cert-chain.pem".into(), "/etc/prov/key.pem".into())));
+    assert_eq!(peer.roots, Some(Roots::File("/etc/prov/root-cert.pem".into())));
+    let headers: Vec<_> = peer.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    assert_eq!(headers, [("clusterid", "c1"), ("tenant", "x")]);
+    let authority = settings.identity.authority.expect("an authority");
+    assert_eq!(authority.roots, Some(Roots::System));
+    assert!(!authority.headers.contains_key("tenant"));
+}
+
+#[test]
+fn the_socket_of_identities_is_a_name_not_a_path() {
+    let error = settings("sidecar", &[("WORKLOAD_IDENTITY_SOCKET_FILE", "../socket")]).err().expect("refused");
+    assert!(error.to_string().contains("not a path"), "{error}");
+}
+
+#[test]
+fn files_of_the_pod_count_most() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let pod = directory.path().join("etc/istio/pod");
+    std::fs::create_dir_all(&pod).expect("make the directory");
+    let annotations = "proxy.istio.io/config=\"terminationDrainDuration: 9s\\nconcurrency: 3\\n\"\n\
+                       sidecar.istio.io/discoveryAddress=\"other:1\"\n";
+    std::fs::write(pod.join("annotations"), annotations).expect("write annotations");
+    let variables =
+        [("PROXY_CONFIG", "{terminationDrainDuration: 7s, statusPort: 25020}"), ("ISTIO_META_DNS_CAPTURE", "true")];
+    let settings = settings_in(directory.path(), "sidecar", &variables).expect("settings");
+    assert_eq!(settings.drain.duration, Duration::from_secs(9));
+    assert_eq!(settings.envoy.concurrency, 3);
+    assert_eq!(settings.ports.status, 25020);
+    assert_eq!(settings.control_plane.peer.address, "other:1");
+    assert_eq!(settings.dns.expect("DNS is captured").address, "localhost:15053");
+    let variables = [("TERMINATION_DRAIN_DURATION_SECONDS", "4")];
+    assert_eq!(settings_in(directory.path(), "sidecar", &variables).expect("settings").drain.duration.as_secs(), 4);
+}
+
+#[test]
+fn mounted_certificates_need_no_authority() {
+    let settings = settings("sidecar", &[("FILE_MOUNTED_CERTS", "true")]).expect("settings");
+    assert!(settings.identity.authority.is_none());
+    assert_eq!(settings.identity.files.key, Path::new("./etc/certs/key.pem"));
+}

@@ -1,0 +1,184 @@
+//! Probes that the injector turned to the agent, since the kubelet has no certificate (W08).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use tracing::warn;
+
+use super::probe::{Probe, Target, probe};
+use crate::settings::Settings;
+
+/// Probes by path.
+pub(super) struct AppProbes {
+    probes: BTreeMap<String, Probe>,
+    status_port: u16,
+}
+
+/// As the injector writes it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Described {
+    http_get: Option<HttpGet>,
+    tcp_socket: Option<TcpSocket>,
+    grpc: Option<Grpc>,
+    #[serde(default)]
+    timeout_seconds: u64,
+}
+
+#[derive(Deserialize)]
+struct HttpGet {
+    #[serde(default)]
+    path: String,
+    port: u16,
+    #[serde(default)]
+    scheme: String,
+}
+
+#[derive(Deserialize)]
+struct TcpSocket {
+    port: u16,
+}
+
+#[derive(Deserialize)]
+struct Grpc {
+    port: u16,
+    #[serde(default)]
+    service: Option<String>,
+}
+
+impl AppProbes {
+    pub(super) fn new(settings: &Settings) -> Result<Self> {
+        let described: BTreeMap<String, Option<Described>> = match &settings.probes.app_probers {
+            Some(text) => serde_json::from_str(text).context("read the JSON")?,
+            None => BTreeMap::new(),
+        };
+        let host = match (settings.probes.to_localhost, settings.addresses.first()) {
+            (false, Some(address)) => address.to_string(),
+            _ => "localhost".to_owned(),
+        };
+        let mut probes = BTreeMap::new();
+        for (path, described) in described {
+            ensure!(
+                is_path(&path),
+                "{path}: not /app-health/CONTAINER/{{livez,readyz,startupz}}, nor of the life cycle"
+            );
+            let described = described.with_context(|| format!("{path}: there is nothing to ask"))?;
+            let (target, port) = match (described.http_get, described.tcp_socket, described.grpc) {
+                (Some(http), None, None) => {
+                    (Target::Http { tls: http.scheme.eq_ignore_ascii_case("https"), path: http.path }, http.port)
+                }
+                (None, Some(tcp), None) => (Target::Tcp, tcp.port),
+                (None, None, Some(grpc)) => (Target::Grpc { service: grpc.service.unwrap_or_default() }, grpc.port),
+                _ => bail!("{path}: not one of httpGet, tcpSocket and grpc"),
+            };
+            let timeout = Duration::from_secs(described.timeout_seconds.max(1));
+            probes.insert(path, Probe { target, host: host.clone(), port, timeout });
+        }
+        Ok(Self { probes, status_port: settings.ports.status })
+    }
+
+    /// What the application answers.
+    pub(super) async fn answer(&self, path: &str, headers: &HeaderMap) -> Response {
+        let Some(asked) = self.probes.get(path) else {
+            warn!(target: "probes", path, "there is no such probe");
+            return (StatusCode::BAD_REQUEST, "there is no such probe\n").into_response();
+        };
+        match probe(asked, self.forwarded(headers, asked.port)).await {
+            Ok((status, body)) => (status, body).into_response(),
+            Err(error) => {
+                warn!(target: "probes", path, "the probe failed: {error:#}");
+                StatusCode::INTERNAL_SERVER_ERROR.into_response()
+            }
+        }
+    }
+
+    /// The kubelet's headers; its host with the application's port for ours.
+    fn forwarded(&self, headers: &HeaderMap, port: u16) -> HeaderMap {
+        let mut headers = headers.clone();
+        for name in [header::CONNECTION, header::TRANSFER_ENCODING, header::CONTENT_LENGTH, header::UPGRADE, header::TE]
+        {
+            headers.remove(name);
+        }
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).map(ToOwned::to_owned);
+        if let Some((host, asked)) = host.as_deref().and_then(|host| host.rsplit_once(':'))
+            && asked.parse() == Ok(self.status_port)
+            && let Ok(host) = HeaderValue::try_from(format!("{host}:{port}"))
+        {
+            headers.insert(header::HOST, host);
+        }
+        headers
+    }
+}
+
+fn is_path(path: &str) -> bool {
+    let mut parts = path.split('/');
+    let (empty, kind, container, probe) = (parts.next(), parts.next(), parts.next(), parts.next());
+    empty == Some("")
+        && matches!(kind, Some("app-health" | "app-lifecycle"))
+        && container.is_some_and(|container| !container.is_empty())
+        && matches!(probe, Some("livez" | "readyz" | "startupz" | "prestopz" | "poststartz"))
+        && parts.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::tests::settings;
+
+    fn read(json: &str) -> Result<AppProbes> {
+        AppProbes::new(&settings("sidecar", &[("INSTANCE_IP", "10.0.0.7"), ("ISTIO_KUBE_APP_PROBERS", json)])?)
+    }
+
+    #[test]
+    fn probes_are_read_as_the_injector_writes_them() {
+        let json = r#"{
+            "/app-health/tea/livez": {"httpGet": {"path": "up", "port": 8080, "scheme": "HTTPS"}, "timeoutSeconds": 3},
+            "/app-health/tea/readyz": {"tcpSocket": {"port": 9}},
+            "/app-lifecycle/tea/prestopz": {"grpc": {"port": 7, "service": null}}
+        }"#;
+        let probes = read(json).expect("probes").probes;
+        let expected = Probe {
+            target: Target::Http { tls: true, path: "up".to_owned() },
+            host: "10.0.0.7".to_owned(),
+            port: 8080,
+            timeout: Duration::from_secs(3),
+        };
+        assert_eq!(probes["/app-health/tea/livez"], expected);
+        assert_eq!(probes["/app-health/tea/readyz"].target, Target::Tcp);
+        assert_eq!(probes["/app-health/tea/readyz"].timeout, Duration::from_secs(1));
+        assert_eq!(probes["/app-lifecycle/tea/prestopz"].target, Target::Grpc { service: String::new() });
+    }
+
+    #[test]
+    fn wrong_descriptions_are_refused() {
+        for json in [
+            "[]",
+            r#"{"/app-health/tea": {"tcpSocket": {"port": 9}}}"#,
+            r#"{"/app-health/tea/other": {"tcpSocket": {"port": 9}}}"#,
+            r#"{"/app-health/tea/livez": {}}"#,
+            r#"{"/app-health/tea/livez": {"tcpSocket": {"port": "http"}}}"#,
+            r#"{"/app-health/tea/livez": {"tcpSocket": {"port": 9}, "grpc": {"port": 9}}}"#,
+        ] {
+            assert!(read(json).is_err(), "{json}");
+        }
+    }
+
+    #[test]
+    fn the_host_keeps_its_name_and_gets_the_port_of_the_application() {
+        let probes = read("{}").expect("no probes");
+        let forwarded = |host: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, HeaderValue::try_from(host).expect("a host"));
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+            let headers = probes.forwarded(&headers, 80);
+            assert!(!headers.contains_key(header::CONNECTION));
+            headers[header::HOST].to_str().expect("text").to_owned()
+        };
+        assert_eq!(forwarded("10.0.0.7:15020"), "10.0.0.7:80");
+        assert_eq!(forwarded("tea.example"), "tea.example");
+    }
+}

@@ -1,0 +1,51 @@
+//! Unix sockets that only the own user, which Envoy runs as too, may use.
+
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::net::{UnixListener, UnixStream};
+
+/// Listens, in place of a socket that was left behind.
+///
+/// # Errors
+/// The directory cannot be written to.
+pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory)?;
+    }
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Whether somebody serves the socket.
+pub(crate) async fn is_served(path: &Path) -> bool {
+    let connect = tokio::time::timeout(Duration::from_secs(1), UnixStream::connect(path));
+    connect.await.is_ok_and(|connected| connected.is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_is_ours_alone_and_replaces_one_left_behind() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("sub/socket");
+        assert!(!is_served(&path).await);
+        let first = listen(&path).expect("listen");
+        assert!(is_served(&path).await);
+        assert_eq!(std::fs::metadata(&path).expect("stat").permissions().mode() & 0o777, 0o600);
+        drop(first);
+        assert!(path.exists() && !is_served(&path).await, "it was left behind");
+        let _second = listen(&path).expect("listen again");
+        assert!(is_served(&path).await);
+    }
+}

@@ -1,0 +1,127 @@
+//! Envoy's stream of configuration, passed on to the control plane and back (D01).
+//!
+//! Messages pass as the bytes they are. Only their type is looked at: what is for the agent is taken out, and what the
+//! agent wants is asked for on the same stream.
+
+mod intercept;
+mod message;
+mod stream;
+
+use std::convert::Infallible;
+use std::path::Path;
+use std::sync::Arc;
+use std::task;
+
+use anyhow::{Context as _, Result};
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::uri::PathAndQuery;
+use tokio::sync::watch;
+use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tonic::body::Body;
+use tonic::server::{NamedService, StreamingService};
+use tonic::{Request, Response, Status, Streaming};
+use tracing::{info, warn};
+
+use crate::codec::Raw;
+use crate::metrics::Metrics;
+use crate::settings::Peer;
+pub(crate) use intercept::{Intercepted, NAME_TABLE, PROXY_CONFIG};
+use message::Protocol;
+
+const SOTW: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+const DELTA: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+
+/// What streams share.
+pub(crate) struct Proxy {
+    pub(crate) upstream: Peer,
+    /// Types that are for the agent.
+    pub(crate) intercepted: Intercepted,
+    /// Whether the workload is healthy, or why not; none while nobody knows.
+    pub(crate) health: watch::Receiver<Option<Result<(), String>>>,
+    pub(crate) metrics: Metrics,
+}
+
+/// Serves Envoy on a socket until the process ends.
+///
+/// # Errors
+/// The socket cannot be listened on.
+pub(crate) fn serve(proxy: Proxy, socket: &Path) -> Result<()> {
+    let listener = crate::unix::listen(socket).with_context(|| format!("listen on {}", socket.display()))?;
+    info!(target: "xdsproxy", socket = %socket.display(), upstream = proxy.upstream.address, "listening");
+    if proxy.upstream.roots.is_none() {
+        warn!(target: "xdsproxy", "the control plane is reached in plaintext, as controlPlaneAuthPolicy: NONE says");
+    }
+    let server = tonic::transport::Server::builder().add_service(Service(Arc::new(proxy)));
+    tokio::spawn(async move {
+        if let Err(error) = server.serve_with_incoming(UnixListenerStream::new(listener)).await {
+            warn!(target: "xdsproxy", "Envoy is no longer served: {error}");
+        }
+    });
+    Ok(())
+}
+
+#[derive(Clone)]
+struct Service(Arc<Proxy>);
+
+impl NamedService for Service {
+    const NAME: &'static str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
+}
+
+impl tower::Service<http::Request<Body>> for Service {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<http::Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut task::Context<'_>) -> task::Poll<Result<(), Infallible>> {
+        task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let proxy = Arc::clone(&self.0);
+        Box::pin(async move {
+            let protocol = match request.uri().path() {
+                SOTW => Protocol::Sotw,
+                DELTA => Protocol::Delta,
+                _ => return Ok(Status::unimplemented("no such method").into_http()),
+            };
+            let mut grpc = tonic::server::Grpc::new(Raw).max_decoding_message_size(usize::MAX);
+            Ok(grpc.streaming(Method { proxy, protocol }, request).await)
+        })
+    }
+}
+
+struct Method {
+    proxy: Arc<Proxy>,
+    protocol: Protocol,
+}
+
+impl StreamingService<Bytes> for Method {
+    type Response = Bytes;
+    type ResponseStream = ReceiverStream<Result<Bytes, Status>>;
+    type Future = BoxFuture<'static, Result<Response<Self::ResponseStream>, Status>>;
+
+    fn call(&mut self, request: Request<Streaming<Bytes>>) -> Self::Future {
+        let (proxy, protocol) = (Arc::clone(&self.proxy), self.protocol);
+        // One that is being written and one that waits.
+        let (sender, responses) = tokio::sync::mpsc::channel(1);
+        tokio::spawn(async move {
+            let end = stream::run(&proxy, protocol, request.into_inner(), &sender).await;
+            if let Err(status) = end {
+                // Envoy connects again and says all it has, so that nothing is lost.
+                info!(target: "xdsproxy", code = ?status.code(), "a stream ended: {}", status.message());
+                let _ = sender.send(Err(status)).await;
+            }
+        });
+        Box::pin(async { Ok(Response::new(ReceiverStream::new(responses))) })
+    }
+}
+
+impl Protocol {
+    fn path(self) -> PathAndQuery {
+        PathAndQuery::from_static(match self {
+            Self::Sotw => SOTW,
+            Self::Delta => DELTA,
+        })
+    }
+}

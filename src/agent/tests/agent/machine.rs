@@ -1,0 +1,282 @@
+//! A directory with what a container would have, the agent in it, and clients of its Envoy.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Empty};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+use tokio_rustls::TlsConnector;
+use x509_parser::prelude::{FromDer as _, GeneralName, ParsedExtension, X509Certificate};
+
+use crate::control_plane::{ControlPlane, TOKEN};
+
+/// How long things may take on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Asks again until there is an answer.
+pub(crate) async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> Result<T> {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(answer) = ask().await {
+            return Ok(answer);
+        }
+        ensure!(Instant::now() < deadline, "not within {LIMIT:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// One machine with one proxy.
+pub(crate) struct Machine {
+    directory: tempfile::TempDir,
+    pub(crate) variables: BTreeMap<&'static str, String>,
+    pub(crate) proxy_config: Value,
+    status_port: u16,
+    envoy_status_port: u16,
+    child: Option<Child>,
+    listener: u16,
+}
+
+/// What Envoy shows of itself.
+pub(crate) struct Shown {
+    pub(crate) serial: Vec<u8>,
+    pub(crate) uris: Vec<String>,
+}
+
+impl Machine {
+    pub(crate) fn new(control_plane: &ControlPlane) -> Result<Self> {
+        let directory = tempfile::tempdir().context("make a directory")?;
+        let put = |path: &str, content: &str| -> Result<()> {
+            let path = directory.path().join(path);
+            std::fs::create_dir_all(path.parent().context("a directory")?)?;
+            Ok(std::fs::write(path, content)?)
+        };
+        put("var/run/secrets/tokens/istio-token", TOKEN)?;
+        put("var/run/secrets/istio/root-cert.pem", control_plane.root())?;
+        let [admin, status_port, envoy_status_port, prometheus, dns] = free_ports()?;
+        let mut proxy_config = json!({
+            "binaryPath": sluice_testkit::pods::envoy::binary()?,
+            "discoveryAddress": control_plane.address.to_string(),
+            "proxyAdminPort": admin,
+            "statusPort": status_port,
+            "concurrency": 1,
+            "drainDuration": "1s",
+            "terminationDrainDuration": "2s",
+        });
+        if !control_plane.is_secure() {
+            proxy_config["controlPlaneAuthPolicy"] = "NONE".into();
+        }
+        let variables = [
+            ("POD_NAME", "tea-1".to_owned()),
+            ("POD_NAMESPACE", "shop".to_owned()),
+            ("INSTANCE_IP", "127.0.0.1".to_owned()),
+            ("SERVICE_ACCOUNT", "tea".to_owned()),
+            ("ISTIO_META_CLUSTER_ID", "cluster-1".to_owned()),
+            ("ISTIOD_SAN", "istiod.istio-system.svc".to_owned()),
+            ("ENVOY_STATUS_PORT", envoy_status_port.to_string()),
+            ("ENVOY_PROMETHEUS_PORT", prometheus.to_string()),
+            ("DNS_PROXY_ADDR", format!("127.0.0.1:{dns}")),
+        ];
+        Ok(Self {
+            directory,
+            variables: variables.into(),
+            proxy_config,
+            status_port,
+            envoy_status_port,
+            child: None,
+            listener: control_plane.listener,
+        })
+    }
+
+    /// A program in place of Envoy.
+    pub(crate) fn script(&self, text: &str) -> Result<Value> {
+        let path = self.directory.path().join("script");
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n"))?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
+        Ok(json!(path))
+    }
+
+    pub(crate) fn start(&mut self) -> Result<()> {
+        let log = std::fs::File::create(self.log_path()).context("make the log")?;
+        let child = Command::new(env!("CARGO_BIN_EXE_sluice-agent"))
+            .args([
+                "proxy",
+                "sidecar",
+                "--log_output_level=default:debug,grpc:debug",
+                "--proxyLogLevel=info,misc:error",
+            ])
+            .current_dir(self.directory.path())
+            .env_clear()
+            .envs(&self.variables)
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("PROXY_CONFIG", self.proxy_config.to_string())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .context("start the agent")?;
+        self.child = Some(child);
+        Ok(())
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// Waits until Envoy says, through the agent, that it is ready.
+    pub(crate) async fn ready(&mut self) -> Result<()> {
+        let port = self.envoy_status_port;
+        let is_ready = async || {
+            let mut client = Client::connect(port).await.ok()?;
+            (client.send("GET", "/healthz/ready").await.ok()?.0 == 200).then_some(())
+        };
+        until("the proxy is ready", is_ready).await.with_context(|| self.log())
+    }
+
+    /// Asks the agent's own server.
+    pub(crate) async fn status(&self, path: &str) -> Result<(u16, String)> {
+        let (status, _, body) = Client::connect(self.status_port).await?.send("GET", path).await?;
+        Ok((status, body))
+    }
+
+    pub(crate) async fn post(&self, path: &str) -> Result<()> {
+        let (status, _, _) = Client::connect(self.status_port).await?.send("POST", path).await?;
+        ensure!(status == 200, "{path}: {status}");
+        Ok(())
+    }
+
+    /// A client of Envoy's listener that trusts the authority.
+    pub(crate) async fn client(&self, control_plane: &ControlPlane) -> Result<Client> {
+        Ok(Client { sender: http1(self.tls(control_plane).await?).await? })
+    }
+
+    pub(crate) async fn plain_client(&self) -> Result<Client> {
+        Client::connect(self.listener).await
+    }
+
+    /// The certificate that Envoy shows.
+    pub(crate) async fn certificate(&self, control_plane: &ControlPlane) -> Result<Shown> {
+        let stream = self.tls(control_plane).await?;
+        let certificates = stream.get_ref().1.peer_certificates().context("certificates")?;
+        let (_, leaf) = X509Certificate::from_der(certificates.first().context("a certificate")?)?;
+        let mut uris = Vec::new();
+        for extension in leaf.extensions() {
+            if let ParsedExtension::SubjectAlternativeName(names) = extension.parsed_extension() {
+                let uri = |name: &GeneralName<'_>| match name {
+                    GeneralName::URI(uri) => Some((*uri).to_owned()),
+                    _ => None,
+                };
+                uris.extend(names.general_names.iter().filter_map(uri));
+            }
+        }
+        Ok(Shown { serial: leaf.raw_serial().to_vec(), uris })
+    }
+
+    async fn tls(&self, control_plane: &ControlPlane) -> Result<tokio_rustls::client::TlsStream<TcpStream>> {
+        let root = CertificateDer::from_pem_slice(control_plane.root().as_bytes())?;
+        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .dangerous()
+            // Certificates of the test end within seconds: who signed them is asked, not when.
+            .with_custom_certificate_verifier(std::sync::Arc::new(crate::control_plane::Chain(root)))
+            .with_no_client_auth();
+        let stream = TcpStream::connect(("127.0.0.1", self.listener)).await.context("connect to Envoy")?;
+        let name = ServerName::try_from("tea.shop")?;
+        Ok(TlsConnector::from(std::sync::Arc::new(config)).connect(name, stream).await?)
+    }
+
+    pub(crate) async fn signal(&self, name: &str) -> Result<()> {
+        let id = self.child.as_ref().and_then(Child::id).context("the agent runs")?;
+        let status = Command::new("kill").arg(format!("-{name}")).arg(id.to_string()).status().await?;
+        ensure!(status.success(), "signal the agent");
+        Ok(())
+    }
+
+    /// Waits for the end and gives the exit code.
+    pub(crate) async fn end(&mut self) -> Result<Option<i32>> {
+        let child = self.child.as_mut().context("the agent was started")?;
+        match tokio::time::timeout(LIMIT, child.wait()).await {
+            Ok(status) => Ok(status?.code()),
+            Err(_) => bail!("the agent does not end:\n{}", self.log()),
+        }
+    }
+
+    /// Neither the log nor what is written beside it has any of the secrets, nor a key.
+    pub(crate) fn assert_no_secrets(&self, secrets: &[&str]) -> Result<()> {
+        let log = self.log();
+        ensure!(log.contains("listening"), "there is a log:\n{log}");
+        let bootstrap = std::fs::read_to_string(self.directory.path().join("etc/istio/proxy/envoy-rev.json"))?;
+        for (name, text) in [("the log", &log), ("the bootstrap", &bootstrap)] {
+            for secret in secrets.iter().chain(&["PRIVATE KEY"]) {
+                ensure!(!text.contains(secret), "{name} has a secret:\n{text}");
+            }
+        }
+        let mode = |path: &Path| Ok::<_, std::io::Error>(std::fs::metadata(path)?.permissions().mode() & 0o777);
+        for socket in ["var/run/secrets/workload-spiffe-uds/socket", "etc/istio/proxy/XDS"] {
+            ensure!(mode(&self.directory.path().join(socket))? == 0o600, "{socket} is open to others");
+        }
+        Ok(())
+    }
+}
+
+/// One connection.
+pub(crate) struct Client {
+    sender: SendRequest<Empty<Bytes>>,
+}
+
+impl Client {
+    async fn connect(port: u16) -> Result<Self> {
+        let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+        Ok(Self { sender: http1(stream).await? })
+    }
+
+    async fn send(&mut self, method: &str, path: &str) -> Result<(u16, http::HeaderMap, String)> {
+        self.sender.ready().await?;
+        let request = http::Request::builder().method(method).uri(path).header("host", "test").body(Empty::new())?;
+        let (head, body) = self.sender.send_request(request).await?.into_parts();
+        let body = String::from_utf8_lossy(&body.collect().await?.to_bytes()).into_owned();
+        Ok((head.status.as_u16(), head.headers, body))
+    }
+
+    /// Asks Envoy's listener; what it says of the connection.
+    pub(crate) async fn get(&mut self) -> Result<Option<String>> {
+        let (status, headers, body) = self.send("GET", "/").await?;
+        ensure!((status, body.as_str()) == (200, "served"), "{status} {body}");
+        Ok(headers.get("connection").and_then(|value| value.to_str().ok()).map(ToOwned::to_owned))
+    }
+}
+
+async fn http1<S>(stream: S) -> Result<SendRequest<Empty<Bytes>>>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+/// Ports that were free a moment ago.
+pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
+    let listeners: Vec<_> = (0..N).map(|_| std::net::TcpListener::bind("127.0.0.1:0")).collect::<Result<_, _>>()?;
+    let addresses: Vec<SocketAddr> =
+        listeners.iter().map(std::net::TcpListener::local_addr).collect::<Result<_, _>>()?;
+    let ports: Vec<u16> = addresses.iter().map(SocketAddr::port).collect();
+    ports.try_into().ok().context("as many as asked")
+}

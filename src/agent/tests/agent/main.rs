@@ -1,0 +1,112 @@
+//! The agent's program with a real upstream Envoy, against a control plane and an authority of the test.
+
+mod control_plane;
+mod machine;
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use anyhow::{Context, Result, ensure};
+use control_plane::{ControlPlane, IDENTITY, TOKEN};
+use machine::{Machine, until};
+
+const NODE: &str = "sidecar~127.0.0.1~tea-1.shop~shop.svc.cluster.local";
+
+/// From nothing to a proxy that serves with its certificate, through every change, to its end.
+#[tokio::test]
+async fn a_proxy_is_configured_certified_renewed_and_drained() -> Result<()> {
+    let mut control_plane = ControlPlane::secure().await?;
+    let mut machine = Machine::new(&control_plane)?;
+    machine.variables.extend([("SECRET_TTL", "4s".to_owned()), ("ISTIO_META_DNS_CAPTURE", "true".to_owned())]);
+    machine.start()?;
+    machine.ready().await?;
+
+    // It said who it is, with its token, and asked for names after Envoy had begun.
+    let stream = control_plane.streams().into_iter().next().context("a stream")?;
+    assert_eq!(stream.authorization.as_deref(), Some(format!("Bearer {TOKEN}").as_str()));
+    assert_eq!(stream.cluster.as_deref(), Some("cluster-1"));
+    assert!(stream.delta);
+    assert_eq!(stream.node, NODE);
+    let names = until("names are asked for", async || {
+        let stream = control_plane.streams().into_iter().next()?;
+        stream.types.iter().position(|name| name.ends_with("NameTable")).map(|at| (at, stream.types))
+    });
+    let (at, types) = names.await?;
+    assert!(types[..at].iter().any(|name| name.ends_with("Listener")), "{types:?}");
+    assert!(machine.status("/debug/ndsz").await?.1.contains("10.1.2.3"));
+
+    // Envoy serves with the certificate of the authority, and with another before that one ends.
+    let first = machine.certificate(&control_plane).await?;
+    assert!(first.uris == [IDENTITY], "{:?}", first.uris);
+    let renewed = until("another certificate", async || {
+        let now = machine.certificate(&control_plane).await.ok()?;
+        (now.serial != first.serial).then_some(now)
+    });
+    let renewed = renewed.await?;
+    assert_eq!(renewed.uris, first.uris);
+    ensure!(control_plane.requests().iter().all(|csr| csr.contains("BEGIN CERTIFICATE REQUEST")));
+
+    // Without the authority, what there is stays; when it is back, there is a new one.
+    control_plane.authority_works.store(false, SeqCst);
+    let refused = control_plane.refused.load(SeqCst);
+    until("the agent goes on asking", async || (control_plane.refused.load(SeqCst) >= refused + 2).then_some(()))
+        .await?;
+    let kept = machine.certificate(&control_plane).await?;
+    control_plane.authority_works.store(true, SeqCst);
+    until("a new certificate", async || {
+        (machine.certificate(&control_plane).await.ok()?.serial != kept.serial).then_some(())
+    })
+    .await?;
+
+    // A stream that breaks is made again, and Envoy keeps what it has.
+    let before = control_plane.streams().len();
+    control_plane.break_streams();
+    until("another stream", async || (control_plane.streams().len() > before).then_some(())).await?;
+    machine.certificate(&control_plane).await?;
+
+    // Metrics of all are in one answer.
+    let (_, metrics) = machine.status("/stats/prometheus").await?;
+    assert!(metrics.contains("istio_agent_num_outgoing_requests_total"), "{metrics}");
+    assert!(metrics.contains("envoy_server_live"), "{metrics}");
+
+    // At the end clients are told to go, and the program ends as asked.
+    let mut client = machine.client(&control_plane).await?;
+    assert_eq!(client.get().await?, None);
+    machine.signal("TERM").await?;
+    until("clients are told", async || client.get().await.ok()?.filter(|value| value == "close")).await?;
+    assert_eq!(machine.end().await?, Some(0));
+    assert!(machine.certificate(&control_plane).await.is_err(), "Envoy has ended too");
+
+    machine.assert_no_secrets(&[TOKEN])
+}
+
+/// What was asked for explicitly: no TLS, no authority, state of the world.
+#[tokio::test]
+async fn plaintext_carries_no_token_and_an_end_can_be_at_once() -> Result<()> {
+    let control_plane = ControlPlane::plaintext().await?;
+    let mut machine = Machine::new(&control_plane)?;
+    machine.variables.extend([("ISTIO_DELTA_XDS", "false".to_owned())]);
+    machine.proxy_config["terminationDrainDuration"] = "600s".into();
+    machine.start()?;
+    machine.ready().await?;
+    let stream = control_plane.streams().into_iter().next().context("a stream")?;
+    assert_eq!((stream.authorization, stream.delta, stream.node.as_str()), (None, false, NODE));
+    assert!(control_plane.requests().is_empty());
+    let mut client = machine.plain_client().await?;
+    client.get().await?;
+    let (status, _) = machine.status("/quitquitquit").await?;
+    assert_eq!(status, 405, "only by POST");
+    machine.post("/quitquitquit").await?;
+    assert_eq!(machine.end().await?, Some(0));
+    machine.assert_no_secrets(&[TOKEN])
+}
+
+/// The agent does not start Envoy again: whoever started both sees how it ended.
+#[tokio::test]
+async fn the_program_ends_as_envoy_ended() -> Result<()> {
+    let control_plane = ControlPlane::plaintext().await?;
+    let mut machine = Machine::new(&control_plane)?;
+    machine.proxy_config["binaryPath"] = machine.script("exit 7")?;
+    machine.start()?;
+    assert_eq!(machine.end().await?, Some(7));
+    Ok(())
+}
