@@ -3,6 +3,7 @@
 mod address;
 mod args;
 mod environment;
+mod security;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ use crate::telemetry::{LogLevels, LogTarget};
 pub use address::ListenAddress;
 pub use args::{Command, CommandLine, DiscoveryArgs};
 pub use environment::Features;
+pub use security::{AuthorityConfig, JwtRule, SecurityConfig, TokenConfig};
 
 /// Everything that is configured, passed down by value.
 #[derive(Clone, Debug)]
@@ -31,6 +33,8 @@ pub struct Config {
     pub serving: ServingConfig,
     /// The log.
     pub log: LogConfig,
+    /// The certificate authority, the secure port, and who is let in.
+    pub security: SecurityConfig,
     /// What the environment switches.
     pub features: Features,
     /// What was said and has no effect, to be logged once there is a log.
@@ -89,6 +93,8 @@ pub struct Ports {
     pub http: Option<ListenAddress>,
     /// xDS in plain text.
     pub grpc: Option<ListenAddress>,
+    /// xDS and certificates over TLS.
+    pub secure_grpc: Option<ListenAddress>,
     /// Metrics and version.
     pub monitoring: Option<ListenAddress>,
 }
@@ -138,19 +144,19 @@ impl Config {
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {
         let mut warnings: Vec<String> = unknown_flags.iter().map(|flag| format!("flag {flag} has no effect")).collect();
-        for (flag, address, what) in [
-            ("--secureGRPCAddr", &args.secure_grpc_addr, "xDS over TLS"),
-            ("--httpsAddr", &args.https_addr, "the injection and validation webhooks"),
-        ] {
-            if parse_address(flag, address)?.is_some() {
-                warnings.push(format!("{what} ({address}) is not served yet: the port stays closed"));
-            }
+        if parse_address("--httpsAddr", &args.https_addr)?.is_some() {
+            let address = &args.https_addr;
+            warnings.push(format!(
+                "the injection and validation webhooks ({address}) are not served yet: the port stays closed"
+            ));
         }
+        let security_args = args.security.clone();
         let mut sources = sources_config(&args)?;
         sources.shared_mesh_config = variable("SHARED_MESH_CONFIG").filter(|name| !name.is_empty()).map(Text::from);
         let ports = Ports {
             http: parse_address("--httpAddr", &args.http_addr)?,
             grpc: parse_address("--grpcAddr", &args.grpc_addr)?,
+            secure_grpc: parse_address("--secureGRPCAddr", &args.secure_grpc_addr)?,
             monitoring: parse_address("--monitoringAddr", &args.monitoring_addr)?,
         };
         let max_age = args.keepalive_max_server_connection_age.as_deref();
@@ -181,8 +187,9 @@ impl Config {
             cluster: args.cluster_id.into(),
             cluster_aliases,
         };
+        let security = SecurityConfig::new(&security_args, &variable, &mut warnings)?;
         let features = Features::read(variable, &mut warnings);
-        Ok(Self { sources, identity, ports, serving, log, features, warnings })
+        Ok(Self { sources, identity, ports, serving, log, security, features, warnings })
     }
 }
 

@@ -19,7 +19,7 @@ pub use inputs::{InputSink, SourceMetrics};
 pub use mesh_files::{MeshFileError, MeshFiles};
 pub use mesh_override::MeshOverride;
 pub use report::{Problem, Reporter};
-pub use watch::FollowGuard;
+pub use watch::{FollowGuard, follow_changes};
 
 /// How a source came to know of a change.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]

@@ -12,6 +12,8 @@ use sluice_model::gateway_api::EXPERIMENTAL_GROUP;
 use sluice_model::{Kind, Text};
 use sluice_parse::{KINDS, parse_duration};
 
+use super::security::flag;
+
 const TWENTY_MINUTES: Duration = Duration::from_secs(20 * 60);
 
 /// Switches of the environment that mean something here, under istiod's names and with its defaults.
@@ -117,16 +119,7 @@ impl Features {
                 warnings.push(format!("variable {name} has no effect yet"));
             }
         }
-        let mut flag = |name: &str, default: bool| match variable(name).as_deref() {
-            None | Some("") => default,
-            // What Go's ParseBool accepts.
-            Some("1" | "t" | "T" | "true" | "TRUE" | "True") => true,
-            Some("0" | "f" | "F" | "false" | "FALSE" | "False") => false,
-            Some(other) => {
-                warnings.push(format!("variable {name}: {other:?} is neither true nor false, {default} is used"));
-                default
-            }
-        };
+        let mut flag = |name: &str, default: bool| flag(&variable, name, default, warnings);
         let ingress_namespace = variable("K8S_INGRESS_NS").filter(|name| !name.is_empty());
         let allocate_addresses = flag("PILOT_ENABLE_IP_AUTOALLOCATE", true);
         let pools = AddressPools::default();

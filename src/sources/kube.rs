@@ -78,7 +78,7 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, String> {
 }
 
 /// An error with what caused it.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

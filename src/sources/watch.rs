@@ -130,6 +130,42 @@ impl Drop for FollowGuard {
     }
 }
 
+/// How often it is looked whether something changed that was not told of.
+const ANYHOW: Duration = Duration::from_secs(60);
+
+/// Tells of changes of `wanted` files in directories until the guard is dropped: once for what changes together, and now and
+/// then without a reason.
+///
+/// # Errors
+/// A directory cannot be watched.
+pub fn follow_changes(
+    directories: &[PathBuf],
+    wanted: impl Fn(&Path) -> bool + Send + 'static,
+    tell: impl Fn() + Send + 'static,
+) -> Result<FollowGuard, notify::Error> {
+    let mut watch = Watch::new(wanted)?;
+    for directory in directories {
+        watch.add_directory(directory)?;
+    }
+    let stopper = watch.stopper();
+    let following = move || {
+        let mut wake = Instant::now() + ANYHOW;
+        loop {
+            match watch.next(wake) {
+                Due::Stop => return,
+                // Files change one after the other: not before the last has.
+                Due::File(..) | Due::Everything => wake = Instant::now() + QUIET,
+                Due::Nothing => {
+                    tell();
+                    wake = Instant::now() + ANYHOW;
+                }
+            }
+        }
+    };
+    let thread = thread::Builder::new().name("follow-files".to_owned()).spawn(following).map_err(notify::Error::io)?;
+    Ok(FollowGuard::new(stopper, thread))
+}
+
 fn interpret(event: Result<Event, notify::Error>, now: Instant, wanted: &Wanted) -> Vec<Due> {
     let event = match event {
         Ok(event) => event,

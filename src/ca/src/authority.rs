@@ -88,7 +88,7 @@ impl Authority {
         if !chain.contains(certificate.der()) && !roots.contains(certificate.der()) {
             chain.insert(0, certificate.der().clone());
         }
-        let roots_pem: String = roots.iter().map(|root| pem::certificate(root)).collect();
+        let roots_pem = pem::to_pem(&roots);
         let authority = Self { key, certificate, chain, roots, roots_pem, revoked: material.revoked.trim().to_owned() };
         authority.try_out(now)?;
         authority.check_revoked()?;
@@ -199,7 +199,7 @@ impl Authority {
         Material {
             certificate: self.certificate.pem(),
             key: Zeroizing::new(self.key.secret_pem().to_owned()),
-            chain: self.chain.iter().map(|certificate| pem::certificate(certificate)).collect(),
+            chain: pem::to_pem(&self.chain),
             roots: self.roots_pem.clone(),
             revoked: self.revoked.clone(),
         }

@@ -24,6 +24,7 @@ pub use certificate::{Certificate, SubjectName};
 pub use error::{IssueError, MaterialError};
 pub use issue::{CLOCK_SKEW, Issued, ServerCertificate, Terms};
 pub use key::{KeyAlgorithm, PrivateKey};
+pub use pem::to_pem;
 
 #[cfg(test)]
 mod tests;

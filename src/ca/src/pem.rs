@@ -37,3 +37,9 @@ pub(crate) fn certificates(part: &str, text: &str) -> Result<Vec<CertificateDer<
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
     all.map_err(|_| MaterialError::new(part, "is no PEM of certificates"))
 }
+
+/// Certificates as one PEM text.
+#[must_use]
+pub fn to_pem(certificates: &[CertificateDer<'_>]) -> String {
+    certificates.iter().map(|certificate| self::certificate(certificate)).collect()
+}

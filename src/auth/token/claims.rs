@@ -1,0 +1,110 @@
+//! What a token says (RFC 7519).
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Deserialize;
+
+use super::TokenError;
+use super::keys::KeySet;
+
+/// Longest token.
+const MOST_BYTES: usize = 16 << 10;
+/// By how many seconds clocks may differ where a token says when it begins.
+const SKEW: i64 = 60;
+
+/// A token that nothing is believed of yet.
+pub(super) struct Parts<'a> {
+    /// What is signed.
+    text: &'a str,
+    claims: Vec<u8>,
+    signature: Vec<u8>,
+    head: Head,
+}
+
+#[derive(Deserialize)]
+struct Head {
+    alg: String,
+    kid: Option<String>,
+    /// Extensions that have to be understood: none are.
+    crit: Option<serde_json::Value>,
+}
+
+/// What is believed of a token whose signature is good.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Claims {
+    iss: String,
+    sub: String,
+    aud: Audience,
+    exp: Option<f64>,
+    nbf: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Audience {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Default for Audience {
+    fn default() -> Self {
+        Self::Many(Vec::new())
+    }
+}
+
+impl<'a> Parts<'a> {
+    pub(super) fn split(token: &'a str) -> Result<Self, TokenError> {
+        let bad = || TokenError::Malformed;
+        if token.len() > MOST_BYTES {
+            return Err(bad());
+        }
+        let (text, signature) = token.rsplit_once('.').ok_or_else(bad)?;
+        let (head, claims) = text.split_once('.').filter(|(_, claims)| !claims.contains('.')).ok_or_else(bad)?;
+        let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| bad());
+        let head: Head = serde_json::from_slice(&decode(head)?).map_err(|_| bad())?;
+        if head.crit.is_some() {
+            return Err(bad());
+        }
+        Ok(Self { text, claims: decode(claims)?, signature: decode(signature)?, head })
+    }
+
+    pub(super) fn key_id(&self) -> Option<&str> {
+        self.head.kid.as_deref()
+    }
+
+    pub(super) fn verify(self, keys: &KeySet) -> Result<Claims, TokenError> {
+        if !keys.verifies(self.key_id(), &self.head.alg, self.text.as_bytes(), &self.signature) {
+            return Err(TokenError::Signature);
+        }
+        serde_json::from_slice(&self.claims).map_err(|_| TokenError::Malformed)
+    }
+}
+
+impl Claims {
+    /// Whether it counts now, here, and from whom it has to be.
+    #[allow(clippy::cast_precision_loss, reason = "seconds since the Unix epoch")]
+    pub(super) fn check(&self, now: i64, issuer: &str, audiences: &[String]) -> Result<(), TokenError> {
+        if !issuer.is_empty() && self.iss != issuer {
+            return Err(TokenError::Issuer);
+        }
+        if self.exp.is_none_or(|expires| expires <= now as f64) {
+            return Err(TokenError::Expired);
+        }
+        if self.nbf.is_some_and(|begins| begins > (now + SKEW) as f64) {
+            return Err(TokenError::NotYet);
+        }
+        let is_meant = match &self.aud {
+            Audience::One(one) => audiences.contains(one),
+            Audience::Many(many) => many.iter().any(|one| audiences.contains(one)),
+        };
+        if is_meant { Ok(()) } else { Err(TokenError::Audience(audiences.to_vec())) }
+    }
+
+    /// Namespace and name of the service account.
+    pub(super) fn service_account(&self) -> Option<(&str, &str)> {
+        let (namespace, name) = self.sub.strip_prefix("system:serviceaccount:")?.split_once(':')?;
+        let is_name = |text: &str| !text.is_empty() && !text.contains([':', '/']);
+        (is_name(namespace) && is_name(name)).then_some((namespace, name))
+    }
+}

@@ -1,0 +1,41 @@
+//! The trust domain of the moment.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use sluice_model::{Identity, Text};
+
+/// The trust domain of the mesh config, which may change. Cloning gives another handle.
+#[derive(Clone, Debug)]
+pub struct TrustDomain(Arc<ArcSwap<Text>>);
+
+impl TrustDomain {
+    /// This one at first.
+    #[must_use]
+    pub fn new(name: Text) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(name)))
+    }
+
+    /// Another one from now on.
+    pub fn set(&self, name: Text) {
+        self.0.store(Arc::new(name));
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> Text {
+        (**self.0.load()).clone()
+    }
+
+    /// A service account of it.
+    #[must_use]
+    pub fn identity(&self, namespace: &str, service_account: &str) -> Identity {
+        Identity::new(&self.name(), namespace, service_account)
+    }
+
+    /// Whether an identity is of it.
+    #[must_use]
+    pub fn has(&self, identity: &Identity) -> bool {
+        Identity::new(&self.name(), "", "").trust_domain == identity.trust_domain
+    }
+}

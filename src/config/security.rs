@@ -1,0 +1,220 @@
+//! The certificate authority, the secure port, and who is let in: flags and variables.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sluice_ca::Terms;
+use sluice_model::Text;
+use sluice_parse::parse_duration;
+
+use super::ConfigError;
+use super::args::SecurityArgs;
+use crate::tls::{TlsFiles, TlsVersions};
+
+const HOUR: u64 = 3600;
+
+/// The authority, the secure port, and who is let in.
+#[derive(Clone, Debug)]
+pub struct SecurityConfig {
+    /// The certificate authority; `None` with `ENABLE_CA_SERVER=false`.
+    pub authority: Option<AuthorityConfig>,
+    /// How the secure port proves who it is; `None` is by a certificate of the authority.
+    pub files: Option<TlsFiles>,
+    /// `PILOT_CERT_PROVIDER=none`: the authority certifies no server.
+    pub certifies_server: bool,
+    /// `ISTIOD_CUSTOM_HOST`: further names of the server.
+    pub custom_hosts: Vec<String>,
+    /// Versions of TLS and cipher suites.
+    pub versions: TlsVersions,
+    /// How tokens are verified.
+    pub tokens: TokenConfig,
+    /// `XDS_AUTH`: the secure port asks who calls.
+    pub authenticates: bool,
+    /// `CA_TRUSTED_NODE_ACCOUNTS`: service accounts (namespace, name) that ask for certificates of the pods on their node.
+    pub node_accounts: BTreeSet<(Text, Text)>,
+}
+
+/// The certificate authority.
+#[derive(Clone, Debug)]
+pub struct AuthorityConfig {
+    /// `ROOT_CA_DIR`: the directory of a plugged-in authority.
+    pub directory: PathBuf,
+    /// `--createCA`: a root is made in that directory if it is empty.
+    pub create: bool,
+    /// `CITADEL_SELF_SIGNED_CA_CERT_TTL`: how long a root lives that is made here.
+    pub root_lifetime: Duration,
+    /// `CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL`: how often it is looked whether a root is to be renewed; zero never.
+    pub check_interval: Duration,
+    /// `CITADEL_SELF_SIGNED_ROOT_CERT_GRACE_PERIOD_PERCENTILE`: share of its life that is left when it is.
+    pub grace_percent: u32,
+    /// `CITADEL_ENABLE_JITTER_FOR_ROOT_CERT_ROTATOR`: the first look is at a random time, so that replicas differ.
+    pub jitter: bool,
+    /// `USE_CACERTS_FOR_SELF_SIGNED_CA`: a root is made in Secret `cacerts`.
+    pub in_cacerts: bool,
+    /// `USE_REMOTE_CERTS`: without files, the plugged-in authority is read from Secret `cacerts`.
+    pub remote_certs: bool,
+    /// `ISTIO_MULTIROOT_MESH`: roots may be added and taken away.
+    pub multi_root: bool,
+    /// `PILOT_ENABLE_CA_CRL`: revocation lists are read and given to namespaces.
+    pub revocations: bool,
+    /// `PILOT_CA_CERT_CONFIGMAP`: ConfigMap of the roots in each namespace.
+    pub roots_config_map: String,
+    /// `PILOT_CRL_CONFIGMAP`: ConfigMap of the revocation lists in each namespace.
+    pub revoked_config_map: String,
+    /// `DEFAULT_WORKLOAD_CERT_TTL` and `MAX_WORKLOAD_CERT_TTL`.
+    pub terms: Terms,
+}
+
+/// How tokens are verified.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct TokenConfig {
+    /// `TOKEN_AUDIENCES`: whom they have to be meant for.
+    pub audiences: Vec<String>,
+    /// `JWT_RULE`: an issuer whose tokens are verified with its keys.
+    pub rule: Option<JwtRule>,
+    /// `--tokenKeys`: a file of keys that service accounts' tokens are verified with where there is no Kubernetes API.
+    pub keys: Option<PathBuf>,
+    /// `--tokenIssuer`: who has to have issued them; empty is anybody who has a key.
+    pub issuer: String,
+}
+
+/// An issuer of tokens.
+#[derive(Clone, Debug, Eq, PartialEq, serde::Deserialize)]
+pub struct JwtRule {
+    /// Its name.
+    pub issuer: String,
+    /// Where its keys are; empty is where it says itself (OIDC discovery).
+    #[serde(default, alias = "jwksUri")]
+    pub jwks_uri: String,
+    /// Whom its tokens have to be meant for.
+    #[serde(default)]
+    pub audiences: Vec<String>,
+}
+
+impl SecurityConfig {
+    pub(super) fn new(
+        args: &SecurityArgs,
+        variable: &impl Fn(&str) -> Option<String>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Self, ConfigError> {
+        let get = |name: &str| variable(name).filter(|text| !text.is_empty());
+        let list = |text: String| -> Vec<String> {
+            text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+        };
+        for (name, what) in [
+            ("EXTERNAL_CA", "signing by the Kubernetes API"),
+            ("K8S_SIGNER", "signing by the Kubernetes API"),
+            ("CERT_SIGNER_DOMAIN", "signing by the Kubernetes API"),
+        ] {
+            if get(name).is_some() {
+                let reason = format!("is set, but {what} is not supported: unset it to use the built-in authority");
+                return Err(ConfigError { flag: name, reason });
+            }
+        }
+        if flag(variable, "ENABLE_CLUSTER_TRUST_BUNDLE_API", false, warnings) {
+            warnings.push("variable ENABLE_CLUSTER_TRUST_BUNDLE_API has no effect yet: roots are in ConfigMaps".into());
+        }
+        if let Some(size) = get("CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE") {
+            warnings.push(format!(
+                "variable CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE ({size}) has no effect: a root that is made here has an EC \
+                 key (P-256); roots with RSA keys are loaded and renewed as they are"
+            ));
+        }
+        let provider = get("PILOT_CERT_PROVIDER").unwrap_or_else(|| "istiod".to_owned());
+        let certifies_server = match provider.as_str() {
+            "istiod" => true,
+            "none" | "custom" => false,
+            other => {
+                let reason = format!("{other:?} is not supported: istiod, custom (mounted files) or none");
+                return Err(ConfigError { flag: "PILOT_CERT_PROVIDER", reason });
+            }
+        };
+        let authority = AuthorityConfig {
+            directory: get("ROOT_CA_DIR").map_or_else(|| PathBuf::from("./etc/cacerts"), PathBuf::from),
+            create: args.create_ca,
+            root_lifetime: duration(variable, "CITADEL_SELF_SIGNED_CA_CERT_TTL", 3650 * 24 * HOUR, warnings),
+            check_interval: duration(variable, "CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL", HOUR, warnings),
+            grace_percent: match get("CITADEL_SELF_SIGNED_ROOT_CERT_GRACE_PERIOD_PERCENTILE") {
+                None => 20,
+                Some(text) => text.parse().ok().filter(|percent| *percent <= 100).ok_or_else(|| ConfigError {
+                    flag: "CITADEL_SELF_SIGNED_ROOT_CERT_GRACE_PERIOD_PERCENTILE",
+                    reason: format!("{text:?} is no number from 0 to 100"),
+                })?,
+            },
+            jitter: flag(variable, "CITADEL_ENABLE_JITTER_FOR_ROOT_CERT_ROTATOR", true, warnings),
+            in_cacerts: flag(variable, "USE_CACERTS_FOR_SELF_SIGNED_CA", false, warnings),
+            remote_certs: flag(variable, "USE_REMOTE_CERTS", false, warnings),
+            multi_root: flag(variable, "ISTIO_MULTIROOT_MESH", false, warnings),
+            revocations: flag(variable, "PILOT_ENABLE_CA_CRL", true, warnings),
+            roots_config_map: get("PILOT_CA_CERT_CONFIGMAP").unwrap_or_else(|| "istio-ca-root-cert".to_owned()),
+            revoked_config_map: get("PILOT_CRL_CONFIGMAP").unwrap_or_else(|| "istio-ca-crl".to_owned()),
+            terms: Terms {
+                default: duration(variable, "DEFAULT_WORKLOAD_CERT_TTL", 24 * HOUR, warnings),
+                most: duration(variable, "MAX_WORKLOAD_CERT_TTL", 90 * 24 * HOUR, warnings),
+            },
+        };
+        let rule = match get("JWT_RULE") {
+            None => None,
+            Some(text) => Some(serde_json::from_str(&text).map_err(|error| ConfigError {
+                flag: "JWT_RULE",
+                reason: format!("is no JSON with issuer, jwks_uri and audiences: {error}"),
+            })?),
+        };
+        let mut node_accounts = BTreeSet::new();
+        for account in list(get("CA_TRUSTED_NODE_ACCOUNTS").unwrap_or_default()) {
+            match account.split_once('/') {
+                Some((namespace, name)) => drop(node_accounts.insert((namespace.into(), name.into()))),
+                None => warnings
+                    .push(format!("variable CA_TRUSTED_NODE_ACCOUNTS: {account:?} is not of the form NAMESPACE/NAME")),
+            }
+        }
+        Ok(Self {
+            authority: flag(variable, "ENABLE_CA_SERVER", true, warnings).then_some(authority),
+            files: TlsFiles::find(&args.tls_cert_file, &args.tls_key_file, &args.ca_cert_file)?,
+            certifies_server,
+            custom_hosts: list(get("ISTIOD_CUSTOM_HOST").unwrap_or_default()),
+            versions: TlsVersions::parse(&args.tls_min_version, &args.tls_cipher_suites)?,
+            tokens: TokenConfig {
+                audiences: list(get("TOKEN_AUDIENCES").unwrap_or_else(|| "istio-ca".to_owned())),
+                rule,
+                keys: args.token_keys.clone(),
+                issuer: args.token_issuer.clone(),
+            },
+            authenticates: flag(variable, "XDS_AUTH", true, warnings),
+            node_accounts,
+        })
+    }
+}
+
+fn duration(
+    variable: &impl Fn(&str) -> Option<String>,
+    name: &str,
+    default: u64,
+    warnings: &mut Vec<String>,
+) -> Duration {
+    let default = Duration::from_secs(default);
+    let Some(text) = variable(name).filter(|text| !text.is_empty()) else { return default };
+    parse_duration(&text).unwrap_or_else(|| {
+        warnings.push(format!("variable {name}: {text:?} is no duration such as 24h"));
+        default
+    })
+}
+
+/// What Go's ParseBool accepts.
+pub(super) fn flag(
+    variable: &impl Fn(&str) -> Option<String>,
+    name: &str,
+    default: bool,
+    warnings: &mut Vec<String>,
+) -> bool {
+    match variable(name).as_deref() {
+        None | Some("") => default,
+        Some("1" | "t" | "T" | "true" | "TRUE" | "True") => true,
+        Some("0" | "f" | "F" | "false" | "FALSE" | "False") => false,
+        Some(other) => {
+            warnings.push(format!("variable {name}: {other:?} is neither true nor false, {default} is used"));
+            default
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The certificate that the server shows.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use sluice_ca::ServerCertificate;
+
+/// The certificate that the server shows from now on, whatever name it is asked by.
+#[derive(Default)]
+pub struct ServerIdentity {
+    current: ArcSwapOption<CertifiedKey>,
+}
+
+impl ServerIdentity {
+    /// Shows this one in every handshake that begins from now on.
+    pub fn set(&self, pair: CertifiedKey) {
+        self.current.store(Some(Arc::new(pair)));
+    }
+
+    /// Shows one that an authority has issued.
+    pub fn set_issued(&self, issued: &ServerCertificate) {
+        self.set(CertifiedKey::new(issued.chain.clone(), issued.key.signing_key()));
+    }
+}
+
+impl fmt::Debug for ServerIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerIdentity").field("is_there", &self.current.load().is_some()).finish()
+    }
+}
+
+impl ResolvesServerCert for ServerIdentity {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.current.load_full()
+    }
+}
