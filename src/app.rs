@@ -1,6 +1,7 @@
 //! Builds everything in order, runs it, and takes it down again. The one place that knows all.
 
 mod error;
+mod security;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -16,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::admin::{self, AdminMetrics, AdminState, Readiness};
-use crate::auth::{Authenticators, ForwardedCertificates};
+use crate::auth::{Authenticators, ForwardedCertificates, TrustDomain};
+use crate::authority::AuthorityMetrics;
 use crate::config::{ClusterSource, Config, Features, Identity, ListenAddress};
 use crate::jwks::{JwksFetcher, JwksMetrics, JwksOptions, Schedule};
 use crate::names;
@@ -27,11 +29,13 @@ use crate::telemetry::LogControl;
 use crate::xds::{self, EngineProxies, Hub, Outputs, ServerOptions, Status, Store};
 
 pub use error::AppError;
+use security::Security;
 
 /// Steps that readiness waits for.
 const STEPS: &[&str] = &[
     "configuration has not been read yet",
     "keys of token issuers have not been fetched yet",
+    "the certificate authority is not there yet",
     "the first epoch is not through yet",
 ];
 /// Longest wait for keys of token issuers before proxies are served.
@@ -48,6 +52,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
     // Ports first: that one is taken is known at once, not after everything has been read.
     let http = bind("http", "--httpAddr", config.ports.http.as_ref()).await?;
     let grpc = bind("grpc", "--grpcAddr", config.ports.grpc.as_ref()).await?;
+    let secure_grpc = bind("secure grpc", "--secureGRPCAddr", config.ports.secure_grpc.as_ref()).await?;
     let monitoring = bind("monitoring", "--monitoringAddr", config.ports.monitoring.as_ref()).await?;
     let mesh_files = MeshFiles::open(&config.sources.mesh_config, &config.sources.networks)?;
 
@@ -62,6 +67,8 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
     xds_metrics.register(&mut registry);
     let jwks_metrics = JwksMetrics::default();
     jwks_metrics.register(&mut registry);
+    let authority_metrics = AuthorityMetrics::default();
+    authority_metrics.register(&mut registry);
 
     let store = Arc::new(Store::default());
     let aliases = config.identity.cluster_aliases.clone();
@@ -109,6 +116,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
     let sink: Arc<dyn Sink> = Arc::new(sink.map_err(|error| AppError::Runtime(error.into()))?);
     mesh_files.load(&*sink);
     let mut guards = Vec::new();
+    let mut own_client = None;
     for (cluster, source) in clusters {
         match source {
             ClusterSource::Directory(root) => {
@@ -119,6 +127,9 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
             }
             ClusterSource::Kubernetes(kubeconfig) => {
                 let client = kube::connect(kubeconfig.as_deref()).await.map_err(AppError::Kubernetes)?;
+                if !cluster.is_remote {
+                    own_client = Some(client.clone());
+                }
                 if !cluster.is_remote && writes_addresses(&config) {
                     let writer = AddressWriter::new(client.clone(), engine.feed(), handles.address_updates.clone());
                     let stop = stop.clone();
@@ -185,11 +196,31 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
                 }
             });
         }
+        let mesh = security::mesh_config(&engine, &handles);
+        let trust_domain = TrustDomain::new(mesh.trust_domain.clone());
+        let opening =
+            Security::open(&config, own_client, &mesh, trust_domain.clone(), authority_metrics, &mut tasks, &stop);
+        let security = tokio::select! {
+            opened = opening => Some(opened?),
+            () = stop.cancelled() => None,
+        };
+        readiness.done(STEPS[2]);
+        let (following, stopped) =
+            (security::follow_trust_domain(engine.clone(), handles.clone(), trust_domain), stop.clone());
+        tasks.spawn(async move {
+            tokio::select! {
+                () = following => anyhow::bail!("the engine has stopped"),
+                () = stopped.cancelled() => Ok(()),
+            }
+        });
         while !first.is_ready() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        readiness.done(STEPS[2]);
+        readiness.done(STEPS[3]);
         info!(epoch = engine.snapshot().epoch().0, "ready");
+        if let Some(security) = security {
+            security.serve(secure_grpc, hub.clone(), &config, &mut tasks, &stop)?;
+        }
         if let Some(listener) = grpc {
             let options = server_options(&config);
             let stop = stop.clone();

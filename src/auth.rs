@@ -4,7 +4,11 @@
 //! follows from its [`Caller::identities`] alone, never from what it says of itself.
 
 mod caller;
+mod certificate;
 mod forwarded;
+mod review;
+mod token;
+mod trust_domain;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,8 +19,12 @@ use http::HeaderMap;
 use rustls::pki_types::CertificateDer;
 use sluice_model::Identity;
 
-pub use caller::{Caller, Impostor};
+pub use caller::{Caller, Impostor, PodName};
+pub use certificate::ClientCertificates;
 pub use forwarded::{FORWARDED_HEADER, ForwardedCertificates};
+pub use review::ReviewedTokens;
+pub use token::{FileKeys, KeySource, RemoteKeys, SignedTokens};
+pub use trust_domain::TrustDomain;
 
 /// What a caller brings.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +46,8 @@ pub enum Verdict {
     Refused(String),
     /// The caller is proven to be each of these.
     Identified(Vec<Identity>),
+    /// The caller is proven to be a pod of this service account.
+    Pod(Identity, PodName),
 }
 
 /// One way to prove who one is.
@@ -74,17 +84,17 @@ impl Authenticators {
                 Verdict::NotMine => {}
                 Verdict::Refused(reason) => reasons.push(format!("{}: {reason}", authenticator.name())),
                 Verdict::Identified(identities) => {
-                    return Ok(Caller {
-                        peer: call.peer,
-                        means: Some(authenticator.name()),
-                        identities,
-                        doubt: String::new(),
-                    });
+                    let means = Some(authenticator.name());
+                    return Ok(Caller { peer: call.peer, means, identities, ..Caller::default() });
+                }
+                Verdict::Pod(identity, pod) => {
+                    let (means, identities) = (Some(authenticator.name()), vec![identity]);
+                    return Ok(Caller { peer: call.peer, means, identities, pod: Some(pod), ..Caller::default() });
                 }
             }
         }
         let doubt = if reasons.is_empty() { "it brings nothing that proves it".to_owned() } else { reasons.join("; ") };
-        let caller = Caller { peer: call.peer, means: None, identities: Vec::new(), doubt };
+        let caller = Caller { doubt, ..Caller::anonymous(call.peer) };
         if self.required { Err(Unauthenticated(caller)) } else { Ok(caller) }
     }
 }

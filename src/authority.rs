@@ -15,7 +15,7 @@ pub use error::AuthorityError;
 pub use keeper::Keeper;
 pub use metrics::AuthorityMetrics;
 pub use server::{DnsNames, ServerKeeper, TrustBundle};
-pub use service::{CertificateService, Issuing};
+pub use service::{CertificateService, Issuing, PROTO};
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -34,7 +34,7 @@ pub use request::{
     Interest, MAX_ERROR, MAX_NAME, MAX_NAME_BYTES, MAX_NAMES, MAX_UNKNOWN_TYPES, Malformed, Name, Protocol, Refusal,
     Request, Response,
 };
-pub use server::{AdsService, ServerOptions, serve};
+pub use server::{AdsService, Beside, ServerOptions, serve, serve_on};
 pub use session::{HEALTH_TYPE, Noted, PATIENCE, Progress, Session, TypeStatus};
 pub use status::{Adsz, Frontier, Status, StreamStatus, SyncState, Syncz};
 pub use store::{Changes, Cut, Found, Stamp, Store, View};

@@ -3,6 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
+use crate::authority::AuthorityError;
 use crate::config::ConfigError;
 use crate::sources::MeshFileError;
 use crate::sources::files::FilesError;
@@ -32,6 +33,9 @@ pub enum AppError {
     /// Mesh config or networks are invalid, exit code 5, or cannot be followed, 1.
     #[error(transparent)]
     Mesh(#[from] MeshFileError),
+    /// There is no certificate authority. Exit code 7.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
     /// Anything else. Exit code 1.
     #[error("{0:#}")]
     Runtime(anyhow::Error),
@@ -48,6 +52,7 @@ impl AppError {
             Self::Files(FilesError::Syntax { .. }) => 6,
             Self::Files(_) | Self::Kubernetes(_) => 4,
             Self::Mesh(_) => 5,
+            Self::Authority(_) => 7,
         })
     }
 }

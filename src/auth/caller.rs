@@ -3,7 +3,20 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use sluice_model::{Identity, Proxy};
+use sluice_model::{Identity, Proxy, Text};
+
+/// A pod of a cluster.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PodName {
+    /// Its cluster.
+    pub cluster: Text,
+    /// Its namespace.
+    pub namespace: Text,
+    /// Its name.
+    pub name: Text,
+    /// What tells it from others that had its name.
+    pub uid: Text,
+}
 
 /// Whoever opened a stream, and who he is proven to be.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -14,6 +27,8 @@ pub struct Caller {
     pub means: Option<&'static str>,
     /// Whom he may speak for.
     pub identities: Vec<Identity>,
+    /// The pod he is, if that is proven.
+    pub pod: Option<PodName>,
     /// Why he is nobody, where he is not authenticated.
     pub doubt: String,
 }

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde_json::json;
 use sluice_model::Text;
 
-use super::token::{bearer, cluster};
-use crate::auth::{Authenticator, Call, TrustDomain, Verdict};
+use super::token::bearer;
+use crate::auth::{Authenticator, Call, PodName, TrustDomain, Verdict};
 use crate::sources::kube::chain;
 
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
@@ -72,17 +72,16 @@ impl ReviewedTokens {
         Self { clusters, own, aliases, audiences: audiences.to_vec(), trust_domain }
     }
 
-    fn client(&self, id: &str) -> Option<&Client> {
-        if id.is_empty() {
-            return self.clusters.get(&self.own);
-        }
-        self.clusters.get(id).or_else(|| self.clusters.get(self.aliases.get(id)?))
+    /// The cluster of a name.
+    fn client(&self, id: &str) -> Option<(Text, &Client)> {
+        let get = |id: &Text| self.clusters.get_key_value(id).map(|(id, client)| (id.clone(), client));
+        if id.is_empty() { get(&self.own) } else { get(&id.into()).or_else(|| get(self.aliases.get(id)?)) }
     }
 
     async fn verdict(&self, call: &Call<'_>) -> Verdict {
         let Some(token) = bearer(call.headers) else { return Verdict::NotMine };
-        let id = cluster(call.headers);
-        let Some(client) = self.client(id) else {
+        let id = super::token::cluster(call.headers);
+        let Some((cluster, client)) = self.client(id) else {
             let known: Vec<&Text> = self.clusters.keys().collect();
             return Verdict::Refused(format!("the caller says it is of cluster {id:?}, but only {known:?} are known"));
         };
@@ -102,7 +101,11 @@ impl ReviewedTokens {
             Ok(reviewed) => {
                 let identity = self.trust_domain.identity(&reviewed.namespace, &reviewed.service_account);
                 match reviewed.pod {
-                    Some((name, uid)) => Verdict::Pod { identity, name, uid },
+                    Some((name, uid)) => {
+                        let (name, uid) = (name.into(), uid.into());
+                        let pod = PodName { cluster, namespace: identity.namespace.clone(), name, uid };
+                        Verdict::Pod(identity, pod)
+                    }
                     None => Verdict::Identified(vec![identity]),
                 }
             }
@@ -183,7 +186,9 @@ mod tests {
         assert_eq!(refuse(|status| status["error"] = json!("no")), "the token is refused by the Kubernetes API");
         let no_account = "the token is not that of a service account";
         assert_eq!(refuse(|status| status["user"]["groups"] = json!(["system:masters"])), no_account);
-        for name in ["alice", "system:serviceaccount:shop", "system:serviceaccount:shop:cart:x", "system:serviceaccount::"] {
+        for name in
+            ["alice", "system:serviceaccount:shop", "system:serviceaccount:shop:cart:x", "system:serviceaccount::"]
+        {
             assert_eq!(review(|status| status["user"]["username"] = json!(name)).expect_err("refused"), no_account);
         }
     }

@@ -158,7 +158,9 @@ impl Keeper {
         if !matches!(self.place, Place::Directory { .. }) {
             return None;
         }
-        let wanted = |file: &Path| file.file_name().and_then(|name| name.to_str()).is_some_and(|name| store::FILES.contains(&name));
+        let wanted = |file: &Path| {
+            file.file_name().and_then(|name| name.to_str()).is_some_and(|name| store::FILES.contains(&name))
+        };
         let guard = follow_changes(&[self.config.directory.clone()], wanted, move || {
             // A change that has been told of and not been looked at yet is enough.
             let _ = told.try_send(());
@@ -220,8 +222,7 @@ impl Keeper {
     }
 
     fn renewed(&self, authority: &Authority) -> Result<(Material, Authority), String> {
-        let material =
-            root::renew(authority, self.config.root_lifetime, now()).map_err(|error| error.to_string())?;
+        let material = root::renew(authority, self.config.root_lifetime, now()).map_err(|error| error.to_string())?;
         let all = store::with_roots(material.clone(), &self.extra_roots);
         let authority = Authority::new(&all, now()).map_err(|error| error.to_string())?;
         Ok((material, authority))

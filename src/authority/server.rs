@@ -99,9 +99,12 @@ impl ServerKeeper {
         let (told, mut files) = mpsc::channel(1);
         let _guard = self.files.as_ref().and_then(|wanted| {
             let names = wanted.clone();
-            let is_wanted = move |file: &Path| [&names.certificate, &names.key, &names.roots].contains(&&file.to_owned());
+            let is_wanted =
+                move |file: &Path| [&names.certificate, &names.key, &names.roots].contains(&&file.to_owned());
             follow_changes(&wanted.directories(), is_wanted, move || drop(told.try_send(())))
-                .inspect_err(|error| warn!(target: "tls", %error, "cannot watch the certificate: it is read every minute"))
+                .inspect_err(
+                    |error| warn!(target: "tls", %error, "cannot watch the certificate: it is read every minute"),
+                )
                 .ok()
         });
         let mut changes = self.signer.as_ref().map(|signer| signer.changes());
@@ -210,6 +213,9 @@ mod tests {
             "localhost",
         ];
         assert_eq!(names.0, expect);
-        assert_eq!(DnsNames::new("ns", "default", "", &[]).0, ["istio-pilot.ns.svc", "istiod-remote.ns.svc", "istiod.ns.svc"]);
+        assert_eq!(
+            DnsNames::new("ns", "default", "", &[]).0,
+            ["istio-pilot.ns.svc", "istiod-remote.ns.svc", "istiod.ns.svc"]
+        );
     }
 }

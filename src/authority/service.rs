@@ -20,6 +20,8 @@ use super::{AuthorityMetrics, Signer, now};
 use crate::auth::{Authenticators, Call, Caller};
 use crate::tls::Connection;
 
+/// The file that declares the service.
+pub const PROTO: &str = "istio/security/certificate_service.proto";
 /// Longest request; one with the largest key is a quarter of that.
 const MOST_BYTES: usize = 64 << 10;
 /// Metadata of a request: the identity that a node proxy wants a certificate for.

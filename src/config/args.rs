@@ -12,7 +12,8 @@ lower case with dashes (`--config-dir`). Flags of istiod that mean nothing here 
 
 Exit codes: 0 stopped on request, 1 failed while running, 2 wrong flags, 3 an address cannot be listened on,
 4 the Kubernetes API or a configuration directory cannot be used, 5 mesh config or networks are invalid,
-6 the configuration directory holds text that is no YAML (only with --strictConfig).";
+6 the configuration directory holds text that is no YAML (only with --strictConfig),
+7 the certificate authority cannot be used.";
 
 /// A service-mesh control plane that speaks istiod's protocols.
 #[derive(Clone, Debug, Parser)]
@@ -186,7 +187,7 @@ pub struct DiscoveryArgs {
         help_heading = "Ports"
     )]
     pub monitoring_addr: String,
-    /// Address of xDS over TLS. Not served yet: a warning says so.
+    /// Address of xDS and of the certificate authority over TLS, with --configDir too.
     #[arg(
         long = "secureGRPCAddr",
         alias = "secure-grpc-addr",
@@ -249,6 +250,10 @@ pub struct DiscoveryArgs {
     )]
     pub keepalive_max_server_connection_age: Option<String>,
 
+    /// Certificates, tokens and TLS.
+    #[command(flatten)]
+    pub security: SecurityArgs,
+
     /// Lowest level that is logged, by scope: `default:info,ads:debug`. Levels: none, error, warn, info, debug.
     #[arg(
         long = "log_output_level",
@@ -272,6 +277,87 @@ pub struct DiscoveryArgs {
         help_heading = "Log"
     )]
     pub log_target: String,
+}
+
+/// Flags of the certificate authority, of tokens and of TLS.
+#[derive(Clone, Debug, Args)]
+pub struct SecurityArgs {
+    /// Make a certificate authority in the directory ROOT_CA_DIR (./etc/cacerts) if there is none, and keep it there: files
+    /// that nobody else may read. Only with --configDir; without it, an empty directory gives a root in memory, which ends
+    /// with the process. With the Kubernetes API, the root is in Secret `istio-ca-secret`.
+    #[arg(
+        long = "createCA",
+        alias = "create-ca",
+        env = "SLUICE_CREATE_CA",
+        num_args = 0..=1,
+        default_value_t = false,
+        default_missing_value = "true",
+        require_equals = true,
+        action = clap::ArgAction::Set,
+        global = true,
+        help_heading = "Security"
+    )]
+    pub create_ca: bool,
+    /// File with the JSON web key set that tokens of service accounts are verified with, read again when it changes. With
+    /// ID=FILE those of another cluster; may be given several times. A token says `sub`
+    /// `system:serviceaccount:NAMESPACE:NAME`, `exp`, and an `aud` of TOKEN_AUDIENCES (istio-ca). Only with --configDir: the
+    /// Kubernetes API reviews tokens itself.
+    #[arg(
+        long = "tokenKeys",
+        alias = "token-keys",
+        env = "SLUICE_TOKEN_KEYS",
+        value_name = "[ID=]FILE",
+        value_delimiter = ',',
+        global = true,
+        help_heading = "Security"
+    )]
+    pub token_keys: Vec<String>,
+    /// Who has to have issued the tokens of --tokenKeys; empty is whoever has a key.
+    #[arg(
+        long = "tokenIssuer",
+        alias = "token-issuer",
+        env = "TOKEN_ISSUER",
+        value_name = "ISSUER",
+        default_value = "",
+        hide_default_value = true,
+        global = true,
+        help_heading = "Security"
+    )]
+    pub token_issuer: String,
+    /// Certificate of the secure port, with what is between it and a root; files are read again when they change. Without
+    /// these three, what is mounted in ./var/run/secrets/istiod/tls counts, or else one that the authority issues.
+    #[arg(
+        long = "tlsCertFile",
+        alias = "tls-cert-file",
+        value_name = "FILE",
+        global = true,
+        help_heading = "Security"
+    )]
+    pub tls_cert_file: Option<PathBuf>,
+    /// Key of --tlsCertFile.
+    #[arg(long = "tlsKeyFile", alias = "tls-key-file", value_name = "FILE", global = true, help_heading = "Security")]
+    pub tls_key_file: Option<PathBuf>,
+    /// Roots that --tlsCertFile and certificates of clients are verified with.
+    #[arg(long = "caCertFile", alias = "ca-cert-file", value_name = "FILE", global = true, help_heading = "Security")]
+    pub ca_cert_file: Option<PathBuf>,
+    /// Lowest version of TLS: VersionTLS12 or VersionTLS13.
+    #[arg(
+        long = "tls-min-version",
+        value_name = "VERSION",
+        default_value = "VersionTLS12",
+        global = true,
+        help_heading = "Security"
+    )]
+    pub tls_min_version: String,
+    /// Cipher suites of TLS 1.2, by their IANA names; without any, all good ones.
+    #[arg(
+        long = "tls-cipher-suites",
+        value_name = "NAME,..",
+        value_delimiter = ',',
+        global = true,
+        help_heading = "Security"
+    )]
+    pub tls_cipher_suites: Vec<String>,
 }
 
 impl CommandLine {

@@ -1,6 +1,6 @@
 //! The certificate authority, the secure port, and who is let in: flags and variables.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,8 +29,6 @@ pub struct SecurityConfig {
     pub versions: TlsVersions,
     /// How tokens are verified.
     pub tokens: TokenConfig,
-    /// `XDS_AUTH`: the secure port asks who calls.
-    pub authenticates: bool,
     /// `CA_TRUSTED_NODE_ACCOUNTS`: service accounts (namespace, name) that ask for certificates of the pods on their node.
     pub node_accounts: BTreeSet<(Text, Text)>,
 }
@@ -73,8 +71,9 @@ pub struct TokenConfig {
     pub audiences: Vec<String>,
     /// `JWT_RULE`: an issuer whose tokens are verified with its keys.
     pub rule: Option<JwtRule>,
-    /// `--tokenKeys`: a file of keys that service accounts' tokens are verified with where there is no Kubernetes API.
-    pub keys: Option<PathBuf>,
+    /// `--tokenKeys`: files of keys that service accounts' tokens are verified with where there is no Kubernetes API, by
+    /// cluster; the own one's has no name.
+    pub keys: BTreeMap<String, PathBuf>,
     /// `--tokenIssuer`: who has to have issued them; empty is anybody who has a key.
     pub issuer: String,
 }
@@ -178,12 +177,19 @@ impl SecurityConfig {
             tokens: TokenConfig {
                 audiences: list(get("TOKEN_AUDIENCES").unwrap_or_else(|| "istio-ca".to_owned())),
                 rule,
-                keys: args.token_keys.clone(),
+                keys: args.token_keys.iter().filter(|pair| !pair.is_empty()).map(|pair| token_keys(pair)).collect(),
                 issuer: args.token_issuer.clone(),
             },
-            authenticates: flag(variable, "XDS_AUTH", true, warnings),
             node_accounts,
         })
+    }
+}
+
+/// `FILE` or `ID=FILE`.
+fn token_keys(text: &str) -> (String, PathBuf) {
+    match text.split_once('=') {
+        Some((cluster, file)) if !cluster.contains('/') => (cluster.to_owned(), PathBuf::from(file)),
+        _ => (String::new(), PathBuf::from(text)),
     }
 }
 

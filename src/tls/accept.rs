@@ -105,7 +105,10 @@ impl Connected for SecureStream {
 
     fn connect_info(&self) -> Connection {
         let certificates = self.stream.get_ref().1.peer_certificates().unwrap_or_default();
-        Connection { peer: self.peer, certificates: certificates.iter().cloned().map(CertificateDer::into_owned).collect() }
+        Connection {
+            peer: self.peer,
+            certificates: certificates.iter().cloned().map(CertificateDer::into_owned).collect(),
+        }
     }
 }
 

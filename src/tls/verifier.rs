@@ -3,17 +3,17 @@
 use std::fmt;
 use std::sync::Arc;
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwapOption;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
-};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 use sluice_ca::Certificate;
-use sluice_model::{Identity, Text};
+use sluice_model::Identity;
+
+use crate::auth::TrustDomain;
 
 /// Verifies certificates of clients that show one: against the roots of the moment, and that they are of the own trust
 /// domain. Who shows none is let in, and has to say otherwise who he is.
@@ -21,7 +21,7 @@ pub struct ClientVerifier {
     provider: Arc<CryptoProvider>,
     /// Without roots nobody is verified.
     current: ArcSwapOption<Roots>,
-    trust_domain: ArcSwap<Text>,
+    trust_domain: TrustDomain,
 }
 
 struct Roots(Arc<dyn ClientCertVerifier>);
@@ -29,9 +29,9 @@ struct Roots(Arc<dyn ClientCertVerifier>);
 impl ClientVerifier {
     /// Without roots yet.
     #[must_use]
-    pub fn new(trust_domain: Text) -> Self {
+    pub fn new(trust_domain: TrustDomain) -> Self {
         let provider = Arc::new(ring::default_provider());
-        Self { provider, current: ArcSwapOption::empty(), trust_domain: ArcSwap::from_pointee(trust_domain) }
+        Self { provider, current: ArcSwapOption::empty(), trust_domain }
     }
 
     /// Trusts these roots from now on, and no others.
@@ -51,18 +51,13 @@ impl ClientVerifier {
         Ok(())
     }
 
-    /// Certificates have to be of this trust domain from now on.
-    pub fn set_trust_domain(&self, trust_domain: Text) {
-        self.trust_domain.store(Arc::new(trust_domain));
-    }
-
     /// Whether a verified certificate is of the trust domain.
     fn check_identity(&self, certificate: &CertificateDer<'_>) -> Result<(), Error> {
-        let names = Certificate::parse("client certificate", certificate).map(|certificate| certificate.uris().to_vec());
+        let names =
+            Certificate::parse("client certificate", certificate).map(|certificate| certificate.uris().to_vec());
         let names = names.map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
-        let trust_domain = self.trust_domain.load();
         match names.as_slice() {
-            [name] if name.parse::<Identity>().is_ok_and(|identity| identity.trust_domain == **trust_domain) => Ok(()),
+            [name] if name.parse::<Identity>().is_ok_and(|identity| self.trust_domain.has(&identity)) => Ok(()),
             _ => {
                 tracing::debug!(target: "tls", ?names, "a client certificate is not of the trust domain");
                 Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))

@@ -51,7 +51,8 @@ impl TlsVersions {
     }
 
     pub(super) fn protocols(&self) -> &'static [&'static SupportedProtocolVersion] {
-        if self.only_13 { &[&rustls::version::TLS13] } else { &[&rustls::version::TLS13, &rustls::version::TLS12] }
+        const BOTH: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
+        if self.only_13 { &BOTH[..1] } else { BOTH }
     }
 
     pub(super) fn provider(&self) -> Arc<CryptoProvider> {

@@ -7,20 +7,24 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use futures::Stream;
 use futures::future::BoxFuture;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::server::NamedService;
-use tonic::transport::server::{TcpConnectInfo, TcpIncoming};
+use tonic::service::Routes;
+use tonic::transport::server::{Connected, TcpConnectInfo, TcpIncoming};
 use tower::Service;
 
 use crate::auth::{Authenticators, Call};
+use crate::tls::Connection;
 use crate::xds::body::{AdsBody, status_of};
 use crate::xds::hub::Hub;
 use crate::xds::limit::RateLimit;
 use crate::xds::messages::Messages;
-use crate::xds::reflection::descriptors;
+use crate::xds::reflection::{ADS, descriptors};
 use crate::xds::request::Protocol;
 
 /// Limits and times of the gRPC server (X21).
@@ -70,6 +74,35 @@ pub async fn serve(
     authenticators: Authenticators,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    serve_on(incoming, hub, options, authenticators, Beside::default(), shutdown).await
+}
+
+/// What is served beside ADS.
+#[derive(Clone, Debug, Default)]
+pub struct Beside {
+    /// The services.
+    pub routes: Routes,
+    /// Files that declare them, for reflection.
+    pub files: &'static [&'static str],
+}
+
+/// Serves ADS and what is beside it on connections.
+///
+/// # Errors
+/// When there are no more connections.
+pub async fn serve_on<IO, E>(
+    incoming: impl Stream<Item = Result<IO, E>>,
+    hub: Arc<Hub>,
+    options: ServerOptions,
+    authenticators: Authenticators,
+    beside: Beside,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> anyhow::Result<()>
+where
+    IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+    E: Into<tower::BoxError>,
+{
     let mut server = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(options.keepalive_interval))
         .http2_keepalive_timeout(Some(options.keepalive_timeout))
@@ -80,14 +113,15 @@ pub async fn serve(
     if let Some(age) = options.max_connection_age {
         server = server.max_connection_age(age).max_connection_age_grace(options.max_connection_age_grace);
     }
-    let descriptors = descriptors()?;
+    let files: Vec<&str> = [ADS].into_iter().chain(beside.files.iter().copied()).collect();
+    let descriptors = descriptors(&files)?;
     let reflection =
         || tonic_reflection::server::Builder::configure().register_encoded_file_descriptor_set(&descriptors);
     let router = server
+        .add_routes(beside.routes)
         .add_service(AdsService::new(hub.clone(), &options, authenticators))
         .add_service(reflection().build_v1().context("set up reflection v1")?)
         .add_service(reflection().build_v1alpha().context("set up reflection v1alpha")?);
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let drained = hub.clone();
     let (begun, drain_begun) = tokio::sync::oneshot::channel();
     let serving = router.serve_with_incoming_shutdown(incoming, async move {
@@ -134,8 +168,13 @@ impl AdsService {
             Some(wait) if wait.is_zero() => {}
             Some(wait) => tokio::time::sleep(wait).await,
         }
-        let peer = request.extensions().get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
-        let call = Call { headers: request.headers(), peer, certificates: &[] };
+        let secure = request.extensions().get::<Connection>();
+        let plain = request.extensions().get::<TcpConnectInfo>();
+        let call = Call {
+            headers: request.headers(),
+            peer: secure.map(|secure| secure.peer).or_else(|| plain?.remote_addr),
+            certificates: secure.map(|secure| &*secure.certificates).unwrap_or_default(),
+        };
         let caller = self.authenticators.caller(&call).await.map_err(|refused| {
             self.hub.metrics().refused("unauthenticated");
             tracing::warn!(target: "ads", "refused a stream: {refused}");

@@ -1,0 +1,203 @@
+//! Builds the certificate authority and the secure port.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use sluice_engine::Engine;
+use sluice_graph::Handles;
+use sluice_model::{MeshConfig, Text};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tracing::warn;
+
+use super::{AppError, server_options};
+use crate::auth::{
+    Authenticator, Authenticators, ClientCertificates, FileKeys, ForwardedCertificates, RemoteKeys, ReviewedTokens,
+    SignedTokens, TrustDomain,
+};
+use crate::authority::{
+    AuthorityMetrics, CertificateService, DnsNames, Issuing, Keeper, PROTO, ServerKeeper, Signer, TrustBundle,
+};
+use crate::config::{ClusterSource, Config};
+use crate::jwks::JwksClient;
+use crate::tls::{self, ClientVerifier, SecureIncoming};
+use crate::xds::{self, Beside, Hub};
+
+/// How long a certificate of the server lives if there is no authority that says so.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// What the secure port is built from.
+pub(super) struct Security {
+    /// Who signs, if there is an authority.
+    pub(super) signer: Option<Arc<Signer>>,
+    /// What others verify with.
+    pub(super) bundle: tokio::sync::watch::Receiver<TrustBundle>,
+    server: ServerKeeper,
+    /// Whether there is a certificate to show, or may be.
+    can_serve: bool,
+    authenticators: Authenticators,
+    metrics: AuthorityMetrics,
+}
+
+impl Security {
+    /// Makes or loads the authority and the server's certificate; what keeps them as they should be goes on in tasks.
+    pub(super) async fn open(
+        config: &Config,
+        client: Option<Client>,
+        mesh: &MeshConfig,
+        trust_domain: TrustDomain,
+        metrics: AuthorityMetrics,
+        tasks: &mut JoinSet<anyhow::Result<()>>,
+        stop: &CancellationToken,
+    ) -> Result<Self, AppError> {
+        let security = &config.security;
+        let mut signer = None;
+        if let Some(authority) = &security.authority {
+            let cluster = client.clone().map(|client| (client, config.identity.namespace.clone()));
+            let keeper = Keeper::open(authority.clone(), cluster, &mesh.trust_domain).await?;
+            metrics.watch(keeper.signer());
+            signer = Some(keeper.signer());
+            let stop = stop.clone();
+            tasks.spawn(async move {
+                keeper.run(stop).await;
+                Ok(())
+            });
+        }
+        let clients = Arc::new(ClientVerifier::new(trust_domain.clone()));
+        let lifetime = security.authority.as_ref().map_or(YEAR, |authority| authority.root_lifetime);
+        let mut server = ServerKeeper::new(clients, signer.clone(), lifetime);
+        server.files.clone_from(&security.files);
+        server.names = security.certifies_server.then(|| dns_names(config, mesh));
+        let has_certificate = server.begin();
+        Ok(Self {
+            bundle: server.bundle.subscribe(),
+            can_serve: has_certificate || server.files.is_some(),
+            authenticators: authenticators(config, client, trust_domain),
+            signer,
+            server,
+            metrics,
+        })
+    }
+
+    /// Serves the listener, if there is a certificate to show.
+    pub(super) fn serve(
+        self,
+        listener: Option<TcpListener>,
+        hub: Arc<Hub>,
+        config: &Config,
+        tasks: &mut JoinSet<anyhow::Result<()>>,
+        stop: &CancellationToken,
+    ) -> Result<(), AppError> {
+        let (identity, clients) = (self.server.identity.clone(), self.server.clients.clone());
+        let keeping = stop.clone();
+        tasks.spawn(async move {
+            self.server.run(keeping).await;
+            Ok(())
+        });
+        let Some(listener) = listener else { return Ok(()) };
+        if !self.can_serve {
+            warn!("the secure port is not served: there is no certificate authority and no certificate");
+            return Ok(());
+        }
+        let tls = tls::server_config(&config.security.versions, identity, clients).map_err(AppError::Runtime)?;
+        let mut beside = Beside::default();
+        if let (Some(signer), Some(authority)) = (self.signer, &config.security.authority) {
+            let issuing = Issuing {
+                signer,
+                authenticators: self.authenticators.clone(),
+                terms: authority.terms,
+                metrics: self.metrics,
+            };
+            beside = Beside { routes: Routes::new(CertificateService::new(issuing)), files: &[PROTO] };
+        }
+        let incoming = SecureIncoming::new(listener, tls);
+        let authenticators = if config.features.xds_auth { self.authenticators } else { Authenticators::default() };
+        let (options, stop) = (server_options(config), stop.clone());
+        tasks.spawn(xds::serve_on(
+            incoming,
+            hub,
+            options,
+            authenticators,
+            beside,
+            async move { stop.cancelled().await },
+        ));
+        Ok(())
+    }
+}
+
+/// The ways to prove who one is on the secure port, in the order in which they are asked (P07).
+fn authenticators(config: &Config, client: Option<Client>, trust_domain: TrustDomain) -> Authenticators {
+    let tokens = &config.security.tokens;
+    let mut chain: Vec<Arc<dyn Authenticator>> = vec![Arc::new(ClientCertificates)];
+    if let Some(rule) = &tokens.rule {
+        let keys = JwksClient::new(&super::jwks_options(&config.features));
+        let keys = RemoteKeys::new(keys, &rule.issuer, &rule.jwks_uri);
+        chain.push(Arc::new(SignedTokens::of_issuer(keys, &rule.issuer, &rule.audiences, trust_domain.clone())));
+    }
+    match client {
+        Some(client) => {
+            let own = config.identity.cluster.clone();
+            let aliases = config.identity.cluster_aliases.clone();
+            let clusters = BTreeMap::from([(own.clone(), client)]);
+            let reviewed = ReviewedTokens::new(clusters, own, aliases, &tokens.audiences, trust_domain);
+            chain.push(Arc::new(reviewed));
+        }
+        None if !tokens.keys.is_empty() => {
+            let keys = local_keys(config);
+            chain.push(Arc::new(SignedTokens::of_clusters(keys, &tokens.issuer, &tokens.audiences, trust_domain)));
+        }
+        None => {}
+    }
+    // Who trusts no gateways has none: then nobody is believed, not even on the loopback.
+    if !config.features.trusted_gateways.is_empty() {
+        chain.push(Arc::new(ForwardedCertificates::new(config.features.trusted_gateways.clone())));
+    }
+    Authenticators::new(chain, true)
+}
+
+/// Keys by every name of a cluster; callers that name none are of the own one.
+fn local_keys(config: &Config) -> BTreeMap<String, FileKeys> {
+    let mut keys = BTreeMap::new();
+    let own = &config.identity.cluster;
+    for (cluster, file) in &config.security.tokens.keys {
+        let is_own = cluster.is_empty() || *cluster == own.as_str();
+        let mut names: Vec<String> = if is_own { vec![String::new(), own.to_string()] } else { vec![cluster.clone()] };
+        let aliases = config.identity.cluster_aliases.iter();
+        let named = |id: &Text| if is_own { id == own } else { id.as_str() == cluster };
+        names.extend(aliases.filter(|(_, id)| named(id)).map(|(alias, _)| alias.to_string()));
+        keys.extend(names.into_iter().map(|name| (name, FileKeys::new(file))));
+    }
+    keys
+}
+
+fn dns_names(config: &Config, mesh: &MeshConfig) -> DnsNames {
+    let address = mesh.default_config.discovery_address.as_str();
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
+    let mut others = config.security.custom_hosts.clone();
+    if matches!(config.sources.local, ClusterSource::Directory(_)) {
+        // There are no Services whose names would lead here.
+        others.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
+    }
+    DnsNames::new(&config.identity.namespace, &config.identity.revision, host, &others)
+}
+
+/// The mesh config of the moment.
+pub(super) fn mesh_config(engine: &Engine, handles: &Handles) -> MeshConfig {
+    engine.snapshot().get(&handles.mesh, &()).map(|mesh| (*mesh).clone()).unwrap_or_default()
+}
+
+/// Follows the trust domain of the mesh config until the engine stops.
+pub(super) async fn follow_trust_domain(engine: Engine, handles: Handles, trust_domain: TrustDomain) {
+    let mut feed = engine.feed().only(&handles.mesh);
+    while let Some(batch) = feed.next().await {
+        for event in batch.events(&handles.mesh) {
+            if let Some(mesh) = event.new {
+                trust_domain.set(mesh.trust_domain.clone());
+            }
+        }
+    }
+}
