@@ -101,11 +101,12 @@ impl ServerKeeper {
             let names = wanted.clone();
             let is_wanted =
                 move |file: &Path| [&names.certificate, &names.key, &names.roots].contains(&&file.to_owned());
-            follow_changes(&wanted.directories(), is_wanted, move || drop(told.try_send(())))
-                .inspect_err(
-                    |error| warn!(target: "tls", %error, "cannot watch the certificate: it is read every minute"),
-                )
-                .ok()
+            follow_changes(&wanted.directories(), is_wanted, move || {
+                // One that has not been looked at yet is enough.
+                let _ = told.try_send(());
+            })
+            .inspect_err(|error| warn!(target: "tls", %error, "cannot watch the certificate: it is read every minute"))
+            .ok()
         });
         let mut changes = self.signer.as_ref().map(|signer| signer.changes());
         loop {

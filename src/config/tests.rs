@@ -52,7 +52,7 @@ fn dashes_are_aliases_and_the_subcommand_may_be_left_out() {
 #[test]
 fn ports_that_are_not_served_say_so() {
     let (config, _) = parse(&[]).expect("valid");
-    assert_eq!(config.warnings.iter().filter(|warning| warning.contains("not served yet")).count(), 2);
+    assert_eq!(config.warnings.iter().filter(|warning| warning.contains("not served yet")).count(), 1);
     let (config, _) = parse(&["--secureGRPCAddr=", "--httpsAddr="]).expect("valid");
     assert!(config.warnings.is_empty());
 }
@@ -71,6 +71,9 @@ fn wrong_values_name_the_flag() {
     check(&["--remoteConfigDir=Kubernetes=/x"], "--remoteConfigDir: Kubernetes is the own cluster");
     check(&["--remoteConfigDir=a=/x", "--remoteConfigDir=a=/y"], "cluster a is there twice");
     check(&["--configDir=/x", "--kubeconfig=/y"], "stands against");
+    check(&["--tls-min-version=VersionTLS11"], "--tls-min-version");
+    check(&["--tls-cipher-suites=TLS_RSA_WITH_RC4_128_SHA"], "--tls-cipher-suites");
+    check(&["--tlsCertFile=/c", "--tlsKeyFile=/k"], "--tlsCertFile");
     check(&["--domain=a..b"], "--domain");
     check(&["--configDir"], "value");
     check(&["serve"], "serve");
@@ -105,4 +108,46 @@ fn kinds_of_the_gateway_api_can_be_switched_off() {
     assert!(ignored("PILOT_ENABLE_ALPHA_GATEWAY_API", "true").is_empty());
     let off = ignored("PILOT_ENABLE_GATEWAY_API", "false");
     assert!(off.contains(&Kind::KubernetesGateway) && off.contains(&Kind::XBackend) && !off.contains(&Kind::Gateway));
+}
+
+#[test]
+fn the_authority_is_configured_with_istiods_names() {
+    let read = |name: &'static str, value: &'static str| {
+        let arguments = ["sluiced", "--tokenKeys=/keys", "--tokenKeys=east=/east"].map(str::to_owned);
+        let (line, _) = CommandLine::parse_lenient(arguments).expect("valid");
+        Config::new(line.discovery, &[], |wanted| (wanted == name).then(|| value.to_owned()))
+    };
+    let config = read("", "").expect("valid").security;
+    let authority = config.authority.expect("it is on");
+    assert_eq!(authority.directory, std::path::Path::new("./etc/cacerts"));
+    assert_eq!((authority.grace_percent, authority.check_interval.as_secs()), (20, 3600));
+    assert_eq!(authority.root_lifetime.as_secs(), 3650 * 24 * 3600);
+    assert_eq!((authority.terms.default.as_secs(), authority.terms.most.as_secs()), (24 * 3600, 90 * 24 * 3600));
+    assert!(authority.revocations && authority.jitter && !authority.in_cacerts && !authority.multi_root);
+    assert_eq!(config.tokens.audiences, ["istio-ca"]);
+    let keys = [("", "/keys"), ("east", "/east")].map(|(cluster, file)| (cluster.to_owned(), file.into()));
+    assert_eq!(config.tokens.keys, keys.into());
+
+    assert!(read("ENABLE_CA_SERVER", "false").expect("valid").security.authority.is_none());
+    let config = read("MAX_WORKLOAD_CERT_TTL", "1h").expect("valid").security;
+    assert_eq!(config.authority.expect("it is on").terms.most.as_secs(), 3600);
+    let rule = r#"{"issuer": "i", "jwks_uri": "https://i/keys", "audiences": ["a"]}"#;
+    let rule = read("JWT_RULE", rule).expect("valid").security.tokens.rule.expect("a rule");
+    assert_eq!(
+        (rule.issuer.as_str(), rule.jwks_uri.as_str(), rule.audiences),
+        ("i", "https://i/keys", vec!["a".to_owned()])
+    );
+    for (name, value) in [
+        ("JWT_RULE", "issuer"),
+        ("EXTERNAL_CA", "ISTIOD_RA_KUBERNETES_API"),
+        ("PILOT_CERT_PROVIDER", "k8s.io/signer"),
+        ("CITADEL_SELF_SIGNED_ROOT_CERT_GRACE_PERIOD_PERCENTILE", "101"),
+    ] {
+        assert_eq!(read(name, value).expect_err(name).flag, name);
+    }
+    let size = read("CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE", "4096").expect("valid");
+    assert!(size.warnings.iter().any(|warning| warning.contains("P-256")), "{:?}", size.warnings);
+    let accounts = read("CA_TRUSTED_NODE_ACCOUNTS", "istio-system/ztunnel,broken").expect("valid");
+    assert_eq!(accounts.security.node_accounts, [("istio-system".into(), "ztunnel".into())].into());
+    assert!(accounts.warnings.iter().any(|warning| warning.contains("\"broken\"")), "{:?}", accounts.warnings);
 }

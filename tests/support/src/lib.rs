@@ -4,4 +4,5 @@ pub mod ads;
 pub mod api_server;
 pub mod parity;
 pub mod pods;
+pub mod secure;
 pub mod server;

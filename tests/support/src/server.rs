@@ -52,6 +52,8 @@ pub struct Sluiced {
     pub http: SocketAddr,
     /// Metrics.
     pub monitoring: SocketAddr,
+    /// ADS and certificates over TLS, if the arguments open that port.
+    pub secure: Option<SocketAddr>,
 }
 
 impl Sluiced {
@@ -86,7 +88,7 @@ impl Sluiced {
         forward(BufReader::new(stdout), lines.clone());
         forward(BufReader::new(stderr), lines);
         let mut seen = Vec::new();
-        let (mut grpc, mut http, mut monitoring) = (None, None, None);
+        let (mut grpc, mut http, mut monitoring, mut secure) = (None, None, None, None);
         let deadline = Instant::now() + Duration::from_secs(30);
         while grpc.is_none() || http.is_none() || monitoring.is_none() {
             let line = tokio::time::timeout_at(deadline.into(), log.recv()).await;
@@ -97,6 +99,7 @@ impl Sluiced {
                 match name.as_str() {
                     "grpc" => grpc = Some(address),
                     "http" => http = Some(address),
+                    "secure grpc" => secure = Some(address),
                     "monitoring" => monitoring = Some(address),
                     _ => {}
                 }
@@ -121,7 +124,7 @@ impl Sluiced {
                 write(&mut file, &line);
             }
         });
-        let mut server = Self { child, grpc, http, monitoring };
+        let mut server = Self { child, grpc, http, monitoring, secure };
         while !server.get("/ready").await.is_ok_and(|(status, _)| status == 200) {
             if let Some(status) = server.child.try_wait().context("look after sluiced")? {
                 bail!("sluiced ended with {status}");

@@ -57,7 +57,10 @@ impl Authority {
     }
 
     /// Certificate and key of a workload identity, PEM.
-    fn issue(&self, spiffe_id: &str) -> Result<(String, String)> {
+    ///
+    /// # Errors
+    /// Signing fails.
+    pub fn issue(&self, spiffe_id: &str) -> Result<(String, String)> {
         self.sign(vec![SanType::URI(spiffe_id.try_into().context("a SPIFFE id is ASCII")?)])
     }
 

@@ -1,0 +1,115 @@
+//! The certificate authority and the secure port, from outside: a real `sluiced`, real TLS, real tokens, no cluster.
+
+#[path = "identity/mesh.rs"]
+mod mesh;
+#[path = "identity/refusals.rs"]
+mod refusals;
+#[path = "identity/rotation.rs"]
+mod rotation;
+
+use std::os::unix::fs::PermissionsExt;
+
+use mesh::{CART, Mesh, uris};
+use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol};
+use sluice_testkit::secure::{Ask, Presented, signing_request};
+use tonic::Code;
+
+/// A pod of somebody.
+fn node(namespace: &str, account: &str) -> Identity {
+    let node = serde_json::json!({
+        "id": format!("sidecar~10.0.0.1~pod-1.{namespace}~{namespace}.svc.cluster.local"),
+        "metadata": {"NAMESPACE": namespace, "SERVICE_ACCOUNT": account, "CLUSTER_ID": "Kubernetes"},
+    });
+    Identity::of_node(&node).expect("a node")
+}
+
+/// What the first answer of a stream says.
+async fn clusters(channel: tonic::transport::Channel, identity: Identity) -> Result<usize, Code> {
+    let mut stream = AdsStream::open(channel, Protocol::Delta, identity).expect("a stream");
+    stream.subscribe(Kind::Cds.type_url(), &[], std::collections::BTreeMap::new()).expect("it is open");
+    match stream.next().await {
+        Ok(update) => update.map(|update| update.resources.len()).ok_or(Code::Cancelled),
+        Err(error) => Err(error.downcast_ref::<tonic::Status>().map_or(Code::Unknown, tonic::Status::code)),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workload_gets_a_certificate_and_is_let_in_with_it() {
+    let mesh = Mesh::start(&[]).await;
+    let (key, csr) = signing_request().expect("a request");
+    let token = mesh.token(CART);
+    let chain = Ask::bearing(&csr, &token).send(&mesh.connect(&Presented::default()).await).await.expect("issued");
+    assert_eq!(chain.len(), 2, "the certificate and the root");
+    assert_eq!(chain[1], mesh.root());
+    assert_eq!(uris(&chain[0]), ["spiffe://cluster.local/ns/shop/sa/cart"]);
+
+    // The certificate itself is enough for the next one, and for configuration.
+    let presented = Presented { pair: Some((chain[0].clone(), key)), ..Presented::default() };
+    let channel = mesh.connect(&presented).await;
+    let (_, csr) = signing_request().expect("a request");
+    let again = Ask { csr, seconds: 60, ..Ask::default() }.send(&channel).await.expect("issued");
+    assert_eq!(uris(&again[0]), ["spiffe://cluster.local/ns/shop/sa/cart"]);
+    assert!(clusters(channel.clone(), node("shop", "cart")).await.expect("it is served") > 0);
+    assert_eq!(clusters(channel.clone(), node("shop", "till")).await, Err(Code::PermissionDenied));
+    assert_eq!(clusters(channel, node("bank", "cart")).await, Err(Code::PermissionDenied));
+    let nobody = mesh.connect(&Presented::default()).await;
+    assert_eq!(clusters(nobody, node("shop", "cart")).await, Err(Code::Unauthenticated));
+
+    let metrics = mesh.metrics().await;
+    assert_eq!(metrics["citadel_server_csr_count"], 2.0);
+    assert_eq!(metrics["citadel_server_success_cert_issuance_count"], 2.0);
+    assert_eq!(metrics["citadel_server_authentication_failure_count"], 0.0);
+    let left = metrics["citadel_server_root_cert_expiry_seconds"];
+    assert!(left > 3649.0 * 86400.0 && left <= 3650.0 * 86400.0, "{left}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_and_tokens_are_in_no_log_dump_or_metric() {
+    let mesh = Mesh::start(&["--log_output_level=default:debug"]).await;
+    let file = mesh.authority().join("ca-key.pem");
+    let mode = std::fs::metadata(&file).expect("the authority is kept").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let authority_key = std::fs::read_to_string(&file).expect("read the key");
+    let (_, csr) = signing_request().expect("a request");
+    let (good, bad) = (mesh.token(CART), mesh.sign(&mesh.claims("system:serviceaccount:shop:thief", -5)));
+    let channel = mesh.connect(&Presented::default()).await;
+    Ask::bearing(&csr, &good).send(&channel).await.expect("issued");
+    Ask::bearing(&csr, &bad).send(&channel).await.expect_err("expired");
+
+    let (_, list) = mesh.server.get("/debug/list").await.expect("the list");
+    let mut pages: Vec<String> = serde_json::from_str(&list).expect("names");
+    assert!(pages.len() > 10, "{pages:?}");
+    pages.push("../metrics".to_owned());
+    let collections = mesh.server.get("/debug/collections").await.expect("collections").1;
+    let mut seen = mesh.log() + &collections;
+    for page in pages {
+        seen += &mesh.server.get(&format!("/debug/{page}").replace("/debug/../", "/")).await.expect("a page").1;
+    }
+    assert!(seen.contains("made a certificate authority") && seen.contains("the token has expired"), "{seen}");
+    let body = authority_key.lines().filter(|line| !line.starts_with("-----"));
+    for secret in body.chain(good.split('.').skip(1)).chain(bad.split('.').skip(1)).chain(["PRIVATE KEY"]) {
+        assert!(secret.len() > 10 && !seen.contains(secret), "{secret} is shown");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_root_outlives_the_process_in_its_directory() {
+    let mesh = Mesh::start(&[]).await;
+    let root = mesh.root();
+    let mesh = mesh.restart(&["--createCA=false"]).await;
+    assert_eq!(mesh.root(), root);
+    let (_, csr) = signing_request().expect("a request");
+    let token = mesh.token(CART);
+    let chain = Ask::bearing(&csr, &token).send(&mesh.connect(&Presented::default()).await).await.expect("issued");
+    assert_eq!(chain[1], root);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_versions_of_tls_can_be_refused() {
+    let only_12 = Presented { only_12: true, ..Presented::default() };
+    let mesh = Mesh::start(&["--tls-cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"]).await;
+    mesh.try_connect(&only_12).await.expect("1.2 is spoken");
+    let mesh = mesh.restart(&["--tls-min-version=VersionTLS13"]).await;
+    mesh.try_connect(&only_12).await.expect_err("only 1.3 is spoken");
+    mesh.connect(&Presented::default()).await;
+}

@@ -1,0 +1,164 @@
+//! Everybody who must not get a certificate, and what he is told.
+
+use rcgen::{CertificateParams, KeyPair, SanType};
+use serde_json::json;
+use sluice_testkit::pods::identity::Authority;
+use sluice_testkit::pods::token::TokenIssuer;
+use sluice_testkit::secure::{Ask, Presented, signing_request};
+use tonic::{Code, Status};
+
+use crate::mesh::{CART, Mesh, now, until, uris};
+
+const WEAK: &str = include_str!("../../src/ca/src/tests/weak-rsa-1024.csr");
+
+/// The refusal, which is logged once, with the reason and nothing that was presented.
+async fn refused(mesh: &Mesh, channel: &tonic::transport::Channel, ask: Ask, reason: &str) -> Status {
+    let before = mesh.logged("refused to issue a certificate").len();
+    let status = ask.send(channel).await.expect_err(reason);
+    let logged = until(reason, async || {
+        let lines = mesh.logged("refused to issue a certificate");
+        (lines.len() > before).then_some(lines)
+    });
+    let logged = logged.await;
+    assert_eq!(logged.len(), before + 1, "{logged:?}");
+    let line = logged.last().expect("a line");
+    assert!(line.contains(reason) && line.contains("127.0.0.1:"), "{reason}: {line}");
+    status
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_that_prove_nothing_get_nothing() {
+    let mesh = Mesh::start(&[]).await;
+    let channel = mesh.connect(&Presented::default()).await;
+    let (_, csr) = signing_request().expect("a request");
+    let with = |name: &str, value: serde_json::Value| {
+        let mut claims = mesh.claims(CART, 600);
+        claims[name] = value;
+        mesh.sign(&claims)
+    };
+    let stranger = TokenIssuer::new().expect("an issuer").sign(&mesh.claims(CART, 600)).expect("a token");
+    let tokens = [
+        (with("exp", json!(now() - 1)), "the token has expired"),
+        (with("nbf", json!(now() + 3600)), "the token is not valid yet"),
+        (with("aud", json!(["kubernetes.default.svc"])), "the token is not meant for istio-ca"),
+        (with("iss", json!("https://other")), "the token is not of the issuer it has to be of"),
+        (with("sub", json!("system:node:one")), "the token is not that of a service account"),
+        (stranger, "the token is signed by no key of its issuer"),
+        ("garbage".to_owned(), "the token is malformed"),
+    ];
+    let count = tokens.len();
+    for (token, reason) in tokens {
+        let status = refused(&mesh, &channel, Ask::bearing(&csr, &token), reason).await;
+        assert_eq!(
+            (status.code(), status.message()),
+            (Code::Unauthenticated, "request authenticate failure"),
+            "{reason}"
+        );
+    }
+    // A good token, but it is not one of the cluster that the caller says it is of.
+    for (cluster, reason) in [("east", "signed by no key of its issuer"), ("west", "cluster \\\"west\\\"")] {
+        let mut ask = Ask::bearing(&csr, &mesh.token(CART));
+        ask.headers.push(("clusterid", cluster.to_owned()));
+        assert_eq!(refused(&mesh, &channel, ask, reason).await.code(), Code::Unauthenticated);
+    }
+    let nothing = Ask { csr: csr.clone(), ..Ask::default() };
+    let status = refused(&mesh, &channel, nothing, "it brings nothing that proves it").await;
+    assert_eq!(status.code(), Code::Unauthenticated);
+    // Nobody is trusted to forward certificates, not even the loopback.
+    let forged = Ask {
+        csr: csr.clone(),
+        headers: vec![("x-forwarded-client-cert", "URI=spiffe://cluster.local/ns/shop/sa/cart".to_owned())],
+        ..Ask::default()
+    };
+    assert_eq!(refused(&mesh, &channel, forged, "it brings nothing").await.code(), Code::Unauthenticated);
+    let mut node = Ask::bearing(&csr, &mesh.token(CART));
+    node.metadata.push(("ImpersonatedIdentity", "spiffe://cluster.local/ns/bank/sa/vault".to_owned()));
+    let status = refused(&mesh, &channel, node, "CA_TRUSTED_NODE_ACCOUNTS").await;
+    assert_eq!(status.code(), Code::Unauthenticated);
+    let metrics = mesh.metrics().await;
+    let expect = count as f64 + 5.0;
+    assert_eq!(metrics["citadel_server_authentication_failure_count"], expect);
+    assert_eq!(metrics["citadel_server_csr_count"], expect);
+    assert_eq!(metrics["citadel_server_success_cert_issuance_count"], 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_are_wrong_get_nothing() {
+    let mesh = Mesh::start(&[]).await;
+    let channel = mesh.connect(&Presented::default()).await;
+    let token = mesh.token(CART);
+    for (csr, reason) in [
+        ("", "not properly encoded"),
+        ("garbage", "not properly encoded"),
+        ("-----BEGIN CERTIFICATE REQUEST-----\nMAA=\n-----END CERTIFICATE REQUEST-----\n", "failed to parse"),
+        (WEAK, "RSA key of 1024 bits is too weak"),
+    ] {
+        let status = refused(&mesh, &channel, Ask::bearing(csr, &token), reason).await;
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert!(status.message().starts_with("CSR signing error (") && status.message().contains(reason), "{status}");
+    }
+    let (_, csr) = signing_request().expect("a request");
+    let long = Ask { seconds: 91 * 86400, ..Ask::bearing(&csr, &token) };
+    let status = refused(&mesh, &channel, long, "greater than the max allowed TTL").await;
+    assert_eq!(status.code(), Code::InvalidArgument);
+    let metrics = mesh.metrics().await;
+    assert_eq!(metrics["citadel_server_csr_parsing_err_count"], 4.0);
+    assert_eq!(metrics["citadel_server_csr_sign_err_count{error=\"CSR_ERROR\"}"], 4.0);
+    assert_eq!(metrics["citadel_server_csr_sign_err_count{error=\"TTL_ERROR\"}"], 1.0);
+    // Not even read.
+    let status = Ask::bearing(&"A".repeat(100_000), &token).send(&channel).await.expect_err("too long");
+    assert_eq!(status.code(), Code::OutOfRange);
+    Ask::bearing(&csr, &token).send(&channel).await.expect("the next is served");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_gets_the_names_he_asks_for() {
+    let mesh = Mesh::start(&[]).await;
+    let channel = mesh.connect(&Presented::default()).await;
+    let key = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::default();
+    params.subject_alt_names = vec![
+        SanType::URI("spiffe://cluster.local/ns/bank/sa/vault".try_into().expect("a name")),
+        SanType::DnsName("istiod.istio-system.svc".try_into().expect("a name")),
+    ];
+    let csr = params.serialize_request(&key).expect("a request").pem().expect("its text");
+    let chain = Ask::bearing(&csr, &mesh.token(CART)).send(&channel).await.expect("issued");
+    assert_eq!(uris(&chain[0]), ["spiffe://cluster.local/ns/shop/sa/cart"]);
+    // The same request of another is for that other: a replay gives nothing that its key does not open.
+    let till = mesh.token("system:serviceaccount:shop:till");
+    let chain = Ask::bearing(&csr, &till).send(&channel).await.expect("issued");
+    assert_eq!(uris(&chain[0]), ["spiffe://cluster.local/ns/shop/sa/till"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_are_turned_away_before_they_speak() {
+    let mesh = Mesh::start(&[]).await;
+    let (_, csr) = signing_request().expect("a request");
+    let ask = || Ask::bearing(&csr, &mesh.token(CART));
+    let stranger = Authority::new().expect("an authority");
+    let pair = stranger.issue("spiffe://cluster.local/ns/shop/sa/cart").expect("a certificate");
+    let presented = |pair: (String, String)| Presented { pair: Some(pair), ..Presented::default() };
+    // With TLS 1.3 the client learns of it when it first reads.
+    let refused = async |presented: Presented| match mesh.try_connect(&presented).await {
+        Err(_) => true,
+        Ok(channel) => ask().send(&channel).await.is_err(),
+    };
+    assert!(refused(presented(pair)).await, "an unknown root");
+    // Issued by the authority itself while the mesh had another name.
+    let other = mesh.rename("other.domain").await;
+    let channel = other.connect(&Presented::default()).await;
+    let (key, own) = signing_request().expect("a request");
+    let chain = Ask::bearing(&own, &other.token(CART)).send(&channel).await.expect("issued");
+    assert_eq!(uris(&chain[0]), ["spiffe://other.domain/ns/shop/sa/cart"]);
+    let pair = presented((chain[0].clone(), key));
+    other.connect(&pair).await;
+    let mesh = other.rename("cluster.local").await;
+    let refused = match mesh.try_connect(&pair).await {
+        Err(_) => true,
+        Ok(channel) => Ask::bearing(&own, &mesh.token(CART)).send(&channel).await.is_err(),
+    };
+    assert!(refused, "another trust domain");
+    until("it is logged", async || mesh.logged("refused a connection").pop()).await;
+    let channel = mesh.connect(&Presented::default()).await;
+    Ask::bearing(&own, &mesh.token(CART)).send(&channel).await.expect("others are served");
+}

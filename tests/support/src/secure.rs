@@ -1,0 +1,120 @@
+//! A client of the secure port: TLS with or without a certificate, and requests for certificates.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use hyper_util::rt::TokioIo;
+use rcgen::{CertificateParams, DistinguishedName, KeyPair};
+use sluice_proto::google::protobuf::{Struct, Value, value::Kind};
+use sluice_proto::istio::v1::auth::{IstioCertificateRequest, IstioCertificateResponse};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::version::TLS12;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
+
+use crate::pods::identity::{certificates, private_key};
+
+/// Who a client is to TLS.
+#[derive(Clone, Debug, Default)]
+pub struct Presented {
+    /// Its certificate with what is between it and a root, and its key, as PEM.
+    pub pair: Option<(String, String)>,
+    /// It speaks no newer TLS than 1.2.
+    pub only_12: bool,
+}
+
+/// Connects and shakes hands with a server that has this name.
+///
+/// # Errors
+/// The handshake fails.
+pub async fn connect(address: SocketAddr, name: &str, roots: &str, presented: &Presented) -> Result<Channel> {
+    let mut store = RootCertStore::empty();
+    for root in certificates(roots)? {
+        store.add(root).context("trust a root")?;
+    }
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let builder = match presented.only_12 {
+        true => builder.with_protocol_versions(&[&TLS12]),
+        false => builder.with_safe_default_protocol_versions(),
+    };
+    let builder = builder.context("choose versions")?.with_root_certificates(store);
+    let mut config = match &presented.pair {
+        Some((chain, key)) => builder.with_client_auth_cert(certificates(chain)?, private_key(key)?)?,
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let (connector, name) = (TlsConnector::from(Arc::new(config)), ServerName::try_from(name.to_owned())?);
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))?.timeout(Duration::from_secs(20));
+    let channel = endpoint.connect_with_connector(tower::service_fn(move |_| {
+        let (connector, name) = (connector.clone(), name.clone());
+        async move {
+            let stream = TcpStream::connect(address).await?;
+            connector.connect(name, stream).await.map(TokioIo::new)
+        }
+    }));
+    channel.await.context("shake hands")
+}
+
+/// A request for a certificate.
+#[derive(Clone, Debug, Default)]
+pub struct Ask {
+    /// The signing request.
+    pub csr: String,
+    /// How long the certificate is to live.
+    pub seconds: i64,
+    /// Headers.
+    pub headers: Vec<(&'static str, String)>,
+    /// Texts of its metadata.
+    pub metadata: Vec<(&'static str, String)>,
+}
+
+impl Ask {
+    /// With a token.
+    #[must_use]
+    pub fn bearing(csr: &str, token: &str) -> Self {
+        Self { csr: csr.to_owned(), headers: vec![("authorization", format!("Bearer {token}"))], ..Self::default() }
+    }
+
+    /// Sends it.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub async fn send(self, channel: &Channel) -> Result<Vec<String>, Status> {
+        let text = |text: String| Value { kind: Some(Kind::StringValue(text)) };
+        let fields = self.metadata.into_iter().map(|(name, value)| (name.to_owned(), text(value))).collect();
+        let mut request = Request::new(IstioCertificateRequest {
+            csr: self.csr,
+            validity_duration: self.seconds,
+            metadata: Some(Struct { fields }),
+        });
+        for (name, value) in self.headers {
+            let value: AsciiMetadataValue = value.parse().map_err(|_| Status::new(Code::Internal, "no header"))?;
+            request.metadata_mut().append(AsciiMetadataKey::from_static(name), value);
+        }
+        let mut client = tonic::client::Grpc::new(channel.clone());
+        client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+        let path = PathAndQuery::from_static("/istio.v1.auth.IstioCertificateService/CreateCertificate");
+        let codec = ProstCodec::<IstioCertificateRequest, IstioCertificateResponse>::default();
+        client.unary(request, path, codec).await.map(|answer| answer.into_inner().cert_chain)
+    }
+}
+
+/// A new key and a signing request of it that names nobody: both as PEM, the key first.
+///
+/// # Errors
+/// Key generation fails.
+pub fn signing_request() -> Result<(String, String)> {
+    let key = KeyPair::generate().context("make a key")?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    let request = params.serialize_request(&key).context("make a request")?;
+    Ok((key.serialize_pem(), request.pem().context("write the request")?))
+}
