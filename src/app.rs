@@ -328,6 +328,7 @@ fn graph_options(config: &Config) -> GraphOptions {
             allows_waypoints: config.features.allows_waypoints,
             dry_run_policies: config.features.dry_run_policies,
         }),
+        gateway_api: config.features.gateway_api_options(),
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::Serialize;
-use sluice_graph::{AddressPools, JwksFetch};
+use sluice_graph::{AddressPools, GatewayApiOptions, JwksFetch};
 use sluice_model::gateway_api::EXPERIMENTAL_GROUP;
 use sluice_model::{Kind, Text};
 use sluice_parse::{KINDS, parse_duration};
@@ -49,6 +49,16 @@ pub struct Features {
     pub alpha_gateway_api: bool,
     /// `PILOT_ENABLE_GATEWAY_API`: Gateway API kinds are read.
     pub gateway_api: bool,
+    /// `PILOT_GATEWAY_API_CONTROLLER_NAME`: controller of the Gateways that routers serve.
+    pub gateway_controller: Text,
+    /// `PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME`: their class, which need not be there.
+    pub gateway_class: Text,
+    /// `ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT`: a Gateway may name the Service of routers somebody else runs.
+    pub manual_gateways: bool,
+    /// `PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API`: Gateways of other networks are known.
+    pub remote_gateways: bool,
+    /// `AMBIENT_ENABLE_MULTI_NETWORK`: Gateways between the networks of ambient meshes are served.
+    pub ambient_multi_network: bool,
     /// `RESOLVE_HOSTNAME_GATEWAYS`: gateways between networks may have a host name, which is resolved here.
     pub resolve_gateway_names: bool,
     /// `ENABLE_DEBUG_ON_HTTP`: `/debug` is served on the HTTP port.
@@ -112,6 +122,20 @@ impl Features {
         ignored.map(|info| info.kind).collect()
     }
 
+    /// How the Gateway API is read.
+    #[must_use]
+    pub fn gateway_api_options(&self) -> GatewayApiOptions {
+        GatewayApiOptions {
+            controller: self.gateway_controller.clone(),
+            default_class: self.gateway_class.clone(),
+            manual_deployment: self.manual_gateways,
+            remote: self.remote_gateways,
+            waypoints: self.ambient,
+            east_west: self.ambient && self.ambient_multi_network,
+            experimental: self.alpha_gateway_api,
+        }
+    }
+
     /// Reads the environment; a value that cannot be read is noted and the default is taken.
     pub(super) fn read(variable: impl Fn(&str) -> Option<String>, warnings: &mut Vec<String>) -> Self {
         for name in NOT_FOLLOWED {
@@ -120,11 +144,13 @@ impl Features {
             }
         }
         let mut flag = |name: &str, default: bool| flag(&variable, name, default, warnings);
-        let ingress_namespace = variable("K8S_INGRESS_NS").filter(|name| !name.is_empty());
+        let text = |name: &str, default: &str| {
+            variable(name).filter(|value| !value.is_empty()).map_or_else(|| default.into(), Text::from)
+        };
         let allocate_addresses = flag("PILOT_ENABLE_IP_AUTOALLOCATE", true);
         let pools = AddressPools::default();
         Self {
-            ingress_namespace: ingress_namespace.map_or_else(|| "istio-system".into(), Text::from),
+            ingress_namespace: text("K8S_INGRESS_NS", "istio-system"),
             allocate_addresses,
             sends_hbone: flag("PILOT_ENABLE_SENDING_HBONE", true),
             prefers_hbone: flag("PILOT_PREFER_SENDING_HBONE", false),
@@ -136,6 +162,11 @@ impl Features {
             scope_gateways: flag("PILOT_SCOPE_GATEWAY_TO_NAMESPACE", false),
             alpha_gateway_api: flag("PILOT_ENABLE_ALPHA_GATEWAY_API", false),
             gateway_api: flag("PILOT_ENABLE_GATEWAY_API", true),
+            gateway_controller: text("PILOT_GATEWAY_API_CONTROLLER_NAME", "istio.io/gateway-controller"),
+            gateway_class: text("PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME", "istio"),
+            manual_gateways: flag("ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT", true),
+            remote_gateways: flag("PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API", true),
+            ambient_multi_network: flag("AMBIENT_ENABLE_MULTI_NETWORK", false),
             resolve_gateway_names: flag("RESOLVE_HOSTNAME_GATEWAYS", true),
             debug_on_http: flag("ENABLE_DEBUG_ON_HTTP", true),
             http10: flag("PILOT_HTTP10", false),

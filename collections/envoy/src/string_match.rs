@@ -30,3 +30,15 @@ pub fn suffix(text: &str) -> StringMatcher {
 pub fn regex(regex: &str) -> StringMatcher {
     matcher(MatchPattern::SafeRegex(RegexMatcher { regex: regex.to_owned(), ..RegexMatcher::default() }))
 }
+
+/// The text as an expression for itself.
+pub(crate) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if r"\.+*?()|[]{}^$".contains(c) {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+    }
+    escaped
+}

@@ -8,7 +8,7 @@ pub mod routes;
 use serde::Serialize;
 use sluice_model::{GatewayServer, Text};
 
-pub use merge::{MergeOptions, merge_gateways};
+pub use merge::{MergeOptions, SelectingGateway, merge_gateways};
 
 /// How a port of a Service of the router maps to a port of its pods.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]

@@ -9,6 +9,7 @@
 //! - `services.rs`, `workloads.rs`, `endpoints.rs`, `proxies.rs`: the registry.
 //! - `ambient.rs`: workloads, services and policies of node proxies.
 //! - `sidecars.rs`: what of the mesh the proxies of a Sidecar see.
+//! - `gateway_api.rs`: Gateways and routes of the Gateway API as what everything else reads.
 //! - `attached.rs`: what Telemetries and extensions attach to proxies.
 //! - `views.rs`: for whose eyes something is written, and what of it differs from what everyone sees.
 //! - `outputs/`: encoded resources, a file a type. `scopes.rs`: which layers of them a proxy gets.
@@ -21,6 +22,7 @@ pub mod destination_rules;
 mod destinations;
 mod endpoints;
 mod envoy_filters;
+mod gateway_api;
 pub mod gateways;
 mod ingresses;
 mod inputs;
@@ -54,6 +56,7 @@ use sluice_model::{
 
 pub use allocation::{AddressPools, AddressUpdate};
 pub use ambient::AmbientOptions;
+pub use gateway_api::{GatewayApiOptions, GatewayController};
 pub use inputs::{Inputs, Objects, RejectKey};
 pub use networks::NetworkRules;
 pub use proxies::{ServiceTarget, Workload, WorkloadName, WorkloadSidecar};
@@ -110,6 +113,8 @@ pub struct GraphOptions {
     pub security: SecurityOptions,
     /// Node proxies and waypoints are served (`PILOT_ENABLE_AMBIENT`), with these switches.
     pub ambient: Option<AmbientOptions>,
+    /// How the Gateway API is read.
+    pub gateway_api: GatewayApiOptions,
 }
 
 /// Who fetches keys of token issuers.
@@ -144,6 +149,7 @@ impl Default for GraphOptions {
             jwks_fetch: JwksFetch::default(),
             security: SecurityOptions::default(),
             ambient: None,
+            gateway_api: GatewayApiOptions::default(),
         }
     }
 }
@@ -296,8 +302,11 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
         let workloads = proxies::derive_workloads(&proxy_workloads);
         let selections = scopes::derive_selections(&proxies, &labels);
         let ingresses = ingresses::derive_ingresses(&objects, &mesh, options);
-        let gateways = objects.gateways.union("gateways/all", &[ingresses.gateways]);
-        let declared_routes = objects.virtual_services.union("virtual_services/all", &[ingresses.virtual_services]);
+        let gateway_api = gateway_api::derive_gateway_api(&objects, &services_by_host, options);
+        let gateways = objects.gateways.union("gateways/all", &[ingresses.gateways, gateway_api.gateways]);
+        let generated_routes = [ingresses.virtual_services, gateway_api.virtual_services];
+        let declared_routes = objects.virtual_services.union("virtual_services/all", &generated_routes);
+        let all_rules = objects.destination_rules.union("destination_rules/all", &[gateway_api.destination_rules]);
         let virtual_services = virtual_services::derive_merged_virtual_services(&declared_routes, &mesh);
         let virtual_services_by_host = virtual_services::index_by_host(&virtual_services);
         let host_inputs = HostInputs {
@@ -324,7 +333,7 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
         let gateway_names = network_gateways::derive_gateway_names(&network_gateways);
         let resolved_network_gateways =
             network_gateways::derive_resolved_gateways(&network_gateways, &raw.resolved_names);
-        let destination_rules_by_host = destination_rules::index_by_host(&objects.destination_rules);
+        let destination_rules_by_host = destination_rules::index_by_host(&all_rules);
         let rule_policy = destination_rules::derive_rule_policy(&mesh);
         let peer_authentications_by_namespace = peer_authentications::index_by_namespace(&objects.peer_authentications);
         let wanted_jwks = policies::derive_wanted_jwks(&objects, &services_by_host, options);
@@ -372,7 +381,7 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
         };
         let outputs = outputs::derive_outputs(graph, &spine, &labels);
         let scopes = scopes::derive_scopes(&spine, &labels);
-        let rejects = rejects::derive_rejects(&raw.rejects);
+        let rejects = rejects::derive_rejects(&raw.rejects, &gateway_api.rejects);
         Handles {
             inputs,
             resources: outputs.resources.iter().map(Collection::publish).collect(),

@@ -78,7 +78,7 @@ impl<'s> RouteInputs<'s> {
             services_by_host: spine.services_by_host.clone(),
             hosts: spine.hosts.clone(),
             virtual_services: spine.virtual_services.clone(),
-            destination_rules: destination_rules::index_by_host(&spine.objects.destination_rules),
+            destination_rules: spine.destination_rules_by_host.clone(),
             profiles: profiles.group("route_profiles", |_, proxies| proxies.first().map(|(_, p)| (*p).clone())),
             selections: spine.selections.clone(),
             routed: spine.virtual_services_by_host.clone(),

@@ -17,8 +17,8 @@ use sluice_envoy::route::{
     build_virtual_host, service_domains, virtual_host_name,
 };
 use sluice_model::{
-    ConsistentHash, Destination, DestinationRule, Host, HttpRetry, Labels, MESH_GATEWAY, Protocol, Resolution, Service,
-    ServicePort, Text, TrafficPolicy, VirtualService,
+    ConsistentHash, Destination, DestinationRule, Host, HttpRetry, Labels, MESH_GATEWAY, Protocol, Resolution,
+    RouteSemantics, Service, ServicePort, Text, TrafficPolicy, VirtualService,
 };
 use sluice_proto::envoy::config::route::v3::Route;
 
@@ -90,7 +90,8 @@ pub fn virtual_hosts(mesh: &dyn Mesh, host: &Host, client: &Client, profile: &Ro
         if let Some(service) = &service {
             evaluation.of_service(service, &declared, &mut out);
         }
-        for virtual_service in &declared {
+        // A route of the Gateway API is for ports of the Service only.
+        for virtual_service in declared.iter().filter(|vs| vs.semantics != RouteSemantics::GatewayApi) {
             evaluation.of_virtual_service(virtual_service, host, service.as_deref(), &mut out);
         }
     }
@@ -147,6 +148,15 @@ impl Evaluation<'_> {
         let namespace = self.client.namespace.as_str();
         let mut visible = self.mesh.virtual_services(host);
         visible.retain(|vs| self.place.follows(vs, namespace));
+        if visible.iter().any(|vs| vs.semantics == RouteSemantics::GatewayApi) {
+            // A route of the Gateway API is for clients of its own namespace, or it is that of the Service's owner.
+            let service = self.service(host);
+            visible.retain(|vs| {
+                let of_owner = || service.as_ref().is_some_and(|service| service.namespace == vs.namespace);
+                let own = vs.namespace.as_str() == namespace && service.is_some();
+                vs.semantics != RouteSemantics::GatewayApi || own || of_owner()
+            });
+        }
         visible.sort_by(|a, b| precedence(a, namespace).cmp(&precedence(b, namespace)));
         visible
     }

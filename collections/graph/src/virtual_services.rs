@@ -5,7 +5,9 @@ pub mod delegate;
 use std::collections::BTreeSet;
 
 use sluice_engine::{Collection, Index};
-use sluice_model::{Destination, ExportTo, Host, HttpRoute, MESH_GATEWAY, MeshConfig, ObjectKey, Text, VirtualService};
+use sluice_model::{
+    Destination, ExportTo, Host, HttpRoute, MESH_GATEWAY, MeshConfig, ObjectKey, RouteSemantics, Text, VirtualService,
+};
 
 /// VirtualServices with the routes of their delegates in place and with `export_to` always set (C23, C25).
 /// Key: `ObjectKey`. From: `virtual_services` as declared, `mesh_config`.
@@ -104,14 +106,16 @@ pub fn is_visible(vs: &VirtualService, namespace: &str) -> bool {
     vs.export_to.as_ref().is_none_or(|export_to| export_to.allows(namespace))
 }
 
-/// Order of precedence for a client: what is private to its namespace, what is exported to it by name, what is public;
-/// within each the older, then by name.
+/// Order of precedence for a client: what is private to its namespace, what is exported to it by name, what is public,
+/// of that routes of the Gateway API in its own namespace; within each the older, then by name.
 #[must_use]
 pub fn precedence<'a>(vs: &'a VirtualService, namespace: &str) -> (u8, i64, &'a str, &'a str) {
+    let is_own = vs.namespace.as_str() == namespace;
     let class = match &vs.export_to {
-        Some(ExportTo::Namespaces(_)) if vs.namespace.as_str() == namespace => 0,
+        Some(ExportTo::Namespaces(_)) if is_own => 0,
         Some(ExportTo::Namespaces(_)) => 1,
-        _ => 2,
+        _ if is_own && vs.semantics == RouteSemantics::GatewayApi => 2,
+        _ => 3,
     };
     (class, vs.created, &vs.name, &vs.namespace)
 }

@@ -118,6 +118,35 @@ impl TrafficPolicy {
         })
     }
 
+    /// What this says, and where it says nothing what `other` says; ports are laid over one another likewise.
+    #[must_use]
+    pub fn over(&self, other: &Self) -> Self {
+        let mut port_level = self.port_level.clone();
+        for below in &other.port_level {
+            match port_level.iter_mut().find(|level| level.port == below.port) {
+                Some(level) => {
+                    level.load_balancer = level.load_balancer.take().or_else(|| below.load_balancer.clone());
+                    level.connection_pool = level.connection_pool.take().or_else(|| below.connection_pool.clone());
+                    level.outlier_detection =
+                        level.outlier_detection.take().or_else(|| below.outlier_detection.clone());
+                    level.tls = level.tls.take().or_else(|| below.tls.clone());
+                }
+                None => port_level.push(below.clone()),
+            }
+        }
+        let (own, other) = (self.clone(), other.clone());
+        Self {
+            load_balancer: own.load_balancer.or(other.load_balancer),
+            connection_pool: own.connection_pool.or(other.connection_pool),
+            outlier_detection: own.outlier_detection.or(other.outlier_detection),
+            tls: own.tls.or(other.tls),
+            port_level,
+            tunnel: own.tunnel.or(other.tunnel),
+            proxy_protocol: own.proxy_protocol.or(other.proxy_protocol),
+            retry_budget: own.retry_budget.or(other.retry_budget),
+        }
+    }
+
     /// Whether the policy sends to the address the client dialled.
     #[must_use]
     pub fn is_passthrough(&self) -> bool {
@@ -165,6 +194,8 @@ pub struct DestinationRule {
     pub export_to: BTreeSet<Text>,
     /// Client workloads of its own namespace it is for; the empty selector is all of that namespace, none is all clients.
     pub workload_selector: Option<Labels>,
+    /// It stands for policies of the Gateway API: what a user's own rule for the host says comes before it.
+    pub of_backend_policy: bool,
 }
 
 impl DestinationRule {
@@ -206,15 +237,23 @@ impl DestinationRule {
                 self.subsets.push(subset.clone());
             }
         }
-        if self.traffic_policy.is_none() {
-            self.traffic_policy.clone_from(&younger.traffic_policy);
+        match (&self.traffic_policy, &younger.traffic_policy) {
+            (Some(own), Some(other)) if self.of_backend_policy && !younger.of_backend_policy => {
+                self.traffic_policy = Some(other.over(own));
+                self.of_backend_policy = false;
+            }
+            (Some(own), Some(other)) if younger.of_backend_policy && !self.of_backend_policy => {
+                self.traffic_policy = Some(own.over(other));
+            }
+            (Some(_), _) => {}
+            (None, _) => self.traffic_policy.clone_from(&younger.traffic_policy),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{DestinationRule, PortTrafficPolicy, Subset, TrafficPolicy};
+    use super::{DestinationRule, PortTrafficPolicy, RetryBudget, Subset, TrafficPolicy};
     use crate::{ClientTls, ClientTlsMode, ConnectionPool, LoadBalancer, SimpleLb};
 
     fn tls(mode: ClientTlsMode) -> Option<ClientTls> {
@@ -294,5 +333,37 @@ mod tests {
         assert_eq!(older.subsets.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["own", "plain"]);
         assert!(older.subset("own").unwrap().traffic_policy.is_none());
         assert_eq!(older.traffic_policy, rule().traffic_policy);
+    }
+
+    #[test]
+    fn a_policy_of_the_gateway_api_says_what_the_users_rule_does_not() {
+        let of_backend = |policy| DestinationRule {
+            traffic_policy: Some(policy),
+            of_backend_policy: true,
+            ..DestinationRule::default()
+        };
+        let port = |number| PortTrafficPolicy {
+            port: number,
+            tls: tls(ClientTlsMode::Mutual),
+            ..PortTrafficPolicy::default()
+        };
+        let backend = of_backend(TrafficPolicy {
+            tls: tls(ClientTlsMode::Mutual),
+            retry_budget: Some(RetryBudget::default()),
+            port_level: vec![port(80), port(443)],
+            ..TrafficPolicy::default()
+        });
+        // Whichever is older.
+        let (mut users, mut backends) = (rule(), backend.clone());
+        users.absorb(&backend);
+        backends.absorb(&rule());
+        for merged in [users, backends] {
+            let policy = merged.traffic_policy.expect("a policy");
+            assert_eq!(policy.tls, tls(ClientTlsMode::Simple), "the user's");
+            assert!(policy.retry_budget.is_some(), "the backend's");
+            let ports: Vec<_> = policy.port_level.iter().map(|p| (p.port, p.tls.is_some())).collect();
+            assert_eq!(ports, [(80, true), (443, true)]);
+            assert!(policy.port_level[0].connection_pool.is_some(), "the user's");
+        }
     }
 }

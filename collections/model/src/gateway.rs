@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{Labels, Protocol, Text, Timestamp};
+use crate::{Host, Labels, Protocol, Text, Timestamp};
 
 /// An Istio Gateway.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -17,6 +17,21 @@ pub struct Gateway {
     pub selector: Labels,
     /// Servers in declared order.
     pub servers: Vec<GatewayServer>,
+    /// Whose it is, if it stands for a listener of the Gateway API. Then its selector does not count.
+    pub owner: Option<GatewayOwner>,
+}
+
+/// Who serves a listener of the Gateway API.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct GatewayOwner {
+    /// Hosts of the Services of its routers.
+    pub services: Vec<Host>,
+    /// Namespace of those Services: that of the Gateway of the Gateway API.
+    pub namespace: Text,
+    /// ServiceAccount of its routers; empty if that is not known.
+    pub service_account: Text,
+    /// The listener is of a ListenerSet.
+    pub is_set: bool,
 }
 
 /// A server of a Gateway.

@@ -67,7 +67,7 @@ pub use extension_provider::{
     LogFormat, OpenTelemetryTracing, ProviderHeader, ProviderKind, ProviderService,
 };
 pub use gateway::{
-    Gateway, GatewayServer, ServerTls, ServerTlsMode, TlsCertificateFiles, TlsProtocol, is_cipher_suite,
+    Gateway, GatewayOwner, GatewayServer, ServerTls, ServerTlsMode, TlsCertificateFiles, TlsProtocol, is_cipher_suite,
 };
 pub use host::{Host, match_labels};
 pub use identity::{Identity, NoIdentity};

@@ -32,6 +32,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         created: meta.created,
         namespace: meta.namespace,
         name: meta.name,
+        of_backend_policy: false,
     };
     check(&fields, &rule, &host);
     drop(fields);

@@ -37,6 +37,7 @@ pub fn parse_gateway(meta: &ObjectMeta, spec: &Value, findings: &Findings) -> Op
         created: meta.created,
         selector: fields.text_map("selector"),
         servers: fields.list("servers", |server| self::server(server, &meta.namespace)),
+        owner: None,
     };
     if gateway.servers.is_empty() {
         fields.reject("servers", "a Gateway needs a server");

@@ -5,6 +5,7 @@ use std::time::Duration;
 use envoy_types::pb::envoy::config::route::v3::route_action::{
     ClusterNotFoundResponseCode, ClusterSpecifier, HostRewriteSpecifier,
 };
+use envoy_types::pb::envoy::config::route::v3::route_match::PathSpecifier;
 use envoy_types::pb::envoy::config::route::v3::weighted_cluster::{ClusterWeight, cluster_weight};
 use envoy_types::pb::envoy::config::route::v3::{Route, RouteAction, WeightedCluster};
 use envoy_types::pb::envoy::r#type::matcher::v3::RegexMatchAndSubstitute;
@@ -14,6 +15,7 @@ use sluice_model::{Destination, HttpDestination, HttpRoute, RouteSemantics};
 use super::matching::build_regex;
 use super::{RouteInputs, build_hash_policy, build_retry_policy, headers, mirror};
 use crate::name;
+use crate::string_match::escape;
 use crate::wire::{duration, uint32};
 
 /// The action of a route with destinations; header changes of a lone destination are added to `out`.
@@ -34,6 +36,16 @@ pub(super) fn build_action(
             action.regex_rewrite = Some(RegexMatchAndSubstitute {
                 pattern: Some(build_regex(pattern)),
                 substitution: substitution.to_string(),
+            });
+        } else if inputs.virtual_service.semantics == RouteSemantics::GatewayApi && rewrite.uri == *"/" {
+            // The prefix goes, and a `/` stays where nothing else is left.
+            let prefix = match out.r#match.as_ref().and_then(|matched| matched.path_specifier.as_ref()) {
+                Some(PathSpecifier::PathSeparatedPrefix(prefix)) => escape(prefix),
+                _ => String::new(),
+            };
+            action.regex_rewrite = Some(RegexMatchAndSubstitute {
+                pattern: Some(build_regex(&format!("^{prefix}(/?)(.*)"))),
+                substitution: r"/\2".to_owned(),
             });
         } else {
             action.prefix_rewrite = rewrite.uri.to_string();

@@ -7,7 +7,7 @@ use envoy_types::pb::envoy::r#type::matcher::v3::{
 };
 use sluice_model::Text;
 
-use crate::string_match::{exact, prefix, regex, suffix};
+use crate::string_match::{escape, exact, prefix, regex, suffix};
 
 /// Name of the filter that checks tokens, and that its metadata is known by.
 pub(crate) const JWT_FILTER: &str = "envoy.filters.http.jwt_authn";
@@ -37,18 +37,6 @@ pub(super) fn text_after(start: &str, value: &str) -> StringMatcher {
         Some(beginning) => prefix(&format!("{start}{beginning}")),
         None => exact(&format!("{start}{value}")),
     }
-}
-
-/// The text as an expression for itself.
-pub(super) fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        if r"\.+*?()|[]{}^$".contains(c) {
-            escaped.push('\\');
-        }
-        escaped.push(c);
-    }
-    escaped
 }
 
 /// A header; hosts are matched whatever their case.

@@ -6,11 +6,11 @@ use envoy_types::pb::envoy::r#type::matcher::v3::{MetadataMatcher, StringMatcher
 use sluice_model::{AuthorizationSource, PolicyValues, Text};
 
 use super::Unfit;
-use super::matchers::{any_text, claim, escape, header, present, text_after, text_claim};
+use super::matchers::{any_text, claim, header, present, text_after, text_claim};
 use super::rbac::Purpose;
 use super::trust_domain::TrustDomains;
 use crate::listener::cidr;
-use crate::string_match::{exact, prefix, regex, suffix};
+use crate::string_match::{escape, exact, prefix, regex, suffix};
 
 const SPIFFE: &str = "spiffe://";
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use sluice_model::{GatewayServer, RouteDestination, Text, VirtualService};
+use sluice_model::{GatewayServer, RouteDestination, RouteSemantics, Text, VirtualService};
 
 use super::BoundServer;
 use super::routes::common_hosts;
@@ -27,14 +27,23 @@ pub type TakenNames = BTreeSet<(Text, Text)>;
 #[must_use]
 pub fn tcp_route(bound: &BoundServer, virtual_services: &[Arc<VirtualService>]) -> Option<ConnectionRoute> {
     over(&bound.server, virtual_services).find_map(|virtual_service| {
-        let found = virtual_service.tcp.iter().find(|route| {
+        let opaque = virtual_service.tcp.iter().find(|route| {
             let any = route.matches.iter().any(|on| is_for(bound, on.port, &on.gateways));
             (route.matches.is_empty() || any) && !route.route.is_empty()
-        })?;
+        });
+        // A TLSRoute may be for a listener that terminates: then the server name has been seen already.
+        let terminated = || {
+            let routes = virtual_service.tls.iter().filter(|_| virtual_service.semantics == RouteSemantics::GatewayApi);
+            routes
+                .filter(|route| route.matches.iter().any(|on| is_for(bound, on.port, &on.gateways)))
+                .map(|route| &route.route)
+                .next()
+        };
+        let found = opaque.map(|route| &route.route).or_else(terminated)?;
         Some(ConnectionRoute {
             server_names: Vec::new(),
             virtual_service: virtual_service.clone(),
-            route: found.route.clone(),
+            route: found.clone(),
         })
     })
 }

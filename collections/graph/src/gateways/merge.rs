@@ -13,6 +13,15 @@ pub struct MergeOptions {
     pub http3: bool,
 }
 
+/// A Gateway that selects a router.
+#[derive(Clone, Debug)]
+pub struct SelectingGateway<'a> {
+    /// The Gateway.
+    pub gateway: &'a Gateway,
+    /// Ports of the router's Services, as far as they are the Gateway's.
+    pub targets: Vec<PortTarget>,
+}
+
 /// Merges the Gateways that select a router of `namespace`; they are given in order of precedence.
 ///
 /// Plain HTTP servers of a port share one route table. TLS servers of a port are told apart by server name. Everything
@@ -20,14 +29,16 @@ pub struct MergeOptions {
 #[must_use]
 pub fn merge_gateways<'a>(
     namespace: &str,
-    gateways: impl IntoIterator<Item = &'a Gateway>,
-    targets: &[PortTarget],
+    gateways: impl IntoIterator<Item = SelectingGateway<'a>>,
     options: MergeOptions,
 ) -> MergedGateway {
     let mut merging = Merging::default();
-    for gateway in gateways {
-        for server in &gateway.servers {
-            let Some((at, bound)) = merging.add(gateway, server, resolve_port(server.port, targets)) else { continue };
+    for SelectingGateway { gateway, targets } in gateways {
+        let ports = |server: &GatewayServer| resolve_ports(server.port, &targets, gateway.owner.is_none());
+        let servers =
+            gateway.servers.iter().flat_map(|server| ports(server).into_iter().map(move |port| (server, port)));
+        for (server, port) in servers {
+            let Some((at, bound)) = merging.add(gateway, server, port) else { continue };
             let takes_datagrams = targets.iter().any(|target| target.udp && u32::from(target.port) == server.port);
             if options.http3 && server.terminates_https() && takes_datagrams {
                 merging.http3.insert(bound.route_name.clone());
@@ -43,9 +54,11 @@ pub fn merge_gateways<'a>(
     MergedGateway { namespace: namespace.into(), tables: tables.collect(), ports: merging.ports }
 }
 
-/// The port of the router's pods behind a port of its Service; a port no Service has stands for itself.
-fn resolve_port(port: u32, targets: &[PortTarget]) -> u32 {
-    targets.iter().find(|target| u32::from(target.port) == port).map_or(port, |target| u32::from(target.target))
+/// The ports of the router's pods behind a port of its Services. To a Gateway that selects by label a port no Service has
+/// stands for itself, and of several the first counts.
+fn resolve_ports(port: u32, targets: &[PortTarget], by_label: bool) -> BTreeSet<u32> {
+    let mut found = targets.iter().filter(|target| u32::from(target.port) == port).map(|target| target.target.into());
+    if by_label { [found.next().unwrap_or(port)].into() } else { found.collect() }
 }
 
 /// Name of the route table of a server; empty if it is not routed by HTTP.
@@ -195,6 +208,12 @@ mod tests {
         Gateway { namespace: "edge".into(), name: name.into(), servers, ..Gateway::default() }
     }
 
+    /// Merges Gateways that select a router by label.
+    fn merge(gateways: &[&Gateway], targets: &[PortTarget], options: MergeOptions) -> MergedGateway {
+        let selecting = gateways.iter().map(|gateway| SelectingGateway { gateway, targets: targets.to_vec() });
+        merge_gateways("edge", selecting, options)
+    }
+
     fn summary(merged: &MergedGateway) -> Vec<(u32, &str, usize)> {
         merged.ports.iter().map(|port| (port.port, port.route_name.as_str(), port.servers.len())).collect()
     }
@@ -203,22 +222,31 @@ mod tests {
     fn plain_http_servers_share_a_table_on_the_target_port() {
         let a = gateway("a", vec![server(80, Protocol::Http, &["a.com"])]);
         let b = gateway("b", vec![server(80, Protocol::Http2, &["b.com"])]);
-        let merged = merge_gateways(
-            "edge",
-            [&a, &b],
-            &[PortTarget { port: 80, target: 8080, udp: false }],
-            MergeOptions::default(),
-        );
+        let targets = [PortTarget { port: 80, target: 8080, udp: false }];
+        let merged = merge(&[&a, &b], &targets, MergeOptions::default());
         assert_eq!(summary(&merged), [(8080, "http.8080", 2)]);
         assert_eq!(merged.tables.len(), 1);
         assert_eq!(merged.tables[0].servers.len(), 2);
     }
 
     #[test]
+    fn a_gateway_of_the_gateway_api_has_the_ports_of_its_service_only() {
+        let owner = sluice_model::GatewayOwner::default();
+        let owned = Gateway { owner: Some(owner), ..gateway("a", vec![server(80, Protocol::Http, &["a.com"])]) };
+        let to = |target: u16| PortTarget { port: 80, target, udp: false };
+        let ports = |targets: &[PortTarget]| {
+            let merged = merge(&[&owned], targets, MergeOptions::default());
+            merged.ports.iter().map(|port| port.port).collect::<Vec<_>>()
+        };
+        assert_eq!(ports(&[to(8080), to(9080)]), [8080, 9080]);
+        assert!(ports(&[]).is_empty());
+    }
+
+    #[test]
     fn tls_servers_have_a_table_each_and_no_host_twice() {
         let a = gateway("a", vec![server(443, Protocol::Https, &["a.com"]), server(443, Protocol::Https, &["b.com"])]);
         let b = gateway("b", vec![server(443, Protocol::Https, &["b.com"]), server(443, Protocol::Tls, &["c.com"])]);
-        let merged = merge_gateways("edge", [&a, &b], &[], MergeOptions::default());
+        let merged = merge(&[&a, &b], &[], MergeOptions::default());
         let tables: Vec<_> = merged.tables.iter().map(|table| table.name.as_str()).collect();
         assert_eq!(tables, ["https.443.p443-a.com.a.edge", "https.443.p443-b.com.a.edge"]);
         let servers: Vec<_> = merged.ports.iter().map(|port| (port.protocol.as_str(), port.servers.len())).collect();
@@ -231,7 +259,7 @@ mod tests {
         let mut elsewhere = server(80, Protocol::Http, &["*"]);
         elsewhere.bind = "10.0.0.9".into();
         let b = gateway("b", vec![server(80, Protocol::Tcp, &["*"]), server(80, Protocol::Https, &["x"]), elsewhere]);
-        let merged = merge_gateways("edge", [&a, &b], &[], MergeOptions::default());
+        let merged = merge(&[&a, &b], &[], MergeOptions::default());
         assert_eq!(summary(&merged), [(80, "http.80", 1), (80, "http.80.10.0.0.9", 1)]);
     }
 
@@ -241,7 +269,7 @@ mod tests {
         let front = gateway("front", servers);
         let targets = [PortTarget { port: 443, target: 443, udp: true }];
         let merged = |http3: bool| {
-            let merged = merge_gateways("edge", [&front], &targets, MergeOptions { http3 });
+            let merged = merge(&[&front], &targets, MergeOptions { http3 });
             let ports: Vec<_> = merged.ports.iter().map(|port| (port.port, port.http3.len())).collect();
             (ports, merged.tables.iter().filter(|table| table.http3).count())
         };

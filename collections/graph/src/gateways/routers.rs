@@ -3,11 +3,12 @@
 use serde::Serialize;
 use sluice_engine::Collection;
 use sluice_model::{
-    Gateway, Labels, ObjectKey, Protocol, Proxy, ProxyKey, ProxyType, Service, ServiceKey, View, match_labels,
+    Gateway, GatewayOwner, Labels, ObjectKey, Protocol, Proxy, ProxyKey, ProxyType, Service, ServiceKey, View,
+    match_labels,
 };
 
-use super::{MergeOptions, MergedGateway, PortTarget, merge_gateways};
-use crate::{GraphOptions, Workload, WorkloadName};
+use super::{MergeOptions, MergedGateway, PortTarget, SelectingGateway, merge_gateways};
+use crate::{GraphOptions, ServiceTarget, Workload, WorkloadName};
 
 /// Services with this label are only meant by the numbers of their target ports.
 const NO_PORT_TRANSLATION: &str = "experimental.istio.io/disable-gateway-port-translation";
@@ -96,6 +97,11 @@ fn derive_proxies<'s>(inputs: &RouterInputs<'_, 's>) -> Collection<'s, ProxyKey,
     routers.join("routers", workloads, |_, proxy, workload| Some(Router::of(proxy, workload)))
 }
 
+/// Whether a workload's place behind a Service makes it a router of a Gateway of the Gateway API.
+fn is_of(owner: &GatewayOwner, target: &ServiceTarget) -> bool {
+    target.service.namespace == owner.namespace && owner.services.contains(&target.service.host)
+}
+
 /// What each distinct router listens for.
 /// Key: `Router`. From: `routers`, `gateways`, `workloads`, `services`.
 /// Changes when: any Gateway does, or the ports of a service of the router.
@@ -116,20 +122,32 @@ fn derive_merged_gateways<'s>(
             let workload = cx.get(&workloads, &router.workload)?;
             let mut selecting: Vec<_> = cx.all(&gateways).into_iter().map(|(_, gateway)| gateway).collect();
             selecting.retain(|gateway| !scoped || gateway.namespace == workload.namespace);
-            selecting.retain(|gateway| match_labels(&gateway.selector, &router.labels));
+            selecting.retain(|gateway| match &gateway.owner {
+                Some(owner) => workload.targets.iter().any(|target| is_of(owner, target)),
+                None => match_labels(&gateway.selector, &router.labels),
+            });
             selecting.sort_by(|a, b| (a.created, &a.name, &a.namespace).cmp(&(b.created, &b.name, &b.namespace)));
             let translates = |key: &ServiceKey| {
                 let service: Option<std::sync::Arc<Service>> = cx.get(&services, key);
                 service.is_none_or(|service| !service.labels.contains_key(NO_PORT_TRANSLATION))
             };
-            let targets = workload.targets.iter().filter(|target| translates(&target.service));
-            let targets = targets.filter_map(|target| {
+            let port = |target: &ServiceTarget| {
                 let target_port = u16::try_from(target.target_port).ok()?;
                 let udp = target.port.protocol == Protocol::Udp;
                 Some(PortTarget { port: target.port.port, target: target_port, udp })
+            };
+            let translated = workload.targets.iter().filter(|target| translates(&target.service));
+            let targets: Vec<PortTarget> = translated.filter_map(port).collect();
+            let selecting = selecting.iter().map(|gateway| SelectingGateway {
+                gateway,
+                targets: match &gateway.owner {
+                    None => targets.clone(),
+                    Some(owner) => {
+                        workload.targets.iter().filter(|target| is_of(owner, target)).filter_map(port).collect()
+                    }
+                },
             });
-            let targets: Vec<PortTarget> = targets.collect();
-            Some(merge_gateways(&workload.namespace, selecting.iter().map(AsRef::as_ref), &targets, merge))
+            Some(merge_gateways(&workload.namespace, selecting, merge))
         }
     })
 }

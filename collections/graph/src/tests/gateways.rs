@@ -35,7 +35,7 @@ spec:
 
 impl Mesh {
     /// Names of the listeners written for routers.
-    fn router_listeners(&self) -> Vec<String> {
+    pub(super) fn router_listeners(&self) -> Vec<String> {
         let now = self.engine.snapshot();
         let keys = self.handles.resources.iter().flat_map(|of| now.iter(of)).map(|(key, _)| key.clone());
         let listeners = keys.filter(|key| key.resource_type == ResourceType::Listener);
@@ -45,7 +45,7 @@ impl Mesh {
     }
 
     /// What changed of resources and route tables since the last call, whoever sees it: each line once.
-    fn touched(&mut self) -> Vec<String> {
+    pub(super) fn touched(&mut self) -> Vec<String> {
         let Some(batch) = self.feed.try_next() else { return Vec::new() };
         let sign = |old: bool, new: bool| match (old, new) {
             (false, _) => '+',

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use sluice_model::{ExportTo, Host, Text, VirtualService};
+use sluice_model::{ExportTo, Host, RouteSemantics, Text, VirtualService};
 
 use super::{Mesh, wildcards_over};
 
@@ -26,6 +26,8 @@ pub fn special_namespaces(mesh: &dyn Mesh, host: &Host) -> BTreeSet<Text> {
             add(export_to);
         }
     }
+    let of_clients = virtual_services.iter().filter(|vs| vs.semantics == RouteSemantics::GatewayApi);
+    namespaces.extend(of_clients.map(|vs| vs.namespace.clone()));
     namespaces.extend(services.iter().map(|service| service.namespace.clone()));
     let matches = virtual_services.iter().flat_map(|vs| vs.http.iter()).flat_map(|route| route.matches.iter());
     namespaces.extend(matches.map(|matched| matched.source_namespace.clone()));

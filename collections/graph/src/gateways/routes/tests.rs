@@ -3,7 +3,7 @@ use sluice_model::{Gateway, GatewayServer, Protocol, ServerTls};
 use sluice_proto::envoy::config::route::v3::VirtualHost;
 
 use super::*;
-use crate::gateways::{MergeOptions, merge_gateways};
+use crate::gateways::{MergeOptions, SelectingGateway, merge_gateways};
 use crate::virtual_hosts::tests::{Fake, client, profile, service, virtual_service};
 
 const A: &str = "a.shop.svc.cluster.local";
@@ -31,7 +31,8 @@ fn key(vs: &VirtualService) -> ObjectKey {
 /// Name, domains, number of routes and whether TLS is required, of each virtual host of the only table.
 fn show(servers: Vec<GatewayServer>, virtual_services: &[VirtualService]) -> Vec<String> {
     let gateway = Gateway { namespace: "edge".into(), name: "front".into(), servers, ..Gateway::default() };
-    let merged = merge_gateways("edge", [&gateway], &[], MergeOptions::default());
+    let merged =
+        merge_gateways("edge", [SelectingGateway { gateway: &gateway, targets: Vec::new() }], MergeOptions::default());
     let fake = Fake { services: vec![service("shop", A, "10.0.0.1", &[(80, Protocol::Http)])], ..Fake::default() };
     let bound_to = |gateway: &Text| {
         let bound = virtual_services.iter().filter(|vs| vs.gateways.contains(gateway));
@@ -103,7 +104,8 @@ fn an_outline_plans_what_the_whole_does() {
         servers: vec![server(80, &["*"], false)],
         ..Gateway::default()
     };
-    let merged = merge_gateways("edge", [&gateway], &[], MergeOptions::default());
+    let merged =
+        merge_gateways("edge", [SelectingGateway { gateway: &gateway, targets: Vec::new() }], MergeOptions::default());
     let plan = |vs: &VirtualService| {
         plan_virtual_hosts(&merged.tables[0], &|_: &Text| vec![(key(vs), Arc::new(vs.clone()))], &client("edge"))
     };

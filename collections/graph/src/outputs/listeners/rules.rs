@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
 use sluice_envoy::listener::{DestinationFacts, Destinations};
-use sluice_model::{DestinationRule, ExportTo, Host, Labels, ObjectKey, Service, Text, View, VirtualService};
+use sluice_model::{
+    DestinationRule, ExportTo, Host, Labels, ObjectKey, RouteSemantics, Service, Text, View, VirtualService,
+};
 
 use crate::Spine;
 use crate::destination_rules::{
@@ -117,6 +119,9 @@ impl Rules {
         for service in &virtual_services {
             if let Some(ExportTo::Namespaces(listed)) = &service.export_to {
                 namespaces.extend(listed.iter().cloned());
+            }
+            if service.semantics == RouteSemantics::GatewayApi {
+                namespaces.insert(service.namespace.clone());
             }
             let tls =
                 service.tls.iter().flat_map(|route| &route.matches).map(|m| (&m.source_namespace, &m.source_labels));

@@ -1,0 +1,58 @@
+//! Conflicts: of listeners that cannot be told apart the first wins (G06).
+
+use sluice_model::gateway_api::Listener;
+
+/// Which of the listeners of a Gateway, in order of precedence, are lost to one before them.
+pub(super) fn find_conflicts<'a>(listeners: impl Iterator<Item = (&'a Listener, u16)>) -> Vec<bool> {
+    let mut accepted: Vec<(&Listener, u16)> = Vec::new();
+    let mut lost = Vec::new();
+    for (listener, port) in listeners {
+        let conflict = accepted.iter().any(|(prior, prior_port)| port == *prior_port && !are_distinct(listener, prior));
+        if !conflict {
+            accepted.push((listener, port));
+        }
+        lost.push(conflict);
+    }
+    lost
+}
+
+/// Whether two listeners of one port can be told apart.
+fn are_distinct(a: &Listener, b: &Listener) -> bool {
+    let is_l4 = |listener: &Listener| matches!(listener.protocol.as_str(), "TCP" | "UDP");
+    let is_named = |listener: &Listener| matches!(listener.protocol.as_str(), "HTTP" | "HTTPS" | "TLS");
+    let hostname = |listener: &Listener| match listener.hostname.as_str() {
+        "" => "*".to_owned(),
+        name => name.to_owned(),
+    };
+    match (is_l4(a), is_l4(b), is_named(a), is_named(b)) {
+        (true, _, _, true) | (_, true, true, _) | (true, true, ..) => false,
+        (_, _, true, true) => hostname(a) != hostname(b),
+        _ => a.protocol != b.protocol,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_a_port_protocol_and_host_wins() {
+        let listener = |protocol: &str, hostname: &str| Listener {
+            protocol: protocol.into(),
+            hostname: hostname.into(),
+            ..Listener::default()
+        };
+        let all = [
+            (listener("HTTP", "a.b"), 80),
+            (listener("HTTPS", "a.b"), 80),
+            (listener("HTTP", "c.b"), 80),
+            (listener("TCP", ""), 80),
+            (listener("TCP", ""), 81),
+            (listener("UDP", ""), 81),
+            (listener("HTTP", ""), 82),
+            (listener("HTTP", "*"), 82),
+        ];
+        let lost = find_conflicts(all.iter().map(|(listener, port)| (listener, *port)));
+        assert_eq!(lost, [false, true, false, true, false, true, false, true]);
+    }
+}

@@ -1,0 +1,150 @@
+//! TLS of a listener as that of a server (G02).
+
+use sluice_engine::Context;
+use sluice_model::gateway_api::{
+    FrontendTls, FrontendValidation, Gateway, GroupKind, Listener, ListenerTls, ObjectRef, TlsTreatment,
+};
+use sluice_model::{Labels, ServerTls, ServerTlsMode, Text, is_cipher_suite};
+
+use super::grants::Grants;
+
+/// Option that says how clients are asked for certificates.
+const TERMINATE_MODE: &str = "gateway.istio.io/tls-terminate-mode";
+/// Option with cipher suites.
+const CIPHER_SUITES: &str = "gateway.istio.io/tls-cipher-suites";
+/// Option that says what a listener of a gateway between networks does.
+const LISTENER_PROTOCOL: &str = "gateway.istio.io/listener-protocol";
+/// Label of gateways between networks.
+const NETWORK_LABEL: &str = "topology.istio.io/network";
+/// Label with their port.
+const NETWORK_PORT_LABEL: &str = "networking.istio.io/gatewayPort";
+const NETWORK_PORT: &str = "15443";
+/// Name of the certificate every workload has.
+const BUILTIN: &str = "builtin://";
+
+/// Whose TLS is read.
+pub(super) struct TlsOwner<'a> {
+    /// Kind of the object with the listener.
+    pub(super) kind: GroupKind,
+    /// Its namespace.
+    pub(super) namespace: &'a Text,
+    /// Its labels.
+    pub(super) labels: &'a Labels,
+    /// The Gateway it is or belongs to.
+    pub(super) gateway: &'a Gateway,
+}
+
+/// TLS of a server, and whether it can be served: not with certificates that may not be used.
+pub(super) fn server_tls(
+    cx: &Context,
+    grants: Grants,
+    owner: &TlsOwner<'_>,
+    listener: &Listener,
+) -> (Option<ServerTls>, bool) {
+    let Some(tls) = &listener.tls else { return (None, true) };
+    let mut out = ServerTls::default();
+    let mut valid = true;
+    match tls.mode.unwrap_or(TlsTreatment::Terminate) {
+        TlsTreatment::Passthrough => {
+            let auto = is_auto_passthrough(owner.labels, tls, listener.port);
+            out.mode = if auto { ServerTlsMode::AutoPassthrough } else { ServerTlsMode::Passthrough };
+        }
+        TlsTreatment::Terminate => {
+            out.mode = match option(tls, TERMINATE_MODE) {
+                "MUTUAL" => ServerTlsMode::Mutual,
+                "OPTIONAL_MUTUAL" => ServerTlsMode::OptionalMutual,
+                "ISTIO_SIMPLE" => {
+                    out.mode = ServerTlsMode::Simple;
+                    out.credential_name = BUILTIN.into();
+                    return (Some(out), true);
+                }
+                "ISTIO_MUTUAL" => {
+                    out.mode = ServerTlsMode::IstioMutual;
+                    return (Some(out), true);
+                }
+                _ => ServerTlsMode::Simple,
+            };
+            valid = terminate(cx, grants, owner, listener, tls, &mut out);
+        }
+    }
+    out.cipher_suites = cipher_suites(option(tls, CIPHER_SUITES));
+    (Some(out), valid)
+}
+
+fn option<'a>(tls: &'a ListenerTls, name: &str) -> &'a str {
+    tls.options.get(name).map(Text::as_str).unwrap_or_default()
+}
+
+fn is_auto_passthrough(labels: &Labels, tls: &ListenerTls, port: u16) -> bool {
+    let network_port = labels.get(NETWORK_PORT_LABEL).map_or(NETWORK_PORT, Text::as_str);
+    option(tls, LISTENER_PROTOCOL) == "auto-passthrough"
+        || (labels.contains_key(NETWORK_LABEL) && port.to_string() == network_port)
+}
+
+fn cipher_suites(written: &str) -> Vec<Text> {
+    let suites = written.split(',').map(str::trim).filter(|suite| !suite.is_empty() && is_cipher_suite(suite));
+    let mut known: Vec<Text> = Vec::new();
+    for suite in suites.map(Text::from) {
+        if !known.contains(&suite) {
+            known.push(suite);
+        }
+    }
+    known
+}
+
+/// Names the certificates, and says whether there is one that may be used.
+fn terminate(
+    cx: &Context,
+    grants: Grants,
+    owner: &TlsOwner<'_>,
+    listener: &Listener,
+    tls: &ListenerTls,
+    out: &mut ServerTls,
+) -> bool {
+    if tls.certificates.len() > 2 {
+        return false;
+    }
+    let secret = GroupKind { group: Text::default(), kind: "Secret".into() };
+    let allowed = |reference: &ObjectRef| {
+        let namespace = reference.namespace_in(owner.namespace);
+        grants.allow(cx, (&owner.kind, owner.namespace), (&reference.kind, &namespace, &reference.name))
+    };
+    let usable = tls.certificates.iter().filter(|reference| reference.kind == secret && allowed(reference));
+    let mut names: Vec<Text> = usable
+        .map(|reference| {
+            format!("kubernetes-gateway://{}/{}", reference.namespace_in(owner.namespace), reference.name).into()
+        })
+        .collect();
+    match names.len() {
+        0 => return tls.certificates.is_empty(),
+        1 => out.credential_name = names.remove(0),
+        _ => out.credential_names = names,
+    }
+    let validation = owner.gateway.frontend_tls.as_ref().map(|frontend| validation_of(frontend, listener.port));
+    let Some(validation) = validation.filter(|validation| !validation.roots.is_empty()) else { return true };
+    let [root] = validation.roots.as_slice() else { return false };
+    if !allowed(root) {
+        return false;
+    }
+    let scheme = if root.kind == secret {
+        "kubernetes-gateway"
+    } else if root.kind.is("", "ConfigMap") {
+        "configmap"
+    } else {
+        return false;
+    };
+    out.ca_cert_credential_name =
+        format!("{scheme}://{}/{}-cacert", root.namespace_in(owner.namespace), root.name).into();
+    let (mode, skip) = match (option(tls, TERMINATE_MODE), validation.allows_insecure) {
+        ("MUTUAL", _) => (ServerTlsMode::Mutual, false),
+        ("OPTIONAL_MUTUAL", _) => (ServerTlsMode::OptionalMutual, false),
+        (_, true) => (ServerTlsMode::OptionalMutual, true),
+        (_, false) => (ServerTlsMode::Mutual, false),
+    };
+    (out.mode, out.insecure_skip_verify) = (mode, Some(skip));
+    true
+}
+
+fn validation_of(frontend: &FrontendTls, port: u16) -> &FrontendValidation {
+    frontend.per_port.get(&port).unwrap_or(&frontend.default)
+}

@@ -1,0 +1,194 @@
+//! The Gateway API: what one Gateway, route, grant or policy touches.
+
+use sluice_model::{Kind, ObjectKey, ProxyType, Severity};
+
+use super::{Mesh, sidecar};
+use crate::RejectKey;
+
+/// The Service of a router, and two others.
+const SERVICES: &str = "
+{apiVersion: v1, kind: Namespace, metadata: {name: edge}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: door-istio, namespace: edge}, spec: {clusterIP: 10.0.0.8,
+ selector: {gateway.networking.k8s.io/gateway-name: door}, ports: [{name: http, port: 80, targetPort: 8080}, {name: tls, port: 443, targetPort: 8443}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: cart, namespace: shop},
+ spec: {clusterIP: 10.0.0.1, ports: [{name: http, port: 80}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: till, namespace: bank},
+ spec: {clusterIP: 10.0.0.2, ports: [{name: http, port: 80}]}}
+";
+
+const GATEWAY: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: door, namespace: edge}
+spec:
+  gatewayClassName: istio
+  listeners:
+  - {name: http, port: 80, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}
+";
+
+fn edge() -> Mesh {
+    let mut mesh = Mesh::new(SERVICES);
+    let mut router = sidecar("edge", "router", "10.1.0.8", &[("gateway.networking.k8s.io/gateway-name", "door")]);
+    router.proxy_type = ProxyType::Router;
+    mesh.connect(router);
+    mesh.touched();
+    mesh
+}
+
+/// A route in namespace `shop` for one host, with more of its spec.
+fn route(name: &str, backend: &str, rest: &str) -> String {
+    format!(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: {name}, namespace: shop}}
+spec:
+  parentRefs: [{{name: door, namespace: edge}}]
+  hostnames: [{name}.example]
+  rules: [{{backendRefs: [{{{backend}, port: 80}}]{rest}}}]
+"
+    )
+}
+
+fn rejects(mesh: &Mesh, kind: Kind, name: &str) -> Vec<String> {
+    mesh.engine.flush();
+    let key = RejectKey { kind, object: ObjectKey::new("Kubernetes", "shop", name) };
+    let rejects = mesh.get(&mesh.handles.rejects, &key).unwrap_or_default();
+    assert!(rejects.iter().all(|reject| reject.severity == Severity::Error));
+    rejects.iter().map(|reject| format!("{}: {}", reject.field_path, reject.reason)).collect()
+}
+
+#[test]
+fn a_gateway_touches_what_its_listeners_open() {
+    let mut mesh = edge();
+    mesh.apply(GATEWAY);
+    assert_eq!(mesh.touched(), ["+Listener 0.0.0.0_8080", "+Route http.8080 ", "+Route http.8080 blackhole:80"]);
+    // Somebody else's class.
+    mesh.apply(&GATEWAY.replace("gatewayClassName: istio", "gatewayClassName: other"));
+    assert_eq!(mesh.touched(), ["-Listener 0.0.0.0_8080", "-Route http.8080 ", "-Route http.8080 blackhole:80"]);
+    // Nobody is behind the Service it names.
+    mesh.apply(&GATEWAY.replace("spec:", "spec:\n  addresses: [{type: Hostname, value: elsewhere}]"));
+    assert_eq!(mesh.touched(), [""; 0]);
+    assert!(mesh.router_listeners().is_empty());
+}
+
+#[test]
+fn a_route_touches_the_virtual_host_of_its_host() {
+    let mut mesh = edge();
+    mesh.apply(GATEWAY);
+    mesh.touched();
+    mesh.apply(&route("a", "name: cart", ""));
+    assert_eq!(mesh.touched(), ["+Route http.8080 a.example:80", "-Route http.8080 blackhole:80"]);
+    mesh.apply(&route("b", "name: cart", ""));
+    assert_eq!(mesh.touched(), ["+Route http.8080 b.example:80"]);
+    mesh.apply(&route("b", "name: cart", ", timeouts: {request: 1s}"));
+    assert_eq!(mesh.touched(), ["~Route http.8080 b.example:80"]);
+    // Two routes for a host are one virtual host.
+    let beside = route("c", "name: cart", ", matches: [{path: {value: /c}}]").replace("c.example", "b.example");
+    mesh.apply(&beside);
+    assert_eq!(mesh.touched(), ["~Route http.8080 b.example:80"]);
+    mesh.delete(Kind::HTTPRoute, "shop", "b");
+    assert_eq!(mesh.touched(), ["~Route http.8080 b.example:80"]);
+    mesh.delete(Kind::HTTPRoute, "shop", "c");
+    assert_eq!(mesh.touched(), ["-Route http.8080 b.example:80"]);
+}
+
+#[test]
+fn a_reference_that_leads_nowhere_is_a_record_and_costs_its_share_only() {
+    let mut mesh = edge();
+    mesh.apply(GATEWAY);
+    mesh.apply(&route("good", "name: cart", ""));
+    mesh.touched();
+    mesh.apply(&route("far", "name: till, namespace: bank", ""));
+    assert_eq!(mesh.touched(), ["+Route http.8080 far.example:80"]);
+    let missing_grant = ["spec.rules[0].backendRefs[0]: no ReferenceGrant allows it"];
+    assert_eq!(rejects(&mesh, Kind::HTTPRoute, "far"), missing_grant);
+    // A grant for others changes nothing.
+    let grant = |namespace: &str| {
+        format!(
+            "
+apiVersion: gateway.networking.k8s.io/v1beta1
+kind: ReferenceGrant
+metadata: {{name: grant, namespace: bank}}
+spec:
+  from: [{{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: {namespace}}}]
+  to: [{{group: '', kind: Service, name: till}}]
+"
+        )
+    };
+    mesh.apply(&grant("nowhere"));
+    assert_eq!(mesh.touched(), [""; 0]);
+    mesh.apply(&grant("shop"));
+    assert_eq!(mesh.touched(), ["~Route http.8080 far.example:80"]);
+    assert_eq!(rejects(&mesh, Kind::HTTPRoute, "far"), [""; 0]);
+    mesh.delete(Kind::ReferenceGrant, "bank", "grant");
+    assert_eq!(mesh.touched(), ["~Route http.8080 far.example:80"]);
+    assert_eq!(rejects(&mesh, Kind::HTTPRoute, "far"), missing_grant);
+    // Other references: a listener that is not there, a Service that is not there.
+    let elsewhere = route("far", "name: none", "").replace("namespace: edge}", "namespace: edge, sectionName: tls}");
+    mesh.apply(&elsewhere);
+    assert_eq!(mesh.touched(), ["-Route http.8080 far.example:80"]);
+    assert_eq!(rejects(&mesh, Kind::HTTPRoute, "far"), ["spec.parentRefs[0]: no listener has this name"]);
+    mesh.apply(&route("far", "name: none", ""));
+    assert_eq!(mesh.touched(), ["+Route http.8080 far.example:80"]);
+    assert_eq!(rejects(&mesh, Kind::HTTPRoute, "far"), ["spec.rules[0].backendRefs[0]: there is no such backend"]);
+    assert_eq!(rejects(&mesh, Kind::HTTPRoute, "good"), [""; 0]);
+}
+
+#[test]
+fn listeners_of_others_are_added_where_that_is_allowed() {
+    let mut mesh = edge();
+    let set = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: ListenerSet
+metadata: {name: more, namespace: shop}
+spec:
+  parentRef: {name: door, namespace: edge}
+  listeners: [{name: tls, port: 443, protocol: TLS, hostname: a.example, tls: {mode: Passthrough}}]
+";
+    let tls_route = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {name: it, namespace: shop}
+spec:
+  parentRefs: [{group: gateway.networking.k8s.io, kind: ListenerSet, name: more}]
+  rules: [{backendRefs: [{name: cart, port: 80}]}]
+";
+    mesh.apply(&format!("{GATEWAY}---{set}---{tls_route}"));
+    mesh.touched();
+    assert_eq!(mesh.router_listeners(), ["0.0.0.0_8080"]);
+    let open = "spec:\n  allowedListeners: {namespaces: {from: All}}";
+    mesh.apply(&GATEWAY.replace("spec:", open));
+    assert_eq!(mesh.touched(), ["+Listener 0.0.0.0_8443"]);
+    mesh.delete(Kind::ListenerSet, "shop", "more");
+    assert_eq!(mesh.touched(), ["-Listener 0.0.0.0_8443"]);
+}
+
+#[test]
+fn a_policy_for_a_backend_touches_its_cluster() {
+    let mut mesh = edge();
+    mesh.apply(GATEWAY);
+    mesh.touched();
+    let policy = |name: &str, host: &str| {
+        format!(
+            "
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {{name: {name}, namespace: shop}}
+spec:
+  targetRefs: [{{group: '', kind: Service, name: cart}}]
+  validation: {{hostname: {host}, wellKnownCACertificates: System}}
+"
+        )
+    };
+    mesh.apply(&policy("first", "a.example"));
+    assert_eq!(mesh.touched(), ["~Cluster outbound|80||cart.shop.svc.cluster.local"]);
+    // Of two for one backend the first by name counts, where they are as old.
+    mesh.apply(&policy("second", "b.example"));
+    assert_eq!(mesh.touched(), [""; 0]);
+    mesh.delete(Kind::BackendTLSPolicy, "shop", "first");
+    assert_eq!(mesh.touched(), ["~Cluster outbound|80||cart.shop.svc.cluster.local"]);
+}
