@@ -1,6 +1,7 @@
 //! Everything in order: settings, secrets, xDS, names, status, Envoy. The one place that knows all.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use sluice_proto::istio::mesh::v1alpha1::ProxyConfig;
@@ -42,15 +43,16 @@ pub(crate) async fn run(args: &ProxyArgs, log_as_json: bool) -> Result<End> {
     };
     let names = dns.as_ref().map(|dns| dns.names.clone());
     let admin = Admin { host: settings.loopback().to_string(), port: settings.ports.admin };
-    let readiness = || Readiness::new(admin.clone(), names.clone(), stop.requested.clone(), metrics.clone());
+    let readiness = Readiness::new(admin.clone(), names.clone(), stop.requested.clone(), metrics.clone());
+    let readiness = Arc::new(readiness);
 
     let (secrets, foreign_identity) = serve_secrets(&settings, &metrics).await?;
-    serve_xds(&settings, &secrets, names.clone(), readiness(), &metrics)?;
+    serve_xds(&settings, &secrets, names.clone(), Arc::clone(&readiness), &metrics)?;
     if let Some(dns) = dns {
         dns.serve(metrics.clone()).await?;
     }
     if settings.ports.status != 0 {
-        let status = Status::new(&settings, readiness(), admin.clone(), stop.clone(), names, metrics)?;
+        let status = Status::new(&settings, readiness, admin.clone(), stop.clone(), names, metrics)?;
         status::serve(status, settings.ports.status).await?;
     }
 
@@ -95,7 +97,7 @@ fn serve_xds(
     settings: &Settings,
     secrets: &Secrets,
     names: Option<Names>,
-    readiness: Readiness,
+    readiness: Arc<Readiness>,
     metrics: &Metrics,
 ) -> Result<()> {
     let mut intercepted = Intercepted::default();
@@ -106,9 +108,8 @@ fn serve_xds(
         let secrets = secrets.clone();
         intercepted.insert(xds::PROXY_CONFIG, Box::new(move |message| add_roots(&secrets, message)));
     }
-    let readiness = std::sync::Arc::new(readiness);
     let health = health::spawn(settings, move || {
-        let readiness = std::sync::Arc::clone(&readiness);
+        let readiness = Arc::clone(&readiness);
         async move { readiness.check().await }
     });
     let upstream = settings.control_plane.peer.clone();

@@ -40,7 +40,7 @@ pub(crate) use readiness::Readiness;
 /// What the server works with.
 pub(crate) struct Status {
     pub(crate) role: Role,
-    pub(crate) readiness: Readiness,
+    pub(crate) readiness: Arc<Readiness>,
     pub(crate) admin: Admin,
     pub(crate) stop: Stop,
     pub(crate) names: Option<Names>,
@@ -53,7 +53,7 @@ impl Status {
     /// The application's probes or metrics are described wrongly.
     pub(crate) fn new(
         settings: &Settings,
-        readiness: Readiness,
+        readiness: Arc<Readiness>,
         admin: Admin,
         stop: Stop,
         names: Option<Names>,

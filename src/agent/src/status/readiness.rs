@@ -1,6 +1,7 @@
 //! Whether the proxy is ready: it has a configuration, it is live, and names are known if DNS is captured.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -16,26 +17,28 @@ pub(crate) struct Readiness {
     terminating: CancellationToken,
     metrics: Metrics,
     was_live: AtomicBool,
-    was_ready: AtomicBool,
+    /// What was answered last.
+    last: Mutex<Option<Result<(), String>>>,
 }
 
 impl Readiness {
     pub(crate) fn new(admin: Admin, names: Option<Names>, terminating: CancellationToken, metrics: Metrics) -> Self {
-        let (was_live, was_ready) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { admin, names, terminating, metrics, was_live, was_ready }
+        let (was_live, last) = (AtomicBool::new(false), Mutex::default());
+        Self { admin, names, terminating, metrics, was_live, last }
     }
 
     /// # Errors
     /// It is not ready, and why.
     pub(crate) async fn check(&self) -> Result<(), String> {
         let result = self.look().await;
-        // Each turn is logged once, not each question.
-        let ready = result.is_ok();
-        if self.was_ready.swap(ready, Relaxed) != ready {
+        // Each reason is logged once, not each question.
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.as_ref() != Some(&result) {
             match &result {
                 Ok(()) => info!(target: "status", "ready"),
-                Err(reason) => warn!(target: "status", "no longer ready: {reason}"),
+                Err(reason) => warn!(target: "status", "not ready: {reason}"),
             }
+            *last = Some(result.clone());
         }
         result
     }

@@ -16,7 +16,7 @@ fn status(variables: &[(&str, &str)]) -> (Router, Stop) {
     let stop = Stop::default();
     let metrics = Metrics::default();
     let readiness = Readiness::new(admin.clone(), None, stop.requested.clone(), metrics.clone());
-    let status = Status::new(&settings, readiness, admin, stop.clone(), None, metrics).expect("a status");
+    let status = Status::new(&settings, Arc::new(readiness), admin, stop.clone(), None, metrics).expect("a status");
     (router(Arc::new(status)), stop)
 }
 

@@ -12,6 +12,7 @@ use futures::{Stream, StreamExt as _};
 use http::{Request as HttpRequest, Response as HttpResponse};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
+use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
@@ -29,6 +30,8 @@ use tokio::sync::watch;
 use tonic::body::Body;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
+
+use crate::machine::{Upstream, free_ports};
 
 pub(crate) const TOKEN: &str = "eyJ.this-is.the-token-nobody-may-see";
 /// Who the token is of.
@@ -51,10 +54,12 @@ pub(crate) struct Seen {
 pub(crate) struct ControlPlane(Arc<Inner>);
 
 pub(crate) struct Inner {
-    pub(crate) address: SocketAddr,
+    address: SocketAddr,
     /// Where Envoy is told to listen.
-    pub(crate) listener: u16,
+    listener: u16,
     secure: bool,
+    /// The listener shows the workload's certificate.
+    certified: bool,
     authority: sluice_ca::Authority,
     pub(crate) authority_works: AtomicBool,
     pub(crate) refused: AtomicU32,
@@ -73,23 +78,29 @@ impl std::ops::Deref for ControlPlane {
 
 impl ControlPlane {
     pub(crate) async fn secure() -> Result<Self> {
-        Self::start(true).await
+        Self::start(true, true).await
     }
 
     pub(crate) async fn plaintext() -> Result<Self> {
-        Self::start(false).await
+        Self::start(false, false).await
     }
 
-    async fn start(secure: bool) -> Result<Self> {
+    /// Without an authority, but with a listener that shows a certificate.
+    pub(crate) async fn plaintext_with_certificates() -> Result<Self> {
+        Self::start(false, true).await
+    }
+
+    async fn start(secure: bool, certified: bool) -> Result<Self> {
         let day = Duration::from_secs(24 * 3600);
         let authority = sluice_ca::Authority::new(&root::create("cluster.local", day, now())?, now())?;
         let own = authority.server_certificate(&["istiod.istio-system.svc".to_owned()], day, now())?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let [port] = crate::machine::free_ports()?;
+        let [port] = free_ports()?;
         let inner = Inner {
             address: listener.local_addr()?,
             listener: port,
             secure,
+            certified,
             authority,
             authority_works: AtomicBool::new(true),
             refused: AtomicU32::new(0),
@@ -133,6 +144,26 @@ impl ControlPlane {
             .add_service(Authority(self.clone()));
         let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
         let _ = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)).await;
+    }
+
+    /// Certificate and key of the workload, made without the agent.
+    pub(crate) fn pair(&self) -> Result<(String, String)> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        let csr = params.serialize_request(&key)?.pem()?;
+        let issued = self.authority.issue(&csr, &[IDENTITY.to_owned()], 600, Terms::default(), now())?;
+        Ok((issued.chain.concat(), key.serialize_pem()))
+    }
+
+    pub(crate) fn upstream(&self) -> Upstream {
+        Upstream {
+            address: self.address,
+            secure: self.secure,
+            root: self.authority.roots_pem().to_owned(),
+            token: TOKEN.to_owned(),
+            listener: self.listener,
+        }
     }
 
     pub(crate) fn streams(&self) -> Vec<Seen> {
@@ -200,7 +231,7 @@ impl ControlPlane {
                 }],
             },
         }] });
-        if self.secure {
+        if self.certified {
             chain["transport_socket"] = json!({
                 "name": "envoy.transport_sockets.tls",
                 "typed_config": {
@@ -222,16 +253,6 @@ impl ControlPlane {
             "address": { "socket_address": { "address": "127.0.0.1", "port_value": self.listener } },
             "filter_chains": [chain],
         })
-    }
-}
-
-impl Inner {
-    pub(crate) fn root(&self) -> &str {
-        self.authority.roots_pem()
-    }
-
-    pub(crate) fn is_secure(&self) -> bool {
-        self.secure
     }
 }
 

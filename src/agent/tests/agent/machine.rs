@@ -20,8 +20,6 @@ use tokio::process::{Child, Command};
 use tokio_rustls::TlsConnector;
 use x509_parser::prelude::{FromDer as _, GeneralName, ParsedExtension, X509Certificate};
 
-use crate::control_plane::{ControlPlane, TOKEN};
-
 /// How long things may take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -37,15 +35,27 @@ pub(crate) async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>
     }
 }
 
+/// What the machine is told of its control plane.
+pub(crate) struct Upstream {
+    pub(crate) address: SocketAddr,
+    pub(crate) secure: bool,
+    /// Roots of the mesh.
+    pub(crate) root: String,
+    pub(crate) token: String,
+    /// Where Envoy is told to listen.
+    pub(crate) listener: u16,
+}
+
 /// One machine with one proxy.
 pub(crate) struct Machine {
     directory: tempfile::TempDir,
+    upstream: Upstream,
+    role: &'static str,
     pub(crate) variables: BTreeMap<&'static str, String>,
     pub(crate) proxy_config: Value,
     status_port: u16,
     envoy_status_port: u16,
     child: Option<Child>,
-    listener: u16,
 }
 
 /// What Envoy shows of itself.
@@ -55,26 +65,21 @@ pub(crate) struct Shown {
 }
 
 impl Machine {
-    pub(crate) fn new(control_plane: &ControlPlane) -> Result<Self> {
+    pub(crate) fn new(role: &'static str, upstream: Upstream) -> Result<Self> {
         let directory = tempfile::tempdir().context("make a directory")?;
-        let put = |path: &str, content: &str| -> Result<()> {
-            let path = directory.path().join(path);
-            std::fs::create_dir_all(path.parent().context("a directory")?)?;
-            Ok(std::fs::write(path, content)?)
-        };
-        put("var/run/secrets/tokens/istio-token", TOKEN)?;
-        put("var/run/secrets/istio/root-cert.pem", control_plane.root())?;
+        put(directory.path(), "var/run/secrets/tokens/istio-token", &upstream.token)?;
+        put(directory.path(), "var/run/secrets/istio/root-cert.pem", &upstream.root)?;
         let [admin, status_port, envoy_status_port, prometheus, dns] = free_ports()?;
         let mut proxy_config = json!({
             "binaryPath": sluice_testkit::pods::envoy::binary()?,
-            "discoveryAddress": control_plane.address.to_string(),
+            "discoveryAddress": upstream.address.to_string(),
             "proxyAdminPort": admin,
             "statusPort": status_port,
             "concurrency": 1,
             "drainDuration": "1s",
             "terminationDrainDuration": "2s",
         });
-        if !control_plane.is_secure() {
+        if !upstream.secure {
             proxy_config["controlPlaneAuthPolicy"] = "NONE".into();
         }
         let variables = [
@@ -90,13 +95,19 @@ impl Machine {
         ];
         Ok(Self {
             directory,
+            upstream,
+            role,
             variables: variables.into(),
             proxy_config,
             status_port,
             envoy_status_port,
             child: None,
-            listener: control_plane.listener,
         })
+    }
+
+    /// Puts a file where the container would have it.
+    pub(crate) fn put(&self, path: &str, content: &str) -> Result<()> {
+        put(self.directory.path(), path, content)
     }
 
     /// A program in place of Envoy.
@@ -112,7 +123,7 @@ impl Machine {
         let child = Command::new(env!("CARGO_BIN_EXE_sluice-agent"))
             .args([
                 "proxy",
-                "sidecar",
+                self.role,
                 "--log_output_level=default:debug,grpc:debug",
                 "--proxyLogLevel=info,misc:error",
             ])
@@ -135,7 +146,7 @@ impl Machine {
         self.directory.path().join("log")
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
@@ -161,18 +172,28 @@ impl Machine {
         Ok(())
     }
 
-    /// A client of Envoy's listener that trusts the authority.
-    pub(crate) async fn client(&self, control_plane: &ControlPlane) -> Result<Client> {
-        Ok(Client { sender: http1(self.tls(control_plane).await?).await? })
+    /// How many connections Envoy's listener has, as its admin interface counts them.
+    pub(crate) async fn connections(&self) -> Result<u64> {
+        let port = self.proxy_config["proxyAdminPort"].as_u64().and_then(|port| u16::try_from(port).ok());
+        let mut client = Client::connect(port.context("a port")?).await?;
+        let name = format!("listener.127.0.0.1_{}.downstream_cx_active: ", self.upstream.listener);
+        let (_, _, text) = client.send("GET", "/stats?filter=downstream_cx_active").await?;
+        let value = text.lines().find_map(|line| line.strip_prefix(&name)).context("the count")?;
+        Ok(value.trim().parse()?)
     }
 
-    pub(crate) async fn plain_client(&self) -> Result<Client> {
-        Client::connect(self.listener).await
+    /// A client of Envoy's listener that trusts the authority.
+    pub(crate) async fn client(&self) -> Result<Client> {
+        Ok(Client { sender: http1(self.tls().await?).await? })
+    }
+
+    pub(crate) async fn plain_client(&self, port: u16) -> Result<Client> {
+        Client::connect(port).await
     }
 
     /// The certificate that Envoy shows.
-    pub(crate) async fn certificate(&self, control_plane: &ControlPlane) -> Result<Shown> {
-        let stream = self.tls(control_plane).await?;
+    pub(crate) async fn certificate(&self) -> Result<Shown> {
+        let stream = self.tls().await?;
         let certificates = stream.get_ref().1.peer_certificates().context("certificates")?;
         let (_, leaf) = X509Certificate::from_der(certificates.first().context("a certificate")?)?;
         let mut uris = Vec::new();
@@ -188,8 +209,8 @@ impl Machine {
         Ok(Shown { serial: leaf.raw_serial().to_vec(), uris })
     }
 
-    async fn tls(&self, control_plane: &ControlPlane) -> Result<tokio_rustls::client::TlsStream<TcpStream>> {
-        let root = CertificateDer::from_pem_slice(control_plane.root().as_bytes())?;
+    async fn tls(&self) -> Result<tokio_rustls::client::TlsStream<TcpStream>> {
+        let root = CertificateDer::from_pem_slice(self.upstream.root.as_bytes())?;
         let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
         let config = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
@@ -197,7 +218,7 @@ impl Machine {
             // Certificates of the test end within seconds: who signed them is asked, not when.
             .with_custom_certificate_verifier(std::sync::Arc::new(crate::control_plane::Chain(root)))
             .with_no_client_auth();
-        let stream = TcpStream::connect(("127.0.0.1", self.listener)).await.context("connect to Envoy")?;
+        let stream = TcpStream::connect(("127.0.0.1", self.upstream.listener)).await.context("connect to Envoy")?;
         let name = ServerName::try_from("tea.shop")?;
         Ok(TlsConnector::from(std::sync::Arc::new(config)).connect(name, stream).await?)
     }
@@ -218,13 +239,13 @@ impl Machine {
         }
     }
 
-    /// Neither the log nor what is written beside it has any of the secrets, nor a key.
-    pub(crate) fn assert_no_secrets(&self, secrets: &[&str]) -> Result<()> {
+    /// Neither the log nor what is written beside it has the token or a key.
+    pub(crate) fn assert_no_secrets(&self) -> Result<()> {
         let log = self.log();
         ensure!(log.contains("listening"), "there is a log:\n{log}");
         let bootstrap = std::fs::read_to_string(self.directory.path().join("etc/istio/proxy/envoy-rev.json"))?;
         for (name, text) in [("the log", &log), ("the bootstrap", &bootstrap)] {
-            for secret in secrets.iter().chain(&["PRIVATE KEY"]) {
+            for secret in [self.upstream.token.as_str(), "PRIVATE KEY"] {
                 ensure!(!text.contains(secret), "{name} has a secret:\n{text}");
             }
         }
@@ -234,6 +255,12 @@ impl Machine {
         }
         Ok(())
     }
+}
+
+fn put(root: &Path, path: &str, content: &str) -> Result<()> {
+    let path = root.join(path);
+    std::fs::create_dir_all(path.parent().context("a directory")?)?;
+    Ok(std::fs::write(path, content)?)
 }
 
 /// One connection.
