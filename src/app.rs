@@ -198,8 +198,15 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
         }
         let mesh = security::mesh_config(&engine, &handles);
         let trust_domain = TrustDomain::new(mesh.trust_domain.clone());
-        let opening =
-            Security::open(&config, own_client, &mesh, trust_domain.clone(), authority_metrics, &mut tasks, &stop);
+        let opening = Security::open(
+            &config,
+            own_client.clone(),
+            &mesh,
+            trust_domain.clone(),
+            authority_metrics,
+            &mut tasks,
+            &stop,
+        );
         let security = tokio::select! {
             opened = opening => Some(opened?),
             () = stop.cancelled() => None,
@@ -218,7 +225,8 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
         }
         readiness.done(STEPS[3]);
         info!(epoch = engine.snapshot().epoch().0, "ready");
-        if let Some(security) = security {
+        if let Some(mut security) = security {
+            security.follow(&engine, &handles, own_client, &config, &mut tasks, &stop);
             security.serve(secure_grpc, hub.clone(), &config, &mut tasks, &stop)?;
         }
         if let Some(listener) = grpc {

@@ -7,6 +7,7 @@ mod directory;
 mod error;
 mod keeper;
 mod metrics;
+mod nodes;
 mod secret;
 mod server;
 mod service;
@@ -14,6 +15,7 @@ mod service;
 pub use error::AuthorityError;
 pub use keeper::Keeper;
 pub use metrics::AuthorityMetrics;
+pub use nodes::NodePods;
 pub use server::{DnsNames, ServerKeeper, TrustBundle};
 pub use service::{CertificateService, Issuing, PROTO};
 

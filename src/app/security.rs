@@ -20,10 +20,11 @@ use crate::auth::{
     SignedTokens, TrustDomain,
 };
 use crate::authority::{
-    AuthorityMetrics, CertificateService, DnsNames, Issuing, Keeper, PROTO, ServerKeeper, Signer, TrustBundle,
+    AuthorityMetrics, CertificateService, DnsNames, Issuing, Keeper, NodePods, PROTO, ServerKeeper, Signer,
 };
 use crate::config::{ClusterSource, Config};
 use crate::jwks::JwksClient;
+use crate::sources::kube::BundleWriter;
 use crate::tls::{self, ClientVerifier, SecureIncoming};
 use crate::xds::{self, Beside, Hub};
 
@@ -33,10 +34,10 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// What the secure port is built from.
 pub(super) struct Security {
     /// Who signs, if there is an authority.
-    pub(super) signer: Option<Arc<Signer>>,
-    /// What others verify with.
-    pub(super) bundle: tokio::sync::watch::Receiver<TrustBundle>,
+    signer: Option<Arc<Signer>>,
     server: ServerKeeper,
+    /// Pods that node proxies speak for, if any may.
+    nodes: Option<Arc<NodePods>>,
     /// Whether there is a certificate to show, or may be.
     can_serve: bool,
     authenticators: Authenticators,
@@ -74,13 +75,54 @@ impl Security {
         server.names = security.certifies_server.then(|| dns_names(config, mesh));
         let has_certificate = server.begin();
         Ok(Self {
-            bundle: server.bundle.subscribe(),
+            nodes: None,
             can_serve: has_certificate || server.files.is_some(),
             authenticators: authenticators(config, client, trust_domain),
             signer,
             server,
             metrics,
         })
+    }
+
+    /// Follows the pods that node proxies speak for, and writes roots into the namespaces of the cluster.
+    pub(super) fn follow(
+        &mut self,
+        engine: &Engine,
+        handles: &Handles,
+        client: Option<Client>,
+        config: &Config,
+        tasks: &mut JoinSet<anyhow::Result<()>>,
+        stop: &CancellationToken,
+    ) {
+        if !config.security.node_accounts.is_empty() {
+            let nodes = Arc::new(NodePods::new(config.security.node_accounts.clone()));
+            self.nodes = Some(nodes.clone());
+            let (engine, handles, stop) = (engine.clone(), handles.clone(), stop.clone());
+            tasks.spawn(async move {
+                tokio::select! {
+                    () = nodes.follow(engine, &handles) => anyhow::bail!("the engine has stopped"),
+                    () = stop.cancelled() => Ok(()),
+                }
+            });
+        }
+        if let (Some(client), Some(authority)) = (client, &config.security.authority)
+            && config.security.certifies_server
+        {
+            let writer = BundleWriter::new(
+                client,
+                config.identity.cluster.clone(),
+                config.sources.watch_namespace.clone(),
+                engine.feed(),
+                handles.namespaces.clone(),
+                self.server.bundle.subscribe(),
+                (&authority.roots_config_map, authority.revocations.then_some(authority.revoked_config_map.as_str())),
+            );
+            let stop = stop.clone();
+            tasks.spawn(async move {
+                writer.run(stop).await;
+                Ok(())
+            });
+        }
     }
 
     /// Serves the listener, if there is a certificate to show.
@@ -109,6 +151,7 @@ impl Security {
             let issuing = Issuing {
                 signer,
                 authenticators: self.authenticators.clone(),
+                nodes: self.nodes,
                 terms: authority.terms,
                 metrics: self.metrics,
             };

@@ -16,7 +16,7 @@ use tonic_prost::ProstCodec;
 use tower::Service;
 use tracing::{debug, warn};
 
-use super::{AuthorityMetrics, Signer, now};
+use super::{AuthorityMetrics, NodePods, Signer, now};
 use crate::auth::{Authenticators, Call, Caller};
 use crate::tls::Connection;
 
@@ -33,6 +33,8 @@ pub struct Issuing {
     pub signer: Arc<Signer>,
     /// Who is let in.
     pub authenticators: Authenticators,
+    /// Pods that node proxies speak for, if any may.
+    pub nodes: Option<Arc<NodePods>>,
     /// How long certificates live.
     pub terms: Terms,
     /// What is measured.
@@ -95,12 +97,18 @@ impl Issuing {
         if let Some(Kind::StringValue(wanted)) = impersonated.and_then(|value| value.kind.as_ref())
             && !wanted.is_empty()
         {
-            self.metrics.unauthenticated.inc();
-            warn!(
-                target: "serverca", peer = %caller.address(), wanted,
-                "refused to issue a certificate: impersonation is not allowed, CA_TRUSTED_NODE_ACCOUNTS is not set"
-            );
-            return Err(Status::unauthenticated("request impersonation authentication failure"));
+            let checked = match &self.nodes {
+                Some(nodes) => nodes.check(caller, wanted),
+                None => Err("CA_TRUSTED_NODE_ACCOUNTS is not set".to_owned()),
+            };
+            return checked.map(|identity| vec![identity.to_string()]).map_err(|reason| {
+                self.metrics.unauthenticated.inc();
+                warn!(
+                    target: "serverca", peer = %caller.address(), identities = ?caller.identities, wanted,
+                    "refused to issue a certificate for another: {reason}"
+                );
+                Status::unauthenticated("request impersonation authentication failure")
+            });
         }
         if caller.identities.is_empty() {
             self.metrics.unidentified.inc();

@@ -13,6 +13,7 @@ use super::args::SecurityArgs;
 use crate::tls::{TlsFiles, TlsVersions};
 
 const HOUR: u64 = 3600;
+const GRACE: &str = "CITADEL_SELF_SIGNED_ROOT_CERT_GRACE_PERIOD_PERCENTILE";
 
 /// The authority, the secure port, and who is let in.
 #[derive(Clone, Debug)]
@@ -62,6 +63,26 @@ pub struct AuthorityConfig {
     pub revoked_config_map: String,
     /// `DEFAULT_WORKLOAD_CERT_TTL` and `MAX_WORKLOAD_CERT_TTL`.
     pub terms: Terms,
+}
+
+impl Default for AuthorityConfig {
+    fn default() -> Self {
+        Self {
+            directory: PathBuf::from("./etc/cacerts"),
+            create: false,
+            root_lifetime: Duration::from_secs(3650 * 24 * HOUR),
+            check_interval: Duration::from_secs(HOUR),
+            grace_percent: 20,
+            jitter: true,
+            in_cacerts: false,
+            remote_certs: false,
+            multi_root: false,
+            revocations: true,
+            roots_config_map: "istio-ca-root-cert".to_owned(),
+            revoked_config_map: "istio-ca-crl".to_owned(),
+            terms: Terms::default(),
+        }
+    }
 }
 
 /// How tokens are verified.
@@ -129,28 +150,34 @@ impl SecurityConfig {
                 return Err(ConfigError { flag: "PILOT_CERT_PROVIDER", reason });
             }
         };
+        let or = AuthorityConfig::default();
         let authority = AuthorityConfig {
-            directory: get("ROOT_CA_DIR").map_or_else(|| PathBuf::from("./etc/cacerts"), PathBuf::from),
+            directory: get("ROOT_CA_DIR").map_or(or.directory, PathBuf::from),
             create: args.create_ca,
-            root_lifetime: duration(variable, "CITADEL_SELF_SIGNED_CA_CERT_TTL", 3650 * 24 * HOUR, warnings),
-            check_interval: duration(variable, "CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL", HOUR, warnings),
-            grace_percent: match get("CITADEL_SELF_SIGNED_ROOT_CERT_GRACE_PERIOD_PERCENTILE") {
-                None => 20,
+            root_lifetime: duration(variable, "CITADEL_SELF_SIGNED_CA_CERT_TTL", or.root_lifetime, warnings),
+            check_interval: duration(
+                variable,
+                "CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL",
+                or.check_interval,
+                warnings,
+            ),
+            grace_percent: match get(GRACE) {
+                None => or.grace_percent,
                 Some(text) => text.parse().ok().filter(|percent| *percent <= 100).ok_or_else(|| ConfigError {
-                    flag: "CITADEL_SELF_SIGNED_ROOT_CERT_GRACE_PERIOD_PERCENTILE",
+                    flag: GRACE,
                     reason: format!("{text:?} is no number from 0 to 100"),
                 })?,
             },
-            jitter: flag(variable, "CITADEL_ENABLE_JITTER_FOR_ROOT_CERT_ROTATOR", true, warnings),
-            in_cacerts: flag(variable, "USE_CACERTS_FOR_SELF_SIGNED_CA", false, warnings),
-            remote_certs: flag(variable, "USE_REMOTE_CERTS", false, warnings),
-            multi_root: flag(variable, "ISTIO_MULTIROOT_MESH", false, warnings),
-            revocations: flag(variable, "PILOT_ENABLE_CA_CRL", true, warnings),
-            roots_config_map: get("PILOT_CA_CERT_CONFIGMAP").unwrap_or_else(|| "istio-ca-root-cert".to_owned()),
-            revoked_config_map: get("PILOT_CRL_CONFIGMAP").unwrap_or_else(|| "istio-ca-crl".to_owned()),
+            jitter: flag(variable, "CITADEL_ENABLE_JITTER_FOR_ROOT_CERT_ROTATOR", or.jitter, warnings),
+            in_cacerts: flag(variable, "USE_CACERTS_FOR_SELF_SIGNED_CA", or.in_cacerts, warnings),
+            remote_certs: flag(variable, "USE_REMOTE_CERTS", or.remote_certs, warnings),
+            multi_root: flag(variable, "ISTIO_MULTIROOT_MESH", or.multi_root, warnings),
+            revocations: flag(variable, "PILOT_ENABLE_CA_CRL", or.revocations, warnings),
+            roots_config_map: get("PILOT_CA_CERT_CONFIGMAP").unwrap_or(or.roots_config_map),
+            revoked_config_map: get("PILOT_CRL_CONFIGMAP").unwrap_or(or.revoked_config_map),
             terms: Terms {
-                default: duration(variable, "DEFAULT_WORKLOAD_CERT_TTL", 24 * HOUR, warnings),
-                most: duration(variable, "MAX_WORKLOAD_CERT_TTL", 90 * 24 * HOUR, warnings),
+                default: duration(variable, "DEFAULT_WORKLOAD_CERT_TTL", or.terms.default, warnings),
+                most: duration(variable, "MAX_WORKLOAD_CERT_TTL", or.terms.most, warnings),
             },
         };
         let rule = match get("JWT_RULE") {
@@ -196,10 +223,9 @@ fn token_keys(text: &str) -> (String, PathBuf) {
 fn duration(
     variable: &impl Fn(&str) -> Option<String>,
     name: &str,
-    default: u64,
+    default: Duration,
     warnings: &mut Vec<String>,
 ) -> Duration {
-    let default = Duration::from_secs(default);
     let Some(text) = variable(name).filter(|text| !text.is_empty()) else { return default };
     parse_duration(&text).unwrap_or_else(|| {
         warnings.push(format!("variable {name}: {text:?} is no duration such as 24h"));

@@ -11,6 +11,7 @@ mod backoff;
 mod definitions;
 mod list_watch;
 mod objects;
+mod trust_bundle;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use backoff::Backoff;
 use definitions::Definitions;
 use list_watch::ListWatch;
 use objects::Objects;
+pub use trust_bundle::BundleWriter;
 
 /// How the API is used.
 #[derive(Clone, Copy, Debug)]

@@ -68,6 +68,8 @@ pub struct Pod {
     pub created: Timestamp,
     /// All its addresses, the primary first.
     pub ips: Vec<Text>,
+    /// What tells it from others that had its name.
+    pub uid: Text,
     /// The node it runs on.
     pub node: Text,
     /// Service account, `default` if unset.

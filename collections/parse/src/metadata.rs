@@ -20,6 +20,7 @@ pub(crate) struct Metadata {
     pub(crate) creation_timestamp: Option<String>,
     pub(crate) deletion_timestamp: Option<String>,
     pub(crate) generate_name: Text,
+    pub(crate) uid: Text,
     pub(crate) owner_references: Option<Vec<OwnerReference>>,
 }
 

@@ -94,6 +94,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         name: key.name.clone(),
         annotations,
         created: input.metadata.created(findings),
+        uid: input.metadata.uid,
         ips,
         node: input.spec.node_name.unwrap_or_default(),
         service_account: non_empty(input.spec.service_account_name).unwrap_or_else(|| "default".into()),

@@ -19,7 +19,7 @@ pub(super) struct Resource {
     /// `/api/v1/pods` or the like.
     path: String,
     /// Condition for what is listed, as a query parameter.
-    selector: &'static str,
+    selector: String,
     /// What is asked for instead of whole objects.
     accept: Option<&'static str>,
 }
@@ -32,14 +32,20 @@ impl Resource {
         let scope = namespace.map(|namespace| format!("/namespaces/{namespace}")).unwrap_or_default();
         // Pods that failed have no addresses and stay for long.
         let selector = if info.kind == Kind::Pod { "&fieldSelector=status.phase%21%3DFailed" } else { "" };
-        Self { path: format!("{root}{scope}/{}", info.plural), selector, accept: None }
+        Self { path: format!("{root}{scope}/{}", info.plural), selector: selector.to_owned(), accept: None }
+    }
+
+    /// The ConfigMaps of one name in every namespace.
+    pub(super) fn config_maps_named(name: &str) -> Self {
+        let selector = format!("&fieldSelector=metadata.name%3D{}", escape(name));
+        Self { path: "/api/v1/configmaps".to_owned(), selector, accept: None }
     }
 
     /// The names of all definitions of extensions, without the definitions: those are big.
     pub(super) fn definitions() -> Self {
         Self {
             path: "/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned(),
-            selector: "",
+            selector: String::new(),
             accept: Some(
                 "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
                  application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json",

@@ -7,6 +7,7 @@
 mod answer;
 mod patch;
 mod store;
+mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -26,7 +27,7 @@ use store::Store;
 /// What was asked of the server: a verb on a resource, `services` or `gateways.networking.istio.io`.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub struct Asked {
-    /// `list`, `watch` or `patch`.
+    /// `list`, `watch`, `get`, `create`, `update` or `patch`.
     pub verb: String,
     /// API group, empty for the core group.
     pub group: String,
@@ -48,6 +49,8 @@ struct State {
     store: Store,
     faults: Faults,
     asked: BTreeMap<Asked, usize>,
+    /// Statuses of reviews, by token.
+    reviews: BTreeMap<String, Value>,
 }
 
 /// What handlers share.
@@ -185,6 +188,11 @@ impl ApiServer {
         } else {
             state.faults.forbidden.remove(resource);
         }
+    }
+
+    /// Gives a token this status when it is reviewed. Others are not authenticated.
+    pub fn review(&self, token: &str, status: Value) {
+        self.shared.state().reviews.insert(token.to_owned(), status);
     }
 
     /// Everything that was asked so far, and how often.

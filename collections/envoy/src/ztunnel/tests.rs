@@ -60,6 +60,7 @@ fn pod(ports: &[(&str, u16, &str)]) -> Pod {
         annotations: Labels::new(),
         created: 0,
         ips: vec!["10.1.0.1".into()],
+        uid: Text::default(),
         node: Text::default(),
         service_account: "coral".into(),
         workload_name: "coral".into(),

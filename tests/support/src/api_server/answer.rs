@@ -13,7 +13,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::store::{Event, Reading};
-use super::{Asked, Shared, patch};
+use super::{Asked, Shared, patch, write};
 
 pub(super) fn router(shared: Arc<Shared>) -> Router {
     Router::new().fallback(answer).with_state(shared)
@@ -40,6 +40,10 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         ["apis", group, version, rest @ ..] => (*group, *version, rest),
         _ => return status(StatusCode::NOT_FOUND, "NotFound", "no such path"),
     };
+    if let Some(answer) = write::route(&shared, group, rest, request.method()) {
+        let (group, rest) = (group.to_owned(), answer);
+        return write::answer(&shared, &group, rest, request.into_body()).await;
+    }
     let (namespace, resource) = match rest {
         ["namespaces", namespace, resource, name, "status"] if request.method() == Method::PATCH => {
             let target = [group, resource, namespace, name].map(str::to_owned);
@@ -130,10 +134,16 @@ fn group_versions(shared: &Shared, group: &str) -> Response<Body> {
     json_answer(StatusCode::OK, &json!({"kind": "APIGroup", "apiVersion": "v1", "name": group, "versions": versions}))
 }
 
-/// Only `status.phase!=Failed` is understood, which is all anybody here asks.
+/// Only `status.phase!=Failed` and `metadata.name=NAME` are understood, which is all anybody here asks.
 fn selects(wanted: &Wanted) -> impl Fn(&Value) -> bool + use<> {
-    let no_failed = wanted.query.get("fieldSelector").is_some_and(|text| text == "status.phase%21%3DFailed");
-    move |object| !no_failed || object.pointer("/status/phase").and_then(Value::as_str) != Some("Failed")
+    let selector = wanted.query.get("fieldSelector").cloned().unwrap_or_default();
+    let no_failed = selector == "status.phase%21%3DFailed";
+    let name = selector.strip_prefix("metadata.name%3D").map(str::to_owned);
+    move |object| {
+        let is_failed = object.pointer("/status/phase").and_then(Value::as_str) == Some("Failed");
+        let is_named = |name: &String| object.pointer("/metadata/name").and_then(Value::as_str) == Some(name);
+        !(no_failed && is_failed) && name.as_ref().is_none_or(is_named)
+    }
 }
 
 fn shown(wanted: &Wanted, object: &Value) -> Value {
@@ -270,7 +280,7 @@ fn line(kind: &str, object: &Value) -> Bytes {
     Bytes::from(json!({"type": kind, "object": object}).to_string() + "\n")
 }
 
-fn status(code: StatusCode, reason: &str, message: &str) -> Response<Body> {
+pub(super) fn status(code: StatusCode, reason: &str, message: &str) -> Response<Body> {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "code": code.as_u16(), "reason": reason, "message": message,
@@ -278,7 +288,7 @@ fn status(code: StatusCode, reason: &str, message: &str) -> Response<Body> {
     json_answer(code, &status)
 }
 
-fn json_answer(code: StatusCode, value: &Value) -> Response<Body> {
+pub(super) fn json_answer(code: StatusCode, value: &Value) -> Response<Body> {
     let mut response = Response::new(Body::from(value.to_string()));
     *response.status_mut() = code;
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));

@@ -144,6 +144,13 @@ impl Store {
         self.version
     }
 
+    /// Applies an object; gives it back as it is then.
+    pub(super) fn read(&mut self, mut object: Value) -> Value {
+        let version = self.apply(object.clone());
+        object["metadata"]["resourceVersion"] = version.to_string().into();
+        object
+    }
+
     pub(super) fn get(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Option<Value> {
         let objects = self.objects.get(&(group.to_owned(), plural.to_owned()))?;
         objects.get(&(namespace.to_owned(), name.to_owned())).cloned()

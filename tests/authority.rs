@@ -1,0 +1,288 @@
+//! The certificate authority in a cluster: its Secret, the ConfigMaps of every namespace, tokens that are reviewed.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderMap, HeaderValue};
+use serde_json::{Value, json};
+use sluice::auth::{Authenticator, Call, PodName, ReviewedTokens, TrustDomain, Verdict};
+use sluice::authority::{AuthorityError, Keeper, TrustBundle};
+use sluice::config::AuthorityConfig;
+use sluice::sources::kube::BundleWriter;
+use sluice_engine::{Engine, EngineOptions};
+use sluice_graph::{GraphOptions, build};
+use sluice_model::{Identity, Namespace, ObjectKey};
+use sluice_testkit::api_server::ApiServer;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+const SYSTEM: &str = "istio-system";
+
+async fn open(server: &ApiServer, config: AuthorityConfig) -> Result<Keeper, AuthorityError> {
+    let client = server.client().expect("a client");
+    Keeper::open(config, Some((client, SYSTEM.into())), "td.example").await
+}
+
+fn secret(server: &ApiServer, name: &str) -> Option<Value> {
+    server.get("", "secrets", SYSTEM, name)
+}
+
+fn data(object: &Value, key: &str) -> String {
+    let text = object["data"][key].as_str().expect("the key is there");
+    String::from_utf8(STANDARD.decode(text).expect("base64")).expect("text")
+}
+
+async fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(found) = ask() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_root_is_made_in_its_secret_once() {
+    let server = ApiServer::start().await.expect("a server");
+    let first = open(&server, AuthorityConfig::default()).await.expect("made");
+    let made = secret(&server, "istio-ca-secret").expect("it is kept");
+    assert_eq!(made["type"], "istio.io/ca-root");
+    let keys: Vec<&String> = made["data"].as_object().expect("data").keys().collect();
+    assert_eq!(keys, ["ca-cert.pem", "ca-key.pem", "cert-chain.pem", "key.pem", "root-cert.pem"]);
+    assert_eq!(data(&made, "ca-cert.pem"), first.signer().current().roots_pem());
+    assert_eq!(data(&made, "root-cert.pem"), data(&made, "ca-cert.pem"));
+    assert!(data(&made, "ca-key.pem").starts_with("-----BEGIN PRIVATE KEY-----"));
+
+    // Another replica, and one that is to use `cacerts`, take what is there.
+    for in_cacerts in [false, true] {
+        let next = open(&server, AuthorityConfig { in_cacerts, ..AuthorityConfig::default() }).await.expect("loaded");
+        assert_eq!(next.signer().current().roots_pem(), first.signer().current().roots_pem());
+    }
+    assert_eq!((server.count("create", "secrets"), secret(&server, "cacerts")), (1, None));
+
+    let server = ApiServer::start().await.expect("a server");
+    open(&server, AuthorityConfig { in_cacerts: true, ..AuthorityConfig::default() }).await.expect("made");
+    let made = secret(&server, "cacerts").expect("it is kept");
+    assert_eq!(data(&made, "istio-generated"), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_authority_of_the_operators_is_read_from_its_secret() {
+    let server = ApiServer::start().await.expect("a server");
+    let root = sluice_ca::root::create("org", Duration::from_secs(86400), now()).expect("a root");
+    let encode = |text: &str| STANDARD.encode(text);
+    server.apply(json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": SYSTEM, "name": "cacerts"},
+        "data": {
+            "ca-cert.pem": encode(&root.certificate), "ca-key.pem": encode(&root.key),
+            "cert-chain.pem": encode(&root.certificate), "root-cert.pem": encode(&root.roots),
+        },
+    }));
+    let remote = AuthorityConfig { remote_certs: true, ..AuthorityConfig::default() };
+    let keeper = open(&server, remote).await.expect("loaded");
+    assert_eq!(keeper.signer().current().roots_pem(), root.roots);
+    assert_eq!(secret(&server, "istio-ca-secret"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_that_cannot_be_used_is_named_without_its_key() {
+    let server = ApiServer::start().await.expect("a server");
+    let root = || sluice_ca::root::create("td", Duration::from_secs(86400), now()).expect("a root");
+    let (one, other) = (root(), root());
+    server.apply(json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": SYSTEM, "name": "istio-ca-secret"},
+        "data": {"ca-cert.pem": STANDARD.encode(&one.certificate), "ca-key.pem": STANDARD.encode(other.key.as_str())},
+    }));
+    let error = open(&server, AuthorityConfig::default()).await.err().expect("it cannot be used").to_string();
+    assert_eq!(
+        error,
+        "certificate authority in Secret istio-ca-secret: private key: is not that of the signing certificate"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_that_is_away_is_waited_for() {
+    let server = ApiServer::start().await.expect("a server");
+    server.forbid("secrets", true);
+    let opening = tokio::spawn({
+        let client = server.client().expect("a client");
+        async move { Keeper::open(AuthorityConfig::default(), Some((client, SYSTEM.into())), "td").await.is_ok() }
+    });
+    until("it is asked twice", || (server.count("get", "secrets") > 1).then_some(())).await;
+    server.forbid("secrets", false);
+    assert!(opening.await.expect("no panic"));
+    assert!(secret(&server, "istio-ca-secret").is_some());
+}
+
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock");
+    i64::try_from(since.as_secs()).expect("a time")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_root_that_ends_soon_is_renewed_by_one_replica_and_taken_by_the_others() {
+    let server = ApiServer::start().await.expect("a server");
+    let old = sluice_ca::root::create("td", Duration::from_secs(10_000), now() - 9_000).expect("a root");
+    server.apply(json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": SYSTEM, "name": "istio-ca-secret"},
+        "data": {
+            "ca-cert.pem": STANDARD.encode(&old.certificate), "ca-key.pem": STANDARD.encode(old.key.as_str()),
+            "of-somebody": STANDARD.encode("else"),
+        },
+    }));
+    let config =
+        || AuthorityConfig { check_interval: Duration::from_millis(50), jitter: false, ..AuthorityConfig::default() };
+    let keepers = [open(&server, config()).await.expect("loaded"), open(&server, config()).await.expect("loaded")];
+    let signers: Vec<_> = keepers.iter().map(Keeper::signer).collect();
+    let stop = CancellationToken::new();
+    for keeper in keepers {
+        tokio::spawn(keeper.run(stop.clone()));
+    }
+    let renewed = until("both sign with the new one", || {
+        let stored = data(&secret(&server, "istio-ca-secret")?, "ca-cert.pem");
+        let is_new = stored != old.certificate && signers.iter().all(|signer| signer.current().roots_pem() == stored);
+        is_new.then_some(stored)
+    })
+    .await;
+    stop.cancel();
+    let stored = secret(&server, "istio-ca-secret").expect("it is there");
+    assert_eq!(data(&stored, "ca-key.pem"), *old.key, "the key stays");
+    assert_eq!(data(&stored, "of-somebody"), "else");
+    let certificate = sluice_ca::Certificate::from_pem("root", &renewed).expect("a certificate");
+    assert!(certificate.not_after > now() + 3649 * 86400);
+}
+
+/// A bundle writer over a graph that is told of namespaces.
+struct Bundles {
+    server: ApiServer,
+    /// Runs as long as there is a handle.
+    _engine: Engine,
+    handles: sluice_graph::Handles,
+    bundle: watch::Sender<TrustBundle>,
+    stop: CancellationToken,
+}
+
+impl Bundles {
+    async fn start() -> Self {
+        let server = ApiServer::start().await.expect("a server");
+        let (engine, handles) =
+            Engine::start(EngineOptions::default(), |builder| build(builder, &GraphOptions::default()));
+        engine.transaction(|tx| handles.inputs.mark_all_synced(tx));
+        let (bundle, receiver) = watch::channel(TrustBundle { roots: "one".into(), revoked: String::new() });
+        let writer = BundleWriter::new(
+            server.client().expect("a client"),
+            "east".into(),
+            None,
+            engine.feed(),
+            handles.namespaces.clone(),
+            receiver,
+            ("istio-ca-root-cert", Some("istio-ca-crl")),
+        );
+        let stop = CancellationToken::new();
+        tokio::spawn(writer.run(stop.clone()));
+        Self { server, _engine: engine, handles, bundle, stop }
+    }
+
+    fn namespace(&self, cluster: &str, name: &str) {
+        let key = ObjectKey::new(cluster, "", name);
+        self.handles.inputs.namespaces.set(key, Namespace::default());
+    }
+
+    fn text(&self, namespace: &str, name: &str, key: &str) -> Option<String> {
+        let object = self.server.get("", "configmaps", namespace, name)?;
+        assert_eq!(object["metadata"]["labels"]["istio.io/config"], "true");
+        object["data"][key].as_str().map(str::to_owned)
+    }
+
+    async fn has(&self, namespace: &str, roots: &str) {
+        until(&format!("{namespace} has {roots}"), || {
+            (self.text(namespace, "istio-ca-root-cert", "root-cert.pem")? == roots).then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_namespace_has_the_roots_and_keeps_them() {
+    let it = Bundles::start().await;
+    for (cluster, name) in [("east", "shop"), ("east", "kube-public"), ("east", "kube-system"), ("west", "bank")] {
+        it.namespace(cluster, name);
+    }
+    it.has("shop", "one").await;
+    it.has("kube-system", "one").await;
+    it.bundle.send_replace(TrustBundle { roots: "two".into(), revoked: "list".into() });
+    it.has("shop", "two").await;
+    until("the lists are there", || (it.text("shop", "istio-ca-crl", "ca-crl.pem")? == "list").then_some(())).await;
+    it.namespace("east", "late");
+    it.has("late", "two").await;
+    it.server.delete("configmaps", "shop", "istio-ca-root-cert");
+    it.has("shop", "two").await;
+    it.server.apply(json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"namespace": "late", "name": "istio-ca-root-cert", "labels": {"istio.io/config": "true"}},
+        "data": {"root-cert.pem": "forged", "mine": "kept"},
+    }));
+    it.has("late", "two").await;
+    let late = it.server.get("", "configmaps", "late", "istio-ca-root-cert").expect("it is there");
+    assert_eq!(late["data"]["mine"], "kept");
+    for without in ["kube-public", "bank"] {
+        assert_eq!(it.server.get("", "configmaps", without, "istio-ca-root-cert"), None, "{without}");
+    }
+    it.stop.cancel();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_are_reviewed_by_the_cluster_the_caller_is_of() {
+    let (own, remote) = (ApiServer::start().await.expect("a server"), ApiServer::start().await.expect("a server"));
+    let status = |account: &str| {
+        json!({
+            "authenticated": true, "audiences": ["istio-ca"],
+            "user": {
+                "username": format!("system:serviceaccount:shop:{account}"), "groups": ["system:serviceaccounts"],
+                "extra": {"authentication.kubernetes.io/pod-name": ["p"], "authentication.kubernetes.io/pod-uid": ["u"]},
+            },
+        })
+    };
+    own.review("own-token", status("own"));
+    remote.review("remote-token", status("remote"));
+    let clients = BTreeMap::from([
+        ("own".into(), own.client().expect("a client")),
+        ("remote".into(), remote.client().expect("a client")),
+    ]);
+    let aliases = BTreeMap::from([("far".into(), "remote".into())]);
+    let audiences = ["istio-ca".to_owned()];
+    let tokens = ReviewedTokens::new(clients, "own".into(), aliases, &audiences, TrustDomain::new("td".into()));
+    let ask = async |token: &str, cluster: &str| {
+        let mut headers = HeaderMap::new();
+        let value = HeaderValue::from_str(&format!("Bearer {token}")).expect("a header");
+        headers.insert("authorization", value);
+        if !cluster.is_empty() {
+            headers.insert("clusterid", HeaderValue::from_str(cluster).expect("a header"));
+        }
+        tokens.authenticate(&Call { headers: &headers, peer: None, certificates: &[] }).await
+    };
+    let is = |account: &str, cluster: &str| {
+        let pod = PodName { cluster: cluster.into(), namespace: "shop".into(), name: "p".into(), uid: "u".into() };
+        Verdict::Pod(Identity::new("td", "shop", account), pod)
+    };
+    for name in ["", "own"] {
+        assert_eq!(ask("own-token", name).await, is("own", "own"));
+    }
+    for name in ["remote", "far"] {
+        assert_eq!(ask("remote-token", name).await, is("remote", "remote"));
+    }
+    for (token, cluster) in [("own-token", "remote"), ("remote-token", ""), ("own-token", "elsewhere"), ("none", "own")]
+    {
+        let verdict = ask(token, cluster).await;
+        assert!(
+            matches!(&verdict, Verdict::Refused(reason) if !reason.contains(token)),
+            "{token} {cluster}: {verdict:?}"
+        );
+    }
+    own.forbid("tokenreviews", true);
+    assert!(matches!(ask("own-token", "").await, Verdict::Refused(reason) if reason.contains("cannot have the token")));
+}
