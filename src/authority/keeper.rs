@@ -161,7 +161,7 @@ impl Keeper {
         let wanted = |file: &Path| {
             file.file_name().and_then(|name| name.to_str()).is_some_and(|name| store::FILES.contains(&name))
         };
-        let guard = follow_changes(&[self.config.directory.clone()], wanted, move || {
+        let guard = follow_changes(std::slice::from_ref(&self.config.directory), wanted, move || {
             // A change that has been told of and not been looked at yet is enough.
             let _ = told.try_send(());
         });

@@ -77,6 +77,10 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, done: mpsc::Sender
                     // Fails only when nobody serves any more.
                     let _ = done.send(Ok(SecureStream { stream, peer })).await;
                 }
+                // Who only looks whether the port is open.
+                Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    debug!(target: "tls", %peer, "a connection ended before the handshake");
+                }
                 Ok(Err(error)) => warn!(target: "tls", %peer, %error, "refused a connection"),
                 Err(_) => debug!(target: "tls", %peer, "a handshake took too long"),
             }
