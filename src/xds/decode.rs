@@ -1,42 +1,78 @@
 //! Reading requests without copying their names.
 
-use bytes::{Buf as _, Bytes};
+use bytes::Bytes;
 use prost::Message;
 use sluice_proto::google::rpc::Status;
 
 use crate::xds::request::{Malformed, Name};
 
-/// The length-delimited fields of a message in order, as pieces of its bytes; all others are skipped.
-pub(crate) struct Cut {
-    rest: Bytes,
+/// A stretch of a request's bytes. What is kept of it later shares them.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece<'a> {
+    message: &'a Bytes,
+    start: usize,
+    end: usize,
 }
 
-impl Cut {
-    pub(crate) fn new(message: &Bytes) -> Self {
-        Self { rest: message.clone() }
+impl<'a> Piece<'a> {
+    pub(crate) fn new(message: &'a Bytes) -> Self {
+        Self { message, start: 0, end: message.len() }
     }
 
+    pub(crate) fn as_slice(&self) -> &'a [u8] {
+        self.message.get(self.start..self.end).unwrap_or_default()
+    }
+
+    pub(crate) fn as_str(&self) -> Result<&'a str, Malformed> {
+        std::str::from_utf8(self.as_slice()).map_err(|_| Malformed("a text is not UTF-8"))
+    }
+
+    pub(crate) fn name(&self) -> Result<Name, Malformed> {
+        Name::new(self.message.slice(self.start..self.end)).map_err(|_| Malformed("a text is not UTF-8"))
+    }
+
+    pub(crate) fn text(&self) -> Result<String, Malformed> {
+        self.as_str().map(str::to_owned)
+    }
+
+    /// The length-delimited fields of the message that it is, in order; all others are skipped.
+    pub(crate) fn fields(&self) -> Fields<'a> {
+        Fields { rest: *self }
+    }
+}
+
+/// See [`Piece::fields`].
+pub(crate) struct Fields<'a> {
+    rest: Piece<'a>,
+}
+
+impl<'a> Fields<'a> {
     fn varint(&mut self) -> Result<u64, Malformed> {
         let mut value = 0;
-        for (at, byte) in self.rest.iter().enumerate().take(10) {
+        for (at, byte) in self.rest.as_slice().iter().enumerate().take(10) {
             value |= u64::from(byte & 0x7f).checked_shl(7 * u32::try_from(at).unwrap_or(u32::MAX)).unwrap_or(0);
             if *byte < 0x80 {
-                self.rest.advance(at + 1);
+                self.rest.start += at + 1;
                 return Ok(value);
             }
         }
         Err(Malformed("a number does not end"))
     }
 
-    fn take(&mut self, len: u64) -> Result<Bytes, Malformed> {
+    fn take(&mut self, len: u64) -> Result<Piece<'a>, Malformed> {
         match usize::try_from(len) {
-            Ok(len) if len <= self.rest.len() => Ok(self.rest.split_to(len)),
+            Ok(len) if len <= self.rest.end - self.rest.start => {
+                let end = self.rest.start + len;
+                let piece = Piece { end, ..self.rest };
+                self.rest.start = end;
+                Ok(piece)
+            }
             _ => Err(Malformed("a field is longer than the message")),
         }
     }
 
-    fn read(&mut self) -> Result<Option<(u64, Bytes)>, Malformed> {
-        while self.rest.has_remaining() {
+    fn read(&mut self) -> Result<Option<(u64, Piece<'a>)>, Malformed> {
+        while self.rest.start < self.rest.end {
             let key = self.varint()?;
             match key & 7 {
                 0 => drop(self.varint()?),
@@ -53,35 +89,27 @@ impl Cut {
     }
 }
 
-impl Iterator for Cut {
-    type Item = Result<(u64, Bytes), Malformed>;
+impl<'a> Iterator for Fields<'a> {
+    type Item = Result<(u64, Piece<'a>), Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let read = self.read();
         if read.is_err() {
-            self.rest.clear();
+            self.rest.start = self.rest.end;
         }
         read.transpose()
     }
 }
 
-/// Reads the message in the bytes into `into`.
-pub(crate) fn merge<M: Message>(into: &mut M, bytes: &Bytes) -> Result<(), Malformed> {
-    into.merge(bytes.clone()).map_err(|_| Malformed("a message in it is no such message"))
-}
-
-pub(crate) fn name(bytes: Bytes) -> Result<Name, Malformed> {
-    Name::new(bytes).map_err(|_| Malformed("a text is not UTF-8"))
-}
-
-pub(crate) fn text(bytes: &Bytes) -> Result<String, Malformed> {
-    name(bytes.clone()).map(|name| name.as_str().to_owned())
+/// Reads the message that the piece is into `into`.
+pub(crate) fn merge<M: Message>(into: &mut M, piece: Piece<'_>) -> Result<(), Malformed> {
+    into.merge(piece.as_slice()).map_err(|_| Malformed("a message in it is no such message"))
 }
 
 /// Code and message of a `google.rpc.Status`.
-pub(crate) fn error(bytes: &Bytes) -> Result<(i32, String), Malformed> {
+pub(crate) fn error(piece: Piece<'_>) -> Result<(i32, String), Malformed> {
     let mut status = Status::default();
-    merge(&mut status, bytes)?;
+    merge(&mut status, piece)?;
     Ok((status.code, status.message))
 }
 
@@ -91,6 +119,7 @@ mod tests {
     use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 
     use crate::xds::request::{Interest, Protocol, Request};
+    use crate::xds::version::Version;
 
     use super::*;
 
@@ -117,15 +146,19 @@ mod tests {
             type_url: "t".into(),
             resource_names_subscribe: vec!["a".into()],
             resource_names_unsubscribe: vec!["b".into()],
-            initial_resource_versions: [("x".to_owned(), "1".to_owned())].into(),
+            initial_resource_versions: [("x", "1"), ("y", "0123456789abcdef")]
+                .map(|(name, version)| (name.to_owned(), version.to_owned()))
+                .into(),
             response_nonce: "n".into(),
             ..DeltaDiscoveryRequest::default()
         };
         let read = Request::decode(Protocol::Delta, &delta.encode_to_vec().into()).expect("a request");
         assert_eq!((read.node, read.type_url.as_str(), read.nonce.as_str(), read.error), (node, "t", "n", None));
-        let Interest::Change { subscribe, unsubscribe, holds } = read.interest else { panic!("delta") };
+        let Interest::Change { subscribe, unsubscribe, mut holds } = read.interest else { panic!("delta") };
+        holds.sort();
         let name = |text: &str| Name::from(text.to_owned());
-        assert_eq!((subscribe, unsubscribe, holds), (vec![name("a")], vec![name("b")], vec![(name("x"), name("1"))]));
+        assert_eq!((subscribe, unsubscribe), (vec![name("a")], vec![name("b")]));
+        assert_eq!(holds, [(name("x"), None), (name("y"), Version::parse("0123456789abcdef"))]);
     }
 
     #[test]

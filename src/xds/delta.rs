@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use sluice_model::{ResourceType, Text};
 
-use crate::xds::decode::{Cut, error, merge, name, text};
+use crate::xds::decode::{Piece, error, merge};
 use crate::xds::request::{Interest, Malformed, Name, Request, Response};
 use crate::xds::sotw::{any_len, put_any_head};
 use crate::xds::store::{Entry, Item, put_pieces};
@@ -34,16 +34,16 @@ const ANY_VALUE: u8 = 2;
 pub(crate) fn decode(bytes: &Bytes) -> Result<Request, Malformed> {
     let mut request = Request::default();
     let (mut subscribe, mut unsubscribe, mut holds) = (Vec::new(), Vec::new(), Vec::new());
-    for field in Cut::new(bytes) {
+    for field in Piece::new(bytes).fields() {
         let (field, value) = field?;
         match field {
-            1 => merge(request.node.get_or_insert_default(), &value)?,
-            2 => request.type_url = text(&value)?,
-            3 => subscribe.push(name(value)?),
-            4 => unsubscribe.push(name(value)?),
-            5 => holds.push(entry(&value)?),
-            6 => request.nonce = text(&value)?,
-            7 => request.error = Some(error(&value)?),
+            1 => merge(request.node.get_or_insert_default(), value)?,
+            2 => request.type_url = value.text()?,
+            3 => subscribe.push(value.name()?),
+            4 => unsubscribe.push(value.name()?),
+            5 => holds.push(held(value)?),
+            6 => request.nonce = value.text()?,
+            7 => request.error = Some(error(value)?),
             _ => {}
         }
     }
@@ -51,17 +51,17 @@ pub(crate) fn decode(bytes: &Bytes) -> Result<Request, Malformed> {
     Ok(request)
 }
 
-/// An entry of a map from text to text.
-fn entry(bytes: &Bytes) -> Result<(Name, Name), Malformed> {
-    let (mut key, mut value) = (Name::default(), Name::default());
-    for field in Cut::new(bytes) {
+/// An entry of `initial_resource_versions`.
+fn held(entry: Piece<'_>) -> Result<(Name, Option<Version>), Malformed> {
+    let (mut name, mut version) = (Name::default(), None);
+    for field in entry.fields() {
         match field? {
-            (1, text) => key = name(text)?,
-            (2, text) => value = name(text)?,
+            (1, text) => name = text.name()?,
+            (2, text) => version = Version::parse(text.as_str()?),
             _ => {}
         }
     }
-    Ok((key, value))
+    Ok((name, version))
 }
 
 /// The encoded `DeltaDiscoveryResponse`.

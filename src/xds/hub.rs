@@ -7,7 +7,7 @@ use std::task::Context;
 use std::time::{Instant, SystemTime};
 
 use rand::Rng as _;
-use sluice_model::{Identity, Proxy, ProxyKey, ResourceType, Scope};
+use sluice_model::{Identity, Proxy, ProxyKey, ResourceType};
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::Caller;
@@ -16,7 +16,7 @@ use crate::xds::names::Names;
 use crate::xds::proxies::{ProxyInput, Roster};
 use crate::xds::request::{MAX_ERROR, Protocol, Refusal, Request, Response};
 use crate::xds::session::{HEALTH_TYPE, Noted, Session};
-use crate::xds::store::{Cut, Stamp, Store};
+use crate::xds::store::{Cut, Sight, Stamp, Store};
 use crate::xds::wake::Wake;
 use crate::xds::wire::Rope;
 
@@ -173,7 +173,7 @@ pub struct Stream {
     /// Nothing until the client has said who it is.
     seat: Option<Arc<Seat>>,
     /// What wakes it: changes of this scope's layers, of these types.
-    watched: Option<Arc<Scope>>,
+    watched: Option<Arc<Sight>>,
     kinds: BTreeSet<ResourceType>,
     /// Responses that are not acknowledged yet and the changes they carry.
     stamps: BTreeMap<ResourceType, Instant>,
@@ -316,7 +316,7 @@ impl Stream {
 
     /// Sees to it that changes of what the session looks at wake it; says whether that is new.
     fn watch(&mut self, seat: &Seat, session: &Session, cut: &Cut) -> bool {
-        let same_scope = match (&self.watched, &cut.scope) {
+        let same_scope = match (&self.watched, &cut.sight) {
             (None, None) => true,
             (Some(old), Some(new)) => Arc::ptr_eq(old, new),
             _ => false,
@@ -324,19 +324,18 @@ impl Stream {
         if same_scope && session.kinds().eq(self.kinds.iter().copied()) {
             return false;
         }
-        let store = &self.hub.store;
         let kinds: BTreeSet<ResourceType> = session.kinds().collect();
-        if let Some(scope) = &self.watched {
+        if let Some(sight) = &self.watched {
             for kind in self.kinds.iter().filter(|kind| !same_scope || !kinds.contains(*kind)) {
-                store.unwatch(scope, *kind, seat.id);
+                sight.unwatch(*kind, seat.id);
             }
         }
-        if let Some(scope) = &cut.scope {
+        if let Some(sight) = &cut.sight {
             for kind in kinds.iter().filter(|kind| !same_scope || !self.kinds.contains(*kind)) {
-                store.watch(scope, *kind, seat.id, &seat.wake);
+                sight.watch(*kind, seat.id, &seat.wake);
             }
         }
-        self.watched.clone_from(&cut.scope);
+        self.watched.clone_from(&cut.sight);
         self.kinds = kinds;
         true
     }
@@ -345,13 +344,12 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         let Some(seat) = self.seat.take() else { return };
-        let store = &self.hub.store;
-        if let Some(scope) = &self.watched {
+        if let Some(sight) = &self.watched {
             for kind in &self.kinds {
-                store.unwatch(scope, *kind, seat.id);
+                sight.unwatch(*kind, seat.id);
             }
         }
-        store.unwatch_proxy(&seat.key, seat.id);
+        self.hub.store.unwatch_proxy(&seat.key, seat.id);
         self.hub.seats.lock().unwrap_or_else(PoisonError::into_inner).remove(&seat.id);
         if seat.session.lock().unwrap_or_else(PoisonError::into_inner).is_warming() {
             let mut cold = self.hub.cold.lock().unwrap_or_else(PoisonError::into_inner);

@@ -62,6 +62,8 @@ impl Messages {
             return Err(Status::resource_exhausted(format!("a request has {len} bytes, at most {most} are taken")));
         }
         if self.buffer.len() < HEAD + len {
+            // In one go: what grows by frames is copied again and again.
+            self.buffer.reserve(HEAD + len - self.buffer.len());
             return Ok(None);
         }
         self.buffer.advance(HEAD);

@@ -1,6 +1,9 @@
 //! Requests and responses, whichever of the two protocols they are written in.
 
+use std::str::Utf8Error;
+
 use bytes::Bytes;
+use bytestring::ByteString;
 use sluice_model::{ResourceType, Text};
 use sluice_proto::envoy::config::core::v3::Node;
 
@@ -27,25 +30,23 @@ pub enum Protocol {
     Delta,
 }
 
-/// A name or a version in a request: a piece of the request's bytes, not copied.
+/// A name in a request: a piece of the request's bytes, not copied.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd)]
-pub struct Name(Bytes);
+pub struct Name(ByteString);
 
 impl Name {
     /// The name, if the bytes are text.
     ///
     /// # Errors
     /// When they are not UTF-8.
-    pub fn new(bytes: Bytes) -> Result<Self, std::str::Utf8Error> {
-        std::str::from_utf8(&bytes)?;
-        Ok(Self(bytes))
+    pub fn new(bytes: Bytes) -> Result<Self, Utf8Error> {
+        ByteString::try_from(bytes).map(Self)
     }
 
     /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        // It was made from text.
-        std::str::from_utf8(&self.0).unwrap_or_default()
+        &self.0
     }
 }
 
@@ -99,8 +100,8 @@ pub enum Interest {
         subscribe: Vec<Name>,
         /// Names to take out, or `*`.
         unsubscribe: Vec<Name>,
-        /// What the client holds from an earlier stream: name to version.
-        holds: Vec<(Name, Name)>,
+        /// What the client holds from an earlier stream, with the version if it is one of ours.
+        holds: Vec<(Name, Option<Version>)>,
     },
 }
 

@@ -208,7 +208,7 @@ impl Session {
             return Some(Response { type_url, nonce: self.next_nonce(), version, ..Response::default() });
         }
         // Nobody is answered before it is known what he may see.
-        cut.scope.as_ref()?;
+        cut.sight.as_ref()?;
         let mut blocked = false;
         for kind in ResourceType::ALL {
             // What refers to clusters waits for the clusters that came with it.

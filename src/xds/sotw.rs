@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use sluice_model::{ResourceType, Text};
 
-use crate::xds::decode::{Cut, error, merge, name, text};
+use crate::xds::decode::{Piece, error, merge};
 use crate::xds::request::{Interest, Malformed, Request, Response};
 use crate::xds::store::{Entry, Item, put_pieces};
 use crate::xds::wire::{Rope, field_len, put_field, put_head};
@@ -27,14 +27,14 @@ const ANY_VALUE: u8 = 2;
 pub(crate) fn decode(bytes: &Bytes) -> Result<Request, Malformed> {
     let mut request = Request::default();
     let mut names = Vec::new();
-    for field in Cut::new(bytes) {
+    for field in Piece::new(bytes).fields() {
         let (field, value) = field?;
         match field {
-            2 => merge(request.node.get_or_insert_default(), &value)?,
-            3 => names.push(name(value)?),
-            4 => request.type_url = text(&value)?,
-            5 => request.nonce = text(&value)?,
-            6 => request.error = Some(error(&value)?),
+            2 => merge(request.node.get_or_insert_default(), value)?,
+            3 => names.push(value.name()?),
+            4 => request.type_url = value.text()?,
+            5 => request.nonce = value.text()?,
+            6 => request.error = Some(error(value)?),
             _ => {}
         }
     }

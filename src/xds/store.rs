@@ -7,22 +7,23 @@ mod aliases;
 mod assembly;
 mod changes;
 mod entry;
+mod place;
 mod view;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
 use sluice_model::{Layer, ProxyKey, ResourceType, Scope, Text};
 
-use aliases::Aliases;
 pub(crate) use aliases::has_aliases;
 pub(crate) use assembly::put_pieces;
 pub use changes::{Changes, Stamp};
 pub(crate) use entry::Entry;
 use entry::{Piece, Whole};
+pub(crate) use place::Sight;
+use place::{Place, Places};
 pub(crate) use view::Item;
-use view::Table;
 pub use view::{Found, View};
 
 use crate::xds::metrics::Metrics;
@@ -35,7 +36,8 @@ const STAMPS: usize = 1024;
 #[derive(Debug, Default)]
 pub struct Store {
     state: RwLock<State>,
-    watchers: Mutex<Watchers>,
+    /// Who wants to know when a proxy's scope changes.
+    watching: Mutex<HashMap<ProxyKey, BTreeMap<u64, Arc<Wake>>>>,
     metrics: OnceLock<Metrics>,
 }
 
@@ -44,24 +46,12 @@ struct State {
     /// Counts applied batches; not the engine's epoch.
     epoch: u64,
     ready: bool,
-    tables: BTreeMap<ResourceType, HashMap<Layer, Arc<Table>>>,
-    /// By which other names rows of [`Self::tables`] are known.
-    aliases: BTreeMap<ResourceType, HashMap<Layer, Arc<Aliases>>>,
-    scopes: HashMap<ProxyKey, Arc<Scope>>,
+    places: Places,
+    scopes: HashMap<ProxyKey, Arc<Sight>>,
     /// One copy of equal scopes.
-    interned: HashSet<Arc<Scope>>,
+    interned: HashMap<Arc<Scope>, Arc<Sight>>,
     purge_at: usize,
-    /// What a layer without rows has.
-    empty: Arc<Table>,
     stamps: VecDeque<(u64, Stamp)>,
-}
-
-type Watching = BTreeMap<u64, Arc<Wake>>;
-
-#[derive(Debug, Default)]
-struct Watchers {
-    layers: BTreeMap<ResourceType, HashMap<Layer, Watching>>,
-    proxies: HashMap<ProxyKey, Watching>,
 }
 
 /// What a proxy sees, at one epoch.
@@ -70,15 +60,15 @@ pub struct Cut {
     /// Number of the batch after which this is.
     pub epoch: u64,
     /// The proxy's scope; nothing until it has been derived.
-    pub scope: Option<Arc<Scope>>,
-    views: BTreeMap<ResourceType, Arc<View>>,
+    pub(crate) sight: Option<Arc<Sight>>,
+    views: [Option<Arc<View>>; ResourceType::ALL.len()],
 }
 
 impl Cut {
     /// What the proxy sees of a type; nothing if it has no scope yet or the cut was not asked for the type.
     #[must_use]
     pub fn view(&self, kind: ResourceType) -> Option<&Arc<View>> {
-        self.views.get(&kind)
+        self.views.get(kind as usize)?.as_ref()
     }
 
     /// The same for whoever may see nothing yet.
@@ -99,14 +89,11 @@ impl Store {
                 (None, _) => {}
             }
         }
-        let watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
-        for (kind, layers) in &layers {
-            let Some(watched) = watchers.layers.get(kind) else { continue };
-            for wake in layers.iter().filter_map(|layer| watched.get(layer)).flat_map(BTreeMap::values) {
-                wake.wake(epoch);
-            }
+        for place in layers.into_values().flatten() {
+            place.wake(epoch);
         }
-        for wake in proxies.iter().filter_map(|proxy| watchers.proxies.get(proxy)).flat_map(BTreeMap::values) {
+        let watching = self.watching.lock().unwrap_or_else(PoisonError::into_inner);
+        for wake in proxies.iter().filter_map(|proxy| watching.get(proxy)).flat_map(BTreeMap::values) {
             wake.wake(epoch);
         }
     }
@@ -136,27 +123,27 @@ impl Store {
     /// What the proxy sees of these types now.
     pub fn cut(&self, proxy: &ProxyKey, kinds: impl IntoIterator<Item = ResourceType>) -> Cut {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        let scope = state.scopes.get(proxy).cloned();
-        let views = match &scope {
-            Some(scope) => kinds.into_iter().map(|kind| (kind, Arc::new(state.view(scope, kind)))).collect(),
-            None => BTreeMap::new(),
-        };
-        Cut { epoch: state.epoch, views, scope }
+        let sight = state.scopes.get(proxy).cloned();
+        let mut cut = Cut { epoch: state.epoch, sight, views: Default::default() };
+        if let Some(sight) = &cut.sight {
+            for kind in kinds {
+                if let Some(view) = cut.views.get_mut(kind as usize) {
+                    *view = Some(sight.view(kind));
+                }
+            }
+        }
+        cut
     }
 
     /// Number of resources and segments in each layer, by type.
     #[must_use]
     pub fn sizes(&self) -> BTreeMap<(ResourceType, Layer), usize> {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        let all = state
-            .tables
-            .iter()
-            .flat_map(|(kind, tables)| tables.iter().map(move |(layer, table)| (*kind, layer, table)));
-        all.map(|(kind, layer, table)| {
-            let rows = table.iter().map(|(_, entry)| entry.segments.as_ref().map_or(1, |segments| segments.run.len()));
-            ((kind, layer.clone()), rows.sum())
-        })
-        .collect()
+        let rows = |table: &view::Table| {
+            table.iter().map(|(_, entry)| entry.segments.as_ref().map_or(1, |segments| segments.run.len())).sum()
+        };
+        let all = state.places.iter().filter(|(_, _, table)| !table.is_empty());
+        all.map(|(kind, layer, table)| ((kind, layer.clone()), rows(&table))).collect()
     }
 
     /// When the changes of `epoch` came in, or of the first after it that is remembered.
@@ -169,61 +156,24 @@ impl Store {
 
     /// Wakes `wake` when the proxy's scope changes, until [`Self::unwatch_proxy`].
     pub(crate) fn watch_proxy(&self, proxy: &ProxyKey, id: u64, wake: &Arc<Wake>) {
-        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
-        watchers.proxies.entry(proxy.clone()).or_default().insert(id, wake.clone());
+        let mut watching = self.watching.lock().unwrap_or_else(PoisonError::into_inner);
+        watching.entry(proxy.clone()).or_default().insert(id, wake.clone());
     }
 
     pub(crate) fn unwatch_proxy(&self, proxy: &ProxyKey, id: u64) {
-        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(watching) = watchers.proxies.get_mut(proxy) {
-            watching.remove(&id);
-            if watching.is_empty() {
-                watchers.proxies.remove(proxy);
-            }
-        }
-    }
-
-    /// Wakes `wake` when the scope's layers of that type change, until [`Self::unwatch`].
-    pub(crate) fn watch(&self, scope: &Scope, kind: ResourceType, id: u64, wake: &Arc<Wake>) {
-        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
-        let watched = watchers.layers.entry(kind).or_default();
-        for layer in scope.layers.get(&kind).into_iter().flatten() {
-            watched.entry(layer.clone()).or_default().insert(id, wake.clone());
-        }
-    }
-
-    pub(crate) fn unwatch(&self, scope: &Scope, kind: ResourceType, id: u64) {
-        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(watched) = watchers.layers.get_mut(&kind) else { return };
-        for layer in scope.layers.get(&kind).into_iter().flatten() {
-            if let Some(watching) = watched.get_mut(layer) {
-                watching.remove(&id);
-                if watching.is_empty() {
-                    watched.remove(layer);
-                }
+        let mut watching = self.watching.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(wakes) = watching.get_mut(proxy) {
+            wakes.remove(&id);
+            if wakes.is_empty() {
+                watching.remove(proxy);
             }
         }
     }
 }
 
 impl State {
-    fn view(&self, scope: &Arc<Scope>, kind: ResourceType) -> View {
-        let tables = self.tables.get(&kind);
-        let layers = scope.layers.get(&kind).map_or(&[][..], Vec::as_slice);
-        let table = |layer: &Layer| tables.and_then(|tables| tables.get(layer)).cloned();
-        View {
-            scope: scope.clone(),
-            kind,
-            tables: layers.iter().map(|layer| table(layer).unwrap_or_else(|| self.empty.clone())).collect(),
-            aliases: match self.aliases.get(&kind) {
-                Some(aliases) => layers.iter().filter_map(|layer| aliases.get(layer)).cloned().collect(),
-                None => Box::default(),
-            },
-        }
-    }
-
     /// Applies a batch; gives its epoch, the layers and the proxies whose content changed.
-    fn apply(&mut self, changes: Changes) -> (u64, BTreeMap<ResourceType, BTreeSet<Layer>>, BTreeSet<ProxyKey>) {
+    fn apply(&mut self, changes: Changes) -> (u64, BTreeMap<ResourceType, Vec<Arc<Place>>>, BTreeSet<ProxyKey>) {
         self.epoch += 1;
         if self.stamps.len() == STAMPS {
             self.stamps.pop_front();
@@ -239,10 +189,10 @@ impl State {
             let change = rows.entry((key.resource_type, key.layer)).or_default().entry(key.name).or_default();
             change.segments.insert(key.segment, segment.as_ref().map(Piece::new));
         }
-        let mut changed: BTreeMap<ResourceType, BTreeSet<Layer>> = BTreeMap::new();
+        let mut changed: BTreeMap<ResourceType, Vec<Arc<Place>>> = BTreeMap::new();
         for ((kind, layer), rows) in rows {
-            let tables = self.tables.entry(kind).or_default();
-            let old = tables.get(&layer).cloned().unwrap_or_default();
+            let place = self.places.of(kind, &layer);
+            let old = place.table();
             let rows: Vec<(Text, Option<Entry>)> = rows
                 .into_iter()
                 .filter_map(|(name, change)| change.apply(old.get(&name).map(|(_, entry)| entry), name))
@@ -256,25 +206,25 @@ impl State {
                 };
                 let mut changes: Vec<_> = rows.iter().flat_map(changed).collect();
                 changes.sort_unstable();
-                let known = self.aliases.entry(kind).or_default().entry(layer.clone()).or_default();
-                *known = Arc::new(known.apply(changes));
+                place.set_aliases(Arc::new(place.aliases().apply(changes)));
             }
-            let new = old.apply(rows);
-            if new.is_empty() {
-                tables.remove(&layer);
-            } else {
-                tables.insert(layer.clone(), Arc::new(new));
-            }
-            changed.entry(kind).or_default().insert(layer);
+            place.set_table(Arc::new(old.apply(rows)));
+            changed.entry(kind).or_default().push(place.clone());
         }
         let mut proxies = BTreeSet::new();
         for (proxy, scope) in changes.scopes {
             match scope {
                 Some(scope) => {
-                    let scope = Arc::new(scope);
-                    let scope = self.interned.get(&scope).cloned().unwrap_or(scope);
-                    self.interned.insert(scope.clone());
-                    self.scopes.insert(proxy.clone(), scope);
+                    let sight = match self.interned.get(&scope) {
+                        Some(sight) => sight.clone(),
+                        None => {
+                            let scope = Arc::new(scope);
+                            let sight = Arc::new(Sight::new(scope.clone(), &mut self.places));
+                            self.interned.insert(scope, sight.clone());
+                            sight
+                        }
+                    };
+                    self.scopes.insert(proxy.clone(), sight);
                 }
                 None => {
                     self.scopes.remove(&proxy);
@@ -282,9 +232,10 @@ impl State {
             }
             proxies.insert(proxy);
         }
-        if self.interned.len() > self.purge_at {
-            self.interned.retain(|scope| Arc::strong_count(scope) > 1);
-            self.purge_at = (self.interned.len() * 2).max(64);
+        if self.interned.len() + self.places.len() > self.purge_at {
+            self.interned.retain(|_, sight| Arc::strong_count(sight) > 1);
+            self.places.purge();
+            self.purge_at = ((self.interned.len() + self.places.len()) * 2).max(256);
         }
         (self.epoch, changed, proxies)
     }

@@ -110,13 +110,14 @@ async fn retries(mesh: &Mesh) -> Result<()> {
 /// One of two endpoints refuses connections: nobody notices.
 async fn default_retries(mesh: &Mesh) -> Result<()> {
     const HOST: Host = Host("half-dead", 3);
+    // Taken in turns and asked one at a time, so that an attempt after a failed one is at the other endpoint.
     let entry = format!(
         r"
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {{name: half-dead, namespace: shop}}
 spec:
-  hosts: [half-dead]
+  hosts: [half-dead.example]
   addresses: [{}]
   location: MESH_EXTERNAL
   resolution: STATIC
@@ -125,12 +126,22 @@ spec:
   - address: $IP_OF_tea-v1
   - address: $IP_OF_void
     ports: {{http: 9}}
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {{name: half-dead, namespace: shop}}
+spec:
+  host: half-dead.example
+  trafficPolicy: {{loadBalancer: {{simple: ROUND_ROBIN}}}}
 ",
         HOST.ip()
     );
     mesh.apply("half-dead.yaml", &entry)?;
-    eventually(mesh, "client", &HOST.get(), "tea v1").await?;
-    always(mesh, "client", &HOST.get(), 60, "tea v1").await?;
+    let call = Call { host: "half-dead.example".into(), ..HOST.get() };
+    eventually(mesh, "client", &call, "tea v1").await?;
+    for _ in 0..30 {
+        once(mesh, "client", &call, "tea v1", |reply| reply.who() == "tea v1").await?;
+    }
     let envoy = mesh.pod("client").envoy.as_ref();
     let retried = match envoy {
         Some(envoy) => envoy.counted("^cluster\\..*half-dead.*upstream_rq_retry$").await?,

@@ -14,9 +14,8 @@ pub(super) struct Holds {
 }
 
 impl Holds {
-    pub(super) fn new(list: Vec<(Name, Name)>) -> Self {
+    pub(super) fn new(list: Vec<(Name, Option<Version>)>) -> Self {
         let mut digest = Digest::default();
-        let list: Vec<_> = list.into_iter().map(|(name, version)| (name, Version::parse(version.as_str()))).collect();
         for (name, version) in &list {
             digest.add(name.as_str(), version.unwrap_or_default());
         }

@@ -89,19 +89,19 @@ impl Watch {
             Interest::Change { subscribe, unsubscribe, holds } => {
                 check(&subscribe)?;
                 check(&unsubscribe)?;
-                let held: Vec<Name> = holds.iter().map(|(name, _)| name.clone()).collect();
-                check(&held)?;
+                check(holds.iter().map(|(name, _)| name))?;
                 let star = |list: &[Name]| list.iter().any(|name| name.as_str() == "*");
                 let all = star(&subscribe) || subscribe.is_empty();
                 self.wildcard = self.kind.is_wildcard() && all && !star(&unsubscribe);
-                self.holds = Holds::new(holds);
                 // With a wildcard the names held are known by it; they are no subscription of their own.
                 if !self.wildcard {
+                    let held: Vec<Name> = holds.iter().map(|(name, _)| name.clone()).collect();
                     self.names = names.union(&subscribe, &held);
                     if !unsubscribe.is_empty() {
                         self.names = names.change(&self.names, BTreeSet::new(), &texts(&unsubscribe));
                     }
                 }
+                self.holds = Holds::new(holds);
             }
         }
         Ok(())
@@ -174,12 +174,14 @@ impl Watch {
 }
 
 /// The limits of one request.
-fn check(names: &[Name]) -> Result<(), Refusal> {
-    if names.len() > MAX_NAMES {
-        return Err(too_many());
-    }
-    if names.iter().any(|name| name.as_str().len() > MAX_NAME) {
-        return Err(Refusal::Invalid(format!("a resource name is longer than {MAX_NAME} bytes")));
+fn check<'a>(names: impl IntoIterator<Item = &'a Name>) -> Result<(), Refusal> {
+    for (at, name) in names.into_iter().enumerate() {
+        if at == MAX_NAMES {
+            return Err(too_many());
+        }
+        if name.as_str().len() > MAX_NAME {
+            return Err(Refusal::Invalid(format!("a resource name is longer than {MAX_NAME} bytes")));
+        }
     }
     Ok(())
 }
