@@ -225,6 +225,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
         }
         readiness.done(STEPS[3]);
         info!(epoch = engine.snapshot().epoch().0, "ready");
+        tokio::spawn(hub.clone().keep_swept());
         if let Some(mut security) = security {
             security.follow(&engine, &handles, own_client, &config, &mut tasks, &stop);
             security.serve(secure_grpc, hub.clone(), &config, &mut tasks, &stop)?;

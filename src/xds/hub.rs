@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::auth::Caller;
 use crate::xds::metrics::Metrics;
 use crate::xds::names::Names;
-use crate::xds::proxies::{ProxyInput, Roster};
+use crate::xds::proxies::{LINGER, ProxyInput, Roster};
 use crate::xds::request::{MAX_ERROR, Protocol, Refusal, Request, Response};
 use crate::xds::session::{HEALTH_TYPE, Noted, Session};
 use crate::xds::store::{Cut, Sight, Stamp, Store};
@@ -103,6 +103,22 @@ impl Hub {
         })
     }
 
+    /// Takes proxies out of the mesh that have been gone for half a minute. To be called now and then.
+    pub fn sweep(&self, now: Instant) {
+        self.roster.sweep(now);
+    }
+
+    /// Sweeps until the hub drains.
+    pub async fn keep_swept(self: Arc<Self>) {
+        let mut turn = tokio::time::interval(LINGER / 10);
+        loop {
+            tokio::select! {
+                _ = turn.tick() => self.sweep(Instant::now()),
+                () = self.draining.cancelled() => return,
+            }
+        }
+    }
+
     /// Ends all streams: their clients go elsewhere. New ones are refused.
     pub fn drain(&self) {
         self.draining.cancel();
@@ -135,8 +151,8 @@ impl Hub {
     /// one that was somebody else is not for this one.
     fn cut(&self, seat: &Seat, session: &Session) -> Cut {
         let cut = self.store.cut(&seat.key, session.kinds());
-        match &cut.scope {
-            Some(scope) if scope.identity != seat.proxy.identity => cut.blind(),
+        match &cut.sight {
+            Some(sight) if sight.scope().identity != seat.proxy.identity => cut.blind(),
             _ => cut,
         }
     }
@@ -357,7 +373,7 @@ impl Drop for Stream {
                 cold.insert(seat.key.clone());
             }
         }
-        self.hub.roster.leave(&seat.key, seat.id);
+        self.hub.roster.leave(&seat.key, seat.id, Instant::now());
         self.hub.metrics.connected(&seat.proxy.istio_version, -1);
         tracing::debug!(target: "ads", node = %seat.key.0, stream = seat.id, "disconnected");
     }

@@ -111,6 +111,11 @@ impl Sight {
         Self { scope, places, views: Mutex::default() }
     }
 
+    /// The scope itself.
+    pub(crate) fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
     fn places(&self, kind: ResourceType) -> &[Arc<Place>] {
         self.places.get(&kind).map_or(&[], |places| places)
     }
