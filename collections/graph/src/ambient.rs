@@ -2,9 +2,10 @@
 //!
 //! All of it is of the config cluster. `services.rs` has one service a namespace and host; `pods.rs`, `entries.rs` and
 //! `slices.rs` make workloads; `policies.rs` has the policies and says which are for a workload; `waypoints.rs` says
-//! through which waypoint something is reached.
+//! through which waypoint something is reached; `gateways.rs` how other networks are.
 
 mod entries;
+mod gateways;
 mod pods;
 mod policies;
 mod services;
@@ -15,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Graph, Index};
+use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
 use sluice_envoy::ztunnel::WorkloadAddress;
 use sluice_model::{
     AmbientService, Labels, MeshConfig, Namespace, ObjectKey, Resource, Service, ServiceKey, Text, match_labels,
@@ -27,6 +28,7 @@ use crate::services::DeclaredKey;
 use crate::workloads::selector_key;
 use crate::{GraphOptions, Objects};
 
+use gateways::{GatewayReads, Gateways};
 use policies::{Policies, PolicyReads};
 use waypoints::{WaypointReads, Waypoints};
 
@@ -86,21 +88,24 @@ struct AmbientSettings {
 
 /// Everything ambient mode derives.
 pub(crate) fn derive_ambient<'s>(
-    graph: &Graph<'s>,
     inputs: &AmbientInputs<'_, 's>,
     switches: AmbientOptions,
     options: &GraphOptions,
 ) -> Ambient<'s> {
     let settings = derive_settings(inputs, options);
-    let waypoints = Waypoints::new(graph, inputs);
-    let services = services::derive_services(inputs, &settings, &waypoints, options);
+    let network = settings.map("ambient_network", |(), settings| settings.network.clone());
+    let waypoints = Waypoints::new(inputs, &network, options);
+    let services = services::derive_services(inputs, &network, &waypoints, options);
     let policies = policies::derive_policies(inputs, &settings, &waypoints, switches);
-    let surroundings = Surroundings { settings, services: SelectingServices::new(&services), policies, waypoints };
+    let gateways = gateways::derive_gateways(inputs, &settings, options);
+    let services_by_label = SelectingServices::new(&services);
+    let surroundings = Surroundings { settings, services: services_by_label, policies, waypoints, gateways };
     let workloads = vec![
         pods::derive_pods(inputs, &surroundings, options),
         entries::derive_workload_entries(inputs, &surroundings, options),
         entries::derive_service_entries(inputs, &surroundings, options),
         slices::derive_slices(inputs, &surroundings, options),
+        surroundings.gateways.workloads.clone(),
     ];
     Ambient { services, workloads, policies: surroundings.policies.all }
 }
@@ -125,6 +130,7 @@ struct Surroundings<'s> {
     services: SelectingServices<'s>,
     policies: Policies<'s>,
     waypoints: Waypoints<'s>,
+    gateways: Gateways<'s>,
 }
 
 /// The same, inside a `derive`.
@@ -133,6 +139,7 @@ struct Reads {
     services: ServiceReads,
     policies: PolicyReads,
     waypoints: WaypointReads,
+    gateways: GatewayReads,
 }
 
 impl<'s> Surroundings<'s> {
@@ -142,6 +149,7 @@ impl<'s> Surroundings<'s> {
             services: self.services.read(deps),
             policies: PolicyReads::on(deps, &self.policies),
             waypoints: WaypointReads::on(deps, &self.waypoints),
+            gateways: GatewayReads::on(deps, &self.gateways),
         }
     }
 }

@@ -346,7 +346,7 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
                 discovery: &discovery,
                 declared: &declared,
             };
-            ambient::derive_ambient(graph, &inputs, switches, options)
+            ambient::derive_ambient(&inputs, switches, options)
         });
 
         let attached = attached::derive_attached(&objects, &mesh, &proxies);

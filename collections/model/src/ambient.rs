@@ -48,6 +48,8 @@ pub enum WaypointClients {
     /// The waypoint's own.
     #[default]
     Same,
+    /// None.
+    Nobody,
     /// Every one.
     All,
     /// Those with labels like these.
@@ -79,6 +81,7 @@ impl Waypoint {
     pub fn allows(&self, namespace: &str, labels: &Labels) -> bool {
         match &self.clients {
             WaypointClients::Same => *self.key.namespace == *namespace,
+            WaypointClients::Nobody => false,
             WaypointClients::All => true,
             WaypointClients::Selected(selector) => selector.matches(labels),
         }

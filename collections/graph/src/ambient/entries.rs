@@ -17,7 +17,7 @@ use crate::GraphOptions;
 use crate::workloads::entry_workload_name;
 
 /// Workloads of WorkloadEntries.
-/// Key: uid. From: `workload_entries`, `ambient_services`, `ambient_policies`, `waypoints`, `namespaces`, `mesh_config`.
+/// Key: uid. From: `workload_entries`, `ambient_services`, `ambient_policies`, `waypoints`, `ambient_gateways`, `namespaces`, `mesh_config`.
 /// Changes when: the entry does, a service or policy that selects it, or its waypoint.
 /// Size: WorkloadEntries. Rejects: none.
 pub(super) fn derive_workload_entries<'s>(
@@ -50,7 +50,7 @@ pub(super) fn derive_workload_entries<'s>(
 }
 
 /// Workloads of the addresses that ServiceEntries list, and of hosts that are resolved where none are listed.
-/// Key: uid. From: `service_entries`, `ambient_services`, `ambient_policies`, `waypoints`, `namespaces`, `mesh_config`.
+/// Key: uid. From: `service_entries`, `ambient_services`, `ambient_policies`, `waypoints`, `ambient_gateways`, `namespaces`, `mesh_config`.
 /// Changes when: the ServiceEntry does, a policy that selects it, or the waypoint of an address.
 /// Size: such addresses. Rejects: none.
 pub(super) fn derive_service_entries<'s>(
@@ -127,12 +127,15 @@ fn workload(
     policies.extend(reads.policies.of_waypoints(cx, &reads.waypoints, through.waypoint.as_ref(), services));
     let ip = address.address.parse::<IpAddr>().ok();
     let ports = |service: &Arc<AmbientService>| (service.resource_name(), entry_ports(service, &address.ports));
+    let network = if address.network.is_empty() { &settings.network } else { &address.network };
+    let network_gateway = reads.gateways.to(cx, network);
     let made = build_workload(WorkloadInputs {
         uid,
         name: &key.name,
         namespace: &key.namespace,
         cluster: &key.cluster,
-        network: if address.network.is_empty() { &settings.network } else { &address.network },
+        network,
+        network_gateway: network_gateway.as_deref(),
         addresses: ip.into_iter().collect(),
         hostname: if ip.is_some() { "" } else { &address.address },
         trust_domain: &settings.trust_domain,

@@ -13,7 +13,7 @@ use crate::services::service_host;
 
 /// Workloads of pods that have an address and have not finished.
 /// Key: uid. From: `pods`, `ambient_services`, `endpoint_slices` (which Services without a selector name the pod),
-/// `nodes`, `ambient_policies`, `waypoints`, `namespaces`, `mesh_config`.
+/// `nodes`, `ambient_policies`, `waypoints`, `ambient_gateways`, `namespaces`, `mesh_config`.
 /// Changes when: the pod does, a service that selects it, a policy that does, its waypoint, or the place of its node.
 /// Size: pods. Rejects: none.
 pub(super) fn derive_pods<'s>(
@@ -63,6 +63,7 @@ pub(super) fn derive_pods<'s>(
             policies.extend(reads.policies.of_waypoints(cx, &reads.waypoints, through.waypoint.as_ref(), all));
             let node = sluice_model::ObjectKey::new(key.cluster.clone(), "", pod.node.clone());
             let place = if pod.node.is_empty() { None } else { cx.get(&places, &node) };
+            let network_gateway = reads.gateways.to(cx, &settings.network);
             let uid = format!("{}//Pod/{}/{}", key.cluster, key.namespace, key.name);
             let made = build_workload(WorkloadInputs {
                 uid: &uid,
@@ -70,6 +71,7 @@ pub(super) fn derive_pods<'s>(
                 namespace,
                 cluster: &key.cluster,
                 network: &settings.network,
+                network_gateway: network_gateway.as_deref(),
                 addresses,
                 trust_domain: &settings.trust_domain,
                 service_account: &pod.service_account,

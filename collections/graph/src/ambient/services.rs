@@ -12,7 +12,7 @@ use sluice_model::{
 };
 
 use super::waypoints::{WaypointReads, Waypoints};
-use super::{AmbientInputs, AmbientSettings, namespace_labels};
+use super::{AmbientInputs, namespace_labels};
 use crate::GraphOptions;
 use crate::services::{DeclaredKey, visibility};
 
@@ -39,17 +39,16 @@ struct Chosen {
 /// Size: Services and hosts of ServiceEntries. Rejects: none.
 pub(super) fn derive_services<'s>(
     inputs: &AmbientInputs<'_, 's>,
-    settings: &Collection<'s, (), AmbientSettings>,
+    network: &Collection<'s, (), Text>,
     waypoints: &Waypoints<'s>,
     options: &GraphOptions,
 ) -> Collection<'s, ServiceKey, AmbientService> {
-    let network = settings.map("ambient_network", |(), settings| settings.network.clone());
     let visibilities = inputs.mesh.map("service_entry_visibility", |(), mesh| mesh.service_entry_visibility.clone());
     let cluster = options.cluster.clone();
     let candidates = inputs.declared.derive("ambient_services/declared", |deps| {
         let (services, entries) =
             (deps.on(&inputs.objects.kubernetes_services), deps.on(&inputs.objects.service_entries));
-        let (network, visibilities) = (deps.on(&network), deps.on(&visibilities));
+        let (network, visibilities) = (deps.on(network), deps.on(&visibilities));
         let (namespaces, waypoints) = (deps.on(&inputs.objects.namespaces), WaypointReads::on(deps, waypoints));
         move |cx, key: &DeclaredKey, service: &Service| {
             if key.object.cluster != cluster {

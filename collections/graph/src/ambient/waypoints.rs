@@ -1,11 +1,16 @@
-//! Through which waypoint something is reached (A05).
+//! Waypoints, and through which of them something is reached (A05).
 
-use sluice_engine::{Collection, Context, Dep, Deps, Graph};
+use std::net::IpAddr;
+
+use sluice_engine::{Collection, Context, Dep, Deps};
+use sluice_model::gateway_api::{AddressKind, Gateway, Listener, NamespaceSelection};
 use sluice_model::{
-    GATEWAY_NAME_LABEL, InboundBinding, Labels, Namespace, ObjectKey, ServiceWaypoints, Text, Waypoint, is_true,
+    GATEWAY_NAME_LABEL, HboneAddress, HboneDestination, Host, InboundBinding, Labels, Namespace, ObjectKey, ObjectMeta,
+    ServiceKey, ServiceWaypoints, Text, Waypoint, WaypointClients, is_true,
 };
 
 use super::{AmbientInputs, namespace_labels, namespace_of};
+use crate::GraphOptions;
 
 const USE: &str = "istio.io/use-waypoint";
 const USE_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
@@ -18,6 +23,14 @@ const FOR_INGRESS: &str = "istio.io/ingress-use-waypoint";
 const MANAGED: &str = "gateway.istio.io/managed";
 /// What it says of gateways that have no waypoint: waypoints themselves, and those between networks.
 const WITHOUT_WAYPOINT: [&str; 2] = ["istio.io-mesh-controller", "istio.io-eastwest-controller"];
+/// Label of a Gateway or its class: for what traffic it is.
+const WAYPOINT_FOR: &str = "istio.io/waypoint-for";
+const SERVICES: &str = "service";
+/// Annotation of a Gateway or its class: how its instances are given connections.
+const BINDING: &str = "ambient.istio.io/waypoint-inbound-binding";
+/// Protocol of a listener that connections come to with the PROXY protocol.
+const PROXY_PROTOCOL: &str = "istio.io/PROXY";
+const HBONE_PORT: u16 = 15008;
 /// Name that stands for no waypoint.
 const NONE: &str = "none";
 
@@ -34,8 +47,12 @@ pub(super) struct Waypoints<'s> {
 type Declared = (Labels, Labels);
 
 impl<'s> Waypoints<'s> {
-    pub(super) fn new(graph: &Graph<'s>, inputs: &AmbientInputs<'_, 's>) -> Self {
-        let all = graph.fixed("waypoints", []);
+    pub(super) fn new(
+        inputs: &AmbientInputs<'_, 's>,
+        network: &Collection<'s, (), Text>,
+        options: &GraphOptions,
+    ) -> Self {
+        let all = derive_waypoints(inputs, network, options);
         let declared = inputs.objects.namespaces.filter_map("namespace_waypoints", |_, namespace| {
             let mut labels = namespace.labels.clone();
             labels.retain(|label, _| {
@@ -51,6 +68,101 @@ impl<'s> Waypoints<'s> {
     /// Every waypoint.
     pub(super) fn all(&self) -> &Collection<'s, ObjectKey, Waypoint> {
         &self.all
+    }
+}
+
+/// Waypoints: Gateways of the Gateway API that have addresses, whatever their class.
+/// Key: the Gateway. From: `kubernetes_gateways`, `gateway_classes`, `pods` (accounts of instances), `networks`.
+/// Changes when: the Gateway does, its class, or the accounts of its instances.
+/// Size: such Gateways. Rejects: none.
+fn derive_waypoints<'s>(
+    inputs: &AmbientInputs<'_, 's>,
+    network: &Collection<'s, (), Text>,
+    options: &GraphOptions,
+) -> Collection<'s, ObjectKey, Waypoint> {
+    let instances = inputs.objects.pods.index("waypoints/accounts-by-pod", |key, pod| {
+        let gateway = pod.labels.get(GATEWAY_NAME_LABEL).filter(|name| !name.is_empty());
+        gateway.map(|name| ((ObjectKey { name: name.clone(), ..key.clone() }, pod.service_account.clone()), ()))
+    });
+    let accounts = instances
+        .distinct("waypoints/account")
+        .index("waypoints/accounts", |(gateway, account), ()| [(gateway.clone(), account.clone())]);
+    let cluster = options.cluster.clone();
+    inputs.objects.kubernetes_gateways.derive("waypoints", |deps| {
+        let (classes, accounts) = (deps.on(&inputs.objects.gateway_classes), deps.by(&accounts));
+        let network = deps.on(network);
+        move |cx, key, gateway| {
+            if key.cluster != cluster || gateway.assigned_addresses.is_empty() {
+                return None;
+            }
+            let class = cx.get(&classes, &ObjectKey::new(key.cluster.clone(), "", gateway.class.clone()));
+            let class = class.as_deref().map(|class| &class.meta);
+            let of_class = |class: &ObjectMeta| class.labels.get(WAYPOINT_FOR).cloned();
+            let traffic = gateway.meta.labels.get(WAYPOINT_FOR).cloned().or_else(|| class.and_then(of_class));
+            let traffic = traffic.unwrap_or_else(|| SERVICES.into());
+            let word = gateway.meta.annotations.get(BINDING);
+            let binding = word.or_else(|| class.and_then(|class| class.annotations.get(BINDING)));
+            let binding = binding.and_then(|word| inbound_binding(word));
+            let network = cx.get(&network, &()).map(|network| (*network).clone()).unwrap_or_default();
+            let mut accounts: Vec<Text> =
+                cx.by(&accounts, key).into_iter().map(|(_, account)| (*account).clone()).collect();
+            accounts.sort();
+            Some(Waypoint {
+                key: key.clone(),
+                address: address(key, gateway, network),
+                binding,
+                serves_services: *traffic == *SERVICES || *traffic == *"all",
+                serves_workloads: *traffic == *"workload" || *traffic == *"all",
+                clients: clients(gateway, binding),
+                accounts,
+            })
+        }
+    })
+}
+
+/// `NONE` or `PROXY`, optionally with a port.
+fn inbound_binding(word: &str) -> Option<InboundBinding> {
+    let (protocol, port) = word.split_once('/').unwrap_or((word, "0"));
+    let proxy_protocol = match protocol {
+        "NONE" => false,
+        "PROXY" => true,
+        _ => return None,
+    };
+    if port.contains('/') {
+        return None;
+    }
+    Some(InboundBinding { proxy_protocol, port: port.parse().unwrap_or_default() })
+}
+
+/// Where it listens: by its host name if it has one, since addresses come and go.
+fn address(key: &ObjectKey, gateway: &Gateway, network: Text) -> Option<HboneAddress> {
+    let all = || gateway.assigned_addresses.iter();
+    let named = all().find(|address| address.kind == AddressKind::Hostname).map(|address| {
+        let host = Host::new(&address.value);
+        HboneDestination::Service(ServiceKey { namespace: key.namespace.clone(), host })
+    });
+    let ips = || all().filter(|address| address.kind == AddressKind::Ip);
+    let by_ip = || ips().find_map(|address| address.value.parse::<IpAddr>().ok());
+    let destination = named.or_else(|| by_ip().map(|address| HboneDestination::Address { network, address }))?;
+    Some(HboneAddress { destination, port: u32::from(HBONE_PORT) })
+}
+
+/// Who may use it: by the listener that it is bound to, else by the one for HBONE.
+fn clients(gateway: &Gateway, binding: Option<InboundBinding>) -> WaypointClients {
+    let find = |fits: &dyn Fn(&Listener) -> bool| gateway.listeners.iter().find(|listener| fits(listener));
+    let bound = match binding {
+        Some(InboundBinding { port, .. }) if port > 0 => find(&|listener| u32::from(listener.port) == port),
+        Some(InboundBinding { proxy_protocol: true, .. }) => find(&|listener| *listener.protocol == *PROXY_PROTOCOL),
+        _ => None,
+    };
+    let hbone = || find(&|listener| *listener.protocol == *"HBONE" && listener.port == HBONE_PORT);
+    let Some(listener) = bound.or_else(hbone) else { return WaypointClients::Same };
+    match &listener.allowed_routes.namespaces {
+        NamespaceSelection::All => WaypointClients::All,
+        // A selector that is missing selects nothing.
+        NamespaceSelection::Selected(Some(selector)) => WaypointClients::Selected(selector.clone()),
+        NamespaceSelection::Selected(None) => WaypointClients::Nobody,
+        NamespaceSelection::Unset | NamespaceSelection::None | NamespaceSelection::Same => WaypointClients::Same,
     }
 }
 
@@ -140,7 +252,7 @@ impl WaypointReads {
         (labels, annotations): (&Labels, &Labels),
         of_namespace: Option<&Declared>,
         primary: &Waypoint,
-    ) -> Vec<(sluice_model::HboneAddress, u32)> {
+    ) -> Vec<(HboneAddress, u32)> {
         // The namespace's word counts only where its waypoint does.
         let inherited = of_namespace.filter(|_| !matches!(wish(labels, key, USE, USE_NAMESPACE), Wish::Named(_)));
         let declaring = match inherited {
@@ -153,11 +265,9 @@ impl WaypointReads {
         let share = annotations.get(CANARY_WEIGHT).or_else(|| inherited.and_then(|(_, of)| of.get(CANARY_WEIGHT)));
         let share = share.map_or(Some(0), |text| text.parse::<u32>().ok().filter(|share| *share <= 100));
         let canary = cx.get(&self.all, &named).filter(|canary| self.allows(cx, canary, key) && canary.serves_services);
+        let canary = canary.filter(|canary| canary.key != primary.key).and_then(|canary| canary.address.clone());
         match (share, canary, &primary.address) {
-            (Some(share), Some(canary), Some(address)) if canary.key != primary.key => {
-                let other = canary.address.iter().map(|other| (other.clone(), share));
-                [(address.clone(), 100 - share)].into_iter().chain(other).collect()
-            }
+            (Some(share), Some(canary), Some(address)) => vec![(address.clone(), 100 - share), (canary, share)],
             _ => Vec::new(),
         }
     }
@@ -178,7 +288,7 @@ impl WaypointReads {
     }
 
     fn allows(&self, cx: &Context, waypoint: &Waypoint, key: &ObjectKey) -> bool {
-        let selects = matches!(waypoint.clients, sluice_model::WaypointClients::Selected(_));
+        let selects = matches!(waypoint.clients, WaypointClients::Selected(_));
         let labels = if selects { namespace_labels(cx, &self.namespaces, key) } else { Labels::new() };
         waypoint.allows(&key.namespace, &labels)
     }

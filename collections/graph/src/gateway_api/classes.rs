@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn a_class_is_known_by_its_controller_or_by_its_name() {
         let options = GatewayApiOptions::default();
-        let class = |controller: &str| GatewayClass { controller: controller.into() };
+        let class = |controller: &str| GatewayClass { controller: controller.into(), ..GatewayClass::default() };
         assert_eq!(options.controller_of("istio", None), Some(GatewayController::Router));
         assert_eq!(options.controller_of("mine", None), None);
         let mine = class("istio.io/gateway-controller");

@@ -196,6 +196,82 @@ fn mutual_tls_touches_the_workloads_it_is_for() {
     assert_eq!(changed(&mut mesh), [format!("-{strict}"), format!("-{ports}"), crab.to_owned()]);
 }
 
+fn waypoint(name: &str, labels: &str, address: &str) -> String {
+    format!(
+        "---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: {name}, namespace: reef, labels: {{{labels}}}}}
+spec: {{gatewayClassName: istio-waypoint, listeners: [{{name: mesh, port: 15008, protocol: HBONE}}]}}
+status: {{addresses: [{{type: Hostname, value: {address}}}]}}
+"
+    )
+}
+
+fn used_by(kind: &str, name: &str, waypoint: &str, more: &str) -> String {
+    let spec = if more.is_empty() { String::new() } else { format!("spec: {{{more}}}") };
+    format!("---\napiVersion: v1\nkind: {kind}\nmetadata: {{name: {name}, {waypoint}}}\n{spec}\n")
+}
+
+#[test]
+fn a_waypoint_touches_what_it_is_bound_to() {
+    let mut mesh = reef();
+    let crab = "clusterIP: 10.0.0.2, selector: {app: crab}, ports: [{port: 80}]";
+    let bound = "namespace: reef, labels: {istio.io/use-waypoint: wp}";
+    // One that is not there yet is none.
+    mesh.apply(&used_by("Service", "crab", bound, crab));
+    assert!(changed(&mut mesh).is_empty());
+    mesh.apply(&waypoint("wp", "", "wp.reef.svc.cluster.local"));
+    let of_crab = "~addresses/services base reef/crab.reef.svc.cluster.local";
+    assert_eq!(changed(&mut mesh), [of_crab]);
+    // For workloads only: the service is bound to it no more, and no workload asks for it.
+    mesh.apply(&waypoint("wp", "istio.io/waypoint-for: workload", "wp.reef.svc.cluster.local"));
+    assert_eq!(changed(&mut mesh), [of_crab]);
+    mesh.apply(&(pod("crab-1", "crab, istio.io/use-waypoint: wp", "10.1.0.3", true)));
+    assert_eq!(changed(&mut mesh), ["~addresses/pods base Kubernetes//Pod/reef/crab-1"]);
+    mesh.apply(&waypoint("wp", "istio.io/waypoint-for: all", "moved.reef.svc.cluster.local"));
+    assert_eq!(changed(&mut mesh), ["~addresses/pods base Kubernetes//Pod/reef/crab-1", of_crab]);
+    // Now all services of the namespace use one, but for who says otherwise.
+    mesh.apply(&waypoint("wide", "", "wide.reef.svc.cluster.local"));
+    assert!(changed(&mut mesh).is_empty());
+    mesh.apply(&used_by("Namespace", "reef", "labels: {istio.io/use-waypoint: wide}", ""));
+    assert_eq!(
+        changed(&mut mesh),
+        [
+            "~addresses/services base reef/coral.reef.svc.cluster.local",
+            "~addresses/services base reef/manual.reef.svc.cluster.local",
+            "~addresses/services base reef/tide.example.org",
+        ]
+    );
+    mesh.delete(Kind::KubernetesGateway, "reef", "wp");
+    assert_eq!(changed(&mut mesh), ["~addresses/pods base Kubernetes//Pod/reef/crab-1", of_crab]);
+}
+
+#[test]
+fn a_gateway_to_a_network_is_a_workload_and_what_others_are_reached_by() {
+    let mut mesh = reef();
+    mesh.apply(
+        "
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: vm, namespace: reef, labels: {app: coral}}
+spec: {address: 192.0.2.1, network: far}
+",
+    );
+    let vm = "~addresses/entries base Kubernetes/networking.istio.io/WorkloadEntry/reef/vm";
+    assert_eq!(changed(&mut mesh), [vm]);
+    mesh.apply(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: far, namespace: istio-system, labels: {topology.istio.io/network: far}}
+spec: {gatewayClassName: istio-remote, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}
+status: {addresses: [{type: IPAddress, value: 203.0.113.1}]}
+",
+    );
+    assert_eq!(changed(&mut mesh), ["+addresses/gateways base NetworkGateway/far/203.0.113.1/15008", vm]);
+}
+
 #[test]
 fn nothing_is_made_without_ambient_mode() {
     let mut mesh = Mesh::new(&(REEF.to_owned() + &pod("coral-1", "coral", "10.1.0.1", true)));

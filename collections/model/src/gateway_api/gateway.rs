@@ -10,6 +10,8 @@ use crate::{LabelSelector, ObjectMeta, Text};
 /// A GatewayClass.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct GatewayClass {
+    /// Name, labels, annotations.
+    pub meta: ObjectMeta,
     /// Who serves Gateways of the class.
     pub controller: Text,
 }
