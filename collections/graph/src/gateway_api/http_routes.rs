@@ -261,7 +261,7 @@ mod tests {
         let at = |uri: StringMatch| HttpMatch { uri: Some(uri), ..HttpMatch::default() };
         let with_header = |uri: StringMatch| HttpMatch { headers: [("a".into(), None)].into(), ..at(uri) };
         let with_method = |uri: StringMatch| HttpMatch { method: Some(StringMatch::Exact("GET".into())), ..at(uri) };
-        let mut routes = vec![
+        let mut routes = [
             route("any", None),
             route("regex", Some(at(StringMatch::Regex("/a/long/expression.*".into())))),
             route("prefix", Some(at(StringMatch::Prefix("/a".into())))),
