@@ -72,7 +72,12 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
 
     let store = Arc::new(Store::default());
     let aliases = config.identity.cluster_aliases.clone();
-    let proxies = Arc::new(EngineProxies::new(handles.inputs.proxies.clone(), aliases, config.features.ambient));
+    let proxies = Arc::new(EngineProxies::new(
+        handles.inputs.proxies.clone(),
+        handles.inputs.secret_clients.clone(),
+        aliases,
+        config.features.ambient,
+    ));
     let hub = Hub::new(store.clone(), proxies, xds_metrics, config.features.xds_identity_check);
     let readiness = Arc::new(Readiness::waiting_for(STEPS));
     let reporter = Reporter::default();
@@ -338,6 +343,7 @@ fn graph_options(config: &Config) -> GraphOptions {
             dry_run_policies: config.features.dry_run_policies,
         }),
         gateway_api: config.features.gateway_api_options(),
+        reviews_secrets: matches!(config.sources.local, ClusterSource::Kubernetes(_)),
     }
 }
 

@@ -17,6 +17,7 @@ mod proxies;
 mod reflection;
 mod request;
 mod run;
+mod secrets;
 mod server;
 mod session;
 mod sotw;

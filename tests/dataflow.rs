@@ -86,7 +86,12 @@ async fn a_virtual_service_changes() {
     until("everything is synced", || engine.wait_synced(Duration::ZERO).then_some(())).await;
 
     let store = Arc::new(Store::default());
-    let proxies = Arc::new(EngineProxies::new(handles.inputs.proxies.clone(), BTreeMap::new(), false));
+    let proxies = Arc::new(EngineProxies::new(
+        handles.inputs.proxies.clone(),
+        handles.inputs.secret_clients.clone(),
+        BTreeMap::new(),
+        false,
+    ));
     let hub = Hub::new(store.clone(), proxies, Metrics::default(), true);
     let outputs = Outputs {
         resources: handles.resources.clone(),

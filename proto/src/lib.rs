@@ -1,6 +1,6 @@
 //! Generated protobuf types: Istio's own messages, and one descriptor pool with Envoy's.
 //!
-//! - [`istio`], [`stats`], [`metadata_exchange`], [`typed_struct`], [`matchers`]: generated from the declarations in `decl/`.
+//! - [`istio`], [`stats`], [`metadata_exchange`], [`typed_struct`], [`matchers`], [`private_key_providers`]: generated from the declarations in `decl/`.
 //! - [`envoy`], [`google`], [`udpa`], [`xds`]: as the `envoy-types` crate has them.
 //! - [`pool`]: descriptors of all of these, of one version with the types.
 //! - [`json`]: protobuf JSON to messages, leniently and with field paths; messages to canonical JSON.
@@ -8,8 +8,8 @@
 
 pub use envoy_types::pb::{envoy, google, udpa, xds};
 pub use generated::{
-    envoy::tcp::metadataexchange::config as metadata_exchange, istio, stats, udpa::r#type::v1 as typed_struct,
-    xds::r#type::matcher::v3 as matchers,
+    envoy::extensions::private_key_providers, envoy::tcp::metadataexchange::config as metadata_exchange, istio, stats,
+    udpa::r#type::v1 as typed_struct, xds::r#type::matcher::v3 as matchers,
 };
 pub use pool::pool;
 

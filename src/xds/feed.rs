@@ -67,6 +67,7 @@ fn instant(received: Duration, now: Instant, wall: SystemTime) -> Option<Instant
 #[derive(Debug)]
 pub struct EngineProxies {
     input: Input<ProxyKey, Proxy>,
+    secret_clients: Input<ProxyKey, ()>,
     /// Other names of clusters (`--clusterAliases`).
     aliases: BTreeMap<Text, Text>,
     /// Node proxies are served (`PILOT_ENABLE_AMBIENT`).
@@ -74,11 +75,18 @@ pub struct EngineProxies {
 }
 
 impl EngineProxies {
-    /// Writes to that input, which is complete as it is: nobody is connected yet.
+    /// Writes proxies, and which of them ask for secrets, to these inputs. They are complete as they are: nobody is
+    /// connected yet.
     #[must_use]
-    pub fn new(input: Input<ProxyKey, Proxy>, aliases: BTreeMap<Text, Text>, ambient: bool) -> Self {
+    pub fn new(
+        input: Input<ProxyKey, Proxy>,
+        secret_clients: Input<ProxyKey, ()>,
+        aliases: BTreeMap<Text, Text>,
+        ambient: bool,
+    ) -> Self {
         input.mark_synced();
-        Self { input, aliases, ambient }
+        secret_clients.mark_synced();
+        Self { input, secret_clients, aliases, ambient }
     }
 }
 
@@ -95,7 +103,12 @@ impl ProxyInput for EngineProxies {
         self.input.set(key, proxy);
     }
 
+    fn asks_for_secrets(&self, key: ProxyKey) {
+        self.secret_clients.set(key, ());
+    }
+
     fn remove(&self, key: ProxyKey) {
+        self.secret_clients.delete(key.clone());
         self.input.delete(key);
     }
 }
@@ -122,11 +135,12 @@ mod tests {
                 let scopes = connected.map("scopes", scope).publish();
                 let outputs =
                     Outputs { resources: vec![resources.publish()], segments: vec![segments.publish()], scopes };
-                (resource_input, proxies, outputs)
+                let (secret_clients, _) = graph.input::<ProxyKey, ()>("secret_clients");
+                (resource_input, proxies, secret_clients, outputs)
             })
         };
-        let (engine, (resources, proxies, outputs)) = Engine::start(EngineOptions::default(), build);
-        let proxies = EngineProxies::new(proxies, BTreeMap::new(), false);
+        let (engine, (resources, proxies, secret_clients, outputs)) = Engine::start(EngineOptions::default(), build);
+        let proxies = EngineProxies::new(proxies, secret_clients, BTreeMap::new(), false);
         let node = |id: &str| Node { id: id.into(), ..Node::default() };
         let id = "sidecar~10.0.0.1~web.orchard~orchard.svc.cluster.local";
         assert!(proxies.parse(&node("nonsense")).is_err());

@@ -15,6 +15,7 @@ use crate::xds::metrics::Metrics;
 use crate::xds::names::Names;
 use crate::xds::proxies::{LINGER, ProxyInput, Roster};
 use crate::xds::request::{MAX_ERROR, Protocol, Refusal, Request, Response};
+use crate::xds::secrets;
 use crate::xds::session::{HEALTH_TYPE, Noted, Session};
 use crate::xds::store::{Cut, Sight, Stamp, Store};
 use crate::xds::wake::Wake;
@@ -98,6 +99,7 @@ impl Hub {
             seat: None,
             watched: None,
             kinds: BTreeSet::new(),
+            asks_for_secrets: false,
             stamps: BTreeMap::new(),
             late: None,
         })
@@ -191,6 +193,8 @@ pub struct Stream {
     /// What wakes it: changes of this scope's layers, of these types.
     watched: Option<Arc<Sight>>,
     kinds: BTreeSet<ResourceType>,
+    /// The mesh has been told that it asks for secrets.
+    asks_for_secrets: bool,
     /// Responses that are not acknowledged yet and the changes they carry.
     stamps: BTreeMap<ResourceType, Instant>,
     /// The changes that are being sent.
@@ -256,6 +260,10 @@ impl Stream {
             }
             Noted::Expired(kind) => self.hub.metrics.expired(kind),
         }
+        if !self.asks_for_secrets && session.kinds().any(|kind| kind == ResourceType::Secret) {
+            self.asks_for_secrets = true;
+            self.hub.roster.asks_for_secrets(&seat.key);
+        }
         Ok(())
     }
 
@@ -271,7 +279,13 @@ impl Stream {
             cut = self.hub.cut(&seat, &session);
         }
         let response = session.poll(&cut, woken, now);
+        let unserved = session.take_unserved();
         drop(session);
+        if !unserved.is_empty() {
+            self.hub.metrics.secrets_not_served(unserved.len());
+            let reasons = secrets::explain(&unserved, &seat, cut.scope.as_deref());
+            tracing::warn!(target: "ads", node = %seat.key.0, peer = %seat.caller.address(), "secrets are not served: {reasons}");
+        }
         match &response {
             Some(response) => {
                 if response.since.is_none() {

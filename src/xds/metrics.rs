@@ -61,6 +61,7 @@ pub struct Metrics {
     expired: Family<TypeLabel, Count>,
     internal_errors: Count,
     refused: Family<ReasonLabel, Count>,
+    secret_errors: Count,
     send_time: Histogram,
     convergence: Histogram,
     queue_time: Histogram,
@@ -90,6 +91,7 @@ impl Default for Metrics {
             expired: Family::default(),
             internal_errors: Count::default(),
             refused: Family::default(),
+            secret_errors: Count::default(),
             send_time: Histogram::new([0.01, 0.1, 1., 3., 5., 10., 20., 30.]),
             convergence: Histogram::new([0.1, 0.5, 1., 3., 5., 10., 20., 30.]),
             queue_time: Histogram::new([0.1, 0.5, 1., 3., 5., 10., 20., 30.]),
@@ -126,6 +128,11 @@ impl Metrics {
             "pilot_total_xds_internal_errors",
             "Streams that ended by an error",
             self.internal_errors.clone(),
+        );
+        registry.register(
+            "pilot_sds_certificate_errors_total",
+            "Secrets that proxies ask for and cannot be given",
+            self.secret_errors.clone(),
         );
         registry.register(
             "sluice_xds_refused",
@@ -193,6 +200,11 @@ impl Metrics {
     /// A stream was refused because of its caller: `unauthenticated` or `identity`.
     pub(crate) fn refused(&self, reason: &'static str) {
         self.refused.get_or_create(&ReasonLabel { reason }).inc();
+    }
+
+    /// That many secrets were asked for and cannot be given.
+    pub(crate) fn secrets_not_served(&self, count: usize) {
+        self.secret_errors.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
     }
 
     pub(crate) fn requested(&self, bytes: usize) {

@@ -18,6 +18,9 @@ pub trait ProxyInput: Send + Sync + 'static {
     /// The proxy is connected and is like this. Must not block.
     fn set(&self, key: ProxyKey, proxy: Proxy);
 
+    /// The proxy, which is connected, asks for secrets. Must not block.
+    fn asks_for_secrets(&self, key: ProxyKey);
+
     /// The proxy is no longer connected. Must not block.
     fn remove(&self, key: ProxyKey);
 }
@@ -89,6 +92,14 @@ impl Roster {
         if let Some(known) = proxies.get_mut(key).filter(|known| !known.joined) {
             self.input.set(key.clone(), known.proxy.clone());
             known.joined = true;
+        }
+    }
+
+    /// A stream of the proxy asks for secrets.
+    pub(crate) fn asks_for_secrets(&self, key: &ProxyKey) {
+        let proxies = self.proxies.lock().unwrap_or_else(PoisonError::into_inner);
+        if proxies.contains_key(key) {
+            self.input.asks_for_secrets(key.clone());
         }
     }
 

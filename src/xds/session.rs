@@ -9,7 +9,7 @@ mod on_demand;
 mod plan;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -49,6 +49,8 @@ pub struct Session {
     since: Option<u64>,
     /// When to ask again although nothing happened.
     retry_at: Option<Instant>,
+    /// Secrets that were asked for and are not there, or are gone; not told of yet.
+    unserved: BTreeSet<Text>,
 }
 
 /// What a request turned out to be.
@@ -79,6 +81,7 @@ impl Session {
             cold: false,
             since: None,
             retry_at: None,
+            unserved: BTreeSet::new(),
         }
     }
 
@@ -232,6 +235,11 @@ impl Session {
             self.since = None;
         }
         None
+    }
+
+    /// Secrets that were found not to be there since the last call.
+    pub(crate) fn take_unserved(&mut self) -> BTreeSet<Text> {
+        std::mem::take(&mut self.unserved)
     }
 
     fn nonce(&self, number: u64) -> String {

@@ -71,6 +71,11 @@ impl Cut {
         self.views.get(kind as usize)?.as_ref()
     }
 
+    /// Whether it is decided which layers of a type the proxy sees.
+    pub(crate) fn knows(&self, kind: ResourceType) -> bool {
+        self.scope.as_ref().is_some_and(|scope| scope.layers.contains_key(&kind))
+    }
+
     /// The same for whoever may see nothing yet.
     pub(crate) fn blind(&self) -> Self {
         Self { epoch: self.epoch, ..Self::default() }

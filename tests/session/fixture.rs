@@ -35,6 +35,10 @@ impl ProxyInput for Recorded {
         self.0.lock().unwrap().push((key.0, Some(proxy.istio_version)));
     }
 
+    fn asks_for_secrets(&self, key: ProxyKey) {
+        self.0.lock().unwrap().push((key.0, Some("asks for secrets".into())));
+    }
+
     fn remove(&self, key: ProxyKey) {
         self.0.lock().unwrap().push((key.0, None));
     }

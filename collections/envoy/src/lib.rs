@@ -12,6 +12,7 @@ pub mod name;
 pub mod name_table;
 pub mod route;
 pub mod sds;
+pub mod secret;
 pub mod security;
 pub mod string_match;
 pub mod wire;

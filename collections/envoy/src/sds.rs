@@ -10,6 +10,8 @@ use envoy_types::pb::envoy::config::core::v3::{
 };
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::SdsSecretConfig;
 
+pub use sluice_model::ROOTS_SUFFIX;
+
 use crate::name::SDS_EXTERNAL_CLUSTER;
 use crate::wire::duration;
 
@@ -17,8 +19,6 @@ use crate::wire::duration;
 pub const WORKLOAD_CERTIFICATE: &str = "default";
 /// The mesh's roots.
 pub const MESH_ROOTS: &str = "ROOTCA";
-/// Ending of the name of a credential's roots.
-pub const ROOTS_SUFFIX: &str = "-cacert";
 
 /// The agent's SDS server, which bootstrap declares.
 const AGENT_CLUSTER: &str = "sds-grpc";

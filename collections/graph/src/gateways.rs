@@ -5,6 +5,8 @@ mod merge;
 pub mod routers;
 pub mod routes;
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use sluice_model::{GatewayServer, Text};
 
@@ -69,6 +71,19 @@ pub struct MergedGateway {
     pub ports: Vec<GatewayPort>,
     /// Route tables by name.
     pub tables: Vec<GatewayTable>,
+    /// Secrets of other kinds than the router's own that its servers refer to, those that are left out included.
+    pub references: BTreeSet<SecretReference>,
+}
+
+/// A Gateway's reference to a Secret.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct SecretReference {
+    /// Namespace of the Gateway.
+    pub gateway_namespace: Text,
+    /// The SDS resource it refers to: `kubernetes-gateway://NAMESPACE/NAME`.
+    pub resource: Text,
+    /// It refers to the roots beside it as well.
+    pub with_roots: bool,
 }
 
 impl MergedGateway {

@@ -9,8 +9,8 @@ use sluice_model::gateway_api::{
 use sluice_model::{
     AuthorizationPolicy, DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass, Jwks, JwksKey,
     Kind, KubernetesService, MeshSettings, Namespace, Node, Object, ObjectKey, ParsedObject, PeerAuthentication, Pod,
-    Proxy, ProxyConfigResource, ProxyKey, Reject, RequestAuthentication, ServiceEntry, Sidecar, Telemetry, Text,
-    TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
+    Proxy, ProxyConfigResource, ProxyKey, Reject, RequestAuthentication, Roots, Secret, SecretReader, ServiceEntry,
+    Sidecar, Telemetry, Text, TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
 };
 
 use crate::namespaces::{Discovery, discovered};
@@ -38,6 +38,12 @@ macro_rules! kinds {
             pub resolved_names: Input<Text, Vec<Text>>,
             /// Keys of token issuers that were fetched.
             pub jwks: Input<JwksKey, Jwks>,
+            /// ConfigMaps with roots.
+            pub root_bundles: Input<ObjectKey, Roots>,
+            /// Proxies that ask for secrets.
+            pub secret_clients: Input<ProxyKey, ()>,
+            /// Whether the cluster lets those read Secrets that were asked about.
+            pub secret_reviews: Input<SecretReader, bool>,
         }
 
         /// Parsed objects by kind.
@@ -53,6 +59,9 @@ macro_rules! kinds {
             pub(crate) proxies: Collection<'s, ProxyKey, Proxy>,
             pub(crate) resolved_names: Collection<'s, Text, Vec<Text>>,
             pub(crate) jwks: Collection<'s, JwksKey, Jwks>,
+            pub(crate) root_bundles: Collection<'s, ObjectKey, Roots>,
+            pub(crate) secret_clients: Collection<'s, ProxyKey, ()>,
+            pub(crate) secret_reviews: Collection<'s, SecretReader, bool>,
         }
 
         /// Declares every input.
@@ -62,6 +71,9 @@ macro_rules! kinds {
             let proxies = graph.input("connected_proxies");
             let names = graph.input("resolved_names");
             let jwks = graph.input("jwks");
+            let bundles = graph.input("raw_root_bundles");
+            let clients = graph.input("secret_clients");
+            let reviews = graph.input("secret_reviews");
             (
                 Inputs {
                     $($field: $field.0,)*
@@ -69,6 +81,9 @@ macro_rules! kinds {
                     proxies: proxies.0,
                     resolved_names: names.0,
                     jwks: jwks.0,
+                    root_bundles: bundles.0,
+                    secret_clients: clients.0,
+                    secret_reviews: reviews.0,
                 },
                 Raw {
                     $($field: $field.1,)*
@@ -76,6 +91,9 @@ macro_rules! kinds {
                     proxies: proxies.1,
                     resolved_names: names.1,
                     jwks: jwks.1,
+                    root_bundles: bundles.1,
+                    secret_clients: clients.1,
+                    secret_reviews: reviews.1,
                 },
             )
         }
@@ -83,6 +101,7 @@ macro_rules! kinds {
         impl Inputs {
             fn set(&self, tx: &mut Transaction, key: ObjectKey, object: Object, origin: Origin) {
                 match object {
+                    Object::Roots(value) => tx.set_from(&self.root_bundles, key, value, origin),
                     $(Object::$kind(value) => tx.set_from(&self.$field, key, Unboxed::<$value>::unboxed(value), origin),)*
                 }
             }
@@ -100,17 +119,21 @@ macro_rules! kinds {
                     $(kinds!(@kind $kind) => tx.mark_synced(&self.$field),)*
                     _ => {}
                 }
+                if kind == Kind::ConfigMap {
+                    tx.mark_synced(&self.root_bundles);
+                }
             }
 
-            /// Says so for every kind, for findings, proxies, resolved names and fetched keys: those that come later are
-            /// changes like any
-            /// other.
+            /// Says so for every kind and for whatever else is written: what comes later is a change like any other.
             pub fn mark_all_synced(&self, tx: &mut Transaction) {
                 $(tx.mark_synced(&self.$field);)*
                 tx.mark_synced(&self.rejects);
                 tx.mark_synced(&self.proxies);
                 tx.mark_synced(&self.resolved_names);
                 tx.mark_synced(&self.jwks);
+                tx.mark_synced(&self.root_bundles);
+                tx.mark_synced(&self.secret_clients);
+                tx.mark_synced(&self.secret_reviews);
             }
 
             /// The kinds that are read.
@@ -167,6 +190,8 @@ kinds! {
     reference_grants: ReferenceGrant(ReferenceGrant), input, "raw_reference_grants";
     /// RequestAuthentications.
     request_authentications: RequestAuthentication(RequestAuthentication), input, "raw_request_authentications";
+    /// Secrets that proxies can use, of every cluster.
+    secrets: Secret(Secret), input, "raw_secrets";
     /// Kubernetes Services, of every cluster.
     kubernetes_services: Service(KubernetesService), input, "raw_kubernetes_services";
     /// ServiceEntries.
@@ -204,6 +229,12 @@ impl Inputs {
         let ParsedObject { kind, key, object, rejects } = parsed;
         let reject_key = RejectKey { kind, object: key.clone() };
         let keep_last = kind == Kind::ConfigMap && !rejects.is_empty();
+        // A ConfigMap is of one input or of the other.
+        match &object {
+            Some(Object::Roots(_)) => tx.delete(&self.mesh_settings, key.clone()),
+            _ if kind == Kind::ConfigMap => tx.delete(&self.root_bundles, key.clone()),
+            _ => {}
+        }
         match object {
             Some(object) => self.set(tx, key, object, origin),
             None if keep_last => {}
@@ -219,6 +250,9 @@ impl Inputs {
     /// Removes an object and its findings.
     pub fn delete(&self, tx: &mut Transaction, kind: Kind, key: ObjectKey, origin: Origin) {
         tx.delete(&self.rejects, RejectKey { kind, object: key.clone() });
+        if kind == Kind::ConfigMap {
+            tx.delete_from(&self.root_bundles, key.clone(), origin.clone());
+        }
         self.remove(tx, kind, key, origin);
     }
 }
@@ -250,6 +284,7 @@ impl<'s> Raw<'s> {
             proxy_configs: discovered("proxy_configs", &self.proxy_configs, discovery),
             reference_grants: discovered("reference_grants", &self.reference_grants, discovery),
             request_authentications: discovered("request_authentications", &self.request_authentications, discovery),
+            secrets: discovered("secrets", &self.secrets, discovery),
             kubernetes_services: discovered("kubernetes_services", &self.kubernetes_services, discovery),
             service_entries: discovered("service_entries", &self.service_entries, discovery),
             sidecars: discovered("sidecars", &self.sidecars, discovery),

@@ -11,6 +11,7 @@
 //! - `sidecars.rs`: what of the mesh the proxies of a Sidecar see.
 //! - `gateway_api.rs`: Gateways and routes of the Gateway API as what everything else reads.
 //! - `attached.rs`: what Telemetries and extensions attach to proxies.
+//! - `secrets.rs`: who may have which certificates and keys.
 //! - `views.rs`: for whose eyes something is written, and what of it differs from what everyone sees.
 //! - `outputs/`: encoded resources, a file a type. `scopes.rs`: which layers of them a proxy gets.
 
@@ -37,6 +38,7 @@ mod proxies;
 mod rejects;
 pub mod router_routes;
 mod scopes;
+pub mod secrets;
 mod services;
 pub mod sidecar_routes;
 pub mod sidecars;
@@ -51,7 +53,7 @@ use sluice_engine::{Builder, Collection, Index, Published};
 use sluice_model::{
     DestinationRule, Endpoint, Gateway, Host, Jwks, JwksKey, Labels, MeshConfig, MeshNetworks, Namespace,
     NetworkGateway, Node, ObjectKey, PeerAuthentication, Pod, Proxy, ProxyConfigResource, ProxyKey, Reject, Resource,
-    ResourceKey, Scope, Segment, SegmentKey, Service, ServiceKey, Text, VirtualService,
+    ResourceKey, Scope, SecretReader, Segment, SegmentKey, Service, ServiceKey, Text, VirtualService,
 };
 
 pub use allocation::{AddressPools, AddressUpdate};
@@ -74,6 +76,7 @@ use destination_rules::RulePolicy;
 use envoy_filters::Patches;
 use gateways::routers::{RouterInputs, Routers};
 use proxies::TargetInputs;
+use secrets::Secrets;
 use sidecars::{HostInputs, SidecarHeads, Sidecars};
 
 /// What the process was told and never changes while it runs.
@@ -115,6 +118,9 @@ pub struct GraphOptions {
     pub ambient: Option<AmbientOptions>,
     /// How the Gateway API is read.
     pub gateway_api: GatewayApiOptions,
+    /// Clusters say whose proxies may read Secrets (see [`Handles::wanted_secret_reviews`]); else everybody may read those
+    /// of his own namespace.
+    pub reviews_secrets: bool,
 }
 
 /// Who fetches keys of token issuers.
@@ -150,6 +156,7 @@ impl Default for GraphOptions {
             security: SecurityOptions::default(),
             ambient: None,
             gateway_api: GatewayApiOptions::default(),
+            reviews_secrets: false,
         }
     }
 }
@@ -209,6 +216,8 @@ pub struct Spine<'s> {
     pub jwks: Collection<'s, JwksKey, Jwks>,
     /// What node proxies are told, in ambient mode.
     pub(crate) ambient: Option<Ambient<'s>>,
+    /// Who may have which secrets.
+    pub secrets: Secrets<'s>,
 }
 
 /// The ends of the graph that the process holds.
@@ -232,6 +241,8 @@ pub struct Handles {
     pub wanted_jwks: Published<JwksKey, Duration>,
     /// Keys of token issuers that were fetched.
     pub jwks: Published<JwksKey, Jwks>,
+    /// Who is to be asked about whether he may read Secrets, into [`Inputs::secret_reviews`].
+    pub wanted_secret_reviews: Published<SecretReader, ()>,
     /// For debug endpoints: the mesh config.
     pub mesh: Published<(), MeshConfig>,
     /// For debug endpoints: the networks.
@@ -349,6 +360,7 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
             ambient::derive_ambient(&inputs, switches, options)
         });
 
+        let secrets = Secrets::new(&raw, &objects, &discovery, &mesh, &proxies, &routers, options);
         let attached = attached::derive_attached(&objects, &mesh, &proxies);
         let patches = envoy_filters::derive_patches(&objects, &mesh, &proxies);
         let spine = Spine {
@@ -378,6 +390,7 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
             root_namespace,
             jwks: raw.jwks,
             ambient,
+            secrets,
         };
         let outputs = outputs::derive_outputs(graph, &spine, &labels);
         let scopes = scopes::derive_scopes(&spine, &labels);
@@ -392,6 +405,7 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
             address_updates: address_updates.publish(),
             wanted_jwks: wanted_jwks.publish(),
             jwks: spine.jwks.publish(),
+            wanted_secret_reviews: spine.secrets.wanted_reviews.publish(),
             mesh: spine.mesh.publish(),
             networks: mesh_networks.publish(),
             services: spine.services.publish(),

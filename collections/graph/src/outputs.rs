@@ -15,6 +15,7 @@ pub(crate) mod listeners;
 pub(crate) mod name_tables;
 pub(crate) mod patched;
 pub(crate) mod routes;
+pub(crate) mod secrets;
 
 use sluice_engine::{Collection, Graph, Key};
 use sluice_model::{Layer, Proxy, Resource, ResourceKey, ResourceType, Segment, SegmentKey};
@@ -66,6 +67,7 @@ pub(crate) fn derive_outputs<'s>(
     patched::derive_patched(spine, &layers, &whole, &mut outputs);
     extension_configs::derive_extension_configs(spine, &mut outputs);
     addresses::derive_addresses(spine, &mut outputs);
+    secrets::derive_secrets(spine, &mut outputs);
     outputs
 }
 

@@ -9,6 +9,7 @@ use sluice_model::{Labels, Layer, Proxy, ProxyKey, ProxyType, ResourceType, Scop
 
 use crate::outputs::patched::PatchedLayers;
 use crate::proxies::SelectedLabels;
+use crate::secrets::SecretLayer;
 use crate::{Spine, WorkloadName, outputs, sidecars};
 
 /// What the layers of a proxy depend on.
@@ -87,7 +88,7 @@ impl Clients {
 
 /// What each proxy gets: for each type its layers in order, and what it fills into templates.
 /// Key: `ProxyKey`. From: `proxies`, `workload_names`, `listener_facts`, `selected_labels`, `routers/auto-passthrough`,
-/// `proxy_patches`.
+/// `proxy_patches`, `secret_access`.
 /// Changes when: the proxy's own facts do, the services it is part of, what is attached to it, the labels that rules
 /// select on, or its patches; for a router also its first or last server of TLS mode AUTO_PASSTHROUGH.
 /// Size: connected proxies. Rejects: none.
@@ -98,8 +99,12 @@ pub(crate) fn derive_scopes<'s>(
     spine.proxies.derive("scopes", |deps| {
         let clients = Clients::on(deps, spine, labels);
         let patches = deps.on(&spine.patches.of_proxies);
+        let access = deps.on(&spine.secrets.access);
         move |cx, key, proxy| {
             let mut layers = clients.layers(cx, key, proxy)?;
+            if let Some(access) = cx.get(&access, key) {
+                layers.insert(ResourceType::Secret, access.layers.iter().map(SecretLayer::layer).collect());
+            }
             if let Some(patches) = cx.get(&patches, key) {
                 patches.lay_over(&mut layers);
             }

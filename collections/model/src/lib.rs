@@ -32,6 +32,7 @@ mod proxy_config_resource;
 mod reject;
 mod request_authentication;
 mod resource;
+mod secret;
 mod service;
 mod service_entry;
 mod sidecar;
@@ -93,6 +94,7 @@ pub use proxy_config_resource::{ProxyConfigLayers, ProxyConfigResource};
 pub use reject::{Reject, Severity};
 pub use request_authentication::{Jwks, JwksKey, JwtKeys, JwtRule, RequestAuthentication};
 pub use resource::{Resource, ResourceKey, ResourceType, Segment, SegmentKey};
+pub use secret::{Certificate, CredentialKind, CredentialName, ROOTS_SUFFIX, Redacted, Roots, Secret, SecretReader};
 pub use service::{
     ExportTo, Protocol, Resolution, Service, ServiceKey, ServicePort, ServiceSource, TrafficDistribution,
 };

@@ -6,8 +6,8 @@ use sluice_model::{Kind, Object};
 use crate::{
     Findings, Item, authorization_policy, destination_rule, endpoint_slice, envoy_filter, gateway_api, ingress,
     mesh_settings, namespace, node, parse_gateway, parse_virtual_service, peer_authentication, pod,
-    proxy_config_resource, request_authentication, service, service_entry, sidecar, telemetry, traffic_extension,
-    workload_entry, workload_group,
+    proxy_config_resource, request_authentication, secret, service, service_entry, sidecar, telemetry,
+    traffic_extension, workload_entry, workload_group,
 };
 
 /// How a kind is parsed: to a value, or to nothing if the object does not apply, with what is wrong noted aside.
@@ -107,7 +107,7 @@ pub static KINDS: &[KindInfo] = &[
     custom(Kind::ProxyConfig, NETWORKING, &["v1beta1"], "ProxyConfig", "proxyconfigs", Some(proxy_config_resource::parse)),
     custom(Kind::ReferenceGrant, GROUP, &["v1beta1", "v1"], "ReferenceGrant", "referencegrants", Some(gateway_api::reference_grant::parse)),
     custom(Kind::RequestAuthentication, SECURITY, &["v1", "v1beta1"], "RequestAuthentication", "requestauthentications", Some(request_authentication::parse)),
-    core(Kind::Secret, "Secret", "secrets", None),
+    core(Kind::Secret, "Secret", "secrets", Some(secret::parse)),
     core(Kind::Service, "Service", "services", Some(service::parse)),
     core(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts", None),
     custom(Kind::ServiceEntry, NETWORKING, STABLE, "ServiceEntry", "serviceentries", Some(service_entry::parse)),

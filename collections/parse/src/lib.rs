@@ -42,6 +42,7 @@ mod proxy;
 mod proxy_config;
 mod proxy_config_resource;
 mod request_authentication;
+mod secret;
 mod service;
 mod service_entry;
 mod sidecar;

@@ -5,16 +5,17 @@ use sluice_model::{MeshConfig, MeshNetworks, MeshSettings, Object};
 
 use crate::mesh_config::lay_mesh_config;
 use crate::mesh_networks::parse_mesh_networks;
+use crate::secret::parse_config_map;
 use crate::yaml::{Limits, parse_value};
 use crate::{Findings, Item};
 
-/// A ConfigMap with key `mesh` or `meshNetworks`; others hold nothing of interest. One that is wrong in any part does not
-/// apply, so that the last good one stays in force.
+/// A ConfigMap with key `mesh` or `meshNetworks`, else one with roots; others hold nothing of interest. A mesh config that
+/// is wrong in any part does not apply, so that the last good one stays in force.
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let key = |name: &str| item.object.get("data").and_then(|data| data.get(name)).and_then(Value::as_str);
     let (mesh, networks) = (key("mesh"), key("meshNetworks"));
     if mesh.is_none() && networks.is_none() {
-        return None;
+        return parse_config_map(item, findings).map(Object::Roots);
     }
     let read = |name: &str, text: Option<&str>| {
         let text = text.filter(|text| !text.trim().is_empty())?;

@@ -38,6 +38,11 @@ impl Session {
         let busy = self.successors_busy(cut, now);
         let Some(watch) = self.watches.get_mut(&kind) else { return Planned::Nothing };
         let Some(view) = cut.view(kind) else { return Planned::Nothing };
+        let is_secret = kind == ResourceType::Secret;
+        if is_secret && !cut.knows(kind) {
+            // Whether the proxy may have any is not decided yet.
+            return Planned::Nothing;
+        }
         let dirty = watch.sent.as_ref().is_none_or(|sent| !sent.is_same(view));
         let release = !busy && !watch.leaving.is_empty();
         if !dirty && !release && !watch.is_asked() {
@@ -61,7 +66,11 @@ impl Session {
             Watch::add_aliases(view, &mut differences.items);
         }
         watch.keep_leaving(view, &mut differences, busy);
-        let answer = watch.answer;
+        if is_secret {
+            self.unserved.extend(differences.removed.iter().cloned());
+        }
+        // Of secrets nothing is said until there is one: Envoy waits, and keeps what it has when one goes.
+        let answer = watch.answer && !is_secret;
         let had_all = differences.complete;
         let changed: Vec<Found> = match (kind, had_all) {
             (ResourceType::Cluster, false) => found(&differences.items),
@@ -83,6 +92,7 @@ impl Session {
         };
         let removed = match (self.protocol, kind) {
             (Protocol::Sotw, _) | (_, ResourceType::ExtensionConfig) => Vec::new(),
+            (_, ResourceType::Secret) if items.is_empty() => Vec::new(),
             (Protocol::Delta, _) => differences.removed.into_iter().collect(),
         };
         let whole = self.protocol == Protocol::Sotw && kind.is_wildcard() && differences.complete;

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sluice_model::{Gateway, GatewayServer, Protocol, Text};
+use sluice_envoy::sds::credential_resource;
+use sluice_model::{CredentialKind, CredentialName, Gateway, GatewayServer, Protocol, ServerTls, ServerTlsMode, Text};
 
-use super::{BoundServer, GatewayPort, GatewayTable, MergedGateway, PortTarget};
+use super::{BoundServer, GatewayPort, GatewayTable, MergedGateway, PortTarget, SecretReference};
 
 /// What merging depends on beside Gateways.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,7 +34,10 @@ pub fn merge_gateways<'a>(
     options: MergeOptions,
 ) -> MergedGateway {
     let mut merging = Merging::default();
+    let mut references = BTreeSet::new();
     for SelectingGateway { gateway, targets } in gateways {
+        let tls = gateway.servers.iter().filter_map(|server| server.tls.as_ref());
+        references.extend(tls.flat_map(|tls| references_of(gateway, tls)));
         let ports = |server: &GatewayServer| resolve_ports(server.port, &targets, gateway.owner.is_none());
         let servers =
             gateway.servers.iter().flat_map(|server| ports(server).into_iter().map(move |port| (server, port)));
@@ -51,7 +55,25 @@ pub fn merge_gateways<'a>(
         let http3 = http3.contains(&name);
         GatewayTable { name, servers, http3 }
     });
-    MergedGateway { namespace: namespace.into(), tables: tables.collect(), ports: merging.ports }
+    MergedGateway { namespace: namespace.into(), tables: tables.collect(), ports: merging.ports, references }
+}
+
+/// The Secrets a server of a Gateway refers to that the Gateway has to be allowed to.
+fn references_of<'a>(gateway: &'a Gateway, tls: &'a ServerTls) -> impl Iterator<Item = SecretReference> + 'a {
+    let own = std::slice::from_ref(&tls.credential_name);
+    let names = if tls.credential_names.is_empty() { own } else { tls.credential_names.as_slice() };
+    let verifies = matches!(tls.mode, ServerTlsMode::Mutual | ServerTlsMode::OptionalMutual);
+    let all = names.iter().map(move |name| (name, verifies)).chain([(&tls.ca_cert_credential_name, false)]);
+    all.filter_map(|(name, with_roots)| {
+        let resource = credential_resource(name);
+        let kind = CredentialName::parse(&resource)?.kind;
+        let gateway_namespace = gateway.namespace.clone();
+        (kind == CredentialKind::GatewaySecret).then(|| SecretReference {
+            gateway_namespace,
+            resource: resource.into(),
+            with_roots,
+        })
+    })
 }
 
 /// The ports of the router's pods behind a port of its Services. To a Gateway that selects by label a port no Service has

@@ -1,0 +1,165 @@
+//! Secrets (P17): certificates and roots by the names that SDS has for them.
+
+use sluice_engine::{Collection, Context, Dep};
+use sluice_envoy::secret::{build_certificate, build_roots};
+use sluice_envoy::wire;
+use sluice_model::{
+    Certificate, CredentialName, ObjectKey, ROOTS_SUFFIX, Resource, ResourceKey, ResourceType, Roots, Secret, Text,
+};
+
+use super::Outputs;
+use crate::Spine;
+use crate::secrets::SecretLayer;
+
+/// Secrets.
+pub(crate) fn derive_secrets<'s>(spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
+    let access = &spine.secrets.access;
+    let in_use = access.index("secret_layers/by-content", |_, access| {
+        access.layers.iter().map(|layer| (layer.clone(), ())).collect::<Vec<_>>()
+    });
+    let layers = in_use.distinct("secret_layers");
+    outputs.resources.extend([derive_own(spine, &layers), derive_bundles(spine, &layers), derive_referenced(spine)]);
+}
+
+/// Reads Secrets, inside a `derive`.
+#[derive(Clone, Copy)]
+struct Lookup {
+    secrets: Dep<ObjectKey, Secret>,
+}
+
+impl Lookup {
+    /// The certificate in the Secret of that name, in the first of the clusters that has one.
+    fn certificate(self, cx: &Context, clusters: &[&Text], namespace: &Text, name: &str) -> Option<Certificate> {
+        let get = |cluster: &&Text| cx.get(&self.secrets, &ObjectKey::new((*cluster).clone(), namespace.clone(), name));
+        clusters.iter().filter_map(get).find_map(|secret| secret.certificate.clone())
+    }
+
+    /// The roots of that name: those of the Secret that is called so, else those beside the certificate.
+    fn roots(self, cx: &Context, clusters: &[&Text], namespace: &Text, base: &str) -> Option<Roots> {
+        let own = format!("{base}{ROOTS_SUFFIX}");
+        clusters.iter().find_map(|cluster| {
+            let get = |name: &str| cx.get(&self.secrets, &ObjectKey::new((*cluster).clone(), namespace.clone(), name));
+            get(&own).or_else(|| get(base))?.roots.clone()
+        })
+    }
+}
+
+/// The clusters to look into: the proxy's, then the own.
+fn clusters<'a>(cluster: &'a Text, own: &'a Text) -> Vec<&'a Text> {
+    if cluster == own { vec![own] } else { vec![cluster, own] }
+}
+
+/// Secrets of namespaces of proxies that ask for some: `kubernetes://NAME` and `kubernetes://NAMESPACE/NAME`.
+/// Key: layer and name. From: `secrets`, `secret_layers`.
+/// Changes when: a Secret of such a namespace does. Size: Secrets of such namespaces, twice. Rejects: none.
+fn derive_own<'s>(
+    spine: &Spine<'s>,
+    layers: &Collection<'s, SecretLayer, ()>,
+) -> Collection<'s, ResourceKey, Resource> {
+    let by_namespace = layers
+        .index("secret_layers/by-namespace", |layer, ()| layer.namespace().map(|namespace| (namespace.clone(), ())));
+    let names = spine.objects.secrets.index("secrets/by-name", |key, _| {
+        let base = key.name.strip_suffix(ROOTS_SUFFIX).map(Text::from);
+        let names = [Some(key.name.clone()), base].into_iter().flatten();
+        names.map(|name| ((key.namespace.clone(), name), ())).collect::<Vec<_>>()
+    });
+    let own = spine.options.cluster.clone();
+    names.distinct("secrets/names").derive_many("secrets/own", |deps| {
+        let lookup = Lookup { secrets: deps.on(&spine.objects.secrets) };
+        let by_namespace = deps.by(&by_namespace);
+        move |cx, (namespace, name), ()| {
+            let mut rows = Vec::new();
+            for (layer, _) in cx.by(&by_namespace, namespace) {
+                let names = |suffix: &str| {
+                    [format!("kubernetes://{name}{suffix}"), format!("kubernetes://{namespace}/{name}{suffix}")]
+                };
+                match &layer {
+                    // That name means roots.
+                    SecretLayer::Certificates { .. } if name.ends_with(ROOTS_SUFFIX) => {}
+                    SecretLayer::Certificates { cluster, provider, .. } => {
+                        let found = lookup.certificate(cx, &clusters(cluster, &own), namespace, name);
+                        rows.extend(found.iter().flat_map(|certificate| {
+                            names("").map(|name| {
+                                let secret = build_certificate(&name, certificate, provider.as_ref());
+                                (key(&layer, &name), Resource::Encoded(wire::encode(&secret)))
+                            })
+                        }));
+                    }
+                    SecretLayer::Roots { cluster, .. } => {
+                        let found = lookup.roots(cx, &clusters(cluster, &own), namespace, name);
+                        rows.extend(found.iter().flat_map(|roots| roots_rows(&layer, names(ROOTS_SUFFIX), roots)));
+                    }
+                    SecretLayer::Referenced { .. } | SecretLayer::Bundles => {}
+                }
+            }
+            rows
+        }
+    })
+}
+
+/// Roots in ConfigMaps: `configmap://NAMESPACE/NAME`, with the suffix or without.
+/// Key: layer and name. From: `root_bundles`, `secret_layers`.
+/// Changes when: such a ConfigMap does. Size: ConfigMaps with roots, twice, once a proxy asks for secrets. Rejects: none.
+fn derive_bundles<'s>(
+    spine: &Spine<'s>,
+    layers: &Collection<'s, SecretLayer, ()>,
+) -> Collection<'s, ResourceKey, Resource> {
+    let own = spine.options.cluster.clone();
+    spine.secrets.bundles.derive_many("secrets/bundles", |deps| {
+        let layers = deps.on(layers);
+        move |cx, object, roots| {
+            // One that is called so cannot be named.
+            if object.cluster != own || object.name.ends_with(ROOTS_SUFFIX) {
+                return Vec::new();
+            }
+            if cx.get(&layers, &SecretLayer::Bundles).is_none() {
+                return Vec::new();
+            }
+            let name = format!("configmap://{}/{}", object.namespace, object.name);
+            roots_rows(&SecretLayer::Bundles, [format!("{name}{ROOTS_SUFFIX}"), name], roots)
+        }
+    })
+}
+
+/// Secrets that Gateways refer to: `kubernetes-gateway://NAMESPACE/NAME`.
+/// Key: layer and name. From: `secret_access`, `secrets`.
+/// Changes when: such a Secret does. Size: such references of distinct routers. Rejects: none.
+fn derive_referenced<'s>(spine: &Spine<'s>) -> Collection<'s, ResourceKey, Resource> {
+    let references = spine.secrets.access.index("secret_references/by-content", |_, access| {
+        let layer = access.layers.first().filter(|_| !access.references.is_empty());
+        let each = |layer: &SecretLayer| {
+            let layer = layer.clone();
+            access.references.iter().map(move |name| ((layer.clone(), name.clone()), ())).collect::<Vec<_>>()
+        };
+        layer.map(each).unwrap_or_default()
+    });
+    let own = spine.options.cluster.clone();
+    references.distinct("secret_references").derive_many("secrets/referenced", |deps| {
+        let lookup = Lookup { secrets: deps.on(&spine.objects.secrets) };
+        move |cx, (layer, resource), ()| {
+            let Some(CredentialName { namespace: Some(namespace), name, .. }) = CredentialName::parse(resource) else {
+                return Vec::new();
+            };
+            if let Some(base) = name.strip_suffix(ROOTS_SUFFIX) {
+                let found = lookup.roots(cx, &[&own], &namespace, base);
+                return found.iter().flat_map(|roots| roots_rows(layer, [resource.to_string()], roots)).collect();
+            }
+            let SecretLayer::Referenced { provider, .. } = layer else { return Vec::new() };
+            let found = lookup.certificate(cx, &[&own], &namespace, &name);
+            let row = |certificate: &Certificate| {
+                let secret = build_certificate(resource, certificate, provider.as_ref());
+                (key(layer, resource), Resource::Encoded(wire::encode(&secret)))
+            };
+            found.iter().map(row).collect()
+        }
+    })
+}
+
+fn roots_rows<const N: usize>(layer: &SecretLayer, names: [String; N], roots: &Roots) -> Vec<(ResourceKey, Resource)> {
+    let row = |name: String| (key(layer, &name), Resource::Encoded(wire::encode(&build_roots(&name, roots))));
+    names.map(row).into()
+}
+
+fn key(layer: &SecretLayer, name: &str) -> ResourceKey {
+    ResourceKey { resource_type: ResourceType::Secret, layer: layer.layer(), name: name.into() }
+}

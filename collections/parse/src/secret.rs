@@ -1,0 +1,221 @@
+//! Secrets and ConfigMaps with certificates (P17).
+//!
+//! What is wrong is told without quoting a Secret: its content never gets into a finding.
+
+use serde_json::Value;
+use sluice_model::{Certificate, Object, ROOTS_SUFFIX, Redacted, Roots, Secret};
+
+use crate::{Findings, Item, base64};
+
+/// Types of Secrets that are never a credential of a proxy, and of which there are many.
+const OTHER_TYPES: [&str; 3] =
+    ["helm.sh/release.v1", "kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"];
+
+/// Keys of a generic Secret, then those of type `kubernetes.io/tls`: certificate, key, OCSP staple.
+const CERTIFICATES: [(&str, &str, Option<&str>); 2] =
+    [("cert", "key", None), ("tls.crt", "tls.key", Some("tls.ocsp-staple"))];
+/// The same for roots: the roots, what is revoked.
+const ROOTS: [(&str, &str); 2] = [("cacert", "crl"), ("ca.crt", "ca.crl")];
+
+/// A Secret with a certificate and its key, or with roots; any other is none of our business.
+pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
+    let kind = item.object.get("type").and_then(Value::as_str).unwrap_or_default();
+    if OTHER_TYPES.contains(&kind) {
+        return None;
+    }
+    let data = Data { item, encoded: true, findings };
+    data.check_encoding();
+    let certificate = CERTIFICATES.iter().find_map(|(chain, key, staple)| {
+        let (chain_bytes, key_bytes) = (data.filled(chain)?, data.filled(key)?);
+        data.check_pem(chain, &chain_bytes, "CERTIFICATE");
+        data.check_pem(key, &key_bytes, "PRIVATE KEY");
+        let ocsp_staple = staple.and_then(|staple| data.get(staple)).map(redacted);
+        Some(Certificate { chain: redacted(chain_bytes), key: redacted(key_bytes), ocsp_staple })
+    });
+    if certificate.is_none() && !findings.has_errors() {
+        for (chain, key, _) in CERTIFICATES {
+            if data.has(chain) || (kind == "kubernetes.io/tls" && chain == "tls.crt") {
+                let missing = if data.filled(chain).is_none() { chain } else { key };
+                findings.error(&format!("data.{missing}"), "is needed: a certificate is of use with its key only");
+            }
+        }
+    }
+    let roots = data.roots();
+    // One that is named as the roots of another stands for them, even if it holds none.
+    let counts = certificate.is_some() || roots.is_some() || item.key.name.ends_with(ROOTS_SUFFIX);
+    counts.then_some(Object::Secret(Secret { certificate, roots }))
+}
+
+/// The roots in a ConfigMap.
+pub(crate) fn parse_config_map(item: &Item<'_>, findings: &Findings) -> Option<Roots> {
+    Data { item, encoded: false, findings }.roots()
+}
+
+/// The data of a Secret or ConfigMap.
+struct Data<'a> {
+    item: &'a Item<'a>,
+    /// Values of `data` are base64.
+    encoded: bool,
+    findings: &'a Findings,
+}
+
+impl Data<'_> {
+    fn field(&self, section: &str, name: &str) -> Option<&str> {
+        self.item.object.get(section)?.get(name)?.as_str()
+    }
+
+    fn has(&self, name: &str) -> bool {
+        ["data", "stringData"].iter().any(|section| self.field(section, name).is_some())
+    }
+
+    /// The value of a key; `stringData` is what a file may have instead, and counts first.
+    fn get(&self, name: &str) -> Option<Vec<u8>> {
+        let plain = |text: &str| text.as_bytes().to_vec();
+        if !self.encoded {
+            return self.field("data", name).map(plain);
+        }
+        if let Some(text) = self.field("stringData", name) {
+            return Some(plain(text));
+        }
+        let text = self.field("data", name)?;
+        let text: String = text.split_ascii_whitespace().collect();
+        base64::decode(&text)
+    }
+
+    /// Notes values that are not encoded as they have to be.
+    fn check_encoding(&self) {
+        let certificates = CERTIFICATES.iter().flat_map(|(chain, key, staple)| [Some(*chain), Some(*key), *staple]);
+        let roots = ROOTS.iter().flat_map(|(roots, revoked)| [Some(*roots), Some(*revoked)]);
+        for name in certificates.chain(roots).flatten() {
+            if self.has(name) && self.get(name).is_none() {
+                self.findings.error(&format!("data.{name}"), "is not base64");
+            }
+        }
+    }
+
+    /// The value of a key that is there and not empty.
+    fn filled(&self, name: &str) -> Option<Vec<u8>> {
+        self.get(name).filter(|bytes| !bytes.is_empty())
+    }
+
+    fn roots(&self) -> Option<Roots> {
+        ROOTS.iter().find_map(|(roots, revoked)| {
+            let certificates = self.filled(roots)?;
+            self.check_pem(roots, &certificates, "CERTIFICATE");
+            Some(Roots { certificates: redacted(certificates), revoked: self.get(revoked).map(redacted) })
+        })
+    }
+
+    /// Notes what Envoy will not read. It is served all the same: a proxy tells that it keeps what it had.
+    fn check_pem(&self, name: &str, bytes: &[u8], label: &str) {
+        if !is_pem(bytes, label) {
+            self.findings.refuse(&format!("data.{name}"), format!("is no PEM block of a {}", label.to_lowercase()));
+        }
+    }
+}
+
+fn redacted(bytes: Vec<u8>) -> Redacted {
+    Redacted(bytes.into())
+}
+
+/// Whether the first block is PEM with a label of that ending and holds DER.
+fn is_pem(bytes: &[u8], label: &str) -> bool {
+    const DER_SEQUENCE: u8 = 0x30;
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    let Some((_, block)) = text.split_once("-----BEGIN ") else { return false };
+    let Some((begins, block)) = block.split_once("-----") else { return false };
+    let Some((body, _)) = block.split_once(&format!("-----END {begins}-----")) else { return false };
+    // Old keys have headers before an empty line.
+    let body = body.rsplit("\n\n").next().unwrap_or(body);
+    let body: String = body.split_ascii_whitespace().collect();
+    let encrypted = block.contains("ENCRYPTED");
+    begins.ends_with(label) && base64::decode(&body).is_some_and(|der| encrypted || der.first() == Some(&DER_SEQUENCE))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use sluice_model::{ParsedObject, Severity};
+
+    use super::*;
+    use crate::parse_object;
+
+    const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\nMAMCAQE=\n-----END CERTIFICATE-----\n";
+    const KEY: &str = "-----BEGIN EC PRIVATE KEY-----\nMAMCAQI=\n-----END EC PRIVATE KEY-----\n";
+
+    fn parse(kind: &str, name: &str, data: Value, plain: Value) -> ParsedObject {
+        let metadata = json!({"name": name, "namespace": "edge"});
+        let object = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": kind, "data": data, "stringData": plain,
+        });
+        parse_object(&"c".into(), "cluster.local", &object).expect("a Secret")
+    }
+
+    fn found(parsed: &ParsedObject) -> Vec<(&str, Severity)> {
+        parsed.rejects.iter().map(|reject| (reject.field_path.as_str(), reject.severity)).collect()
+    }
+
+    fn secret(parsed: ParsedObject) -> Secret {
+        assert_eq!(found(&parsed), []);
+        match parsed.object {
+            Some(Object::Secret(secret)) => secret,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn redacted(text: &str) -> Redacted {
+        super::redacted(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn a_tls_secret_has_a_certificate_roots_and_what_is_revoked() {
+        let plain = json!({"tls.crt": CERTIFICATE, "tls.key": KEY, "ca.crt": CERTIFICATE, "ca.crl": "CRL"});
+        let secret = secret(parse("kubernetes.io/tls", "all", json!({"tls.ocsp-staple": "AAEC\nAw=="}), plain));
+        let certificate = secret.certificate.expect("a certificate");
+        assert_eq!((certificate.chain, certificate.key), (redacted(CERTIFICATE), redacted(KEY)));
+        assert_eq!(certificate.ocsp_staple, Some(super::redacted(vec![0, 1, 2, 3])));
+        let roots = Roots { certificates: redacted(CERTIFICATE), revoked: Some(redacted("CRL")) };
+        assert_eq!(secret.roots, Some(roots));
+    }
+
+    #[test]
+    fn keys_of_generic_secrets_count_before_those_of_tls() {
+        let other = "-----BEGIN CERTIFICATE-----\nMAMCAQM=\n-----END CERTIFICATE-----\n";
+        let plain = json!({"cert": CERTIFICATE, "key": KEY, "cacert": CERTIFICATE, "tls.crt": other, "ca.crt": other});
+        let secret = secret(parse("Opaque", "generic", Value::Null, plain));
+        assert_eq!(secret.certificate.expect("a certificate").chain, redacted(CERTIFICATE));
+        assert_eq!(secret.roots, Some(Roots { certificates: redacted(CERTIFICATE), revoked: None }));
+    }
+
+    #[test]
+    fn what_no_proxy_can_use_is_not_kept() {
+        for (kind, name, plain, kept) in [
+            ("Opaque", "password", json!({"password": "x", "key": "y"}), false),
+            ("kubernetes.io/service-account-token", "token", json!({"ca.crt": CERTIFICATE}), false),
+            ("helm.sh/release.v1", "release", json!({"cert": CERTIFICATE, "key": KEY}), false),
+            ("Opaque", "roots-cacert", json!({"password": "x"}), true),
+        ] {
+            let parsed = parse(kind, name, Value::Null, plain);
+            assert_eq!((parsed.object.is_some(), found(&parsed).len()), (kept, 0), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_without_quoting_it() {
+        let half = parse("Opaque", "half", Value::Null, json!({"cert": CERTIFICATE}));
+        assert_eq!((found(&half), &half.object), (vec![("data.key", Severity::Error)], &None));
+        let empty = parse("kubernetes.io/tls", "empty", json!({}), json!({"tls.crt": "", "tls.key": KEY}));
+        assert_eq!((found(&empty), &empty.object), (vec![("data.tls.crt", Severity::Error)], &None));
+        let garbled = parse("Opaque", "garbled", json!({"cacert": "hush!"}), Value::Null);
+        assert_eq!((found(&garbled), &garbled.object), (vec![("data.cacert", Severity::Error)], &None));
+
+        let text = parse("Opaque", "text", Value::Null, json!({"cert": "hush", "key": KEY.replace("MAMC", "hush")}));
+        let both = vec![("data.cert", Severity::Refused), ("data.key", Severity::Refused)];
+        assert_eq!(found(&text), both);
+        assert!(text.object.is_some(), "Envoy says what is wrong with it, and keeps what it has");
+        for parsed in [half, empty, garbled, text] {
+            let shown = format!("{parsed:?} {}", serde_json::to_string(&parsed).expect("JSON"));
+            assert!(!shown.contains("hush") && !shown.contains("MAMC"), "{shown}");
+        }
+    }
+}
