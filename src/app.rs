@@ -3,6 +3,7 @@
 mod error;
 mod security;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,7 +24,7 @@ use crate::config::{ClusterSource, Config, Features, Identity, ListenAddress};
 use crate::jwks::{JwksFetcher, JwksMetrics, JwksOptions, Schedule};
 use crate::names;
 use crate::sources::files::FileSource;
-use crate::sources::kube::{self, AddressWriter, KubeOptions, KubeSource};
+use crate::sources::kube::{self, AddressWriter, KubeOptions, KubeSource, SecretReviewer};
 use crate::sources::{Cluster, FollowGuard, InputSink, MeshFiles, MeshOverride, Reporter, Sink, SourceMetrics};
 use crate::telemetry::LogControl;
 use crate::xds::{self, EngineProxies, Hub, Outputs, ServerOptions, Status, Store};
@@ -122,6 +123,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
     mesh_files.load(&*sink);
     let mut guards = Vec::new();
     let mut own_client = None;
+    let mut clients = BTreeMap::new();
     for (cluster, source) in clusters {
         match source {
             ClusterSource::Directory(root) => {
@@ -143,6 +145,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
                         Ok(())
                     });
                 }
+                clients.insert(cluster.id.clone(), client.clone());
                 let source = KubeSource {
                     client,
                     cluster,
@@ -157,6 +160,16 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
                 });
             }
         }
+    }
+
+    if !clients.is_empty() {
+        let (wanted, answers) = (handles.wanted_secret_reviews.clone(), handles.inputs.secret_reviews.clone());
+        let reviewer = SecretReviewer::new(clients, engine.feed(), wanted, answers);
+        let stop = stop.clone();
+        tasks.spawn(async move {
+            reviewer.run(stop).await;
+            Ok(())
+        });
     }
 
     // Not before: with --strictConfig, what is wrong with a directory is the first problem there is.

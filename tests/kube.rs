@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use sluice::auth::{Authenticator, Call, ReviewedTokens, TrustDomain, Verdict};
 use sluice::authority::{Keeper, TrustBundle};
 use sluice::config::AuthorityConfig;
-use sluice::sources::kube::{AddressWriter, BundleWriter, KubeOptions, KubeSource};
+use sluice::sources::kube::{AddressWriter, BundleWriter, KubeOptions, KubeSource, SecretReviewer};
 use sluice::sources::{Change, Cluster, InputSink, MeshOverride, Sink, SourceMetrics};
-use sluice_engine::{Engine, EngineOptions};
-use sluice_graph::{AddressPools, GraphOptions, build};
-use sluice_model::{Kind, Namespace, ObjectKey, Text};
+use sluice_engine::{Engine, EngineOptions, Published};
+use sluice_graph::{AddressPools, GraphOptions, Inputs, build};
+use sluice_model::{Kind, Namespace, ObjectKey, SecretReader, Text};
 use sluice_parse::{KINDS, kind_info};
 use sluice_testkit::api_server::{self, ApiServer};
 use tokio::sync::watch;
@@ -385,6 +385,73 @@ async fn allocated_addresses_are_written_to_statuses() {
     stop.cancel();
 }
 
+/// A graph with a proxy that asks for secrets, and somebody who asks the cluster about it.
+struct Reviewing {
+    engine: Engine,
+    wanted: Published<SecretReader, ()>,
+    inputs: Inputs,
+    stop: CancellationToken,
+}
+
+impl Reviewing {
+    fn start(server: &ApiServer) -> Self {
+        let options = GraphOptions { cluster: "c".into(), reviews_secrets: true, ..GraphOptions::default() };
+        let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &options));
+        engine.transaction(|tx| handles.inputs.mark_all_synced(tx));
+        let clients = BTreeMap::from([("c".into(), server.client().expect("a client"))]);
+        let (wanted, inputs) = (handles.wanted_secret_reviews.clone(), handles.inputs.clone());
+        let reviewer = SecretReviewer::new(clients, engine.feed(), wanted.clone(), inputs.secret_reviews.clone());
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        tokio::spawn(async move { reviewer.run(stopped).await });
+        Self { engine, wanted, inputs, stop }
+    }
+
+    /// Connects a proxy of that service account and waits for the answer.
+    async fn answered(&self, service_account: &str, expect: bool) {
+        let proxy = sluice_model::Proxy {
+            identity: Some(sluice_model::Identity::new("cluster.local", "edge", service_account)),
+            ..sluice_model::Proxy::default()
+        };
+        let key = sluice_model::ProxyKey(service_account.into());
+        self.engine.transaction(|tx| {
+            tx.set(&self.inputs.proxies, key.clone(), proxy);
+            tx.set(&self.inputs.secret_clients, key, ());
+        });
+        let reader =
+            SecretReader { cluster: "c".into(), namespace: "edge".into(), service_account: service_account.into() };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let dump = self.engine.dump("secret_reviews").expect("a collection");
+            let found = dump.records().find(|(key, _)| key["service_account"] == *reader.service_account);
+            if let Some((_, answer)) = found {
+                assert_eq!(answer, json!(expect), "{reader:?}");
+                return;
+            }
+            assert!(Instant::now() < deadline, "no answer about {reader:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+impl Drop for Reviewing {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_is_asked_who_may_read_secrets() {
+    let server = ApiServer::start().await.expect("a server");
+    server.let_read_secrets("edge", "gateway", true);
+    server.let_read_secrets("bank", "thief", true);
+    let reviewing = Reviewing::start(&server);
+    reviewing.answered("gateway", true).await;
+    reviewing.answered("thief", false).await;
+    assert_eq!(reviewing.engine.snapshot().iter(&reviewing.wanted).count(), 2);
+    assert_eq!(server.count("create", "subjectaccessreviews"), 2, "each is asked about once");
+}
+
 /// Every right in the manifests is used, and none is missing.
 #[tokio::test(flavor = "multi_thread")]
 async fn rights_are_those_that_are_used() {
@@ -400,6 +467,8 @@ async fn rights_are_those_that_are_used() {
     written(&running.server, "one", 2).await;
     stop.cancel();
     use_the_authority(&running.server).await;
+    let reviewing = Reviewing::start(&running.server);
+    reviewing.answered("gateway", false).await;
     // Watches begin after the lists.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let used: BTreeSet<_> =

@@ -11,6 +11,7 @@ mod backoff;
 mod definitions;
 mod list_watch;
 mod objects;
+mod reviews;
 mod trust_bundle;
 
 use std::path::Path;
@@ -32,6 +33,7 @@ use backoff::Backoff;
 use definitions::Definitions;
 use list_watch::ListWatch;
 use objects::Objects;
+pub use reviews::SecretReviewer;
 pub use trust_bundle::BundleWriter;
 
 /// How the API is used.
@@ -100,7 +102,7 @@ pub struct KubeSource {
     pub client: Client,
     /// Which cluster it is.
     pub cluster: Cluster,
-    /// Namespace of the control plane: the only one whose ConfigMaps are read.
+    /// Namespace of the control plane: its ConfigMaps are read, whichever `namespace` is.
     pub system_namespace: Text,
     /// The only namespace to read objects of; `None` is all.
     pub namespace: Option<Text>,
@@ -153,7 +155,8 @@ impl KubeSource {
 
     fn namespace_of(&self, info: &KindInfo) -> Option<Text> {
         match info.kind {
-            Kind::ConfigMap => Some(self.system_namespace.clone()),
+            // That of the mesh is needed, whatever else is left out.
+            Kind::ConfigMap => self.namespace.as_ref().map(|_| self.system_namespace.clone()),
             _ if info.namespaced => self.namespace.clone(),
             _ => None,
         }

@@ -283,7 +283,7 @@ impl Stream {
         drop(session);
         if !unserved.is_empty() {
             self.hub.metrics.secrets_not_served(unserved.len());
-            let reasons = secrets::explain(&unserved, &seat, cut.scope.as_deref());
+            let reasons = secrets::explain(&unserved, &seat, cut.sight.as_ref().map(|sight| sight.scope()));
             tracing::warn!(target: "ads", node = %seat.key.0, peer = %seat.caller.address(), "secrets are not served: {reasons}");
         }
         match &response {

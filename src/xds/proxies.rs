@@ -142,6 +142,8 @@ mod tests {
             self.0.lock().expect("no panic").push((key, Some(proxy)));
         }
 
+        fn asks_for_secrets(&self, _: ProxyKey) {}
+
         fn remove(&self, key: ProxyKey) {
             self.0.lock().expect("no panic").push((key, None));
         }

@@ -73,7 +73,7 @@ impl Cut {
 
     /// Whether it is decided which layers of a type the proxy sees.
     pub(crate) fn knows(&self, kind: ResourceType) -> bool {
-        self.scope.as_ref().is_some_and(|scope| scope.layers.contains_key(&kind))
+        self.sight.as_ref().is_some_and(|sight| sight.scope().layers.contains_key(&kind))
     }
 
     /// The same for whoever may see nothing yet.

@@ -3,6 +3,7 @@
 use anyhow::{Result, ensure};
 use sluice_testkit::pods::app::{Call, Reply, Tls};
 use sluice_testkit::pods::envoy::Protocol;
+use sluice_testkit::pods::identity::Authority;
 use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::workload::{Beside, Speaks, Workload};
 
@@ -48,6 +49,8 @@ async fn gateway() -> Result<()> {
             ("TLS: SIMPLE", Box::pin(simple(mesh))),
             ("TLS: MUTUAL", Box::pin(mutual(mesh))),
             ("TLS: OPTIONAL_MUTUAL", Box::pin(optional_mutual(mesh))),
+            ("TLS: Secrets, SIMPLE", Box::pin(secret_simple(mesh))),
+            ("TLS: Secrets, MUTUAL", Box::pin(secret_mutual(mesh))),
             ("TLS: ISTIO_MUTUAL", Box::pin(istio_mutual(mesh))),
             ("TLS: PASSTHROUGH", Box::pin(passthrough(mesh))),
             ("TLS: AUTO_PASSTHROUGH", Box::pin(auto_passthrough(mesh))),
@@ -184,6 +187,79 @@ async fn optional_mutual(mesh: &Mesh) -> Result<()> {
     let friend = mesh.authority.issue_hosts(&["friend.example.com".to_owned()])?;
     until(mesh, "visitor", &with(None), "tea", is_tea).await?;
     once(mesh, "visitor", &with(Some(friend)), "tea", is_tea).await?;
+    Ok(())
+}
+
+/// A Secret in the gateway's namespace, a document of YAML.
+fn secret_of(name: &str, (chain, key): &(String, String), roots: Option<&str>) -> String {
+    let mut data = serde_json::json!({"tls.crt": chain, "tls.key": key});
+    if let Some(roots) = roots {
+        data["ca.crt"] = roots.into();
+    }
+    let metadata = serde_json::json!({"name": name, "namespace": "shop"});
+    let object = serde_json::json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "kubernetes.io/tls", "stringData": data,
+    });
+    format!("{object}\n---\n")
+}
+
+/// The certificate is in a Secret, which changes while requests are made.
+async fn secret_simple(mesh: &Mesh) -> Result<()> {
+    let host = ["shop.example.com".to_owned()];
+    let server = "hosts: [shop.example.com], tls: {mode: SIMPLE, credentialName: shop-cert}";
+    let objects = gateway_of("secret", 8461, "HTTPS", server) + &routes_of("secret", "shop.example.com", TO_TEA);
+    mesh.apply("secret-gateway.yaml", &objects)?;
+    mesh.apply("secret.yaml", &secret_of("shop-cert", &mesh.authority.issue_hosts(&host)?, None))?;
+    let other = Authority::new()?;
+    let trusting = |roots: &str| {
+        let call = at(mesh, 8461, "shop.example.com");
+        call.tls(Tls { server_name: "shop.example.com".to_owned(), roots: roots.to_owned(), ..Tls::default() })
+    };
+    let (old, new) = (trusting(mesh.authority.root()), trusting(other.root()));
+    until(mesh, "visitor", &old, "tea, by the first certificate", is_tea).await?;
+    once(mesh, "visitor", &new, "a certificate of another authority", |reply| reply.outcome.is_err()).await?;
+    let either = trusting(&format!("{}{}", mesh.authority.root(), other.root()));
+    let rotation = async {
+        once(mesh, "visitor", &either, "tea before", is_tea).await?;
+        mesh.apply("secret.yaml", &secret_of("shop-cert", &other.issue_hosts(&host)?, None))?;
+        until(mesh, "visitor", &new, "tea, by the second certificate", is_tea).await
+    };
+    let traffic = async {
+        for _ in 0..50 {
+            once(mesh, "visitor", &either, "tea all the while", is_tea).await?;
+        }
+        anyhow::Ok(())
+    };
+    tokio::try_join!(rotation, traffic)?;
+    once(mesh, "visitor", &old, "the first certificate is gone", |reply| reply.outcome.is_err()).await?;
+    // A Secret that goes takes nothing away from who has it.
+    mesh.apply("secret.yaml", "")?;
+    always_tea(mesh, &new).await
+}
+
+async fn always_tea(mesh: &Mesh, call: &Call) -> Result<()> {
+    for _ in 0..5 {
+        once(mesh, "visitor", call, "tea, still", is_tea).await?;
+    }
+    Ok(())
+}
+
+/// Certificate and roots are in a Secret.
+async fn secret_mutual(mesh: &Mesh) -> Result<()> {
+    let clients = Authority::new()?;
+    let pair = mesh.authority.issue_hosts(&["shop.example.com".to_owned()])?;
+    let server = "hosts: [shop.example.com], tls: {mode: MUTUAL, credentialName: strict-cert}";
+    let objects = secret_of("strict-cert", &pair, Some(clients.root()))
+        + &gateway_of("strict", 8462, "HTTPS", server)
+        + &routes_of("strict", "shop.example.com", TO_TEA);
+    mesh.apply("secret-mutual.yaml", &objects)?;
+    let with = |identity| at(mesh, 8462, "shop.example.com").tls(Tls { identity, ..tls(mesh, "shop.example.com") });
+    let friend = clients.issue_hosts(&["friend.example.com".to_owned()])?;
+    let stranger = mesh.authority.issue_hosts(&["friend.example.com".to_owned()])?;
+    until(mesh, "visitor", &with(Some(friend)), "tea", is_tea).await?;
+    for (who, identity) in [("nobody", None), ("a client of another authority", Some(stranger))] {
+        once(mesh, "visitor", &with(identity), &format!("{who} is refused"), |reply| reply.outcome.is_err()).await?;
+    }
     Ok(())
 }
 

@@ -450,12 +450,7 @@ fn proxies_are_registered_until_a_while_after_their_last_stream() {
     let log = std::mem::take(&mut *mesh.proxies.0.lock().unwrap());
     let log: Vec<_> = log.iter().map(|(key, version)| (key.as_str(), version.as_deref())).collect();
     let second = format!("{SIDECAR}#2");
-    let expected = [
-        (SIDECAR, Some("1")),
-        (second.as_str(), Some("2")),
-        (SIDECAR, None),
-        (second.as_str(), None),
-    ];
+    let expected = [(SIDECAR, Some("1")), (second.as_str(), Some("2")), (SIDECAR, None), (second.as_str(), None)];
     assert_eq!(log, expected, "streams that say the same are one proxy, one that says otherwise is another");
 }
 

@@ -12,6 +12,7 @@ mod names;
 mod policies;
 mod registry;
 mod routes;
+mod secrets;
 mod sidecars;
 
 use sluice_engine::{Engine, EngineOptions, Feed, Key, Origin, Published, Value};

@@ -30,8 +30,15 @@ impl Resource {
         let root =
             if info.group.is_empty() { format!("/api/{version}") } else { format!("/apis/{}/{version}", info.group) };
         let scope = namespace.map(|namespace| format!("/namespaces/{namespace}")).unwrap_or_default();
-        // Pods that failed have no addresses and stay for long.
-        let selector = if info.kind == Kind::Pod { "&fieldSelector=status.phase%21%3DFailed" } else { "" };
+        let selector = match info.kind {
+            // Pods that failed have no addresses and stay for long.
+            Kind::Pod => "&fieldSelector=status.phase%21%3DFailed",
+            // There are many of these types, they are big, and no proxy uses them.
+            Kind::Secret => {
+                "&fieldSelector=type%21%3Dhelm.sh%2Frelease.v1%2Ctype%21%3Dkubernetes.io%2Fservice-account-token"
+            }
+            _ => "",
+        };
         Self { path: format!("{root}{scope}/{}", info.plural), selector: selector.to_owned(), accept: None }
     }
 

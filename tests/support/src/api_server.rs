@@ -51,6 +51,8 @@ struct State {
     asked: BTreeMap<Asked, usize>,
     /// Statuses of reviews, by token.
     reviews: BTreeMap<String, Value>,
+    /// Users that may list the Secrets of their namespace.
+    readers: BTreeSet<String>,
 }
 
 /// What handlers share.
@@ -193,6 +195,17 @@ impl ApiServer {
     /// Gives a token this status when it is reviewed. Others are not authenticated.
     pub fn review(&self, token: &str, status: Value) {
         self.shared.state().reviews.insert(token.to_owned(), status);
+    }
+
+    /// Lets a service account list the Secrets of its namespace, or no longer.
+    pub fn let_read_secrets(&self, namespace: &str, service_account: &str, allowed: bool) {
+        let user = format!("system:serviceaccount:{namespace}:{service_account}");
+        let mut state = self.shared.state();
+        if allowed {
+            state.readers.insert(user);
+        } else {
+            state.readers.remove(&user);
+        }
     }
 
     /// Everything that was asked so far, and how often.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 use sluice_engine::{Engine, EngineOptions, Key, Origin, Published, Snapshot, Value};
-use sluice_model::{ParsedObject, ProxyKey};
+use sluice_model::{Identity, ParsedObject, ProxyKey};
 use sluice_parse::{parse_object, parse_proxy, yaml};
 use sluice_proto::envoy::config::core::v3::Node;
 
@@ -73,9 +73,11 @@ fn items(case: &Path) -> Vec<Item> {
     for proxy in proxies {
         let Ok(node) = sluice_proto::json::decode::<Node>(&proxy["node"]) else { continue };
         // Two streams of one node id are one proxy, and the later one counts.
-        if let Ok(proxy) = parse_proxy(&node.message, &BTreeMap::new())
+        if let Ok(mut proxy) = parse_proxy(&node.message, &BTreeMap::new())
             && names.insert(proxy.id.clone())
         {
+            let (namespace, account) = (proxy.namespace.clone(), proxy.service_account.clone());
+            proxy.identity = Some(Identity::new("cluster.local", namespace, account));
             items.push(Item::Proxy(ProxyKey(proxy.id.clone()), Box::new(proxy)));
         }
     }
@@ -97,7 +99,10 @@ fn write(engine: &Engine, handles: &Handles, items: &[Item]) {
         for item in items {
             match item.clone() {
                 Item::Object(parsed) => handles.inputs.apply(tx, *parsed, Origin::default()),
-                Item::Proxy(key, proxy) => tx.set(&handles.inputs.proxies, key, *proxy),
+                Item::Proxy(key, proxy) => {
+                    tx.set(&handles.inputs.secret_clients, key.clone(), ());
+                    tx.set(&handles.inputs.proxies, key, *proxy);
+                }
             }
         }
     });
@@ -110,7 +115,10 @@ fn remove(engine: &Engine, handles: &Handles, items: &[Item]) {
                 Item::Object(parsed) => {
                     handles.inputs.delete(tx, parsed.kind, parsed.key.clone(), Origin::default());
                 }
-                Item::Proxy(key, _) => tx.delete(&handles.inputs.proxies, key.clone()),
+                Item::Proxy(key, _) => {
+                    tx.delete(&handles.inputs.secret_clients, key.clone());
+                    tx.delete(&handles.inputs.proxies, key.clone());
+                }
             }
         }
     });

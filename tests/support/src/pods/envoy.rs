@@ -29,6 +29,8 @@ pub enum Protocol {
 pub struct Bootstrap {
     /// Node id, such as `sidecar~10.64.0.10~pod.ns~ns.svc.cluster.local`.
     pub node_id: String,
+    /// Who it is: what a gateway before the control plane would say that it has verified.
+    pub spiffe_id: String,
     /// Node metadata as pilot-agent would send it.
     pub metadata: Value,
     /// The control plane's plaintext ADS address.
@@ -80,7 +82,13 @@ impl Bootstrap {
                     "api_type": match self.protocol { Protocol::Sotw => "GRPC", Protocol::Delta => "DELTA_GRPC" },
                     "transport_api_version": "V3",
                     "set_node_on_first_message_only": true,
-                    "grpc_services": [{ "envoy_grpc": { "cluster_name": "xds-grpc" } }],
+                    "grpc_services": [{
+                        "envoy_grpc": { "cluster_name": "xds-grpc" },
+                        "initial_metadata": [{
+                            "key": "x-forwarded-client-cert",
+                            "value": format!("By=spiffe://cluster.local/ns/istio-system/sa/istiod;URI={}", self.spiffe_id),
+                        }],
+                    }],
                 },
             },
             "static_resources": { "clusters": [

@@ -104,6 +104,8 @@ impl Mesh {
         let mut options = Options::new(&config);
         if let Some(network) = &network {
             options.ip = network.gateway().into();
+            // The network is the test's own: what its pods say of themselves is believed.
+            options.env.push(("TRUSTED_GATEWAY_CIDR".to_owned(), format!("{}/24", network.gateway())));
         }
         options.log = Some(directory.path().join("sluiced.log"));
         let server = Sluiced::start(&options).await?;
@@ -243,6 +245,7 @@ impl Mesh {
                 self.authority.serve(&spiffe_id, &socket_path(&directory))?;
                 let bootstrap = Bootstrap {
                     node_id: node_id.clone(),
+                    spiffe_id,
                     metadata: workload.metadata(&net),
                     discovery: self.server.grpc,
                     protocol,

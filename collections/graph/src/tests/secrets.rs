@@ -1,0 +1,244 @@
+//! Secrets: which resources each touches, and who sees them.
+
+use sluice_model::{Identity, Kind, Layer, Proxy, ProxyKey, ProxyType, ResourceType, SecretReader, Text, View};
+
+use super::{Mesh, sidecar};
+use crate::GraphOptions;
+
+const NAMESPACES: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: edge}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: bank}
+";
+
+/// A Secret or ConfigMap with these keys, each PEM that says `number`.
+fn object(kind: &str, namespace: &str, name: &str, keys: &[&str], number: u8) -> String {
+    let pem = |label: &str| format!("-----BEGIN {label}-----\\nMAMCAQ{number}=\\n-----END {label}-----\\n");
+    let pem =
+        |key: &&str| format!("{key}: \"{}\"", pem(if key.ends_with("key") { "PRIVATE KEY" } else { "CERTIFICATE" }));
+    let data = keys.iter().map(pem).collect::<Vec<_>>().join(", ");
+    let field = if kind == "Secret" { "stringData" } else { "data" };
+    format!(
+        "\n---\n{{apiVersion: v1, kind: {kind}, metadata: {{namespace: {namespace}, name: {name}}}, {field}: {{{data}}}}}\n"
+    )
+}
+
+fn tls(namespace: &str, name: &str, number: u8) -> String {
+    object("Secret", namespace, name, &["tls.crt", "tls.key"], number)
+}
+
+/// A router of the edge, of which it is proven or not.
+fn router(name: &str, proven: bool) -> Proxy {
+    Proxy {
+        proxy_type: ProxyType::Router,
+        identity: proven.then(|| Identity::new("cluster.local", "edge", "gateway")),
+        ..sidecar("edge", name, "10.1.0.8", &[("istio", "gateway")])
+    }
+}
+
+impl Mesh {
+    /// A proxy that asks for secrets.
+    fn ask(&self, proxy: Proxy) -> ProxyKey {
+        let key = self.connect(proxy);
+        self.engine.transaction(|tx| tx.set(&self.handles.inputs.secret_clients, key.clone(), ()));
+        key
+    }
+
+    /// The layers of secrets a proxy sees; `None` while that is open.
+    fn secret_layers(&self, proxy: &ProxyKey) -> Option<Vec<Layer>> {
+        self.engine.flush();
+        self.get(&self.handles.scopes, proxy).expect("a scope").layers.get(&ResourceType::Secret).cloned()
+    }
+
+    /// The secrets a proxy can get.
+    fn secrets_of(&self, proxy: &ProxyKey) -> Vec<String> {
+        let layers = self.secret_layers(proxy).unwrap_or_default();
+        let now = self.engine.snapshot();
+        let keys = self.handles.resources.iter().flat_map(|of| now.iter(of)).map(|(key, _)| key.clone());
+        let seen = keys.filter(|key| key.resource_type == ResourceType::Secret && layers.contains(&key.layer));
+        let mut names: Vec<String> = seen.map(|key| key.name.to_string()).collect();
+        names.sort();
+        names
+    }
+
+    /// What changed since the last call, whatever it is of.
+    fn changed_secrets(&mut self) -> Vec<String> {
+        let name = |line: String| {
+            let sign = line.chars().next().unwrap_or_default();
+            format!("{sign}{}", line.rsplit(' ').next().unwrap_or_default())
+        };
+        self.changed().into_iter().map(name).collect()
+    }
+}
+
+#[test]
+fn a_secret_touches_its_resources_and_nothing_else() {
+    let mut mesh = Mesh::new(&format!("{NAMESPACES}{}{}", tls("edge", "shop", 0), tls("bank", "vault", 0)));
+    let router = mesh.ask(router("a", true));
+    assert_eq!(mesh.secrets_of(&router), ["kubernetes://edge/shop", "kubernetes://shop"]);
+    mesh.changed();
+
+    mesh.apply(&tls("edge", "shop", 1));
+    assert_eq!(mesh.changed_secrets(), ["~kubernetes://edge/shop", "~kubernetes://shop"]);
+    mesh.apply(&tls("edge", "shop", 1));
+    assert_eq!(mesh.changed_secrets(), [""; 0], "nothing has changed");
+    mesh.apply(&tls("bank", "vault", 1));
+    assert_eq!(mesh.changed_secrets(), [""; 0], "nobody of that namespace asks");
+    mesh.apply(&object("Secret", "edge", "password", &["password"], 0));
+    assert_eq!(mesh.changed_secrets(), [""; 0], "no proxy can use it");
+
+    mesh.apply(&object("Secret", "edge", "shop", &["tls.crt", "tls.key", "ca.crt"], 1));
+    assert_eq!(mesh.changed_secrets(), ["+kubernetes://edge/shop-cacert", "+kubernetes://shop-cacert"]);
+    mesh.apply(&object("Secret", "edge", "shop-cacert", &["cacert"], 2));
+    let roots = ["~kubernetes://edge/shop-cacert", "~kubernetes://shop-cacert"];
+    let own = ["kubernetes://edge/shop-cacert-cacert", "kubernetes://shop-cacert-cacert"];
+    let with = |sign: char| own.map(|name| format!("{sign}{name}")).into_iter().chain(roots.map(String::from));
+    assert_eq!(mesh.changed_secrets(), with('+').collect::<Vec<_>>(), "roots of their own, which are a credential too");
+    mesh.delete(Kind::Secret, "edge", "shop-cacert");
+    assert_eq!(mesh.changed_secrets(), with('-').collect::<Vec<_>>());
+    mesh.write(&object("Secret", "edge", "shop", &["tls.crt"], 1), true);
+    assert_eq!(
+        mesh.changed_secrets(),
+        [
+            "-kubernetes://edge/shop",
+            "-kubernetes://edge/shop-cacert",
+            "-kubernetes://shop",
+            "-kubernetes://shop-cacert"
+        ],
+        "a certificate without its key is of no use"
+    );
+}
+
+#[test]
+fn roots_in_config_maps_are_for_everybody_who_asks_and_is_known() {
+    let mut mesh = Mesh::new(NAMESPACES);
+    let known = mesh.ask(router("a", true));
+    let unknown = mesh.ask(router("b", false));
+    mesh.changed();
+    mesh.apply(&object("ConfigMap", "bank", "roots", &["ca.crt"], 0));
+    let names = ["configmap://bank/roots", "configmap://bank/roots-cacert"];
+    assert_eq!(mesh.changed_secrets(), names.map(|name| format!("+{name}")));
+    assert_eq!((mesh.secrets_of(&known), mesh.secret_layers(&unknown)), (names.map(String::from).into(), Some(vec![])));
+    mesh.apply(&object("ConfigMap", "bank", "roots", &["something"], 0));
+    assert_eq!(mesh.changed_secrets(), names.map(|name| format!("-{name}")));
+}
+
+#[test]
+fn nobody_is_given_secrets_of_others() {
+    let mesh = Mesh::new(&format!("{NAMESPACES}{}{}", tls("edge", "shop", 0), tls("bank", "vault", 0)));
+    let quiet = mesh.connect(router("a", true));
+    assert_eq!(mesh.secret_layers(&quiet), None, "it has not asked");
+    let unknown = mesh.ask(router("b", false));
+    assert_eq!(mesh.secret_layers(&unknown), Some(Vec::new()));
+    // It says that it is of the bank; what counts is what is proven.
+    let claims = Proxy { namespace: "bank".into(), ..router("c", true) };
+    let claims = mesh.ask(claims);
+    assert_eq!(mesh.secrets_of(&claims), ["kubernetes://edge/shop", "kubernetes://shop"]);
+    let elsewhere = mesh.ask(Proxy { cluster: "elsewhere".into(), ..router("d", true) });
+    assert_eq!(
+        mesh.secrets_of(&elsewhere),
+        ["kubernetes://edge/shop", "kubernetes://shop"],
+        "as the own cluster has it"
+    );
+}
+
+#[test]
+fn a_cluster_says_whose_proxies_may_read_secrets() {
+    let options = GraphOptions { reviews_secrets: true, ..GraphOptions::default() };
+    let text = object("Secret", "edge", "shop", &["tls.crt", "tls.key", "ca.crt"], 0);
+    let mesh = Mesh::with(options, &format!("{NAMESPACES}{text}"));
+    let router = mesh.ask(router("a", true));
+    assert_eq!(mesh.secret_layers(&router), None, "nothing is decided yet");
+    let reader =
+        SecretReader { cluster: "Kubernetes".into(), namespace: "edge".into(), service_account: "gateway".into() };
+    let wanted: Vec<_> =
+        mesh.engine.snapshot().iter(&mesh.handles.wanted_secret_reviews).map(|(key, _)| key.clone()).collect();
+    assert_eq!(wanted, [reader.clone()]);
+
+    let reviews = &mesh.handles.inputs.secret_reviews;
+    reviews.set(reader.clone(), false);
+    assert_eq!(mesh.secrets_of(&router), ["kubernetes://edge/shop-cacert", "kubernetes://shop-cacert"]);
+    reviews.set(reader, true);
+    assert_eq!(
+        mesh.secrets_of(&router),
+        ["kubernetes://edge/shop", "kubernetes://edge/shop-cacert", "kubernetes://shop", "kubernetes://shop-cacert"]
+    );
+}
+
+#[test]
+fn a_gateway_may_refer_to_secrets_of_its_namespace_and_to_those_that_are_granted() {
+    let gateway = |namespace: &str, name: &str, secret: &str| {
+        let server = "port: {number: 443, name: https, protocol: HTTPS}, hosts: ['*']";
+        format!(
+            "
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {{name: {name}, namespace: {namespace}}}
+spec:
+  selector: {{istio: gateway}}
+  servers: [{{{server}, tls: {{mode: MUTUAL, credentialName: 'kubernetes-gateway://{secret}'}}}}]
+"
+        )
+    };
+    let vault = object("Secret", "bank", "vault", &["tls.crt", "tls.key", "ca.crt"], 0);
+    let mut mesh = Mesh::new(&format!("{NAMESPACES}{}{vault}", tls("edge", "near", 0)));
+    let router = mesh.ask(router("a", true));
+    let referenced = |mesh: &Mesh| -> Vec<String> {
+        let names = mesh.secrets_of(&router);
+        names.into_iter().filter(|name| name.starts_with("kubernetes-gateway:")).collect()
+    };
+    assert_eq!(referenced(&mesh), [""; 0], "no Gateway refers to any");
+    mesh.apply(&format!("{}{}", gateway("edge", "a", "edge/near"), gateway("edge", "b", "bank/vault")));
+    assert_eq!(referenced(&mesh), ["kubernetes-gateway://edge/near"]);
+    mesh.apply(&gateway("bank", "b", "bank/vault"));
+    assert_eq!(referenced(&mesh), ["kubernetes-gateway://edge/near"], "the Gateway is not of the router's namespace");
+
+    let grant = |namespace: &str, secret: &str| {
+        format!(
+            "
+apiVersion: gateway.networking.k8s.io/v1beta1
+kind: ReferenceGrant
+metadata: {{name: grant, namespace: bank}}
+spec:
+  from: [{{group: gateway.networking.k8s.io, kind: Gateway, namespace: {namespace}}}]
+  to: [{{group: '', kind: Secret, name: {secret}}}]
+"
+        )
+    };
+    for (namespace, secret) in [("edge", "other"), ("bank", "vault")] {
+        mesh.apply(&grant(namespace, secret));
+        assert_eq!(referenced(&mesh), ["kubernetes-gateway://edge/near"]);
+    }
+    mesh.apply(&grant("edge", "vault"));
+    assert_eq!(
+        referenced(&mesh),
+        ["kubernetes-gateway://bank/vault", "kubernetes-gateway://bank/vault-cacert", "kubernetes-gateway://edge/near"]
+    );
+    mesh.changed();
+    mesh.apply(&object("Secret", "bank", "vault", &["tls.crt", "tls.key"], 1));
+    let names = ["-kubernetes-gateway://bank/vault-cacert", "~kubernetes-gateway://bank/vault"];
+    assert_eq!(mesh.changed_secrets(), names);
+    mesh.delete(Kind::ReferenceGrant, "bank", "grant");
+    assert_eq!(referenced(&mesh), ["kubernetes-gateway://edge/near"]);
+}
+
+#[test]
+fn routers_with_hardware_for_keys_have_layers_of_their_own() {
+    let provider = sluice_model::PrivateKeyProvider { qat: true, poll_delay: None, fallback: None };
+    let config = sluice_model::ProxyConfig { private_key_provider: Some(provider), ..Default::default() };
+    let mesh = Mesh::new(&format!("{NAMESPACES}{}", tls("edge", "shop", 0)));
+    let plain = mesh.ask(router("a", true));
+    let hardware = mesh.ask(Proxy { config: Some(config), ..router("b", true) });
+    let layers = |key: &ProxyKey| {
+        let layers = mesh.secret_layers(key).expect("decided");
+        layers.into_iter().filter(|layer| layer.view == View::Namespace(Text::from("edge"))).collect::<Vec<_>>()
+    };
+    let (plain, hardware) = (layers(&plain), layers(&hardware));
+    assert_ne!(plain[0], hardware[0], "certificates");
+    assert_eq!(plain[1], hardware[1], "roots");
+}

@@ -1,0 +1,246 @@
+//! Who gets which secret of a real server, and that nobody is shown one otherwise (P17, X20).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol, connect};
+use sluice_testkit::server::{Options, Sluiced, get};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A certificate and its key, PEM.
+fn pair() -> (String, String) {
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let params = rcgen::CertificateParams::new(vec!["shop.example.com".to_owned()]).expect("a host");
+    (params.self_signed(&key).expect("a certificate").pem(), key.serialize_pem())
+}
+
+fn secret(namespace: &str, name: &str, data: Value) -> String {
+    let metadata = json!({"name": name, "namespace": namespace});
+    format!("{}\n---\n", json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data}))
+}
+
+/// A server with Secrets `edge/shop`, `edge/other` and `bank/vault`.
+struct Vault {
+    server: Sluiced,
+    directory: tempfile::TempDir,
+    /// Lines of the keys' PEM that nobody may see.
+    hidden: BTreeSet<String>,
+}
+
+impl Vault {
+    async fn open(ip: IpAddr) -> Result<Self> {
+        let directory = tempfile::tempdir()?;
+        std::fs::create_dir(directory.path().join("config"))?;
+        let mut hidden = BTreeSet::new();
+        let mut text = String::new();
+        for (namespace, name) in [("edge", "shop"), ("edge", "other"), ("bank", "vault")] {
+            let (certificate, key) = pair();
+            hidden.extend(key.lines().filter(|line| !line.starts_with('-')).map(str::to_owned));
+            text += &secret(namespace, name, json!({"tls.crt": certificate, "tls.key": key, "ca.crt": certificate}));
+        }
+        std::fs::write(directory.path().join("config/secrets.yaml"), text)?;
+        let log = Some(directory.path().join("log"));
+        let options = Options { ip, log, ..Options::new(&directory.path().join("config")) };
+        Ok(Self { server: Sluiced::start(&options).await?, directory, hidden })
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+    }
+
+    /// Waits for a line of the log with all of these.
+    async fn logged(&self, parts: &[&str]) -> Result<()> {
+        let deadline = Instant::now() + LIMIT;
+        while !self.log().lines().any(|line| parts.iter().all(|part| line.contains(part))) {
+            ensure!(Instant::now() < deadline, "no line with {parts:?} in\n{}", self.log());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+
+    /// A stream of a router that asks for secrets.
+    async fn ask(&self, caller: &Caller<'_>, protocol: Protocol, names: &[&str]) -> Result<AdsStream> {
+        let id = format!("router~10.0.0.1~{}.edge~edge.svc.cluster.local", caller.pod);
+        let metadata =
+            json!({"NAMESPACE": caller.namespace, "SERVICE_ACCOUNT": caller.account, "CLUSTER_ID": "Kubernetes"});
+        let mut identity = Identity::of_node(&json!({"id": id, "metadata": metadata}))?;
+        identity.forwarded = caller.forwarded.map(str::to_owned);
+        let mut stream = AdsStream::open(connect(self.server.grpc).await?, protocol, identity)?;
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        stream.subscribe(Kind::Sds.type_url(), &names, BTreeMap::new())?;
+        Ok(stream)
+    }
+}
+
+/// Who asks, and who is said to.
+#[derive(Clone, Copy)]
+struct Caller<'a> {
+    pod: &'a str,
+    namespace: &'a str,
+    account: &'a str,
+    forwarded: Option<&'a str>,
+}
+
+const EDGE: &str = "By=spiffe://cluster.local/ns/istio-system/sa/istiod;URI=spiffe://cluster.local/ns/edge/sa/gateway";
+const KNOWN: Caller<'_> = Caller { pod: "known", namespace: "edge", account: "gateway", forwarded: Some(EDGE) };
+
+/// Names of the secrets in the next response, which is one of secrets.
+async fn names(stream: &mut AdsStream) -> Result<Vec<String>> {
+    let update = stream.next_within(LIMIT).await?.context("an answer")?;
+    ensure!(update.type_url == Kind::Sds.type_url(), "{} came", update.type_url);
+    let mut names = Vec::new();
+    for (_, _, any) in &update.resources {
+        let message = sluice_proto::json::encode_any(&any.type_url, &any.value);
+        names.push(message["name"].as_str().context("a name")?.to_owned());
+    }
+    names.sort();
+    stream.ack(&update)?;
+    Ok(names)
+}
+
+/// The next response is not one of secrets.
+async fn is_silent(stream: &mut AdsStream) -> Result<()> {
+    stream.subscribe(Kind::Cds.type_url(), &[], BTreeMap::new())?;
+    let update = stream.next_within(LIMIT).await?.context("an answer")?;
+    ensure!(update.type_url == Kind::Cds.type_url(), "{} came", update.type_url);
+    stream.ack(&update)
+}
+
+const LOOPBACK: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_gets_what_is_his() -> Result<()> {
+    let vault = Vault::open(LOOPBACK).await?;
+    for protocol in [Protocol::Sotw, Protocol::Delta] {
+        let asked =
+            ["kubernetes://shop", "kubernetes://edge/shop-cacert", "kubernetes://absent", "kubernetes://bank/vault"];
+        let mut known = vault.ask(&KNOWN, protocol, &asked).await?;
+        assert_eq!(names(&mut known).await?, ["kubernetes://edge/shop-cacert", "kubernetes://shop"], "{protocol:?}");
+    }
+    vault.logged(&["known.edge", "kubernetes://absent", "is not there"]).await?;
+
+    let silent = [
+        ("other", KNOWN.forwarded, "kubernetes://bank/vault", "is of another namespace"),
+        ("other-roots", KNOWN.forwarded, "kubernetes://bank/vault-cacert", "is of another namespace"),
+        ("reference", KNOWN.forwarded, "kubernetes-gateway://bank/vault", "no Gateway may refer to it"),
+        ("nobody", None, "kubernetes://shop", "identity is not verified"),
+        ("garbled", Some("URI=\"spiffe://cluster.local/ns/edge/sa/gateway"), "kubernetes://shop", "cannot be read"),
+    ];
+    for protocol in [Protocol::Sotw, Protocol::Delta] {
+        for (pod, forwarded, name, why) in silent {
+            let pod = format!("{pod}-{protocol:?}");
+            let mut stream = vault.ask(&Caller { pod: &pod, forwarded, ..KNOWN }, protocol, &[name]).await?;
+            vault.logged(&[&format!("~{pod}.edge"), why]).await?;
+            is_silent(&mut stream).await.with_context(|| format!("{pod} is told nothing"))?;
+        }
+        for (pod, namespace, account) in [("bank", "bank", "gateway"), ("account", "edge", "admin")] {
+            let claims = Caller { pod, namespace, account, ..KNOWN };
+            let refused = vault.ask(&claims, protocol, &["kubernetes://vault"]).await?.next().await;
+            let refused = format!("{:#}", refused.expect_err("it is somebody else"));
+            assert!(
+                refused.contains(&format!("authorization failed: namespace and service account {namespace}/{account}"))
+            );
+            vault
+                .logged(&[&format!("~{pod}.edge"), "refused a stream", "spiffe://cluster.local/ns/edge/sa/gateway"])
+                .await?;
+        }
+    }
+    let (_, metrics) = get(vault.server.monitoring, "/metrics").await?;
+    assert!(metrics.contains("sluice_xds_refused{reason=\"identity\"} 4"), "{metrics}");
+    assert!(metrics.contains("pilot_sds_certificate_errors_total 14"), "{metrics}");
+    Ok(())
+}
+
+/// An address of this machine that is not of the loopback, if it has one.
+fn own_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    // Nothing is sent: it only chooses a way.
+    socket.connect(SocketAddr::from(([192, 0, 2, 1], 9))).ok()?;
+    socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_believed_from_elsewhere() -> Result<()> {
+    let Some(ip) = own_address() else { return Ok(()) };
+    let vault = Vault::open(ip).await?;
+    for protocol in [Protocol::Sotw, Protocol::Delta] {
+        let forger = Caller { pod: &format!("forger-{protocol:?}"), ..KNOWN };
+        let mut stream = vault.ask(&forger, protocol, &["kubernetes://shop"]).await?;
+        vault.logged(&[&format!("~{}.edge", forger.pod), "counts from trusted addresses only"]).await?;
+        is_silent(&mut stream).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_that_changes_is_sent_and_one_that_goes_is_kept() -> Result<()> {
+    let vault = Vault::open(LOOPBACK).await?;
+    let file = vault.directory.path().join("config/more.yaml");
+    let write = |text: &str| -> Result<()> {
+        let staged: PathBuf = vault.directory.path().join("staged");
+        std::fs::write(&staged, text)?;
+        Ok(std::fs::rename(&staged, &file)?)
+    };
+    let fresh = |name: &str| {
+        let (certificate, key) = pair();
+        secret("edge", name, json!({"cert": certificate, "key": key}))
+    };
+    write(&(fresh("a") + &fresh("b")))?;
+    for protocol in [Protocol::Sotw, Protocol::Delta] {
+        let both = ["kubernetes://a", "kubernetes://b"];
+        let (mut one, mut two) =
+            (vault.ask(&KNOWN, protocol, &both).await?, vault.ask(&KNOWN, protocol, &["kubernetes://b"]).await?);
+        while names(&mut one).await?.len() < 2 {}
+        assert_eq!(names(&mut two).await?, ["kubernetes://b"]);
+        // A certificate without its key is of no use: nothing is said, and each keeps what it has.
+        let (certificate, _) = pair();
+        let b = fresh("b");
+        write(&(secret("edge", "a", json!({"cert": certificate})) + &b))?;
+        assert_eq!(names(&mut one).await?, ["kubernetes://b"], "{protocol:?}: only what is new of what it asked for");
+        assert_eq!(names(&mut two).await?, ["kubernetes://b"]);
+        write(&b)?;
+        write(&(fresh("a") + &b))?;
+        assert_eq!(names(&mut one).await?, ["kubernetes://a"], "{protocol:?}: it is back");
+        is_silent(&mut two).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_are_shown_nowhere() -> Result<()> {
+    let vault = Vault::open(LOOPBACK).await?;
+    let mut known = vault.ask(&KNOWN, Protocol::Delta, &["kubernetes://shop", "kubernetes://shop-cacert"]).await?;
+    assert_eq!(names(&mut known).await?.len(), 2);
+    let (_, pages) = vault.server.get("/debug/list").await?;
+    let (_, collections) = vault.server.get("/debug/collections").await?;
+    let pages: Vec<String> = serde_json::from_str(&pages)?;
+    let collections: Vec<Value> = serde_json::from_str(&collections)?;
+    let names: Vec<&str> = collections.iter().filter_map(|collection| collection["name"].as_str()).collect();
+    assert!(names.contains(&"raw_secrets") && names.contains(&"secrets/own"), "{names:?}");
+    let mut paths: Vec<String> = pages.iter().map(|page| format!("/debug/{page}")).collect();
+    paths.extend(names.iter().map(|name| format!("/debug/collections/{}", name.replace('/', "%2F"))));
+    paths.push("/debug/config_dump?proxyID=known.edge".to_owned());
+    let mut shown = vec![("the log".to_owned(), vault.log())];
+    for path in paths {
+        let (_, text) = vault.server.get(&path).await?;
+        shown.push((path, text));
+    }
+    let (_, metrics) = get(vault.server.monitoring, "/metrics").await?;
+    shown.push(("/metrics".to_owned(), metrics));
+    for (place, text) in &shown {
+        for line in &vault.hidden {
+            assert!(!text.contains(line.as_str()), "{place} shows a key");
+        }
+        assert!(!text.contains("PRIVATE KEY") && !text.contains("LS0tLS1CRUdJTiBQUklWQVRF"), "{place} shows a key");
+    }
+    let (_, dump) = shown.iter().find(|(place, _)| place.contains("config_dump?")).context("the dump")?;
+    assert!(dump.contains("kubernetes://shop") && dump.contains("[redacted]"), "{dump}");
+    let (_, raw) = shown.iter().find(|(place, _)| place.ends_with("/raw_secrets")).context("the collection")?;
+    assert!(raw.contains("[redacted]") && raw.contains("vault"), "{raw}");
+    Ok(())
+}
