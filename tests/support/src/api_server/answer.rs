@@ -45,9 +45,6 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         return write::answer(&shared, &group, rest, request.into_body()).await;
     }
     let (namespace, resource) = match rest {
-        ["subjectaccessreviews"] if request.method() == Method::POST => {
-            return review(&shared, request.into_body()).await;
-        }
         ["namespaces", namespace, resource, name, "status"] if request.method() == Method::PATCH => {
             let target = [group, resource, namespace, name].map(str::to_owned);
             return patch_status(&shared, target, request.into_body()).await;
@@ -123,28 +120,6 @@ async fn patch_status(shared: &Shared, target: [String; 4], body: Body) -> Respo
         }
         Err(message) => status(code, reason, &message),
     }
-}
-
-/// Who may do what: service accounts that were let list Secrets, that.
-async fn review(shared: &Shared, body: Body) -> Response<Body> {
-    let body = axum::body::to_bytes(body, 1 << 20).await.unwrap_or_default();
-    let mut review: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let text = |path: &str| review.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let attributes = ["verb", "resource", "namespace"].map(|name| text(&format!("/spec/resourceAttributes/{name}")));
-    let user = text("/spec/user");
-    let mut state = shared.state();
-    let asked = Asked {
-        verb: "create".to_owned(),
-        group: "authorization.k8s.io".to_owned(),
-        resource: "subjectaccessreviews".to_owned(),
-        namespace: String::new(),
-    };
-    *state.asked.entry(asked).or_default() += 1;
-    let [verb, resource, namespace] = attributes;
-    let of_namespace = user.starts_with(&format!("system:serviceaccount:{namespace}:"));
-    let allowed = verb == "list" && resource == "secrets" && of_namespace && state.readers.contains(&user);
-    review["status"] = json!({"allowed": allowed});
-    json_answer(StatusCode::CREATED, &review)
 }
 
 fn group_versions(shared: &Shared, group: &str) -> Response<Body> {

@@ -1,5 +1,7 @@
 //! Requests for one object: read, created, replaced, merged; and reviews of tokens.
 
+use std::collections::BTreeSet;
+
 use axum::body::Body;
 use axum::http::{Method, Response, StatusCode};
 use serde_json::{Value, json};
@@ -54,6 +56,11 @@ pub(super) async fn answer(shared: &Shared, group: &str, wanted: Wanted, body: B
             let review = state.reviews.get(token).cloned().unwrap_or_else(|| json!({"user": {}}));
             return json_answer(StatusCode::CREATED, &json!({"kind": "TokenReview", "status": review}));
         }
+        if wanted.resource == "subjectaccessreviews" {
+            let allowed = may_list_secrets(&sent, &state.readers);
+            let review = json!({"kind": "SubjectAccessReview", "status": {"allowed": allowed}});
+            return json_answer(StatusCode::CREATED, &review);
+        }
         let sent_name = sent.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
         let name = if wanted.name.is_empty() { sent_name } else { &wanted.name };
         let old = state.store.get(group, &wanted.resource, &wanted.namespace, name);
@@ -103,4 +110,15 @@ fn merge(target: &mut Value, patch: &Value) {
             merge(object.entry(name.clone()).or_insert(Value::Null), value);
         }
     }
+}
+
+/// Whether a review asks about one of these users, and whether he may list the Secrets of his own namespace.
+fn may_list_secrets(review: &Value, readers: &BTreeSet<String>) -> bool {
+    let text = |path: &str| review.pointer(path).and_then(Value::as_str).unwrap_or_default();
+    let user = text("/spec/user");
+    let namespace = text("/spec/resourceAttributes/namespace");
+    text("/spec/resourceAttributes/verb") == "list"
+        && text("/spec/resourceAttributes/resource") == "secrets"
+        && user.starts_with(&format!("system:serviceaccount:{namespace}:"))
+        && readers.contains(user)
 }
