@@ -157,7 +157,7 @@ fn a_cluster_says_whose_proxies_may_read_secrets() {
         SecretReader { cluster: "Kubernetes".into(), namespace: "edge".into(), service_account: "gateway".into() };
     let wanted: Vec<_> =
         mesh.engine.snapshot().iter(&mesh.handles.wanted_secret_reviews).map(|(key, _)| key.clone()).collect();
-    assert_eq!(wanted, [reader.clone()]);
+    assert_eq!(wanted, std::slice::from_ref(&reader));
 
     let reviews = &mesh.handles.inputs.secret_reviews;
     reviews.set(reader.clone(), false);

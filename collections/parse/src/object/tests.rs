@@ -61,7 +61,7 @@ fn a_port_out_of_range_does_not_hide_its_neighbours() {
 #[test]
 fn a_kind_that_is_not_supported_says_so() {
     let (object, findings) =
-        read("{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: a}, spec: {}}");
+        read("{apiVersion: inference.networking.k8s.io/v1, kind: InferencePool, metadata: {name: a}, spec: {}}");
     assert!(object.is_none());
     assert_eq!(findings, ["?kind"]);
 }
