@@ -82,6 +82,8 @@ pub struct Mesh {
     known: BTreeSet<String>,
     /// Whether nothing that admission refuses is in the last change, nor patches, nor nodes: all of it is ours.
     admitted: bool,
+    /// Whether patches are in the last change: what they add goes out as it is.
+    patched: bool,
     /// Resources and segments that the last change changed.
     pub effect: usize,
 }
@@ -113,6 +115,7 @@ impl Mesh {
             changed: Default::default(),
             known: BTreeSet::new(),
             admitted: true,
+            patched: false,
             effect: 0,
         };
         let (objects, proxies) = (mesh.objects.clone(), mesh.proxies.clone());
@@ -147,6 +150,7 @@ impl Mesh {
             parsed.kind != Kind::EnvoyFilter && !parsed.rejects.iter().any(|reject| reject.severity.is_refusal())
         };
         self.admitted = nodes.is_empty() && objects.iter().all(is_ours);
+        self.patched = objects.iter().any(|parsed| parsed.kind == Kind::EnvoyFilter);
         let begun = Instant::now();
         let inputs = &self.handles.inputs;
         self.engine.transaction(|tx| {
@@ -257,6 +261,7 @@ impl Mesh {
             resources.chain(self.handles.segments.iter().map(|of| batch.events(of).count())).sum()
         });
         if self.effect > 0
+            && !self.patched
             && let Err(reason) = check_domains(&self.engine.snapshot(), &self.handles)
         {
             findings.push(Finding::new("a domain twice in a route table", reason));

@@ -64,6 +64,15 @@ pub(crate) struct Shown {
     pub(crate) uris: Vec<String>,
 }
 
+impl Drop for Machine {
+    /// A test that fails leaves no Envoy behind: it is of the agent's process group.
+    fn drop(&mut self) {
+        if let Some(id) = self.child.as_ref().and_then(Child::id) {
+            let _ = std::process::Command::new("kill").args(["-KILL", "--", &format!("-{id}")]).status();
+        }
+    }
+}
+
 impl Machine {
     pub(crate) fn new(role: &'static str, upstream: Upstream) -> Result<Self> {
         let directory = tempfile::tempdir().context("make a directory")?;
@@ -135,6 +144,7 @@ impl Machine {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
+            .process_group(0)
             .kill_on_drop(true)
             .spawn()
             .context("start the agent")?;
