@@ -1,5 +1,6 @@
 //! Extension providers of the mesh config (C16).
 
+use serde_json::Value;
 use sluice_model::{
     CheckBody, DynatraceSampler, ExtAuthz, ExtAuthzHttp, ExtensionProvider, GrpcExporter, HeaderValue, HttpExporter,
     LogFormat, OpenTelemetryTracing, ProviderHeader, ProviderKind, ProviderService, Text,
@@ -181,7 +182,31 @@ fn metrics_and_logs(fields: &Fields<'_>) -> Option<ProviderKind> {
     fields.read("sds", |sds| ProviderKind::Sds { name: sds.text("name"), service: service(sds) })
 }
 
+/// How deep the labels of a log format may be nested: proxies refuse messages nested deeper than a hundred, and a level
+/// here is three of theirs.
+const LABELS_DEPTH: usize = 16;
+
 /// The JSON text of a field with sorted keys.
 fn canonical(fields: &Fields<'_>, name: &str) -> Option<Text> {
-    fields.value(name).map(|value| value.to_string().into())
+    let value = fields.value(name)?;
+    is_log_format(fields, name, value).then(|| value.to_string().into())
+}
+
+/// Whether proxies can read a JSON log format; where not, it is a reject of the field.
+pub(crate) fn is_log_format(fields: &Fields<'_>, name: &str, value: &Value) -> bool {
+    let fits = depth(value) <= LABELS_DEPTH;
+    if !fits {
+        fields.reject(name, format!("nested deeper than {LABELS_DEPTH} levels"));
+    }
+    fits
+}
+
+/// Levels of maps and lists; the value itself was read with a limit.
+fn depth(value: &Value) -> usize {
+    let inner = match value {
+        Value::Object(map) => map.values().map(depth).max(),
+        Value::Array(list) => list.iter().map(depth).max(),
+        _ => return 0,
+    };
+    1 + inner.unwrap_or(0)
 }

@@ -11,7 +11,7 @@ use sluice_model::{
     TlsVersion, Visibility,
 };
 
-use crate::extension_provider::extension_provider;
+use crate::extension_provider::{extension_provider, is_log_format};
 use crate::proxy_config::lay_proxy_fields;
 use crate::traffic_policy::{
     client_tls, connection_pool, locality_lb, outlier_detection, tcp_keepalive, zone_aware_lb,
@@ -73,7 +73,11 @@ fn observability(mesh: &mut MeshConfig, fields: &Fields<'_>) {
     let encodings = [("TEXT", AccessLogEncoding::Text), ("JSON", AccessLogEncoding::Json)];
     set(&mut mesh.enable_tracing, fields.opt_bool("enableTracing"));
     set(&mut mesh.access_log_file, fields.opt_text("accessLogFile"));
-    set(&mut mesh.access_log_format, fields.opt_text("accessLogFormat"));
+    let log_format = fields.opt_text("accessLogFormat").filter(|format| {
+        // Whether it is meant as JSON, the encoding says, which may come from elsewhere.
+        serde_json::from_str(format).map_or(true, |value| is_log_format(fields, "accessLogFormat", &value))
+    });
+    set(&mut mesh.access_log_format, log_format);
     set(&mut mesh.access_log_encoding, fields.choice("accessLogEncoding", &encodings));
     set(&mut mesh.enable_envoy_access_log_service, fields.opt_bool("enableEnvoyAccessLogService"));
     set(&mut mesh.disable_envoy_listener_log, fields.opt_bool("disableEnvoyListenerLog"));

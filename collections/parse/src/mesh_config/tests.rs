@@ -53,3 +53,24 @@ fn what_is_wrong_is_found_and_the_rest_applies() {
         [(Severity::Error, "mesh.connectTimeout".to_owned()), (Severity::Warning, "mesh.noSuchField".to_owned())]
     );
 }
+
+#[test]
+fn log_formats_are_no_deeper_than_proxies_can_read() {
+    let nested = |levels: usize| format!("{}{{}}{}", "{\"a\":".repeat(levels - 1), "}".repeat(levels - 1));
+    let mesh_of = |levels: usize| {
+        let format = nested(levels);
+        let text = format!(
+            "accessLogFormat: '{format}'\nextensionProviders:\n- name: json\n  \
+             envoyFileAccessLog: {{path: /dev/stdout, logFormat: {{labels: {format}}}}}\n"
+        );
+        lay(MeshConfig::default(), &text)
+    };
+    let (mesh, findings) = mesh_of(16);
+    assert_eq!((mesh.access_log_format.as_str(), findings), (nested(16).as_str(), Vec::new()));
+    let (mesh, findings) = mesh_of(17);
+    assert_eq!(mesh.access_log_format, *"");
+    let json = mesh.provider("json").expect("there");
+    assert!(matches!(&json.kind, ProviderKind::FileAccessLog { format: None, .. }));
+    let fields = ["mesh.accessLogFormat", "mesh.extensionProviders[0].envoyFileAccessLog.logFormat.labels"];
+    assert_eq!(findings, fields.map(|field| (Severity::Error, field.to_owned())));
+}
