@@ -13,6 +13,7 @@ mod list_watch;
 mod objects;
 mod reviews;
 mod trust_bundle;
+mod turn;
 
 use std::path::Path;
 use std::sync::Arc;

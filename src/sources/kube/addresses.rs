@@ -16,6 +16,7 @@ use tracing::{debug, warn};
 
 use super::backoff::Backoff;
 use super::chain;
+use super::turn::next_turn;
 
 /// Writes what the graph wants written, until the status says it.
 ///
@@ -47,20 +48,7 @@ impl AddressWriter {
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             let due = self.open.values().map(|(_, due)| *due).min();
-            let wait = async {
-                match due {
-                    Some(due) => tokio::time::sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let batch = tokio::select! {
-                () = stop.cancelled() => return,
-                batch = self.feed.next() => match batch {
-                    Some(batch) => Some(batch),
-                    None => return,
-                },
-                () = wait => None,
-            };
+            let Some(batch) = next_turn(&mut self.feed, due, &stop).await else { return };
             self.synced |= batch.as_ref().is_some_and(Batch::all_synced);
             for event in batch.iter().flat_map(|batch| batch.events(&self.updates)) {
                 match event.new {

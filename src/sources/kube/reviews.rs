@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::chain;
+use super::turn::next_turn;
 
 /// Time after which a cluster is asked again.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -47,20 +48,7 @@ impl SecretReviewer {
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             let due = self.open.values().map(|(_, due)| *due).min();
-            let wait = async {
-                match due {
-                    Some(due) => tokio::time::sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let batch = tokio::select! {
-                () = stop.cancelled() => return,
-                batch = self.feed.next() => match batch {
-                    Some(batch) => Some(batch),
-                    None => return,
-                },
-                () = wait => None,
-            };
+            let Some(batch) = next_turn(&mut self.feed, due, &stop).await else { return };
             for event in batch.iter().flat_map(|batch| batch.events(&self.wanted)) {
                 if event.new.is_some() {
                     self.open.insert((*event.key).clone(), (None, Instant::now()));
