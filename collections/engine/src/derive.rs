@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
-use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -81,7 +80,9 @@ enum Table {
 /// What a `derive` closure looks things up with. Every look-up is recorded, found or not.
 pub struct Context {
     tables: Vec<Table>,
-    reads: RefCell<Vec<Read>>,
+    reads: RefCell<Vec<ReadHash>>,
+    /// The keys behind the hashes, while somebody wants to know why.
+    trail: RefCell<Option<Vec<Read>>>,
     discard: Cell<bool>,
 }
 
@@ -89,13 +90,9 @@ impl Context {
     /// The value of `key`, if there is one.
     pub fn get<K: Key, V: Value>(&self, dep: &Dep<K, V>, key: &K) -> Option<Arc<V>> {
         let Table::Store(store) = self.table(dep.at) else { return None };
-        let store = store.borrow();
         let key = Dyn::new(key.clone());
-        let found = store.rows.get_key_value(&key);
-        // The stored key shares its memory with all other readers.
-        let value = found.map(|(_, value)| value.arc());
-        let key = found.map(|(key, _)| key.clone()).unwrap_or(key);
-        self.reads.borrow_mut().push(Read { dep: dep.at, key: Some(key) });
+        let value = store.borrow().rows.get(&key).map(Dyn::arc);
+        self.record(dep.at, Some(key));
         value
     }
 
@@ -104,12 +101,12 @@ impl Context {
         let Table::Groups(groups) = self.table(dep.at) else { return Vec::new() };
         let groups = groups.borrow();
         let key = Dyn::new(key.clone());
-        let found = groups.rows.get_key_value(&key);
-        let rows = found
-            .map(|(_, group)| group.iter().map(|(key, row)| (key.get::<K>().clone(), row.arc())).collect())
+        let rows = groups
+            .rows
+            .get(&key)
+            .map(|group| group.iter().map(|(key, row)| (key.get::<K>().clone(), row.arc())).collect())
             .unwrap_or_default();
-        let key = found.map(|(key, _)| key.clone()).unwrap_or(key);
-        self.reads.borrow_mut().push(Read { dep: dep.at, key: Some(key) });
+        self.record(dep.at, Some(key));
         rows
     }
 
@@ -117,7 +114,7 @@ impl Context {
     /// called this: only for small collections.
     pub fn all<K: Key, V: Value>(&self, dep: &Dep<K, V>) -> Vec<(K, Arc<V>)> {
         let Table::Store(store) = self.table(dep.at) else { return Vec::new() };
-        self.reads.borrow_mut().push(Read { dep: dep.at, key: None });
+        self.record(dep.at, None);
         let store = store.borrow();
         let mut rows: Vec<_> =
             store.rows.iter().map(|(key, value)| (key.get::<K>().clone(), value.arc::<V>())).collect();
@@ -130,80 +127,162 @@ impl Context {
         self.discard.set(true);
     }
 
+    fn record(&self, dep: u32, key: Option<Dyn>) {
+        self.reads.borrow_mut().push(read_hash(dep, key.as_ref()));
+        if let Some(trail) = &mut *self.trail.borrow_mut() {
+            trail.push(Read { dep, key });
+        }
+    }
+
     fn table(&self, at: u32) -> &Table {
         &self.tables[at as usize]
     }
 }
 
 /// A look-up that was made: a key of a dependency, or all of it.
-#[derive(Clone, Eq, PartialEq, Ord, PartialOrd)]
 pub(crate) struct Read {
     pub(crate) dep: u32,
     pub(crate) key: Option<Dyn>,
 }
 
-impl Hash for Read {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let key = self.key.as_ref().map_or(0, Dyn::hash64);
-        state.write_u64(key ^ u64::from(self.dep).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+/// What is remembered of a look-up. Should two have the same hash, a record runs once too often, and nothing comes of it.
+type ReadHash = u64;
+
+fn read_hash(dep: u32, key: Option<&Dyn>) -> ReadHash {
+    // An odd multiplier for each dependency keeps apart the same key in several, and all of one from its keys.
+    let key = key.map_or(0x5851_f42d_4c95_7f2d, Dyn::hash64);
+    (key ^ u64::from(dep)).wrapping_mul(u64::from(dep).wrapping_mul(2).wrapping_add(0x9e37_79b9_7f4a_7c15))
+}
+
+/// What a record put out. There are many of these, and most have one row of their record's own key.
+#[derive(Clone)]
+enum Output {
+    Nothing,
+    SameKey(Dyn),
+    Rows(Box<[Row]>),
+}
+
+impl Output {
+    /// Takes sorted rows.
+    fn of(key: &Dyn, rows: &[Row]) -> Self {
+        match rows {
+            [] => Self::Nothing,
+            [(made, value)] if made == key => Self::SameKey(value.clone()),
+            rows => Self::Rows(rows.into()),
+        }
+    }
+
+    fn is(&self, key: &Dyn, rows: &[Row]) -> bool {
+        match (self, rows) {
+            (Self::Nothing, []) => true,
+            (Self::SameKey(known), [(made, value)]) => made == key && value == known,
+            (Self::Rows(known), rows) => **known == *rows,
+            _ => false,
+        }
+    }
+
+    fn each(&self, key: &Dyn, mut take: impl FnMut(Row)) {
+        match self {
+            Self::Nothing => {}
+            Self::SameKey(value) => take((key.clone(), value.clone())),
+            Self::Rows(rows) => rows.iter().cloned().for_each(take),
+        }
     }
 }
 
 /// What a record's last run read and put out.
 #[derive(Clone, Default)]
 pub(crate) struct Entry {
-    pub(crate) reads: Box<[Read]>,
-    pub(crate) out: Box<[Row]>,
-    /// Whether a run has succeeded: only then is there a last output to keep.
-    settled: bool,
+    /// Sorted.
+    reads: Box<[ReadHash]>,
+    /// None until a run has succeeded: only then is there a last output to keep.
+    out: Option<Output>,
 }
 
-/// Who made a look-up.
+impl Entry {
+    /// The rows the record with this key put out.
+    pub(crate) fn made(&self, key: &Dyn, take: impl FnMut(Row)) {
+        if let Some(out) = &self.out {
+            out.each(key, take);
+        }
+    }
+}
+
+/// Hashes of the records that made a look-up.
 enum Readers {
-    One(Dyn),
-    Many(HashSet<Dyn, ReadyState>),
+    One(u64),
+    Many(Box<HashSet<u64, ReadyState>>),
 }
 
 /// The memory of a `derive` operator.
 #[derive(Default)]
 pub(crate) struct Derived {
     pub(crate) entries: Rows<Entry>,
-    readers: HashMap<Read, Readers, ReadyState>,
+    readers: HashMap<ReadHash, Readers, ReadyState>,
 }
 
 pub(crate) type DerivedRef = Rc<RefCell<Derived>>;
 /// The user's closure, erased.
 pub(crate) type Deriver = Box<dyn Fn(&Context, &Dyn, &Dyn, &mut Vec<Row>)>;
 
-/// How a record's closure is run.
-struct Task {
+/// How a record's closure is run: shared between the dataflow and whoever asks why.
+pub(crate) struct Rule {
     cx: Context,
-    gauge: Arc<Gauge>,
     deriver: Deriver,
+    primary: StoreRef,
+}
+
+impl Rule {
+    fn run(&self, gauge: &Gauge, (key, value): (&Dyn, &Dyn), rows: &mut Vec<Row>) -> Option<()> {
+        self.cx.discard.set(false);
+        self.cx.reads.borrow_mut().clear();
+        gauge.contain(key, || (self.deriver)(&self.cx, key, value, rows))
+    }
+
+    /// What a record reads: by running its closure once more, as only hashes are kept.
+    pub(crate) fn reads(&self, gauge: &Gauge, key: &Dyn) -> Vec<Read> {
+        let primary = self.primary.borrow();
+        let Some(value) = primary.rows.get(key) else { return Vec::new() };
+        *self.cx.trail.borrow_mut() = Some(Vec::new());
+        // A panic is known already, and what was read up to it is the answer.
+        self.run(gauge, (key, value), &mut Vec::new()).unwrap_or_default();
+        self.cx.trail.take().unwrap_or_default()
+    }
+}
+
+/// A rule at work.
+struct Run {
+    rule: Rc<Rule>,
+    gauge: Arc<Gauge>,
     rows: Vec<Row>,
 }
 
 impl Derived {
-    fn add_readers(&mut self, key: &Dyn, reads: &[Read]) {
+    fn add_readers(&mut self, key: &Dyn, reads: &[ReadHash]) {
+        let key = key.hash64();
         for read in reads {
             match self.readers.get_mut(read) {
-                None => drop(self.readers.insert(read.clone(), Readers::One(key.clone()))),
-                Some(Readers::Many(keys)) => drop(keys.insert(key.clone())),
+                None => drop(self.readers.insert(*read, Readers::One(key))),
+                Some(Readers::Many(keys)) => drop(keys.insert(key)),
                 Some(one) => {
-                    let Readers::One(first) = &*one else { continue };
-                    let keys = [first.clone(), key.clone()].into_iter().collect();
-                    *one = Readers::Many(keys);
+                    let Readers::One(first) = *one else { continue };
+                    *one = Readers::Many(Box::new([first, key].into_iter().collect()));
                 }
             }
         }
     }
 
-    fn remove_readers(&mut self, key: &Dyn, reads: &[Read]) {
+    /// Should another record have the hash of this one, its look-ups may be among these: then they stay.
+    fn remove_readers(&mut self, key: &Dyn, reads: &[ReadHash]) {
+        let hash = key.hash64();
+        if self.entries.keys_of(hash).any(|other| other != key) {
+            return;
+        }
         for read in reads {
             let empty = match self.readers.get_mut(read) {
                 None => false,
-                Some(Readers::One(reader)) => reader == key,
-                Some(Readers::Many(keys)) => keys.remove(key) && keys.is_empty(),
+                Some(Readers::One(reader)) => *reader == hash,
+                Some(Readers::Many(keys)) => keys.remove(&hash) && keys.is_empty(),
             };
             if empty {
                 self.readers.remove(read);
@@ -211,14 +290,15 @@ impl Derived {
         }
     }
 
-    fn collect_readers(&self, read: &Read, dirty: &mut Vec<Dyn>) {
-        match self.readers.get(read) {
+    fn collect_readers(&self, read: ReadHash, dirty: &mut Vec<Dyn>) {
+        let mut collect = |hash| dirty.extend(self.entries.keys_of(hash).cloned());
+        match self.readers.get(&read) {
             None => {}
-            Some(Readers::One(key)) => dirty.push(key.clone()),
+            Some(Readers::One(key)) => collect(*key),
             #[expect(clippy::iter_over_hash_type, reason = "the dirty keys are sorted before use")]
             Some(Readers::Many(keys)) => {
-                for key in keys {
-                    dirty.push(key.clone());
+                for key in keys.iter() {
+                    collect(*key);
                 }
             }
         }
@@ -230,10 +310,10 @@ impl Derived {
         for (dep, changes) in deltas[1..].iter().enumerate() {
             let dep = dep as u32;
             for changes in by_key(changes) {
-                self.collect_readers(&Read { dep, key: Some(changes[0].0.0.clone()) }, &mut dirty);
+                self.collect_readers(read_hash(dep, Some(&changes[0].0.0)), &mut dirty);
             }
             if !changes.is_empty() {
-                self.collect_readers(&Read { dep, key: None }, &mut dirty);
+                self.collect_readers(read_hash(dep, None), &mut dirty);
             }
         }
         dirty.sort_unstable();
@@ -244,19 +324,18 @@ impl Derived {
     fn forget(&mut self, key: &Dyn, time: Time, out: &mut Vec<Delta>) {
         if let Some(entry) = self.entries.remove(key) {
             self.remove_readers(key, &entry.reads);
-            out.extend(entry.out.into_iter().map(|row| (row, time, -1)));
+            entry.made(key, |row| out.push((row, time, -1)));
         }
     }
 
-    fn run(&mut self, task: &mut Task, key: &Dyn, value: &Dyn, time: Time, out: &mut Vec<Delta>) {
-        let Task { cx, gauge, deriver, rows } = task;
-        cx.discard.set(false);
-        cx.reads.borrow_mut().clear();
-        let done = gauge.contain(key, || deriver(cx, key, value, rows)).is_some();
+    fn run(&mut self, run: &mut Run, record: (&Dyn, &Dyn), time: Time, out: &mut Vec<Delta>) {
+        let Run { rule, gauge, rows } = run;
+        let (key, _) = record;
+        let done = rule.run(gauge, record, rows).is_some();
         let mut entry = self.entries.get_mut(key).map(std::mem::take).unwrap_or_default();
         {
             // Also after a panic: what it read up to then decides whether it would panic again.
-            let reads = &mut *cx.reads.borrow_mut();
+            let reads = &mut *rule.cx.reads.borrow_mut();
             reads.sort_unstable();
             reads.dedup();
             if reads[..] != entry.reads[..] {
@@ -265,14 +344,14 @@ impl Derived {
                 entry.reads = reads.as_slice().into();
             }
         }
-        if done && !(cx.discard.get() && entry.settled) {
-            entry.settled |= !(rows.is_empty() && cx.discard.get());
+        let discard = rule.cx.discard.get();
+        if done && !(discard && (entry.out.is_some() || rows.is_empty())) {
             rows.sort_unstable();
             rows.dedup();
-            if rows[..] != entry.out[..] {
-                out.extend(entry.out.iter().map(|row| (row.clone(), time, -1)));
+            if !entry.out.as_ref().is_some_and(|known| known.is(key, rows)) {
+                entry.made(key, |row| out.push((row, time, -1)));
                 out.extend(rows.iter().map(|row| (row.clone(), time, 1)));
-                entry.out = rows.as_slice().into();
+                entry.out = Some(Output::of(key, rows));
             }
         }
         rows.clear();
@@ -302,10 +381,11 @@ fn build<'s>(deps: Deps<'s>, primary: StoreRef, name: &str, renames: bool, deriv
     let derived = DerivedRef::default();
     let owners = renames.then(Owners::default);
     let kind = if renames { "derive_many" } else { "derive" };
-    let provenance = Provenance::Derived { derived: derived.clone(), owners: owners.clone() };
+    let cx = Context { tables, reads: RefCell::default(), trail: RefCell::default(), discard: Cell::new(false) };
+    let rule = Rc::new(Rule { cx, deriver, primary: primary.clone() });
+    let provenance = Provenance::Derived { derived: derived.clone(), rule: rule.clone(), owners: owners.clone() };
     let (id, gauge) = flow.node(name, kind, parents, provenance);
-    let cx = Context { tables, reads: RefCell::default(), discard: Cell::new(false) };
-    let mut task = Task { cx, gauge: gauge.clone(), deriver, rows: Vec::new() };
+    let mut run = Run { rule, gauge: gauge.clone(), rows: Vec::new() };
     let meter = gauge.clone();
     let mut counted = 0;
     let logic = move |time: Time, deltas: &mut [Vec<Delta>], out: &mut Vec<Delta>| {
@@ -316,7 +396,7 @@ fn build<'s>(deps: Deps<'s>, primary: StoreRef, name: &str, renames: bool, deriv
             for key in &dirty {
                 let start = out.len();
                 match primary.rows.get(key) {
-                    Some(value) => derived.run(&mut task, key, value, time, out),
+                    Some(value) => derived.run(&mut run, (key, value), time, out),
                     None => derived.forget(key, time, out),
                 }
                 if let Some(owners) = &owners {

@@ -10,11 +10,11 @@ use crate::derive::Entry;
 use crate::flow::{Feedstock, Node, NodeId};
 use crate::input::{Source, SourceRow};
 use crate::output::Epoch;
-use crate::rows::Frozen;
+use crate::rows::{self, Frozen};
 use crate::spines::{Row, TraceCursor};
 use crate::store::Group;
 use crate::transform::Transform;
-use crate::value::{Dyn, DynMap};
+use crate::value::Dyn;
 use crate::why::Provenance;
 
 /// Rows a slice handles before commands get their turn.
@@ -37,13 +37,13 @@ pub(crate) enum Scan {
 
 /// A part of frozen rows.
 pub(crate) enum Shard {
-    Plain(Arc<DynMap<Dyn>>),
-    Source(Arc<DynMap<SourceRow>>),
-    Derived(Arc<DynMap<Entry>>),
-    Groups(Arc<DynMap<Group>>),
+    Plain(Arc<rows::Shard<Dyn>>),
+    Source(Arc<rows::Shard<SourceRow>>),
+    Derived(Arc<rows::Shard<Entry>>),
+    Groups(Arc<rows::Shard<Group>>),
 }
 
-fn frozen<T>(rows: Frozen<T>, shard: fn(Arc<DynMap<T>>) -> Shard) -> Scan {
+fn frozen<T>(rows: Frozen<T>, shard: fn(Arc<rows::Shard<T>>) -> Shard) -> Scan {
     Scan::Frozen(rows.shards.into_iter().map(shard).collect())
 }
 
@@ -53,7 +53,7 @@ impl Shard {
         match self {
             Self::Plain(rows) => out.extend(rows.iter().map(|(key, value)| pair(key, value))),
             Self::Source(rows) => out.extend(rows.iter().map(|(key, row)| pair(key, &row.value))),
-            Self::Derived(rows) => out.extend(rows.values().flat_map(|entry| entry.out.iter().cloned())),
+            Self::Derived(rows) => rows.iter().for_each(|(key, entry)| entry.made(key, |row| out.push(row))),
             Self::Groups(rows) => out
                 .extend(rows.iter().flat_map(|(key, group)| group.iter().map(|(k, r)| (key.clone(), Dyn::pair(k, r))))),
         }

@@ -1,6 +1,8 @@
 //! How each operator's outputs relate to its inputs, key by key.
 
-use crate::derive::DerivedRef;
+use std::rc::Rc;
+
+use crate::derive::{DerivedRef, Rule};
 use crate::flow::NodeId;
 use crate::input::SourceRow;
 use crate::spines::TraceCursor;
@@ -26,6 +28,8 @@ pub(crate) enum Provenance {
     Derived {
         /// The operator's memory.
         derived: DerivedRef,
+        /// How it runs.
+        rule: Rc<Rule>,
         /// Output key to primary key, when they differ.
         owners: Option<Owners>,
     },
@@ -97,15 +101,14 @@ impl Engineer {
                 let rows_of = self.nodes[it.parents[0]].parents[0];
                 vec![(rows_of, Some(source.clone())), (it.parents[1], Some(index.clone()))]
             }
-            Provenance::Derived { derived, owners } => {
+            Provenance::Derived { rule, owners, .. } => {
                 let primary = match owners {
                     Some(owners) => owners.borrow().get(&key.hash64()).cloned(),
                     None => Some(key.clone()),
                 };
                 let Some(primary) = primary else { return Vec::new() };
-                let derived = derived.borrow();
-                let reads = derived.entries.get(&primary).map(|entry| &entry.reads[..]).unwrap_or_default();
-                let reads = reads.iter().map(|read| (it.parents[1 + read.dep as usize], read.key.clone()));
+                let reads = rule.reads(&it.gauge, &primary).into_iter();
+                let reads = reads.map(|read| (it.parents[1 + read.dep as usize], read.key));
                 std::iter::once((it.parents[0], Some(primary.clone()))).chain(reads).collect()
             }
         };

@@ -19,6 +19,7 @@ mod host;
 mod identity;
 mod ingress;
 mod kubernetes;
+mod labels;
 mod load_balancer;
 mod mesh_config;
 mod mesh_networks;
@@ -74,6 +75,7 @@ pub use host::{Host, match_labels};
 pub use identity::{Identity, NoIdentity};
 pub use ingress::{Ingress, IngressBackend, IngressClass, IngressPath, IngressRule, IngressTls, PathType};
 pub use kubernetes::{KubernetesService, KubernetesServicePort, Namespace, ServiceType};
+pub use labels::Labels;
 pub use load_balancer::{ConsistentHash, HashAlgorithm, HashKey, LoadBalancer, SimpleLb, Warmup};
 pub use mesh_config::{
     AccessLogEncoding, CaCertificate, DefaultProviders, InboundPolicy, LabelRequirement, LabelSelector, MeshConfig,
@@ -82,7 +84,7 @@ pub use mesh_config::{
 };
 pub use mesh_networks::{GatewayAddress, MeshNetworks, Network, NetworkEndpoints, NetworkGatewayConfig};
 pub use network_gateway::NetworkGateway;
-pub use object::{Kind, Labels, ObjectKey, ObjectMeta, Timestamp};
+pub use object::{Kind, ObjectKey, ObjectMeta, Timestamp};
 pub use path_template::{check_path_template, is_path_template};
 pub use peer_authentication::{PeerAuthentication, PeerMtls};
 pub use proxy::{Extensions, InterceptionMode, IpFamilies, Proxy, ProxyKey, ProxySidecar, ProxyType};

@@ -1,14 +1,10 @@
 //! Identity and metadata of a Kubernetes or Istio object.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
 
-use crate::Text;
-
-/// Labels or annotations, ordered by key.
-pub type Labels = BTreeMap<Text, Text>;
+use crate::{Labels, Text};
 
 /// Seconds since the Unix epoch, UTC. Creation times decide precedence: older wins.
 pub type Timestamp = i64;

@@ -1,16 +1,43 @@
 //! Shared immutable text.
 
 use std::borrow::Borrow;
+use std::cell::RefCell;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
-/// A shared immutable string: names, namespaces, hosts, label values. Cloning costs a reference count.
-#[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize, Deserialize)]
+/// A shared immutable string: names, namespaces, hosts, label values. Cloning costs a reference count, and a text that
+/// was made a moment ago by the same thread is shared rather than made again.
+#[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Text(Arc<str>);
+
+/// Texts a thread remembers: objects of a kind repeat one another's labels, proxies one another's profiles.
+const RECENT: usize = 1024;
+/// Longest text that is remembered, in bytes.
+const RECENT_LENGTH: usize = 4096;
+
+thread_local! {
+    /// The last text of each hash, modulo their number.
+    static LAST: RefCell<Vec<Option<Arc<str>>>> = RefCell::new(vec![None; RECENT]);
+}
+
+/// The text as the thread last made it, or a new one.
+fn shared(text: &str) -> Arc<str> {
+    if text.len() > RECENT_LENGTH {
+        return Arc::from(text);
+    }
+    let at = rapidhash::v3::rapidhash_v3(text.as_bytes()) as usize % RECENT;
+    let known = LAST.try_with(|last| match &mut last.borrow_mut()[at] {
+        Some(known) if **known == *text => known.clone(),
+        other => other.insert(Arc::from(text)).clone(),
+    });
+    // A thread that ends has no memory any more.
+    known.unwrap_or_else(|_| Arc::from(text))
+}
 
 impl Text {
     /// The text as a string slice.
@@ -28,7 +55,7 @@ pub fn is_true(word: &str) -> bool {
 
 impl Default for Text {
     fn default() -> Self {
-        Self(Arc::from(""))
+        Self(shared(""))
     }
 }
 
@@ -54,19 +81,39 @@ impl Borrow<str> for Text {
 
 impl From<&str> for Text {
     fn from(text: &str) -> Self {
-        Self(Arc::from(text))
+        Self(shared(text))
     }
 }
 
 impl From<String> for Text {
     fn from(text: String) -> Self {
-        Self(Arc::from(text))
+        Self(shared(&text))
     }
 }
 
 impl From<&String> for Text {
     fn from(text: &String) -> Self {
-        Self(Arc::from(text.as_str()))
+        Self(shared(text))
+    }
+}
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(TextVisitor)
+    }
+}
+
+struct TextVisitor;
+
+impl Visitor<'_> for TextVisitor {
+    type Value = Text;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Text, E> {
+        Ok(Text::from(text))
     }
 }
 
@@ -91,5 +138,33 @@ impl fmt::Debug for Text {
 impl fmt::Display for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_made_again_is_shared() {
+        let first = Text::from("app");
+        let second: Text = String::from("app").into();
+        assert!(Arc::ptr_eq(&first.0, &second.0));
+        assert_eq!(Text::default(), Text::from(""));
+    }
+
+    #[test]
+    fn long_texts_are_nobodys_to_keep() {
+        let long = "x".repeat(RECENT_LENGTH + 1);
+        let (first, second) = (Text::from(&long), Text::from(&long));
+        assert_eq!(first, second);
+        assert!(!Arc::ptr_eq(&first.0, &second.0));
+    }
+
+    #[test]
+    fn texts_read_are_shared_too() {
+        let deserializer = de::value::StrDeserializer::<de::value::Error>::new("app");
+        let read = Text::deserialize(deserializer).expect("a string");
+        assert!(Arc::ptr_eq(&read.0, &Text::from("app").0));
     }
 }

@@ -1,7 +1,5 @@
 //! Pods, nodes and endpoint slices: where endpoints come from.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 
 use crate::{Labels, Text, Timestamp};
@@ -150,5 +148,5 @@ pub struct EndpointSlice {
     /// Endpoints.
     pub endpoints: Vec<SliceEndpoint>,
     /// Labels.
-    pub labels: BTreeMap<Text, Text>,
+    pub labels: Labels,
 }

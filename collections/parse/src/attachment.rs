@@ -30,7 +30,7 @@ pub(crate) fn attachment(fields: &Fields<'_>) -> Attachment {
 /// The labels of `selector`, if there is one.
 pub(crate) fn workload_selector(fields: &Fields<'_>) -> Option<Labels> {
     fields.read("selector", |selector| {
-        let labels = selector.text_map("matchLabels");
+        let labels = selector.labels("matchLabels");
         check_selector(selector, "matchLabels", &labels);
         labels
     })

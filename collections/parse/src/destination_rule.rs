@@ -25,7 +25,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         subsets: fields.list("subsets", |subset| self::subset(subset, &meta.namespace)),
         export_to: fields.texts("exportTo").into_iter().collect(),
         workload_selector: fields.read("workloadSelector", |selector| {
-            let labels = selector.text_map("matchLabels");
+            let labels = selector.labels("matchLabels");
             check_selector(selector, "matchLabels", &labels);
             labels
         }),
@@ -42,7 +42,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
 fn subset(fields: &Fields<'_>, namespace: &Text) -> Subset {
     let subset = Subset {
         name: fields.text("name"),
-        labels: fields.text_map("labels"),
+        labels: fields.labels("labels"),
         traffic_policy: fields.read("trafficPolicy", |policy| traffic_policy(policy, namespace)),
     };
     check_labels(fields, "labels", &subset.labels);

@@ -22,7 +22,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let fields = Fields::new(item.spec(), "spec", findings)?;
     let meta = item.meta(findings);
     let selector = fields.object("workloadSelector").map(|selector| {
-        let labels = selector.text_map("labels");
+        let labels = selector.labels("labels");
         check_selector(&selector, "labels", &labels);
         labels
     });
@@ -132,7 +132,7 @@ fn read_patch(fields: &Fields<'_>) -> Option<EnvoyPatch> {
         patch.reject("value", "only a removal has no value");
     }
     let (version, metadata) = match patterns.as_ref().and_then(|m| m.object("proxy")) {
-        Some(proxy) => (read_version(&proxy), proxy.text_map("metadata")),
+        Some(proxy) => (read_version(&proxy), proxy.labels("metadata")),
         None => Default::default(),
     };
     let Target::Part(apply_to) = target else {

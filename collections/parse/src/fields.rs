@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use sluice_model::{Decimal, Kind, ObjectKey, Reject, Severity, Text};
+use sluice_model::{Decimal, Kind, Labels, ObjectKey, Reject, Severity, Text};
 
 /// Something wrong in an object, before it is known which object that is.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
@@ -323,6 +323,11 @@ impl<'a> Fields<'a> {
             }
         });
         entries.collect()
+    }
+
+    /// A map of labels, empty if absent.
+    pub fn labels(&self, name: &str) -> Labels {
+        self.text_map(name).into()
     }
 
     /// Takes every field as read, so that none is noted as unknown.

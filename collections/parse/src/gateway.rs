@@ -35,7 +35,7 @@ pub fn parse_gateway(meta: &ObjectMeta, spec: &Value, findings: &Findings) -> Op
         namespace: meta.namespace.clone(),
         name: meta.name.clone(),
         created: meta.created,
-        selector: fields.text_map("selector"),
+        selector: fields.labels("selector"),
         servers: fields.list("servers", |server| self::server(server, &meta.namespace)),
         owner: None,
     };

@@ -1,7 +1,5 @@
 //! `metadata` of an object.
 
-use std::collections::BTreeMap;
-
 use serde::Deserialize;
 use serde_json::Value;
 use sluice_model::{Labels, ObjectKey, ObjectMeta, Text, Timestamp};
@@ -15,8 +13,8 @@ const BULKY: [&str; 2] = ["kubectl.kubernetes.io/last-applied-configuration", "s
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Metadata {
-    pub(crate) labels: Option<BTreeMap<Text, Text>>,
-    pub(crate) annotations: Option<BTreeMap<Text, Text>>,
+    pub(crate) labels: Option<Labels>,
+    pub(crate) annotations: Option<Labels>,
     pub(crate) creation_timestamp: Option<String>,
     pub(crate) deletion_timestamp: Option<String>,
     pub(crate) generate_name: Text,

@@ -33,7 +33,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         resolution: fields.choice("resolution", &resolutions).unwrap_or(Resolution::Passthrough),
         endpoints: fields.list("endpoints", workload_address),
         workload_selector: selector.map(|selector| {
-            let labels = selector.text_map("labels");
+            let labels = selector.labels("labels");
             check_selector(&selector, "labels", &labels);
             labels
         }),

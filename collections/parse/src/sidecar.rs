@@ -19,7 +19,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let meta = item.meta(findings);
     let sidecar = Sidecar {
         workload_selector: fields.read("workloadSelector", |selector| {
-            let labels = selector.text_map("labels");
+            let labels = selector.labels("labels");
             if labels.is_empty() {
                 selector.warn("labels", "without labels every workload of the namespace is selected");
             }

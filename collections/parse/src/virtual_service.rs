@@ -126,7 +126,7 @@ fn http_match(fields: &Fields<'_>, names: Names<'_>) -> HttpMatch {
         without_headers: named_matches(fields, "withoutHeaders"),
         query_params: named_matches(fields, "queryParams"),
         port: fields.integer("port"),
-        source_labels: fields.text_map("sourceLabels"),
+        source_labels: fields.labels("sourceLabels"),
         source_namespace: fields.text("sourceNamespace"),
         gateways: matched_gateways(fields, names),
         stat_prefix: fields.text("statPrefix"),
@@ -315,7 +315,7 @@ fn tls_match(fields: &Fields<'_>, names: Names<'_>) -> TlsMatch {
         sni_hosts: fields.texts("sniHosts"),
         destination_subnets: fields.texts("destinationSubnets"),
         port: fields.integer("port"),
-        source_labels: fields.text_map("sourceLabels"),
+        source_labels: fields.labels("sourceLabels"),
         gateways: matched_gateways(fields, names),
         source_namespace: fields.text("sourceNamespace"),
     }
@@ -326,7 +326,7 @@ fn l4_match(fields: &Fields<'_>, names: Names<'_>) -> L4Match {
         destination_subnets: fields.texts("destinationSubnets"),
         port: fields.integer("port"),
         source_subnet: fields.text("sourceSubnet"),
-        source_labels: fields.text_map("sourceLabels"),
+        source_labels: fields.labels("sourceLabels"),
         gateways: matched_gateways(fields, names),
         source_namespace: fields.text("sourceNamespace"),
     }

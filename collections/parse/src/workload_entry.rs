@@ -32,7 +32,7 @@ pub(crate) fn workload_address(fields: &Fields<'_>) -> WorkloadAddress {
     let workload = WorkloadAddress {
         address: fields.text("address"),
         ports: ports(fields),
-        labels: fields.text_map("labels"),
+        labels: fields.labels("labels"),
         network: fields.text("network"),
         locality: fields.text("locality"),
         weight: fields.integer("weight"),

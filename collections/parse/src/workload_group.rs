@@ -11,9 +11,9 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let fields = Fields::new(item.spec(), "spec", findings)?;
     let mut group = WorkloadGroup { meta: item.meta(findings), ..WorkloadGroup::default() };
     if let Some(metadata) = fields.object("metadata") {
-        group.labels = metadata.text_map("labels");
+        group.labels = metadata.labels("labels");
         check_labels(&metadata, "labels", &group.labels);
-        group.annotations = metadata.text_map("annotations");
+        group.annotations = metadata.labels("annotations");
     }
     match fields.object("template") {
         // An address is for the workloads that join.

@@ -77,7 +77,7 @@ fn merge_match(root: &HttpMatch, leaf: &HttpMatch) -> HttpMatch {
         without_headers: both(&root.without_headers, &leaf.without_headers),
         query_params: both(&root.query_params, &leaf.query_params),
         port: if leaf.port == 0 { root.port } else { leaf.port },
-        source_labels: both(&root.source_labels, &leaf.source_labels),
+        source_labels: both(&root.source_labels, &leaf.source_labels).into(),
         source_namespace: if leaf.source_namespace.is_empty() {
             &root.source_namespace
         } else {
