@@ -1,20 +1,79 @@
 //! What gRPC reflection shows.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 
 use anyhow::{Context as _, anyhow};
+use axum::extract::Request;
 use prost::Message as _;
 use prost_reflect::FileDescriptor;
 use prost_types::FileDescriptorSet;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::service::Routes;
+use tower::Service;
 
 /// The file of ADS.
 pub(crate) const ADS: &str = "envoy/service/discovery/v3/ads.proto";
+
+/// The paths of both versions of the service.
+pub(crate) const PATHS: [&str; 2] =
+    ["/grpc.reflection.v1.ServerReflection/{method}", "/grpc.reflection.v1alpha.ServerReflection/{method}"];
+
+/// The service, made when it is first asked: descriptors take megabytes that most servers never need.
+#[derive(Clone)]
+pub(crate) struct Reflection {
+    files: Arc<[&'static str]>,
+    routes: Arc<OnceLock<Routes>>,
+}
+
+impl Reflection {
+    /// Shows these files.
+    pub(crate) fn of(files: impl IntoIterator<Item = &'static str>) -> Self {
+        Self { files: files.into_iter().collect(), routes: Arc::default() }
+    }
+
+    fn routes(&self) -> &Routes {
+        self.routes.get_or_init(|| {
+            build(&self.files).unwrap_or_else(|error| {
+                let status = Status::internal(format!("no descriptors: {error:#}"));
+                Routes::from(axum::Router::new().fallback(move || {
+                    let status = status.clone();
+                    async move { status.into_http::<Body>() }
+                }))
+            })
+        })
+    }
+}
+
+impl Service<Request> for Reflection {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = <Routes as Service<Request>>::Future;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        self.routes().clone().call(request)
+    }
+}
+
+fn build(files: &[&str]) -> anyhow::Result<Routes> {
+    let descriptors = descriptors(files)?;
+    let builder = || tonic_reflection::server::Builder::configure().register_encoded_file_descriptor_set(&descriptors);
+    let v1 = builder().build_v1().context("set up reflection v1")?;
+    Ok(Routes::new(v1).add_service(builder().build_v1alpha().context("set up reflection v1alpha")?))
+}
 
 /// The encoded `FileDescriptorSet` of files and what they are made of, without the thousand files of Envoy's other types.
 ///
 /// # Errors
 /// When the pool does not know one.
-pub(crate) fn descriptors(names: &[&str]) -> anyhow::Result<Vec<u8>> {
+fn descriptors(names: &[&str]) -> anyhow::Result<Vec<u8>> {
     let pool = sluice_proto::pool();
     let mut files = BTreeMap::new();
     for name in names {

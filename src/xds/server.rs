@@ -6,11 +6,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use futures::Stream;
 use futures::future::BoxFuture;
+use futures::{Stream, StreamExt as _};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::server::NamedService;
@@ -24,8 +28,12 @@ use crate::xds::body::{AdsBody, status_of};
 use crate::xds::hub::Hub;
 use crate::xds::limit::RateLimit;
 use crate::xds::messages::Messages;
-use crate::xds::reflection::{ADS, descriptors};
+use crate::xds::reflection::{ADS, PATHS, Reflection};
 use crate::xds::request::Protocol;
+
+/// What the transport takes of a response before the client has read it, in bytes: it holds the pieces of a response one by
+/// one, and every connection keeps the room for as many as it ever held.
+const SEND_BUFFER: usize = 64 << 10;
 
 /// Limits and times of the gRPC server (X21).
 #[derive(Clone, Debug)]
@@ -103,45 +111,78 @@ where
     IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     E: Into<tower::BoxError>,
 {
-    let mut server = tonic::transport::Server::builder()
-        .http2_keepalive_interval(Some(options.keepalive_interval))
-        .http2_keepalive_timeout(Some(options.keepalive_timeout))
+    let ads = AdsService::new(hub.clone(), &options, authenticators);
+    let reflection = Reflection::of([ADS].into_iter().chain(beside.files.iter().copied()));
+    let router = beside.routes.add_service(ads).into_axum_router();
+    let router = PATHS.into_iter().fold(router, |router, path| router.route_service(path, reflection.clone()));
+    let routes = Routes::from(router).prepare();
+    let ending = CancellationToken::new();
+    let mut connections = JoinSet::new();
+    {
+        let mut incoming = std::pin::pin!(incoming);
+        let mut shutdown = std::pin::pin!(shutdown);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => break,
+                accepted = incoming.next() => match accepted {
+                    Some(Ok(io)) => {
+                        connections.spawn(connection(io, routes.clone(), options.clone(), ending.clone()));
+                    }
+                    Some(Err(error)) => tracing::debug!(target: "ads", error = %error.into(), "a connection did not come"),
+                    None => anyhow::bail!("no more connections"),
+                },
+                Some(_) = connections.join_next() => {}
+            }
+        }
+    }
+    hub.drain();
+    ending.cancel();
+    let ended = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(options.drain_timeout, ended).await.is_err() {
+        tracing::warn!(target: "ads", "streams did not end in time and were cut");
+    }
+    Ok(())
+}
+
+/// Serves one connection until it ends; asks it to go away when it is too old, or the server ends.
+async fn connection<IO>(io: IO, routes: Routes, options: ServerOptions, ending: CancellationToken)
+where
+    IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+{
+    let from = io.connect_info();
+    let service = service_fn(move |mut request: http::Request<Incoming>| {
+        request.extensions_mut().insert(from.clone());
+        routes.clone().call(request)
+    });
+    let mut http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    http.timer(TokioTimer::new())
+        .keep_alive_interval(Some(options.keepalive_interval))
+        .keep_alive_timeout(options.keepalive_timeout)
         .max_concurrent_streams(options.max_streams)
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(4 << 20)
-        .tcp_nodelay(true);
-    if let Some(age) = options.max_connection_age {
-        server = server.max_connection_age(age).max_connection_age_grace(options.max_connection_age_grace);
-    }
-    let files: Vec<&str> = [ADS].into_iter().chain(beside.files.iter().copied()).collect();
-    let descriptors = descriptors(&files)?;
-    let reflection =
-        || tonic_reflection::server::Builder::configure().register_encoded_file_descriptor_set(&descriptors);
-    let router = server
-        .add_routes(beside.routes)
-        .add_service(AdsService::new(hub.clone(), &options, authenticators))
-        .add_service(reflection().build_v1().context("set up reflection v1")?)
-        .add_service(reflection().build_v1alpha().context("set up reflection v1alpha")?);
-    let drained = hub.clone();
-    let (begun, drain_begun) = tokio::sync::oneshot::channel();
-    let serving = router.serve_with_incoming_shutdown(incoming, async move {
-        shutdown.await;
-        drained.drain();
-        // Nobody to tell is nobody who waits.
-        let _ = begun.send(());
-    });
-    let cut = async {
-        match drain_begun.await {
-            Ok(()) => tokio::time::sleep(options.drain_timeout).await,
-            Err(_) => std::future::pending().await,
+        .max_send_buf_size(SEND_BUFFER);
+    let mut serving = std::pin::pin!(http.serve_connection(TokioIo::new(io), service));
+    let age = async {
+        match options.max_connection_age {
+            Some(age) => tokio::time::sleep(age).await,
+            None => std::future::pending().await,
         }
     };
-    tokio::select! {
-        served = serving => served.context("serve ADS"),
-        () = cut => {
-            tracing::warn!(target: "ads", "streams did not end in time and were cut");
-            Ok(())
+    let ended = tokio::select! {
+        ended = &mut serving => ended,
+        () = ending.cancelled() => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
         }
+        () = age => {
+            serving.as_mut().graceful_shutdown();
+            // Then it is cut.
+            tokio::time::timeout(options.max_connection_age_grace, serving).await.unwrap_or(Ok(()))
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(target: "ads", %error, "a connection ended");
     }
 }
 
