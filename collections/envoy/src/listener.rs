@@ -30,7 +30,7 @@ pub use connect_originate::build_connect_originate;
 pub use extension::ListenerExtension;
 pub use gateway::{GatewayAction, GatewayChain, GatewayListener, GatewayPort, build_gateway, gateway_addresses};
 pub use http_proxy::build_http_proxy;
-pub use inbound::{InboundInputs, InboundPort, PolicyFilters, build_inbound};
+pub use inbound::{InboundInputs, InboundPort, PolicyFilters, build_inbound, operation, take_names};
 pub use mtls::{MtlsMode, PeerPolicy};
 pub use outbound::{Kind, ListenerKey, OutboundPort, build_outbound, kind, listener_keys};
 pub use outbound_tcp::Client;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -26,42 +27,78 @@ pub enum Part {
 /// An encoded message with slots: one copy serves every proxy of a layer, each fills in its own identity.
 #[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct Template {
+    parts: Arc<Parts>,
+    /// Slots that are filled already, sorted by name.
+    filled: Box<[(Text, Arc<[u8]>)]>,
+}
+
+/// Parts that templates share, with their hash: one that many are made of is not read through for each.
+#[derive(Clone, Eq, PartialEq, Ord, PartialOrd)]
+struct Parts {
+    hash: u64,
     parts: Vec<Part>,
+}
+
+impl Hash for Parts {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
 }
 
 impl Template {
     /// A template of these parts, in order.
     #[must_use]
     pub fn new(parts: Vec<Part>) -> Self {
-        Self { parts }
+        let mut hasher = rapidhash::quality::RapidHasher::default();
+        parts.hash(&mut hasher);
+        Self { parts: Arc::new(Parts { hash: hasher.finish(), parts }), filled: Box::default() }
+    }
+
+    /// The template with some of its slots filled; it shares its parts with this one.
+    #[must_use]
+    pub fn with(&self, slots: &Slots) -> Self {
+        let mut all = Slots::from_iter(self.filled.iter().cloned());
+        all.extend(slots.iter().map(|(name, value)| (name.clone(), value.clone())));
+        Self { parts: self.parts.clone(), filled: all.into_iter().collect() }
+    }
+
+    fn values<'a>(&'a self, slots: &'a Slots) -> impl Fn(&Text) -> &'a [u8] {
+        move |name| {
+            let filled = self.filled.binary_search_by(|(known, _)| known.cmp(name)).ok().map(|at| &self.filled[at].1);
+            filled.or_else(|| slots.get(name)).map_or(&[][..], |value| value)
+        }
     }
 
     /// The message with the slots filled in and every enclosing length made right.
     #[must_use]
     pub fn fill(&self, slots: &Slots) -> Bytes {
-        let mut out = BytesMut::with_capacity(length(&self.parts, slots));
-        write(&self.parts, slots, &mut out);
+        let values = self.values(slots);
+        let mut out = BytesMut::with_capacity(length(&self.parts.parts, &values));
+        write(&self.parts.parts, &values, &mut out);
         out.freeze()
     }
 
-    /// The slots it has, each once.
+    /// The slots it has that are not filled yet, each once.
     #[must_use]
     pub fn slot_names(&self) -> BTreeSet<Text> {
         let mut names = BTreeSet::new();
-        collect(&self.parts, &mut names);
+        collect(&self.parts.parts, &mut names);
+        for (name, _) in &self.filled {
+            names.remove(name);
+        }
         names
     }
 
     /// Size of the filled message, in bytes.
     #[must_use]
     pub fn len(&self, slots: &Slots) -> usize {
-        length(&self.parts, slots)
+        length(&self.parts.parts, &self.values(slots))
     }
 
     /// Whether there is nothing in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.parts.is_empty()
+        self.parts.parts.is_empty()
     }
 }
 
@@ -77,14 +114,14 @@ impl Serialize for Template {
     }
 }
 
-fn length(parts: &[Part], slots: &Slots) -> usize {
+fn length<'a>(parts: &[Part], values: &impl Fn(&Text) -> &'a [u8]) -> usize {
     parts
         .iter()
         .map(|part| match part {
             Part::Bytes(bytes) => bytes.len(),
-            Part::Slot(name) => slots.get(name).map_or(0, |value| value.len()),
+            Part::Slot(name) => values(name).len(),
             Part::Nested(parts) => {
-                let inner = length(parts, slots);
+                let inner = length(parts, values);
                 varint_length(inner) + inner
             }
         })
@@ -103,18 +140,14 @@ fn collect(parts: &[Part], names: &mut BTreeSet<Text>) {
     }
 }
 
-fn write(parts: &[Part], slots: &Slots, out: &mut BytesMut) {
+fn write<'a>(parts: &[Part], values: &impl Fn(&Text) -> &'a [u8], out: &mut BytesMut) {
     for part in parts {
         match part {
             Part::Bytes(bytes) => out.put_slice(bytes),
-            Part::Slot(name) => {
-                if let Some(value) = slots.get(name) {
-                    out.put_slice(value);
-                }
-            }
+            Part::Slot(name) => out.put_slice(values(name)),
             Part::Nested(parts) => {
-                put_varint(length(parts, slots), out);
-                write(parts, slots, out);
+                put_varint(length(parts, values), out);
+                write(parts, values, out);
             }
         }
     }
@@ -154,5 +187,19 @@ mod tests {
         assert_eq!(&filled[..8], b"\x0a\xcd\x01\x12\xca\x01ab");
         assert_eq!(&filled[8..], &long[..]);
         assert_eq!(template.slot_names(), BTreeSet::from(["who".into()]));
+    }
+
+    #[test]
+    fn what_is_filled_early_is_not_asked_for_again() {
+        let parts = vec![Part::Slot("what".into()), Part::Slot("who".into())];
+        let template = Template::new(parts.clone());
+        let value = |text: &str| Slots::from([("what".into(), text.as_bytes().into())]);
+        let (first, second) = (template.with(&value("a")), template.with(&value("bc")));
+        assert_eq!(first.slot_names(), BTreeSet::from(["who".into()]));
+        let who = Slots::from([("who".into(), b"me"[..].into()), ("what".into(), b"no"[..].into())]);
+        assert_eq!((&first.fill(&who)[..], &second.fill(&who)[..]), (&b"ame"[..], &b"bcme"[..]));
+        assert_ne!(first, second);
+        assert_eq!(first, Template::new(parts).with(&value("a")));
+        assert!(Arc::ptr_eq(&first.parts, &second.parts));
     }
 }

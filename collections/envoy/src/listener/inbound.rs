@@ -6,8 +6,9 @@ use envoy_types::pb::envoy::config::route::v3::VirtualHost;
 use envoy_types::pb::envoy::extensions::filters::network::{
     http_connection_manager::v3::HttpFilter, tcp_proxy::v3::TcpProxy,
 };
+use prost::Message as _;
 use serde::Serialize;
-use sluice_model::{InterceptionMode, Protocol, Text};
+use sluice_model::{InterceptionMode, Protocol, Slots, Text};
 
 use super::address::{additional, wildcards};
 use super::bind::Bind;
@@ -25,6 +26,7 @@ use crate::filter::{
 };
 use crate::name;
 use crate::route::{TableKind, build_header, build_inbound_route};
+use crate::slots::field_marker;
 use crate::wire::{boolean, duration, uint32};
 
 /// A port of a workload that a service or a Sidecar declares.
@@ -40,12 +42,46 @@ pub struct InboundPort {
     pub protocol: Protocol,
     /// Host of the service, for telemetry.
     pub host: Text,
+    /// What requests to it are called in traces.
+    pub operation: Text,
     /// Name and namespace of the service, if it is a Kubernetes Service.
     pub kubernetes: Option<(Text, Text)>,
     /// Where to listen; a real socket makes a listener of its own.
     pub bind: Bind,
     /// Namespace and name of the Sidecar that declares it.
     pub sidecar: Option<(Text, Text)>,
+}
+
+/// What requests to a port of a service are called in traces.
+#[must_use]
+pub fn operation(host: &str, port: u32) -> Text {
+    let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
+    format!("{open}{host}{close}:{port}/*").into()
+}
+
+/// The message whose first field is the name of an operation.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Named {
+    #[prost(string, tag = "1")]
+    operation: String,
+}
+
+/// Takes out of ports what names their service, so that workloads with ports alike share listeners; gives it as slots that
+/// [`Template::with`](sluice_model::Template::with) fills. Names that the mesh's statistics have stay.
+#[must_use]
+pub fn take_names(settings: &Settings, ports: &mut [InboundPort]) -> Slots {
+    let nameless = settings.mesh.inbound_cluster_stat_name.is_empty();
+    let taken = ports.iter_mut().map(|port| {
+        let slot = Text::from(format!("operation.{}", port.target_port));
+        let marker = field_marker(&slot).into();
+        let operation = std::mem::replace(&mut port.operation, marker).to_string();
+        if nameless {
+            port.host = Text::default();
+            port.kubernetes = None;
+        }
+        (slot, Named { operation }.encode_to_vec().into())
+    });
+    taken.collect()
 }
 
 /// Filters that policies put into the inbound chains of a workload, by step.
@@ -146,7 +182,7 @@ fn black_hole(settings: &Settings) -> FilterChain {
 }
 
 /// How the chains of a port are written.
-struct Port<'a> {
+struct Port {
     /// 0 is every port nobody declares.
     target_port: u32,
     port: u32,
@@ -156,7 +192,7 @@ struct Port<'a> {
     tcp_name: String,
     stat_prefix: String,
     tcp_stat_prefix: String,
-    host: &'a str,
+    operation: Text,
     metadata: Option<Metadata>,
 }
 
@@ -173,7 +209,7 @@ fn port_chains(inputs: &InboundInputs<'_>, port: &InboundPort) -> Vec<FilterChai
         http_name: name.clone(),
         tcp_name: name,
         cluster,
-        host: &port.host,
+        operation: port.operation.clone(),
         metadata: port
             .sidecar
             .as_ref()
@@ -206,7 +242,7 @@ fn passthrough_chains(inputs: &InboundInputs<'_>) -> Vec<FilterChain> {
                     let nobody = InboundPort { port_name: name::VIRTUAL_INBOUND.into(), ..InboundPort::default() };
                     stat_name(pattern, &nobody)
                 },
-                host: "",
+                operation: operation("", 0),
                 metadata: None,
             };
             chains(inputs, &described, arrivals(inputs.peers.mode(target_port), Kind::Auto))
@@ -214,7 +250,7 @@ fn passthrough_chains(inputs: &InboundInputs<'_>) -> Vec<FilterChain> {
         .collect()
 }
 
-fn chains(inputs: &InboundInputs<'_>, port: &Port<'_>, arrivals: &[Arrival]) -> Vec<FilterChain> {
+fn chains(inputs: &InboundInputs<'_>, port: &Port, arrivals: &[Arrival]) -> Vec<FilterChain> {
     arrivals
         .iter()
         .map(|arrival| FilterChain {
@@ -233,20 +269,15 @@ fn chains(inputs: &InboundInputs<'_>, port: &Port<'_>, arrivals: &[Arrival]) -> 
         .collect()
 }
 
-fn http_filters(inputs: &InboundInputs<'_>, port: &Port<'_>) -> Vec<Filter> {
+fn http_filters(inputs: &InboundInputs<'_>, port: &Port) -> Vec<Filter> {
     let settings = inputs.settings;
     let is_grpc = matches!(port.protocol, Protocol::Grpc | Protocol::GrpcWeb);
-    let operation = if port.host.contains(':') {
-        format!("[{}]:{}/*", port.host, port.port)
-    } else {
-        format!("{}:{}/*", port.host, port.port)
-    };
     let retry = settings.mesh.default_inbound_http_retry_policy.as_ref();
     let mut routes = build_header(&port.cluster, TableKind::Absent);
     routes.virtual_hosts = vec![VirtualHost {
         name: format!("inbound|http|{}", port.port),
         domains: vec!["*".to_owned()],
-        routes: vec![build_inbound_route(&port.cluster, &operation, is_grpc, retry)],
+        routes: vec![build_inbound_route(&port.cluster, &port.operation, is_grpc, retry)],
         ..VirtualHost::default()
     }];
     let mut chain = HttpChain::new(
@@ -263,7 +294,7 @@ fn http_filters(inputs: &InboundInputs<'_>, port: &Port<'_>) -> Vec<Filter> {
     filters
 }
 
-fn tcp_filters(inputs: &InboundInputs<'_>, port: &Port<'_>) -> Vec<Filter> {
+fn tcp_filters(inputs: &InboundInputs<'_>, port: &Port) -> Vec<Filter> {
     let settings = inputs.settings;
     let proxy = TcpProxy {
         stat_prefix: port.tcp_stat_prefix.clone(),

@@ -4,8 +4,12 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use sluice_engine::Collection;
-use sluice_envoy::listener::{Bind, InboundInputs, InboundPort, Settings, build_inbound, can_bind, wildcards};
-use sluice_model::{InterceptionMode, ProxyType, Resource, ResourceKey, Service, ServiceSource, SidecarIngress, Text};
+use sluice_envoy::listener::{
+    Bind, InboundInputs, InboundPort, PeerPolicy, Settings, build_inbound, can_bind, operation, take_names, wildcards,
+};
+use sluice_model::{
+    InterceptionMode, ProxyType, Resource, ResourceKey, Service, ServiceSource, SidecarIngress, Slots, Text,
+};
 
 use super::{key, resource};
 use crate::peer_authentications::PeerLookup;
@@ -20,16 +24,71 @@ struct Side {
     profile: Text,
 }
 
+/// What the listeners of a workload depend on, without the names of its services: many workloads are alike in it.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct Shape {
+    profile: Text,
+    ports: Vec<InboundPort>,
+    peers: PeerPolicy,
+    policies: PolicyKeys,
+}
+
+/// A workload's shape, and the names that go into its slots.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct ShapedSide {
+    shape: Arc<Shape>,
+    names: Slots,
+}
+
 /// Inbound listeners.
 /// Key: layer and name. From: `workloads`, `services`, `sidecars`, `peer_authentications`, `workload_policies`,
 /// `authorization_policies`, `request_authentications`, `jwks`, `listener_settings`.
 /// Changes when: the workload's services or policies do, or keys that they name. Size: workloads × (1 + ports with
-/// sockets). Rejects: none.
+/// sockets), of which those of one shape share all but their names. Rejects: none.
 pub(super) fn derive_inbound<'s>(
     spine: &Spine<'s>,
     settings: &Collection<'s, Text, Settings>,
     policies: &PolicyIndex<'s>,
 ) -> Collection<'s, ResourceKey, Resource> {
+    let sides = derive_sides(spine, settings, policies);
+    let shapes = sides.index("listeners/shapes-by-content", |_, side| [(Shape::clone(&side.shape), ())]);
+    let built = shapes.distinct("listeners/shapes").derive("listeners/inbound-shared", |deps| {
+        let (settings, builder) = (deps.on(settings), PolicyBuilder::on(deps, spine));
+        move |cx, shape: &Shape, ()| {
+            let settings = cx.get(&settings, &shape.profile)?;
+            let listeners = build_inbound(&InboundInputs {
+                settings: &settings,
+                peers: &shape.peers,
+                ports: &shape.ports,
+                policies: &builder.build(cx, &settings, &shape.policies, false),
+            });
+            let named = listeners.iter().map(|listener| (Text::from(listener.name.as_str()), resource(listener)));
+            Some(named.collect::<Vec<_>>())
+        }
+    });
+    sides.derive_many("listeners/inbound", |deps| {
+        let built = deps.on(&built);
+        move |cx, side: &Side, shaped: &ShapedSide| {
+            let Some(listeners) = cx.get(&built, &shaped.shape) else { return Vec::new() };
+            let own = |listener: &Resource| match listener {
+                Resource::Template(template) => Resource::Template(template.with(&shaped.names)),
+                whole => whole.clone(),
+            };
+            let row =
+                |(name, listener): &(Text, Resource)| (key(side.workload.view(), &side.profile, name), own(listener));
+            listeners.iter().map(row).collect()
+        }
+    })
+}
+
+/// The inbound sides of the workloads that have a proxy.
+/// Key: workload and profile. From: `workloads`, `services`, `sidecars`, `peer_authentications`, `workload_policies`,
+/// `listener_settings`. Changes when: the workload's services do, or which policies it has. Size: workloads. Rejects: none.
+fn derive_sides<'s>(
+    spine: &Spine<'s>,
+    settings: &Collection<'s, Text, Settings>,
+    policies: &PolicyIndex<'s>,
+) -> Collection<'s, Side, ShapedSide> {
     let sides = spine.workload_names.derive("listeners/proxy-sides", |deps| {
         let facts = deps.on(&spine.attached.facts);
         move |cx, proxy, workload| {
@@ -40,20 +99,17 @@ pub(super) fn derive_inbound<'s>(
     });
     let sides = sides.index("listeners/sides-by-content", |_, side| [(side.clone(), ())]).distinct("listeners/sides");
     let policies = derive_workload_policies(spine, policies);
-    sides.derive_many("listeners/inbound", |deps| {
-        let (policies, builder) = (deps.on(&policies), PolicyBuilder::on(deps, spine));
+    sides.derive("listeners/shaped-sides", |deps| {
+        let policies = deps.on(&policies);
         let (workloads, services) = (deps.on(&spine.workloads), deps.on(&spine.services));
         let sidecars = deps.on(&spine.sidecars.inbound);
         let (settings, peers) = (deps.on(settings), PeerLookup::on(deps, &spine.peer_authentications_by_namespace));
         move |cx, side: &Side, ()| {
-            let (Some(workload), Some(settings)) =
-                (cx.get(&workloads, &side.workload), cx.get(&settings, &side.profile))
-            else {
-                return Vec::new();
-            };
+            let workload = cx.get(&workloads, &side.workload)?;
+            let settings = cx.get(&settings, &side.profile)?;
             let sidecar = workload.sidecar.as_ref();
             let declared = sidecar.and_then(|own| Some((own, cx.get(&sidecars, &own.scope.sidecar)?)));
-            let ports = match declared.filter(|(_, declared)| !declared.ingress.is_empty()) {
+            let mut ports = match declared.filter(|(_, declared)| !declared.ingress.is_empty()) {
                 Some((own, declared)) => declared_ports(&settings, own, &declared.ingress),
                 None => {
                     let targets = workload.targets.iter();
@@ -61,18 +117,11 @@ pub(super) fn derive_inbound<'s>(
                     inbound_ports(&settings, found.collect())
                 }
             };
-            let peers = peers.get(cx, &workload.namespace, &settings.mesh.root_namespace);
-            let keys = cx.get(&policies, &side.workload).unwrap_or_default();
-            let listeners = build_inbound(&InboundInputs {
-                settings: &settings,
-                peers: &peers.of_workload(&workload.labels),
-                ports: &ports,
-                policies: &builder.build(cx, &settings, &keys, false),
-            });
-            let rows = listeners
-                .iter()
-                .map(|listener| (key(side.workload.view(), &side.profile, &listener.name), resource(listener)));
-            rows.collect()
+            let names = take_names(&settings, &mut ports);
+            let peers = peers.get(cx, &workload.namespace, &settings.mesh.root_namespace).of_workload(&workload.labels);
+            let policies = cx.get(&policies, &side.workload).unwrap_or_default();
+            let shape = Shape { profile: side.profile.clone(), ports, peers, policies: PolicyKeys::clone(&policies) };
+            Some(ShapedSide { shape: Arc::new(shape), names })
         }
     })
 }
@@ -112,6 +161,7 @@ fn inbound_ports(settings: &Settings, mut targets: Vec<(&ServiceTarget, Arc<Serv
             port: u32::from(target.port.port),
             port_name: target.port.name.clone(),
             protocol: target.port.protocol,
+            operation: operation(service.host.as_str(), u32::from(target.port.port)),
             host: service.host.0.clone(),
             kubernetes: kubernetes.then(|| (service.name.clone(), service.namespace.clone())),
             bind: Bind { addresses: addresses.clone(), to_port: false },
@@ -136,12 +186,14 @@ fn declared_ports(settings: &Settings, own: &WorkloadSidecar, declared: &[Sideca
             Some(address) => vec![address],
             None => wildcards(settings.facts.families),
         };
+        let host = synthetic_host(&own.scope);
         ports.push(InboundPort {
             target_port: number,
             port: number,
             port_name: listener.port.name.clone(),
             protocol,
-            host: synthetic_host(&own.scope),
+            operation: operation(&host, number),
+            host,
             kubernetes: None,
             bind: Bind { addresses, to_port },
             sidecar: Some((own.scope.namespace.clone(), own.scope.sidecar.name.clone())),
