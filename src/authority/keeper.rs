@@ -174,7 +174,7 @@ impl Keeper {
 
     /// What is in the directory by now.
     fn reload_files(&mut self) {
-        let read = || -> Result<Option<Authority>, String> {
+        let read = || -> Result<Option<(Authority, bool)>, String> {
             let files = directory::read(&self.config.directory).map_err(|error| error.to_string())?;
             let found = store::from_files(&files, self.config.revocations).map_err(|error| error.to_string())?;
             let Some(found) = found else { return Err("its files are gone".to_owned()) };
@@ -184,12 +184,16 @@ impl Keeper {
                 return Ok(None);
             }
             store::may_replace(&current, &new, self.config.multi_root)?;
-            Ok(Some(new))
+            Ok(Some((new, found.is_generated)))
         };
         match read() {
             Ok(None) => {}
-            Ok(Some(authority)) => {
+            Ok(Some((authority, is_generated))) => {
                 info!(target: "pkica", directory = %self.config.directory.display(), "the certificate authority has changed");
+                if !is_generated {
+                    // What an operator has put in the place of ours is not ours to renew.
+                    self.place = Place::Directory { is_generated };
+                }
                 self.replace(authority);
             }
             Err(reason) => warn!(
