@@ -36,10 +36,17 @@ pub(crate) const VARIABLES: &[(&str, &str)] = &[
     ("SECRET_TTL", "lifetime of certificates that is asked for [24h]"),
     ("SECRET_GRACE_PERIOD_RATIO", "share of a certificate's lifetime that is left when it is renewed [0.5]"),
     ("SECRET_GRACE_PERIOD_RATIO_JITTER", "how much that varies, so that renewals spread [0.01]"),
-    ("ECC_SIGNATURE_ALGORITHM", "ECDSA; keys are always that, RSA is not made [ECDSA]"),
+    (
+        "ECC_SIGNATURE_ALGORITHM",
+        "ECDSA; keys are always that: RSA, which istio-agent makes unless told ECDSA, is not made [ECDSA]",
+    ),
     ("ECC_CURVE", "P256 or P384 [P256]"),
     ("FILE_MOUNTED_CERTS", "the certificate comes from files, no authority is asked [false]"),
     ("FILE_DEBOUNCE_DURATION", "time files must rest before they are read again [100ms]"),
+    (
+        "PILOT_ENABLE_CA_CRL",
+        "certificates of the mesh that ./var/run/secrets/istio/crl/ca-crl.pem revokes are refused, while it is there [false]",
+    ),
     ("OUTPUT_CERTS", "directory to write key.pem, cert-chain.pem and root-cert.pem to as well [none]"),
     (
         "WORKLOAD_IDENTITY_SOCKET_FILE",

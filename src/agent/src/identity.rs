@@ -3,6 +3,7 @@
 mod authority;
 mod certificate;
 mod file_secrets;
+mod revoked;
 mod rotation;
 mod secret;
 mod store;

@@ -22,6 +22,8 @@ pub(crate) const FILES_SOCKET: &str = "./var/run/secrets/credential-uds/files-so
 /// Where somebody else may serve credentials of gateways.
 pub(crate) const CREDENTIAL_SOCKET: &str = "./var/run/secrets/credential-uds/socket";
 const TOKEN: &str = "./var/run/secrets/tokens/istio-token";
+/// Where revocation lists of the authority are mounted.
+const REVOKED: &str = "./var/run/secrets/istio/crl/ca-crl.pem";
 const MESH_ROOT: &str = "./var/run/secrets/istio/root-cert.pem";
 
 /// All of it.
@@ -123,6 +125,8 @@ pub(crate) struct IdentitySettings {
     pub(crate) debounce: Duration,
     /// Certificate, key and roots in files, used while they exist.
     pub(crate) files: KeyFiles,
+    /// File of revocation lists, if they count.
+    pub(crate) revoked: Option<PathBuf>,
     pub(crate) output: Option<PathBuf>,
     pub(crate) socket_name: String,
 }
@@ -499,6 +503,7 @@ fn read_identity(
         grace_jitter: environment.number("SECRET_GRACE_PERIOD_RATIO_JITTER", 0.01),
         debounce: environment.duration("FILE_DEBOUNCE_DURATION", Duration::from_millis(100)),
         files: KeyFiles::below(if is_mounted { mounted } else { "./etc/certs" }),
+        revoked: environment.flag("PILOT_ENABLE_CA_CRL", false).then(|| REVOKED.into()),
         output: environment.text("OUTPUT_CERTS").map(PathBuf::from),
         socket_name,
     })

@@ -11,6 +11,7 @@ pub(super) fn build(config: &ProxyConfig) -> Value {
         ("re2.max_program_size.error_level".to_owned(), json!("32768")),
         ("envoy.reloadable_features.http_reject_path_with_fragment".to_owned(), json!(false)),
         ("envoy.reloadable_features.fixed_heap_use_allocated".to_owned(), json!(true)),
+        ("envoy.reloadable_features.coalesce_lb_rebuilds_on_batch_update".to_owned(), json!(false)),
     ]);
     for (name, value) in &config.runtime_values {
         match value.as_str() {

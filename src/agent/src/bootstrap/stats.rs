@@ -20,12 +20,19 @@ const TAGS: &[(&str, &str)] = &[
     ("thread_name", r"^server(\.(.+))\.watchdog"),
     ("response_code", r"_rq(_(\d{3}))$"),
     ("response_code_class", r"_rq(_(\dxx))$"),
+    // What extensions of Envoy name so.
+    ("cache", r"(cache\.(.+?)\.)"),
+    ("component", r"(component\.(.+?)\.)"),
+    ("tag", r"(tag\.(.+?);\.)"),
+    ("wasm_filter", r"(wasm_filter\.(.+?)\.)"),
     ("authz_enforce_result", r"rbac(\.(allowed|denied))"),
     ("authz_dry_run_action", r"(\.istio_dry_run_(allow|deny)_)"),
     ("authz_dry_run_result", r"(\.shadow_(allowed|denied))"),
 ];
-/// What readiness, draining and dashboards of authorization need.
-const PREFIXES: [&str; 4] = ["cluster_manager", "listener_manager", "server", "cluster.xds-grpc"];
+/// What readiness, draining and dashboards of requests and authorization need. An Envoy of Istio's build counts requests
+/// below `reporter=`, `component` and `istio`.
+const PREFIXES: [&str; 8] =
+    ["reporter=", "cluster_manager", "listener_manager", "server", "cluster.xds-grpc", "wasm", "component", "istio"];
 const SUFFIXES: [&str; 4] = ["rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied"];
 const REGEXES: [&str; 1] = [r"vhost\..*\.route\..*"];
 

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use tracing::{info, warn};
 
 use super::file_secrets::{self, Source};
-use super::{CERTIFICATE, ROOTS, Secret, Secrets, authority, certificate};
+use super::{CERTIFICATE, ROOTS, Secret, Secrets, authority, certificate, revoked};
 use crate::files::write_private;
 use crate::metrics::Metrics;
 use crate::settings::{IdentitySettings, KeyFiles, Peer};
@@ -22,6 +22,9 @@ pub(crate) async fn run(settings: IdentitySettings, secrets: Secrets, metrics: M
     let own = settings.output.as_deref().is_some_and(|output| same_directory(output, chain));
     let from_files = !own && (settings.authority.is_none() || (chain.exists() && key.exists()));
     let roots_from_file = !own && (settings.authority.is_none() || roots.exists());
+    if let Some(file) = settings.revoked.clone() {
+        revoked::spawn(file, settings.debounce, secrets.clone());
+    }
     if roots_from_file {
         let secrets = secrets.clone();
         file_secrets::spawn(ROOTS, Source::Roots(roots.clone()), settings.debounce, metrics.clone(), move |secret| {

@@ -37,6 +37,8 @@ pub(crate) enum Secret {
     KeyPair { chain: Vec<u8>, key: PrivateKey },
     /// Roots, PEM.
     Roots(Vec<u8>),
+    /// Roots and revocation lists, PEM.
+    RootsAndRevoked(Vec<u8>, Vec<u8>),
 }
 
 impl Secret {
@@ -54,6 +56,11 @@ impl Secret {
             Self::Roots(pem) => {
                 Type::ValidationContext(CertificateValidationContext { trusted_ca: inline(pem), ..Default::default() })
             }
+            Self::RootsAndRevoked(pem, revoked) => Type::ValidationContext(CertificateValidationContext {
+                trusted_ca: inline(pem),
+                crl: inline(revoked),
+                ..Default::default()
+            }),
         };
         EnvoySecret { name: name.to_owned(), r#type: Some(content) }.encode_to_vec().into()
     }

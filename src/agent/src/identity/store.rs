@@ -21,10 +21,20 @@ pub(crate) struct Secrets(Arc<Inner>);
 
 struct Inner {
     named: Mutex<BTreeMap<String, watch::Sender<Option<Arc<Secret>>>>>,
-    /// Roots that come with the certificate, and those that the control plane adds.
-    roots: Mutex<[Option<Vec<u8>>; 2]>,
+    roots: Mutex<Trust>,
     debounce: Duration,
     metrics: Metrics,
+}
+
+/// What the roots are made of.
+#[derive(Default)]
+struct Trust {
+    /// Roots that come with the certificate.
+    own: Option<Vec<u8>>,
+    /// Roots that the control plane adds.
+    added: Vec<u8>,
+    /// Revocation lists; with none, nothing is revoked.
+    revoked: Option<Vec<u8>>,
 }
 
 impl Secrets {
@@ -63,24 +73,32 @@ impl Secrets {
 
     /// Serves other roots from now on, together with those the control plane added.
     pub(crate) fn set_roots(&self, pem: Vec<u8>) {
-        self.update_roots(0, pem);
+        self.update_trust(|trust| trust.own = Some(pem));
     }
 
     /// Adds roots of the control plane's, instead of those it added before.
     pub(crate) fn set_added_roots(&self, pem: Vec<u8>) {
-        self.update_roots(1, pem);
+        self.update_trust(|trust| trust.added = pem);
     }
 
-    fn update_roots(&self, index: usize, pem: Vec<u8>) {
-        let mut roots = self.0.roots.lock().unwrap_or_else(PoisonError::into_inner);
-        roots[index] = Some(pem);
+    /// Serves these revocation lists beside the roots, or none.
+    pub(crate) fn set_revoked(&self, pem: Option<Vec<u8>>) {
+        self.update_trust(|trust| trust.revoked = pem);
+    }
+
+    fn update_trust(&self, update: impl FnOnce(&mut Trust)) {
+        let mut trust = self.0.roots.lock().unwrap_or_else(PoisonError::into_inner);
+        update(&mut trust);
         // Before there are any of our own, the others alone would make peers fail that they should not.
-        if roots[0].is_none() {
-            return;
-        }
-        let all: Vec<&[u8]> = roots.iter().flatten().map(Vec::as_slice).collect();
-        if let Some(joined) = certificate::roots(&all) {
-            self.set(ROOTS, Secret::Roots(joined));
+        let Some(own) = &trust.own else { return };
+        if let Some(joined) = certificate::roots(&[own, &trust.added]) {
+            self.set(
+                ROOTS,
+                match &trust.revoked {
+                    Some(revoked) => Secret::RootsAndRevoked(joined, revoked.clone()),
+                    None => Secret::Roots(joined),
+                },
+            );
         }
     }
 
@@ -128,6 +146,19 @@ mod tests {
         assert!(!newest.has_changed().expect("alive"), "equal content is no change");
         secrets.set_added_roots(format!("{added}{other}").into());
         assert_eq!(roots_of(&mut newest), 3);
+    }
+
+    #[test]
+    fn revocation_lists_stand_beside_the_roots_while_there_are_any() {
+        let secrets = Secrets::new(true, Duration::ZERO, Metrics::default());
+        let mut newest = secrets.watch(ROOTS).expect("roots");
+        secrets.set_revoked(Some(b"list".to_vec()));
+        assert!(newest.borrow_and_update().is_none(), "there are no roots yet");
+        secrets.set_roots(root().1.into());
+        let shown = newest.borrow_and_update().clone().expect("roots");
+        assert!(matches!(&*shown, Secret::RootsAndRevoked(_, revoked) if revoked == b"list"), "{shown:?}");
+        secrets.set_revoked(None);
+        assert_eq!(roots_of(&mut newest), 1);
     }
 
     #[test]
