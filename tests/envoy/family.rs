@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use futures::future::{BoxFuture, join_all};
+use futures::future::{LocalBoxFuture, join_all};
 use sluice_testkit::pods::mesh::{Mesh, Pod};
 use sluice_testkit::pods::served::compare_with_served;
 use sluice_testkit::pods::workload::Workload;
 
 /// A scenario: its name and what it does.
-pub(crate) type Scenario<'m> = (&'static str, BoxFuture<'m, Result<()>>);
+pub(crate) type Scenario<'m> = (&'static str, LocalBoxFuture<'m, Result<()>>);
 
 /// A mesh of these pods, its namespaces made.
 pub(crate) async fn mesh_of(workloads: &[Workload]) -> Result<Mesh> {

@@ -1,8 +1,10 @@
 //! `sluiced` itself as a process of the test: the real binary on free ports of the loopback or a given address.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -13,6 +15,9 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
+
+/// How long it may take to start.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How to start it.
 #[derive(Clone, Debug)]
@@ -45,7 +50,8 @@ impl Options {
 
 /// A running `sluiced`. It ends when this is dropped.
 pub struct Sluiced {
-    child: Child,
+    child: Mutex<Option<Child>>,
+    options: Options,
     /// Plaintext ADS.
     pub grpc: SocketAddr,
     /// Readiness and debug.
@@ -62,79 +68,67 @@ impl Sluiced {
     /// # Errors
     /// It ends or is not ready within 30 seconds; the message has its last log lines.
     pub async fn start(options: &Options) -> Result<Self> {
-        let binary = crate::pods::network::workspace_binary("sluiced")?;
-        let listen = SocketAddr::new(options.ip, 0);
-        // Only the loopback may look at debug pages.
-        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut child = Command::new(binary)
-            .arg("discovery")
-            .arg("--configDir")
-            .arg(&options.config_dir)
-            .args(["--log_as_json", "--secureGRPCAddr=", "--httpsAddr="])
-            .arg(format!("--grpcAddr={listen}"))
-            .arg(format!("--httpAddr={loopback}"))
-            .arg(format!("--monitoringAddr={loopback}"))
-            .args(&options.args)
-            .envs(options.env.iter().cloned())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .context("start sluiced")?;
-        let (lines, mut log) = mpsc::unbounded_channel::<String>();
-        let stdout = child.stdout.take().context("take sluiced's output")?;
-        let stderr = child.stderr.take().context("take sluiced's errors")?;
-        forward(BufReader::new(stdout), lines.clone());
-        forward(BufReader::new(stderr), lines);
-        let mut seen = Vec::new();
-        let (mut grpc, mut http, mut monitoring, mut secure) = (None, None, None, None);
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while grpc.is_none() || http.is_none() || monitoring.is_none() {
-            let line = tokio::time::timeout_at(deadline.into(), log.recv()).await;
-            let Ok(Some(line)) = line else {
-                bail!("sluiced did not say where it listens:\n{}", seen.join("\n"));
-            };
-            if let Some((name, address)) = listening(&line) {
-                match name.as_str() {
-                    "grpc" => grpc = Some(address),
-                    "http" => http = Some(address),
-                    "secure grpc" => secure = Some(address),
-                    "monitoring" => monitoring = Some(address),
-                    _ => {}
-                }
-            }
-            seen.push(line);
+        if let Some(log) = &options.log {
+            std::fs::File::create(log).context("make the log")?;
         }
-        let (Some(grpc), Some(http), Some(monitoring)) = (grpc, http, monitoring) else {
-            bail!("sluiced did not say where it listens");
+        let (child, listening) = launch(options, &[]).await?;
+        let address = |name: &str| listening.get(name).copied();
+        let server = Self {
+            child: Mutex::new(Some(child)),
+            options: options.clone(),
+            grpc: address("grpc").context("it serves xDS")?,
+            http: address("http").context("it serves its state")?,
+            monitoring: address("monitoring").context("it serves metrics")?,
+            secure: address("secure grpc"),
         };
-        let file = options.log.clone();
-        tokio::spawn(async move {
-            let mut file = file.and_then(|path| std::fs::File::create(path).ok());
-            let write = |file: &mut Option<std::fs::File>, line: &str| {
-                if let Some(file) = file {
-                    let _ = std::io::Write::write_all(file, format!("{line}\n").as_bytes());
-                }
-            };
-            for line in seen {
-                write(&mut file, &line);
-            }
-            while let Some(line) = log.recv().await {
-                write(&mut file, &line);
-            }
-        });
-        let mut server = Self { child, grpc, http, monitoring, secure };
-        while !server.get("/ready").await.is_ok_and(|(status, _)| status == 200) {
-            if let Some(status) = server.child.try_wait().context("look after sluiced")? {
+        server.ready().await?;
+        Ok(server)
+    }
+
+    /// Kills it, as a machine that fails would.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub async fn kill(&self) -> Result<()> {
+        let child = self.take();
+        child.context("sluiced runs")?.kill().await.context("kill sluiced")
+    }
+
+    /// Starts it again after [`Sluiced::kill`], on the same addresses.
+    ///
+    /// # Errors
+    /// As [`Sluiced::start`].
+    pub async fn start_again(&self) -> Result<()> {
+        let addresses = [
+            ("grpcAddr", Some(self.grpc)),
+            ("httpAddr", Some(self.http)),
+            ("monitoringAddr", Some(self.monitoring)),
+            ("secureGRPCAddr", self.secure),
+        ];
+        let flags = addresses.into_iter().filter_map(|(flag, address)| Some(format!("--{flag}={}", address?)));
+        let (child, _) = launch(&self.options, &flags.collect::<Vec<_>>()).await?;
+        *self.child.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
+        self.ready().await
+    }
+
+    fn take(&self) -> Option<Child> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    async fn ready(&self) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.get("/ready").await.is_ok_and(|(status, _)| status == 200) {
+            if let Some(child) = &mut *self.child.lock().unwrap_or_else(PoisonError::into_inner)
+                && let Some(status) = child.try_wait().context("look after sluiced")?
+            {
                 bail!("sluiced ended with {status}");
             }
             if Instant::now() > deadline {
-                bail!("sluiced is not ready after 30 seconds");
+                bail!("sluiced is not ready after {PATIENCE:?}");
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        Ok(server)
+        Ok(())
     }
 
     /// GET of a path on the HTTP port: status and body.
@@ -148,7 +142,7 @@ impl Sluiced {
     /// Its process id.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
-        self.child.id()
+        self.child.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Child::id)
     }
 
     /// Resident memory, in KiB.
@@ -166,12 +160,78 @@ impl Sluiced {
     ///
     /// # Errors
     /// It does not stop within `limit`.
-    pub async fn stop(mut self, limit: Duration) -> Result<Option<i32>> {
-        let pid = self.child.id().context("sluiced runs")?;
+    pub async fn stop(self, limit: Duration) -> Result<Option<i32>> {
+        let mut child = self.take().context("sluiced runs")?;
+        let pid = child.id().context("sluiced runs")?;
         Command::new("kill").arg(pid.to_string()).status().await.context("signal sluiced")?;
-        let status = tokio::time::timeout(limit, self.child.wait()).await.context("wait for sluiced to stop")??;
+        let status = tokio::time::timeout(limit, child.wait()).await.context("wait for sluiced to stop")??;
         Ok(status.code())
     }
+}
+
+/// Starts it with further arguments; it and the addresses it listens on, by their names.
+async fn launch(options: &Options, arguments: &[String]) -> Result<(Child, BTreeMap<String, SocketAddr>)> {
+    let binary = crate::pods::network::workspace_binary("sluiced")?;
+    let listen = SocketAddr::new(options.ip, 0);
+    // Only the loopback may look at debug pages.
+    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+    let mut child = Command::new(binary)
+        .arg("discovery")
+        .arg("--configDir")
+        .arg(&options.config_dir)
+        .args(["--log_as_json", "--secureGRPCAddr=", "--httpsAddr="])
+        .arg(format!("--grpcAddr={listen}"))
+        .arg(format!("--httpAddr={loopback}"))
+        .arg(format!("--monitoringAddr={loopback}"))
+        .args(&options.args)
+        .args(arguments)
+        .envs(options.env.iter().cloned())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .context("start sluiced")?;
+    let (lines, mut log) = mpsc::unbounded_channel::<String>();
+    let stdout = child.stdout.take().context("take sluiced's output")?;
+    let stderr = child.stderr.take().context("take sluiced's errors")?;
+    forward(BufReader::new(stdout), lines.clone());
+    forward(BufReader::new(stderr), lines);
+    let mut wanted = vec!["grpc", "http", "monitoring"];
+    if options.args.iter().any(|argument| argument.strip_prefix("--secureGRPCAddr=").is_some_and(|it| !it.is_empty())) {
+        wanted.push("secure grpc");
+    }
+    let mut seen = Vec::new();
+    let mut addresses = BTreeMap::new();
+    let deadline = Instant::now() + PATIENCE;
+    while !wanted.iter().all(|name| addresses.contains_key(*name)) {
+        let line = tokio::time::timeout_at(deadline.into(), log.recv()).await;
+        let Ok(Some(line)) = line else {
+            // It may have ended, and its status says why.
+            let ended = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
+            let status = ended.map_or_else(|_| "it runs".to_owned(), |status| format!("{status:?}"));
+            bail!("sluiced did not say where it listens ({status}):\n{}", seen.join("\n"));
+        };
+        addresses.extend(listening(&line));
+        seen.push(line);
+    }
+    let file = options.log.clone();
+    tokio::spawn(async move {
+        let open = |path| std::fs::OpenOptions::new().append(true).create(true).open(path).ok();
+        let mut file = file.and_then(open);
+        let write = |file: &mut Option<std::fs::File>, line: &str| {
+            if let Some(file) = file {
+                let _ = std::io::Write::write_all(file, format!("{line}\n").as_bytes());
+            }
+        };
+        for line in seen {
+            write(&mut file, &line);
+        }
+        while let Some(line) = log.recv().await {
+            write(&mut file, &line);
+        }
+    });
+    Ok((child, addresses))
 }
 
 /// GET of a path: status and body.

@@ -64,6 +64,8 @@ pub struct Call {
     pub wire: Wire,
     /// Over TLS.
     pub tls: Option<Tls>,
+    /// On a connection that an earlier call of the kind left open, if there is one: HTTP/1.1 in plaintext only.
+    pub kept: bool,
 }
 
 impl Call {
@@ -81,6 +83,7 @@ impl Call {
             timeout_ms: 5000,
             wire: Wire::Http1,
             tls: None,
+            kept: false,
         }
     }
 
@@ -101,6 +104,13 @@ impl Call {
     #[must_use]
     pub fn method(mut self, method: &str) -> Self {
         method.clone_into(&mut self.method);
+        self
+    }
+
+    /// On a connection that is kept: thousands of calls would use up the ports of a pod.
+    #[must_use]
+    pub const fn kept(mut self) -> Self {
+        self.kept = true;
         self
     }
 

@@ -1,19 +1,29 @@
-//! A real Envoy beside the application or as a gateway, bootstrapped against the control plane under test.
+//! A real Envoy beside the application or as a gateway, and the agent that started it.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
-use serde_json::{Value, json};
-use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tokio::process::Child;
+
+use super::agent::{Container, Ports};
+use super::network::PodNet;
 
 /// Environment variable that names another Envoy binary than the pinned one.
 pub const ENVOY_BINARY: &str = "SLUICE_ENVOY";
+
+/// Name of the secret with a workload's certificate.
+pub const CERTIFICATE: &str = "default";
+/// Name of the secret with the roots it trusts.
+pub const ROOTS: &str = "ROOTCA";
 
 /// Which flavour of ADS the Envoy speaks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -22,85 +32,6 @@ pub enum Protocol {
     Sotw,
     /// Incremental.
     Delta,
-}
-
-/// What the bootstrap says.
-#[derive(Clone, Debug)]
-pub struct Bootstrap {
-    /// Node id, such as `sidecar~10.64.0.10~pod.ns~ns.svc.cluster.local`.
-    pub node_id: String,
-    /// Who it is: what a gateway before the control plane would say that it has verified.
-    pub spiffe_id: String,
-    /// Node metadata as pilot-agent would send it.
-    pub metadata: Value,
-    /// The control plane's plaintext ADS address.
-    pub discovery: SocketAddr,
-    /// Flavour of ADS.
-    pub protocol: Protocol,
-    /// Directory of this Envoy's files: bootstrap, log, admin and SDS sockets. Envoy's user must be able to write here.
-    pub directory: PathBuf,
-}
-
-impl Bootstrap {
-    fn admin_socket(&self) -> PathBuf {
-        self.directory.join("admin.sock")
-    }
-
-    fn to_json(&self) -> Value {
-        let ads = json!({ "ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s" });
-        let static_cluster = |name: &str, address: Value, extra: Value| {
-            let mut cluster = json!({
-                "name": name,
-                "type": "STATIC",
-                "connect_timeout": "1s",
-                "typed_extension_protocol_options": {
-                    "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-                        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-                        "explicit_http_config": { "http2_protocol_options": {} },
-                    },
-                },
-                "load_assignment": {
-                    "cluster_name": name,
-                    "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": address } }] }],
-                },
-            });
-            if let (Some(cluster), Some(extra)) = (cluster.as_object_mut(), extra.as_object()) {
-                cluster.extend(extra.clone());
-            }
-            cluster
-        };
-        json!({
-            "node": { "id": self.node_id, "cluster": "sluice-test", "metadata": self.metadata },
-            "admin": { "address": { "pipe": { "path": self.admin_socket(), "mode": 438 } } },
-            "layered_runtime": { "layers": [{ "name": "fixed", "static_layer": {
-                "overload.global_downstream_max_connections": 50_000,
-            } }] },
-            "dynamic_resources": {
-                "lds_config": ads,
-                "cds_config": ads,
-                "ads_config": {
-                    "api_type": match self.protocol { Protocol::Sotw => "GRPC", Protocol::Delta => "DELTA_GRPC" },
-                    "transport_api_version": "V3",
-                    "set_node_on_first_message_only": true,
-                    "grpc_services": [{
-                        "envoy_grpc": { "cluster_name": "xds-grpc" },
-                        "initial_metadata": [{
-                            "key": "x-forwarded-client-cert",
-                            "value": format!("By=spiffe://cluster.local/ns/istio-system/sa/istiod;URI={}", self.spiffe_id),
-                        }],
-                    }],
-                },
-            },
-            "static_resources": { "clusters": [
-                static_cluster("xds-grpc",
-                    json!({ "socket_address": {
-                        "address": self.discovery.ip().to_string(), "port_value": self.discovery.port() } }),
-                    json!({ "upstream_connection_options": { "tcp_keepalive": { "keepalive_time": 300 } } })),
-                static_cluster("sds-grpc",
-                    json!({ "pipe": { "path": super::identity::socket_path(&self.directory) } }), json!({})),
-            ] },
-        })
-    }
 }
 
 /// The pinned Envoy that `make envoy` installed, or the one the environment names.
@@ -125,48 +56,59 @@ fn escape(text: &str) -> String {
     text.bytes().map(escape).collect()
 }
 
-/// A running Envoy. It ends when this is dropped.
+/// A running agent with its Envoy. They end when this is dropped.
 pub struct Envoy {
     child: Child,
-    directory: PathBuf,
-    admin: PathBuf,
+    net: PodNet,
+    ports: Ports,
+    log: PathBuf,
+}
+
+impl Drop for Envoy {
+    /// An agent that is killed cannot end its Envoy: both are of one process group.
+    fn drop(&mut self) {
+        if let Some(id) = self.child.id().and_then(|id| i32::try_from(id).ok()) {
+            let _ = killpg(Pid::from_raw(id), Signal::SIGKILL);
+        }
+    }
 }
 
 impl Envoy {
-    /// Starts Envoy by `command` (the Envoy binary, perhaps inside a pod) with this bootstrap.
+    /// Starts the agent of a container, which starts Envoy.
     ///
     /// # Errors
-    /// It does not start.
-    pub fn start(mut command: Command, bootstrap: &Bootstrap) -> Result<Self> {
-        let file = bootstrap.directory.join("bootstrap.json");
-        std::fs::write(&file, serde_json::to_vec_pretty(&bootstrap.to_json())?).context("write the bootstrap")?;
-        let log = std::fs::File::create(bootstrap.directory.join("envoy.log")).context("open Envoy's log")?;
-        let child = command
-            .arg("-c")
-            .arg(&file)
-            .args(["--log-level", "warning", "--concurrency", "1", "--use-dynamic-base-id", "--disable-hot-restart"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| format!("start {command:?}"))?;
-        Ok(Self { child, directory: bootstrap.directory.clone(), admin: bootstrap.admin_socket() })
+    /// A file cannot be written, or it does not start.
+    pub fn start(container: &Container<'_>) -> Result<Self> {
+        container.write_files()?;
+        let log = container.directory.join("proxy.log");
+        let child = container.command(&log)?.spawn().context("start the agent")?;
+        Ok(Self { child, net: container.net.clone(), ports: container.ports, log })
     }
 
-    /// GET of an admin path.
+    /// GET of a path of Envoy's admin interface.
     ///
     /// # Errors
-    /// The admin interface does not answer.
+    /// It does not answer.
     pub async fn admin(&self, path: &str) -> Result<String> {
-        let stream = UnixStream::connect(&self.admin).await.context("connect to Envoy's admin socket")?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.context("talk to Envoy's admin")?;
+        Ok(self.get(self.ports.admin, path).await.context("ask Envoy's admin interface")?.1)
+    }
+
+    /// GET of a path of the agent's own server: status and body.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn agent(&self, path: &str) -> Result<(u16, String)> {
+        self.get(self.ports.status, path).await.context("ask the agent")
+    }
+
+    async fn get(&self, port: u16, path: &str) -> Result<(u16, String)> {
+        let stream = self.net.connect(port).await?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
-        let request = http::Request::get(path).header("host", "admin").body(Empty::<bytes::Bytes>::new())?;
-        let body = sender.send_request(request).await.context("ask Envoy's admin")?.into_body();
-        let body = body.collect().await.context("read Envoy's admin")?.to_bytes();
-        Ok(String::from_utf8_lossy(&body).into_owned())
+        let request = http::Request::get(path).header("host", "localhost").body(Empty::<Bytes>::new())?;
+        let (head, body) = sender.send_request(request).await?.into_parts();
+        let body = body.collect().await?.to_bytes();
+        Ok((head.status.as_u16(), String::from_utf8_lossy(&body).into_owned()))
     }
 
     /// The value of one counter or gauge, 0 if it does not exist yet.
@@ -200,18 +142,18 @@ impl Envoy {
         Ok(text.lines().filter(counted).map(ToOwned::to_owned).collect())
     }
 
-    /// Waits until the listeners of the first LDS answer are live.
+    /// Waits until the agent says that Envoy serves what the control plane sent.
     ///
     /// # Errors
-    /// Not within `limit`, or Envoy ended; the message has the tail of its log.
+    /// Not within `limit`, or it ended; the message has the tail of the log.
     pub async fn ready(&mut self, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         loop {
-            if self.admin("/ready").await.is_ok_and(|answer| answer.trim() == "LIVE") {
+            if self.get(self.ports.envoy_status, "/healthz/ready").await.is_ok_and(|(status, _)| status == 200) {
                 return Ok(());
             }
-            if let Some(status) = self.child.try_wait().context("look after Envoy")? {
-                bail!("Envoy ended with {status}: {}", self.log_tail());
+            if let Some(status) = self.child.try_wait().context("look after the agent")? {
+                bail!("the agent ended with {status}: {}", self.log_tail());
             }
             if Instant::now() > deadline {
                 bail!("Envoy is not ready after {limit:?}: {}", self.log_tail());
@@ -220,11 +162,33 @@ impl Envoy {
         }
     }
 
-    /// The last lines of its log, without those about deprecated fields.
+    /// What Envoy holds under the name of a secret, PEM: certificates, never a key.
+    ///
+    /// # Errors
+    /// The admin interface does not answer, or there is no such secret yet.
+    pub async fn secret(&self, name: &str) -> Result<String> {
+        let dump = self.admin("/config_dump?resource=dynamic_active_secrets").await?;
+        let dump: Value = serde_json::from_str(&dump).context("read Envoy's secrets")?;
+        let all = dump["configs"].as_array().into_iter().flatten();
+        let secret = all.map(|entry| &entry["secret"]).find(|secret| secret["name"] == name);
+        let secret = secret.with_context(|| format!("Envoy has no secret {name}"))?;
+        let places = ["/tls_certificate/certificate_chain", "/validation_context/trusted_ca"];
+        let text = places.iter().find_map(|place| secret.pointer(place)?["inline_bytes"].as_str());
+        let bytes = STANDARD.decode(text.with_context(|| format!("{name} has no certificate"))?)?;
+        String::from_utf8(bytes).context("certificates are text")
+    }
+
+    /// What agent and Envoy logged so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Its last lines.
     #[must_use]
     pub fn log_tail(&self) -> String {
-        let log = std::fs::read_to_string(self.directory.join("envoy.log")).unwrap_or_default();
-        let lines: Vec<_> = log.lines().filter(|line| !line.contains("Deprecated field")).collect();
+        let log = self.log();
+        let lines: Vec<_> = log.lines().collect();
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
 }

@@ -3,22 +3,27 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sluice_parse::yaml::{Limits, parse_documents};
 use tempfile::TempDir;
 
+use super::agent::{Container, Ports};
 use super::app::{App, Call, RECEIVED, Reply};
-use super::envoy::{Bootstrap, Envoy};
-use super::identity::{Authority, socket_path};
-use super::network::{Network, PROXY_UID, PodNet, workspace_binary};
+use super::envoy::Envoy;
+use super::identity::Authority;
+use super::network::{Network, PodNet, workspace_binary};
+use super::token::TokenIssuer;
 use super::workload::{Beside, Speaks, Workload};
 use crate::server::{Options, Sluiced};
 
 /// The application runs as this user.
 const APP_UID: u32 = 1000;
+
+/// The file with roots that proxies verify the control plane with.
+const ROOTS: &str = "mesh-roots.pem";
 
 /// The file of EndpointSlices.
 const SLICES: &str = "endpoint-slices.yaml";
@@ -31,11 +36,24 @@ pub struct Pod {
     pub net: PodNet,
     /// Its application, none in a gateway.
     pub app: Option<App>,
-    /// Its Envoy.
+    /// Its Envoy and agent.
     pub envoy: Option<Envoy>,
-    /// Its node id.
-    pub node_id: String,
 }
+
+/// How a mesh differs from others.
+#[derive(Clone, Debug, Default)]
+pub struct Wishes {
+    /// Environment of the control plane.
+    pub control_plane: Vec<(&'static str, String)>,
+    /// Environment of every agent.
+    pub agents: Vec<(&'static str, String)>,
+}
+
+/// Who signs tokens of service accounts.
+const TOKEN_ISSUER: &str = "https://cluster.local";
+
+/// Tokens are good for so many seconds.
+const TOKEN_LIFE: u64 = 24 * 3600;
 
 impl Pod {
     /// Sends a request from the application of this pod.
@@ -67,8 +85,10 @@ pub struct Mesh {
     pub server: Sluiced,
     /// None on the loopback.
     network: Option<Network>,
-    /// Signs certificates of workloads and hosts.
+    /// Certifies hosts; workloads are certified by the control plane.
     pub authority: Authority,
+    tokens: TokenIssuer,
+    wishes: Wishes,
     directory: TempDir,
 }
 
@@ -78,7 +98,15 @@ impl Mesh {
     /// # Errors
     /// Pods are not permitted here, or the control plane does not start.
     pub async fn start(objects: &[PathBuf]) -> Result<Self> {
-        Self::start_in(Some(Network::new()?), objects).await
+        Self::start_with(objects, Wishes::default()).await
+    }
+
+    /// The same with wishes.
+    ///
+    /// # Errors
+    /// As [`Mesh::start`].
+    pub async fn start_with(objects: &[PathBuf], wishes: Wishes) -> Result<Self> {
+        Self::start_in(Some(Network::new()?), objects, wishes).await
     }
 
     /// The same without network namespaces: pods are processes on loopback addresses, sidecars are not possible.
@@ -86,30 +114,65 @@ impl Mesh {
     /// # Errors
     /// The control plane does not start.
     pub async fn start_on_loopback(objects: &[PathBuf]) -> Result<Self> {
-        Self::start_in(None, objects).await
+        Self::start_in(None, objects, Wishes::default()).await
     }
 
-    async fn start_in(network: Option<Network>, objects: &[PathBuf]) -> Result<Self> {
+    async fn start_in(network: Option<Network>, objects: &[PathBuf], wishes: Wishes) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("sluice-mesh-").tempdir().context("make a directory")?;
-        // Envoy, another user, has to reach its files.
+        // Proxies, of another user, have to reach their files.
         std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-        let config = directory.path().join("config");
-        std::fs::create_dir(&config)?;
+        let path = |name: &str| directory.path().join(name);
+        std::fs::create_dir(path("config"))?;
         for file in objects {
             let name = file.file_name().context("a file has a name")?;
-            std::fs::copy(file, config.join(name)).with_context(|| format!("copy {}", file.display()))?;
+            std::fs::copy(file, path("config").join(name)).with_context(|| format!("copy {}", file.display()))?;
         }
         let authority = Authority::new()?;
-        std::fs::write(directory.path().join("root.pem"), authority.root()).context("write the root certificate")?;
-        let mut options = Options::new(&config);
-        if let Some(network) = &network {
-            options.ip = network.gateway().into();
-            // The network is the test's own: what its pods say of themselves is believed.
-            options.env.push(("TRUSTED_GATEWAY_CIDR".to_owned(), format!("{}/24", network.gateway())));
-        }
-        options.log = Some(directory.path().join("sluiced.log"));
+        std::fs::write(path("root.pem"), authority.root()).context("write the root certificate")?;
+        let tokens = TokenIssuer::new()?;
+        std::fs::write(path("token-keys.json"), tokens.key_set()).context("write the keys of tokens")?;
+        let ip = network.as_ref().map_or(Ipv4Addr::LOCALHOST, Network::gateway);
+        let mut options = Options::new(&path("config"));
+        options.args = vec![
+            format!("--secureGRPCAddr={ip}:0"),
+            "--createCA".to_owned(),
+            format!("--tokenKeys={}", path("token-keys.json").display()),
+            format!("--tokenIssuer={TOKEN_ISSUER}"),
+        ];
+        options.env.push(("ROOT_CA_DIR".to_owned(), path("authority").display().to_string()));
+        options.env.extend(wishes.control_plane.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+        options.log = Some(path("sluiced.log"));
         let server = Sluiced::start(&options).await?;
-        Ok(Self { pods: BTreeMap::new(), server, network, authority, directory })
+        let mesh = Self { pods: BTreeMap::new(), server, network, authority, tokens, wishes, directory };
+        mesh.hand_out_roots()?;
+        Ok(mesh)
+    }
+
+    /// Where the control plane has its authority.
+    #[must_use]
+    pub fn authority_directory(&self) -> PathBuf {
+        self.directory.path().join("authority")
+    }
+
+    /// Gives the roots of the control plane's authority to every proxy, which verifies the control plane with them.
+    ///
+    /// # Errors
+    /// They cannot be read or written.
+    pub fn hand_out_roots(&self) -> Result<()> {
+        let roots = std::fs::read(self.authority_directory().join("root-cert.pem")).context("read the mesh's roots")?;
+        let staged = self.file("staged-roots");
+        std::fs::write(&staged, roots).context("write the mesh's roots")?;
+        std::fs::rename(&staged, self.file(ROOTS)).context("rename them into place")
+    }
+
+    fn token(&self, workload: &Workload) -> Result<String> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).context("read the clock")?.as_secs();
+        self.tokens.sign(&json!({
+            "iss": TOKEN_ISSUER,
+            "sub": format!("system:serviceaccount:{}:{}", workload.namespace, workload.app),
+            "aud": ["istio-ca"],
+            "exp": now + TOKEN_LIFE,
+        }))
     }
 
     /// A pod by name.
@@ -132,7 +195,7 @@ impl Mesh {
         self.directory.path().join("config").join(name)
     }
 
-    /// Path of a file that every process of the mesh can read. `root.pem` is the authority's certificate.
+    /// Path of a file that every process of the mesh can read. `root.pem` is the root of hosts' certificates.
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
@@ -229,11 +292,6 @@ impl Mesh {
     async fn start_pod(&self, workload: &Workload, net: PodNet) -> Result<Pod> {
         let directory = self.directory.path().join(workload.name);
         std::fs::create_dir(&directory)?;
-        if net.namespace.is_some() {
-            std::os::unix::fs::chown(&directory, Some(PROXY_UID), Some(PROXY_UID))
-                .context("hand Envoy its directory")?;
-        }
-        let node_id = workload.node_id(&net);
         let app = match workload.proxy {
             Beside::Gateway(..) => None,
             _ => Some(App::start(self.app_command(workload, &net)?).await?),
@@ -241,25 +299,27 @@ impl Mesh {
         let envoy = match workload.proxy {
             Beside::Nothing | Beside::Outside(_) => None,
             Beside::Sidecar(protocol) | Beside::Gateway(protocol, _) => {
-                let spiffe_id = format!("spiffe://cluster.local/ns/{}/sa/{}", workload.namespace, workload.app);
-                self.authority.serve(&spiffe_id, &socket_path(&directory))?;
-                let bootstrap = Bootstrap {
-                    node_id: node_id.clone(),
-                    spiffe_id,
-                    metadata: workload.metadata(&net),
-                    discovery: self.server.grpc,
+                let container = Container {
+                    workload,
+                    net: &net,
                     protocol,
                     directory,
+                    agent: self.reachable("sluice-agent")?,
+                    envoy: self.reachable_path(&super::envoy::binary()?)?,
+                    discovery: self.server.secure.context("the control plane serves xDS over TLS")?,
+                    roots: &self.file(ROOTS),
+                    token: self.token(workload)?,
+                    ports: Ports::of(&net)?,
+                    variables: &self.wishes.agents,
                 };
-                let envoy =
-                    Envoy::start(net.command(PROXY_UID, &self.reachable_path(&super::envoy::binary()?)?), &bootstrap)?;
+                let envoy = Envoy::start(&container)?;
                 if matches!(workload.proxy, Beside::Sidecar(_)) {
                     net.redirect()?;
                 }
                 Some(envoy)
             }
         };
-        Ok(Pod { workload: workload.clone(), net, app, envoy, node_id })
+        Ok(Pod { workload: workload.clone(), net, app, envoy })
     }
 
     fn app_command(&self, workload: &Workload, net: &PodNet) -> Result<tokio::process::Command> {
@@ -270,6 +330,7 @@ impl Mesh {
                 Speaks::Http => "listen",
                 Speaks::Https => "https",
                 Speaks::Lines => "tcp",
+                Speaks::Authorization => "authorize",
             };
             command.arg(format!("--{flag}={ip}:{}", port.number));
         }

@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 
 /// Envoy runs as this user: its own traffic is not redirected.
 pub const PROXY_UID: u32 = 1337;
@@ -141,12 +143,29 @@ impl PodNet {
 
     /// A command that runs `program` inside the pod as user `uid`.
     #[must_use]
-    pub fn command(&self, uid: u32, program: &std::path::Path) -> tokio::process::Command {
+    pub fn command(&self, uid: u32, program: &Path) -> tokio::process::Command {
         let Some(namespace) = &self.namespace else { return tokio::process::Command::new(program) };
         let mut command = tokio::process::Command::new("ip");
         command.args(["netns", "exec", namespace, "setpriv", "--clear-groups"]);
         command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}")).arg("--").arg(program);
         command
+    }
+
+    /// Connects to a port of the pod's own loopback.
+    ///
+    /// # Errors
+    /// Nobody listens there, or the namespace cannot be entered.
+    pub async fn connect(&self, port: u16) -> Result<TcpStream> {
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let Some(namespace) = self.namespace.clone() else {
+            return TcpStream::connect(address).await.with_context(|| format!("connect to {address}"));
+        };
+        let (sender, connected) = oneshot::channel();
+        // Whoever enters a namespace stays in it: a thread of its own.
+        std::thread::spawn(move || sender.send(connect_inside(&namespace, address)));
+        let stream = connected.await.context("the thread ends with an answer")??;
+        stream.set_nonblocking(true).context("set up the connection")?;
+        TcpStream::from_std(stream).context("take the connection over")
     }
 
     /// Redirects what the application sends to 15001 and what arrives to 15006, except what is Envoy's own.
@@ -179,6 +198,19 @@ impl PodNet {
         }
         Ok(())
     }
+}
+
+/// Connects from within a namespace. The thread is in it from then on.
+#[cfg(target_os = "linux")]
+fn connect_inside(namespace: &str, address: SocketAddr) -> Result<std::net::TcpStream> {
+    let file = std::fs::File::open(Path::new("/run/netns").join(namespace)).context("open the namespace")?;
+    nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET).context("enter the namespace")?;
+    std::net::TcpStream::connect(address).with_context(|| format!("connect to {address} in {namespace}"))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn connect_inside(_: &str, _: SocketAddr) -> Result<std::net::TcpStream> {
+    bail!("there are no network namespaces here")
 }
 
 /// A binary of this workspace, built beside the running test.

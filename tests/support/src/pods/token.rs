@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 /// Signs tokens with one key.
 pub struct TokenIssuer {
     key: KeyPair,
+    id: &'static str,
 }
 
 impl TokenIssuer {
@@ -17,14 +18,28 @@ impl TokenIssuer {
     /// # Errors
     /// Key generation fails.
     pub fn new() -> Result<Self> {
-        Ok(Self { key: KeyPair::generate_for(&PKCS_ED25519).context("make a signing key")? })
+        Self::with_id("test")
+    }
+
+    /// With a new key of this id.
+    ///
+    /// # Errors
+    /// Key generation fails.
+    pub fn with_id(id: &'static str) -> Result<Self> {
+        Ok(Self { key: KeyPair::generate_for(&PKCS_ED25519).context("make a signing key")?, id })
     }
 
     /// Its public key as a JSON web key set.
     #[must_use]
     pub fn key_set(&self) -> String {
+        json!({ "keys": [self.key()] }).to_string()
+    }
+
+    /// Its public key as a JSON web key.
+    #[must_use]
+    pub fn key(&self) -> Value {
         let x = URL_SAFE_NO_PAD.encode(self.key.der_bytes());
-        json!({ "keys": [{ "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "kid": "test", "x": x }] }).to_string()
+        json!({ "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "kid": self.id, "x": x })
     }
 
     /// A token with these claims.
@@ -33,7 +48,7 @@ impl TokenIssuer {
     /// Signing fails.
     pub fn sign(&self, claims: &Value) -> Result<String> {
         let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
-        let head = json!({ "alg": "EdDSA", "kid": "test", "typ": "JWT" });
+        let head = json!({ "alg": "EdDSA", "kid": self.id, "typ": "JWT" });
         let text = format!("{}.{}", part(&head), part(claims));
         let signature = self.key.sign(text.as_bytes()).context("sign a token")?;
         Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))

@@ -1,4 +1,4 @@
-//! What a pod is, and the objects and node metadata an API server and an agent would have of it.
+//! What a pod is, the objects an API server would have of it, and what its agent is told.
 
 use std::collections::BTreeMap;
 
@@ -59,6 +59,8 @@ pub enum Speaks {
     Https,
     /// Lines: one is read, one is answered.
     Lines,
+    /// gRPC, by which proxies ask whether a request may pass: one with `x-permit: yes` may.
+    Authorization,
 }
 
 impl Workload {
@@ -117,7 +119,7 @@ impl Workload {
         self.zone.map_or_else(|| "machine".to_owned(), |(region, zone)| format!("machine-{region}-{zone}"))
     }
 
-    fn labels(&self) -> BTreeMap<&'static str, &'static str> {
+    pub(super) fn labels(&self) -> BTreeMap<&'static str, &'static str> {
         let mut labels = BTreeMap::from([
             ("app", self.app),
             ("version", self.version),
@@ -132,29 +134,18 @@ impl Workload {
         labels
     }
 
-    pub(super) fn node_id(&self, net: &PodNet) -> String {
-        let kind = if matches!(self.proxy, Beside::Gateway(..)) { "router" } else { "sidecar" };
-        format!("{kind}~{}~{}.{ns}~{ns}.svc.cluster.local", net.ip, self.name, ns = self.namespace)
-    }
-
-    /// Node metadata as an agent beside the proxy would send it (X05).
-    pub(super) fn metadata(&self, net: &PodNet) -> Value {
+    /// Environment of its agent that becomes node metadata (X05).
+    pub(super) fn metadata(&self) -> [(&'static str, String); 6] {
         let port = |port: &Port| json!({ "name": port.name, "containerPort": port.number, "protocol": "TCP" });
         let ports: Vec<Value> = self.listening().iter().map(port).collect();
-        json!({
-            "NAME": self.name,
-            "NAMESPACE": self.namespace,
-            "WORKLOAD_NAME": self.name,
-            "SERVICE_ACCOUNT": self.app,
-            "CLUSTER_ID": "Kubernetes",
-            "MESH_ID": "cluster.local",
-            "NODE_NAME": self.node(),
-            "INSTANCE_IPS": net.ip.to_string(),
-            "INTERCEPTION_MODE": "REDIRECT",
-            "LABELS": self.labels(),
-            "POD_PORTS": Value::Array(ports).to_string(),
-            "PROXY_CONFIG": { "concurrency": 1 },
-        })
+        [
+            ("ISTIO_META_WORKLOAD_NAME", self.name.to_owned()),
+            ("ISTIO_META_CLUSTER_ID", "Kubernetes".to_owned()),
+            ("ISTIO_META_MESH_ID", "cluster.local".to_owned()),
+            ("ISTIO_META_NODE_NAME", self.node()),
+            ("ISTIO_META_INTERCEPTION_MODE", "REDIRECT".to_owned()),
+            ("ISTIO_META_POD_PORTS", Value::Array(ports).to_string()),
+        ]
     }
 
     /// The Pod and its Node as an API server would hold them; none for what is outside.

@@ -1,6 +1,8 @@
-//! Sends one request, on a connection of its own, so that nothing is pooled between two of them.
+//! Sends one request, on a connection of its own, so that nothing is pooled between two of them; or on one that was kept.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -8,6 +10,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use sluice_testkit::pods::app::{Answer, Call, Reply, Tls, Wire};
 use sluice_testkit::pods::identity::{certificates, private_key};
@@ -30,7 +33,35 @@ pub(crate) async fn run(call: Call) -> Reply {
     Reply { id, elapsed_us: u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX), outcome }
 }
 
+/// Connections that wait for the next call.
+static KEPT: Mutex<BTreeMap<SocketAddr, Vec<SendRequest<Full<Bytes>>>>> = Mutex::new(BTreeMap::new());
+
+/// A connection to an address that is open.
+async fn kept(address: SocketAddr) -> Result<SendRequest<Full<Bytes>>> {
+    let pop = || KEPT.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&address).and_then(Vec::pop);
+    while let Some(mut sender) = pop() {
+        if sender.ready().await.is_ok() {
+            return Ok(sender);
+        }
+    }
+    let stream = TcpStream::connect(address).await.with_context(|| format!("connect to {address}"))?;
+    let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+async fn on_kept(call: Call) -> Result<Answer> {
+    let address = call.address;
+    let mut sender = kept(address).await?;
+    let answer = answer(sender.send_request(request(call)?).await.context("send the request")?).await?;
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner).entry(address).or_default().push(sender);
+    Ok(answer)
+}
+
 async fn connect(call: Call) -> Result<Answer> {
+    if call.kept {
+        return on_kept(call).await;
+    }
     let stream = TcpStream::connect(call.address).await.with_context(|| format!("connect to {}", call.address))?;
     match &call.tls {
         None => speak(stream, call).await,
@@ -62,6 +93,22 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, ca
     if call.wire == Wire::Raw {
         return exchange_lines(stream, &call.body).await;
     }
+    let wire = call.wire;
+    let request = request(call)?;
+    if wire == Wire::Http2 {
+        let (mut sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.context("hello")?;
+        tokio::spawn(connection);
+        answer(sender.send_request(request).await.context("send the request")?).await
+    } else {
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.context("handshake")?;
+        tokio::spawn(connection);
+        answer(sender.send_request(request).await.context("send the request")?).await
+    }
+}
+
+fn request(call: Call) -> Result<Request<Full<Bytes>>> {
     let uri = match call.wire {
         // HTTP/2 has the host in the request's own line.
         Wire::Http2 => format!("{}://{}{}", if call.tls.is_some() { "https" } else { "http" }, call.host, call.path),
@@ -74,18 +121,7 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, ca
     for (name, value) in &call.headers {
         request = request.header(name, value);
     }
-    let request = request.body(Full::new(Bytes::from(call.body))).context("build the request")?;
-    if call.wire == Wire::Http2 {
-        let (mut sender, connection) =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.context("hello")?;
-        tokio::spawn(connection);
-        answer(sender.send_request(request).await.context("send the request")?).await
-    } else {
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.context("handshake")?;
-        tokio::spawn(connection);
-        answer(sender.send_request(request).await.context("send the request")?).await
-    }
+    request.body(Full::new(Bytes::from(call.body))).context("build the request")
 }
 
 async fn answer(response: Response<Incoming>) -> Result<Answer> {

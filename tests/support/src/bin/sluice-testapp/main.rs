@@ -3,6 +3,7 @@
 //! Every request is answered with one JSON object that says who answered and what arrived. Commands come as JSON lines on
 //! standard input, and each is answered by one JSON line on standard output (see `sluice_testkit::pods::app`).
 
+mod authorize;
 mod client;
 mod server;
 
@@ -29,6 +30,9 @@ struct Args {
     /// Address to answer HTTP over TLS on, may repeat; needs a certificate.
     #[arg(long = "https", requires = "certificate")]
     https: Vec<SocketAddr>,
+    /// Address to answer proxies on that ask over gRPC whether a request may pass, may repeat.
+    #[arg(long = "authorize")]
+    authorize: Vec<SocketAddr>,
     /// Certificate chain, PEM.
     #[arg(long, requires = "key")]
     certificate: Option<PathBuf>,
@@ -57,6 +61,9 @@ async fn main() -> Result<()> {
     }
     for address in args.tcp {
         tokio::spawn(server::greet(bind(address).await?, app.clone()));
+    }
+    for address in args.authorize {
+        tokio::spawn(authorize::serve(bind(address).await?));
     }
     if let (Some(certificate), Some(key)) = (&args.certificate, &args.key) {
         let tls = server::acceptor(certificate, key, args.client_roots.as_deref())?;

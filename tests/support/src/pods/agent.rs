@@ -1,0 +1,154 @@
+//! What the container of a proxy has, as an injector would make it: files, environment, and `sluice-agent` as its program.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+use tokio::process::Command;
+
+use super::envoy::Protocol;
+use super::network::{PROXY_UID, PodNet};
+use super::workload::{Beside, Workload};
+
+/// Ports of a proxy and its agent.
+#[derive(Clone, Copy, Debug)]
+pub struct Ports {
+    pub(super) admin: u16,
+    pub(super) status: u16,
+    pub(super) envoy_status: u16,
+    pub(super) envoy_prometheus: u16,
+}
+
+impl Ports {
+    /// The usual ones in a namespace; without one, some that are free.
+    ///
+    /// # Errors
+    /// The machine has no port left.
+    pub fn of(net: &PodNet) -> Result<Self> {
+        if net.namespace.is_some() {
+            return Ok(Self { admin: 15000, status: 15020, envoy_status: 15021, envoy_prometheus: 15090 });
+        }
+        // All are held before the first is let go, so that they differ.
+        let held: Vec<TcpListener> = (0..4).map(|_| TcpListener::bind("0.0.0.0:0")).collect::<Result<_, _>>()?;
+        let port = |index: usize| -> Result<u16> { Ok(held[index].local_addr()?.port()) };
+        Ok(Self { admin: port(0)?, status: port(1)?, envoy_status: port(2)?, envoy_prometheus: port(3)? })
+    }
+}
+
+/// The container.
+pub struct Container<'a> {
+    /// The pod it is of.
+    pub workload: &'a Workload,
+    /// The pod's network.
+    pub net: &'a PodNet,
+    /// Flavour of ADS.
+    pub protocol: Protocol,
+    /// Its root directory, empty.
+    pub directory: PathBuf,
+    /// The program.
+    pub agent: PathBuf,
+    /// The Envoy that the agent starts.
+    pub envoy: PathBuf,
+    /// The control plane, over TLS.
+    pub discovery: SocketAddr,
+    /// File with the roots of the mesh.
+    pub roots: &'a Path,
+    /// Token of the pod's service account.
+    pub token: String,
+    /// Ports it listens on.
+    pub ports: Ports,
+    /// Further environment.
+    pub variables: &'a [(&'static str, String)],
+}
+
+impl Container<'_> {
+    /// Puts everything where an injected container has it, for the proxy's user to read and to write beside.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn write_files(&self) -> Result<()> {
+        let labels = self.workload.labels().into_iter().map(|(name, value)| format!("{name}=\"{value}\"\n"));
+        self.put("etc/istio/pod/labels", &labels.collect::<String>())?;
+        self.put("var/run/secrets/tokens/istio-token", &self.token)?;
+        // A link, as mounted volumes have them: whoever writes the file anew writes it for all.
+        std::os::unix::fs::symlink(self.roots, self.directory_of("var/run/secrets/istio")?.join("root-cert.pem"))
+            .context("link the roots")
+    }
+
+    fn put(&self, path: &str, text: &str) -> Result<()> {
+        let path = Path::new(path);
+        let directory = self.directory_of(path.parent().context("a file has a directory")?)?;
+        let file = directory.join(path.file_name().context("a file has a name")?);
+        std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
+        self.give(&file)
+    }
+
+    /// Makes a directory and those above it.
+    fn directory_of(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
+        let mut directory = self.directory.clone();
+        self.give(&directory)?;
+        for part in path.as_ref() {
+            directory.push(part);
+            if !directory.exists() {
+                std::fs::create_dir(&directory).with_context(|| format!("make {}", directory.display()))?;
+                self.give(&directory)?;
+            }
+        }
+        Ok(directory)
+    }
+
+    fn give(&self, path: &Path) -> Result<()> {
+        if self.net.namespace.is_none() {
+            return Ok(());
+        }
+        std::os::unix::fs::chown(path, Some(PROXY_UID), Some(PROXY_UID))
+            .with_context(|| format!("hand the proxy {}", path.display()))
+    }
+
+    /// The agent, whose output and Envoy's go to a file. Both are of a process group of their own.
+    ///
+    /// # Errors
+    /// The file cannot be made.
+    pub fn command(&self, log: &Path) -> Result<Command> {
+        let log = std::fs::File::create(log).context("make the log")?;
+        let role = if matches!(self.workload.proxy, Beside::Gateway(..)) { "router" } else { "sidecar" };
+        let proxy_config = json!({
+            "binaryPath": self.envoy,
+            "discoveryAddress": self.discovery.to_string(),
+            "proxyAdminPort": self.ports.admin,
+            "statusPort": self.ports.status,
+            "concurrency": 1,
+            // Tests look at all of them.
+            "proxyStatsMatcher": { "inclusionRegexps": [".*"] },
+        });
+        let own = [
+            ("POD_NAME", self.workload.name.to_owned()),
+            ("POD_NAMESPACE", self.workload.namespace.to_owned()),
+            ("SERVICE_ACCOUNT", self.workload.app.to_owned()),
+            ("INSTANCE_IP", self.net.ip.to_string()),
+            // The address is that of a bridge, which no certificate names.
+            ("ISTIOD_SAN", "istiod.istio-system.svc".to_owned()),
+            ("ISTIO_DELTA_XDS", (self.protocol == Protocol::Delta).to_string()),
+            ("ENVOY_STATUS_PORT", self.ports.envoy_status.to_string()),
+            ("ENVOY_PROMETHEUS_PORT", self.ports.envoy_prometheus.to_string()),
+            ("PROXY_CONFIG", proxy_config.to_string()),
+            ("PATH", std::env::var("PATH").unwrap_or_default()),
+        ];
+        let mut command = self.net.command(PROXY_UID, &self.agent);
+        command
+            .args(["proxy", role])
+            .current_dir(&self.directory)
+            .env_clear()
+            .envs(own)
+            .envs(self.workload.metadata())
+            .envs(self.variables.iter().cloned())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().context("share the log")?)
+            .stderr(log)
+            .process_group(0)
+            .kill_on_drop(true);
+        Ok(command)
+    }
+}
