@@ -50,6 +50,9 @@ const fn sidecar(name: &'static str, app: &'static str, version: &'static str, p
 
 const OBJECTS: [&str; 4] = ["services.yaml", "kettle-versions.yaml", "kettle-routes.yaml", "front-door.yaml"];
 
+/// Requires mutual TLS, for which every pod needs a sidecar.
+const MUTUAL_TLS: &str = "mutual-tls.yaml";
+
 #[tokio::main]
 async fn main() -> Result<()> {
     let args = Args::parse();
@@ -76,8 +79,13 @@ async fn main() -> Result<()> {
 }
 
 async fn whole_mesh() -> Result<Mesh> {
-    say("Starting sluiced on manifests/demo, and six pods: each a network namespace with an application and an Envoy.");
-    let mut mesh = Mesh::start(&OBJECTS.map(sample)).await.context("start the mesh")?;
+    say(
+        "Starting sluiced on manifests/demo, and seven pods: each a network namespace with an application, an Envoy, and",
+    );
+    say("sluice-agent, which gets its certificate from sluiced. One has neither: nobody in the mesh knows it.");
+    let objects = OBJECTS.iter().chain([&MUTUAL_TLS]);
+    let mut mesh =
+        Mesh::start(&objects.map(|name| sample(name)).collect::<Vec<_>>()).await.context("start the mesh")?;
     mesh.deploy(&[
         sidecar("counter", "counter", "v1", Protocol::Delta),
         sidecar("menu", "menu", "v1", Protocol::Sotw),
@@ -85,11 +93,13 @@ async fn whole_mesh() -> Result<Mesh> {
         sidecar("kettle-v2", "kettle", "v2", Protocol::Sotw),
         sidecar("kettle-v3", "kettle", "v3", Protocol::Delta),
         FRONT_DOOR,
+        shop("stranger", "stranger", "v1", Beside::Nothing),
     ])
     .await
     .context("start the pods")?;
     say("Every Envoy is live.\n");
     through_the_mesh(&mesh).await?;
+    who_is_who(&mesh).await?;
     through_the_gateway(&mesh).await?;
     canary(&mesh).await?;
     weights(&mesh).await?;
@@ -161,6 +171,23 @@ async fn through_the_mesh(mesh: &Mesh) -> Result<()> {
         let reply = settle(mesh, from, &Call::get(vip(address, 80), host), expected).await?;
         say(&format!("  {from:9} → {host:32} {expected:10} {:5.1} ms", millis(&reply)));
     }
+    say("");
+    Ok(())
+}
+
+/// Each side of a call has proved who it is, and who cannot is not answered.
+async fn who_is_who(mesh: &Mesh) -> Result<()> {
+    say("Over mutual TLS, with certificates of sluiced:");
+    let reply = settle(mesh, "counter", &Call::get(vip(KETTLE, 80), "kettle"), "kettle v1").await?;
+    let seen = reply.outcome.map_err(anyhow::Error::msg)?.seen();
+    let told = seen["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default();
+    let client = told.split(';').find_map(|part| part.strip_prefix("URI=")).unwrap_or_default();
+    ensure!(client == "spiffe://cluster.local/ns/teashop/sa/counter", "the kettle is told who called, but got {seen}");
+    say(&format!("  the kettle is called by {client}"));
+    let kettle = vip(&mesh.pod("kettle-v1").net.ip.to_string(), 8080);
+    let reply = mesh.pod("stranger").call(Call::get(kettle, "kettle")).await?;
+    ensure!(reply.outcome.is_err(), "plaintext is not answered, but got {:?}", reply.outcome);
+    say("  a stranger that calls in plaintext is not answered\n");
     Ok(())
 }
 
