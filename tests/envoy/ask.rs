@@ -95,7 +95,7 @@ pub(crate) async fn stats_of(mesh: &Mesh, pod: &str, host: &str) -> String {
 }
 
 /// A call in words.
-fn words(from: &str, call: &Call) -> String {
+pub(crate) fn words(from: &str, call: &Call) -> String {
     let tls = call.tls.as_ref().map(|tls| format!(" over TLS to {:?}", tls.server_name)).unwrap_or_default();
     let Call { method, host, path, address, headers, wire, .. } = call;
     format!("{from} sent {method} {host}{path} to {address} by {wire:?}{tls} with {headers:?}")

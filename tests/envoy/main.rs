@@ -6,14 +6,19 @@
 
 mod ask;
 mod authorization;
+mod certificates;
+mod custom;
 mod egress;
 mod family;
 mod filters;
+mod flips;
 mod gateway;
 mod layer4;
+mod load;
 mod resilience;
 mod routing;
 mod scope;
 mod security;
 mod tea_shop;
+mod tokens;
 mod traffic_policy;

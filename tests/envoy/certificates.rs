@@ -1,0 +1,208 @@
+//! Certificates, roots and the authority change while requests are made, and none of them fails.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use sluice_parse::parse_duration;
+use sluice_testkit::pods::envoy::{CERTIFICATE, Envoy, Protocol, ROOTS};
+use sluice_testkit::pods::identity::{self, Authority};
+use sluice_testkit::pods::mesh::{Mesh, Wishes};
+use sluice_testkit::pods::workload::{Beside, Workload};
+
+use crate::ask::{Host, eventually, pods_are_permitted};
+use crate::family;
+use crate::load::{Stream, under_load};
+
+/// One connection to it serves many requests.
+const KEPT: Host = Host("kept", 1);
+/// Each request shakes hands anew.
+const FRESH: Host = Host("fresh", 2);
+
+/// So many certificates of each proxy are seen.
+const CERTIFICATES: usize = 5;
+/// So often an agent asks an authority that is not there.
+const ATTEMPTS: usize = 3;
+
+const CLOSED: &str = "
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: closed, namespace: shop}
+spec:
+  selector: {matchLabels: {app: tea}}
+  action: DENY
+  rules: [{to: [{operation: {paths: [/closed]}}]}]
+";
+
+/// How long things may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_and_roots() -> Result<()> {
+    if !pods_are_permitted() {
+        return Ok(());
+    }
+    // Every second or two, long before the old one ends: a slow machine must not decide.
+    let agents = vec![("SECRET_TTL", "30s".to_owned()), ("SECRET_GRACE_PERIOD_RATIO", "0.95".to_owned())];
+    let wishes = Wishes { control_plane: vec![("ISTIO_MULTIROOT_MESH", "true".to_owned())], agents };
+    let mut mesh = Mesh::start_with(&[], wishes).await?;
+    mesh.deploy(&[
+        Workload::new("client", "client", Beside::Sidecar(Protocol::Sotw)),
+        Workload::new("tea", "tea", Beside::Sidecar(Protocol::Delta)),
+    ])
+    .await?;
+    let strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\n\
+                  metadata: {name: default, namespace: shop}\nspec: {mtls: {mode: STRICT}}\n---\n";
+    let objects = KEPT.service("app: tea")
+        + &FRESH.service("app: tea")
+        + &FRESH.policy("connectionPool: {http: {maxRequestsPerConnection: 1}}");
+    mesh.apply("objects.yaml", &(strict.to_owned() + &objects))?;
+    let mesh = &mesh;
+    for host in [KEPT, FRESH] {
+        eventually(mesh, "client", &host.get(), "tea v1").await?;
+    }
+    // One after the other: each changes what the others rely on.
+    family::run(mesh, vec![("certificates are renewed", Box::pin(renewed(mesh)))]).await?;
+    family::run(mesh, vec![("another root", Box::pin(another_root(mesh)))]).await?;
+    family::run(mesh, vec![("the authority is away", Box::pin(away(mesh)))]).await
+}
+
+fn streams() -> [Stream; 2] {
+    [KEPT, FRESH].map(|host| Stream::new("client", host.get(), "tea v1"))
+}
+
+fn envoys(mesh: &Mesh) -> Vec<&Envoy> {
+    mesh.pods().filter_map(|(_, pod)| pod.envoy.as_ref()).collect()
+}
+
+/// Waits until something is so of an Envoy.
+async fn one(mesh: &Mesh, envoy: &Envoy, what: &str, mut is_so: impl AsyncFnMut(&Envoy) -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so(envoy).await? {
+        let (proxy, server) = (envoy.log_tail(), mesh.server_log());
+        ensure!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}\n{proxy}\ncontrol plane: {server}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(())
+}
+
+/// Waits until something is so of every Envoy.
+async fn each(mesh: &Mesh, what: &str, mut is_so: impl AsyncFnMut(&Envoy) -> Result<bool>) -> Result<()> {
+    for envoy in envoys(mesh) {
+        one(mesh, envoy, what, &mut is_so).await?;
+    }
+    Ok(())
+}
+
+/// A certificate's bytes.
+type Certificate = Vec<u8>;
+
+/// The certificates of a PEM text.
+fn certificates(pem: &str) -> Result<Vec<Certificate>> {
+    Ok(identity::certificates(pem)?.iter().map(|certificate| certificate.to_vec()).collect())
+}
+
+/// What an Envoy shows to peers, its own certificate first.
+async fn chain(envoy: &Envoy) -> Result<Vec<Certificate>> {
+    certificates(&envoy.secret(CERTIFICATE).await?)
+}
+
+/// Whom an Envoy trusts.
+async fn roots(envoy: &Envoy) -> Result<BTreeSet<Certificate>> {
+    Ok(certificates(&envoy.secret(ROOTS).await?)?.into_iter().collect())
+}
+
+/// How long an agent said it would wait after each request for a certificate that failed.
+fn waits(envoy: &Envoy) -> Vec<Duration> {
+    let log = envoy.log();
+    let failed = log.lines().filter(|line| line.contains("no certificate, what there is stays"));
+    let wait = |line: &str| parse_duration(line.split_once("retry=")?.1.split(' ').next()?);
+    failed.filter_map(wait).collect()
+}
+
+async fn renewed(mesh: &Mesh) -> Result<()> {
+    let change = async {
+        let deadline = Instant::now() + PATIENCE;
+        let mut seen: Vec<BTreeSet<Certificate>> = envoys(mesh).iter().map(|_| BTreeSet::new()).collect();
+        while seen.iter().any(|certificates| certificates.len() < CERTIFICATES) {
+            for (certificates, envoy) in seen.iter_mut().zip(envoys(mesh)) {
+                certificates.extend(chain(envoy).await?.into_iter().next());
+            }
+            ensure!(Instant::now() < deadline, "not {CERTIFICATES} certificates of each proxy within {PATIENCE:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Ok(seen.iter().map(BTreeSet::len).sum::<usize>())
+    };
+    let (count, requests) = under_load(mesh, &streams(), change).await?;
+    eprintln!("{count} certificates under {requests} requests, and none failed");
+    Ok(())
+}
+
+/// The steps of src/ca/README.md, from the root the control plane made to an organization's.
+async fn another_root(mesh: &Mesh) -> Result<()> {
+    let directory = mesh.authority_directory();
+    let old = std::fs::read_to_string(directory.join("root-cert.pem"))?;
+    let organization = Authority::new()?;
+    let new = organization.root();
+    let of = |texts: &[&str]| certificates(&texts.concat()).map(BTreeSet::from_iter);
+    let trust = async |wanted: BTreeSet<Certificate>| {
+        mesh.hand_out_roots()?;
+        each(mesh, "roots are trusted", async |envoy| Ok(roots(envoy).await? == wanted)).await
+    };
+    let change = async {
+        // Both roots are trusted, and the old authority signs.
+        std::fs::write(directory.join("root-cert.pem"), format!("{old}{new}")).context("add a root")?;
+        trust(of(&[&old, new])?).await?;
+        // Both are, and the new authority signs.
+        let both = format!("{old}{new}");
+        let authority = organization.plug_in(&directory, "authority", &both)?;
+        let authority = certificates(&authority)?;
+        each(mesh, "certificates are of the new authority", async |envoy| {
+            Ok(chain(envoy).await?.get(1) == authority.first())
+        })
+        .await?;
+        // The old root goes.
+        std::fs::write(directory.join("root-cert.pem"), new).context("take a root away")?;
+        trust(of(&[new])?).await
+    };
+    let ((), requests) = under_load(mesh, &streams(), change).await?;
+    eprintln!("another root under {requests} requests, and none failed");
+    Ok(())
+}
+
+/// The control plane dies, agents go on asking for certificates, and get them when it is back.
+async fn away(mesh: &Mesh) -> Result<()> {
+    let change = async {
+        let mut before = Vec::new();
+        for envoy in envoys(mesh) {
+            before.push((chain(envoy).await?, waits(envoy).len()));
+        }
+        mesh.server.kill().await?;
+        let mut known = before.iter().map(|(_, attempts)| *attempts);
+        for envoy in envoys(mesh) {
+            let known = known.next().unwrap_or_default();
+            let enough = async |envoy: &Envoy| Ok(waits(envoy).len() >= known + ATTEMPTS);
+            one(mesh, envoy, "it goes on asking", enough).await?;
+            let waits = &waits(envoy)[known..];
+            ensure!(waits.is_sorted(), "it asks less and less often: {waits:?}");
+        }
+        mesh.server.start_again().await?;
+        let mut before = before.into_iter().map(|(chain, _)| chain);
+        for envoy in envoys(mesh) {
+            let before = before.next().unwrap_or_default();
+            one(mesh, envoy, "another certificate", async |envoy| Ok(chain(envoy).await?.first() != before.first()))
+                .await?;
+        }
+        // Configuration flows again as well.
+        for (name, pod) in mesh.pods() {
+            let page = format!("/debug/config_dump?proxyID={name}.{}", pod.workload.namespace);
+            let envoy = pod.envoy.as_ref().context("the pod has an Envoy")?;
+            one(mesh, envoy, "it is connected", async |_| Ok(mesh.server.get(&page).await?.0 == 200)).await?;
+        }
+        mesh.write("closed.yaml", CLOSED)?;
+        eventually(mesh, "client", &FRESH.get().path("/closed"), "status 403").await.map(drop)
+    };
+    let ((), requests) = under_load(mesh, &streams(), change).await?;
+    eprintln!("the authority was away for {requests} requests, and none failed");
+    Ok(())
+}

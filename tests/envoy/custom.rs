@@ -1,0 +1,131 @@
+//! AuthorizationPolicies of action CUSTOM: somebody else is asked, over HTTP and gRPC.
+
+use anyhow::{Result, ensure};
+use sluice_testkit::pods::envoy::Protocol;
+use sluice_testkit::pods::mesh::Mesh;
+use sluice_testkit::pods::workload::{Beside, Speaks, Workload};
+
+use crate::ask::{Host, always, answer, eventually, once, pods_are_permitted};
+use crate::family;
+
+const GUARD: Host = Host("guard", 9);
+
+/// The guard, which is asked at two ports, and at one where nobody listens.
+const PROVIDERS: &str = "
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data:
+  mesh: |
+    extensionProviders:
+    - name: over-http
+      envoyExtAuthzHttp:
+        service: guard.shop.svc.cluster.local
+        port: 80
+        headersToDownstreamOnDeny: [content-type]
+    - name: over-grpc
+      envoyExtAuthzGrpc: {service: guard.shop.svc.cluster.local, port: 9100}
+    - name: away
+      envoyExtAuthzGrpc: {service: guard.shop.svc.cluster.local, port: 9999}
+---
+";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn custom_authorization() -> Result<()> {
+    if !pods_are_permitted() {
+        return Ok(());
+    }
+    let app = |name| Workload::new(name, name, Beside::Sidecar(Protocol::Delta));
+    let mesh = family::mesh_of(&[
+        Workload::new("client", "client", Beside::Sidecar(Protocol::Sotw)),
+        Workload::new("guard", "guard", Beside::Nothing).version("guard").port("http", 8080, Speaks::Http).port(
+            "grpc",
+            9100,
+            Speaks::Authorization,
+        ),
+        app("web"),
+        app("rpc"),
+        app("lonely"),
+    ])
+    .await?;
+    let ports = "[{name: http, port: 80, targetPort: http}, {name: grpc, port: 9100, targetPort: grpc}, \
+                 {name: grpc-away, port: 9999, targetPort: 9999}]";
+    mesh.apply("guard.yaml", &(PROVIDERS.to_owned() + &GUARD.service_with("app: guard", ports)))?;
+    let mesh = &mesh;
+    family::run(
+        mesh,
+        vec![
+            ("CUSTOM over HTTP", Box::pin(over_http(mesh))),
+            ("CUSTOM over gRPC", Box::pin(over_grpc(mesh))),
+            ("CUSTOM and nobody to ask", Box::pin(nobody(mesh))),
+        ],
+    )
+    .await
+}
+
+/// The Service of an application, and a policy that asks a provider about the paths below `/guarded`.
+fn guarded(host: Host, provider: &str) -> String {
+    let name = host.0;
+    host.service(&format!("app: {name}"))
+        + &format!(
+            "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\n\
+             metadata: {{name: {name}, namespace: shop}}\nspec:\n  selector: {{matchLabels: {{app: {name}}}}}\n  \
+             action: CUSTOM\n  provider: {{name: {provider}}}\n  \
+             rules: [{{to: [{{operation: {{paths: [/guarded*]}}}}]}}]\n"
+        )
+}
+
+async fn over_http(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("web", 1);
+    mesh.apply("web.yaml", &guarded(HOST, "over-http"))?;
+    // The guard is asked for the path itself, and answers as this one says.
+    let refused = HOST.get().path("/guarded/no?status=403&only=guard");
+    eventually(mesh, "client", &refused, "status 403").await?;
+    for (call, expected) in [
+        (refused.clone(), "status 403"),
+        (HOST.get().path("/guarded/yes"), "web v1"),
+        (HOST.get().path("/free?status=403&only=guard"), "web v1"),
+    ] {
+        always(mesh, "client", &call, 5, expected).await?;
+    }
+    let reply = once(mesh, "client", &refused, "a refusal", |reply| reply.who() == "status 403").await?;
+    ensure!(answer(reply)?.seen()["name"] == "guard", "the body is the guard's");
+    ensure!(mesh.pod("web").received("/guarded/no").await?.is_empty(), "what is refused reaches nobody");
+    ensure!(mesh.pod("guard").received("/free").await?.is_empty(), "the guard is asked about what is guarded only");
+    Ok(())
+}
+
+async fn over_grpc(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("rpc", 2);
+    mesh.apply("rpc.yaml", &guarded(HOST, "over-grpc"))?;
+    let call = HOST.get().path("/guarded");
+    eventually(mesh, "client", &call, "status 403").await?;
+    let permitted = call.clone().header("x-permit", "yes");
+    // Until there is a connection to the guard, nothing may pass.
+    eventually(mesh, "client", &permitted, "rpc v1").await?;
+    for (call, expected) in [
+        (permitted.clone(), "rpc v1"),
+        (call.clone(), "status 403"),
+        (call.clone().header("x-permit", "perhaps"), "status 403"),
+        (HOST.get(), "rpc v1"),
+    ] {
+        always(mesh, "client", &call, 5, expected).await?;
+    }
+    let refused = answer(once(mesh, "client", &call, "a refusal", |reply| reply.who() == "status 403").await?)?;
+    ensure!(refused.body == "the guard says no", "the body is the guard's, not {:?}", refused.body);
+    let passed = answer(once(mesh, "client", &permitted, "rpc v1", |reply| reply.who() == "rpc v1").await?)?;
+    ensure!(passed.seen()["headers"]["x-permitted-by"] == "guard", "the guard adds a header");
+    let seen = mesh.pod("rpc").received("/guarded").await?;
+    ensure!(seen.iter().all(|request| request["headers"]["x-permit"] == "yes"), "what is refused reaches nobody");
+    Ok(())
+}
+
+/// Whoever cannot ask lets nothing pass.
+async fn nobody(mesh: &Mesh) -> Result<()> {
+    const HOST: Host = Host("lonely", 3);
+    mesh.apply("lonely.yaml", &guarded(HOST, "away"))?;
+    let call = HOST.get().path("/guarded").header("x-permit", "yes");
+    eventually(mesh, "client", &call, "status 403").await?;
+    always(mesh, "client", &call, 10, "status 403").await?;
+    eventually(mesh, "client", &HOST.get(), "lonely v1").await.map(drop)
+}

@@ -1,0 +1,112 @@
+//! A policy that changes a thousand times while requests are made: at no moment may more pass than one of its states lets
+//! pass, nor less.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use sluice_testkit::pods::app::Call;
+use sluice_testkit::pods::envoy::Protocol;
+use sluice_testkit::pods::mesh::{Mesh, vip};
+use sluice_testkit::pods::workload::{Beside, Workload};
+
+use crate::ask::{Host, eventually, pods_are_permitted};
+use crate::family;
+use crate::load::{Stream, under_load};
+
+const FLIPS: usize = 1_000;
+/// How long a policy may take to be in force on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+const SAFE: Host = Host("safe", 1);
+
+/// The states, by turns. In every one the client may ask for `/always` and for the path of the turn, and nobody for
+/// anything else: nobody for `/never`, no other workload, no plaintext.
+const STATES: [&str; 4] = [
+    r"
+  action: ALLOW
+  rules:
+  - from: [{source: {principals: [cluster.local/ns/shop/sa/client]}}]
+    to: [{operation: {paths: [/always, /turn-0]}}]
+",
+    r"
+  action: DENY
+  rules:
+  - from: [{source: {notPrincipals: [cluster.local/ns/shop/sa/client]}}]
+  - to: [{operation: {notPaths: [/always, /turn-1]}}]
+",
+    r"
+  action: ALLOW
+  rules:
+  - from: [{source: {namespaces: [shop], notPrincipals: [cluster.local/ns/shop/sa/friend]}}]
+    to: [{operation: {paths: [/always, /turn-2]}}]
+",
+    r"
+  action: DENY
+  rules:
+  - from: [{source: {principals: [cluster.local/ns/shop/sa/friend]}}, {source: {notNamespaces: [shop]}}]
+  - to: [{operation: {notPaths: [/always, /turn-3]}}]
+",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn policy_flips() -> Result<()> {
+    if !pods_are_permitted() {
+        return Ok(());
+    }
+    let app = |name, protocol| Workload::new(name, name, Beside::Sidecar(protocol));
+    let mesh = family::mesh_of(&[
+        app("client", Protocol::Delta),
+        app("friend", Protocol::Sotw),
+        Workload::new("stranger", "stranger", Beside::Nothing),
+        app("safe", Protocol::Delta),
+    ])
+    .await?;
+    family::run(&mesh, vec![("a thousand policies", Box::pin(flips(&mesh)))]).await
+}
+
+fn flip(mesh: &Mesh, state: usize) -> Result<()> {
+    let head = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: safe, namespace: shop}\n\
+                spec:\n  selector: {matchLabels: {app: safe}}";
+    mesh.write("policy.yaml", &format!("{head}{}", STATES[state]))
+}
+
+async fn flips(mesh: &Mesh) -> Result<()> {
+    flip(mesh, 0)?;
+    mesh.apply("safe.yaml", &SAFE.service("app: safe"))?;
+    let get = |path: &str| SAFE.get().path(path);
+    let plaintext = Call::get(vip(&mesh.pod("safe").net.ip.to_string(), 8080), "safe");
+    eventually(mesh, "client", &get("/turn-0"), "safe v1").await?;
+    eventually(mesh, "friend", &get("/always?friend"), "status 403").await?;
+    let streams = [
+        Stream::new("client", get("/always"), "safe v1"),
+        Stream::new("client", get("/never"), "status 403"),
+        Stream::new("friend", get("/always?friend"), "status 403"),
+        Stream::new("stranger", plaintext.path("/always?stranger"), "status 403"),
+    ];
+    let change = async {
+        let mut took = Vec::with_capacity(FLIPS);
+        for number in 1..=FLIPS {
+            let state = number % STATES.len();
+            let started = Instant::now();
+            flip(mesh, state)?;
+            let call = get(&format!("/turn-{state}")).kept();
+            while mesh.pod("client").call(call.clone()).await?.who() != "safe v1" {
+                ensure!(started.elapsed() < PATIENCE, "policy {number} is not in force after {PATIENCE:?}");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            took.push(started.elapsed());
+        }
+        Ok(took)
+    };
+    let (mut took, requests) = under_load(mesh, &streams, change).await?;
+    for marker in ["never", "friend", "stranger"] {
+        let passed = mesh.pod("safe").received(marker).await?;
+        ensure!(passed.is_empty(), "what is always denied has reached the application: {passed:?}");
+    }
+    took.sort_unstable();
+    let at = |percent: usize| took.get(took.len() * percent / 100).copied().unwrap_or(Duration::ZERO);
+    let (half, most, last) = (at(50), at(99), took.last());
+    eprintln!(
+        "{FLIPS} flips under {requests} requests: in force after {half:?} (p50), {most:?} (p99), {last:?} (most)"
+    );
+    Ok(())
+}
