@@ -333,16 +333,22 @@ fn graph_options(config: &Config) -> GraphOptions {
         ingress_namespace: config.features.ingress_namespace.clone(),
         http3: config.features.http3,
         scope_gateways: config.features.scope_gateways,
+        filter_gateway_clusters: config.features.filter_gateway_clusters,
         listeners: ListenerSwitches {
             trace_sampling: Decimal::from_f64(f64::from(config.features.trace_sampling_millipercent) / 1000.0),
             mongo: config.features.mongo_filter,
             redis: config.features.redis_filter,
             mysql: config.features.mysql_filter,
+            http10: config.features.http10,
+            persistent_sessions: config.features.sessions.enabled,
+            sidecar_ingress_tls: config.features.sidecar_ingress_tls,
         },
+        sessions: config.features.sessions.clone(),
         entries_select_pods: config.features.service_entry_selects_pods,
         services_select_entries: config.features.service_selects_workload_entries,
         sends_hbone: config.features.ambient && config.features.sends_hbone,
         prefers_hbone: config.features.prefers_hbone,
+        allocates_addresses: config.features.allocate_addresses,
         address_pools: writes_addresses(config)
             .then_some(AddressPools { v4: config.features.allocation_v4, v6: config.features.allocation_v6 }),
         jwks_fetch: config.features.jwks_fetch,
@@ -414,6 +420,7 @@ fn clusters(config: &Config) -> Vec<(Cluster, ClusterSource)> {
         domain: config.identity.domain.clone(),
         is_remote,
         ignored: ignored.clone(),
+        revision: config.identity.read_revision.clone(),
     };
     let local = (cluster(&config.identity.cluster, false), config.sources.local.clone());
     let remotes = config.sources.remotes.iter().map(|(id, source)| (cluster(id, true), source.clone()));

@@ -78,6 +78,8 @@ pub struct Identity {
     pub pod_name: Text,
     /// Its revision, `default` unless set.
     pub revision: Text,
+    /// The revision whose configuration is read (label `istio.io/rev`): its own if it is set, else that of all.
+    pub read_revision: Text,
     /// DNS domain of services.
     pub domain: Text,
     /// Its cluster.
@@ -182,6 +184,7 @@ impl Config {
         let identity = Identity {
             namespace: if args.namespace.is_empty() { "istio-system".into() } else { args.namespace.into() },
             pod_name: args.pod_name.into(),
+            read_revision: args.revision.as_str().into(),
             revision: if args.revision.is_empty() { "default".into() } else { args.revision.into() },
             domain: args.domain.into(),
             cluster: args.cluster_id.into(),

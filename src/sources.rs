@@ -12,8 +12,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Serialize;
+use serde_json::Value;
 use sluice_model::{Kind, ObjectKey, ParsedObject, Text};
-use sluice_parse::KINDS;
+use sluice_parse::{KINDS, KindInfo};
 
 pub use inputs::{InputSink, SourceMetrics};
 pub use mesh_files::{MeshFileError, MeshFiles};
@@ -77,6 +78,8 @@ pub struct Cluster {
     pub is_remote: bool,
     /// Kinds that are switched off.
     pub ignored: BTreeSet<Kind>,
+    /// Configuration for other revisions than this one is not read; empty reads all.
+    pub revision: Text,
 }
 
 impl Cluster {
@@ -84,6 +87,13 @@ impl Cluster {
     #[must_use]
     pub fn reads(&self, kind: Kind) -> bool {
         (!self.is_remote || REMOTE_KINDS.contains(&kind)) && !self.ignored.contains(&kind)
+    }
+
+    /// Whether an object is for the revision: configuration may say for which it is, what runs in the cluster is for all.
+    #[must_use]
+    pub fn follows(&self, info: &KindInfo, object: &Value) -> bool {
+        let wanted = object.pointer("/metadata/labels/istio.io~1rev").and_then(Value::as_str);
+        !info.is_custom() || self.revision.is_empty() || wanted.is_none_or(|wanted| *self.revision == *wanted)
     }
 
     /// The kinds that are read.

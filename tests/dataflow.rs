@@ -72,8 +72,13 @@ async fn a_virtual_service_changes() {
     }
     let options = GraphOptions::default();
     let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &options));
-    let cluster =
-        Cluster { id: "Kubernetes".into(), domain: "cluster.local".into(), is_remote: false, ignored: BTreeSet::new() };
+    let cluster = Cluster {
+        id: "Kubernetes".into(),
+        domain: "cluster.local".into(),
+        is_remote: false,
+        ignored: BTreeSet::new(),
+        revision: "".into(),
+    };
     let kinds = BTreeMap::from([(cluster.id.clone(), cluster.kinds())]);
     let mesh = MeshOverride::new(ObjectKey::new("Kubernetes", "istio-system", "istio"), None);
     let metrics = SourceMetrics::default();

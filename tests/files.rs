@@ -86,8 +86,13 @@ fn watch(prepare: impl FnOnce(&Path)) -> Watched {
     let root = directory.path().to_owned();
     prepare(&root);
     let reporter = Reporter::default();
-    let cluster =
-        Cluster { id: "c".into(), domain: "cluster.local".into(), is_remote: false, ignored: BTreeSet::new() };
+    let cluster = Cluster {
+        id: "c".into(),
+        domain: "cluster.local".into(),
+        is_remote: false,
+        ignored: BTreeSet::new(),
+        revision: "".into(),
+    };
     let mut source = FileSource::open(cluster, &root, reporter.clone()).expect("opened");
     let sink = Arc::new(Recorder::default());
     source.load(&*sink, false).expect("loaded");

@@ -89,7 +89,13 @@ struct Running {
 }
 
 fn cluster() -> Cluster {
-    Cluster { id: "c".into(), domain: "cluster.local".into(), is_remote: false, ignored: BTreeSet::new() }
+    Cluster {
+        id: "c".into(),
+        domain: "cluster.local".into(),
+        is_remote: false,
+        ignored: BTreeSet::new(),
+        revision: "".into(),
+    }
 }
 
 fn source(server: &ApiServer) -> KubeSource {

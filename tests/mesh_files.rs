@@ -40,8 +40,13 @@ fn rig(prepare: impl FnOnce(&Path)) -> Rig {
     let options = GraphOptions::default();
     let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &options));
     let files = MeshFiles::open(&root.join("mesh/config"), &root.join("mesh/networks")).expect("good files");
-    let cluster =
-        Cluster { id: "Kubernetes".into(), domain: "cluster.local".into(), is_remote: false, ignored: BTreeSet::new() };
+    let cluster = Cluster {
+        id: "Kubernetes".into(),
+        domain: "cluster.local".into(),
+        is_remote: false,
+        ignored: BTreeSet::new(),
+        revision: "".into(),
+    };
     let kinds = BTreeMap::from([(cluster.id.clone(), cluster.kinds())]);
     let mesh = MeshOverride::new(ObjectKey::new("Kubernetes", "istio-system", "istio"), None);
     let sink = InputSink::start(engine.clone(), handles.inputs.clone(), kinds, mesh, SourceMetrics::default());

@@ -24,7 +24,10 @@ fn secret(namespace: &str, name: &str, data: Value) -> String {
     format!("{}\n---\n", json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data}))
 }
 
-/// A server with Secrets `edge/shop`, `edge/other` and `bank/vault`.
+/// The configuration of extension `edge/pull`, which has a pull secret.
+const MODULE: &str = "extensions.istio.io/trafficextension/edge.pull~istio-translated-wasmplugin";
+
+/// A server with Secrets `edge/shop`, `edge/other` and `bank/vault`, and an extension with a pull secret.
 struct Vault {
     server: Sluiced,
     directory: tempfile::TempDir,
@@ -43,6 +46,18 @@ impl Vault {
             hidden.extend(key.lines().filter(|line| !line.starts_with('-')).map(str::to_owned));
             text += &secret(namespace, name, json!({"tls.crt": certificate, "tls.key": key, "ca.crt": certificate}));
         }
+        let (_, key) = pair();
+        hidden.extend(key.lines().filter(|line| !line.starts_with('-')).map(str::to_owned));
+        let metadata = json!({"name": "pull", "namespace": "edge"});
+        let pull = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": metadata,
+            "type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": key},
+        });
+        let plugin = json!({
+            "apiVersion": "extensions.istio.io/v1alpha1", "kind": "WasmPlugin", "metadata": metadata,
+            "spec": {"url": "oci://registry.test/module", "imagePullSecret": "pull"},
+        });
+        text += &format!("{pull}\n---\n{plugin}\n---\n");
         std::fs::write(directory.path().join("config/secrets.yaml"), text)?;
         let log = Some(directory.path().join("log"));
         let options = Options { ip, log, ..Options::new(&directory.path().join("config")) };
@@ -216,6 +231,12 @@ async fn keys_are_shown_nowhere() -> Result<()> {
     let vault = Vault::open(LOOPBACK).await?;
     let mut known = vault.ask(&KNOWN, Protocol::Delta, &["kubernetes://shop", "kubernetes://shop-cacert"]).await?;
     assert_eq!(names(&mut known).await?.len(), 2);
+    known.subscribe(Kind::Ecds.type_url(), &[MODULE.to_owned()], BTreeMap::new())?;
+    let module = known.next_within(LIMIT).await?.context("an answer")?;
+    let (_, _, any) = module.resources.first().context("a module")?;
+    let value = String::from_utf8_lossy(&any.value).into_owned();
+    ensure!(value.contains("PRIVATE KEY") && vault.hidden.iter().any(|line| value.contains(line)), "{value}");
+    known.ack(&module)?;
     let (_, pages) = vault.server.get("/debug/list").await?;
     let (_, collections) = vault.server.get("/debug/collections").await?;
     let pages: Vec<String> = serde_json::from_str(&pages)?;
@@ -240,6 +261,7 @@ async fn keys_are_shown_nowhere() -> Result<()> {
     }
     let (_, dump) = shown.iter().find(|(place, _)| place.contains("config_dump?")).context("the dump")?;
     assert!(dump.contains("kubernetes://shop") && dump.contains("[redacted]"), "{dump}");
+    assert!(dump.contains("\"ISTIO_META_WASM_IMAGE_PULL_SECRET\":\"[redacted]\""), "{dump}");
     let (_, raw) = shown.iter().find(|(place, _)| place.ends_with("/raw_secrets")).context("the collection")?;
     assert!(raw.contains("[redacted]") && raw.contains("vault"), "{raw}");
     Ok(())

@@ -104,14 +104,15 @@ fn sections(held: &BTreeMap<ResourceType, Vec<Found>>, with_endpoints: bool) -> 
 /// A resource as JSON, secrets without what is secret in them.
 fn shown(kind: ResourceType, found: &Found) -> Value {
     let mut value = sluice_proto::json::encode_any(kind.type_url(), &found.bytes());
-    if kind == ResourceType::Secret {
+    if matches!(kind, ResourceType::Secret | ResourceType::ExtensionConfig) {
         redact(&mut value);
     }
     value
 }
 
 fn redact(value: &mut Value) {
-    const SECRET: &[&str] = &["privateKey", "password", "sessionTicketKeys", "genericSecret"];
+    const SECRET: &[&str] =
+        &["privateKey", "password", "sessionTicketKeys", "genericSecret", "ISTIO_META_WASM_IMAGE_PULL_SECRET"];
     match value {
         Value::Object(fields) => {
             for (name, field) in fields {

@@ -9,7 +9,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::Serialize;
 use sluice_graph::{AddressPools, GatewayApiOptions, JwksFetch};
 use sluice_model::gateway_api::EXPERIMENTAL_GROUP;
-use sluice_model::{Kind, Text};
+use sluice_model::{Kind, SessionLabels, Text};
 use sluice_parse::{KINDS, parse_duration};
 
 use super::security::flag;
@@ -27,7 +27,8 @@ pub struct Features {
     /// `AMBIENT_ENABLE_DRY_RUN_AUTHORIZATION_POLICY`: ztunnel is sent policies that are only evaluated.
     pub dry_run_policies: bool,
     /// `PILOT_ENABLE_IP_AUTOALLOCATE`: hosts of ServiceEntries without addresses get some, and that is written to their
-    /// status. Only where objects come from the Kubernetes API: files have nobody to write a status.
+    /// status. Only where objects come from the Kubernetes API: files have nobody to write a status. Without, proxies with
+    /// `ISTIO_META_DNS_AUTO_ALLOCATE` reach them at addresses by hash of the name.
     pub allocate_addresses: bool,
     /// `PILOT_IP_AUTOALLOCATE_IPV4_PREFIX`: where those come from.
     pub allocation_v4: Ipv4Net,
@@ -45,6 +46,8 @@ pub struct Features {
     pub http3: bool,
     /// `PILOT_SCOPE_GATEWAY_TO_NAMESPACE`: a Gateway is for routers of its own namespace only.
     pub scope_gateways: bool,
+    /// `PILOT_FILTER_GATEWAY_CLUSTER_CONFIG`: routers get the clusters of what they send to only.
+    pub filter_gateway_clusters: bool,
     /// `PILOT_ENABLE_ALPHA_GATEWAY_API`: experimental Gateway API kinds are read.
     pub alpha_gateway_api: bool,
     /// `PILOT_ENABLE_GATEWAY_API`: Gateway API kinds are read.
@@ -73,6 +76,11 @@ pub struct Features {
     pub redis_filter: bool,
     /// `PILOT_ENABLE_MYSQL_FILTER`: proxies understand MySQL.
     pub mysql_filter: bool,
+    /// `ENABLE_TLS_ON_SIDECAR_INGRESS`: listeners of Sidecars end the TLS they declare.
+    pub sidecar_ingress_tls: bool,
+    /// `PILOT_ENABLE_PERSISTENT_SESSION_FILTER`: proxies keep sessions with services that ask for it by
+    /// `PILOT_PERSISTENT_SESSION_LABEL` (a cookie) or `PILOT_PERSISTENT_SESSION_HEADER_LABEL`.
+    pub sessions: SessionLabels,
     /// `PILOT_ENABLE_SERVICEENTRY_SELECT_PODS`: a ServiceEntry's selector selects pods too.
     pub service_entry_selects_pods: bool,
     /// `PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES`: a Service's selector selects WorkloadEntries too.
@@ -101,15 +109,59 @@ pub struct Features {
     pub trusted_gateways: Vec<IpNet>,
 }
 
-/// Names of other switches of istiod's that would change its output and that are not followed yet.
-const NOT_FOLLOWED: &[&str] = &[
-    "ENABLE_GATEWAY_API_INFERENCE_EXTENSION",
-    "ENABLE_TLS_ON_SIDECAR_INGRESS",
-    "ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS",
-    "EXTERNAL_ISTIOD",
-    "PILOT_FILTER_GATEWAY_CLUSTER_CONFIG",
-    "PILOT_MULTICLUSTER_KUBECONFIG_PATH",
+/// Other switches of istiod's that would change its output and that are not followed yet, with the value that is kept to.
+const NOT_FOLLOWED: &[(&str, &str)] = &[
+    ("DISABLE_SHADOW_HOST_SUFFIX", "true"),
+    ("DISABLE_TRACK_REMAINING_CB_METRICS", "true"),
+    ("ENABLE_100_CONTINUE_HEADERS", "true"),
+    ("ENABLE_ENHANCED_DESTINATIONRULE_MERGE", "true"),
+    ("ENABLE_GATEWAY_API_INFERENCE_EXTENSION", "false"),
+    ("ENABLE_HCM_INTERNAL_NETWORKS", "false"),
+    ("ENABLE_LAYERED_WAYPOINT_AUTHORIZATION_POLICIES", "false"),
+    ("ENABLE_LOCALITY_WEIGHTED_LB_CONFIG", "false"),
+    ("ENABLE_MCS_AUTO_EXPORT", "false"),
+    ("ENABLE_MCS_CLUSTER_LOCAL", "false"),
+    ("ENABLE_MCS_HOST", "false"),
+    ("ENABLE_MCS_SERVICE_DISCOVERY", "false"),
+    ("ENABLE_MULTICLUSTER_HEADLESS", "true"),
+    ("ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS", "false"),
+    ("ENVOY_STATUS_PORT_ENABLE_PROXY_PROTOCOL", "false"),
+    ("EXTERNAL_ISTIOD", "false"),
+    ("LABEL_CANONICAL_SERVICES_FOR_MESH_EXTERNAL_SERVICE_ENTRIES", "false"),
+    ("MAX_CONNECTIONS_PER_SOCKET_EVENT_LOOP", "1"),
+    ("PILOT_ALLOW_SIDECAR_SERVICE_INBOUND_LISTENER_MERGE", "false"),
+    ("PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS", "true"),
+    ("PILOT_DISABLE_MX_ALPN", "false"),
+    ("PILOT_DNS_CARES_UDP_MAX_QUERIES", "100"),
+    ("PILOT_DNS_JITTER_DURATION", "100ms"),
+    ("PILOT_DRAINING_LABEL", "istio.io/draining"),
+    ("PILOT_ENABLE_ABSOLUTE_FQDN_VHOST_DOMAIN", "true"),
+    ("PILOT_ENABLE_ALPN_FILTER", "true"),
+    ("PILOT_ENABLE_CROSS_CLUSTER_WORKLOAD_ENTRY", "true"),
+    ("PILOT_ENABLE_EDS_FOR_HEADLESS_SERVICES", "false"),
+    ("PILOT_ENABLE_HEADLESS_FILTER_CHAIN_LISTENER", "false"),
+    ("PILOT_ENABLE_METADATA_EXCHANGE", "true"),
+    ("PILOT_ENABLE_ROUTE_COLLAPSE_OPTIMIZATION", "true"),
+    ("PILOT_ENABLE_STRICT_GATEWAY_MERGING", "true"),
+    ("PILOT_ENABLE_TELEMETRY_LABEL", "true"),
+    ("PILOT_ENDPOINT_TELEMETRY_LABEL", "true"),
+    ("PILOT_GATEWAY_TRANSPORT_SOCKET_CONNECT_TIMEOUT", "15s"),
+    ("PILOT_IGNORE_RESOURCES", ""),
+    ("PILOT_MULTICLUSTER_KUBECONFIG_PATH", ""),
+    ("PILOT_MX_ADDITIONAL_LABELS", ""),
+    ("PILOT_SEND_UNHEALTHY_ENDPOINTS", "false"),
+    ("PILOT_SIDECAR_PICK_BEST_SERVICE_NAMESPACE", "true"),
+    ("PILOT_SIDECAR_USE_REMOTE_ADDRESS", "false"),
+    ("PILOT_UNIFIED_SIDECAR_SCOPE", "true"),
+    ("PREFER_DESTINATIONRULE_TLS_FOR_EXTERNAL_SERVICES", "true"),
 ];
+
+/// Whether two values of a switch mean the same.
+fn same(one: &str, other: &str) -> bool {
+    let yes = |text: &str| ["1", "t", "true"].contains(&text.to_ascii_lowercase().as_str());
+    let no = |text: &str| ["0", "f", "false"].contains(&text.to_ascii_lowercase().as_str());
+    one == other || (yes(one) && yes(other)) || (no(one) && no(other))
+}
 
 impl Features {
     /// Kinds that are not read, whatever there is of them.
@@ -138,14 +190,21 @@ impl Features {
 
     /// Reads the environment; a value that cannot be read is noted and the default is taken.
     pub(super) fn read(variable: impl Fn(&str) -> Option<String>, warnings: &mut Vec<String>) -> Self {
-        for name in NOT_FOLLOWED {
-            if variable(name).is_some_and(|value| !value.is_empty()) {
-                warnings.push(format!("variable {name} has no effect yet"));
-            }
+        for (name, kept) in NOT_FOLLOWED {
+            let Some(value) = variable(name).filter(|value| !value.is_empty() && !same(value, kept)) else { continue };
+            let kept = if kept.is_empty() { "not set".to_owned() } else { format!("{kept:?}") };
+            warnings.push(format!("variable {name}={value:?} has no effect yet: all is as if it were {kept}"));
         }
         let mut flag = |name: &str, default: bool| flag(&variable, name, default, warnings);
         let text = |name: &str, default: &str| {
             variable(name).filter(|value| !value.is_empty()).map_or_else(|| default.into(), Text::from)
+        };
+        let labels = SessionLabels::default();
+        let label = |name: &str, default: Text| variable(name).map_or(default, Text::from);
+        let sessions = SessionLabels {
+            cookie: label("PILOT_PERSISTENT_SESSION_LABEL", labels.cookie),
+            header: label("PILOT_PERSISTENT_SESSION_HEADER_LABEL", labels.header),
+            enabled: flag("PILOT_ENABLE_PERSISTENT_SESSION_FILTER", false),
         };
         let allocate_addresses = flag("PILOT_ENABLE_IP_AUTOALLOCATE", true);
         let pools = AddressPools::default();
@@ -160,6 +219,7 @@ impl Features {
             dual_stack: flag("ISTIO_DUAL_STACK", false),
             http3: flag("PILOT_ENABLE_QUIC_LISTENERS", false),
             scope_gateways: flag("PILOT_SCOPE_GATEWAY_TO_NAMESPACE", false),
+            filter_gateway_clusters: flag("PILOT_FILTER_GATEWAY_CLUSTER_CONFIG", false),
             alpha_gateway_api: flag("PILOT_ENABLE_ALPHA_GATEWAY_API", false),
             gateway_api: flag("PILOT_ENABLE_GATEWAY_API", true),
             gateway_controller: text("PILOT_GATEWAY_API_CONTROLLER_NAME", "istio.io/gateway-controller"),
@@ -173,6 +233,8 @@ impl Features {
             mongo_filter: flag("PILOT_ENABLE_MONGO_FILTER", true),
             redis_filter: flag("PILOT_ENABLE_REDIS_FILTER", false),
             mysql_filter: flag("PILOT_ENABLE_MYSQL_FILTER", false),
+            sidecar_ingress_tls: flag("ENABLE_TLS_ON_SIDECAR_INGRESS", false),
+            sessions,
             service_entry_selects_pods: flag("PILOT_ENABLE_SERVICEENTRY_SELECT_PODS", true),
             service_selects_workload_entries: flag("PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES", true),
             multiple_custom_providers: flag("PILOT_ENABLE_MULTIPLE_CUSTOM_AUTHZ_PROVIDERS", false),

@@ -97,6 +97,41 @@ fn the_environment_is_read_with_istiods_names() {
 }
 
 #[test]
+fn switches_of_istiods_change_what_proxies_are_sent() {
+    let read = |variables: &[(&str, &str)]| {
+        let (line, _) = CommandLine::parse_lenient(["sluiced".to_owned()]).expect("a command line");
+        let value = |asked: &str| {
+            let found = variables.iter().find(|(name, _)| *name == asked);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        Config::new(line.discovery, &[], value).expect("valid")
+    };
+    let off = read(&[]).features;
+    assert!(!off.http10 && !off.filter_gateway_clusters && !off.sidecar_ingress_tls && off.allocate_addresses);
+    assert_eq!(off.sessions, sluice_model::SessionLabels::default());
+    let on = read(&[
+        ("PILOT_HTTP10", "true"),
+        ("PILOT_FILTER_GATEWAY_CLUSTER_CONFIG", "1"),
+        ("ENABLE_TLS_ON_SIDECAR_INGRESS", "true"),
+        ("PILOT_ENABLE_IP_AUTOALLOCATE", "false"),
+        ("PILOT_ENABLE_PERSISTENT_SESSION_FILTER", "true"),
+        ("PILOT_PERSISTENT_SESSION_LABEL", "session"),
+        ("PILOT_PERSISTENT_SESSION_HEADER_LABEL", ""),
+    ])
+    .features;
+    assert!(on.http10 && on.filter_gateway_clusters && on.sidecar_ingress_tls && !on.allocate_addresses);
+    let sessions = sluice_model::SessionLabels { cookie: "session".into(), header: "".into(), enabled: true };
+    assert_eq!(on.sessions, sessions);
+
+    let warned = |name: &str, value: &str| {
+        let config = read(&[(name, value)]);
+        config.warnings.iter().any(|warning| warning.contains(&format!("{name}={value:?}")))
+    };
+    assert!(warned("ENABLE_MCS_HOST", "true") && warned("PILOT_ENABLE_ALPN_FILTER", "false"));
+    assert!(!warned("ENABLE_MCS_HOST", "False") && !warned("PILOT_ENABLE_ALPN_FILTER", "1"), "as it is anyway");
+}
+
+#[test]
 fn kinds_of_the_gateway_api_can_be_switched_off() {
     use sluice_model::Kind;
     let ignored = |name: &'static str, value: &'static str| {

@@ -20,7 +20,7 @@ use std::time::Duration;
 use serde::Serialize;
 use sluice_model::{
     ClientTls, ConnectionPool, InboundPolicy, IpFamilies, LocalityLb, MeshConfig, OutlierDetection, Proxy, ProxyType,
-    TcpKeepalive, Text, TlsSettings, ZoneAwareLb, is_true,
+    SessionLabels, TcpKeepalive, Text, TlsSettings, ZoneAwareLb, is_true,
 };
 
 pub(crate) use dynamic_dns::dns_cache;
@@ -73,6 +73,8 @@ pub struct ClusterSettings {
     pub sends_hbone: bool,
     /// HBONE is sent even where mutual TLS is taken as well.
     pub prefers_hbone: bool,
+    /// How services ask for persistent sessions.
+    pub sessions: SessionLabels,
 }
 
 impl ClusterSettings {
@@ -103,7 +105,14 @@ impl ClusterSettings {
             dual_stack,
             sends_hbone: false,
             prefers_hbone: false,
+            sessions: SessionLabels::default(),
         }
+    }
+
+    /// The same with other labels that ask for persistent sessions.
+    #[must_use]
+    pub fn with_sessions(self, sessions: &SessionLabels) -> Self {
+        Self { sessions: sessions.clone(), ..self }
     }
 
     /// The same with HBONE sent, and maybe preferred to mutual TLS.

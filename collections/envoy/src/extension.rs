@@ -12,7 +12,7 @@ use envoy_types::pb::envoy::extensions::wasm::v3::{
     EnvironmentVariables, FailurePolicy, PluginConfig, VmConfig, plugin_config::Vm,
 };
 use envoy_types::pb::google::protobuf::{Any, StringValue};
-use sluice_model::{ExtensionCode, FailStrategy, PullPolicy, TrafficExtension, WasmConfig, WasmSource};
+use sluice_model::{ExtensionCode, FailStrategy, PullPolicy, Redacted, TrafficExtension, WasmConfig, WasmSource};
 
 use crate::wire::{any, duration};
 
@@ -24,16 +24,17 @@ const RESOURCE_VERSION: &str = "ISTIO_META_WASM_PLUGIN_RESOURCE_VERSION";
 /// Longest time to fetch a module.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The configuration of an extension; `None` if it is a script, which stands in the listeners themselves.
+/// The configuration of an extension, with what its image is pulled with if the proxy may have that; `None` if it is a
+/// script, which stands in the listeners themselves.
 #[must_use]
-pub fn build_extension(extension: &TrafficExtension) -> Option<TypedExtensionConfig> {
+pub fn build_extension(extension: &TrafficExtension, credential: Option<&Redacted>) -> Option<TypedExtensionConfig> {
     let ExtensionCode::Wasm(wasm) = &extension.code else { return None };
-    let config = Some(plugin_config(extension, wasm));
+    let config = Some(plugin_config(extension, wasm, credential));
     let typed_config = if wasm.network { any(&NetworkWasm { config }) } else { any(&Wasm { config }) };
     Some(TypedExtensionConfig { name: extension.filter_name().to_string(), typed_config: Some(typed_config) })
 }
 
-fn plugin_config(extension: &TrafficExtension, wasm: &WasmConfig) -> PluginConfig {
+fn plugin_config(extension: &TrafficExtension, wasm: &WasmConfig, credential: Option<&Redacted>) -> PluginConfig {
     let failure_policy = match wasm.fail_strategy {
         FailStrategy::Close => FailurePolicy::FailClosed,
         FailStrategy::Open => FailurePolicy::FailOpen,
@@ -52,7 +53,7 @@ fn plugin_config(extension: &TrafficExtension, wasm: &WasmConfig) -> PluginConfi
         vm: Some(Vm::VmConfig(VmConfig {
             runtime: RUNTIME.to_owned(),
             code: Some(code(wasm)),
-            environment_variables: Some(environment(wasm)),
+            environment_variables: Some(environment(wasm, credential)),
             ..VmConfig::default()
         })),
         ..PluginConfig::default()
@@ -79,18 +80,20 @@ fn code(wasm: &WasmConfig) -> AsyncDataSource {
     AsyncDataSource { specifier: Some(specifier) }
 }
 
-/// A pull secret stands for itself and is empty: credentials are given to nobody.
-fn environment(wasm: &WasmConfig) -> EnvironmentVariables {
+/// A proxy that may not pull the image, or that has nothing to pull it with, gets an empty credential.
+fn environment(wasm: &WasmConfig, credential: Option<&Redacted>) -> EnvironmentVariables {
     let mut key_values: HashMap<String, String> = HashMap::new();
-    if !wasm.pull_secret.is_empty() {
-        key_values.insert(PULL_SECRET.to_owned(), String::new());
-    }
     if let Some(policy) = wasm.pull_policy.map(PullPolicy::name) {
         key_values.insert(PULL_POLICY.to_owned(), policy.to_owned());
     }
     key_values.insert(RESOURCE_VERSION.to_owned(), wasm.resource_version.to_string());
     let own = wasm.env.iter().filter_map(|(name, value)| Some((name.to_string(), value.as_ref()?.to_string())));
     key_values.extend(own);
+    // It is nothing else, whatever the extension says.
+    if !wasm.pull_secret.is_empty() || key_values.contains_key(PULL_SECRET) {
+        let text = credential.map(|credential| String::from_utf8_lossy(&credential.0).into_owned());
+        key_values.insert(PULL_SECRET.to_owned(), text.unwrap_or_default());
+    }
     let host_env_keys =
         wasm.env.iter().filter(|(_, value)| value.is_none()).map(|(name, _)| name.to_string()).collect();
     EnvironmentVariables { host_env_keys, key_values }
@@ -138,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_module_is_described_for_the_agent() {
-        let built = build_extension(&extension(ExtensionCode::Wasm(Box::new(module())))).expect("a module");
+        let built = build_extension(&extension(ExtensionCode::Wasm(Box::new(module()))), None).expect("a module");
         assert_eq!(built.name, "extensions.istio.io/trafficextension/lab.x");
         let plugin = plugin(&built);
         assert_eq!((plugin.name.as_str(), plugin.root_id.as_str()), ("lab.x", "root"));
@@ -152,11 +155,28 @@ mod tests {
     }
 
     #[test]
+    fn a_credential_is_part_of_the_environment() {
+        let secret_of = |module: WasmConfig, credential: Option<&'static str>| {
+            let credential = credential.map(|text| Redacted(text.as_bytes().into()));
+            let extension = extension(ExtensionCode::Wasm(Box::new(module)));
+            let built = build_extension(&extension, credential.as_ref()).expect("a module");
+            let Some(Vm::VmConfig(vm)) = plugin(&built).vm else { panic!("a machine") };
+            vm.environment_variables.expect("variables").key_values.get(PULL_SECRET).cloned()
+        };
+        assert_eq!(secret_of(module(), Some("{}")).as_deref(), Some("{}"));
+        assert_eq!(secret_of(module(), None).as_deref(), Some(""));
+        let public = WasmConfig { pull_secret: "".into(), ..module() };
+        assert_eq!(secret_of(public.clone(), None), None);
+        let own = WasmConfig { env: vec![(PULL_SECRET.into(), Some("x".into()))], ..public };
+        assert_eq!(secret_of(own, None).as_deref(), Some(""), "an extension does not say what it is");
+    }
+
+    #[test]
     fn the_kind_of_filter_follows_the_kind_of_traffic() {
         let network = WasmConfig { network: true, ..module() };
-        let built = build_extension(&extension(ExtensionCode::Wasm(Box::new(network)))).expect("a module");
+        let built = build_extension(&extension(ExtensionCode::Wasm(Box::new(network))), None).expect("a module");
         let url = built.typed_config.expect("a configuration").type_url;
         assert_eq!(url, "type.googleapis.com/envoy.extensions.filters.network.wasm.v3.Wasm");
-        assert_eq!(build_extension(&extension(ExtensionCode::Lua("x = 1".into()))), None);
+        assert_eq!(build_extension(&extension(ExtensionCode::Lua("x = 1".into())), None), None);
     }
 }

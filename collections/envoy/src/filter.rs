@@ -7,6 +7,7 @@ mod http_filters;
 mod istio;
 mod network;
 mod policy;
+mod session;
 mod stats;
 mod tracing;
 
@@ -16,4 +17,5 @@ pub(crate) use http::{Class, HttpChain, Routes, build_http_manager, connection_s
 pub(crate) use http_filters::http_filter;
 pub(crate) use network::{hcm_filter, metadata_exchange, network_filter, protocol_filters, tcp_proxy_filter};
 pub use policy::PolicySteps;
+pub(crate) use session::add_session;
 pub(crate) use stats::tcp_stats;

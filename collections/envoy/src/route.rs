@@ -22,7 +22,8 @@ use envoy_types::pb::envoy::config::route::v3::route_action::ClusterSpecifier;
 use envoy_types::pb::envoy::config::route::v3::route_match::PathSpecifier;
 use envoy_types::pb::envoy::config::route::v3::{Decorator, Route, RouteMatch};
 use sluice_model::{
-    ConsistentHash, Destination, Host, HttpMatch, HttpRetry, HttpRoute, Labels, VirtualService, match_labels,
+    ConsistentHash, Destination, Host, HttpMatch, HttpRetry, HttpRoute, Labels, PersistentSession, VirtualService,
+    match_labels,
 };
 
 pub use domains::{AltHosts, ServiceDomains, service_domains};
@@ -36,6 +37,7 @@ pub use virtual_host::{
     virtual_host_name,
 };
 
+use crate::filter::add_session;
 use crate::wire::{string_value, structure};
 
 /// Name of the route of a service without a VirtualService.
@@ -48,6 +50,8 @@ pub struct DestinationService {
     pub only_port: Option<u32>,
     /// The host it stands for, if it is an alias.
     pub alias_of: Option<Host>,
+    /// How sessions with it are kept.
+    pub session: Option<PersistentSession>,
 }
 
 /// Everything the routes of a VirtualService depend on.
@@ -156,6 +160,7 @@ fn build_route(inputs: &RouteInputs<'_>, route: &HttpRoute, matched: Option<&Htt
     } else {
         let action = action::build_action(inputs, route, authority, &mut out);
         out.action = Some(Action::Route(action));
+        add_session(&mut out.typed_per_filter_config, session(inputs, route).as_ref());
     }
     out.decorator = Some(Decorator { operation: operation(&out, virtual_service, inputs.port), propagate: None });
     if let Some(fault) = &route.fault {
@@ -165,6 +170,21 @@ fn build_route(inputs: &RouteInputs<'_>, route: &HttpRoute, matched: Option<&Htt
         out.typed_per_filter_config.insert("envoy.filters.http.cors".into(), cors::build_cors(cors));
     }
     out
+}
+
+/// How sessions with the destinations of a route are kept: the last of them says, unless one before it does as well.
+fn session(inputs: &RouteInputs<'_>, route: &HttpRoute) -> Option<PersistentSession> {
+    let lone = route.route.len() == 1;
+    let destinations = route.route.iter().filter(|destination| lone || destination.weight > 0);
+    let mut session = None;
+    for destination in destinations {
+        let own = (inputs.service)(&destination.destination.host).and_then(|service| service.session);
+        if session.is_some() && own.is_some() {
+            break;
+        }
+        session = own;
+    }
+    session
 }
 
 /// Metadata that names the object a route comes from (N10).

@@ -4,6 +4,8 @@
 //! of its own sequence, which is made of its name: so a newcomer never moves anybody, however objects arrive, and every
 //! replica comes to the same addresses. What a status says already stays, unless somebody older has it.
 
+mod hashed;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -110,16 +112,29 @@ pub(crate) fn derive_allocations<'s>(
     options: &GraphOptions,
 ) -> Collection<'s, AllocationKey, Vec<Text>> {
     let pools = options.address_pools;
-    let claims = objects.service_entries.filter_map("address_claims", move |_, entry| pools.and_then(|_| claim(entry)));
+    let hashes = !options.allocates_addresses;
+    let claims = objects.service_entries.filter_map("address_claims", move |_, entry| match pools {
+        _ if hashes => hashed::claim(entry),
+        pools => pools.and_then(|_| claim(entry)),
+    });
     one.derive_many("address_allocations", |deps| {
         let claims = deps.on(&claims);
         move |cx, (), ()| {
-            let Some(pools) = pools else { return Vec::new() };
             let mut claims: Vec<_> = cx.all(&claims);
             claims.sort_by(|(a, left), (b, right)| (left.created, a).cmp(&(right.created, b)));
-            allocate(&pools, &claims)
+            match pools {
+                _ if hashes => hashed::allocate(&claims),
+                Some(pools) => allocate(&pools, &claims),
+                None => Vec::new(),
+            }
         }
     })
+}
+
+/// The hosts of an entry, each once.
+fn distinct_hosts(entry: &ServiceEntry) -> impl Iterator<Item = &Host> {
+    let mut known = BTreeSet::new();
+    entry.hosts.iter().filter(move |host| known.insert(*host))
 }
 
 fn claim(entry: &ServiceEntry) -> Option<Claim> {
@@ -127,10 +142,9 @@ fn claim(entry: &ServiceEntry) -> Option<Claim> {
         let block = || text.parse::<IpNet>().ok().filter(|it| it.prefix_len() == it.max_prefix_len());
         text.parse().ok().or_else(|| block().map(|block| block.addr()))
     });
-    let mut known = BTreeSet::new();
     // A wildcard is no name that anybody asks DNS for, unless each of its names is resolved by itself.
     let named = |host: &&Host| !host.is_wildcard() || entry.resolution == Resolution::DynamicDns;
-    let hosts = entry.hosts.iter().filter(|_| allocates(entry)).filter(named).filter(|host| known.insert(*host));
+    let hosts = distinct_hosts(entry).filter(|_| allocates(entry)).filter(named);
     let claim = Claim {
         created: entry.meta.created,
         declared: declared.collect(),
@@ -188,7 +202,7 @@ pub(crate) fn derive_address_updates<'s>(
     allocations: &Collection<'s, AllocationKey, Vec<Text>>,
     options: &GraphOptions,
 ) -> Collection<'s, ObjectKey, AddressUpdate> {
-    let enabled = options.address_pools.is_some();
+    let enabled = options.allocates_addresses && options.address_pools.is_some();
     let cluster = options.cluster.clone();
     objects.service_entries.derive("address_updates", |deps| {
         let allocations = deps.on(allocations);

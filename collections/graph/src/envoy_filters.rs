@@ -56,6 +56,11 @@ impl PatchSet {
         PatchSetName(format!("patches#{}", content_hash(self)).into())
     }
 
+    /// The EnvoyFilters its patches are of.
+    pub(crate) fn filters(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.patches.iter().map(|patch| &patch.filter)
+    }
+
     /// Whether some patch changes resources of that type.
     pub(crate) fn concerns(&self, resource_type: ResourceType) -> bool {
         self.patches.iter().any(|patch| patch.apply_to.resource_types().contains(&resource_type))

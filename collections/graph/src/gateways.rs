@@ -2,6 +2,7 @@
 
 pub mod connections;
 mod merge;
+pub(crate) mod reach;
 pub mod routers;
 pub mod routes;
 

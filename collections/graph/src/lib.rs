@@ -11,7 +11,7 @@
 //! - `sidecars.rs`: what of the mesh the proxies of a Sidecar see.
 //! - `gateway_api.rs`: Gateways and routes of the Gateway API as what everything else reads.
 //! - `attached.rs`: what Telemetries and extensions attach to proxies.
-//! - `secrets.rs`: who may have which certificates and keys.
+//! - `secrets.rs`: who may have which certificates and keys; `pull_secrets.rs`: who may pull which images.
 //! - `views.rs`: for whose eyes something is written, and what of it differs from what everyone sees.
 //! - `outputs/`: encoded resources, a file a type. `scopes.rs`: which layers of them a proxy gets.
 
@@ -35,6 +35,7 @@ mod outputs;
 pub mod peer_authentications;
 mod policies;
 mod proxies;
+mod pull_secrets;
 mod rejects;
 pub mod router_routes;
 mod scopes;
@@ -53,7 +54,7 @@ use sluice_engine::{Builder, Collection, Index, Published};
 use sluice_model::{
     DestinationRule, Endpoint, Gateway, Host, Jwks, JwksKey, Labels, MeshConfig, MeshNetworks, Namespace,
     NetworkGateway, Node, ObjectKey, PeerAuthentication, Pod, Proxy, ProxyConfigResource, ProxyKey, Reject, Resource,
-    ResourceKey, Scope, SecretReader, Segment, SegmentKey, Service, ServiceKey, Text, VirtualService,
+    ResourceKey, Scope, SecretReader, Segment, SegmentKey, Service, ServiceKey, SessionLabels, Text, VirtualService,
 };
 
 pub use allocation::{AddressPools, AddressUpdate};
@@ -74,8 +75,10 @@ pub use sluice_envoy::security::SecurityOptions;
 
 use destination_rules::RulePolicy;
 use envoy_filters::Patches;
+use gateways::reach::{Reach, ReachInputs, derive_reach};
 use gateways::routers::{RouterInputs, Routers};
 use proxies::TargetInputs;
+use pull_secrets::PullAccess;
 use secrets::Secrets;
 use sidecars::{HostInputs, SidecarHeads, Sidecars};
 
@@ -98,8 +101,12 @@ pub struct GraphOptions {
     pub http3: bool,
     /// A Gateway is for routers of its own namespace only (`PILOT_SCOPE_GATEWAY_TO_NAMESPACE`).
     pub scope_gateways: bool,
+    /// Routers get the clusters of what they send to only (`PILOT_FILTER_GATEWAY_CLUSTER_CONFIG`).
+    pub filter_gateway_clusters: bool,
     /// Switches that change listeners.
     pub listeners: ListenerSwitches,
+    /// How services ask for persistent sessions.
+    pub sessions: SessionLabels,
     /// A ServiceEntry's selector selects pods too (`PILOT_ENABLE_SERVICEENTRY_SELECT_PODS`).
     pub entries_select_pods: bool,
     /// A Service's selector selects WorkloadEntries too (`PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES`).
@@ -108,6 +115,9 @@ pub struct GraphOptions {
     pub sends_hbone: bool,
     /// They do so even where mutual TLS is taken as well (`PILOT_PREFER_SENDING_HBONE`).
     pub prefers_hbone: bool,
+    /// Hosts of ServiceEntries without addresses get some that are written to their status
+    /// (`PILOT_ENABLE_IP_AUTOALLOCATE`); else proxies that ask for them get some by hash of the name.
+    pub allocates_addresses: bool,
     /// Where hosts of ServiceEntries without addresses get theirs; without pools only what statuses say is used.
     pub address_pools: Option<AddressPools>,
     /// Who fetches keys of token issuers (`PILOT_JWT_ENABLE_REMOTE_JWKS`).
@@ -146,11 +156,14 @@ impl Default for GraphOptions {
             ingress_namespace: "istio-system".into(),
             http3: false,
             scope_gateways: false,
+            filter_gateway_clusters: false,
             listeners: ListenerSwitches::default(),
+            sessions: SessionLabels::default(),
             entries_select_pods: true,
             services_select_entries: true,
             sends_hbone: false,
             prefers_hbone: false,
+            allocates_addresses: true,
             address_pools: None,
             jwks_fetch: JwksFetch::default(),
             security: SecurityOptions::default(),
@@ -206,6 +219,8 @@ pub struct Spine<'s> {
     pub rule_policy: Collection<'s, (), RulePolicy>,
     /// Connected routers, and what they listen for.
     pub routers: Routers<'s>,
+    /// What they send to, if they get the clusters of that only.
+    pub(crate) reach: Option<Reach<'s>>,
     /// PeerAuthentications by namespace.
     pub peer_authentications_by_namespace: Index<'s, Text, ObjectKey, PeerAuthentication>,
     /// Patches of EnvoyFilters, by where they apply.
@@ -218,6 +233,8 @@ pub struct Spine<'s> {
     pub(crate) ambient: Option<Ambient<'s>>,
     /// Who may have which secrets.
     pub secrets: Secrets<'s>,
+    /// Who may have which credentials for images of extensions.
+    pub(crate) pulls: Collection<'s, ProxyKey, PullAccess>,
 }
 
 /// The ends of the graph that the process holds.
@@ -362,7 +379,18 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
 
         let secrets = Secrets::new(&raw, &objects, &discovery, &mesh, &proxies, &routers, options);
         let attached = attached::derive_attached(&objects, &mesh, &proxies);
+        let pulls = pull_secrets::derive_pull_access(&proxies, &attached.extensions, &attached.root, options);
         let patches = envoy_filters::derive_patches(&objects, &mesh, &proxies);
+        let reach_inputs = ReachInputs {
+            objects: &objects,
+            mesh: &mesh,
+            proxies: &proxies,
+            routers: &routers,
+            selected: &labels,
+            patches: &patches,
+            virtual_services: &virtual_services,
+        };
+        let reach = options.filter_gateway_clusters.then(|| derive_reach(&reach_inputs, options));
         let spine = Spine {
             options: options.clone(),
             objects,
@@ -385,12 +413,14 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
             resolved_network_gateways,
             rule_policy,
             routers,
+            reach,
             peer_authentications_by_namespace,
             patches,
             root_namespace,
             jwks: raw.jwks,
             ambient,
             secrets,
+            pulls,
         };
         let outputs = outputs::derive_outputs(graph, &spine, &labels);
         let scopes = scopes::derive_scopes(&spine, &labels);

@@ -132,6 +132,8 @@ pub(crate) fn derive_proxies<'s>(
         let nodes: Dep<ObjectKey, Node> = deps.on(&objects.nodes);
         move |cx, _, connected| {
             let mut proxy = connected.clone();
+            // Addresses that a status tells are for everybody who captures DNS.
+            proxy.dns_auto_allocate |= options.allocates_addresses;
             let found = pods.get(cx, connected, &options);
             if let Some((key, pod)) = &found {
                 let node = cx.get(&nodes, &ObjectKey::new(key.cluster.clone(), "", pod.node.clone()));

@@ -25,6 +25,8 @@ pub struct Client<'a> {
     pub labels: &'a Labels,
     /// It is a router that routes to clusters by server name.
     pub auto_passthrough: bool,
+    /// The view of its clusters, if it is a router that gets those of what it sends to only.
+    pub reach: Option<&'a View>,
 }
 
 impl Client<'_> {
@@ -63,6 +65,7 @@ struct Clients {
     labels: Dep<(), SelectedLabels>,
     passing: Dep<ProxyKey, ()>,
     facts: Dep<ProxyKey, Facts>,
+    reach: Option<Dep<ProxyKey, View>>,
 }
 
 impl Clients {
@@ -72,6 +75,7 @@ impl Clients {
             labels: deps.on(labels),
             passing: deps.on(&spine.routers.auto_passthrough),
             facts: deps.on(&spine.attached.facts),
+            reach: spine.reach.as_ref().map(|reach| deps.on(&reach.views)),
         }
     }
 
@@ -81,14 +85,16 @@ impl Clients {
         let facts = cx.get(&self.facts, key)?;
         let labels = cx.get(&self.labels, &()).map(|labels| labels.outbound(proxy)).unwrap_or_default();
         let auto_passthrough = proxy.proxy_type == ProxyType::Router && cx.get(&self.passing, key).is_some();
-        let client = Client { proxy, workload: &workload, facts: &facts, labels: &labels, auto_passthrough };
+        let reach = self.reach.as_ref().and_then(|reach| cx.get(reach, key));
+        let reach = reach.as_deref();
+        let client = Client { proxy, workload: &workload, facts: &facts, labels: &labels, auto_passthrough, reach };
         Some(outputs::LAYERS.iter().map(|(resource_type, layers)| (*resource_type, layers(&client))).collect())
     }
 }
 
 /// What each proxy gets: for each type its layers in order, and what it fills into templates.
 /// Key: `ProxyKey`. From: `proxies`, `workload_names`, `listener_facts`, `selected_labels`, `routers/auto-passthrough`,
-/// `proxy_patches`, `secret_access`.
+/// `proxy_patches`, `secret_access`, `pull_access`.
 /// Changes when: the proxy's own facts do, the services it is part of, what is attached to it, the labels that rules
 /// select on, or its patches; for a router also its first or last server of TLS mode AUTO_PASSTHROUGH.
 /// Size: connected proxies. Rejects: none.
@@ -99,11 +105,14 @@ pub(crate) fn derive_scopes<'s>(
     spine.proxies.derive("scopes", |deps| {
         let clients = Clients::on(deps, spine, labels);
         let patches = deps.on(&spine.patches.of_proxies);
-        let access = deps.on(&spine.secrets.access);
+        let (access, pulls) = (deps.on(&spine.secrets.access), deps.on(&spine.pulls));
         move |cx, key, proxy| {
             let mut layers = clients.layers(cx, key, proxy)?;
             if let Some(access) = cx.get(&access, key) {
                 layers.insert(ResourceType::Secret, access.layers.iter().map(SecretLayer::layer).collect());
+            }
+            if let Some(pulls) = cx.get(&pulls, key) {
+                layers.entry(ResourceType::ExtensionConfig).or_default().insert(0, pulls.layer());
             }
             if let Some(patches) = cx.get(&patches, key) {
                 patches.lay_over(&mut layers);

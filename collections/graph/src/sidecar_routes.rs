@@ -11,7 +11,7 @@ use sluice_envoy::name::PASSTHROUGH;
 use sluice_envoy::route::{CatchAll, TableKind, build_catch_all, build_header};
 use sluice_model::{
     DestinationRule, Host, HttpRetry, Labels, Layer, MeshConfig, ObjectKey, OutboundPolicy, ProxyType, Resolution,
-    Resource, ResourceType, Segment, SegmentKey, Service, ServiceKey, Text, View, VirtualService,
+    Resource, ResourceType, Segment, SegmentKey, Service, ServiceKey, SessionLabels, Text, View, VirtualService,
 };
 
 use crate::destination_rules::{self, RuleClient, RulePolicy, covering_hosts, select_rule};
@@ -52,6 +52,8 @@ pub struct RouteInputs<'s> {
     pub domain: Text,
     /// Addresses of both families are used.
     pub dual_stack: bool,
+    /// How services ask for persistent sessions.
+    pub sessions: SessionLabels,
 }
 
 impl<'s> RouteInputs<'s> {
@@ -88,6 +90,7 @@ impl<'s> RouteInputs<'s> {
             sidecars: spine.sidecars.clone(),
             domain: spine.options.domain.clone(),
             dual_stack: spine.options.dual_stack,
+            sessions: spine.options.sessions.clone(),
         }
     }
 }
@@ -279,6 +282,7 @@ pub(crate) struct MeshReads {
     sidecars: SidecarLookup,
     domain: Text,
     dual_stack: bool,
+    sessions: SessionLabels,
 }
 
 impl MeshReads {
@@ -296,6 +300,7 @@ impl MeshReads {
             sidecars: SidecarLookup::on(d, &inputs.sidecars),
             domain: inputs.domain.clone(),
             dual_stack: inputs.dual_stack,
+            sessions: inputs.sessions.clone(),
         }
     }
 
@@ -421,5 +426,9 @@ impl Mesh for MeshAt<'_> {
 
     fn has_http_proxy(&self) -> bool {
         self.defaults.as_ref().is_some_and(|defaults| defaults.http_proxy)
+    }
+
+    fn sessions(&self) -> &SessionLabels {
+        &self.reads.sessions
     }
 }

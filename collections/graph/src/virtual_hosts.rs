@@ -18,7 +18,7 @@ use sluice_envoy::route::{
 };
 use sluice_model::{
     ConsistentHash, Destination, DestinationRule, Host, HttpRetry, Labels, MESH_GATEWAY, Protocol, Resolution,
-    RouteSemantics, Service, ServicePort, Text, TrafficPolicy, VirtualService,
+    RouteSemantics, Service, ServicePort, SessionLabels, Text, TrafficPolicy, VirtualService,
 };
 use sluice_proto::envoy::config::route::v3::Route;
 
@@ -72,6 +72,8 @@ pub trait Mesh {
     fn dual_stack(&self) -> bool;
     /// Every sidecar has an HTTP proxy listener.
     fn has_http_proxy(&self) -> bool;
+    /// How services ask for persistent sessions.
+    fn sessions(&self) -> &SessionLabels;
 }
 
 /// Virtual hosts by route table and name, encoded.
@@ -129,6 +131,21 @@ fn wildcards_over(host: &Host) -> impl Iterator<Item = Host> {
     covering.into_iter().filter(|wildcard| wildcard.as_str() != "*").chain([Host::from("*")])
 }
 
+/// What a virtual host is for.
+#[derive(Clone, Copy)]
+struct Addressed<'a> {
+    host: &'a Host,
+    port: u32,
+    /// The Service there, if its port is meant.
+    service: Option<&'a Service>,
+}
+
+impl<'a> Addressed<'a> {
+    fn service(service: &'a Service, port: u32) -> Self {
+        Self { host: &service.host, port, service: Some(service) }
+    }
+}
+
 struct Evaluation<'a> {
     mesh: &'a dyn Mesh,
     client: &'a Client,
@@ -184,6 +201,7 @@ impl Evaluation<'_> {
                     _ => None,
                 },
                 alias_of: service.external_name.clone().filter(|_| service.resolution == Resolution::Alias),
+                session: self.mesh.sessions().session(&service.labels),
             })
         };
         build_routes(&RouteInputs {
@@ -215,11 +233,11 @@ impl Evaluation<'_> {
             {
                 let table = Text::from(number.to_string());
                 let domains = self.domains(service, port.port, None);
-                self.emit(out, &table, &service.host, number, domains, routes.clone());
+                self.emit(out, &table, Addressed::service(service, number), domains, routes.clone());
                 if self.place.is_sniffed(port) {
                     // The listener of a sniffed port is this Service's alone, whatever the client calls it.
                     let own = Text::from(virtual_host_name(service.host.as_str(), number));
-                    self.emit(out, &own, &service.host, number, vec!["*".into()], routes);
+                    self.emit(out, &own, Addressed::service(service, number), vec!["*".into()], routes);
                 }
             }
             if let Some(table) = self.place.common_table(self.http_proxy)
@@ -229,7 +247,7 @@ impl Evaluation<'_> {
                 if port.port != 80 {
                     domains.retain(|domain| domain.contains(':'));
                 }
-                self.emit(out, &table, &service.host, number, domains, routes);
+                self.emit(out, &table, Addressed::service(service, number), domains, routes);
             }
         }
     }
@@ -334,7 +352,7 @@ impl Evaluation<'_> {
             if !out.contains_key(&(table.clone(), key_name(host, port))) {
                 let routes = self.routes(virtual_service, u32::from(port));
                 if !routes.is_empty() {
-                    self.emit(out, &table, host, u32::from(port), domains(), routes);
+                    self.emit(out, &table, Addressed { host, port: u32::from(port), service: None }, domains(), routes);
                 }
             }
         }
@@ -345,7 +363,7 @@ impl Evaluation<'_> {
         {
             let routes = self.routes(virtual_service, 0);
             if !routes.is_empty() {
-                self.emit(out, &table, host, 80, domains(), routes);
+                self.emit(out, &table, Addressed { host, port: 80, service: None }, domains(), routes);
             }
         }
     }
@@ -374,8 +392,7 @@ impl Evaluation<'_> {
         &self,
         out: &mut VirtualHosts,
         table: &Text,
-        host: &Host,
-        port: u32,
+        Addressed { host, port, service }: Addressed<'_>,
         domains: Vec<String>,
         routes: Vec<Route>,
     ) {
@@ -390,6 +407,7 @@ impl Evaluation<'_> {
             routes,
             include_attempt_count: !self.headers.attempt_count_disabled,
             require_tls: false,
+            session: service.and_then(|service| self.mesh.sessions().session(&service.labels)),
         });
         out.insert(key, sluice_proto::wire::encode(&built).into());
     }

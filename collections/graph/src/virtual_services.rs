@@ -86,15 +86,23 @@ pub fn destinations(vs: &VirtualService) -> impl Iterator<Item = &Destination> {
     vs.http.iter().flat_map(http_destinations).chain(other_destinations(vs))
 }
 
+/// Whether a route is for clients in a namespace.
+fn concerns(route: &HttpRoute, namespace: &str) -> bool {
+    let named = |matched: &&sluice_model::HttpMatch| !matched.source_namespace.is_empty();
+    let mut namespaces = route.matches.iter().filter(named).map(|matched| &matched.source_namespace).peekable();
+    namespaces.peek().is_none() || namespaces.any(|wanted| *wanted == *namespace)
+}
+
+/// The hosts that requests of clients in `namespace` may be sent to; with an empty namespace those of all clients.
+pub(crate) fn destination_hosts<'a>(vs: &'a VirtualService, namespace: &str) -> BTreeSet<&'a Host> {
+    let http = vs.http.iter().filter(|route| namespace.is_empty() || concerns(route, namespace));
+    http.flat_map(http_destinations).chain(other_destinations(vs)).map(|destination| &destination.host).collect()
+}
+
 /// The ports of a host that requests of clients in `namespace` may be sent to, 0 standing for any; `None` if none are.
 #[must_use]
 pub fn destination_ports(vs: &VirtualService, host: &Host, namespace: &str) -> Option<BTreeSet<u32>> {
-    let concerns = |route: &&HttpRoute| {
-        let named = |matched: &&sluice_model::HttpMatch| !matched.source_namespace.is_empty();
-        let mut namespaces = route.matches.iter().filter(named).map(|matched| &matched.source_namespace).peekable();
-        namespaces.peek().is_none() || namespaces.any(|wanted| *wanted == *namespace)
-    };
-    let http = vs.http.iter().filter(concerns).flat_map(http_destinations);
+    let http = vs.http.iter().filter(|route| concerns(route, namespace)).flat_map(http_destinations);
     let found = http.chain(other_destinations(vs)).filter(|destination| destination.host == *host);
     let ports: BTreeSet<u32> = found.map(|destination| destination.port.unwrap_or_default()).collect();
     (!ports.is_empty()).then_some(ports)

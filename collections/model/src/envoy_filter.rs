@@ -1,5 +1,6 @@
 //! EnvoyFilters: patches of what proxies are sent (T06).
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use bytes::Bytes;
@@ -293,4 +294,6 @@ pub struct EnvoyFilter {
     pub attachment: Attachment,
     /// Its patches in order; `None` where one does not apply, so that each keeps its place.
     pub patches: Vec<Option<EnvoyPatch>>,
+    /// Services its patches lead to, as `[namespace/]host` (annotation `envoyfilter.istio.io/referenced-services`).
+    pub referenced_services: BTreeSet<Text>,
 }

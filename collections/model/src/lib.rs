@@ -36,6 +36,7 @@ mod resource;
 mod secret;
 mod service;
 mod service_entry;
+mod session;
 mod sidecar;
 mod telemetry;
 mod template;
@@ -101,6 +102,7 @@ pub use service::{
     ExportTo, Protocol, Resolution, Service, ServiceKey, ServicePort, ServiceSource, TrafficDistribution,
 };
 pub use service_entry::{ServiceEntry, ServiceEntryPort, WorkloadAddress, WorkloadEntry, WorkloadGroup};
+pub use session::{PersistentSession, SessionLabels};
 pub use sidecar::{CaptureMode, LocalEndpoint, OutboundTraffic, Sidecar, SidecarEgress, SidecarIngress, SidecarPort};
 pub use telemetry::{
     MetricMatch, MetricsOverride, Telemetry, TelemetryLogging, TelemetryMetrics, TelemetryTracing, TraceTag,

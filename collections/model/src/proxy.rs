@@ -130,7 +130,7 @@ pub struct Proxy {
     pub extensions: Extensions,
     /// DNS is captured (`DNS_CAPTURE`).
     pub dns_capture: bool,
-    /// Addresses are allocated in the proxy (`DNS_AUTO_ALLOCATE`).
+    /// Addresses that were allocated are used (`DNS_AUTO_ALLOCATE`), whether or not a status tells them.
     pub dns_auto_allocate: bool,
     /// HTTP/1.0 is accepted (`HTTP10`).
     pub http10: bool,
@@ -144,4 +144,12 @@ pub struct Proxy {
     pub sidecar: Option<ProxySidecar>,
     /// All other metadata that builders read, as the canonical JSON text of each top-level key.
     pub metadata: Labels,
+}
+
+impl Proxy {
+    /// Whether it reaches services without an address at addresses that were allocated.
+    #[must_use]
+    pub fn uses_allocated_addresses(&self) -> bool {
+        self.dns_auto_allocate && (self.dns_capture || self.proxy_type == ProxyType::Waypoint)
+    }
 }

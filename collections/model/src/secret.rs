@@ -50,6 +50,8 @@ pub struct Secret {
     pub certificate: Option<Certificate>,
     /// To verify others by.
     pub roots: Option<Roots>,
+    /// To pull images with: text of a Docker configuration.
+    pub docker_config: Option<Redacted>,
 }
 
 /// Ending of the name of a credential's roots.
@@ -160,9 +162,10 @@ mod tests {
                 ocsp_staple: Some(bytes("STAPLE")),
             }),
             roots: Some(Roots { certificates: bytes("ROOTS"), revoked: Some(bytes("REVOKED")) }),
+            docker_config: Some(bytes("DOCKER")),
         };
         let shown = format!("{secret:?} {secret:#?}");
-        for hidden in ["PUBLIC", "PRIVATE", "STAPLE", "ROOTS", "REVOKED", "80, 82"] {
+        for hidden in ["PUBLIC", "PRIVATE", "STAPLE", "ROOTS", "REVOKED", "DOCKER", "80, 82"] {
             assert!(!shown.contains(hidden), "{shown}");
         }
     }

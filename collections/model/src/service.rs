@@ -74,6 +74,16 @@ impl Protocol {
         matches!(self, Self::Https | Self::Tls)
     }
 
+    /// What is left when TLS has ended.
+    #[must_use]
+    pub fn after_tls(self) -> Self {
+        match self {
+            Self::Https => Self::Http,
+            Self::Tls => Self::Tcp,
+            other => other,
+        }
+    }
+
     /// Sniffed at run time.
     #[must_use]
     pub fn is_unsupported(self) -> bool {

@@ -18,6 +18,9 @@ use crate::{Fields, Findings, Item};
 const MAX_VERSION_PATTERN: usize = 1024;
 const HTTP_CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
 
+/// Names services that patches lead to, so that gateways have their clusters.
+const REFERENCED_SERVICES: &str = "envoyfilter.istio.io/referenced-services";
+
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let fields = Fields::new(item.spec(), "spec", findings)?;
     let meta = item.meta(findings);
@@ -43,6 +46,8 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         }
     };
     drop(fields);
+    let referenced = meta.annotations.get(REFERENCED_SERVICES).map_or("", Text::as_str);
+    let referenced = referenced.split(',').map(str::trim).filter(|name| !name.is_empty());
     usable.then_some(Object::EnvoyFilter(EnvoyFilter {
         namespace: meta.namespace,
         name: meta.name,
@@ -50,6 +55,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         priority,
         attachment,
         patches,
+        referenced_services: referenced.map(Text::from).collect(),
     }))
 }
 

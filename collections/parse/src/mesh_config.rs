@@ -20,7 +20,12 @@ use crate::virtual_service::parse_http_retry;
 use crate::{Fields, Findings};
 
 /// Fields that are read by others or no longer do anything; they are no findings.
-const UNUSED: [&str; 5] = ["certificates", "configSources", "ca", "serviceScopeConfigs", "thriftConfig"];
+const UNUSED: [&str; 3] = ["certificates", "ca", "thriftConfig"];
+/// Fields without an effect yet, and what holds instead.
+const UNSUPPORTED: [(&str, &str); 2] = [
+    ("configSources", "objects are read from the Kubernetes API or from a directory only"),
+    ("serviceScopeConfigs", "services have no scope: those of every cluster are reached"),
+];
 
 /// Lays a mesh config over another: a field that is there replaces the base's, except that `defaultConfig` and
 /// `defaultProviders` are laid over in their turn, providers replace those of their name, and aliases are joined.
@@ -32,6 +37,11 @@ pub fn lay_mesh_config(base: MeshConfig, value: &Value, path: &str, findings: &F
     if let Some(fields) = Fields::new(value, path, findings) {
         for name in UNUSED {
             fields.has(name);
+        }
+        for (name, instead) in UNSUPPORTED {
+            if fields.value(name).is_some_and(|value| value.as_array().is_none_or(|list| !list.is_empty())) {
+                fields.warn(name, format!("is not supported: {instead}"));
+            }
         }
         listeners(&mut mesh, &fields);
         observability(&mut mesh, &fields);

@@ -1,4 +1,4 @@
-//! Secrets and ConfigMaps with certificates (P17).
+//! Secrets and ConfigMaps with certificates (P17), and Secrets that images are pulled with (T05).
 //!
 //! What is wrong is told without quoting a Secret: its content never gets into a finding.
 
@@ -17,7 +17,10 @@ const CERTIFICATES: [(&str, &str, Option<&str>); 2] =
 /// The same for roots: the roots, what is revoked.
 const ROOTS: [(&str, &str); 2] = [("cacert", "crl"), ("ca.crt", "ca.crl")];
 
-/// A Secret with a certificate and its key, or with roots; any other is none of our business.
+/// The one type of Secrets that images of extensions are pulled with, and its key.
+const DOCKER_CONFIG: (&str, &str) = ("kubernetes.io/dockerconfigjson", ".dockerconfigjson");
+
+/// A Secret with a certificate and its key, with roots, or to pull images with; any other is none of our business.
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let kind = item.object.get("type").and_then(Value::as_str).unwrap_or_default();
     if OTHER_TYPES.contains(&kind) {
@@ -41,9 +44,11 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         }
     }
     let roots = data.roots();
+    let docker_config = if kind == DOCKER_CONFIG.0 { data.docker_config() } else { None };
     // One that is named as the roots of another stands for them, even if it holds none.
-    let counts = certificate.is_some() || roots.is_some() || item.key.name.ends_with(ROOTS_SUFFIX);
-    counts.then_some(Object::Secret(Secret { certificate, roots }))
+    let counts =
+        certificate.is_some() || roots.is_some() || docker_config.is_some() || item.key.name.ends_with(ROOTS_SUFFIX);
+    counts.then_some(Object::Secret(Secret { certificate, roots, docker_config }))
 }
 
 /// The roots in a ConfigMap.
@@ -104,6 +109,16 @@ impl Data<'_> {
             self.check_pem(roots, &certificates, "CERTIFICATE");
             Some(Roots { certificates: redacted(certificates), revoked: self.get(revoked).map(redacted) })
         })
+    }
+
+    /// What images are pulled with; it travels as text.
+    fn docker_config(&self) -> Option<Redacted> {
+        let (_, name) = DOCKER_CONFIG;
+        let config = self.filled(name).filter(|bytes| std::str::from_utf8(bytes).is_ok());
+        if config.is_none() {
+            self.findings.error(&format!("data[{name}]"), "text of a Docker configuration is needed");
+        }
+        config.map(redacted)
     }
 
     /// Notes what Envoy will not read. It is served all the same: a proxy tells that it keeps what it had.
@@ -185,6 +200,22 @@ mod tests {
         let secret = secret(parse("Opaque", "generic", Value::Null, plain));
         assert_eq!(secret.certificate.expect("a certificate").chain, redacted(CERTIFICATE));
         assert_eq!(secret.roots, Some(Roots { certificates: redacted(CERTIFICATE), revoked: None }));
+    }
+
+    #[test]
+    fn a_docker_configuration_is_kept_as_it_is() {
+        let config = json!({".dockerconfigjson": "eyJhdXRocyI6e319"});
+        let secret = secret(parse("kubernetes.io/dockerconfigjson", "pull", config.clone(), Value::Null));
+        assert_eq!(secret, Secret { docker_config: Some(redacted("{\"auths\":{}}")), ..Secret::default() });
+        for kind in ["kubernetes.io/dockercfg", "Opaque"] {
+            let parsed = parse(kind, "pull", config.clone(), Value::Null);
+            assert_eq!((found(&parsed), &parsed.object), (vec![], &None), "{kind}: agents cannot read it");
+        }
+        for wrong in [json!({}), json!({".dockerconfigjson": "/w=="}), json!({".dockerconfigjson": "hush!"})] {
+            let parsed = parse("kubernetes.io/dockerconfigjson", "pull", wrong, Value::Null);
+            let expect = vec![("data[.dockerconfigjson]", Severity::Error)];
+            assert_eq!((found(&parsed), &parsed.object), (expect, &None));
+        }
     }
 
     #[test]

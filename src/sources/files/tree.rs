@@ -180,6 +180,10 @@ impl Tree {
                         info!(%file, line, %kind, object = %key, "read in the own cluster only, not in a remote one");
                         continue;
                     }
+                    if !self.cluster.follows(id.info, &value) {
+                        info!(file = %path.display(), line, %kind, object = %key, "is for another revision");
+                        continue;
+                    }
                     is_foreign = false;
                     reading.add((kind, key), (hash, place), line);
                     reading.values.insert((hash, place), value);

@@ -37,6 +37,12 @@ impl Objects {
             fields.entry("kind").or_insert_with(|| self.info.name.into());
         }
         let version = version(&object);
+        if !self.cluster.follows(self.info, &object) {
+            let key = identify(&self.cluster.id, &object).ok()?.key;
+            // It may have been for this revision before.
+            self.unnamed.remove(&key);
+            return self.known.remove(&key).then(|| self.gone(key, version));
+        }
         match parse_object(&self.cluster.id, &self.cluster.domain, &object) {
             Ok(parsed) => {
                 self.log.log(&parsed, "", |_| None);

@@ -31,8 +31,6 @@ use crate::wire::{any, duration, uint32};
 const DNS_UDP_QUERIES: u32 = 100;
 /// Spread of DNS queries.
 const DNS_JITTER: Duration = Duration::from_millis(100);
-/// Labels of services whose sessions go on while an endpoint drains.
-const PERSISTENT_SESSION_LABELS: [&str; 2] = ["istio.io/persistent-session", "istio.io/persistent-session-header"];
 
 /// The endpoints of a DNS cluster, by subset: they are part of the cluster.
 pub type DnsLoad<'a> = &'a dyn Fn(&str) -> Option<ClusterLoadAssignment>;
@@ -104,8 +102,7 @@ pub fn build_outbound(inputs: &OutboundInputs<'_>) -> Vec<Cluster> {
     let kind = discovery_type(service, inputs.profile.proxy_type);
     let name = outbound_cluster(u32::from(port.port), "", service.host.as_str());
     let Some(mut draft) = start(inputs, &name, "", kind) else { return Vec::new() };
-    let labels = &service.labels;
-    if PERSISTENT_SESSION_LABELS.iter().any(|key| labels.get(*key).is_some_and(|value| !value.is_empty())) {
+    if inputs.settings.sessions.asked_for(&service.labels) {
         // Envoy drops what it is told is draining unless it may be chosen by an explicit session.
         draft.cluster.common_lb_config.get_or_insert_default().override_host_status = Some(HealthStatusSet {
             statuses: [HealthStatus::Healthy, HealthStatus::Draining, HealthStatus::Unknown, HealthStatus::Degraded]

@@ -21,8 +21,6 @@ use crate::wire::{string_value, structure, uint32};
 
 /// A label that takes an endpoint out of service.
 const DRAINING_LABEL: &str = "istio.io/draining";
-/// Label of services whose sessions go on while an endpoint drains.
-const PERSISTENT_SESSION_LABEL: &str = "istio.io/persistent-session";
 
 /// An endpoint and what policy says of it.
 #[derive(Clone, Copy, Debug)]
@@ -178,7 +176,7 @@ fn usable(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, unhealthy: bool) -
         Health::Unknown | Health::Healthy => true,
         Health::Unhealthy => unhealthy,
         Health::Terminating => false,
-        Health::Draining => service.labels.get(PERSISTENT_SESSION_LABEL).is_some_and(|value| !value.is_empty()),
+        Health::Draining => inputs.settings.sessions.by_cookie(&service.labels),
     }
 }
 

@@ -154,7 +154,7 @@ fn request_id(sample_by_request_id: bool) -> RequestIdExtension {
 fn http1_options(settings: &Settings, chain: &HttpChain) -> Option<Http1ProtocolOptions> {
     let headers = settings.config().proxy_headers.as_ref();
     let keep_case = headers.is_some_and(|headers| headers.preserve_http1_header_case == Some(true));
-    if !chain.forward_proxy && !settings.facts.http10 && !keep_case && chain.class != Class::Gateway {
+    if !chain.forward_proxy && !settings.accepts_http10() && !keep_case && chain.class != Class::Gateway {
         return None;
     }
     let formatter = || {
@@ -168,7 +168,7 @@ fn http1_options(settings: &Settings, chain: &HttpChain) -> Option<Http1Protocol
     };
     Some(Http1ProtocolOptions {
         allow_absolute_url: chain.forward_proxy.then(|| boolean(true)),
-        accept_http_10: settings.facts.http10,
+        accept_http_10: settings.accepts_http10(),
         header_key_format: keep_case
             .then(|| HeaderKeyFormat { header_format: Some(HeaderFormat::StatefulFormatter(formatter())) }),
         ..Http1ProtocolOptions::default()

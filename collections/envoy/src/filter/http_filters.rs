@@ -15,7 +15,7 @@ use sluice_model::{ExtensionPhase, Protocol};
 
 use super::extension::Extensions;
 use super::http::{Class, HttpChain};
-use super::{istio, stats};
+use super::{istio, session, stats};
 use crate::listener::Settings;
 use crate::wire::{any, boolean};
 
@@ -52,6 +52,9 @@ pub(super) fn http_filters(settings: &Settings, chain: &HttpChain) -> Vec<HttpFi
     filters.push(http_filter("envoy.filters.http.fault", any(&HttpFault::default())));
     filters.push(http_filter("envoy.filters.http.cors", any(&Cors::default())));
     filters.extend(stats::http_stats(settings, chain.class));
+    if settings.switches.persistent_sessions && chain.class != Class::Inbound {
+        filters.push(session::session_filter());
+    }
     filters.extend(chain.forward_filters.iter().cloned());
     let router = Router {
         suppress_envoy_headers: headers.is_some_and(|headers| headers.envoy_debug_headers_disabled == Some(true)),
@@ -78,7 +81,7 @@ mod tests {
 
     use super::*;
     use crate::filter::Routes;
-    use crate::listener::{Attached, ListenerExtension};
+    use crate::listener::{Attached, ListenerExtension, ListenerSwitches};
 
     fn extension(name: &str, phase: ExtensionPhase) -> ListenerExtension {
         ListenerExtension { name: name.into(), phase, matches: Vec::new(), network: false, script: None }
@@ -123,5 +126,23 @@ mod tests {
         assert!(!has(matching(WorkloadMode::ClientAndServer, &[81]), 80));
         let network = ListenerExtension { network: true, ..extension("x", ExtensionPhase::Authn) };
         assert!(!has(network, 80));
+    }
+
+    #[test]
+    fn sessions_are_kept_on_the_way_out() {
+        let has = |class, persistent_sessions| {
+            let switches = ListenerSwitches { persistent_sessions, ..ListenerSwitches::default() };
+            let settings = Settings { switches, ..Settings::default() };
+            let chain = HttpChain::new(class, Protocol::Http, 80, Routes::Named(String::new()), String::new());
+            let names: Vec<String> = http_filters(&settings, &chain).into_iter().map(|filter| filter.name).collect();
+            let found = names.iter().position(|name| name == "envoy.filters.http.stateful_session");
+            assert!(found.is_none_or(|at| at + 2 == names.len()), "before the router: {names:?}");
+            found.is_some()
+        };
+        assert_eq!(
+            [has(Class::Outbound, true), has(Class::Gateway, true), has(Class::Inbound, true)],
+            [true, true, false]
+        );
+        assert!(!has(Class::Outbound, false));
     }
 }

@@ -8,15 +8,16 @@ use envoy_types::pb::envoy::extensions::filters::network::{
 };
 use prost::Message as _;
 use serde::Serialize;
-use sluice_model::{InterceptionMode, Protocol, Slots, Text};
+use sluice_model::{InterceptionMode, Protocol, ServerTls, Slots, Text};
 
 use super::address::{additional, wildcards};
 use super::bind::Bind;
 use super::chain::config_metadata;
-use super::inbound_chain::{Arrival, arrivals};
+use super::inbound_chain::{Arrival, arrivals, declared_tls};
 use super::inspector::inbound_filters;
-use super::mtls::{PeerPolicy, mesh_tls};
+use super::mtls::{MtlsMode, PeerPolicy, mesh_tls, socket};
 use super::outbound::{Kind, exact_balance, kind};
+use super::server_tls::{Carries, server_tls};
 use super::settings::Settings;
 use super::virtual_outbound::to_cluster;
 use crate::address::address;
@@ -50,6 +51,8 @@ pub struct InboundPort {
     pub bind: Bind,
     /// Namespace and name of the Sidecar that declares it.
     pub sidecar: Option<(Text, Text)>,
+    /// TLS that ends here where mutual TLS is disabled; the protocol is then of what it carries.
+    pub tls: Option<Box<ServerTls>>,
 }
 
 /// What requests to a port of a service are called in traces.
@@ -182,7 +185,7 @@ fn black_hole(settings: &Settings) -> FilterChain {
 }
 
 /// How the chains of a port are written.
-struct Port {
+struct Port<'a> {
     /// 0 is every port nobody declares.
     target_port: u32,
     port: u32,
@@ -194,9 +197,11 @@ struct Port {
     tcp_stat_prefix: String,
     operation: Text,
     metadata: Option<Metadata>,
+    tls: Option<&'a ServerTls>,
 }
 
 fn port_chains(inputs: &InboundInputs<'_>, port: &InboundPort) -> Vec<FilterChain> {
+    let mode = inputs.peers.mode(port.target_port);
     let cluster = name::inbound_cluster(port.target_port);
     let name = name::listener(port.bind.primary(), port.target_port);
     let pattern = &inputs.settings.mesh.inbound_cluster_stat_name;
@@ -214,10 +219,16 @@ fn port_chains(inputs: &InboundInputs<'_>, port: &InboundPort) -> Vec<FilterChai
             .sidecar
             .as_ref()
             .map(|(namespace, name)| config_metadata("networking.istio.io/v1/sidecar", namespace, name)),
+        // Both would be in front of the same bytes.
+        tls: port.tls.as_deref().filter(|_| mode == MtlsMode::Disable),
     };
     // What is not proxied on the way out may still arrive, and is bytes.
     let kind = kind(port.protocol).unwrap_or(Kind::Tcp);
-    chains(inputs, &described, arrivals(inputs.peers.mode(port.target_port), kind))
+    let arrivals = match described.tls {
+        Some(_) => declared_tls(kind),
+        None => arrivals(mode, kind, inputs.settings.switches),
+    };
+    chains(inputs, &described, &arrivals)
 }
 
 /// Chains for ports nobody declares, and for those that only a policy names.
@@ -244,13 +255,19 @@ fn passthrough_chains(inputs: &InboundInputs<'_>) -> Vec<FilterChain> {
                 },
                 operation: operation("", 0),
                 metadata: None,
+                tls: None,
             };
-            chains(inputs, &described, arrivals(inputs.peers.mode(target_port), Kind::Auto))
+            let arrivals = arrivals(inputs.peers.mode(target_port), Kind::Auto, inputs.settings.switches);
+            chains(inputs, &described, &arrivals)
         })
         .collect()
 }
 
-fn chains(inputs: &InboundInputs<'_>, port: &Port, arrivals: &[Arrival]) -> Vec<FilterChain> {
+fn chains(inputs: &InboundInputs<'_>, port: &Port<'_>, arrivals: &[Arrival]) -> Vec<FilterChain> {
+    let terminate = |http: bool| match port.tls {
+        Some(tls) => socket(&server_tls(inputs.settings, tls, Carries::Http)),
+        None => mesh_tls(inputs.settings, http),
+    };
     arrivals
         .iter()
         .map(|arrival| FilterChain {
@@ -262,14 +279,14 @@ fn chains(inputs: &InboundInputs<'_>, port: &Port, arrivals: &[Arrival]) -> Vec<
                 ..FilterChainMatch::default()
             }),
             filters: if arrival.http { http_filters(inputs, port) } else { tcp_filters(inputs, port) },
-            transport_socket: arrival.terminate.then(|| mesh_tls(inputs.settings, arrival.http)),
+            transport_socket: arrival.terminate.then(|| terminate(arrival.http)),
             metadata: port.metadata.clone(),
             ..FilterChain::default()
         })
         .collect()
 }
 
-fn http_filters(inputs: &InboundInputs<'_>, port: &Port) -> Vec<Filter> {
+fn http_filters(inputs: &InboundInputs<'_>, port: &Port<'_>) -> Vec<Filter> {
     let settings = inputs.settings;
     let is_grpc = matches!(port.protocol, Protocol::Grpc | Protocol::GrpcWeb);
     let retry = settings.mesh.default_inbound_http_retry_policy.as_ref();
@@ -294,7 +311,7 @@ fn http_filters(inputs: &InboundInputs<'_>, port: &Port) -> Vec<Filter> {
     filters
 }
 
-fn tcp_filters(inputs: &InboundInputs<'_>, port: &Port) -> Vec<Filter> {
+fn tcp_filters(inputs: &InboundInputs<'_>, port: &Port<'_>) -> Vec<Filter> {
     let settings = inputs.settings;
     let proxy = TcpProxy {
         stat_prefix: port.tcp_stat_prefix.clone(),

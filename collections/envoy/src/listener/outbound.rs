@@ -16,7 +16,7 @@ use super::address::{additional, wildcards};
 use super::bind::{Bind, can_bind};
 use super::chain::{Action, Chain, RAW_BUFFER};
 use super::outbound_tcp::{Client, extra_addresses, is_dynamic_dns, service_address, tcp_chains};
-use super::settings::Settings;
+use super::settings::{ListenerSwitches, Settings};
 use super::tcp_filters::Destinations;
 use super::{dynamic_dns, inspector, virtual_outbound};
 use crate::address::address;
@@ -27,7 +27,10 @@ use crate::wire::{boolean, duration, uint32};
 /// HTTP as the inspector recognises it, less what would only be refused (N06).
 ///
 /// A proxy's own switch for HTTP/1.0 does not count: it would not change what other proxies take for HTTP.
-pub(super) const PLAIN_HTTP: [&str; 2] = ["http/1.1", "h2c"];
+pub(super) fn plain_http(switches: ListenerSwitches) -> &'static [&'static str] {
+    const ALL: &[&str] = &["http/1.0", "http/1.1", "h2c"];
+    if switches.http10 { ALL } else { &ALL[1..] }
+}
 
 /// The address and port of an outbound listener.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -185,7 +188,7 @@ fn add(settings: &Settings, key: &ListenerKey, entry: &mut Option<Entry>, port: 
     let http = |sniffed: bool| {
         let mut chain = http_chain(settings, key, kind, wildcard, port);
         if sniffed {
-            chain.application_protocols = PLAIN_HTTP.to_vec();
+            chain.application_protocols = plain_http(settings.switches).to_vec();
             chain.transport = RAW_BUFFER;
         }
         chain

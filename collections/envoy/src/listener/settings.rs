@@ -102,7 +102,7 @@ impl Facts {
             reserved_ports,
             version: version(&proxy.istio_version),
             dns_proxy: cluster.dns_proxy,
-            auto_allocated: proxy.dns_capture && proxy.dns_auto_allocate,
+            auto_allocated: proxy.uses_allocated_addresses(),
             server_certificates: CertificateFiles::of(proxy, "TLS_SERVER"),
             credential_socket: cluster.credential_socket,
             file_credential_socket: cluster.file_credential_socket,
@@ -179,6 +179,7 @@ pub struct Collector {
 
 /// Switches of the control plane that change listeners.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "switches are independent")]
 pub struct ListenerSwitches {
     /// Percent of requests traced where nothing is configured (`PILOT_TRACE_SAMPLING`).
     pub trace_sampling: Decimal,
@@ -188,11 +189,25 @@ pub struct ListenerSwitches {
     pub redis: bool,
     /// MySQL is understood (`PILOT_ENABLE_MYSQL_FILTER`).
     pub mysql: bool,
+    /// HTTP/1.0 is accepted, and taken for HTTP (`PILOT_HTTP10`).
+    pub http10: bool,
+    /// Persistent sessions are kept (`PILOT_ENABLE_PERSISTENT_SESSION_FILTER`).
+    pub persistent_sessions: bool,
+    /// Listeners of Sidecars end the TLS they declare (`ENABLE_TLS_ON_SIDECAR_INGRESS`).
+    pub sidecar_ingress_tls: bool,
 }
 
 impl Default for ListenerSwitches {
     fn default() -> Self {
-        Self { trace_sampling: Decimal::from_f64(1.0), mongo: true, redis: false, mysql: false }
+        Self {
+            trace_sampling: Decimal::from_f64(1.0),
+            mongo: true,
+            redis: false,
+            mysql: false,
+            http10: false,
+            persistent_sessions: false,
+            sidecar_ingress_tls: false,
+        }
     }
 }
 
@@ -220,6 +235,12 @@ impl Settings {
     #[must_use]
     pub fn config(&self) -> &ProxyConfig {
         self.facts.config.as_deref().unwrap_or(&self.mesh.default_config)
+    }
+
+    /// Whether HTTP/1.0 is accepted.
+    #[must_use]
+    pub fn accepts_http10(&self) -> bool {
+        self.switches.http10 || self.facts.http10
     }
 
     /// Where traffic to unknown hosts goes.

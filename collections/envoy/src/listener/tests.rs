@@ -5,7 +5,7 @@ use std::sync::Arc;
 use envoy_types::pb::envoy::config::listener::v3::{Filter, Listener, filter::ConfigType};
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::HttpConnectionManager;
 use prost::Message;
-use sluice_model::{Protocol, Resolution, Service, ServicePort, Text};
+use sluice_model::{MeshConfig, Protocol, Resolution, ServerTls, Service, ServicePort, Text};
 
 use super::*;
 
@@ -169,4 +169,53 @@ fn a_gateway_serves_http3_in_datagrams() {
     let manager = manager(&quic.filter_chains[0].filters).expect("a manager");
     assert!(manager.http3_protocol_options.is_some());
     assert_eq!(manager.stat_prefix, "outbound_udp_0.0.0.0_443;");
+}
+
+/// The inbound chains of port 8443, which a Sidecar declares with TLS of its own.
+fn declared(switches: ListenerSwitches, mode: MtlsMode, protocol: Protocol) -> Vec<(String, Vec<String>, bool, bool)> {
+    let mesh = MeshConfig { proxy_listen_port: 15001, proxy_inbound_listen_port: 15006, ..MeshConfig::default() };
+    let settings = Settings { switches, mesh: Arc::new(mesh), ..settings() };
+    let tls = ServerTls { server_certificate: "/c".into(), private_key: "/k".into(), ..ServerTls::default() };
+    let ports =
+        [InboundPort { target_port: 8443, port: 8443, protocol, tls: Some(Box::new(tls)), ..InboundPort::default() }];
+    let peers = PeerPolicy { mode, ..PeerPolicy::default() };
+    let policies = PolicyFilters::default();
+    let built =
+        build_inbound(&InboundInputs { settings: &settings, peers: &peers, ports: &ports, policies: &policies });
+    let chains = built[0].filter_chains.iter().filter_map(|chain| {
+        let condition =
+            chain.filter_chain_match.as_ref().filter(|m| m.destination_port.is_some_and(|p| p.value == 8443))?;
+        let http = manager(&chain.filters).is_some();
+        let (transport, names) = (condition.transport_protocol.clone(), condition.application_protocols.clone());
+        Some((transport, names, http, chain.transport_socket.is_some()))
+    });
+    chains.collect()
+}
+
+#[test]
+fn a_sidecar_may_end_tls_of_its_own_where_mutual_tls_is_disabled() {
+    let switches = ListenerSwitches::default();
+    let tls = |http| vec![("tls".to_owned(), Vec::new(), http, true)];
+    assert_eq!(declared(switches, MtlsMode::Disable, Protocol::Http), tls(true));
+    assert_eq!(declared(switches, MtlsMode::Disable, Protocol::Tcp), tls(false));
+    assert_eq!(declared(switches, MtlsMode::Strict, Protocol::Tcp), tls(false), "that of the mesh");
+    assert_eq!(declared(switches, MtlsMode::Permissive, Protocol::Http).len(), 2);
+}
+
+#[test]
+fn http10_is_taken_for_http_where_it_is_accepted() {
+    let switches = ListenerSwitches { http10: true, ..ListenerSwitches::default() };
+    let names = |settings: &Settings| {
+        let listener = build(settings, &[&service("a", Some("10.0.0.1"), &[(80, Protocol::Unsupported)])]);
+        let chain = listener.filter_chains.iter().find(|chain| manager(&chain.filters).is_some()).unwrap();
+        let accepts = manager(&chain.filters).unwrap().http_protocol_options.is_some_and(|own| own.accept_http_10);
+        (chain.filter_chain_match.clone().unwrap().application_protocols, accepts)
+    };
+    let text = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    assert_eq!(names(&settings()), (text(&["http/1.1", "h2c"]), false));
+    assert_eq!(names(&Settings { switches, ..settings() }), (text(&["http/1.0", "http/1.1", "h2c"]), true));
+    let own = Settings { facts: Facts { http10: true, ..settings().facts }, ..settings() };
+    assert_eq!(names(&own), (text(&["http/1.1", "h2c"]), true), "what is HTTP is the same for all");
+    let sniffed = inbound_chain::arrivals(MtlsMode::Disable, outbound::Kind::Auto, switches);
+    assert_eq!(sniffed[0].names, ["http/1.0", "http/1.1", "h2c"]);
 }

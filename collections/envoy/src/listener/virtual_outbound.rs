@@ -8,7 +8,7 @@ use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::{TcpPro
 use sluice_model::{InterceptionMode, OutboundPolicy, Protocol};
 
 use super::address::{additional, wildcards};
-use super::outbound::PLAIN_HTTP;
+use super::outbound::plain_http;
 use super::settings::Settings;
 use super::{dynamic_dns, inspector};
 use crate::address::address;
@@ -114,7 +114,7 @@ fn dynamic_dns_chain(settings: &Settings) -> FilterChain {
     FilterChain {
         name: "virtualOutbound-catchall-tcp-http".to_owned(),
         filter_chain_match: Some(FilterChainMatch {
-            application_protocols: PLAIN_HTTP.map(str::to_owned).to_vec(),
+            application_protocols: plain_http(settings.switches).iter().map(|name| (*name).to_owned()).collect(),
             ..FilterChainMatch::default()
         }),
         filters: vec![hcm_filter(&build_http_manager(settings, &chain))],

@@ -1,7 +1,9 @@
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::route::v3::route_action::HostRewriteSpecifier;
-use sluice_model::{HashKey, Headers, HttpDestination, HttpRedirect, HttpRewrite, RedirectPort, StringMatch};
+use sluice_model::{
+    HashKey, Headers, HttpDestination, HttpRedirect, HttpRewrite, PersistentSession, RedirectPort, StringMatch,
+};
 
 use super::*;
 
@@ -22,6 +24,11 @@ fn build(http: Vec<HttpRoute>) -> Vec<Route> {
     build_for(http, "shop", &Labels::new(), None)
 }
 
+/// Services `kept` and `known` keep sessions.
+fn session_of(host: &Host) -> Option<PersistentSession> {
+    ["kept", "known"].contains(&host.as_str()).then(|| PersistentSession::Header(host.as_str().into()))
+}
+
 fn build_for(http: Vec<HttpRoute>, namespace: &str, labels: &Labels, hash: Option<&ConsistentHash>) -> Vec<Route> {
     let virtual_service =
         VirtualService { namespace: "shop".into(), name: "vs".into(), http, ..VirtualService::default() };
@@ -36,7 +43,7 @@ fn build_for(http: Vec<HttpRoute>, namespace: &str, labels: &Labels, hash: Optio
         default_retry: None,
         service: &|host| {
             let alias_of = (host.as_str() == "alias").then(|| Host::from("target"));
-            Some(DestinationService { only_port: None, alias_of })
+            Some(DestinationService { alias_of, session: session_of(host), ..DestinationService::default() })
         },
         hash: &|_| hash.cloned(),
     })
@@ -162,4 +169,25 @@ fn routes_that_match_everything_go_last() {
     routes.extend(build(vec![HttpRoute { matches: vec![matching(StringMatch::Exact("/a".into()))], ..route_to("a") }]));
     let operations: Vec<_> = catch_all_last(routes).iter().map(|route| operation_of(route).to_owned()).collect();
     assert_eq!(operations, ["a:80/a", "all:80/*"]);
+}
+
+#[test]
+fn sessions_are_kept_with_the_destination_of_a_route() {
+    let kept = |destinations: &[(&str, i32)]| -> Option<usize> {
+        let to = |(host, weight): &(&str, i32)| HttpDestination {
+            destination: Destination { host: Host::from(*host), ..Destination::default() },
+            weight: *weight,
+            ..HttpDestination::default()
+        };
+        let route = HttpRoute { route: destinations.iter().map(to).collect(), ..HttpRoute::default() };
+        let [route] = <[Route; 1]>::try_from(build_for(vec![route], "", &Labels::new(), None)).expect("a route");
+        route.typed_per_filter_config.get("envoy.filters.http.stateful_session").map(|own| own.value.len())
+    };
+    let (a, b) = (kept(&[("kept", 0)]), kept(&[("known", 0)]));
+    assert!(a.is_some() && a != b, "{a:?} {b:?}");
+    assert_eq!(kept(&[("plain", 0)]), None);
+    assert_eq!(kept(&[("plain", 1), ("kept", 1)]), a);
+    assert_eq!(kept(&[("kept", 1), ("known", 1)]), a, "the first of two");
+    assert_eq!(kept(&[("kept", 1), ("plain", 1)]), None, "the last that is sent to says");
+    assert_eq!(kept(&[("plain", 1), ("kept", 0)]), None);
 }

@@ -7,10 +7,11 @@ use envoy_types::pb::envoy::config::route::v3::virtual_host::TlsRequirementType;
 use envoy_types::pb::envoy::config::route::v3::{
     Decorator, DirectResponseAction, Route, RouteAction, RouteMatch, VirtualHost,
 };
-use sluice_model::{ConsistentHash, HttpRetry};
+use sluice_model::{ConsistentHash, HttpRetry, PersistentSession};
 
 use super::action::set_timeout;
 use super::{DEFAULT_ROUTE_NAME, build_hash_policy, build_retry_policy};
+use crate::filter::add_session;
 use crate::name;
 
 /// What a virtual host is made of.
@@ -26,20 +27,24 @@ pub struct VirtualHostInputs {
     pub include_attempt_count: bool,
     /// Plain requests are sent to HTTPS.
     pub require_tls: bool,
+    /// How sessions with its service are kept.
+    pub session: Option<PersistentSession>,
 }
 
 /// The virtual host of a host and port.
 #[must_use]
 pub fn build_virtual_host(inputs: VirtualHostInputs) -> VirtualHost {
     let require_tls = if inputs.require_tls { TlsRequirementType::All } else { TlsRequirementType::None };
-    VirtualHost {
+    let mut virtual_host = VirtualHost {
         name: inputs.name,
         domains: inputs.domains,
         routes: inputs.routes,
         include_request_attempt_count: inputs.include_attempt_count,
         require_tls: require_tls.into(),
         ..VirtualHost::default()
-    }
+    };
+    add_session(&mut virtual_host.typed_per_filter_config, inputs.session.as_ref());
+    virtual_host
 }
 
 /// `host:port`, IPv6 addresses in brackets.

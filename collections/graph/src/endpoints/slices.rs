@@ -13,9 +13,6 @@ use crate::services::service_host;
 use crate::workloads::{pod_endpoint, trust_domain, with_topology};
 use crate::{GraphOptions, Objects};
 
-/// Labels of Services whose sessions go on while an endpoint drains.
-const PERSISTENT_SESSION: [&str; 2] = ["istio.io/persistent-session", "istio.io/persistent-session-header"];
-
 /// What of a Service changes how its slices are read.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, serde::Serialize)]
 struct Reading {
@@ -63,10 +60,10 @@ pub(crate) fn derive_slice_endpoints<'s>(
         let address = pod.ips.first().filter(|_| pod.ready && !pod.gone() && !pod.host_network);
         address.map(|address| ((key.cluster.clone(), key.namespace.clone(), address.clone()), ()))
     });
-    let dual_stack = options.dual_stack;
+    let (dual_stack, sessions) = (options.dual_stack, options.sessions.clone());
     let readings = objects.kubernetes_services.filter_map("slice_readings", move |_, service| {
         let reading = Reading {
-            drains: PERSISTENT_SESSION.iter().any(|l| service.meta.labels.get(*l).is_some_and(|v| !v.is_empty())),
+            drains: sessions.asked_for(&service.meta.labels),
             dual_stack: dual_stack && service.cluster_ips.len() > 1,
             unselected: service.selector.is_empty(),
         };

@@ -14,7 +14,7 @@ use sluice_proto::envoy::config::route::v3::Route;
 
 use super::GatewayTable;
 use crate::virtual_hosts::{Client, Mesh, RouteHeaders, RouteProfile, destination_hash, visible_service};
-use crate::virtual_services::{is_visible, precedence};
+use crate::virtual_services::{destinations, is_visible, precedence};
 
 /// The VirtualServices bound to a gateway, by the gateway's `namespace/name`, in any order: only what [`outline`] keeps is
 /// read.
@@ -164,12 +164,21 @@ pub fn build_planned_host(
     let headers = profile.headers.unwrap_or_else(|| mesh.default_headers());
     let routes = planned.sources.iter().filter_map(|source| Some((source, find(source)?)));
     let routes = routes.flat_map(|(source, found)| routes_of(mesh, source, &found, client, headers)).collect();
+    let session = planned.domains.first().and_then(|domain| {
+        let host = Host::new(domain);
+        let leads = |source| find(source).is_some_and(|found| destinations(&found).any(|to| to.host == host));
+        // A host that is a service's own, and that routes lead to.
+        planned.sources.first().filter(|source| leads(source))?;
+        let service = visible_service(&mesh.services(&host), &client.namespace)?;
+        mesh.sessions().session(&service.labels)
+    });
     let virtual_host = build_virtual_host(VirtualHostInputs {
         name: planned.name.to_string(),
         domains: planned.domains.iter().map(Text::to_string).collect(),
         routes: catch_all_last(routes),
         include_attempt_count: !headers.attempt_count_disabled,
         require_tls: planned.require_tls,
+        session,
     });
     sluice_proto::wire::encode(&virtual_host).into()
 }
@@ -262,6 +271,7 @@ fn routes_of(
                 _ => None,
             },
             alias_of: service.external_name.clone().filter(|_| service.resolution == Resolution::Alias),
+            session: mesh.sessions().session(&service.labels),
         })
     };
     let hash = |destination: &Destination| {

@@ -77,19 +77,26 @@ pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
     let fixed = profile_text(&FixedProfile::of(proxy));
     layers.push(Layer { view: View::Workload(FIXED.into()), profile: fixed });
     let tiers = || Tier::ALL.into_iter().map(Some).chain([None]);
-    let mut profiles: Vec<Text> = tiers().map(|tier| profile_text(&OutboundProfile::of(proxy, tier))).collect();
-    if client.auto_passthrough {
-        profiles.extend(tiers().map(|tier| profile_text(&OutboundProfile::passing_through(proxy, tier))));
-    }
-    for outbound in client.outbound(&Text::default()) {
-        layers.extend(profiles.iter().map(|profile| Layer { profile: profile.clone(), ..outbound.clone() }));
+    let profiles: Vec<Text> = tiers().map(|tier| profile_text(&OutboundProfile::of(proxy, tier))).collect();
+    let passing = tiers().map(|tier| profile_text(&OutboundProfile::passing_through(proxy, tier)));
+    let passing: Vec<Text> = if client.auto_passthrough { passing.collect() } else { Vec::new() };
+    let reach = client.reach.map(|view| Layer { view: view.clone(), profile: Text::default() });
+    let plain = match reach {
+        Some(reach) => vec![reach],
+        None => client.outbound(&Text::default()),
+    };
+    for (views, profiles) in [(plain, profiles), (client.outbound(&Text::default()), passing)] {
+        for outbound in views {
+            layers.extend(profiles.iter().map(|profile| Layer { profile: profile.clone(), ..outbound.clone() }));
+        }
     }
     layers
 }
 
 /// Clusters; for routers with a server of TLS mode AUTO_PASSTHROUGH also those they route to by server name.
 /// Key: layer and name. From: `hosts`, `services`, `destination_rules`, `peer_authentications`, `identities`,
-/// `mesh_config`, `workloads`, `proxies` (their profiles); `endpoints` of DNS services only.
+/// `mesh_config`, `workloads`, `proxies` (their profiles); `endpoints` of DNS services only; `reach/hosts` where routers
+/// get the clusters of what they send to only.
 /// Changes when: a service does, a rule or policy over it, the identities behind it, or a setting of clusters; not when
 /// endpoints come and go.
 /// Size: ports of services × (1 + subsets) × profiles, plus what special namespaces see otherwise, plus ports of
@@ -97,9 +104,10 @@ pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
 pub(crate) fn derive_clusters<'s>(_graph: &Graph<'s>, spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
     let (dual_stack, sends, prefers) =
         (spine.options.dual_stack, spine.options.sends_hbone, spine.options.prefers_hbone);
-    let settings = spine
-        .mesh
-        .map("cluster_settings", move |(), mesh| ClusterSettings::new(mesh, dual_stack).with_hbone(sends, prefers));
+    let sessions = spine.options.sessions.clone();
+    let settings = spine.mesh.map("cluster_settings", move |(), mesh| {
+        ClusterSettings::new(mesh, dual_stack).with_hbone(sends, prefers).with_sessions(&sessions)
+    });
     outputs.resources.extend([
         derive_fixed(spine, &settings),
         derive_outbound(spine, &settings),
@@ -170,6 +178,7 @@ fn derive_outbound<'s>(
             endpoints: EndpointLookup::on(deps, spine),
         };
         let settings = deps.on(settings);
+        let reach = spine.reach.as_ref().map(|reach| deps.by(&reach.by_host));
         let plain = deps.on(&plain);
         let by_tier = by_tier.each_ref().map(|profiles| deps.on(profiles));
         move |cx, host, ()| {
@@ -183,13 +192,21 @@ fn derive_outbound<'s>(
             let mut rows = Vec::new();
             for (profile, ()) in profiles.iter().map(|(profile, _)| (profile, ())) {
                 let text = profile_text(profile);
-                let seen = Overlay::rows(destinations.special_views(), |view| {
-                    let Some((service, rule)) = destinations.seen_from(view) else { return BTreeMap::new() };
+                let write = |view: &View, meant: &dyn Fn(&Text) -> bool| {
+                    let found = destinations.seen_from(view).filter(|(service, _)| meant(&service.namespace));
+                    let Some((service, rule)) = found else { return BTreeMap::new() };
                     let service =
                         ServiceView { service: &service, rule: rule.as_ref(), root: destinations.root_namespace() };
                     let clusters = facts.clusters(cx, &settings, profile, service);
                     clusters.iter().map(|cluster| (cluster.name.clone(), encoded(cluster))).collect()
-                });
+                };
+                let mut seen = Overlay::rows(destinations.special_views(), |view| write(view, &|_| true));
+                let reach = reach.filter(|_| profile.cluster.proxy_type == ProxyType::Router && !profile.passing);
+                for ((client, _), namespaces) in reach.map(|reach| cx.by(&reach, host)).unwrap_or_default() {
+                    let meant = |namespace: &Text| namespaces.is_empty() || namespaces.contains(namespace);
+                    let clusters: BTreeMap<String, Resource> = write(&client.sees_as(), &meant);
+                    seen.extend(clusters.into_iter().map(|(name, cluster)| (client.view(), name, cluster)));
+                }
                 rows.extend(seen.into_iter().map(|(view, name, resource)| {
                     let layer = Layer { view, profile: text.clone() };
                     (ResourceKey { resource_type: ResourceType::Cluster, layer, name: name.into() }, resource)

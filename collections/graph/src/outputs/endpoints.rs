@@ -38,9 +38,10 @@ pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
 pub(crate) fn derive_endpoint_assignments<'s>(_graph: &Graph<'s>, spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
     let (dual_stack, sends, prefers) =
         (spine.options.dual_stack, spine.options.sends_hbone, spine.options.prefers_hbone);
-    let settings = spine
-        .mesh
-        .map("endpoint_settings", move |(), mesh| ClusterSettings::new(mesh, dual_stack).with_hbone(sends, prefers));
+    let sessions = spine.options.sessions.clone();
+    let settings = spine.mesh.map("endpoint_settings", move |(), mesh| {
+        ClusterSettings::new(mesh, dual_stack).with_hbone(sends, prefers).with_sessions(&sessions)
+    });
     let clients = Tier::ALL.map(|tier| {
         let name = format!("endpoint_clients/{tier:?}").to_lowercase();
         let plain = derive_profiles(spine, &name, move |proxy| EndpointClient::of(proxy, tier));

@@ -3,16 +3,21 @@
 use std::collections::BTreeMap;
 
 use prost::Message;
-use sluice_engine::Collection;
+use sluice_engine::{Collection, Index};
 use sluice_envoy::extension::build_extension;
 use sluice_envoy::wire;
-use sluice_model::{ApplyTo, Layer, PatchOperation, Resource, ResourceKey, ResourceType, Text, TrafficExtension, View};
+use sluice_model::{
+    ApplyTo, ExtensionCode, Layer, ObjectKey, PatchOperation, Redacted, Resource, ResourceKey, ResourceType, Text,
+    TrafficExtension, View,
+};
 use sluice_proto::envoy::config::core::v3::TypedExtensionConfig;
 
 use super::Outputs;
+use super::secrets::clusters;
 use crate::{Client, Spine};
 
-/// Those of its namespace, then those of the root namespace, which are everybody's. Patch sets put their own before them.
+/// Those of its namespace, then those of the root namespace, which are everybody's. Those with credentials for images come
+/// before them, those of patch sets before all.
 pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
     let layer = |view| Layer { view, profile: Text::default() };
     vec![layer(View::Namespace(client.proxy.namespace.clone())), layer(View::Base)]
@@ -22,6 +27,7 @@ pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
 pub(crate) fn derive_extension_configs<'s>(spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
     outputs.resources.push(derive_patched(spine));
     outputs.resources.push(derive_modules(spine));
+    outputs.resources.push(derive_pulled(spine));
 }
 
 /// Modules that extensions run: by name everybody of the extension's namespace may have them, of the root namespace
@@ -32,7 +38,7 @@ fn derive_modules<'s>(spine: &Spine<'s>) -> Collection<'s, ResourceKey, Resource
     spine.attached.extensions.derive_many("extension_configs/modules", |deps| {
         let root = deps.on(&spine.attached.root);
         move |cx, _, extension: &TrafficExtension| {
-            let (Some(root), Some(config)) = (cx.get(&root, &()), build_extension(extension)) else {
+            let (Some(root), Some(config)) = (cx.get(&root, &()), build_extension(extension, None)) else {
                 return Vec::new();
             };
             let everyone = extension.namespace == *root;
@@ -41,6 +47,37 @@ fn derive_modules<'s>(spine: &Spine<'s>) -> Collection<'s, ResourceKey, Resource
             let key =
                 ResourceKey { resource_type: ResourceType::ExtensionConfig, layer, name: config.name.as_str().into() };
             vec![(key, Resource::Encoded(wire::encode(&config)))]
+        }
+    })
+}
+
+/// Modules with the credentials that their images are pulled with, for those who may have them. Where there are none,
+/// the module is as everybody has it.
+/// Key: layer and name. From: `pull_access`, `extensions`, `secrets`. Changes when: such an extension or its Secret does.
+/// Size: extensions with pull secrets, for each combination of them that proxies have. Rejects: none.
+fn derive_pulled<'s>(spine: &Spine<'s>) -> Collection<'s, ResourceKey, Resource> {
+    let each: Index<'s, (Layer, Text, ObjectKey), _, ()> = spine.pulls.index("pull_access/by-content", |_, access| {
+        let layer = access.layer();
+        let row = |key: &ObjectKey| ((layer.clone(), access.cluster.clone(), key.clone()), ());
+        access.extensions.iter().map(row).collect::<Vec<_>>()
+    });
+    let own = spine.options.cluster.clone();
+    each.distinct("pull_access/extensions").derive_many("extension_configs/pulled", |deps| {
+        let (extensions, secrets) = (deps.on(&spine.attached.extensions), deps.on(&spine.objects.secrets));
+        move |cx, (layer, cluster, key), ()| {
+            let Some(extension) = cx.get(&extensions, key) else { return Vec::new() };
+            let ExtensionCode::Wasm(wasm) = &extension.code else { return Vec::new() };
+            let credential = clusters(cluster, &own).into_iter().find_map(|cluster| -> Option<Redacted> {
+                let name = ObjectKey::new(cluster.clone(), key.namespace.clone(), wasm.pull_secret.clone());
+                cx.get(&secrets, &name)?.docker_config.clone()
+            });
+            let built = credential.and_then(|credential| build_extension(&extension, Some(&credential)));
+            let row = |config: TypedExtensionConfig| {
+                let name = config.name.as_str().into();
+                let key = ResourceKey { resource_type: ResourceType::ExtensionConfig, layer: layer.clone(), name };
+                (key, Resource::Encoded(wire::encode(&config)))
+            };
+            built.into_iter().map(row).collect()
         }
     })
 }

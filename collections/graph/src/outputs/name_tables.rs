@@ -43,7 +43,7 @@ impl NameProfile {
             cluster: proxy.cluster.clone(),
             network: proxy.network.clone(),
             ip_families: proxy.ip_families,
-            auto_allocated: proxy.dns_capture,
+            auto_allocated: proxy.uses_allocated_addresses(),
             proxy_type: proxy.proxy_type,
         }
     }

@@ -45,7 +45,7 @@ impl Lookup {
 }
 
 /// The clusters to look into: the proxy's, then the own.
-fn clusters<'a>(cluster: &'a Text, own: &'a Text) -> Vec<&'a Text> {
+pub(super) fn clusters<'a>(cluster: &'a Text, own: &'a Text) -> Vec<&'a Text> {
     if cluster == own { vec![own] } else { vec![cluster, own] }
 }
 

@@ -26,7 +26,8 @@ pub(super) struct EntryInputs<'a, 's> {
 
 pub(super) fn derive<'s>(inputs: &EntryInputs<'_, 's>, options: &GraphOptions) -> Collection<'s, DeclaredKey, Service> {
     let domain = options.domain.clone();
-    let allocating = options.address_pools.is_some();
+    let hashes = !options.allocates_addresses;
+    let allocating = hashes || options.address_pools.is_some();
     inputs.objects.service_entries.derive_many("declared_services/entries", |deps| {
         let (defaults, traffic) = (deps.on(inputs.defaults), deps.on(inputs.traffic));
         let (namespaces, allocations) = (deps.on(&inputs.objects.namespaces), deps.on(inputs.allocations));
@@ -43,7 +44,7 @@ pub(super) fn derive<'s>(inputs: &EntryInputs<'_, 's>, options: &GraphOptions) -
                 export_to = super::limit(export_to, defaults.visibility.as_ref(), &key.namespace, &labels);
             }
             let allocated = |host: &Host| -> Vec<Text> {
-                if !allocates(entry) {
+                if !hashes && !allocates(entry) {
                     return Vec::new();
                 }
                 if !allocating {

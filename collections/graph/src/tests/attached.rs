@@ -1,6 +1,6 @@
 //! What Telemetries and extensions touch: listeners of those they are for, and nothing else.
 
-use sluice_model::Kind;
+use sluice_model::{Identity, Kind, Proxy, ProxyKey, ResourceKey, ResourceType};
 
 use super::{Mesh, sidecar};
 
@@ -150,4 +150,68 @@ fn a_script_stands_in_the_listeners_of_its_workload() {
     let scopes = ["~scopes job.east".to_owned()];
     let expected = sorted([outbound('+'), inbound("+", "east"), scopes.to_vec()].concat());
     assert_eq!(changed(&mut mesh), expected);
+}
+
+/// A Secret to pull images with.
+fn pull_secret(namespace: &str, name: &str, config: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+         type: kubernetes.io/dockerconfigjson\nstringData: {{.dockerconfigjson: '{config}'}}\n"
+    )
+}
+
+impl Mesh {
+    /// What a proxy gets as the configuration of an extension.
+    fn extension_of(&self, proxy: &ProxyKey, name: &str) -> String {
+        self.engine.flush();
+        let scope = self.get(&self.handles.scopes, proxy).expect("a scope");
+        let mut layers = scope.layers[&ResourceType::ExtensionConfig].iter();
+        let found = layers.find_map(|layer| {
+            let key =
+                ResourceKey { resource_type: ResourceType::ExtensionConfig, layer: layer.clone(), name: name.into() };
+            self.handles.resources.iter().find_map(|of| self.get(of, &key))
+        });
+        let bytes = found.and_then(|resource| resource.bytes(&scope.slots)).expect("a configuration");
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+#[test]
+fn a_pull_secret_touches_the_module_of_those_who_may_have_it() {
+    let mut mesh = Mesh::new("");
+    let proxy = |namespace: &str, app: &str, ip: &str, proven: &str| {
+        let identity = (!proven.is_empty()).then(|| Identity::new("cluster.local", proven, "default"));
+        Proxy { identity, ..sidecar(namespace, app, ip, &[("app", app)]) }
+    };
+    let web = mesh.connect(proxy("east", "web", "10.9.0.1", "east"));
+    let job = mesh.connect(proxy("east", "job", "10.9.0.2", ""));
+    let liar = mesh.connect(proxy("east", "liar", "10.9.0.3", "north"));
+    let root = "{url: r.test/y, imagePullSecret: root, selector: {matchLabels: {app: web}}}";
+    let near = "extensions.istio.io/trafficextension/east.it~istio-translated-wasmplugin";
+    let far = "extensions.istio.io/trafficextension/istio-system.it~istio-translated-wasmplugin";
+    mesh.apply(&object("WasmPlugin", "east", "{url: r.test/x, imagePullSecret: pull}"));
+    mesh.apply(&object("WasmPlugin", "istio-system", root));
+    mesh.changed();
+
+    mesh.apply(&pull_secret("east", "pull", "first"));
+    assert_eq!(changed(&mut mesh), [format!("+extension_configs/pulled workload:pulls {near}")]);
+    assert!(mesh.extension_of(&web, near).contains("first"));
+    for other in [&job, &liar] {
+        assert!(!mesh.extension_of(other, near).contains("first"), "it is not proven to be of the namespace");
+    }
+    mesh.apply(&pull_secret("east", "pull", "second"));
+    assert_eq!(changed(&mut mesh), [format!("~extension_configs/pulled workload:pulls {near}")]);
+    mesh.apply(&pull_secret("north", "pull", "third"));
+    mesh.apply(&pull_secret("east", "other", "third"));
+    assert_eq!(changed(&mut mesh), Vec::<String>::new(), "no extension names it");
+
+    mesh.apply(&pull_secret("istio-system", "root", "of-the-root"));
+    assert_eq!(changed(&mut mesh), [format!("+extension_configs/pulled workload:pulls {far}")]);
+    assert!(mesh.extension_of(&web, far).contains("of-the-root"));
+    assert!(!mesh.extension_of(&liar, far).contains("of-the-root"), "the extension is not for it");
+
+    mesh.delete(Kind::Secret, "east", "pull");
+    assert_eq!(changed(&mut mesh), [format!("-extension_configs/pulled workload:pulls {near}")]);
+    assert!(mesh.extension_of(&web, near).contains("r.test/x"), "it is sent without");
+    assert!(!mesh.extension_of(&web, near).contains("second"));
 }

@@ -3,7 +3,7 @@
 use sluice_model::{Kind, ObjectKey, ProxyType, Resource, ResourceType, View};
 
 use super::{Mesh, sidecar};
-use crate::RejectKey;
+use crate::{GraphOptions, RejectKey};
 
 /// A Service, and its pod's slice.
 const CART: &str = "
@@ -375,4 +375,83 @@ spec:
     mesh.engine.flush();
     assert_eq!(asked(&mesh), [""; 0]);
     assert_eq!(addresses(&mesh), ["10.9.0.1"]);
+}
+
+#[test]
+fn a_router_may_get_the_clusters_of_what_it_sends_to_only() {
+    let other = |name: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: shop}}\n\
+             spec: {{clusterIP: 10.0.1.1, ports: [{{name: http, port: 80}}]}}\n"
+        )
+    };
+    let options = GraphOptions { filter_gateway_clusters: true, ..GraphOptions::default() };
+    let mut mesh = Mesh::with(
+        options,
+        &format!(
+            "{CART}{}{}---{}",
+            other("till"),
+            other("scale"),
+            gateway("{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}")
+        ),
+    );
+    let mut router = sidecar("edge", "router", "10.1.0.8", &[("istio", "ingressgateway")]);
+    router.proxy_type = ProxyType::Router;
+    let router = mesh.connect(router);
+    let clusters = |mesh: &Mesh| -> Vec<String> {
+        mesh.engine.flush();
+        let layers = &mesh.get(&mesh.handles.scopes, &router).expect("a scope").layers[&ResourceType::Cluster];
+        let now = mesh.engine.snapshot();
+        let keys = mesh.handles.resources.iter().flat_map(|of| now.iter(of)).map(|(key, _)| key.clone());
+        let seen = keys.filter(|key| key.resource_type == ResourceType::Cluster && layers.contains(&key.layer));
+        let mut names: Vec<String> = seen.map(|key| key.name.to_string()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(clusters(&mesh), ["BlackHoleCluster"], "no route leads anywhere");
+    mesh.touched();
+
+    mesh.apply(ROUTES);
+    let cart = ["outbound|80||cart.shop.svc.cluster.local", "outbound|9000||cart.shop.svc.cluster.local"];
+    assert_eq!(clusters(&mesh), ["BlackHoleCluster", cart[0], cart[1]]);
+    let touched: Vec<String> = mesh.touched().into_iter().filter(|line| line.contains("Cluster")).collect();
+    assert_eq!(touched, cart.map(|name| format!("+Cluster {name}")));
+
+    let filter = "
+apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata:
+  name: lua
+  namespace: edge
+  annotations: {envoyfilter.istio.io/referenced-services: 'shop/till.shop.svc.cluster.local,other/scale.shop.svc.cluster.local'}
+spec:
+  configPatches:
+  - applyTo: HTTP_FILTER
+    match: {context: GATEWAY}
+    patch:
+      operation: INSERT_FIRST
+      value:
+        name: envoy.filters.http.buffer
+        typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer, maxRequestBytes: 1}
+";
+    mesh.apply(filter);
+    let till = "outbound|80||till.shop.svc.cluster.local";
+    assert_eq!(clusters(&mesh), ["BlackHoleCluster", cart[0], cart[1], till], "of the namespace that is named");
+    mesh.delete(Kind::VirtualService, "shop", "cart");
+    assert_eq!(clusters(&mesh), ["BlackHoleCluster", till]);
+}
+
+#[test]
+fn a_label_for_sessions_touches_the_cluster_and_the_routes_of_its_service() {
+    let sessions = sluice_model::SessionLabels { enabled: true, ..sluice_model::SessionLabels::default() };
+    let mut mesh = Mesh::with(GraphOptions { sessions, ..GraphOptions::default() }, CART);
+    mesh.connect(sidecar("shop", "client", "10.1.0.9", &[]));
+    mesh.touched();
+    mesh.apply(&CART.replace(
+        "{name: cart, namespace: shop}",
+        "{name: cart, namespace: shop, labels: {istio.io/persistent-session: c}}",
+    ));
+    let name = "cart.shop.svc.cluster.local";
+    let clusters = [80, 9000].map(|port| format!("~Cluster outbound|{port}||{name}"));
+    assert_eq!(mesh.touched(), [clusters.to_vec(), vec![format!("~Route 80 {name}:80")]].concat());
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use serde::Serialize;
-use sluice_model::{IpFamilies, OutboundTraffic, Proxy, ProxyConfig, ProxyType, Service, ServiceSource, Text};
+use sluice_model::{IpFamilies, OutboundTraffic, Proxy, ProxyConfig, Service, ServiceSource, Text};
 
 /// The facts of a proxy that change how its routes are written.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -50,7 +50,7 @@ impl RouteProfile {
         Self {
             cluster: proxy.cluster.clone(),
             ip_families: proxy.ip_families,
-            auto_allocated: proxy.dns_capture || proxy.proxy_type == ProxyType::Waypoint,
+            auto_allocated: proxy.uses_allocated_addresses(),
             headers: proxy.config.as_ref().map(RouteHeaders::of),
             http_proxy: proxy.http_proxy_port > 0,
             outbound: proxy.sidecar.as_ref().and_then(|sidecar| sidecar.outbound.clone()),

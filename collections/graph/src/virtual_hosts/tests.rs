@@ -8,6 +8,7 @@ use super::*;
 pub(crate) struct Fake {
     pub(crate) services: Vec<Service>,
     pub(crate) virtual_services: Vec<VirtualService>,
+    pub(crate) sessions: SessionLabels,
 }
 
 impl Mesh for Fake {
@@ -51,6 +52,9 @@ impl Mesh for Fake {
     }
     fn has_http_proxy(&self) -> bool {
         false
+    }
+    fn sessions(&self) -> &SessionLabels {
+        &self.sessions
     }
 }
 
@@ -144,6 +148,7 @@ fn a_host_without_a_service_is_in_table_80_and_where_its_neighbours_are() {
     let fake = Fake {
         services: vec![service("shop", A, "10.0.0.1", &[(8080, Protocol::Http)])],
         virtual_services: vec![virtual_service("shop", "vs", &[A, "x.example"], A)],
+        ..Fake::default()
     };
     let expect =
         [format!("80 x.example:80 [x.example] {A}:80/*"), format!("8080 x.example:8080 [x.example] {A}:8080/*")];
@@ -161,6 +166,7 @@ fn the_most_specific_wildcard_routes_a_service() {
             virtual_service("shop", "wide", &["*.example"], "wide"),
             virtual_service("shop", "narrow", &["*.b.example"], "narrow"),
         ],
+        ..Fake::default()
     };
     assert!(show(&fake, "a.b.example", "")[0].ends_with(" narrow:80/*"));
     assert_eq!(show(&fake, "*.b.example", ""), [""; 0]);
@@ -175,6 +181,7 @@ fn private_virtual_services_are_for_their_namespaces() {
     let fake = Fake {
         services: vec![service("shop", A, "10.0.0.1", &[(80, Protocol::Http)])],
         virtual_services: vec![private],
+        ..Fake::default()
     };
     assert!(show(&fake, A, "other")[0].ends_with(" elsewhere:80/*"));
     assert!(show(&fake, A, "")[0].ends_with(&format!(" {A}:80/*")));
@@ -214,8 +221,11 @@ fn routes_for_other_clients_leave_the_service_as_it_is() {
         source_namespace: "other".into(),
         ..HttpMatch::default()
     }];
-    let fake =
-        Fake { services: vec![service("shop", A, "10.0.0.1", &[(80, Protocol::Http)])], virtual_services: vec![picky] };
+    let fake = Fake {
+        services: vec![service("shop", A, "10.0.0.1", &[(80, Protocol::Http)])],
+        virtual_services: vec![picky],
+        ..Fake::default()
+    };
     assert!(show(&fake, A, "")[0].ends_with(&format!(" {A}:80/*")));
     assert!(show(&fake, A, "other")[0].ends_with(" elsewhere:80/*"));
     assert!(special_namespaces(&fake, &Host::from(A)).contains("other"));

@@ -89,6 +89,9 @@ fn proxies() {
             "defaultConfig: {proxyMetadata: {ISTIO_META_DNS_AUTO_ALLOCATE: 'true'}}",
             &["W defaultConfig.proxyMetadata[ISTIO_META_DNS_AUTO_ALLOCATE]"],
         ),
+        ("configSources: []\nserviceScopeConfigs: []", &[]),
+        ("configSources: [{address: 'fs:///x'}]", &["W configSources"]),
+        ("serviceScopeConfigs: [{scope: GLOBAL}]", &["W serviceScopeConfigs"]),
     ]);
 }
 

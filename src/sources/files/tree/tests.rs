@@ -16,7 +16,13 @@ impl Directory {
         let reporter = Reporter::default();
         Self {
             tree: Tree::new(
-                Cluster { id: "c".into(), domain: "cluster.local".into(), is_remote, ignored: BTreeSet::new() },
+                Cluster {
+                    id: "c".into(),
+                    domain: "cluster.local".into(),
+                    is_remote,
+                    ignored: BTreeSet::new(),
+                    revision: "canary".into(),
+                },
                 reporter.clone(),
             ),
             reporter,
@@ -54,6 +60,20 @@ fn shown(changes: Vec<Change>) -> Vec<String> {
 
 fn service(name: &str, port: u16) -> String {
     format!("apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec:\n  ports: [{{port: {port}}}]\n")
+}
+
+#[test]
+fn configuration_for_another_revision_is_as_if_it_were_not_there() {
+    let mut directory = Directory::new(false);
+    let labelled = |kind: &str, revision: &str| {
+        let metadata = format!("metadata: {{name: a, namespace: n, labels: {{istio.io/rev: {revision}}}}}");
+        format!("apiVersion: {kind}\n{metadata}\nspec: {{}}\n")
+    };
+    let sidecar = "networking.istio.io/v1\nkind: Sidecar";
+    assert_eq!(directory.set("a.yaml", &labelled(sidecar, "stable")), [""; 0]);
+    assert_eq!(directory.set("a.yaml", &labelled(sidecar, "canary")), ["+Sidecar n/a a.yaml:1"]);
+    assert_eq!(directory.set("a.yaml", &labelled(sidecar, "stable")), ["-Sidecar n/a a.yaml"]);
+    assert_eq!(directory.set("b.yaml", &labelled("v1\nkind: Service", "stable")), ["+Service n/a b.yaml:1"]);
 }
 
 #[test]

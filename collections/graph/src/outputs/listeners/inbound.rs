@@ -166,6 +166,7 @@ fn inbound_ports(settings: &Settings, mut targets: Vec<(&ServiceTarget, Arc<Serv
             kubernetes: kubernetes.then(|| (service.name.clone(), service.namespace.clone())),
             bind: Bind { addresses: addresses.clone(), to_port: false },
             sidecar: None,
+            tls: None,
         });
     }
     ports.sort_by_key(|port| port.target_port);
@@ -182,6 +183,7 @@ fn declared_ports(settings: &Settings, own: &WorkloadSidecar, declared: &[Sideca
         if known || !can_bind(settings, to_port, &listener.bind, number, protocol, false) {
             continue;
         }
+        let tls = listener.tls.clone().filter(|_| settings.switches.sidecar_ingress_tls).map(Box::new);
         let addresses = match ingress_address(listener, own) {
             Some(address) => vec![address],
             None => wildcards(settings.facts.families),
@@ -191,12 +193,13 @@ fn declared_ports(settings: &Settings, own: &WorkloadSidecar, declared: &[Sideca
             target_port: number,
             port: number,
             port_name: listener.port.name.clone(),
-            protocol,
+            protocol: if tls.is_some() { protocol.after_tls() } else { protocol },
             operation: operation(&host, number),
             host,
             kubernetes: None,
             bind: Bind { addresses, to_port },
             sidecar: Some((own.scope.namespace.clone(), own.scope.sidecar.name.clone())),
+            tls,
         });
     }
     ports.sort_by_key(|port| port.target_port);

@@ -1,0 +1,98 @@
+//! Persistent sessions: requests that go on to the endpoint they went to before.
+
+use serde::Serialize;
+
+use crate::{Labels, Text};
+
+/// How a proxy knows the endpoint a session is with.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub enum PersistentSession {
+    /// A cookie tells.
+    Cookie {
+        /// Its name.
+        name: Text,
+        /// Path of the requests it is sent with.
+        path: Text,
+    },
+    /// A header of that name tells.
+    Header(Text),
+}
+
+/// Labels by which Services ask for persistent sessions.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct SessionLabels {
+    /// Its value is `COOKIE[:PATH]`; an empty name is no label (`PILOT_PERSISTENT_SESSION_LABEL`).
+    pub cookie: Text,
+    /// Its value is a header's name; an empty name is no label (`PILOT_PERSISTENT_SESSION_HEADER_LABEL`).
+    pub header: Text,
+    /// Proxies keep sessions (`PILOT_ENABLE_PERSISTENT_SESSION_FILTER`); else endpoints that drain are told of all the same.
+    pub enabled: bool,
+}
+
+impl Default for SessionLabels {
+    fn default() -> Self {
+        Self {
+            cookie: "istio.io/persistent-session".into(),
+            header: "istio.io/persistent-session-header".into(),
+            enabled: false,
+        }
+    }
+}
+
+impl SessionLabels {
+    /// Whether a Service asks for sessions by cookie.
+    #[must_use]
+    pub fn by_cookie(&self, labels: &Labels) -> bool {
+        value(&self.cookie, labels).is_some()
+    }
+
+    /// Whether a Service asks for sessions.
+    #[must_use]
+    pub fn asked_for(&self, labels: &Labels) -> bool {
+        self.by_cookie(labels) || value(&self.header, labels).is_some()
+    }
+
+    /// How proxies keep sessions with a Service; a cookie counts before a header.
+    #[must_use]
+    pub fn session(&self, labels: &Labels) -> Option<PersistentSession> {
+        if !self.enabled {
+            return None;
+        }
+        if let Some(cookie) = value(&self.cookie, labels) {
+            let (name, path) = cookie.split_once(':').unwrap_or((cookie, "/"));
+            return Some(PersistentSession::Cookie { name: name.into(), path: path.into() });
+        }
+        value(&self.header, labels).map(|header| PersistentSession::Header(header.clone()))
+    }
+}
+
+fn value<'a>(label: &Text, labels: &'a Labels) -> Option<&'a Text> {
+    labels.get(label).filter(|value| !label.is_empty() && !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_says_how_sessions_are_kept() {
+        let known = SessionLabels { enabled: true, ..SessionLabels::default() };
+        let labels = |pairs: &[(&str, &str)]| -> Labels {
+            pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
+        };
+        let cookie = |name: &str, path: &str| PersistentSession::Cookie { name: name.into(), path: path.into() };
+        let (by_cookie, by_header) = ("istio.io/persistent-session", "istio.io/persistent-session-header");
+        let check = |pairs: &[(&str, &str)], expect: Option<PersistentSession>| {
+            assert_eq!(known.session(&labels(pairs)), expect, "{pairs:?}");
+            assert_eq!(known.asked_for(&labels(pairs)), expect.is_some(), "{pairs:?}");
+        };
+        check(&[(by_cookie, "c")], Some(cookie("c", "/")));
+        check(&[(by_cookie, "c:/a:b")], Some(cookie("c", "/a:b")));
+        check(&[(by_header, "x-session"), (by_cookie, "c")], Some(cookie("c", "/")));
+        check(&[(by_header, "x-session")], Some(PersistentSession::Header("x-session".into())));
+        check(&[(by_header, ""), ("app", "c")], None);
+        let off = SessionLabels { cookie: "".into(), ..known.clone() };
+        assert_eq!(off.session(&labels(&[("", "c")])), None, "an empty name is no label");
+        assert_eq!(SessionLabels::default().session(&labels(&[(by_cookie, "c")])), None);
+    }
+}
