@@ -40,6 +40,8 @@ pub(super) struct Watch {
     /// Taken from a message that told of more than one file.
     ready: Vec<Due>,
     wanted: Wanted,
+    /// Trees that are watched.
+    roots: Vec<PathBuf>,
     // Dropping it ends the watching.
     watcher: RecommendedWatcher,
 }
@@ -53,11 +55,12 @@ impl Watch {
             // Fails only when the source has ended.
             let _ = events.send(Message::Event(event));
         })?;
-        Ok(Self { messages, sender, ready: Vec::new(), wanted: Box::new(wanted), watcher })
+        Ok(Self { messages, sender, ready: Vec::new(), wanted: Box::new(wanted), roots: Vec::new(), watcher })
     }
 
     /// Watches a directory and all below it.
     pub(super) fn add_tree(&mut self, root: &Path) -> Result<(), notify::Error> {
+        self.roots.push(root.to_owned());
         self.watcher.watch(root, RecursiveMode::Recursive)
     }
 
@@ -78,7 +81,7 @@ impl Watch {
             }
             match self.messages.recv_timeout(wake.saturating_duration_since(Instant::now())) {
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return Due::Stop,
-                Ok(Message::Event(event)) => self.ready = interpret(event, Instant::now(), &self.wanted),
+                Ok(Message::Event(event)) => self.ready = self.interpret(event),
                 Err(RecvTimeoutError::Timeout) => return Due::Nothing,
             }
         }
@@ -88,12 +91,62 @@ impl Watch {
     pub(super) fn has_more(&mut self) -> bool {
         while self.ready.is_empty() {
             match self.messages.try_recv() {
-                Ok(Message::Event(event)) => self.ready = interpret(event, Instant::now(), &self.wanted),
+                Ok(Message::Event(event)) => self.ready = self.interpret(event),
                 Ok(Message::Stop) => self.ready = vec![Due::Stop],
                 Err(_) => return false,
             }
         }
         true
+    }
+
+    /// Whether it lies in a hidden directory of a tree: nothing there is of interest.
+    fn is_left_out(&self, path: &Path) -> bool {
+        let below = self.roots.iter().find_map(|root| path.strip_prefix(root).ok()?.parent());
+        below.is_some_and(|below| below.iter().any(|name| name.as_encoded_bytes().starts_with(b".")))
+    }
+
+    fn interpret(&self, event: Result<Event, notify::Error>) -> Vec<Due> {
+        let now = Instant::now();
+        let event = match event {
+            Ok(event) => event,
+            Err(error) => {
+                warn!(%error, "watching files failed, everything is looked at");
+                return vec![Due::Everything];
+            }
+        };
+        if event.need_rescan() {
+            return vec![Due::Everything];
+        }
+        let at = match event.kind {
+            EventKind::Access(AccessKind::Close(AccessMode::Write))
+            | EventKind::Modify(ModifyKind::Name(_))
+            | EventKind::Remove(RemoveKind::File) => now,
+            // Its content follows, or it is a link and complete: the event does not say.
+            EventKind::Create(CreateKind::File | CreateKind::Any | CreateKind::Other) => now + QUIET,
+            EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Any | ModifyKind::Other) => now + QUIET,
+            EventKind::Modify(ModifyKind::Metadata(_)) => now + QUIET,
+            EventKind::Create(CreateKind::Folder) | EventKind::Remove(_) | EventKind::Any | EventKind::Other => {
+                return vec![Due::Everything];
+            }
+            EventKind::Access(_) => return Vec::new(),
+        };
+        let is_move = matches!(event.kind, EventKind::Modify(ModifyKind::Name(_)));
+        let mut due = Vec::new();
+        for path in event.paths {
+            if self.is_left_out(&path) {
+                continue;
+            }
+            let name = path.file_name().map_or(&b""[..], |name| name.as_encoded_bytes());
+            if (self.wanted)(&path) && !path.is_dir() {
+                due.push(Due::File(path, at));
+            } else if name.starts_with(b".") && !name.starts_with(b"..") {
+                // An editor's, not yet or no longer of interest.
+            } else if is_move || name.starts_with(b"..") {
+                // A directory moved, or the link that a mounted ConfigMap changes by.
+                return vec![Due::Everything];
+            }
+        }
+        due
     }
 }
 
@@ -166,42 +219,23 @@ pub fn follow_changes(
     Ok(FollowGuard::new(stopper, thread))
 }
 
-fn interpret(event: Result<Event, notify::Error>, now: Instant, wanted: &Wanted) -> Vec<Due> {
-    let event = match event {
-        Ok(event) => event,
-        Err(error) => {
-            warn!(%error, "watching files failed, everything is looked at");
-            return vec![Due::Everything];
-        }
-    };
-    if event.need_rescan() {
-        return vec![Due::Everything];
-    }
-    let at = match event.kind {
-        EventKind::Access(AccessKind::Close(AccessMode::Write))
-        | EventKind::Modify(ModifyKind::Name(_))
-        | EventKind::Remove(RemoveKind::File) => now,
-        // Its content follows, or it is a link and complete: the event does not say.
-        EventKind::Create(CreateKind::File | CreateKind::Any | CreateKind::Other) => now + QUIET,
-        EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Any | ModifyKind::Other) => now + QUIET,
-        EventKind::Modify(ModifyKind::Metadata(_)) => now + QUIET,
-        EventKind::Create(CreateKind::Folder) | EventKind::Remove(_) | EventKind::Any | EventKind::Other => {
-            return vec![Due::Everything];
-        }
-        EventKind::Access(_) => return Vec::new(),
-    };
-    let is_move = matches!(event.kind, EventKind::Modify(ModifyKind::Name(_)));
-    let mut due = Vec::new();
-    for path in event.paths {
-        let name = path.file_name().map_or(&b""[..], |name| name.as_encoded_bytes());
-        if wanted(&path) && !path.is_dir() {
-            due.push(Due::File(path, at));
-        } else if name.starts_with(b".") && !name.starts_with(b"..") {
-            // An editor's, not yet or no longer of interest.
-        } else if is_move || name.starts_with(b"..") {
-            // A directory moved, or the link that a mounted ConfigMap changes by.
-            return vec![Due::Everything];
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_moved_out_of_a_hidden_directory_is_all_that_is_told() {
+        let root = tempfile::tempdir().expect("a directory");
+        let staging = root.path().join(".staging");
+        std::fs::create_dir(&staging).expect("made");
+        let mut watch = Watch::new(|path| path.extension().is_some_and(|end| end == "yaml")).expect("a watch");
+        watch.add_tree(root.path()).expect("watched");
+        std::fs::write(staging.join("next"), "a").expect("written");
+        let target = root.path().join("a.yaml");
+        std::fs::rename(staging.join("next"), &target).expect("moved");
+        match watch.next(Instant::now() + Duration::from_secs(30)) {
+            Due::File(path, _) => assert_eq!(path, target),
+            other => panic!("{other:?}"),
         }
     }
-    due
 }
