@@ -1,5 +1,6 @@
 //! Where objects come from: files and the Kubernetes API. Each hands parsed objects to a [`Sink`].
 
+mod backlog;
 pub mod files;
 mod inputs;
 pub mod kube;

@@ -12,13 +12,14 @@ use sluice_engine::{Engine, Transaction};
 use sluice_graph::Inputs;
 use sluice_model::{Kind, Text};
 
+use super::backlog::Backlog;
 use super::{Change, MeshOverride, Sink};
 use crate::xds::Count;
 
 /// Commits that may wait; a source that has more waits itself.
 const QUEUE: usize = 64;
-/// Changes one epoch takes at most, so that a relist does not hold up everything after it.
-const EPOCH: usize = 32_768;
+/// Changes held beyond those, at least one commit of each source: so many that endpoints among them can overtake.
+const BACKLOG: usize = 32_768;
 
 /// What a source hands over.
 enum Message {
@@ -80,18 +81,25 @@ struct Committer {
 
 impl Committer {
     fn run(mut self, messages: &Receiver<Message>) {
-        while let Ok(first) = messages.recv() {
-            let (mut changes, mut synced) = (Vec::new(), Vec::new());
-            let mut next = Some(first);
+        let mut backlog = Backlog::default();
+        loop {
+            let mut synced = Vec::new();
+            let mut next = if backlog.len() == 0 { messages.recv().ok() } else { messages.try_recv().ok() };
+            if next.is_none() && backlog.len() == 0 {
+                return;
+            }
             while let Some(message) = next.take() {
                 match message {
-                    Message::Changes(more) => changes.extend(more),
+                    Message::Changes(more) => backlog.add(more),
                     Message::Synced(cluster, kinds) => synced.push((cluster, kinds)),
                 }
-                if changes.len() < EPOCH {
+                if backlog.len() < BACKLOG {
                     next = messages.try_recv().ok();
                 }
             }
+            // Synced is what has been committed.
+            let whole = !synced.is_empty() || !self.waiting.is_empty();
+            let changes = if whole { backlog.take_all() } else { backlog.take_next() };
             self.commit(changes, &synced);
         }
     }
