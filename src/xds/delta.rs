@@ -166,7 +166,8 @@ mod tests {
         set(layer("own"), "cluster-0500".into(), 900);
         let (plain, special) = (ProxyKey("plain".into()), ProxyKey("special".into()));
         let scope = |layers: Vec<Layer>| {
-            Some(Scope { layers: BTreeMap::from([(ResourceType::Cluster, layers)]), ..Scope::default() })
+            let layers = BTreeMap::from([(ResourceType::Cluster, layers)]);
+            Some(Arc::new(Scope { layers, ..Scope::default() }))
         };
         changes.scopes.push((plain.clone(), scope(vec![Layer::default()])));
         changes.scopes.push((special.clone(), scope(vec![layer("own"), Layer::default()])));

@@ -48,7 +48,7 @@ fn changes(batch: &Batch, outputs: &Outputs, now: Instant, wall: SystemTime) -> 
     Changes {
         resources: resources.map(|event| (own(event.key), event.new.map(own))).collect(),
         segments: segments.map(|event| (own(event.key), event.new.map(own))).collect(),
-        scopes: batch.events(&outputs.scopes).map(|event| (own(event.key), event.new.map(own))).collect(),
+        scopes: batch.events(&outputs.scopes).map(|event| (own(event.key), event.new)).collect(),
         stamp: Some(Stamp { source, parsed: taken, committed: now }),
     }
 }

@@ -223,7 +223,6 @@ impl State {
                     let sight = match self.interned.get(&scope) {
                         Some(sight) => sight.clone(),
                         None => {
-                            let scope = Arc::new(scope);
                             let sight = Arc::new(Sight::new(scope.clone(), &mut self.places));
                             self.interned.insert(scope, sight.clone());
                             sight

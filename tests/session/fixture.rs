@@ -120,7 +120,7 @@ impl Mesh {
         let key = ProxyKey(proxy.into());
         let mut changes = self.changes.lock().unwrap();
         changes.scopes.retain(|(have, _)| *have != key);
-        changes.scopes.push((key, Some(scope)));
+        changes.scopes.push((key, Some(Arc::new(scope))));
     }
 
     /// Applies what was set since the last time, as one epoch.

@@ -1,6 +1,7 @@
 //! A proxy that connected: what its node says of it, and what the registry adds.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -139,7 +140,7 @@ pub struct Proxy {
     /// Container ports by `POD_PORTS`: (name, number, protocol).
     pub pod_ports: Vec<(Text, u16, Text)>,
     /// Its own configuration (`PROXY_CONFIG`), already laid over the defaults by its agent; else the mesh's default holds.
-    pub config: Option<ProxyConfig>,
+    pub config: Option<Arc<ProxyConfig>>,
     /// Its Sidecar, once the registry knows.
     pub sidecar: Option<ProxySidecar>,
     /// All other metadata that builders read, as the canonical JSON text of each top-level key.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde_json::{Map, Number, Value};
 use sluice_model::{Extensions, InterceptionMode, IpFamilies, Labels, Locality, Proxy, ProxyConfig, ProxyType, Text};
@@ -88,7 +89,8 @@ pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy,
         http_proxy_port: metadata.text("HTTP_PROXY_PORT").parse().unwrap_or_default(),
         pod_ports: metadata.pod_ports(),
         config: config
-            .map(|value| lay_proxy_config(ProxyConfig::default(), value, "PROXY_CONFIG", &Findings::default())),
+            .map(|value| lay_proxy_config(ProxyConfig::default(), value, "PROXY_CONFIG", &Findings::default()))
+            .map(Arc::new),
         sidecar: None,
         metadata: metadata.0.iter().map(|(name, value)| (name.as_str().into(), value.to_string().into())).collect(),
     })

@@ -1,5 +1,6 @@
 //! What an epoch changes.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use sluice_model::{ProxyKey, Resource, ResourceKey, Scope, Segment, SegmentKey};
@@ -12,7 +13,7 @@ pub struct Changes {
     /// Segments of big resources.
     pub segments: Vec<(SegmentKey, Option<Segment>)>,
     /// What each proxy sees.
-    pub scopes: Vec<(ProxyKey, Option<Scope>)>,
+    pub scopes: Vec<(ProxyKey, Option<Arc<Scope>>)>,
     /// When the changes came in; taken as now if it is not known.
     pub stamp: Option<Stamp>,
 }

@@ -107,7 +107,7 @@ impl Facts {
             credential_socket: cluster.credential_socket,
             file_credential_socket: cluster.file_credential_socket,
             attached: Text::default(),
-            config: proxy.config.clone().map(Arc::new),
+            config: proxy.config.clone(),
             outbound: proxy.sidecar.as_ref().and_then(|sidecar| sidecar.outbound.clone()),
         }
     }

@@ -233,7 +233,7 @@ fn routers_with_hardware_for_keys_have_layers_of_their_own() {
     let config = sluice_model::ProxyConfig { private_key_provider: Some(provider), ..Default::default() };
     let mesh = Mesh::new(&format!("{NAMESPACES}{}", tls("edge", "shop", 0)));
     let plain = mesh.ask(router("a", true));
-    let hardware = mesh.ask(Proxy { config: Some(config), ..router("b", true) });
+    let hardware = mesh.ask(Proxy { config: Some(std::sync::Arc::new(config)), ..router("b", true) });
     let layers = |key: &ProxyKey| {
         let layers = mesh.secret_layers(key).expect("decided");
         layers.into_iter().filter(|layer| layer.view == View::Namespace(Text::from("edge"))).collect::<Vec<_>>()

@@ -51,7 +51,7 @@ impl RouteProfile {
             cluster: proxy.cluster.clone(),
             ip_families: proxy.ip_families,
             auto_allocated: proxy.uses_allocated_addresses(),
-            headers: proxy.config.as_ref().map(RouteHeaders::of),
+            headers: proxy.config.as_deref().map(RouteHeaders::of),
             http_proxy: proxy.http_proxy_port > 0,
             outbound: proxy.sidecar.as_ref().and_then(|sidecar| sidecar.outbound.clone()),
         }
