@@ -72,6 +72,49 @@ fn families_decide_what_is_listened_on() {
     assert_eq!(one["additional_addresses"], Value::Null);
 }
 
+/// Dashboards of Istio ask for these; others are left out, for there are thousands.
+#[test]
+fn statistics_that_istio_keeps_are_kept() {
+    let (bootstrap, _) = bootstrap("sidecar", &[]);
+    let config = &bootstrap["stats_config"];
+    let patterns = config["stats_matcher"]["inclusion_list"]["patterns"].as_array().expect("patterns");
+    let of = |kind: &str| -> Vec<&str> { patterns.iter().filter_map(|pattern| pattern[kind].as_str()).collect() };
+    let prefixes = [
+        "reporter=",
+        "cluster_manager",
+        "listener_manager",
+        "server",
+        "cluster.xds-grpc",
+        "wasm",
+        "component",
+        "istio",
+    ];
+    assert_eq!(of("prefix"), prefixes);
+    assert_eq!(of("suffix"), ["rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied"]);
+    let tags = config["stats_tags"].as_array().expect("tags");
+    let mut tags: Vec<&str> = tags.iter().filter_map(|tag| tag["tag_name"].as_str()).collect();
+    tags.sort_unstable();
+    let expected = [
+        "authz_dry_run_action",
+        "authz_dry_run_result",
+        "authz_enforce_result",
+        "cache",
+        "cluster_name",
+        "component",
+        "http_conn_manager_listener_prefix",
+        "http_conn_manager_prefix",
+        "listener_address",
+        "mongo_prefix",
+        "response_code",
+        "response_code_class",
+        "tag",
+        "tcp_prefix",
+        "thread_name",
+        "wasm_filter",
+    ];
+    assert_eq!(tags, expected);
+}
+
 #[test]
 fn telemetry_of_the_proxy_config_has_clusters_and_sinks() {
     let (bootstrap, warnings) = bootstrap("router", &[("INSTANCE_IP", "10.0.0.7"), ("PROXY_CONFIG", RICH)]);
