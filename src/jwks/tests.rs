@@ -1,14 +1,18 @@
 //! Over real sockets of the loopback.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect};
 use axum::routing::get;
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
 use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
 use sluice_engine::{Engine, EngineOptions, Origin};
@@ -42,6 +46,11 @@ impl Issuer {
             .route("/circle", get(|| async { Redirect::temporary("/circle") }))
             .route("/secret", get(|| async { "a password" }))
             .route("/long", get(|| async { " ".repeat(2 * 1024 * 1024) }))
+            .route("/full", get(|| async { KEYS.to_owned() + &" ".repeat(1024 * 1024 - KEYS.len()) }))
+            .route("/more", get(|| async { KEYS.to_owned() + &" ".repeat(1024 * 1024 - KEYS.len() + 1) }))
+            .route("/endless", get(|| async { Body::from_stream(pieces(Duration::ZERO)) }))
+            .route("/slow", get(|| async { Body::from_stream(pieces(Duration::from_millis(10))) }))
+            .route("/inside", get(|| async { Redirect::temporary("http://127.0.0.2:1/keys") }))
             .route("/never", get(|| async { std::future::pending::<()>().await }))
             .with_state(self);
         tokio::spawn(async move { axum::serve(listener, router).await });
@@ -51,6 +60,14 @@ impl Issuer {
     fn set(&self, keys: &str) {
         keys.clone_into(&mut self.keys.lock().expect("no panic"));
     }
+}
+
+/// A body that never ends: a space each time.
+fn pieces(rest: Duration) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    futures::stream::repeat(()).then(move |()| async move {
+        tokio::time::sleep(rest).await;
+        Ok(Bytes::from_static(&[b' '; 1024]))
+    })
 }
 
 async fn keys(State(issuer): State<Issuer>) -> impl IntoResponse {
@@ -93,6 +110,37 @@ async fn what_is_no_set_of_keys_does_not_get_in() {
     let never = at(format!("http://{address}/never"));
     assert!(matches!(client.fetch(&never, Duration::from_millis(50)).await, Err(FetchError::Timeout(_))));
     assert!(matches!(client.fetch(&at("ftp://h/k".to_owned()), SECOND).await, Err(FetchError::Address(_))));
+}
+
+#[tokio::test]
+async fn answers_are_read_up_to_a_size_and_for_a_time() {
+    let address = Issuer::default().serve().await;
+    let client = client(&[]);
+    let fetch = async |path: &str, limit| client.fetch(&at(format!("http://{address}{path}")), limit).await;
+    let long = Duration::from_secs(20);
+    assert_eq!(fetch("/full", long).await.expect("a MiB is read").len(), 1024 * 1024);
+    for path in ["/more", "/endless"] {
+        let result = fetch(path, long).await;
+        assert!(
+            matches!(&result, Err(FetchError::Body(error)) if error.to_string().contains("limit")),
+            "{path}: {result:?}"
+        );
+    }
+    // Each piece comes in time, but not the whole.
+    let limit = Duration::from_millis(200);
+    assert!(matches!(fetch("/slow", limit).await, Err(FetchError::Timeout(after)) if after == limit));
+    // Whoever is asked never says a word.
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let key = at(format!("http://{}/keys", silent.local_addr().expect("its address")));
+    assert!(matches!(client.fetch(&key, limit).await, Err(FetchError::Timeout(_))));
+}
+
+#[tokio::test]
+async fn redirections_lead_to_no_blocked_address() {
+    let address = Issuer::default().serve().await;
+    let inside = at(format!("http://{address}/inside"));
+    let result = client(&["127.0.0.2/32"]).fetch(&inside, SECOND).await;
+    assert!(matches!(&result, Err(FetchError::Forbidden { host, .. }) if host == "127.0.0.2"), "{result:?}");
 }
 
 #[tokio::test]
