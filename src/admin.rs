@@ -8,6 +8,7 @@ mod answer;
 mod config_dump;
 mod debug;
 mod metrics;
+mod over_xds;
 mod process;
 mod proxies;
 mod readiness;
@@ -22,19 +23,22 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+pub use access::Refusals;
 pub use metrics::AdminMetrics;
+pub use over_xds::PagesOverXds;
 pub use readiness::Readiness;
 pub use state::AdminState;
 
-/// What the HTTP port serves: readiness, version, metrics, and `/debug` to the loopback unless that is switched off.
+/// What the HTTP port serves: readiness, and what the monitoring port serves.
 pub fn http_router(state: Arc<AdminState>) -> Router {
-    let router = monitoring_router(state.clone()).route("/ready", get(readiness::ready).with_state(state.clone()));
-    if state.features.debug_on_http { router.merge(debug::router(state)) } else { router }
+    monitoring_router(state.clone()).route("/ready", get(readiness::ready).with_state(state))
 }
 
-/// What the monitoring port serves: metrics and version.
+/// What the monitoring port serves: metrics, version, and `/debug` to whom it may be shown, unless that is switched off.
 pub fn monitoring_router(state: Arc<AdminState>) -> Router {
-    Router::new().route("/metrics", get(metrics::serve)).route("/version", get(version)).with_state(state)
+    let router = Router::new().route("/metrics", get(metrics::serve)).route("/version", get(version));
+    let router = router.with_state(state.clone());
+    if state.features.debug_on_http { router.merge(debug::router(state)) } else { router }
 }
 
 /// Serves a router until the token is cancelled.

@@ -5,7 +5,7 @@ mod security;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::admin::{self, AdminMetrics, AdminState, Readiness};
+use crate::admin::{self, AdminMetrics, AdminState, PagesOverXds, Readiness, Refusals};
 use crate::auth::{Authenticators, ForwardedCertificates, TrustDomain};
 use crate::authority::AuthorityMetrics;
 use crate::config::{ClusterSource, Config, Features, Identity, ListenAddress};
@@ -70,6 +70,8 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
     jwks_metrics.register(&mut registry);
     let authority_metrics = AuthorityMetrics::default();
     authority_metrics.register(&mut registry);
+    let refusals = Refusals::default();
+    refusals.register(&mut registry);
 
     let store = Arc::new(Store::default());
     let aliases = config.identity.cluster_aliases.clone();
@@ -92,7 +94,10 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
         log,
         identity: config.identity.clone(),
         features: config.features.clone(),
+        callers: OnceLock::new(),
+        refusals,
     });
+    hub.show(Arc::new(PagesOverXds::new(state.clone())));
 
     // Operators can look from here on, proxies not yet.
     let mut tasks = JoinSet::new();
@@ -101,7 +106,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
         tasks.spawn(admin::serve(listener, admin::http_router(state.clone()), admin_stop.clone()));
     }
     if let Some(listener) = monitoring {
-        tasks.spawn(admin::serve(listener, admin::monitoring_router(state), admin_stop.clone()));
+        tasks.spawn(admin::serve(listener, admin::monitoring_router(state.clone()), admin_stop.clone()));
     }
 
     let fetcher = JwksFetcher::new(
@@ -245,6 +250,8 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
         info!(epoch = engine.snapshot().epoch().0, "ready");
         tokio::spawn(hub.clone().keep_swept());
         if let Some(mut security) = security {
+            // Nobody has set them before.
+            let _ = state.callers.set(security.authenticators());
             security.follow(&engine, &handles, own_client, &config, &mut tasks, &stop);
             security.serve(secure_grpc, hub.clone(), &config, &mut tasks, &stop)?;
         }

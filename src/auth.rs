@@ -9,6 +9,7 @@ mod forwarded;
 mod review;
 mod token;
 mod trust_domain;
+mod viewer;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -25,6 +26,7 @@ pub use forwarded::{FORWARDED_HEADER, ForwardedCertificates};
 pub use review::ReviewedTokens;
 pub use token::{FileKeys, KeySource, RemoteKeys, SignedTokens};
 pub use trust_domain::TrustDomain;
+pub use viewer::{Viewer, ViewerRules};
 
 /// What a caller brings.
 #[derive(Clone, Copy, Debug)]

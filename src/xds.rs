@@ -5,6 +5,7 @@
 //! asked what differs between what the client holds and what it should hold.
 
 mod body;
+mod debug;
 mod decode;
 mod delta;
 mod feed;
@@ -27,6 +28,7 @@ mod version;
 mod wake;
 mod wire;
 
+pub use debug::{DEBUG_TYPE, DebugPages, DebugRequest, DebugResource};
 pub use feed::{EngineProxies, Outputs, follow};
 pub use hub::{Encoded, Hub, Stream};
 pub use metrics::{Count, Metrics, short_name};

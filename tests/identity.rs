@@ -1,5 +1,7 @@
 //! The certificate authority and the secure port, from outside: a real `sluiced`, real TLS, real tokens, no cluster.
 
+#[path = "identity/debug.rs"]
+mod debug;
 #[path = "identity/mesh.rs"]
 mod mesh;
 #[path = "identity/refusals.rs"]

@@ -4,6 +4,8 @@
 mod addresses;
 #[path = "session/client.rs"]
 mod client;
+#[path = "session/debug.rs"]
+mod debug;
 #[path = "session/fixture.rs"]
 mod fixture;
 #[path = "session/identity.rs"]

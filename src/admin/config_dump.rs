@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::http::{Response, StatusCode};
@@ -11,6 +12,7 @@ use sluice_model::ResourceType;
 
 use crate::admin::answer::{self, Parameters};
 use crate::admin::{AdminState, proxies};
+use crate::auth::Viewer;
 use crate::xds::Found;
 
 /// Prefix of the types of the parts of Envoy's dump.
@@ -18,10 +20,11 @@ const ADMIN: &str = "type.googleapis.com/envoy.admin.v3.";
 
 pub(super) async fn serve(
     State(state): State<Arc<AdminState>>,
+    Extension(viewer): Extension<Viewer>,
     Query(parameters): Query<Parameters>,
 ) -> Response<Body> {
     let Some(proxy) = parameters.get("proxyID") else { return nobody_named() };
-    let Some(held) = state.status.config_dump(proxy) else { return not_connected() };
+    let Some(held) = state.status.config_dump(proxy, &viewer) else { return not_connected() };
     let Some(types) = parameters.get("types").filter(|types| !types.is_empty()) else {
         let configs = sections(&held, parameters.contains_key("include_eds"));
         return answer::json(&json!({"configs": configs}), &parameters);
@@ -36,13 +39,42 @@ pub(super) async fn serve(
     answer::json(&json!({"configs": configs}), &parameters)
 }
 
+/// `edsz`: the dump of endpoints only.
+pub(super) async fn endpoints(
+    state: State<Arc<AdminState>>,
+    viewer: Extension<Viewer>,
+    Query(parameters): Query<Parameters>,
+) -> Response<Body> {
+    serve(state, viewer, of_type(parameters, "eds")).await
+}
+
+/// `ecdsz`: the dump of extensions only.
+pub(super) async fn extensions(
+    state: State<Arc<AdminState>>,
+    viewer: Extension<Viewer>,
+    Query(parameters): Query<Parameters>,
+) -> Response<Body> {
+    serve(state, viewer, of_type(parameters, "ecds")).await
+}
+
+fn of_type(mut parameters: Parameters, kind: &str) -> Query<Parameters> {
+    parameters.insert("types".to_owned(), kind.to_owned());
+    Query(parameters)
+}
+
+/// The parts of a proxy's dump, in JSON with their types.
+pub(super) fn parts(state: &AdminState, proxy: &str, viewer: &Viewer) -> Option<Vec<Value>> {
+    state.status.config_dump(proxy, viewer).map(|held| sections(&held, false))
+}
+
 /// The name table that a proxy is to have, whether or not it asks for it.
 pub(super) async fn name_table(
     State(state): State<Arc<AdminState>>,
+    Extension(viewer): Extension<Viewer>,
     Query(parameters): Query<Parameters>,
 ) -> Response<Body> {
     let Some(proxy) = parameters.get("proxyID") else { return nobody_named() };
-    let Some(key) = state.status.find(proxy) else { return not_connected() };
+    let Some(key) = state.status.find(proxy, &viewer) else { return not_connected() };
     let tables = state.status.current(&key, ResourceType::NameTable);
     let shown = tables.first().map(|found| shown(ResourceType::NameTable, found)).unwrap_or_default();
     answer::json(&shown, &parameters)
@@ -110,6 +142,7 @@ fn shown(kind: ResourceType, found: &Found) -> Value {
     value
 }
 
+/// Takes the secret out of each source of data there is in a Secret; what is left is still one.
 fn redact(value: &mut Value) {
     const SECRET: &[&str] =
         &["privateKey", "password", "sessionTicketKeys", "genericSecret", "ISTIO_META_WASM_IMAGE_PULL_SECRET"];
@@ -117,7 +150,7 @@ fn redact(value: &mut Value) {
         Value::Object(fields) => {
             for (name, field) in fields {
                 if SECRET.contains(&name.as_str()) {
-                    *field = "[redacted]".into();
+                    hide(field);
                 } else {
                     redact(field);
                 }
@@ -125,5 +158,42 @@ fn redact(value: &mut Value) {
         }
         Value::Array(items) => items.iter_mut().for_each(redact),
         _ => {}
+    }
+}
+
+/// Hides the contents of every source of data in a value, and what is none.
+fn hide(value: &mut Value) {
+    const DATA: &[&str] = &["filename", "inlineBytes", "inlineString", "environmentVariable"];
+    match value {
+        Value::Object(fields) if fields.keys().any(|name| DATA.contains(&name.as_str())) => {
+            *value = json!({"inlineString": "[redacted]"});
+        }
+        Value::Object(fields) => fields.values_mut().for_each(hide),
+        Value::Array(items) => items.iter_mut().for_each(hide),
+        other => *other = Value::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_secret_is_hidden_wherever_it_is() {
+        let mut value = json!({
+            "name": "a",
+            "tlsCertificate": {"certificateChain": {"inlineBytes": "QQ=="}, "privateKey": {"inlineBytes": "Qg=="}},
+            "sessionTicketKeys": {"keys": [{"inlineString": "b"}, {"filename": "c"}]},
+            "genericSecret": {"secret": {"inlineString": "d"}, "secrets": {"x": {"environmentVariable": "e"}, "y": "f"}},
+        });
+        redact(&mut value);
+        let hidden = json!({"inlineString": "[redacted]"});
+        let expect = json!({
+            "name": "a",
+            "tlsCertificate": {"certificateChain": {"inlineBytes": "QQ=="}, "privateKey": hidden},
+            "sessionTicketKeys": {"keys": [hidden, hidden]},
+            "genericSecret": {"secret": hidden, "secrets": {"x": hidden, "y": null}},
+        });
+        assert_eq!(value, expect);
     }
 }

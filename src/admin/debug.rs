@@ -29,6 +29,8 @@ fn pages() -> Vec<Page> {
         ("/debug/config_dump", "What a proxy was sent (?proxyID=POD.NAMESPACE, types=, include_eds)", get(config_dump::serve)),
         ("/debug/configz", "Configuration objects, as far as they were understood", get(configz)),
         ("/debug/connections", "Connected proxies: address and time", get(proxies::connections)),
+        ("/debug/ecdsz", "Extensions a proxy was sent (?proxyID=POD.NAMESPACE)", get(config_dump::extensions)),
+        ("/debug/edsz", "Endpoints a proxy was sent (?proxyID=POD.NAMESPACE)", get(config_dump::endpoints)),
         ("/debug/endpointShardz", "Endpoints of every service", get(endpointz)),
         ("/debug/endpointz", "Endpoints of every service", get(endpointz)),
         ("/debug/epochs", "Recent epochs: what was written, what changed, how long it took", get(epochs)),
@@ -45,13 +47,19 @@ fn pages() -> Vec<Page> {
     ]
 }
 
-/// The pages, for the loopback only.
+/// The pages, for whom they may be shown.
 pub(super) fn router(state: Arc<AdminState>) -> Router {
+    let checked = axum::middleware::from_fn_with_state(state.clone(), access::check);
+    open_router(state).layer(checked)
+}
+
+/// The pages for whoever asks; requests have to come with a [`Viewer`](crate::auth::Viewer).
+pub(super) fn open_router(state: Arc<AdminState>) -> Router {
     let mut router = Router::new().route("/debug", get(index));
     for (path, _, handler) in pages() {
         router = router.route(path, handler);
     }
-    router.layer(axum::middleware::from_fn(access::loopback_only)).with_state(state)
+    router.with_state(state)
 }
 
 async fn index() -> Html<String> {

@@ -1,12 +1,13 @@
 //! What the handlers read.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use prometheus_client::registry::Registry;
 use sluice_engine::Engine;
 use sluice_graph::Handles;
 
-use crate::admin::Readiness;
+use crate::admin::{Readiness, Refusals};
+use crate::auth::{Authenticators, Viewer, ViewerRules};
 use crate::config::{Features, Identity};
 use crate::sources::Reporter;
 use crate::telemetry::LogControl;
@@ -32,4 +33,19 @@ pub struct AdminState {
     pub identity: Identity,
     /// What is switched on.
     pub features: Features,
+    /// Whoever is not on the loopback proves with these who he is; before they are there, nobody does.
+    pub callers: OnceLock<Authenticators>,
+    /// Who was not let in.
+    pub refusals: Refusals,
+}
+
+impl AdminState {
+    /// What somebody may see of the debug pages who is proven to be these.
+    pub(super) fn viewer(&self, identities: &[sluice_model::Identity]) -> Option<Viewer> {
+        let mut namespaces = self.features.debug_namespaces.clone();
+        namespaces.insert(self.identity.namespace.clone());
+        let rules = ViewerRules { tells_apart: self.features.debug_auth, namespaces };
+        let mesh = self.engine.snapshot().get(&self.handles.mesh, &()).unwrap_or_default();
+        rules.viewer(identities, &mesh.trust_domain, &mesh.root_namespace)
+    }
 }

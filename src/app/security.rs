@@ -84,6 +84,11 @@ impl Security {
         })
     }
 
+    /// Who is let in.
+    pub(super) fn authenticators(&self) -> Authenticators {
+        self.authenticators.clone()
+    }
+
     /// Follows the pods that node proxies speak for, and writes roots into the namespaces of the cluster.
     pub(super) fn follow(
         &mut self,

@@ -64,8 +64,12 @@ pub struct Features {
     pub ambient_multi_network: bool,
     /// `RESOLVE_HOSTNAME_GATEWAYS`: gateways between networks may have a host name, which is resolved here.
     pub resolve_gateway_names: bool,
-    /// `ENABLE_DEBUG_ON_HTTP`: `/debug` is served on the HTTP port.
+    /// `ENABLE_DEBUG_ON_HTTP`: `/debug` is served on the HTTP and the monitoring port.
     pub debug_on_http: bool,
+    /// `ENABLE_DEBUG_ENDPOINT_AUTH`: what one sees of `/debug` depends on who one is.
+    pub debug_auth: bool,
+    /// `DEBUG_ENDPOINT_AUTH_ALLOWED_NAMESPACES`: namespaces, beside the system's, whose service accounts see all of it.
+    pub debug_namespaces: BTreeSet<Text>,
     /// `PILOT_HTTP10`: HTTP/1.0 is accepted by every proxy.
     pub http10: bool,
     /// `PILOT_TRACE_SAMPLING` in thousandths of a percent: share of requests traced unless configured.
@@ -229,6 +233,13 @@ impl Features {
             ambient_multi_network: flag("AMBIENT_ENABLE_MULTI_NETWORK", false),
             resolve_gateway_names: flag("RESOLVE_HOSTNAME_GATEWAYS", true),
             debug_on_http: flag("ENABLE_DEBUG_ON_HTTP", true),
+            debug_auth: flag("ENABLE_DEBUG_ENDPOINT_AUTH", true),
+            debug_namespaces: text("DEBUG_ENDPOINT_AUTH_ALLOWED_NAMESPACES", "")
+                .split(',')
+                .map(str::trim)
+                .filter(|name| !name.is_empty())
+                .map(Text::from)
+                .collect(),
             http10: flag("PILOT_HTTP10", false),
             mongo_filter: flag("PILOT_ENABLE_MONGO_FILTER", true),
             redis_filter: flag("PILOT_ENABLE_REDIS_FILTER", false),

@@ -116,6 +116,12 @@ impl AdsBody {
             }
             self.take_requests(cx)?;
             self.stream.register(cx);
+            if let Poll::Ready(answer) = self.stream.poll_debug(cx) {
+                self.start(answer.map_err(status_of)?)?;
+                if let Some(piece) = self.next_piece() {
+                    return Poll::Ready(Ok(piece));
+                }
+            }
             if let Some(response) = self.stream.poll_encoded(Instant::now()) {
                 self.start(response)?;
                 if let Some(piece) = self.next_piece() {
@@ -168,6 +174,7 @@ impl http_body::Body for AdsBody {
 pub(crate) fn status_of(refusal: Refusal) -> Status {
     match refusal {
         Refusal::Invalid(reason) => Status::invalid_argument(reason),
+        Refusal::Unauthenticated(reason) => Status::unauthenticated(reason),
         Refusal::Denied(reason) => Status::permission_denied(reason),
         Refusal::Unavailable(reason) => Status::unavailable(reason),
         Refusal::Exhausted(reason) => Status::resource_exhausted(reason),

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Context;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll};
 use std::time::{Instant, SystemTime};
 
 use rand::Rng as _;
@@ -11,6 +11,7 @@ use sluice_model::{Identity, Proxy, ProxyKey, ResourceType};
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::Caller;
+use crate::xds::debug::{self, DebugPages, Inspections};
 use crate::xds::metrics::Metrics;
 use crate::xds::names::Names;
 use crate::xds::proxies::{LINGER, ProxyInput, Roster};
@@ -36,6 +37,8 @@ pub struct Hub {
     seats: Mutex<BTreeMap<u64, Arc<Seat>>>,
     /// Proxies whose last stream ended while their clusters were warming.
     cold: Mutex<BTreeSet<ProxyKey>>,
+    /// Who answers requests for debug pages, if anybody does.
+    pages: OnceLock<Arc<dyn DebugPages>>,
 }
 
 /// The most proxies that are remembered as warming; beyond that some take longer to be warm.
@@ -68,6 +71,7 @@ impl Hub {
             salt: rand::rng().random(),
             seats: Mutex::default(),
             cold: Mutex::default(),
+            pages: OnceLock::new(),
         })
     }
 
@@ -79,6 +83,12 @@ impl Hub {
 
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// Answers requests for debug pages from now on; only the first call counts.
+    pub fn show(&self, pages: Arc<dyn DebugPages>) {
+        // Whoever was first stays.
+        let _ = self.pages.set(pages);
     }
 
     /// A stream that has begun.
@@ -102,6 +112,7 @@ impl Hub {
             asks_for_secrets: false,
             stamps: BTreeMap::new(),
             late: None,
+            inspections: Inspections::default(),
         })
     }
 
@@ -133,6 +144,18 @@ impl Hub {
     /// The streams whose clients are known, in the order in which they began.
     pub(crate) fn seats(&self) -> BTreeMap<u64, Arc<Seat>> {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Who the first request of a stream says to be, and may.
+    fn proxy(&self, caller: &Caller, request: &Request) -> Result<Proxy, Refusal> {
+        let node = request.node.as_ref().filter(|node| !node.id.is_empty());
+        let node = node.ok_or_else(|| Refusal::Invalid("missing node information".into()))?;
+        if node.id.len() > crate::xds::request::MAX_NAME {
+            return Err(Refusal::Invalid("the node id is too long".into()));
+        }
+        let mut proxy = self.roster.parse(node).map_err(Refusal::Invalid)?;
+        proxy.identity = self.identify(caller, &proxy)?;
+        Ok(proxy)
     }
 
     /// Who of the caller's identities the proxy is.
@@ -199,6 +222,8 @@ pub struct Stream {
     stamps: BTreeMap<ResourceType, Instant>,
     /// The changes that are being sent.
     late: Option<Stamp>,
+    /// Debug pages it has asked for.
+    inspections: Inspections,
 }
 
 /// A response, encoded.
@@ -223,6 +248,9 @@ impl Stream {
     /// # Errors
     /// Why the stream is to be ended.
     pub fn request(&mut self, request: Request, now: Instant) -> Result<(), Refusal> {
+        if debug::is_debug(&request.type_url) {
+            return self.inspect(request);
+        }
         let seat = match &self.seat {
             Some(seat) => seat.clone(),
             None => {
@@ -230,13 +258,7 @@ impl Stream {
                 if request.type_url == HEALTH_TYPE {
                     return Ok(());
                 }
-                let node = request.node.as_ref().filter(|node| !node.id.is_empty());
-                let node = node.ok_or_else(|| Refusal::Invalid("missing node information".into()))?;
-                if node.id.len() > crate::xds::request::MAX_NAME {
-                    return Err(Refusal::Invalid("the node id is too long".into()));
-                }
-                let mut proxy = self.hub.roster.parse(node).map_err(Refusal::Invalid)?;
-                proxy.identity = self.hub.identify(&self.caller, &proxy)?;
+                let proxy = self.hub.proxy(&self.caller, &request)?;
                 let seat = self.hub.seat(self.protocol, &self.caller, proxy);
                 tracing::debug!(target: "ads", node = %seat.key.0, peer = %seat.caller.address(), stream = seat.id, "connected");
                 self.seat.insert(seat).clone()
@@ -265,6 +287,33 @@ impl Stream {
             self.hub.roster.asks_for_secrets(&seat.key);
         }
         Ok(())
+    }
+
+    /// Takes a request for debug pages in. Whoever only asks for those becomes no proxy of the mesh.
+    fn inspect(&mut self, request: Request) -> Result<(), Refusal> {
+        if !self.inspections.knows_caller() {
+            let identity = match &self.seat {
+                Some(seat) => seat.proxy.identity.clone(),
+                None => self.hub.proxy(&self.caller, &request)?.identity,
+            };
+            self.inspections.set_caller(identity);
+        }
+        self.inspections.take(request, self.protocol, self.hub.pages.get()).inspect_err(|refusal| self.refused(refusal))
+    }
+
+    /// The next answer to a request for debug pages, if there is one.
+    pub(crate) fn poll_debug(&mut self, cx: &mut Context<'_>) -> Poll<Result<Encoded, Refusal>> {
+        let answer = std::task::ready!(self.inspections.poll(cx)).inspect_err(|refusal| self.refused(refusal));
+        Poll::Ready(answer.map(|answer| Encoded { rope: answer.encode(), begun: Instant::now() }))
+    }
+
+    fn refused(&self, refusal: &Refusal) {
+        self.hub.metrics.refused("debug");
+        let identities: Vec<String> = self.caller.identities.iter().map(ToString::to_string).collect();
+        tracing::warn!(
+            target: "ads", peer = %self.caller.address(), means = self.caller.means, ?identities,
+            "refused to show a debug page: {refusal}"
+        );
     }
 
     /// The next response, if there is something to send now. To be asked again until there is none.

@@ -136,7 +136,7 @@ impl Metrics {
         );
         registry.register(
             "sluice_xds_refused",
-            "Streams refused because of their caller, by reason: unauthenticated, identity",
+            "Streams refused because of their caller, by reason: unauthenticated, identity, debug",
             self.refused.clone(),
         );
         registry.register(

@@ -117,7 +117,10 @@ pub enum Refusal {
     /// The request breaks the protocol or a limit: `INVALID_ARGUMENT`.
     #[error("{0}")]
     Invalid(String),
-    /// The caller is not who it says it is: `PERMISSION_DENIED`.
+    /// Nobody vouches for the caller where somebody has to: `UNAUTHENTICATED`.
+    #[error("{0}")]
+    Unauthenticated(String),
+    /// The caller is not who it says it is, or may not see what it asks for: `PERMISSION_DENIED`.
     #[error("{0}")]
     Denied(String),
     /// Not now: `UNAVAILABLE`.

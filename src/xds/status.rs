@@ -6,7 +6,14 @@ use std::time::{Instant, SystemTime};
 
 use serde::Serialize;
 use sluice_model::{Proxy, ProxyKey, ProxyType, ResourceType, Text};
+use sluice_proto::envoy::admin::v3::UpdateFailureState;
+use sluice_proto::envoy::config::core::v3::Node;
+use sluice_proto::envoy::service::status::v3::client_config::GenericXdsConfig;
+use sluice_proto::envoy::service::status::v3::{ClientConfig, ConfigStatus};
+use sluice_proto::google::protobuf::{Struct, Timestamp, Value, value};
 
+use crate::auth::Viewer;
+use crate::xds::debug::DebugResource;
 use crate::xds::hub::{Hub, Seat};
 use crate::xds::session::TypeStatus;
 use crate::xds::store::Found;
@@ -180,20 +187,31 @@ impl Status {
     }
 
     /// What a proxy was told of, by type: for `/debug/config_dump`. `proxy` is a node id or `pod.namespace`; nothing if no
-    /// such proxy is connected here.
+    /// such proxy is connected here that the viewer may see.
     #[must_use]
-    pub fn config_dump(&self, proxy: &str) -> Option<BTreeMap<ResourceType, Vec<Found>>> {
-        let seats = self.hub.seats();
-        let seat = seats.values().rev().find(|seat| is_named(&seat.key, proxy))?;
+    pub fn config_dump(&self, proxy: &str, viewer: &Viewer) -> Option<BTreeMap<ResourceType, Vec<Found>>> {
+        let seat = self.seat(proxy, viewer)?;
         let session = seat.session.lock().unwrap_or_else(PoisonError::into_inner);
         Some(session.kinds().map(|kind| (kind, session.held(kind))).collect())
     }
 
-    /// The proxy of that node id or `pod.namespace`, if it is connected here.
+    /// The proxy of that node id or `pod.namespace`, if it is connected here and the viewer may see it.
     #[must_use]
-    pub fn find(&self, proxy: &str) -> Option<ProxyKey> {
+    pub fn find(&self, proxy: &str, viewer: &Viewer) -> Option<ProxyKey> {
+        self.seat(proxy, viewer).map(|seat| seat.key.clone())
+    }
+
+    fn seat(&self, proxy: &str, viewer: &Viewer) -> Option<Arc<Seat>> {
         let seats = self.hub.seats();
-        seats.values().rev().find(|seat| is_named(&seat.key, proxy)).map(|seat| seat.key.clone())
+        let is = |seat: &&Arc<Seat>| is_named(&seat.key, proxy) && viewer.sees(&seat.proxy.namespace);
+        seats.values().rev().find(is).cloned()
+    }
+
+    /// How far the proxies are that the viewer may see, as `istioctl proxy-status` reads it: a `ClientConfig` each.
+    #[must_use]
+    pub fn client_configs(&self, viewer: &Viewer) -> Vec<DebugResource> {
+        let streams = self.streams().into_iter().filter(|stream| viewer.sees(&stream.proxy.namespace));
+        streams.map(client_config).collect()
     }
 
     /// What a proxy should have now of a type, whether or not it was told; by node id.
@@ -224,6 +242,42 @@ impl Status {
         }
         frontier
     }
+}
+
+fn client_config(stream: StreamStatus) -> DebugResource {
+    let config = |(kind, status): (ResourceType, TypeStatus)| GenericXdsConfig {
+        type_url: kind.type_url().to_owned(),
+        config_status: i32::from(match status.state() {
+            SyncState::NotSent => ConfigStatus::NotSent,
+            SyncState::Synced => ConfigStatus::Synced,
+            SyncState::Stale => ConfigStatus::Stale,
+            SyncState::Error => ConfigStatus::Error,
+        }),
+        last_updated: status.sent_at.map(|at| timestamp(wall(at))),
+        error_state: status.error.map(|(_, details)| UpdateFailureState {
+            last_update_attempt: status.sent_at.map(|at| timestamp(wall(at))),
+            details: details.to_string(),
+            ..UpdateFailureState::default()
+        }),
+        ..GenericXdsConfig::default()
+    };
+    let proxy = stream.proxy;
+    let metadata =
+        [("CLUSTER_ID", proxy.cluster), ("ISTIO_VERSION", proxy.istio_version), ("NAMESPACE", proxy.namespace)];
+    let text = |text: Text| Value { kind: Some(value::Kind::StringValue(text.to_string())) };
+    let metadata = metadata.into_iter().filter(|(_, value)| !is_blank(value));
+    let metadata = metadata.map(|(name, value)| (name.to_owned(), text(value))).collect();
+    let mut configs: Vec<GenericXdsConfig> = stream.types.into_iter().map(config).collect();
+    configs.sort_by(|one, other| one.type_url.cmp(&other.type_url));
+    let node = Node { id: proxy.id.to_string(), metadata: Some(Struct { fields: metadata }), ..Node::default() };
+    let client = ClientConfig { node: Some(node), generic_xds_configs: configs, ..ClientConfig::default() };
+    let any = sluice_proto::wire::to_any(&client);
+    DebugResource { name: proxy.id.to_string(), type_url: any.type_url, bytes: any.value.into() }
+}
+
+fn timestamp(at: SystemTime) -> Timestamp {
+    let at = prost_types::Timestamp::from(at);
+    Timestamp { seconds: at.seconds, nanos: at.nanos }
 }
 
 /// `pod.namespace` of a node id.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use prost::Message as _;
-use sluice::auth::Caller;
+use sluice::auth::{Caller, Viewer};
 use sluice::xds::{HEALTH_TYPE, PATIENCE, Protocol, Refusal, Status, SyncState};
 use sluice_model::{Part, Resource, ResourceType, Template};
 use sluice_proto::envoy::config::core::v3::Node;
@@ -581,11 +581,11 @@ fn a_config_dump_is_what_the_client_was_told() {
     client.settle();
     let status: &Status = &mesh.status;
     for name in [SIDECAR, "web.orchard"] {
-        let dump = status.config_dump(name).expect("connected");
+        let dump = status.config_dump(name, &Viewer::All).expect("connected");
         let names = |kind| dump[&kind].iter().map(|found| found.name.to_string()).collect::<Vec<_>>();
         assert_eq!((names(Cluster), names(Endpoint)), (vec!["a".into(), "b".into(), "c".into()], vec!["a".into()]));
     }
-    assert!(status.config_dump("nobody.nowhere").is_none());
+    assert!(status.config_dump("nobody.nowhere", &Viewer::All).is_none());
     let syncz = serde_json::to_value(status.syncz()).expect("JSON");
     assert_eq!(syncz[0]["proxy"], "web.orchard");
     assert_eq!(syncz[0]["cluster_sent"], syncz[0]["cluster_acked"]);

@@ -1,0 +1,70 @@
+//! The debug pages for who asks over xDS (O09), as `istioctl` does.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http_body_util::BodyExt;
+use sluice_model::Identity;
+use tower::ServiceExt;
+
+use crate::admin::{AdminState, config_dump, debug};
+use crate::auth::Viewer;
+use crate::xds::{DEBUG_TYPE, DebugPages, DebugRequest, DebugResource, Refusal};
+
+/// Answers with what the pages over HTTP show.
+pub struct PagesOverXds {
+    state: Arc<AdminState>,
+    pages: Router,
+}
+
+impl PagesOverXds {
+    /// The pages over this state.
+    #[must_use]
+    pub fn new(state: Arc<AdminState>) -> Self {
+        Self { pages: debug::open_router(state.clone()), state }
+    }
+}
+
+impl DebugPages for PagesOverXds {
+    fn viewer(&self, identity: &Identity) -> Option<Viewer> {
+        self.state.viewer(std::slice::from_ref(identity))
+    }
+
+    fn answer(&self, request: DebugRequest, viewer: Viewer) -> BoxFuture<'static, Result<Vec<DebugResource>, Refusal>> {
+        let (state, pages) = (self.state.clone(), self.pages.clone());
+        Box::pin(async move {
+            match request {
+                DebugRequest::Page(page) => page_of(pages, page, viewer).await.map(|page| vec![page]),
+                DebugRequest::Sync => Ok(state.status.client_configs(&viewer)),
+                DebugRequest::Dump(proxy) => Ok(dump(&state, &proxy, &viewer)),
+            }
+        })
+    }
+}
+
+async fn page_of(pages: Router, page: String, viewer: Viewer) -> Result<DebugResource, Refusal> {
+    let name = page.split_once('?').map_or(page.as_str(), |(name, _)| name);
+    if !viewer.may_open(name) {
+        return Err(Refusal::Denied(format!("the debug page {name:?} is not for service accounts of your namespace")));
+    }
+    let request = Request::get(format!("/debug/{page}")).extension(viewer).body(Body::empty());
+    let request = request.map_err(|_| Refusal::Invalid(format!("{page:?} is no debug page")))?;
+    let Ok(response) = pages.oneshot(request).await;
+    let body = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    Ok(DebugResource { name: page, type_url: DEBUG_TYPE.to_owned(), bytes: body })
+}
+
+fn dump(state: &AdminState, proxy: &str, viewer: &Viewer) -> Vec<DebugResource> {
+    let parts = config_dump::parts(state, proxy, viewer).unwrap_or_default();
+    let encoded = parts.iter().filter_map(|part| sluice_proto::json::decode_any(part).ok());
+    encoded
+        .map(|decoded| {
+            let (type_url, bytes) = decoded.message;
+            DebugResource { name: String::new(), type_url, bytes: Bytes::from(bytes) }
+        })
+        .collect()
+}

@@ -1,0 +1,136 @@
+//! Debug pages over xDS (O09), as `istioctl` asks for them.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use prost::Message;
+use serde_json::Value;
+use sluice_proto::envoy::service::status::v3::{ClientConfig, ConfigStatus};
+use sluice_testkit::ads::{AdsStream, Kind, Protocol, Update};
+use sluice_testkit::secure::{Ask, Presented, signing_request};
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+use crate::mesh::{CART, Mesh};
+use crate::node;
+
+const PAGE: &str = "istio.io/debug";
+const SYNC: &str = "istio.io/debug/syncz";
+const DUMP: &str = "istio.io/debug/config_dump";
+
+/// Connects as somebody, by a certificate.
+async fn connect(mesh: &Mesh, subject: &str) -> Channel {
+    let (key, csr) = signing_request().expect("a request");
+    let channel = mesh.connect(&Presented::default()).await;
+    let chain = Ask::bearing(&csr, &mesh.token(subject)).send(&channel).await.expect("issued");
+    mesh.connect(&Presented { pair: Some((chain[0].clone(), key)), ..Presented::default() }).await
+}
+
+/// Opens a stream that asks one thing.
+fn ask(channel: &Channel, protocol: Protocol, of: (&str, &str), type_url: &str, names: &[&str]) -> Result<AdsStream> {
+    let mut stream = AdsStream::open(channel.clone(), protocol, node(of.0, of.1))?;
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    stream.subscribe(type_url, &names, BTreeMap::new())?;
+    Ok(stream)
+}
+
+async fn answer(stream: &mut AdsStream) -> Result<Update> {
+    stream.next().await?.context("an answer")
+}
+
+fn code(result: Result<Update>) -> Option<Code> {
+    result.err().map(|error| error.downcast_ref::<Status>().map_or(Code::Unknown, Status::code))
+}
+
+/// A proxy of the shop that has its clusters, in a namespace of its own.
+async fn proxy(mesh: &Mesh) -> Result<AdsStream> {
+    let channel = connect(mesh, CART).await;
+    let mut stream = ask(&channel, Protocol::Delta, ("shop", "cart"), Kind::Cds.type_url(), &[])?;
+    let update = answer(&mut stream).await?;
+    stream.ack(&update)?;
+    Ok(stream)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_see_how_far_proxies_are() -> Result<()> {
+    let mesh = Mesh::start(&[]).await;
+    let _proxy = proxy(&mesh).await?;
+    let channel = connect(&mesh, "system:serviceaccount:istio-system:operator").await;
+    let me = ("istio-system", "operator");
+    for protocol in [Protocol::Sotw, Protocol::Delta] {
+        let mut stream = ask(&channel, protocol, me, SYNC, &[])?;
+        let update = answer(&mut stream).await?;
+        ensure!(update.type_url == SYNC && update.resources.len() == 1, "one proxy, not who asks: {update:?}");
+        let any = &update.resources[0].2;
+        ensure!(any.type_url == "type.googleapis.com/envoy.service.status.v3.ClientConfig", "{}", any.type_url);
+        let client = ClientConfig::decode(any.value.as_slice())?;
+        ensure!(client.node.as_ref().is_some_and(|node| node.id.contains("~pod-1.shop~")), "{client:?}");
+        let clusters = client.generic_xds_configs.iter().find(|config| config.type_url == Kind::Cds.type_url());
+        let state = clusters.context("clusters")?.config_status();
+        ensure!(matches!(state, ConfigStatus::Synced | ConfigStatus::Stale), "{state:?}");
+
+        // What is acknowledged is not answered again, and the stream goes on.
+        stream.ack(&update)?;
+        stream.subscribe(PAGE, &["config_dump?proxyID=pod-1.shop".to_owned()], BTreeMap::new())?;
+        let update = answer(&mut stream).await?;
+        let [(_, _, any)] = update.resources.as_slice() else { anyhow::bail!("{update:?}") };
+        ensure!((update.type_url.as_str(), any.type_url.as_str()) == (PAGE, PAGE), "{update:?}");
+        let dump: Value = serde_json::from_slice(&any.value)?;
+        ensure!(dump["configs"][1]["dynamicActiveClusters"].as_array().is_some_and(|list| !list.is_empty()), "{dump}");
+
+        let mut stream = ask(&channel, protocol, me, DUMP, &["pod-1.shop"])?;
+        let types: Vec<String> =
+            answer(&mut stream).await?.resources.into_iter().map(|(_, _, any)| any.type_url).collect();
+        ensure!(types.contains(&"type.googleapis.com/envoy.admin.v3.ClustersConfigDump".to_owned()), "{types:?}");
+    }
+    let (_, connected) = mesh.server.get("/debug/connections").await?;
+    ensure!(!connected.contains("operator"), "who only looks is no proxy: {connected}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn others_see_their_own_proxies_only() -> Result<()> {
+    let mesh = Mesh::start(&[]).await;
+    let _proxy = proxy(&mesh).await?;
+    let shop = connect(&mesh, "system:serviceaccount:shop:till").await;
+    let bank = connect(&mesh, "system:serviceaccount:bank:vault").await;
+    let page = "config_dump?proxyID=pod-1.shop";
+    for protocol in [Protocol::Sotw, Protocol::Delta] {
+        let text = async |channel: &Channel, of| -> Result<String> {
+            let update = answer(&mut ask(channel, protocol, of, PAGE, &[page])?).await?;
+            Ok(String::from_utf8(update.resources[0].2.value.clone())?)
+        };
+        ensure!(text(&shop, ("shop", "till")).await?.contains("dynamicActiveClusters"));
+        let hidden = text(&bank, ("bank", "vault")).await?;
+        ensure!(hidden.contains("not connected") && !hidden.contains("luster"), "{hidden}");
+        for (type_url, names) in [(SYNC, &[][..]), (DUMP, &["pod-1.shop"])] {
+            let update = answer(&mut ask(&bank, protocol, ("bank", "vault"), type_url, names)?).await?;
+            ensure!(update.resources.is_empty(), "{update:?}");
+        }
+        for (page, expect) in [
+            ("syncz", Code::PermissionDenied),
+            ("registryz", Code::PermissionDenied),
+            ("../metrics", Code::PermissionDenied),
+            ("config_dump?proxyID=\u{1}", Code::InvalidArgument),
+        ] {
+            let refused = answer(&mut ask(&shop, protocol, ("shop", "till"), PAGE, &[page])?).await;
+            ensure!(code(refused) == Some(expect), "{page}");
+        }
+        let two = answer(&mut ask(&shop, protocol, ("shop", "till"), PAGE, &["edsz", "ndsz"])?).await;
+        ensure!(code(two) == Some(Code::InvalidArgument));
+        // Somebody who says to be of another namespace than he is.
+        let thief = answer(&mut ask(&bank, protocol, ("shop", "vault"), PAGE, &[page])?).await;
+        ensure!(code(thief) == Some(Code::PermissionDenied));
+        // Nobody vouches for whom the plaintext port lets in.
+        let plain = sluice_testkit::ads::connect(mesh.server.grpc).await?;
+        for type_url in [PAGE, SYNC, DUMP] {
+            let unknown = answer(&mut ask(&plain, protocol, ("istio-system", "operator"), type_url, &[page])?).await;
+            ensure!(code(unknown) == Some(Code::Unauthenticated), "{type_url}");
+        }
+    }
+    let refused = mesh.metrics().await["sluice_xds_refused{reason=\"debug\"}"];
+    ensure!((refused - 16.0).abs() < 0.1, "each refusal is counted once: {refused}");
+    let lines = mesh.logged("refused to show a debug page");
+    ensure!(lines.len() == 16 && lines[0].contains("spiffe://cluster.local/ns/shop/sa/till"), "{lines:#?}");
+    Ok(())
+}

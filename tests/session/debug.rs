@@ -1,0 +1,228 @@
+//! Who sees what of the debug pages from elsewhere than the loopback (O09).
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::http::{Method, Request, StatusCode};
+use futures::future::BoxFuture;
+use http_body_util::BodyExt;
+use prometheus_client::registry::Registry;
+use sluice::admin::{AdminState, Readiness, Refusals, http_router, monitoring_router};
+use sluice::auth::{Authenticator, Authenticators, Call, Caller, Verdict};
+use sluice::config::{CommandLine, Config};
+use sluice::sources::Reporter;
+use sluice::telemetry::{self, LogControl};
+use sluice::xds::{Protocol, Request as XdsRequest, Stream};
+use sluice_engine::{Engine, EngineOptions};
+use sluice_graph::{GraphOptions, build};
+use sluice_model::ResourceType;
+use sluice_proto::envoy::config::core::v3::Node;
+use tower::ServiceExt;
+
+use crate::fixture::{Mesh, SIDECAR};
+
+const TILL: &str = "sidecar~10.0.0.2~till.shop~shop.svc.cluster.local";
+const STRANGER: &str = "10.0.0.9:4711";
+
+/// Believes `Bearer SPIFFE-ID`.
+struct Believes;
+
+impl Authenticator for Believes {
+    fn name(&self) -> &'static str {
+        "belief"
+    }
+
+    fn authenticate<'a>(&'a self, call: &'a Call<'a>) -> BoxFuture<'a, Verdict> {
+        let token = call.headers.get("authorization").and_then(|value| value.to_str().ok());
+        let verdict = match token.and_then(|token| token.strip_prefix("Bearer ")) {
+            None => Verdict::NotMine,
+            Some(id) => match id.parse() {
+                Ok(identity) => Verdict::Identified(vec![identity]),
+                Err(_) => Verdict::Refused("it is no identity".into()),
+            },
+        };
+        Box::pin(async move { verdict })
+    }
+}
+
+fn log() -> LogControl {
+    static LOG: OnceLock<LogControl> = OnceLock::new();
+    LOG.get_or_init(|| telemetry::start(&config().log).expect("no log yet")).clone()
+}
+
+fn config() -> Config {
+    let arguments = ["sluiced", "discovery", "--log_output_level=all:none", "-n", "control"].map(str::to_owned);
+    let (line, _) = CommandLine::parse_lenient(arguments).expect("arguments");
+    let variable = |name: &str| (name == "DEBUG_ENDPOINT_AUTH_ALLOWED_NAMESPACES").then(|| "ops, other-ops".to_owned());
+    Config::new(line.discovery, &[], variable).expect("a configuration")
+}
+
+/// The pages of a mesh with two sidecars, one in `orchard` and one in `shop`.
+struct Panel {
+    state: Arc<AdminState>,
+    router: Router,
+    _streams: Vec<Stream>,
+}
+
+impl Panel {
+    fn new() -> Self {
+        let mesh = Mesh::new();
+        mesh.scope(TILL, &["base"]);
+        mesh.commit();
+        let streams = [SIDECAR, TILL].map(|id| {
+            let mut stream = mesh.hub.open(Protocol::Sotw, Caller::default()).expect("ready");
+            let node = Some(Node { id: id.into(), ..Node::default() });
+            let type_url = ResourceType::Cluster.type_url().into();
+            stream.request(XdsRequest { node, type_url, ..XdsRequest::default() }, Instant::now()).expect("taken");
+            stream
+        });
+        let options = GraphOptions::default();
+        let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &options));
+        engine.transaction(|tx| handles.inputs.mark_all_synced(tx));
+        let config = config();
+        let mut registry = Registry::default();
+        let refusals = Refusals::default();
+        refusals.register(&mut registry);
+        let state = Arc::new(AdminState {
+            engine,
+            handles,
+            status: mesh.status.clone(),
+            readiness: Arc::new(Readiness::waiting_for(&[])),
+            metrics: Mutex::new(registry),
+            reporter: Reporter::default(),
+            log: log(),
+            identity: config.identity,
+            features: config.features,
+            callers: OnceLock::new(),
+            refusals,
+        });
+        Self { router: http_router(state.clone()), state, _streams: streams.into() }
+    }
+
+    fn knows_callers(self) -> Self {
+        assert!(self.state.callers.set(Authenticators::new(vec![Arc::new(Believes)], true)).is_ok());
+        self
+    }
+
+    async fn ask(&self, peer: &str, path: &str, headers: &[(&str, &str)]) -> (StatusCode, String) {
+        self.send(Method::GET, peer, path, headers).await
+    }
+
+    async fn send(&self, method: Method, peer: &str, path: &str, headers: &[(&str, &str)]) -> (StatusCode, String) {
+        let peer: SocketAddr = peer.parse().expect("an address");
+        let mut request = Request::builder().method(method).uri(path).extension(ConnectInfo(peer));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = self.router.clone().oneshot(request.body(Body::empty()).expect("a request")).await;
+        let response = response.expect("an answer");
+        let status = response.status();
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
+        (status, String::from_utf8(body.to_vec()).expect("text"))
+    }
+
+    /// What somebody elsewhere is answered.
+    async fn show(&self, id: &str, path: &str) -> StatusCode {
+        self.ask(STRANGER, path, &[("authorization", &format!("Bearer {id}"))]).await.0
+    }
+
+    async fn refused(&self, reason: &str) -> Option<u64> {
+        let text = self.ask("127.0.0.1:1", "/metrics", &[]).await.1;
+        let prefix = format!("sluice_debug_refused{{reason=\"{reason}\"}} ");
+        text.lines().find_map(|line| line.strip_prefix(&prefix)).map(|count| count.parse().expect("a count"))
+    }
+}
+
+#[tokio::test]
+async fn the_loopback_sees_everything_but_pages_of_other_origins_do_not() {
+    let panel = Panel::new();
+    for peer in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+        let (status, text) = panel.ask(peer, "/debug/syncz", &[]).await;
+        assert_eq!(status, StatusCode::OK, "{peer}");
+        assert!(text.contains("web.orchard") && text.contains("till.shop"), "{text}");
+    }
+    for headers in [
+        [("host", "evil.example")],
+        [("host", "localhost.evil.example:8080")],
+        [("origin", "http://evil.example")],
+        [("origin", "null")],
+    ] {
+        let (status, text) = panel.ask("127.0.0.1:1", "/debug/syncz", &headers).await;
+        assert_eq!(status, StatusCode::FORBIDDEN, "{headers:?}");
+        assert!(!text.contains("web.orchard"), "{text}");
+    }
+    assert_eq!(panel.refused("origin").await, Some(4));
+    let monitoring = Panel { router: monitoring_router(panel.state.clone()), ..panel };
+    assert_eq!(monitoring.ask("127.0.0.1:1", "/debug/syncz", &[]).await.0, StatusCode::OK);
+    assert_eq!(monitoring.ask(STRANGER, "/debug/syncz", &[]).await.0, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn whoever_proves_nothing_sees_nothing_from_elsewhere() {
+    let panel = Panel::new();
+    let good = "spiffe://cluster.local/ns/istio-system/sa/operator";
+    assert_eq!(panel.show(good, "/debug/syncz").await, StatusCode::UNAUTHORIZED, "nobody can be told yet");
+    let panel = panel.knows_callers();
+    assert_eq!(panel.show(good, "/debug/syncz").await, StatusCode::OK);
+    let pages = panel.ask("127.0.0.1:1", "/debug/list", &[]).await.1;
+    let pages: Vec<String> = serde_json::from_str(&pages).expect("names");
+    assert!(pages.len() > 10);
+    let paths = pages.iter().map(|page| format!("/debug/{page}"));
+    let paths: Vec<String> = paths.chain(["/debug".to_owned(), "/debug/collections/services".to_owned()]).collect();
+    for path in &paths {
+        for peer in [STRANGER, "[2001:db8::1]:1", "[::ffff:10.0.0.9]:1"] {
+            let (status, text) = panel.ask(peer, path, &[]).await;
+            assert_eq!((status, text.lines().count()), (StatusCode::UNAUTHORIZED, 1), "{path} for {peer}");
+        }
+        assert_eq!(panel.show("nonsense", path).await, StatusCode::UNAUTHORIZED, "{path}");
+        // A host or an origin that says it is local makes nobody local.
+        let (status, _) = panel.ask(STRANGER, path, &[("host", "localhost"), ("x-forwarded-for", "127.0.0.1")]).await;
+        assert_eq!(status, StatusCode::UNAUTHORIZED, "{path}");
+        let other = "spiffe://other.domain/ns/istio-system/sa/operator";
+        assert_eq!(panel.show(other, path).await, StatusCode::FORBIDDEN, "{path} for another mesh");
+    }
+    let count = u64::try_from(paths.len()).expect("a few");
+    assert_eq!(panel.refused("unauthenticated").await, Some(1 + 5 * count));
+    assert_eq!(panel.refused("forbidden").await, Some(count));
+}
+
+#[tokio::test]
+async fn a_namespace_sees_what_its_own_proxies_were_sent_and_nothing_else() {
+    let panel = Panel::new().knows_callers();
+    let shop = "spiffe://cluster.local/ns/shop/sa/till";
+    for (path, expect) in [
+        ("/debug/config_dump?proxyID=till.shop", StatusCode::OK),
+        ("/debug/edsz?proxyID=till.shop", StatusCode::OK),
+        ("/debug/ndsz?proxyID=till.shop", StatusCode::OK),
+        ("/debug/config_dump?proxyID=web.orchard", StatusCode::NOT_FOUND),
+        ("/debug/edsz?proxyID=web.orchard", StatusCode::NOT_FOUND),
+        ("/debug/ndsz?proxyID=web.orchard", StatusCode::NOT_FOUND),
+        ("/debug/config_dump?proxyID=nobody.shop", StatusCode::NOT_FOUND),
+        ("/debug/config_dump", StatusCode::BAD_REQUEST),
+        ("/debug/ecdsz?proxyID=till.shop", StatusCode::FORBIDDEN),
+        ("/debug/syncz", StatusCode::FORBIDDEN),
+        ("/debug/adsz", StatusCode::FORBIDDEN),
+        ("/debug/collections", StatusCode::FORBIDDEN),
+        ("/debug/registryz", StatusCode::FORBIDDEN),
+        ("/debug/list", StatusCode::FORBIDDEN),
+        ("/debug", StatusCode::FORBIDDEN),
+        ("/debug/config_dump/../syncz", StatusCode::FORBIDDEN),
+        ("/debug/config_dump%2f..%2fsyncz", StatusCode::FORBIDDEN),
+    ] {
+        assert_eq!(panel.show(shop, path).await, expect, "{path}");
+    }
+    let bearer = format!("Bearer {shop}");
+    let (status, _) = panel.send(Method::PUT, STRANGER, "/debug/log", &[("authorization", &bearer)]).await;
+    assert_eq!(status, StatusCode::FORBIDDEN, "the levels of the log are not theirs to change");
+    // The namespaces of operators: the root namespace, that of the control plane, and those that are named.
+    for namespace in ["istio-system", "control", "ops", "other-ops"] {
+        let operator = format!("spiffe://cluster.local/ns/{namespace}/sa/a");
+        for path in ["/debug/syncz", "/debug/config_dump?proxyID=web.orchard", "/debug/ecdsz?proxyID=till.shop"] {
+            assert_eq!(panel.show(&operator, path).await, StatusCode::OK, "{path} for {namespace}");
+        }
+    }
+}
