@@ -15,6 +15,7 @@ pub mod sds;
 pub mod secret;
 pub mod security;
 pub mod string_match;
+pub mod trust_bundle;
 pub mod wire;
 pub mod ztunnel;
 

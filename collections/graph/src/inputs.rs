@@ -44,6 +44,8 @@ macro_rules! kinds {
             pub secret_clients: Input<ProxyKey, ()>,
             /// Whether the cluster lets those read Secrets that were asked about.
             pub secret_reviews: Input<SecretReader, bool>,
+            /// Roots that workloads are to trust, each a PEM text; none where they have those of their own certificates.
+            pub trust_bundle: Input<(), Vec<Text>>,
         }
 
         /// Parsed objects by kind.
@@ -62,6 +64,7 @@ macro_rules! kinds {
             pub(crate) root_bundles: Collection<'s, ObjectKey, Roots>,
             pub(crate) secret_clients: Collection<'s, ProxyKey, ()>,
             pub(crate) secret_reviews: Collection<'s, SecretReader, bool>,
+            pub(crate) trust_bundle: Collection<'s, (), Vec<Text>>,
         }
 
         /// Declares every input.
@@ -74,6 +77,7 @@ macro_rules! kinds {
             let bundles = graph.input("raw_root_bundles");
             let clients = graph.input("secret_clients");
             let reviews = graph.input("secret_reviews");
+            let trust = graph.input("trust_bundle");
             (
                 Inputs {
                     $($field: $field.0,)*
@@ -84,6 +88,7 @@ macro_rules! kinds {
                     root_bundles: bundles.0,
                     secret_clients: clients.0,
                     secret_reviews: reviews.0,
+                    trust_bundle: trust.0,
                 },
                 Raw {
                     $($field: $field.1,)*
@@ -94,6 +99,7 @@ macro_rules! kinds {
                     root_bundles: bundles.1,
                     secret_clients: clients.1,
                     secret_reviews: reviews.1,
+                    trust_bundle: trust.1,
                 },
             )
         }
@@ -134,6 +140,7 @@ macro_rules! kinds {
                 tx.mark_synced(&self.root_bundles);
                 tx.mark_synced(&self.secret_clients);
                 tx.mark_synced(&self.secret_reviews);
+                tx.mark_synced(&self.trust_bundle);
             }
 
             /// The kinds that are read.

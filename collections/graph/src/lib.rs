@@ -229,6 +229,8 @@ pub struct Spine<'s> {
     pub root_namespace: Collection<'s, (), Text>,
     /// Keys of token issuers that were fetched.
     pub jwks: Collection<'s, JwksKey, Jwks>,
+    /// Roots that workloads are to trust: one record, or none.
+    pub trust_bundle: Collection<'s, (), Vec<Text>>,
     /// What node proxies are told, in ambient mode.
     pub(crate) ambient: Option<Ambient<'s>>,
     /// Who may have which secrets.
@@ -418,6 +420,7 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
             patches,
             root_namespace,
             jwks: raw.jwks,
+            trust_bundle: raw.trust_bundle,
             ambient,
             secrets,
             pulls,

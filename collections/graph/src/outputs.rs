@@ -16,6 +16,7 @@ pub(crate) mod name_tables;
 pub(crate) mod patched;
 pub(crate) mod routes;
 pub(crate) mod secrets;
+pub(crate) mod trust_bundle;
 
 use sluice_engine::{Collection, Graph, Key};
 use sluice_model::{Layer, Proxy, Resource, ResourceKey, ResourceType, Segment, SegmentKey};
@@ -35,6 +36,7 @@ pub(crate) const LAYERS: &[(ResourceType, Layers)] = &[
     (ResourceType::Route, routes::layers),
     (ResourceType::NameTable, name_tables::layers),
     (ResourceType::ExtensionConfig, extension_configs::layers),
+    (ResourceType::ProxyConfig, trust_bundle::layers),
     (ResourceType::Address, addresses::layers),
     (ResourceType::Workload, addresses::layers),
     (ResourceType::Authorization, addresses::layers),
@@ -68,6 +70,7 @@ pub(crate) fn derive_outputs<'s>(
     extension_configs::derive_extension_configs(spine, &mut outputs);
     addresses::derive_addresses(spine, &mut outputs);
     secrets::derive_secrets(spine, &mut outputs);
+    trust_bundle::derive_trust_bundle(spine, &mut outputs);
     outputs
 }
 

@@ -14,6 +14,7 @@ mod registry;
 mod routes;
 mod secrets;
 mod sidecars;
+mod trust_bundle;
 
 use sluice_engine::{Engine, EngineOptions, Feed, Key, Origin, Published, Value};
 use sluice_model::{Kind, ObjectKey, Proxy, ProxyKey};

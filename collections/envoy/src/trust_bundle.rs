@@ -1,0 +1,22 @@
+//! Roots that workloads trust (X23).
+
+use sluice_model::Text;
+use sluice_proto::istio::mesh::v1alpha1::ProxyConfig;
+
+/// What agents beside proxies are told: each root is a PEM text. Nothing else of their configuration is in it.
+#[must_use]
+pub fn build_trust_bundle(roots: &[Text]) -> ProxyConfig {
+    ProxyConfig { ca_certificates_pem: roots.iter().map(ToString::to_string).collect(), ..ProxyConfig::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_roots_are_told_of() {
+        let bundle = build_trust_bundle(&["one".into(), "two".into()]);
+        let told = sluice_proto::json::encode(&bundle).expect("JSON");
+        assert_eq!(told, serde_json::json!({"caCertificatesPem": ["one", "two"]}));
+    }
+}

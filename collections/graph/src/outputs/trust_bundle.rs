@@ -1,0 +1,29 @@
+//! Roots that workloads trust (X23), in one message that all proxies share.
+
+use sluice_envoy::trust_bundle::build_trust_bundle;
+use sluice_envoy::wire;
+use sluice_model::{Layer, Resource, ResourceKey, ResourceType, Text};
+
+use super::Outputs;
+use crate::{Client, Spine};
+
+pub(crate) fn layers(_: &Client<'_>) -> Vec<Layer> {
+    vec![Layer::default()]
+}
+
+/// The roots, if workloads are to have others than those that come with their certificates.
+/// Key: one. From: `trust_bundle`.
+/// Changes when: the roots do. Size: one. Rejects: none.
+pub(crate) fn derive_trust_bundle<'s>(spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
+    outputs.resources.push(spine.trust_bundle.derive_many("trust_bundle/encoded", |_| {
+        move |_, (), roots: &Vec<Text>| {
+            let key = ResourceKey {
+                resource_type: ResourceType::ProxyConfig,
+                layer: Layer::default(),
+                name: Text::default(),
+            };
+            let encoded = Resource::Encoded(wire::encode(&build_trust_bundle(roots)));
+            if roots.is_empty() { Vec::new() } else { vec![(key, encoded)] }
+        }
+    }));
+}
