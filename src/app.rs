@@ -24,7 +24,7 @@ use crate::config::{ClusterSource, Config, Features, Identity, ListenAddress};
 use crate::jwks::{JwksFetcher, JwksMetrics, JwksOptions, Schedule};
 use crate::names;
 use crate::sources::files::FileSource;
-use crate::sources::kube::{self, AddressWriter, KubeOptions, KubeSource, SecretReviewer};
+use crate::sources::kube::{self, ADDRESSES_LEASE, AddressWriter, Election, KubeOptions, KubeSource, SecretReviewer};
 use crate::sources::{Cluster, FollowGuard, InputSink, MeshFiles, MeshOverride, Reporter, Sink, SourceMetrics};
 use crate::telemetry::LogControl;
 use crate::xds::{self, EngineProxies, Hub, Outputs, ServerOptions, Status, Store};
@@ -143,10 +143,12 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
                     own_client = Some(client.clone());
                 }
                 if !cluster.is_remote && writes_addresses(&config) {
-                    let writer = AddressWriter::new(client.clone(), engine.feed(), handles.address_updates.clone());
-                    let stop = stop.clone();
+                    let (client, engine) = (client.clone(), engine.clone());
+                    let (updates, stop) = (handles.address_updates.clone(), stop.clone());
+                    let election = election(&config, Some(client.clone()));
                     tasks.spawn(async move {
-                        writer.run(stop).await;
+                        let write = |term| AddressWriter::new(client.clone(), engine.feed(), updates.clone()).run(term);
+                        election.lead(ADDRESSES_LEASE, stop, write).await;
                         Ok(())
                     });
                 }
@@ -169,7 +171,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
 
     if !clients.is_empty() {
         let (wanted, answers) = (handles.wanted_secret_reviews.clone(), handles.inputs.secret_reviews.clone());
-        let reviewer = SecretReviewer::new(clients, engine.feed(), wanted, answers);
+        let reviewer = SecretReviewer::new(clients.clone(), engine.feed(), wanted, answers);
         let stop = stop.clone();
         tasks.spawn(async move {
             reviewer.run(stop).await;
@@ -221,22 +223,17 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
         }
         let mesh = security::mesh_config(&engine, &handles);
         let trust_domain = TrustDomain::new(mesh.trust_domain.clone());
-        let opening = Security::open(
-            &config,
-            own_client.clone(),
-            &mesh,
-            trust_domain.clone(),
-            authority_metrics,
-            &mut tasks,
-            &stop,
-        );
+        let opening =
+            Security::open(&config, &clients, &mesh, trust_domain.clone(), authority_metrics, &mut tasks, &stop);
         let security = tokio::select! {
             opened = opening => Some(opened?),
             () = stop.cancelled() => None,
         };
         readiness.done(STEPS[2]);
-        let (following, stopped) =
-            (security::follow_trust_domain(engine.clone(), handles.clone(), trust_domain), stop.clone());
+        let following = security::follow_mesh(engine.clone(), handles.clone(), move |mesh| {
+            trust_domain.set(mesh.trust_domain.clone());
+        });
+        let stopped = stop.clone();
         tasks.spawn(async move {
             tokio::select! {
                 () = following => anyhow::bail!("the engine has stopped"),
@@ -252,7 +249,8 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
         if let Some(mut security) = security {
             // Nobody has set them before.
             let _ = state.callers.set(security.authenticators());
-            security.follow(&engine, &handles, own_client, &config, &mut tasks, &stop);
+            let election = election(&config, own_client.clone());
+            security.follow(&engine, &handles, (own_client, election), &config, &mut tasks, &stop);
             security.serve(secure_grpc, hub.clone(), &config, &mut tasks, &stop)?;
         }
         if let Some(listener) = grpc {
@@ -386,6 +384,12 @@ fn jwks_options(features: &Features) -> JwksOptions {
 /// Whether ServiceEntries get addresses, and their status says so.
 fn writes_addresses(config: &Config) -> bool {
     config.features.allocate_addresses && matches!(config.sources.local, ClusterSource::Kubernetes(_))
+}
+
+/// Which replica writes into the own cluster.
+fn election(config: &Config, client: Option<::kube::Client>) -> Election {
+    let client = client.filter(|_| config.features.leader_election);
+    Election::new(client, config.identity.namespace.clone(), &config.identity.pod_name)
 }
 
 fn server_options(config: &Config) -> ServerOptions {

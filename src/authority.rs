@@ -1,23 +1,27 @@
-//! The certificate authority at work (P01 to P08, P10, P11): where its material comes from and how that changes, the
+//! The certificate authority at work (P01 to P12, P19): where its material comes from and how that changes, the
 //! service that issues certificates, the server's own certificate, the roots in every namespace.
 //!
 //! What an authority *is* lies in `sluice-ca`, which knows neither files nor network.
 
+mod anchors;
 mod directory;
 mod error;
 mod keeper;
+mod kubernetes;
 mod metrics;
 mod nodes;
 mod secret;
 mod server;
 mod service;
 
+pub use anchors::TrustAnchors;
 pub use error::AuthorityError;
 pub use keeper::Keeper;
+pub use kubernetes::{KubernetesSigner, SignerConfig};
 pub use metrics::AuthorityMetrics;
 pub use nodes::NodePods;
 pub use server::{DnsNames, ServerKeeper, TrustBundle};
-pub use service::{CertificateService, Issuing, PROTO};
+pub use service::{CertificateService, Issuing, Maker, PROTO};
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};

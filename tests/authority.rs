@@ -1,5 +1,10 @@
 //! The certificate authority in a cluster: its Secret, the ConfigMaps of every namespace, tokens that are reviewed.
 
+#[path = "authority/external.rs"]
+mod external;
+#[path = "authority/leader.rs"]
+mod leader;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

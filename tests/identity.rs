@@ -8,6 +8,8 @@ mod mesh;
 mod refusals;
 #[path = "identity/rotation.rs"]
 mod rotation;
+#[path = "identity/trust.rs"]
+mod trust;
 
 use std::os::unix::fs::PermissionsExt;
 

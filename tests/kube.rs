@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 use http::{HeaderMap, HeaderValue, header};
 use serde_json::{Value, json};
 use sluice::auth::{Authenticator, Call, ReviewedTokens, TrustDomain, Verdict};
-use sluice::authority::{Keeper, TrustBundle};
+use sluice::authority::{Keeper, KubernetesSigner, SignerConfig, TrustBundle};
 use sluice::config::AuthorityConfig;
-use sluice::sources::kube::{AddressWriter, BundleWriter, KubeOptions, KubeSource, SecretReviewer};
+use sluice::sources::kube::{
+    AddressWriter, BundleWriter, Election, KubeOptions, KubeSource, ROOTS_LEASE, SecretReviewer, TrustBundleWriter,
+};
 use sluice::sources::{Change, Cluster, InputSink, MeshOverride, Sink, SourceMetrics};
 use sluice_engine::{Engine, EngineOptions, Published};
 use sluice_graph::{AddressPools, GraphOptions, Inputs, build};
@@ -536,12 +538,55 @@ async fn use_the_authority(server: &ApiServer) {
     let headers = HeaderMap::from_iter([(header::AUTHORIZATION, HeaderValue::from_static("Bearer token"))]);
     let verdict = tokens.authenticate(&Call { headers: &headers, peer: None, certificates: &[] }).await;
     assert!(matches!(verdict, Verdict::Refused(_)));
+    // It takes the lease, and renews it.
+    let election = Election::new(Some(client()), "istio-system".into(), "a").lasting(Duration::from_millis(100));
+    let leading = tokio::spawn(election.lead(ROOTS_LEASE, stop.clone(), |term| async move { term.cancelled().await }));
+    until("update", "leases").await;
     stop.cancel();
+    leading.await.expect("no panic");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rights_of_a_signer_of_the_cluster_are_granted_where_there_is_one() {
+    let server = ApiServer::start().await.expect("a server");
+    let client = || server.client().expect("a client");
+    let config = SignerConfig { signer: "a/b".into(), patience: Duration::from_millis(1), ..SignerConfig::default() };
+    let signer = KubernetesSigner::new(client(), config, sluice_ca::Terms::default());
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let identity = "spiffe://td/ns/shop/sa/cart";
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.subject_alt_names = vec![rcgen::SanType::URI(identity.try_into().expect("a name"))];
+    let request = params.serialize_request(&key).expect("a request").pem().expect("its text");
+    signer.issue(&request, &[identity.to_owned()], 0, "").await.expect_err("nobody signs");
+    let roots = |text: &str| TrustBundle { roots: text.to_owned(), revoked: String::new() };
+    let (sender, receiver) = watch::channel(roots("one"));
+    let stop = CancellationToken::new();
+    let writing = tokio::spawn(TrustBundleWriter::new(client(), receiver).run(stop.clone()));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while server.count("update", "clustertrustbundles") == 0 {
+        assert!(Instant::now() < deadline, "it is written");
+        sender.send_replace(roots(&format!("{:?}", Instant::now())));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    stop.cancel();
+    writing.await.expect("no panic");
+    let asked = server.asked().into_keys().map(|it| (it.namespace, it.group, it.resource, it.verb));
+    let mut granted = granted_by("manifests/signer/rbac.yaml");
+    granted.extend(granted_by("manifests/trust-bundle/rbac.yaml"));
+    // Which signers' requests one may approve, and for which one may speak, is asked by the API server itself.
+    granted.retain(|(_, _, resource, _)| resource != "signers");
+    assert_eq!(asked.collect::<BTreeSet<_>>(), granted);
 }
 
 /// Rights of the manifests: namespace (empty is all), group, resource, verb.
 fn granted() -> BTreeSet<(String, String, String, String)> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/base/rbac.yaml");
+    granted_by("manifests/base/rbac.yaml")
+}
+
+/// Rights of a file.
+fn granted_by(file: &str) -> BTreeSet<(String, String, String, String)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let text = std::fs::read_to_string(path).expect("the manifest is there");
     let mut granted = BTreeSet::new();
     let texts = |rule: &Value, field: &str| -> Vec<String> {

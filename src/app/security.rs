@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::{AppError, server_options};
 use crate::auth::{
@@ -20,11 +20,12 @@ use crate::auth::{
     SignedTokens, TrustDomain,
 };
 use crate::authority::{
-    AuthorityMetrics, CertificateService, DnsNames, Issuing, Keeper, NodePods, PROTO, ServerKeeper, Signer,
+    AuthorityMetrics, CertificateService, DnsNames, Issuing, Keeper, KubernetesSigner, Maker, NodePods, PROTO,
+    ServerKeeper, Signer, TrustAnchors,
 };
 use crate::config::{ClusterSource, Config};
-use crate::jwks::JwksClient;
-use crate::sources::kube::BundleWriter;
+use crate::jwks::{JwksClient, JwksOptions};
+use crate::sources::kube::{BundleWriter, Election, ROOTS_LEASE, TRUST_BUNDLE_LEASE, TrustBundleWriter};
 use crate::tls::{self, ClientVerifier, SecureIncoming};
 use crate::xds::{self, Beside, Hub};
 
@@ -35,6 +36,8 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(super) struct Security {
     /// Who signs, if there is an authority.
     signer: Option<Arc<Signer>>,
+    /// Who signs for workloads instead, if that is somebody else.
+    external: Option<Arc<KubernetesSigner>>,
     server: ServerKeeper,
     /// Pods that node proxies speak for, if any may.
     nodes: Option<Arc<NodePods>>,
@@ -48,7 +51,7 @@ impl Security {
     /// Makes or loads the authority and the server's certificate; what keeps them as they should be goes on in tasks.
     pub(super) async fn open(
         config: &Config,
-        client: Option<Client>,
+        clients: &BTreeMap<Text, Client>,
         mesh: &MeshConfig,
         trust_domain: TrustDomain,
         metrics: AuthorityMetrics,
@@ -56,6 +59,7 @@ impl Security {
         stop: &CancellationToken,
     ) -> Result<Self, AppError> {
         let security = &config.security;
+        let client = clients.get(&config.identity.cluster).cloned();
         let mut signer = None;
         if let Some(authority) = &security.authority {
             let cluster = client.clone().map(|client| (client, config.identity.namespace.clone()));
@@ -68,17 +72,33 @@ impl Security {
                 Ok(())
             });
         }
-        let clients = Arc::new(ClientVerifier::new(trust_domain.clone()));
+        let external = match (&security.external, &client, &security.authority) {
+            (Some(external), Some(client), Some(authority)) => {
+                let signer = KubernetesSigner::new(client.clone(), external.clone(), authority.terms);
+                signer.follow(mesh);
+                let (signer_name, domain) = (external.signer.as_str(), external.domain.as_str());
+                info!(target: "pkira", signer_name, domain, "workloads are certified through the Kubernetes API");
+                Some(Arc::new(signer))
+            }
+            (Some(_), None, Some(_)) => {
+                warn!("EXTERNAL_CA has no effect: there is no Kubernetes API");
+                None
+            }
+            _ => None,
+        };
+        let verifier = Arc::new(ClientVerifier::new(trust_domain.clone()));
         let lifetime = security.authority.as_ref().map_or(YEAR, |authority| authority.root_lifetime);
-        let mut server = ServerKeeper::new(clients, signer.clone(), lifetime);
+        let mut server = ServerKeeper::new(verifier, signer.clone(), lifetime);
+        server.external.clone_from(&external);
         server.files.clone_from(&security.files);
         server.names = security.certifies_server.then(|| dns_names(config, mesh));
         let has_certificate = server.begin();
         Ok(Self {
             nodes: None,
             can_serve: has_certificate || server.files.is_some(),
-            authenticators: authenticators(config, client, trust_domain),
+            authenticators: authenticators(config, clients, trust_domain),
             signer,
+            external,
             server,
             metrics,
         })
@@ -94,7 +114,7 @@ impl Security {
         &mut self,
         engine: &Engine,
         handles: &Handles,
-        client: Option<Client>,
+        (client, election): (Option<Client>, Election),
         config: &Config,
         tasks: &mut JoinSet<anyhow::Result<()>>,
         stop: &CancellationToken,
@@ -110,21 +130,57 @@ impl Security {
                 }
             });
         }
+        if let Some(external) = self.external.clone() {
+            let (engine, handles, stop) = (engine.clone(), handles.clone(), stop.clone());
+            tasks.spawn(async move {
+                tokio::select! {
+                    () = follow_mesh(engine, handles, |mesh| external.follow(mesh)) => anyhow::bail!("the engine has stopped"),
+                    () = stop.cancelled() => Ok(()),
+                }
+            });
+        }
+        if config.security.authority.as_ref().is_some_and(|authority| authority.multi_root) {
+            // Whom all trust is to be known for sure.
+            let options = JwksOptions { skip_verify: false, ..super::jwks_options(&config.features) };
+            let fetcher = JwksClient::new(&options).only_secure();
+            let (bundle, input) = (self.server.bundle.subscribe(), handles.inputs.trust_bundle.clone());
+            let anchors = TrustAnchors::new(fetcher, bundle, self.external.clone(), input);
+            let running = anchors.run(engine.clone(), handles.clone(), stop.clone());
+            tasks.spawn(async move {
+                running.await;
+                Ok(())
+            });
+        }
         if let (Some(client), Some(authority)) = (client, &config.security.authority)
             && config.security.certifies_server
         {
-            let writer = BundleWriter::new(
-                client,
-                config.identity.cluster.clone(),
-                config.sources.watch_namespace.clone(),
-                engine.feed(),
-                handles.namespaces.clone(),
-                self.server.bundle.subscribe(),
-                (&authority.roots_config_map, authority.revocations.then_some(authority.revoked_config_map.as_str())),
-            );
-            let stop = stop.clone();
+            let (authority, stop) = (authority.clone(), stop.clone());
+            let bundle = self.server.bundle.subscribe();
+            if authority.cluster_trust_bundle {
+                tasks.spawn(async move {
+                    let write = |term| TrustBundleWriter::new(client.clone(), bundle.clone()).run(term);
+                    election.lead(TRUST_BUNDLE_LEASE, stop, write).await;
+                    Ok(())
+                });
+                return;
+            }
+            let (cluster, only) = (config.identity.cluster.clone(), config.sources.watch_namespace.clone());
+            let (engine, namespaces) = (engine.clone(), handles.namespaces.clone());
             tasks.spawn(async move {
-                writer.run(stop).await;
+                let revoked = authority.revocations.then_some(authority.revoked_config_map.as_str());
+                let write = |term| {
+                    let writer = BundleWriter::new(
+                        client.clone(),
+                        cluster.clone(),
+                        only.clone(),
+                        engine.feed(),
+                        namespaces.clone(),
+                        bundle.clone(),
+                        (&authority.roots_config_map, revoked),
+                    );
+                    writer.run(term)
+                };
+                election.lead(ROOTS_LEASE, stop, write).await;
                 Ok(())
             });
         }
@@ -151,10 +207,11 @@ impl Security {
             return Ok(());
         }
         let tls = tls::server_config(&config.security.versions, identity, clients).map_err(AppError::Runtime)?;
+        let refused = self.metrics.refused_connections.clone();
         let mut beside = Beside::default();
         if let (Some(signer), Some(authority)) = (self.signer, &config.security.authority) {
             let issuing = Issuing {
-                signer,
+                maker: self.external.map_or(Maker::Own(signer), Maker::Kubernetes),
                 authenticators: self.authenticators.clone(),
                 nodes: self.nodes,
                 terms: authority.terms,
@@ -162,7 +219,7 @@ impl Security {
             };
             beside = Beside { routes: Routes::new(CertificateService::new(issuing)), files: &[PROTO] };
         }
-        let incoming = SecureIncoming::new(listener, tls);
+        let incoming = SecureIncoming::new(listener, tls, refused);
         let authenticators = if config.features.xds_auth { self.authenticators } else { Authenticators::default() };
         let (options, stop) = (server_options(config), stop.clone());
         tasks.spawn(xds::serve_on(
@@ -178,7 +235,7 @@ impl Security {
 }
 
 /// The ways to prove who one is on the secure port, in the order in which they are asked (P07).
-fn authenticators(config: &Config, client: Option<Client>, trust_domain: TrustDomain) -> Authenticators {
+fn authenticators(config: &Config, clients: &BTreeMap<Text, Client>, trust_domain: TrustDomain) -> Authenticators {
     let tokens = &config.security.tokens;
     let mut chain: Vec<Arc<dyn Authenticator>> = vec![Arc::new(ClientCertificates)];
     if let Some(rule) = &tokens.rule {
@@ -186,19 +243,14 @@ fn authenticators(config: &Config, client: Option<Client>, trust_domain: TrustDo
         let keys = RemoteKeys::new(keys, &rule.issuer, &rule.jwks_uri);
         chain.push(Arc::new(SignedTokens::of_issuer(keys, &rule.issuer, &rule.audiences, trust_domain.clone())));
     }
-    match client {
-        Some(client) => {
-            let own = config.identity.cluster.clone();
-            let aliases = config.identity.cluster_aliases.clone();
-            let clusters = BTreeMap::from([(own.clone(), client)]);
-            let reviewed = ReviewedTokens::new(clusters, own, aliases, &tokens.audiences, trust_domain);
-            chain.push(Arc::new(reviewed));
-        }
-        None if !tokens.keys.is_empty() => {
-            let keys = local_keys(config);
-            chain.push(Arc::new(SignedTokens::of_clusters(keys, &tokens.issuer, &tokens.audiences, trust_domain)));
-        }
-        None => {}
+    if !clients.is_empty() {
+        // Each cluster's API server knows its own tokens.
+        let (own, aliases) = (config.identity.cluster.clone(), config.identity.cluster_aliases.clone());
+        let reviewed = ReviewedTokens::new(clients.clone(), own, aliases, &tokens.audiences, trust_domain);
+        chain.push(Arc::new(reviewed));
+    } else if !tokens.keys.is_empty() {
+        let keys = local_keys(config);
+        chain.push(Arc::new(SignedTokens::of_clusters(keys, &tokens.issuer, &tokens.audiences, trust_domain)));
     }
     // Who trusts no gateways has none: then nobody is believed, not even on the loopback.
     if !config.features.trusted_gateways.is_empty() {
@@ -238,13 +290,13 @@ pub(super) fn mesh_config(engine: &Engine, handles: &Handles) -> MeshConfig {
     engine.snapshot().get(&handles.mesh, &()).map(|mesh| (*mesh).clone()).unwrap_or_default()
 }
 
-/// Follows the trust domain of the mesh config until the engine stops.
-pub(super) async fn follow_trust_domain(engine: Engine, handles: Handles, trust_domain: TrustDomain) {
+/// Tells of the mesh config, now and whenever it changes, until the engine stops.
+pub(super) async fn follow_mesh(engine: Engine, handles: Handles, mut tell: impl FnMut(&MeshConfig)) {
     let mut feed = engine.feed().only(&handles.mesh);
     while let Some(batch) = feed.next().await {
         for event in batch.events(&handles.mesh) {
             if let Some(mesh) = event.new {
-                trust_domain.set(mesh.trust_domain.clone());
+                tell(&mesh);
             }
         }
     }

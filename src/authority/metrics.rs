@@ -30,6 +30,8 @@ pub struct AuthorityMetrics {
     pub(super) unidentified: Count,
     sign_errors: Family<ErrorLabel, Count>,
     pub(super) issued: Count,
+    /// Connections of the secure port whose handshake failed.
+    pub refused_connections: Count,
     signer: Arc<ArcSwapOption<Signer>>,
 }
 
@@ -50,6 +52,7 @@ impl AuthorityMetrics {
             &self.unidentified,
         );
         add("citadel_server_success_cert_issuance_count", "Certificates issued", &self.issued);
+        add("sluice_tls_refused", "Connections of the secure port whose handshake failed", &self.refused_connections);
         registry.register(
             "citadel_server_csr_sign_err_count",
             "Requests that were not signed, by reason",

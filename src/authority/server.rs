@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use sluice_ca::ServerCertificate;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::{Signer, now};
+use super::{KubernetesSigner, Signer, now};
 use crate::sources::follow_changes;
 use crate::tls::{ClientVerifier, ServerIdentity, TlsFiles};
 
@@ -57,6 +58,8 @@ pub struct ServerKeeper {
     pub clients: Arc<ClientVerifier>,
     /// Who signs, if there is an authority.
     pub signer: Option<Arc<Signer>>,
+    /// Who signs for workloads instead, if that is somebody else.
+    pub external: Option<Arc<KubernetesSigner>>,
     /// What is shown instead of a certificate of the authority.
     pub files: Option<TlsFiles>,
     /// The names it is issued for; nothing if the authority certifies no server.
@@ -78,6 +81,7 @@ impl ServerKeeper {
             identity: Arc::default(),
             clients,
             signer,
+            external: None,
             files: None,
             names: None,
             lifetime,
@@ -175,6 +179,9 @@ impl ServerKeeper {
         let authority = self.signer.as_ref().map(|signer| signer.current());
         let mut roots = self.file_roots.clone();
         roots.extend(authority.iter().flat_map(|authority| authority.roots().iter().cloned()));
+        for text in self.external.iter().flat_map(|external| external.roots()) {
+            roots.extend(CertificateDer::pem_slice_iter(text.as_bytes()).filter_map(Result::ok));
+        }
         if let Err(error) = self.clients.set_roots(&roots) {
             error!(target: "tls", error, "certificates of clients cannot be verified");
         }

@@ -16,7 +16,7 @@ use tonic_prost::ProstCodec;
 use tower::Service;
 use tracing::{debug, warn};
 
-use super::{AuthorityMetrics, NodePods, Signer, now};
+use super::{AuthorityMetrics, KubernetesSigner, NodePods, Signer, now};
 use crate::auth::{Authenticators, Call, Caller};
 use crate::tls::Connection;
 
@@ -26,11 +26,22 @@ pub const PROTO: &str = "istio/security/certificate_service.proto";
 const MOST_BYTES: usize = 64 << 10;
 /// Metadata of a request: the identity that a node proxy wants a certificate for.
 const IMPERSONATED: &str = "ImpersonatedIdentity";
+/// Metadata of a request: the signer that is to sign it, where the Kubernetes API has several.
+const SIGNER: &str = "CertSigner";
+
+/// Who makes certificates of workloads.
+#[derive(Clone)]
+pub enum Maker {
+    /// Our authority.
+    Own(Arc<Signer>),
+    /// A signer behind the Kubernetes API.
+    Kubernetes(Arc<KubernetesSigner>),
+}
 
 /// What issuing needs.
 pub struct Issuing {
     /// Who signs.
-    pub signer: Arc<Signer>,
+    pub maker: Maker,
     /// Who is let in.
     pub authenticators: Authenticators,
     /// Pods that node proxies speak for, if any may.
@@ -75,8 +86,14 @@ impl Issuing {
             Status::unauthenticated("request authenticate failure")
         })?;
         let identities = self.identities(&caller, &request)?;
-        let authority = self.signer.current();
-        let issued = authority.issue(&request.csr, &identities, request.validity_duration, self.terms, now());
+        let seconds = request.validity_duration;
+        let issued = match &self.maker {
+            Maker::Own(signer) => signer.current().issue(&request.csr, &identities, seconds, self.terms, now()),
+            Maker::Kubernetes(signer) => {
+                let named = text_of(&request, SIGNER).unwrap_or_default();
+                signer.issue(&request.csr, &identities, seconds, named).await
+            }
+        };
         let issued = issued.map_err(|error| {
             if matches!(error, sluice_ca::IssueError::Request(_)) {
                 self.metrics.malformed.inc();
@@ -93,10 +110,7 @@ impl Issuing {
 
     /// Whom the certificate is for: the caller, or a pod on its node.
     fn identities(&self, caller: &Caller, request: &IstioCertificateRequest) -> Result<Vec<String>, Status> {
-        let impersonated = request.metadata.as_ref().and_then(|metadata| metadata.fields.get(IMPERSONATED));
-        if let Some(Kind::StringValue(wanted)) = impersonated.and_then(|value| value.kind.as_ref())
-            && !wanted.is_empty()
-        {
+        if let Some(wanted) = text_of(request, IMPERSONATED) {
             let checked = match &self.nodes {
                 Some(nodes) => nodes.check(caller, wanted),
                 None => Err("CA_TRUSTED_NODE_ACCOUNTS is not set".to_owned()),
@@ -116,6 +130,14 @@ impl Issuing {
             return Err(Status::unauthenticated("request authenticate failure"));
         }
         Ok(caller.identities.iter().map(ToString::to_string).collect())
+    }
+}
+
+/// A text of a request's metadata, if it is there and not empty.
+fn text_of<'r>(request: &'r IstioCertificateRequest, name: &str) -> Option<&'r str> {
+    match request.metadata.as_ref()?.fields.get(name)?.kind.as_ref()? {
+        Kind::StringValue(text) if !text.is_empty() => Some(text),
+        _ => None,
     }
 }
 

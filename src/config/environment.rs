@@ -70,6 +70,8 @@ pub struct Features {
     pub debug_auth: bool,
     /// `DEBUG_ENDPOINT_AUTH_ALLOWED_NAMESPACES`: namespaces, beside the system's, whose service accounts see all of it.
     pub debug_namespaces: BTreeSet<Text>,
+    /// `ENABLE_LEADER_ELECTION`: of several replicas, one writes into the cluster.
+    pub leader_election: bool,
     /// `PILOT_HTTP10`: HTTP/1.0 is accepted by every proxy.
     pub http10: bool,
     /// `PILOT_TRACE_SAMPLING` in thousandths of a percent: share of requests traced unless configured.
@@ -240,6 +242,7 @@ impl Features {
                 .filter(|name| !name.is_empty())
                 .map(Text::from)
                 .collect(),
+            leader_election: flag("ENABLE_LEADER_ELECTION", true),
             http10: flag("PILOT_HTTP10", false),
             mongo_filter: flag("PILOT_ENABLE_MONGO_FILTER", true),
             redis_filter: flag("PILOT_ENABLE_REDIS_FILTER", false),

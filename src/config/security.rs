@@ -10,9 +10,15 @@ use sluice_parse::parse_duration;
 
 use super::ConfigError;
 use super::args::SecurityArgs;
+use crate::authority::SignerConfig;
 use crate::tls::{TlsFiles, TlsVersions};
 
 const HOUR: u64 = 3600;
+/// `EXTERNAL_CA`: certificates of workloads come from a signer behind the Kubernetes API.
+const RA: &str = "ISTIOD_RA_KUBERNETES_API";
+/// Roots of that signer, if an operator mounts them; else those of the cluster.
+const EXTERNAL_ROOTS: &str = "./etc/external-ca-cert/root-cert.pem";
+const CLUSTER_ROOTS: &str = "./var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
 const GRACE: &str = "CITADEL_SELF_SIGNED_ROOT_CERT_GRACE_PERIOD_PERCENTILE";
 
 /// The authority, the secure port, and who is let in.
@@ -30,6 +36,9 @@ pub struct SecurityConfig {
     pub versions: TlsVersions,
     /// How tokens are verified.
     pub tokens: TokenConfig,
+    /// `EXTERNAL_CA=ISTIOD_RA_KUBERNETES_API` with `K8S_SIGNER` and `CERT_SIGNER_DOMAIN`: who signs for workloads instead of
+    /// the authority.
+    pub external: Option<SignerConfig>,
     /// `CA_TRUSTED_NODE_ACCOUNTS`: service accounts (namespace, name) that ask for certificates of the pods on their node.
     pub node_accounts: BTreeSet<(Text, Text)>,
 }
@@ -61,6 +70,8 @@ pub struct AuthorityConfig {
     pub roots_config_map: String,
     /// `PILOT_CRL_CONFIGMAP`: ConfigMap of the revocation lists in each namespace.
     pub revoked_config_map: String,
+    /// `ENABLE_CLUSTER_TRUST_BUNDLE_API`: the roots are in a ClusterTrustBundle, not in a ConfigMap of each namespace.
+    pub cluster_trust_bundle: bool,
     /// `DEFAULT_WORKLOAD_CERT_TTL` and `MAX_WORKLOAD_CERT_TTL`.
     pub terms: Terms,
 }
@@ -80,6 +91,7 @@ impl Default for AuthorityConfig {
             revocations: true,
             roots_config_map: "istio-ca-root-cert".to_owned(),
             revoked_config_map: "istio-ca-crl".to_owned(),
+            cluster_trust_bundle: false,
             terms: Terms::default(),
         }
     }
@@ -122,18 +134,20 @@ impl SecurityConfig {
         let list = |text: String| -> Vec<String> {
             text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
         };
-        for (name, what) in [
-            ("EXTERNAL_CA", "signing by the Kubernetes API"),
-            ("K8S_SIGNER", "signing by the Kubernetes API"),
-            ("CERT_SIGNER_DOMAIN", "signing by the Kubernetes API"),
-        ] {
-            if get(name).is_some() {
-                let reason = format!("is set, but {what} is not supported: unset it to use the built-in authority");
-                return Err(ConfigError { flag: name, reason });
+        let external = match get("EXTERNAL_CA").as_deref() {
+            None => None,
+            Some(RA) => Some(external(&get)),
+            Some(other) => {
+                let reason = format!("{other:?} is not supported: {RA}, or unset for the built-in authority");
+                return Err(ConfigError { flag: "EXTERNAL_CA", reason });
             }
-        }
-        if flag(variable, "ENABLE_CLUSTER_TRUST_BUNDLE_API", false, warnings) {
-            warnings.push("variable ENABLE_CLUSTER_TRUST_BUNDLE_API has no effect yet: roots are in ConfigMaps".into());
+        };
+        if let Some(external) = &external
+            && external.signer.is_empty()
+            && external.domain.is_empty()
+        {
+            let reason = format!("is {RA}, but neither K8S_SIGNER nor CERT_SIGNER_DOMAIN says who signs");
+            return Err(ConfigError { flag: "EXTERNAL_CA", reason });
         }
         if let Some(size) = get("CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE") {
             warnings.push(format!(
@@ -175,6 +189,7 @@ impl SecurityConfig {
             revocations: flag(variable, "PILOT_ENABLE_CA_CRL", or.revocations, warnings),
             roots_config_map: get("PILOT_CA_CERT_CONFIGMAP").unwrap_or(or.roots_config_map),
             revoked_config_map: get("PILOT_CRL_CONFIGMAP").unwrap_or(or.revoked_config_map),
+            cluster_trust_bundle: flag(variable, "ENABLE_CLUSTER_TRUST_BUNDLE_API", false, warnings),
             terms: Terms {
                 default: duration(variable, "DEFAULT_WORKLOAD_CERT_TTL", or.terms.default, warnings),
                 most: duration(variable, "MAX_WORKLOAD_CERT_TTL", or.terms.most, warnings),
@@ -199,6 +214,7 @@ impl SecurityConfig {
             authority: flag(variable, "ENABLE_CA_SERVER", true, warnings).then_some(authority),
             files: TlsFiles::find(&args.tls_cert_file, &args.tls_key_file, &args.ca_cert_file)?,
             certifies_server,
+            external,
             custom_hosts: list(get("ISTIOD_CUSTOM_HOST").unwrap_or_default()),
             versions: TlsVersions::parse(&args.tls_min_version, &args.tls_cipher_suites)?,
             tokens: TokenConfig {
@@ -210,6 +226,16 @@ impl SecurityConfig {
             node_accounts,
         })
     }
+}
+
+/// The signer behind the Kubernetes API, and the roots its certificates have to verify with if a file has them.
+fn external(get: &impl Fn(&str) -> Option<String>) -> SignerConfig {
+    let (signer, domain) = (get("K8S_SIGNER").unwrap_or_default(), get("CERT_SIGNER_DOMAIN").unwrap_or_default());
+    let mounted = std::fs::read_to_string(EXTERNAL_ROOTS).ok();
+    // With a domain there are several signers, each with roots of its own.
+    let of_cluster = || domain.is_empty().then(|| std::fs::read_to_string(CLUSTER_ROOTS).ok()).flatten();
+    let roots = mounted.or_else(of_cluster);
+    SignerConfig { signer, domain, roots, ..SignerConfig::default() }
 }
 
 /// `FILE` or `ID=FILE`.

@@ -174,7 +174,9 @@ fn the_authority_is_configured_with_istiods_names() {
     );
     for (name, value) in [
         ("JWT_RULE", "issuer"),
+        // Nobody is named who signs.
         ("EXTERNAL_CA", "ISTIOD_RA_KUBERNETES_API"),
+        ("EXTERNAL_CA", "somebody"),
         ("PILOT_CERT_PROVIDER", "k8s.io/signer"),
         ("CITADEL_SELF_SIGNED_ROOT_CERT_GRACE_PERIOD_PERCENTILE", "101"),
     ] {

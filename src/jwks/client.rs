@@ -80,13 +80,21 @@ pub enum FetchError {
 pub struct JwksClient {
     tls: Option<Arc<ClientConfig>>,
     blocked: Vec<IpNet>,
+    only_secure: bool,
 }
 
 impl JwksClient {
     /// By these options; the file with roots is read once.
     #[must_use]
     pub fn new(options: &JwksOptions) -> Self {
-        Self { tls: tls::client_config(&options.extra_roots, options.skip_verify), blocked: options.blocked.clone() }
+        let tls = tls::client_config(&options.extra_roots, options.skip_verify);
+        Self { tls, blocked: options.blocked.clone(), only_secure: false }
+    }
+
+    /// The same that asks over TLS only, redirections included.
+    #[must_use]
+    pub fn only_secure(self) -> Self {
+        Self { only_secure: true, ..self }
     }
 
     /// The text of a set of keys, wherever it is.
@@ -143,7 +151,7 @@ impl JwksClient {
         let authority = uri.authority().ok_or_else(bad)?;
         let host = authority.host().trim_matches(['[', ']']);
         let (secure, default) = match uri.scheme_str() {
-            Some("http") => (false, 80),
+            Some("http") if !self.only_secure => (false, 80),
             Some("https") => (true, 443),
             _ => return Err(bad()),
         };

@@ -141,6 +141,9 @@ async fn redirections_lead_to_no_blocked_address() {
     let inside = at(format!("http://{address}/inside"));
     let result = client(&["127.0.0.2/32"]).fetch(&inside, SECOND).await;
     assert!(matches!(&result, Err(FetchError::Forbidden { host, .. }) if host == "127.0.0.2"), "{result:?}");
+    let secure = client(&[]).only_secure();
+    let result = secure.fetch(&at(format!("http://{address}/keys")), SECOND).await;
+    assert!(matches!(result, Err(FetchError::Address(_))), "{result:?}");
 }
 
 #[tokio::test]

@@ -18,6 +18,8 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 use tracing::{debug, warn};
 
+use crate::xds::Count;
+
 /// Longest handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Most handshakes at a time; further connections wait.
@@ -32,11 +34,11 @@ pub struct SecureIncoming {
 }
 
 impl SecureIncoming {
-    /// Accepts on the listener until it is dropped.
+    /// Accepts on the listener until it is dropped, and counts whom it refuses.
     #[must_use]
-    pub fn new(listener: TcpListener, config: Arc<ServerConfig>) -> Self {
+    pub fn new(listener: TcpListener, config: Arc<ServerConfig>, refused: Count) -> Self {
         let (done, ready) = mpsc::channel(16);
-        let accepting = tokio::spawn(accept(listener, TlsAcceptor::from(config), done));
+        let accepting = tokio::spawn(accept(listener, TlsAcceptor::from(config), done, refused));
         Self { ready, accepting }
     }
 }
@@ -55,7 +57,12 @@ impl Stream for SecureIncoming {
     }
 }
 
-async fn accept(listener: TcpListener, acceptor: TlsAcceptor, done: mpsc::Sender<io::Result<SecureStream>>) {
+async fn accept(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    done: mpsc::Sender<io::Result<SecureStream>>,
+    refused: Count,
+) {
     let turns = Arc::new(Semaphore::new(HANDSHAKES));
     loop {
         let Ok(turn) = turns.clone().acquire_owned().await else { return };
@@ -67,7 +74,7 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, done: mpsc::Sender
                 continue;
             }
         };
-        let (acceptor, done) = (acceptor.clone(), done.clone());
+        let (acceptor, done, refused) = (acceptor.clone(), done.clone(), refused.clone());
         tokio::spawn(async move {
             if let Err(error) = stream.set_nodelay(true) {
                 debug!(target: "tls", %peer, %error, "cannot send without delay");
@@ -81,7 +88,10 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, done: mpsc::Sender
                 Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     debug!(target: "tls", %peer, "a connection ended before the handshake");
                 }
-                Ok(Err(error)) => warn!(target: "tls", %peer, %error, "refused a connection"),
+                Ok(Err(error)) => {
+                    refused.inc();
+                    warn!(target: "tls", %peer, %error, "refused a connection");
+                }
                 Err(_) => debug!(target: "tls", %peer, "a handshake took too long"),
             }
             drop(turn);

@@ -29,12 +29,18 @@ pub(crate) struct Mesh {
     pub(crate) server: Sluiced,
     pub(crate) issuer: TokenIssuer,
     arguments: Vec<String>,
+    environment: Vec<(String, String)>,
     directory: tempfile::TempDir,
 }
 
 impl Mesh {
     /// A new authority in a directory of its own, and further arguments.
     pub(crate) async fn start(arguments: &[&str]) -> Self {
+        Self::start_with(arguments, &[]).await
+    }
+
+    /// The same with variables of the environment.
+    pub(crate) async fn start_with(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let objects = directory.path().join("objects");
         std::fs::create_dir(&objects).expect("a directory of objects");
@@ -52,15 +58,17 @@ impl Mesh {
             "--tokenIssuer=https://issuer".to_owned(),
         ];
         all.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-        let server = launch(&directory, &all).await;
-        Self { server, issuer, arguments: all, directory }
+        let environment: Vec<(String, String)> =
+            environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let server = launch(&directory, &all, &environment).await;
+        Self { server, issuer, arguments: all, environment, directory }
     }
 
     /// The same with further arguments, as another process.
     pub(crate) async fn restart(mut self, arguments: &[&str]) -> Self {
         self.server.stop(Duration::from_secs(20)).await.expect("it stops");
         self.arguments.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-        let server = launch(&self.directory, &self.arguments).await;
+        let server = launch(&self.directory, &self.arguments, &self.environment).await;
         Self { server, ..self }
     }
 
@@ -120,10 +128,12 @@ impl Mesh {
     }
 }
 
-async fn launch(directory: &tempfile::TempDir, arguments: &[String]) -> Sluiced {
+async fn launch(directory: &tempfile::TempDir, arguments: &[String], more: &[(String, String)]) -> Sluiced {
+    let mut env = vec![("ROOT_CA_DIR".to_owned(), directory.path().join("authority").display().to_string())];
+    env.extend(more.iter().cloned());
     let options = Options {
         args: arguments.to_vec(),
-        env: vec![("ROOT_CA_DIR".to_owned(), directory.path().join("authority").display().to_string())],
+        env,
         log: Some(directory.path().join("log")),
         ..Options::new(&directory.path().join("objects"))
     };

@@ -2,7 +2,8 @@
 
 use rcgen::{CertificateParams, KeyPair, SanType};
 use serde_json::json;
-use sluice_testkit::pods::identity::Authority;
+use sluice_ca::{Authority, Material, Terms};
+use sluice_testkit::pods::identity::Authority as Stranger;
 use sluice_testkit::pods::token::TokenIssuer;
 use sluice_testkit::secure::{Ask, Presented, signing_request};
 use tonic::{Code, Status};
@@ -135,7 +136,7 @@ async fn strangers_are_turned_away_before_they_speak() {
     let mesh = Mesh::start(&[]).await;
     let (_, csr) = signing_request().expect("a request");
     let ask = || Ask::bearing(&csr, &mesh.token(CART));
-    let stranger = Authority::new().expect("an authority");
+    let stranger = Stranger::new().expect("an authority");
     let pair = stranger.issue("spiffe://cluster.local/ns/shop/sa/cart").expect("a certificate");
     let presented = |pair: (String, String)| Presented { pair: Some(pair), ..Presented::default() };
     // With TLS 1.3 the client learns of it when it first reads.
@@ -159,6 +160,35 @@ async fn strangers_are_turned_away_before_they_speak() {
     };
     assert!(refused, "another trust domain");
     until("it is logged", async || mesh.logged("refused a connection").pop()).await;
+    assert!(mesh.metrics().await["sluice_tls_refused"] >= 1.0);
     let channel = mesh.connect(&Presented::default()).await;
     Ask::bearing(&own, &mesh.token(CART)).send(&channel).await.expect("others are served");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_of_other_times_are_turned_away() {
+    let mesh = Mesh::start(&[]).await;
+    let read = |name: &str| std::fs::read_to_string(mesh.authority().join(name)).expect("the authority is kept");
+    let material = Material {
+        certificate: read("ca-cert.pem"),
+        key: read("ca-key.pem").into(),
+        roots: read("root-cert.pem"),
+        ..Material::default()
+    };
+    let authority = Authority::new(&material, now()).expect("an authority");
+    let hour = 3600;
+    for (begins, is_good) in [(now() - 2 * hour, false), (now() + hour, false), (now(), true)] {
+        let (key, csr) = signing_request().expect("a request");
+        let names = ["spiffe://cluster.local/ns/shop/sa/cart".to_owned()];
+        let issued = authority.issue(&csr, &names, hour, Terms::default(), begins).expect("issued");
+        let presented = Presented { pair: Some((issued.chain[0].clone(), key)), ..Presented::default() };
+        let got = match mesh.try_connect(&presented).await {
+            Err(_) => false,
+            Ok(channel) => Ask { csr, ..Ask::default() }.send(&channel).await.is_ok(),
+        };
+        assert_eq!(got, is_good, "valid from {begins} on, it is {}", now());
+    }
+    // The client may try more than once.
+    until("both are logged", async || (mesh.logged("refused a connection").len() >= 2).then_some(())).await;
+    assert!(mesh.metrics().await["sluice_tls_refused"] >= 2.0);
 }

@@ -28,6 +28,22 @@ impl Default for Terms {
     }
 }
 
+impl Terms {
+    /// How many seconds a certificate lives that is asked to live so many, or nothing in particular.
+    ///
+    /// # Errors
+    /// More is asked for than is allowed.
+    pub fn lifetime(&self, requested: i64) -> Result<u64, IssueError> {
+        match u64::try_from(requested) {
+            Err(_) | Ok(0) => Ok(self.default.as_secs()),
+            Ok(asked) if asked > self.most.as_secs() => {
+                Err(IssueError::Lifetime { requested, most: self.most.as_secs() })
+            }
+            Ok(asked) => Ok(asked),
+        }
+    }
+}
+
 /// A certificate of a workload.
 #[derive(Clone, Debug)]
 pub struct Issued {
@@ -68,13 +84,7 @@ impl Authority {
         if identities.is_empty() {
             return Err(IssueError::Request("there is nobody to issue a certificate to".to_owned()));
         }
-        let seconds = match u64::try_from(seconds) {
-            Err(_) | Ok(0) => terms.default.as_secs(),
-            Ok(asked) if asked > terms.most.as_secs() => {
-                return Err(IssueError::Lifetime { requested: seconds, most: terms.most.as_secs() });
-            }
-            Ok(asked) => asked,
-        };
+        let seconds = terms.lifetime(seconds)?;
         // Who asks for a common name gets the identity, if it fits: some look nowhere else.
         let subject = match identities.first() {
             Some(name) if request.has_common_name && name.len() <= MOST_COMMON_NAME => {

@@ -2,6 +2,7 @@
 //!
 //! - [`Authority`]: a signing key, its certificate, the chain to the roots, revocations; checked before it is there.
 //! - [`Authority::issue`]: certificates of workloads; [`Authority::server_certificate`]: those of the server's own names.
+//! - [`ForwardedRequest`]: certificates of workloads that somebody else signs.
 //! - [`root`]: self-signed roots, made and renewed under the same key.
 //! - [`store`]: how material lies in directories and Secrets, and what may take the place of what.
 //!
@@ -12,6 +13,7 @@ mod authority;
 mod certificate;
 mod der;
 mod error;
+mod external;
 mod issue;
 mod key;
 mod pem;
@@ -22,6 +24,7 @@ pub mod store;
 pub use authority::{Authority, Material};
 pub use certificate::{Certificate, SubjectName};
 pub use error::{IssueError, MaterialError};
+pub use external::ForwardedRequest;
 pub use issue::{CLOCK_SKEW, Issued, ServerCertificate, Terms};
 pub use key::{KeyAlgorithm, PrivateKey};
 pub use pem::to_pem;

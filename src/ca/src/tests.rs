@@ -1,5 +1,6 @@
 //! What is issued is read back, and verified as TLS does.
 
+mod external;
 mod issuing;
 mod material;
 

@@ -20,8 +20,8 @@ use super::turn::next_turn;
 
 /// Writes what the graph wants written, until the status says it.
 ///
-/// One of several replicas should do so; there is no election yet, so all do. Each comes to the same addresses, and none
-/// overwrites what it has not seen.
+/// One of several replicas should do so, see [`Election`](super::Election). If two do for a moment, they come to the same
+/// addresses, and none overwrites what it has not seen.
 pub struct AddressWriter {
     client: Client,
     feed: Feed,

@@ -36,7 +36,7 @@ struct Wanted {
 
 /// Writes ConfigMaps with what a bundle holds, into every namespace of a cluster, and mends them.
 ///
-/// One of several replicas should do so; there is no election yet, so all do, and come to the same.
+/// One of several replicas should do so, see [`Election`](super::Election); if two do for a moment, they come to the same.
 pub struct BundleWriter {
     client: Client,
     cluster: Text,

@@ -27,7 +27,7 @@ use store::Store;
 /// What was asked of the server: a verb on a resource, `services` or `gateways.networking.istio.io`.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub struct Asked {
-    /// `list`, `watch`, `get`, `create`, `update` or `patch`.
+    /// `list`, `watch`, `get`, `create`, `update`, `patch` or `delete`.
     pub verb: String,
     /// API group, empty for the core group.
     pub group: String,
@@ -156,6 +156,12 @@ impl ApiServer {
     #[must_use]
     pub fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Value> {
         self.shared.state().store.get(group, resource, namespace, name)
+    }
+
+    /// All objects of a resource, by namespace and name.
+    #[must_use]
+    pub fn list(&self, group: &str, resource: &str) -> Vec<Value> {
+        self.shared.state().store.list(group, resource, "", |_| true).objects
     }
 
     /// Deletes an object.

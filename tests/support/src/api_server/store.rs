@@ -27,6 +27,9 @@ const BUILT_IN: &[(&str, &str, &str)] = &[
     ("", "Service", "services"),
     ("", "ServiceAccount", "serviceaccounts"),
     ("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions"),
+    ("certificates.k8s.io", "CertificateSigningRequest", "certificatesigningrequests"),
+    ("certificates.k8s.io", "ClusterTrustBundle", "clustertrustbundles"),
+    ("coordination.k8s.io", "Lease", "leases"),
     ("discovery.k8s.io", "EndpointSlice", "endpointslices"),
     ("networking.k8s.io", "Ingress", "ingresses"),
     ("networking.k8s.io", "IngressClass", "ingressclasses"),
@@ -142,6 +145,18 @@ impl Store {
         let is_new = old.is_none();
         self.events.push(Event { version: self.version, resource, is_new, is_deleted: false, object });
         self.version
+    }
+
+    /// Deletes an object if it is there.
+    pub(super) fn take_away(&mut self, group: &str, plural: &str, namespace: &str, name: &str) -> Option<Value> {
+        let object = self.get(group, plural, namespace, name)?;
+        self.remove(&(group.to_owned(), plural.to_owned()), namespace, name);
+        Some(object)
+    }
+
+    /// A name that nothing has had yet.
+    pub(super) fn new_name(&self, prefix: &str) -> String {
+        format!("{prefix}{}", self.version)
     }
 
     /// Applies an object; gives it back as it is then.

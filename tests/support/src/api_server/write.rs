@@ -1,4 +1,4 @@
-//! Requests for one object: read, created, replaced, merged; and reviews of tokens.
+//! Requests for one object: read, created, replaced, merged, deleted; and reviews of tokens.
 
 use std::collections::BTreeSet;
 
@@ -24,19 +24,23 @@ pub(super) fn route(shared: &Shared, group: &str, path: &[&str], method: &Method
         ["namespaces", namespace, resource, name] => (*namespace, *resource, *name),
         ["namespaces", namespace, resource] if *method == Method::POST => (*namespace, *resource, ""),
         [resource] if *method == Method::POST => ("", *resource, ""),
+        [resource, name] => ("", *resource, *name),
+        [resource, name, "approval"] if *method == Method::PUT => ("", *resource, *name),
         _ => return None,
     };
+    let part = path.get(2).filter(|part| **part == "approval").map(|part| format!("/{part}")).unwrap_or_default();
     let verb = match *method {
         Method::GET => "get",
         Method::POST => "create",
         Method::PUT => "update",
         Method::PATCH => "patch",
+        Method::DELETE => "delete",
         _ => return None,
     };
     let asked = Asked {
         verb: verb.to_owned(),
         group: group.to_owned(),
-        resource: resource.to_owned(),
+        resource: format!("{resource}{part}"),
         namespace: namespace.to_owned(),
     };
     *shared.state().asked.entry(asked).or_default() += 1;
@@ -45,7 +49,7 @@ pub(super) fn route(shared: &Shared, group: &str, path: &[&str], method: &Method
 
 pub(super) async fn answer(shared: &Shared, group: &str, wanted: Wanted, body: Body) -> Response<Body> {
     let body = axum::body::to_bytes(body, 1 << 20).await.unwrap_or_default();
-    let sent: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let mut sent: Value = serde_json::from_slice(&body).unwrap_or_default();
     let answered = {
         let mut state = shared.state();
         if state.faults.forbidden.contains(&wanted.resource) {
@@ -61,19 +65,28 @@ pub(super) async fn answer(shared: &Shared, group: &str, wanted: Wanted, body: B
             let review = json!({"kind": "SubjectAccessReview", "status": {"allowed": allowed}});
             return json_answer(StatusCode::CREATED, &review);
         }
+        if wanted.verb == "create"
+            && let Some(prefix) = sent.pointer("/metadata/generateName").and_then(Value::as_str)
+        {
+            sent["metadata"]["name"] = state.store.new_name(prefix).into();
+        }
         let sent_name = sent.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
         let name = if wanted.name.is_empty() { sent_name } else { &wanted.name };
         let old = state.store.get(group, &wanted.resource, &wanted.namespace, name);
         match (wanted.verb, old) {
             ("get", Some(old)) => Ok(old),
-            ("create", None) => Ok(state.store.read(sent)),
+            ("delete", Some(_)) => {
+                let gone = state.store.take_away(group, &wanted.resource, &wanted.namespace, name);
+                Ok(gone.unwrap_or_default())
+            }
+            ("create", None) => Ok(state.store.read(sent.clone())),
             ("create", Some(_)) => Err((StatusCode::CONFLICT, "AlreadyExists")),
             (_, None) => Err((StatusCode::NOT_FOUND, "NotFound")),
             ("update", Some(old)) => {
                 let version = |object: &Value| object.pointer("/metadata/resourceVersion").cloned();
                 match version(&sent).is_some_and(|sent| Some(sent) != version(&old)) {
                     true => Err((StatusCode::CONFLICT, "Conflict")),
-                    false => Ok(state.store.read(sent)),
+                    false => Ok(state.store.read(sent.clone())),
                 }
             }
             (_, Some(mut old)) => {

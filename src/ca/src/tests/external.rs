@@ -1,0 +1,95 @@
+use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, Issuer, KeyPair, SanType};
+
+use super::*;
+use crate::{ForwardedRequest, IssueError};
+
+fn uri(name: &str) -> SanType {
+    SanType::URI(name.try_into().expect("a name"))
+}
+
+fn asks(change: impl Fn(&mut CertificateParams)) -> (KeyPair, String) {
+    let key = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.subject_alt_names = vec![uri(WORKLOAD)];
+    change(&mut params);
+    let request = params.serialize_request(&key).expect("a request").pem().expect("its text");
+    (key, request)
+}
+
+fn parse(request: &str) -> Result<ForwardedRequest, IssueError> {
+    ForwardedRequest::parse(request, &[WORKLOAD.to_owned()])
+}
+
+#[test]
+fn only_requests_for_the_callers_own_names_are_forwarded() {
+    assert!(parse(&asks(|_| {}).1).is_ok());
+    let other = "spiffe://cluster.local/ns/bank/sa/vault";
+    let cases: [(&str, Box<dyn Fn(&mut CertificateParams)>); 6] = [
+        ("names that are not the caller's", Box::new(|it| it.subject_alt_names = vec![uri(other)])),
+        ("names that are not the caller's", Box::new(|it| it.subject_alt_names.push(uri(other)))),
+        (
+            "names that are not the caller's",
+            Box::new(|it| it.subject_alt_names.push(SanType::DnsName("istiod".try_into().expect("a name")))),
+        ),
+        ("no name", Box::new(|it| it.subject_alt_names.clear())),
+        ("asks for a subject", Box::new(|it| it.distinguished_name.push(DnType::CommonName, "vault"))),
+        (
+            "more than names",
+            Box::new(|it| {
+                it.custom_extensions.push(CustomExtension::from_oid_content(&[2, 5, 29, 19], vec![0x30, 3, 1, 1, 0xff]))
+            }),
+        ),
+    ];
+    for (reason, change) in cases {
+        let error = parse(&asks(|params| change(params)).1).expect_err(reason).to_string();
+        assert!(error.contains(reason), "{reason}: {error}");
+    }
+    // Weak keys and the like are refused as by our own authority.
+    assert!(parse(include_str!("weak-rsa-1024.csr")).expect_err("weak").to_string().contains("too weak"));
+}
+
+#[test]
+fn what_comes_back_is_for_the_caller_or_for_nobody() {
+    let (key, request) = asks(|_| {});
+    let forwarded = parse(&request).expect("forwarded");
+    let root_key = KeyPair::generate().expect("a key");
+    let root_params = authority_params("signer");
+    let root = root_params.self_signed(&root_key).expect("a root").pem();
+    let issuer = Issuer::from_params(&root_params, &root_key);
+    let sign = |key: &KeyPair, change: &dyn Fn(&mut CertificateParams)| {
+        let mut params = authority_params("");
+        params.distinguished_name = DistinguishedName::new();
+        params.is_ca = rcgen::IsCa::NoCa;
+        params.key_usages = Vec::new();
+        params.subject_alt_names = vec![uri(WORKLOAD)];
+        change(&mut params);
+        params.signed_by(key, &issuer).expect("a certificate").pem()
+    };
+    let good = sign(&key, &|_| {});
+    let issued = forwarded.accept(&good, Some(&root), NOW).expect("accepted");
+    assert_eq!(issued.chain.len(), 2);
+    verify(&issued.chain, &issued.chain[1], NOW).expect("it verifies");
+    let with_root = good.clone() + &root;
+    assert_eq!(
+        forwarded.accept(&with_root, None, NOW).expect("accepted").chain,
+        issued.chain,
+        "the root comes with it"
+    );
+    assert_eq!(forwarded.accept(&with_root, Some(&root), NOW).expect("accepted").chain, issued.chain);
+
+    let refuse =
+        |signed: &str, roots: Option<&str>| forwarded.accept(signed, roots, NOW).expect_err("refused").to_string();
+    assert!(refuse(&good, None).contains("without a root"));
+    assert!(refuse("", Some(&root)).contains("is not there"));
+    let stranger = authority_params("signer").self_signed(&KeyPair::generate().expect("a key")).expect("a root").pem();
+    assert!(refuse(&good, Some(&stranger)).contains("does not verify"));
+    assert!(refuse(&with_root, Some(&stranger)).contains("does not verify"), "roots of mesh config come first");
+    assert!(refuse(&sign(&KeyPair::generate().expect("a key"), &|_| {}), Some(&root)).contains("another key"));
+    let other = "spiffe://cluster.local/ns/bank/sa/vault";
+    assert!(refuse(&sign(&key, &|it| it.subject_alt_names = vec![uri(other)]), Some(&root)).contains("names"));
+    assert!(refuse(&sign(&key, &|it| it.subject_alt_names.push(uri(other))), Some(&root)).contains("names"));
+    assert!(refuse(&sign(&key, &|it| it.subject_alt_names.clear()), Some(&root)).contains("names"));
+    let authority = sign(&key, &|it| it.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained));
+    assert!(refuse(&authority, Some(&root)).contains("may sign others"));
+}

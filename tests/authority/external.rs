@@ -1,0 +1,211 @@
+//! Certificates from a signer behind the Kubernetes API (P09).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rcgen::{
+    CertificateParams, DistinguishedName, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType,
+    SignatureAlgorithm,
+};
+use serde_json::{Value, json};
+use sluice::authority::{KubernetesSigner, SignerConfig};
+use sluice_ca::{IssueError, Issued, Terms};
+use sluice_model::{CaCertificate, MeshConfig};
+use sluice_testkit::api_server::ApiServer;
+use tokio::task::JoinHandle;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::prelude::FromDer;
+
+use crate::until;
+
+const CART: &str = "spiffe://td/ns/shop/sa/cart";
+const GROUP: &str = "certificates.k8s.io";
+const REQUESTS: &str = "certificatesigningrequests";
+
+/// A request of a workload that names itself.
+fn request() -> String {
+    let key = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.subject_alt_names = vec![SanType::URI(CART.try_into().expect("a name"))];
+    params.serialize_request(&key).expect("a request").pem().expect("its text")
+}
+
+/// A signer that signs what is approved, as it is asked to.
+struct Signer {
+    server: Arc<ApiServer>,
+    root: String,
+    signing: JoinHandle<()>,
+}
+
+impl Signer {
+    async fn start(answer: impl Fn(&Issuer<'_, KeyPair>, &str) -> Value + Send + 'static) -> Self {
+        let server = Arc::new(ApiServer::start().await.expect("a server"));
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, "signer");
+        let root = params.self_signed(&key).expect("a root").pem();
+        let issuer = Issuer::new(params, key);
+        let of = server.clone();
+        let signing = tokio::spawn(async move {
+            loop {
+                for mut object in of.list(GROUP, REQUESTS) {
+                    let approved = object["status"]["conditions"][0]["type"] == "Approved";
+                    if approved && object["status"]["certificate"].is_null() {
+                        let request = STANDARD.decode(object["spec"]["request"].as_str().expect("a request"));
+                        let request = String::from_utf8(request.expect("base64")).expect("text");
+                        let status = answer(&issuer, &request);
+                        if status.is_null() {
+                            continue;
+                        }
+                        for (name, value) in status.as_object().expect("a status") {
+                            object["status"][name] = value.clone();
+                        }
+                        object["apiVersion"] = format!("{GROUP}/v1").into();
+                        of.apply(object);
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        Self { server, root, signing }
+    }
+
+    fn ask(&self, config: SignerConfig) -> KubernetesSigner {
+        KubernetesSigner::new(self.server.client().expect("a client"), config, Terms::default())
+    }
+
+    /// Everything is deleted in the end, whatever came of it.
+    fn is_clean(&self) -> bool {
+        self.server.list(GROUP, REQUESTS).is_empty()
+    }
+}
+
+impl Drop for Signer {
+    fn drop(&mut self) {
+        self.signing.abort();
+    }
+}
+
+/// The key of a request.
+struct Requested(Vec<u8>);
+
+impl PublicKeyData for Requested {
+    fn der_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        &PKCS_ECDSA_P256_SHA256
+    }
+}
+
+/// A certificate of a name for the key of a request.
+fn certify(issuer: &Issuer<'_, KeyPair>, request: &str, name: &str) -> Value {
+    let body: String = request.lines().filter(|line| !line.starts_with('-')).collect();
+    let der = STANDARD.decode(body).expect("base64");
+    let (_, parsed) = X509CertificationRequest::from_der(&der).expect("a request");
+    let key = Requested(parsed.certification_request_info.subject_pki.subject_public_key.data.to_vec());
+    let mut params = CertificateParams::default();
+    params.subject_alt_names = vec![SanType::URI(name.try_into().expect("a name"))];
+    json!({"certificate": STANDARD.encode(params.signed_by(&key, issuer).expect("a certificate").pem())})
+}
+
+fn sign(issuer: &Issuer<'_, KeyPair>, request: &str) -> Value {
+    certify(issuer, request, CART)
+}
+
+async fn issue(signer: &KubernetesSigner, named: &str) -> Result<Issued, IssueError> {
+    signer.issue(&request(), &[CART.to_owned()], 3600, named).await
+}
+
+fn one(root: &str) -> SignerConfig {
+    SignerConfig { signer: "example.com/mesh".into(), roots: Some(root.to_owned()), ..SignerConfig::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_approved_signed_and_taken_away() {
+    let signer = Signer::start(sign).await;
+    let seen = tokio::spawn({
+        let server = signer.server.clone();
+        async move { until("a request is there", || server.list(GROUP, REQUESTS).pop()).await }
+    });
+    let issued = issue(&signer.ask(one(&signer.root)), "").await.expect("issued");
+    assert_eq!(issued.chain.len(), 2);
+    assert_eq!(issued.chain[1], signer.root);
+    assert_eq!(sluice_ca::Certificate::from_pem("it", &issued.chain[0]).expect("a certificate").uris(), [CART]);
+    let object = seen.await.expect("no panic");
+    assert_eq!(object["spec"]["signerName"], "example.com/mesh");
+    assert_eq!(object["spec"]["expirationSeconds"], 3600);
+    assert_eq!(
+        object["spec"]["usages"],
+        json!(["digital signature", "key encipherment", "server auth", "client auth"])
+    );
+    assert!(object["metadata"]["name"].as_str().expect("a name").starts_with("csr-workload-"));
+    assert!(signer.is_clean());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_name_signers_of_the_domain_and_mesh_config_has_their_roots() {
+    let signer = Signer::start(sign).await;
+    let config = SignerConfig { domain: "example.com".into(), ..SignerConfig::default() };
+    let ask = signer.ask(config);
+    let refused = |result: Result<Issued, IssueError>| result.expect_err("refused").to_string();
+    assert!(refused(issue(&ask, "").await).contains("no signer is named"));
+    for name in ["a/b", "../x", "a b", "ä"] {
+        assert!(refused(issue(&ask, name).await).contains("no name that one may have"), "{name}");
+    }
+    assert!(refused(issue(&ask, "mesh").await).contains("without a root"));
+    assert!(signer.is_clean(), "what was signed and not taken is deleted too");
+    let certificate = |pem: &str, signer: &str| CaCertificate {
+        pem: pem.into(),
+        cert_signers: vec![signer.into()],
+        ..CaCertificate::default()
+    };
+    let of_another =
+        MeshConfig { ca_certificates: vec![certificate(&signer.root, "example.com/other")], ..MeshConfig::default() };
+    ask.follow(&of_another);
+    assert!(refused(issue(&ask, "mesh").await).contains("without a root"));
+    let mesh =
+        MeshConfig { ca_certificates: vec![certificate(&signer.root, "example.com/mesh")], ..MeshConfig::default() };
+    ask.follow(&mesh);
+    assert_eq!(issue(&ask, "mesh").await.expect("issued").chain[1], signer.root);
+    assert_eq!(ask.roots(), [signer.root.clone()]);
+    assert!(refused(issue(&signer.ask(one(&signer.root)), "mesh").await).contains("CERT_SIGNER_DOMAIN is not set"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_for_the_caller_is_not_asked_for_or_not_given() {
+    // A signer that gives everybody the vault's name.
+    let signer = Signer::start(|issuer, request| certify(issuer, request, "spiffe://td/ns/bank/sa/vault")).await;
+    let ask = signer.ask(one(&signer.root));
+    let error = issue(&ask, "").await.expect_err("refused");
+    assert!(matches!(&error, IssueError::Sign(reason) if reason.contains("names")), "{error}");
+    assert!(signer.is_clean());
+    let created = signer.server.count("create", REQUESTS);
+    let till = ["spiffe://td/ns/shop/sa/till".to_owned()];
+    let error = ask.issue(&request(), &till, 0, "").await.expect_err("refused");
+    assert!(matches!(error, IssueError::Request(_)), "{error}");
+    let long = ask.issue(&request(), &[CART.to_owned()], i64::MAX, "").await.expect_err("refused");
+    assert!(matches!(long, IssueError::Lifetime { .. }), "{long}");
+    assert_eq!(signer.server.count("create", REQUESTS), created, "nobody was asked");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signer_that_refuses_or_is_silent_is_not_waited_for_long() {
+    let denies = Signer::start(|_, _| json!({"conditions": [{"type": "Denied", "message": "no"}]})).await;
+    let error = issue(&denies.ask(one(&denies.root)), "").await.expect_err("refused").to_string();
+    assert!(error.contains("refuses") && error.ends_with(": no"), "{error}");
+    assert!(denies.is_clean());
+    let silent = Signer::start(|_, _| Value::Null).await;
+    let config = SignerConfig { patience: Duration::from_millis(100), ..one(&silent.root) };
+    let error = issue(&silent.ask(config.clone()), "").await.expect_err("refused").to_string();
+    assert!(error.contains("is not signed after 0.1 s"), "{error}");
+    assert!(silent.is_clean());
+    silent.server.forbid(REQUESTS, true);
+    let error = issue(&silent.ask(config), "").await.expect_err("refused").to_string();
+    assert!(error.contains("cannot create a CertificateSigningRequest for example.com/mesh"), "{error}");
+}

@@ -1,0 +1,157 @@
+//! One of several replicas writes (O17).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sluice::authority::TrustBundle;
+use sluice::sources::kube::{Election, ROOTS_LEASE, TrustBundleWriter};
+use sluice_testkit::api_server::ApiServer;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::{SYSTEM, until};
+
+/// A replica, and whether it leads.
+struct Replica {
+    terms: Arc<AtomicUsize>,
+    leads: watch::Receiver<bool>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Replica {
+    fn start(server: &ApiServer, pod: &str) -> Self {
+        let election = Election::new(Some(server.client().expect("a client")), SYSTEM.into(), pod);
+        let election = election.lasting(Duration::from_millis(800));
+        let (tell, leads) = watch::channel(false);
+        let (stop, terms) = (CancellationToken::new(), Arc::new(AtomicUsize::new(0)));
+        let (stopping, counted) = (stop.clone(), terms.clone());
+        let task = tokio::spawn(async move {
+            let work = |term: CancellationToken| {
+                counted.fetch_add(1, Ordering::SeqCst);
+                tell.send_replace(true);
+                let tell = tell.clone();
+                async move {
+                    term.cancelled().await;
+                    tell.send_replace(false);
+                }
+            };
+            election.lead(ROOTS_LEASE, stopping, work).await;
+        });
+        Self { terms, leads, stop, task }
+    }
+
+    fn leads(&self) -> bool {
+        *self.leads.borrow()
+    }
+
+    fn terms(&self) -> usize {
+        self.terms.load(Ordering::SeqCst)
+    }
+}
+
+fn lease(server: &ApiServer) -> Option<Value> {
+    server.get("coordination.k8s.io", "leases", SYSTEM, ROOTS_LEASE)
+}
+
+fn holder(server: &ApiServer) -> String {
+    lease(server)
+        .map(|lease| lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned())
+        .unwrap_or_default()
+}
+
+async fn leads(replica: &Replica) {
+    until("it leads", || replica.leads().then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_leads_and_another_takes_over_when_it_goes() {
+    let server = ApiServer::start().await.expect("a server");
+    let one = Replica::start(&server, "one");
+    leads(&one).await;
+    let other = Replica::start(&server, "other");
+    // Several renewals pass, and the other one looks each time.
+    let renewals = server.count("update", "leases") + 4;
+    until("it is renewed", || (server.count("update", "leases") >= renewals).then_some(())).await;
+    assert!(one.leads() && !other.leads());
+    assert_eq!((one.terms(), other.terms()), (1, 0));
+    let held = lease(&server).expect("a lease");
+    assert!(holder(&server).starts_with("one-"), "{held}");
+    assert_eq!(held["spec"]["leaseTransitions"], 0);
+
+    // It goes as it should, and gives the lease back.
+    one.stop.cancel();
+    one.task.await.expect("no panic");
+    assert!(!*one.leads.borrow());
+    leads(&other).await;
+    assert_eq!(lease(&server).expect("a lease")["spec"]["leaseTransitions"], 1);
+
+    // It dies, and nobody gives anything back.
+    let third = Replica::start(&server, "third");
+    other.task.abort();
+    leads(&third).await;
+    assert!(holder(&server).starts_with("third-"));
+    assert_eq!(third.terms(), 1);
+    third.stop.cancel();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_cannot_renew_stops_and_comes_back() {
+    let server = ApiServer::start().await.expect("a server");
+    let one = Replica::start(&server, "one");
+    leads(&one).await;
+    server.forbid("leases", true);
+    until("it stops", || (!one.leads()).then_some(())).await;
+    server.forbid("leases", false);
+    leads(&one).await;
+    assert_eq!(one.terms(), 2);
+    // Somebody else writes his name over it.
+    let mut lease = lease(&server).expect("a lease");
+    lease["spec"]["holderIdentity"] = "thief".into();
+    lease["apiVersion"] = "coordination.k8s.io/v1".into();
+    lease["kind"] = "Lease".into();
+    server.apply(lease);
+    until("it stops", || (!one.leads()).then_some(())).await;
+    // The thief does not renew it.
+    leads(&one).await;
+    one.stop.cancel();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_election_everybody_leads() {
+    let election = Election::new(None, SYSTEM.into(), "one");
+    let stop = CancellationToken::new();
+    let (tell, mut told) = watch::channel(false);
+    let work = |_: CancellationToken| {
+        tell.send_replace(true);
+        async {}
+    };
+    election.lead(ROOTS_LEASE, stop, work).await;
+    assert!(*told.borrow_and_update());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_roots_are_in_a_cluster_trust_bundle() {
+    let server = ApiServer::start().await.expect("a server");
+    let bundle = |roots: &str| TrustBundle { roots: roots.to_owned(), revoked: String::new() };
+    let (sender, receiver) = watch::channel(bundle("one"));
+    let stop = CancellationToken::new();
+    let writing = tokio::spawn(TrustBundleWriter::new(server.client().expect("a client"), receiver).run(stop.clone()));
+    let there = || server.get("certificates.k8s.io", "clustertrustbundles", "", "istio.io:istiod-ca:root-cert");
+    let has = |roots: &'static str| move |object: Value| (object["spec"]["trustBundle"] == roots).then_some(object);
+    let object = until("it is there", || there().and_then(has("one"))).await;
+    assert_eq!(object["spec"], json!({"signerName": "istio.io/istiod-ca", "trustBundle": "one"}));
+    sender.send_replace(bundle("two"));
+    until("it has the new roots", || there().and_then(has("two"))).await;
+    // Equal roots are not written again.
+    let written = server.count("update", "clustertrustbundles");
+    let looked = server.count("get", "clustertrustbundles");
+    sender.send_replace(bundle("two"));
+    until("it looks", || (server.count("get", "clustertrustbundles") > looked).then_some(())).await;
+    assert_eq!(server.count("update", "clustertrustbundles"), written);
+    stop.cancel();
+    writing.await.expect("no panic");
+}

@@ -1,0 +1,60 @@
+//! Several roots: what workloads are told to trust (P19, X23).
+
+use std::collections::BTreeMap;
+
+use prost::Message;
+use serde_json::json;
+use sluice_proto::istio::mesh::v1alpha1::ProxyConfig;
+use sluice_testkit::ads::{AdsStream, Protocol};
+use sluice_testkit::pods::identity::Authority;
+use sluice_testkit::secure::{Ask, Presented, signing_request};
+
+use crate::mesh::{CART, Mesh};
+use crate::node;
+
+const TYPE: &str = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workloads_are_told_of_all_roots_and_of_new_ones() {
+    let other = Authority::new().expect("an authority");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("mesh.yaml");
+    std::fs::write(&file, json!({"caCertificates": [{"pem": other.root()}]}).to_string())
+        .expect("write the mesh config");
+    let mesh_config = format!("--meshConfig={}", file.display());
+    let mesh = Mesh::start_with(&[&mesh_config], &[("ISTIO_MULTIROOT_MESH", "true")]).await;
+    let (key, csr) = signing_request().expect("a request");
+    let token = mesh.token(CART);
+    let chain = Ask::bearing(&csr, &token).send(&mesh.connect(&Presented::default()).await).await.expect("issued");
+    assert_eq!(chain.last(), Some(&mesh.root()), "its own certificate has its own root");
+    let channel = mesh.connect(&Presented { pair: Some((chain[0].clone(), key)), ..Presented::default() }).await;
+    for protocol in [Protocol::Sotw, Protocol::Delta] {
+        let mut stream = AdsStream::open(channel.clone(), protocol, node("shop", "cart")).expect("a stream");
+        stream.subscribe(TYPE, &[], BTreeMap::new()).expect("it is open");
+        let mut told = async |expect: Vec<String>| {
+            // The roots of both sources may come one after the other.
+            loop {
+                let update = stream.next().await.expect("it goes on").expect("an answer");
+                stream.ack(&update).expect("it is open");
+                let roots = update.resources.first().map(|(_, _, any)| {
+                    ProxyConfig::decode(any.value.as_slice()).expect("a message").ca_certificates_pem
+                });
+                if roots.unwrap_or_default() == expect {
+                    return;
+                }
+            }
+        };
+        let sorted = |mut roots: Vec<String>| {
+            roots.sort();
+            roots
+        };
+        let both = vec![mesh.root(), other.root().replace("\r\n", "\n")];
+        told(sorted(both.clone())).await;
+        let new = Authority::new().expect("an authority");
+        let all = json!({"caCertificates": [{"pem": other.root()}, {"pem": new.root()}]});
+        std::fs::write(&file, all.to_string()).expect("write the mesh config");
+        told(sorted([both, vec![new.root().replace("\r\n", "\n")]].concat())).await;
+        std::fs::write(&file, json!({"caCertificates": [{"pem": other.root()}]}).to_string()).expect("write it back");
+        told(sorted(vec![mesh.root(), other.root().replace("\r\n", "\n")])).await;
+    }
+}
