@@ -60,7 +60,7 @@ bench-full: bench ## the same over sizes of mesh, and both storms (an hour)
 	target/release/sluice-bench report $(RESULTS)/*.json --out $(RESULTS)/report.html
 
 .PHONY: fuzz
-fuzz: build ## mutated objects, patches and requests; TARGET=objects|patches|xds FUZZ_SECONDS=60 SEED=1
+fuzz: build ## mutated objects and requests; TARGET=objects|patches|xds|csr|jwt|identity FUZZ_SECONDS=60 SEED=1
 	$(CARGO) run --quiet --locked -p sluice-fuzz -- $(or $(TARGET),objects) --seconds $(or $(FUZZ_SECONDS),60) --seed $(or $(SEED),1)
 
 .PHONY: bench-engine

@@ -57,7 +57,16 @@ fn arrows_between_rooms_point_inward() {
         ("sluicectl", vec!["sluice-model", "sluice-parse"]),
         (
             "sluice-fuzz",
-            vec!["sluice-engine", "sluice-graph", "sluice-model", "sluice-parse", "sluice-proto", "sluice-testkit"],
+            vec![
+                "sluice",
+                "sluice-ca",
+                "sluice-engine",
+                "sluice-graph",
+                "sluice-model",
+                "sluice-parse",
+                "sluice-proto",
+                "sluice-testkit",
+            ],
         ),
         (
             "sluice-testkit",

@@ -173,7 +173,7 @@ async fn callers_name_signers_of_the_domain_and_mesh_config_has_their_roots() {
         MeshConfig { ca_certificates: vec![certificate(&signer.root, "example.com/mesh")], ..MeshConfig::default() };
     ask.follow(&mesh);
     assert_eq!(issue(&ask, "mesh").await.expect("issued").chain[1], signer.root);
-    assert_eq!(ask.roots(), [signer.root.clone()]);
+    assert_eq!(ask.roots(), std::slice::from_ref(&signer.root));
     assert!(refused(issue(&signer.ask(one(&signer.root)), "mesh").await).contains("CERT_SIGNER_DOMAIN is not set"));
 }
 

@@ -84,7 +84,8 @@ async fn roots_of_all_sources_are_joined_and_followed() {
         engine.transaction(|tx| handles.inputs.apply(tx, parsed, Origin::default()));
     };
     engine.transaction(|tx| handles.inputs.mark_all_synced(tx));
-    let (sender, receiver) = watch::channel(TrustBundle { roots: to_pem(&[own.clone()]), revoked: String::new() });
+    let (sender, receiver) =
+        watch::channel(TrustBundle { roots: to_pem(std::slice::from_ref(&own)), revoked: String::new() });
     let anchors = TrustAnchors::new(client, receiver, None, handles.inputs.trust_bundle.clone());
     let stop = CancellationToken::new();
     let running = tokio::spawn(anchors.run(engine.clone(), handles.clone(), stop.clone()));
@@ -109,7 +110,9 @@ async fn roots_of_all_sources_are_joined_and_followed() {
     let second = root("second");
     sender.send_replace(TrustBundle { roots: to_pem(&[own.clone(), second.clone()]), revoked: String::new() });
     has(&[&own, &second, &declared, &remote]).await;
-    set_mesh(json!([{"pem": to_pem(&[declared.clone()])}, {"spiffeBundleUrl": "https://localhost:1/none"}]));
+    set_mesh(
+        json!([{"pem": to_pem(std::slice::from_ref(&declared))}, {"spiffeBundleUrl": "https://localhost:1/none"}]),
+    );
     has(&[&own, &second, &declared]).await;
     set_mesh(json!([]));
     has(&[&own, &second]).await;

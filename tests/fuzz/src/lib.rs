@@ -5,10 +5,14 @@
 //! YAML that `sluice-fuzz --replay` takes.
 
 pub mod assembled;
+pub mod bytes;
+pub mod csr;
 pub mod decode;
 pub mod dice;
 mod envoy_rules;
 pub mod failure;
+pub mod identity;
+pub mod jwt;
 pub mod mesh;
 pub mod minimise;
 pub mod mutate;
@@ -16,4 +20,5 @@ pub mod objects;
 pub mod patches;
 pub mod run;
 pub mod seeds;
+pub mod turns;
 pub mod xds;

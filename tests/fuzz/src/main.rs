@@ -10,7 +10,7 @@ use clap::{Parser, ValueEnum};
 use sluice_fuzz::mesh::{Change, Mesh};
 use sluice_fuzz::run::{Run, Tally};
 use sluice_fuzz::seeds::Seeds;
-use sluice_fuzz::{failure, objects, patches, xds};
+use sluice_fuzz::{csr, failure, identity, jwt, objects, patches, xds};
 use sluice_testkit::parity::case::root;
 
 /// Fuzzes the control plane with mutated cases.
@@ -48,6 +48,12 @@ enum Target {
     Patches,
     /// Requests, to a server of its own (`sluiced` has to be built).
     Xds,
+    /// Requests for certificates, at an authority.
+    Csr,
+    /// Tokens and sets of keys, at the authenticators that read them.
+    Jwt,
+    /// Proofs of who calls, and nodes that say to be somebody.
+    Identity,
 }
 
 fn main() -> ExitCode {
@@ -70,6 +76,9 @@ fn fuzz(args: &Args) -> Result<bool> {
         Target::Objects => "objects",
         Target::Patches => "patches",
         Target::Xds => "xds",
+        Target::Csr => "csr",
+        Target::Jwt => "jwt",
+        Target::Identity => "identity",
     };
     let mut run = Run::new(name, args.seed, args.seconds, args.out.clone());
     run.turns = args.turns.as_deref().and_then(|turns| Some((*turns.first()?, *turns.get(1)?)));
@@ -84,6 +93,9 @@ fn fuzz(args: &Args) -> Result<bool> {
             patches::run(&run, &seeds)
         }
         Target::Xds => xds::run(&run, &seeds)?,
+        Target::Csr => csr::run(&run)?,
+        Target::Jwt => jwt::run(&run, &seeds)?,
+        Target::Identity => identity::run(&run, &seeds)?,
     };
     Ok(tell(name, &tally))
 }

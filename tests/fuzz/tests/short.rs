@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sluice_fuzz::run::{Run, Tally};
 use sluice_fuzz::seeds::Seeds;
-use sluice_fuzz::{objects, patches, xds};
+use sluice_fuzz::{csr, identity, jwt, objects, patches, xds};
 use sluice_testkit::parity::case::root;
 
 /// Turns and not seconds, so that each run is the same.
@@ -44,4 +44,31 @@ fn patches_find_nothing() {
 #[test]
 fn requests_find_nothing() {
     clean(&xds::run(&short("xds", 80), &seeds()).expect("a server"), 80);
+}
+
+/// Turns of the targets that are one function.
+const MANY: u64 = 4000;
+
+#[test]
+fn requests_for_certificates_find_nothing() {
+    let tally = csr::run(&short("csr", MANY)).expect("an authority");
+    clean(&tally, MANY);
+    assert!(tally.effective > MANY / 20, "{} certificates were issued", tally.effective);
+}
+
+#[test]
+fn tokens_find_nothing() {
+    // Some are signed with RSA, which is slow without optimization.
+    let turns = MANY / 4;
+    let tally = jwt::run(&short("jwt", turns), &seeds()).expect("keys");
+    clean(&tally, turns);
+    assert!(tally.effective > turns / 20, "{} tokens were believed", tally.effective);
+}
+
+#[test]
+fn callers_find_nothing() {
+    let turns = MANY / 4;
+    let tally = identity::run(&short("identity", turns), &seeds()).expect("keys");
+    clean(&tally, turns);
+    assert!(tally.effective > turns / 20, "{} callers were let in", tally.effective);
 }

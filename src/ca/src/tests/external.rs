@@ -3,6 +3,9 @@ use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, Issue
 use super::*;
 use crate::{ForwardedRequest, IssueError};
 
+/// What a request asks for that is not the caller's.
+type Change = Box<dyn Fn(&mut CertificateParams)>;
+
 fn uri(name: &str) -> SanType {
     SanType::URI(name.try_into().expect("a name"))
 }
@@ -25,7 +28,7 @@ fn parse(request: &str) -> Result<ForwardedRequest, IssueError> {
 fn only_requests_for_the_callers_own_names_are_forwarded() {
     assert!(parse(&asks(|_| {}).1).is_ok());
     let other = "spiffe://cluster.local/ns/bank/sa/vault";
-    let cases: [(&str, Box<dyn Fn(&mut CertificateParams)>); 6] = [
+    let cases: [(&str, Change); 6] = [
         ("names that are not the caller's", Box::new(|it| it.subject_alt_names = vec![uri(other)])),
         ("names that are not the caller's", Box::new(|it| it.subject_alt_names.push(uri(other)))),
         (

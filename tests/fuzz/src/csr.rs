@@ -1,0 +1,207 @@
+//! Mutated requests for certificates, at an authority.
+//!
+//! Whatever is sent: a certificate names its caller and nobody else, signs nothing, has the key that signed the request,
+//! lives no longer than allowed, and verifies against the root.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rcgen::{CertificateParams, DnType, KeyPair, SanType};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use sluice_ca::{Authority, ForwardedRequest, Issued, Terms, root};
+use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::bytes;
+use crate::dice::Dice;
+use crate::mesh::Finding;
+use crate::run::{Run, Tally};
+use crate::turns::{self, wrong};
+
+/// Requests that are good.
+const GOOD: &[&str] = &[
+    include_str!("keys/p256.csr"),
+    include_str!("keys/p384.csr"),
+    include_str!("keys/ed25519.csr"),
+    include_str!("../../../src/ca/src/tests/rsa.csr"),
+];
+/// Requests that are not.
+const BAD: &[&str] = &[
+    include_str!("../../../src/ca/src/tests/weak-rsa-1024.csr"),
+    include_str!("../../../src/ca/src/tests/sha1.csr"),
+    include_str!("../../../src/ca/src/tests/p521.csr"),
+];
+const IDENTITIES: &[&str] = &["spiffe://td/ns/shop/sa/cart", "spiffe://td/ns/bank/sa/vault"];
+/// Names that requests ask for.
+const NAMES: &[&str] =
+    &["spiffe://td/ns/shop/sa/cart", "spiffe://td/ns/bank/sa/vault", "https://elsewhere", "istiod.istio-system.svc"];
+const DAY: u64 = 24 * 3600;
+
+struct Target {
+    authority: Authority,
+    root: CertificateDer<'static>,
+    good: Vec<Vec<u8>>,
+    all: Vec<Vec<u8>>,
+    key: KeyPair,
+    now: i64,
+}
+
+/// Sends requests until time is up.
+///
+/// # Errors
+/// There is no authority.
+pub fn run(run: &Run) -> Result<Tally> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).context("read the clock")?;
+    let now = i64::try_from(now.as_secs())?;
+    let material = root::create("td", Duration::from_secs(3650 * DAY), now)?;
+    let authority = Authority::new(&material, now)?;
+    let der = |list: &[&str]| list.iter().map(|text| to_der(text)).collect::<Option<Vec<_>>>().context("read requests");
+    let good = der(GOOD)?;
+    let all = [good.clone(), der(BAD)?].concat();
+    // Ed25519 (RFC 8410) of a fixed seed: what it signs is the same each time.
+    let pkcs8 = [&[0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20][..], &[7; 32]].concat();
+    let key = KeyPair::try_from(pkcs8.as_slice()).context("read the key")?;
+    let root = authority.roots().first().context("a root")?.clone();
+    let target = Target { authority, root, good, all, key, now };
+    Ok(turns::run(run, "requests for certificates", |dice| target.turn(dice)))
+}
+
+fn to_der(pem: &str) -> Option<Vec<u8>> {
+    let body: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
+    STANDARD.decode(body).ok()
+}
+
+fn to_pem(der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    let lines: Vec<&str> = text.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
+    format!("-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n", lines.join("\n"))
+}
+
+impl Target {
+    fn turn(&self, dice: &mut Dice) -> Result<bool, Finding> {
+        let mut der = match dice.roll(6) {
+            0 => self.sign(dice),
+            1 => dice.pick(&self.all).cloned().unwrap_or_default(),
+            _ => dice.pick(&self.good).cloned().unwrap_or_default(),
+        };
+        let signed = !self.all.contains(&der);
+        let asked = signed_part(&der).map(<[u8]>::to_vec);
+        let changes = !dice.once_in(5);
+        if changes {
+            bytes::change(&mut der, &self.all, dice, 3);
+        }
+        let mut text = to_pem(&der);
+        let changes_text = dice.once_in(6);
+        if changes_text {
+            let others: Vec<Vec<u8>> = GOOD.iter().map(|text| text.as_bytes().to_vec()).collect();
+            bytes::change_text(&mut text, &others, dice, 4);
+        }
+        let identity = dice.pick(IDENTITIES).copied().unwrap_or_default().to_owned();
+        if !changes_text && ForwardedRequest::parse(&text, std::slice::from_ref(&identity)).is_ok() {
+            let asks = |name: &str| der.windows(name.len()).any(|window| window == name.as_bytes());
+            if let Some(other) = NAMES.iter().find(|name| **name != identity && asks(name)) {
+                return wrong("a request is forwarded that asks for somebody else", format!("{other}\n{text}"));
+            }
+        }
+        let seconds = dice.pick(&[0, -1, 1, 3600, 90 * DAY as i64, 90 * DAY as i64 + 1, i64::MAX, i64::MIN]).copied();
+        let seconds = seconds.unwrap_or_default();
+        let terms = Terms::default();
+        let issued = self.authority.issue(&text, std::slice::from_ref(&identity), seconds, terms, self.now);
+        let Ok(issued) = issued else {
+            if signed && !changes && !changes_text && (0..=90 * DAY as i64).contains(&seconds) {
+                return wrong("a good request is refused", text);
+            }
+            return Ok(false);
+        };
+        if seconds > 90 * DAY as i64 {
+            return wrong("a certificate lives longer than allowed", format!("{seconds} s"));
+        }
+        self.check(&issued, &identity)?;
+        // Whoever has not the key cannot have signed anything else. Text around the base64 does not count, so of changed
+        // text nothing is said.
+        let part = signed_part(&der);
+        let known = self.good.iter().any(|good| signed_part(good) == part);
+        if changes_text || known || asked.as_deref() == part {
+            return Ok(true);
+        }
+        wrong("something is issued that its key has not signed", text)
+    }
+
+    /// A request of its own making, signed.
+    fn sign(&self, dice: &mut Dice) -> Vec<u8> {
+        let mut params = CertificateParams::default();
+        for _ in 0..dice.roll(4) {
+            let name = dice.pick(NAMES).copied().unwrap_or_default();
+            let name =
+                if dice.once_in(2) { name.try_into().map(SanType::URI) } else { name.try_into().map(SanType::DnsName) };
+            params.subject_alt_names.extend(name);
+        }
+        if dice.once_in(2) {
+            let length = *dice.pick(&[0, 1, 64, 65, 2000]).unwrap_or(&1);
+            params.distinguished_name.push(DnType::CommonName, "x".repeat(length));
+        }
+        params.serialize_request(&self.key).map(|request| request.der().to_vec()).unwrap_or_default()
+    }
+
+    fn check(&self, issued: &Issued, identity: &str) -> Result<(), Finding> {
+        let [leaf, root] = issued.chain.as_slice() else {
+            return wrong("the chain is not the certificate and the root", format!("{} parts", issued.chain.len()));
+        };
+        if root != self.authority.roots_pem() {
+            return wrong("the last of the chain is not the roots", root.clone());
+        }
+        let der = to_der(leaf).unwrap_or_default();
+        let Ok(([], certificate)) = X509Certificate::from_der(&der) else {
+            return wrong("what is issued is no certificate", leaf.clone());
+        };
+        let names = certificate.subject_alternative_name().ok().flatten();
+        let names = names.map(|names| names.value.general_names.clone()).unwrap_or_default();
+        if !matches!(names.as_slice(), [GeneralName::URI(uri)] if *uri == identity) {
+            return wrong("a certificate names somebody else than its caller", format!("{names:?} for {identity}"));
+        }
+        let common: Vec<&str> =
+            certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok()).collect();
+        if common.iter().any(|name| *name != identity) {
+            return wrong("a common name is not the caller's", format!("{common:?} for {identity}"));
+        }
+        let usage = certificate.key_usage().ok().flatten().map(|usage| *usage.value);
+        if certificate.is_ca() || usage.is_none_or(|usage| usage.key_cert_sign() || usage.crl_sign()) {
+            return wrong("a certificate may sign others", leaf.clone());
+        }
+        let most = self.now + i64::try_from(90 * DAY).unwrap_or_default();
+        let validity = certificate.validity();
+        if validity.not_after.timestamp() != issued.not_after || issued.not_after > most {
+            return wrong("a certificate lives longer than allowed", validity.not_after.to_string());
+        }
+        let verified = || -> Result<(), webpki::Error> {
+            let der = CertificateDer::from(der.as_slice());
+            let anchors = [anchor_from_trusted_cert(&self.root)?];
+            let now = UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(self.now).unwrap_or_default()));
+            let leaf = EndEntityCert::try_from(&der)?;
+            let algorithms = &[webpki::ring::ECDSA_P256_SHA256];
+            leaf.verify_for_usage(algorithms, &anchors, &[], now, KeyUsage::client_auth(), None, None).map(drop)
+        };
+        verified().or_else(|error| wrong("what is issued does not verify", format!("{error}: {leaf}")))
+    }
+}
+
+/// The part of a request that is signed: the first element of the sequence it is.
+fn signed_part(der: &[u8]) -> Option<&[u8]> {
+    let (_, contents) = element(der)?;
+    let (whole, _) = element(contents)?;
+    Some(whole)
+}
+
+/// The element the bytes begin with, and its contents.
+pub(crate) fn element(der: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (head, length) = match *der.get(1)? {
+        short @ 0..=0x7f => (2, usize::from(short)),
+        0x81 => (3, usize::from(*der.get(2)?)),
+        0x82 => (4, usize::from(*der.get(2)?) << 8 | usize::from(*der.get(3)?)),
+        _ => return None,
+    };
+    Some((der.get(..head + length)?, der.get(head..head + length)?))
+}

@@ -1,0 +1,247 @@
+//! Mutated proofs of who calls, and nodes that say to be somebody.
+//!
+//! Whoever is let in is somebody whom one of his proofs names, by the first that counts; and a proxy of an authenticated
+//! caller is of the namespace and the service account of one of his identities.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use anyhow::Result;
+use serde_json::json;
+use sluice::auth::{
+    Authenticator, Authenticators, Call, Caller, ClientCertificates, FORWARDED_HEADER, FileKeys, ForwardedCertificates,
+    SignedTokens, TrustDomain,
+};
+use sluice::xds::{Hub, Metrics, Protocol, ProxyInput, Request, Store};
+use sluice_model::{Identity, Proxy, ProxyKey, ResourceType, Text};
+use sluice_proto::envoy::config::core::v3::Node;
+
+use crate::bytes;
+use crate::dice::Dice;
+use crate::jwt::Issuer;
+use crate::mesh::Finding;
+use crate::mutate::mutate;
+use crate::run::{Run, Tally};
+use crate::seeds::Seeds;
+use crate::turns::{self, wrong};
+
+const NAMES: [&str; 4] = ["shop", "bank", "istio-system", "a"];
+const TRUSTED: &str = "10.1.0.0/16";
+
+/// Proxies that were let in.
+#[derive(Default)]
+struct Recorded(Mutex<Vec<Proxy>>);
+
+impl ProxyInput for Recorded {
+    fn parse(&self, node: &Node) -> Result<Proxy, String> {
+        sluice_parse::parse_proxy(node, &BTreeMap::new())
+    }
+
+    fn set(&self, _: ProxyKey, proxy: Proxy) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(proxy);
+    }
+
+    fn asks_for_secrets(&self, _: ProxyKey) {}
+
+    fn remove(&self, _: ProxyKey) {}
+}
+
+struct Target<'s> {
+    seeds: &'s Seeds,
+    issuer: Issuer,
+    runtime: tokio::runtime::Runtime,
+    authenticators: Authenticators,
+    _directory: tempfile::TempDir,
+}
+
+/// Calls until time is up.
+///
+/// # Errors
+/// There are no keys.
+pub fn run(run: &Run, seeds: &Seeds) -> Result<Tally> {
+    let issuer = Issuer::new()?;
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("keys.json");
+    std::fs::write(&file, issuer.keys().to_string())?;
+    let keys = [(String::new(), FileKeys::new(&file))].into();
+    let audiences = ["istio-ca".to_owned()];
+    let tokens = SignedTokens::of_clusters(keys, "https://issuer", &audiences, TrustDomain::new("td".into()));
+    let chain: Vec<Arc<dyn Authenticator>> = vec![
+        Arc::new(ClientCertificates),
+        Arc::new(tokens),
+        Arc::new(ForwardedCertificates::new(vec![TRUSTED.parse()?])),
+    ];
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let authenticators = Authenticators::new(chain, true);
+    let target = Target { seeds, issuer, runtime, authenticators, _directory: directory };
+    Ok(turns::run(run, "callers", |dice| target.turn(dice)))
+}
+
+fn account(dice: &mut Dice) -> Identity {
+    let mut name = || dice.pick(&NAMES).copied().unwrap_or_default();
+    let (namespace, account) = (name(), name());
+    Identity::new("td", namespace, account)
+}
+
+impl Target<'_> {
+    fn turn(&self, dice: &mut Dice) -> Result<bool, Finding> {
+        let mut headers = http::HeaderMap::new();
+        let mut told = String::new();
+        // What counts, in the order in which it does.
+        let token = (!dice.once_in(3)).then(|| self.issuer.token(self.seeds, dice));
+        let mut by_token = None;
+        if let Some(token) = &token {
+            for _ in 0..=usize::from(dice.once_in(8)) {
+                let prefix = *dice.pick(&["Bearer ", "Bearer ", "Bearer ", "bearer ", "Basic ", ""]).unwrap_or(&"");
+                let value = format!("{prefix}{}", token.text);
+                told += &format!("authorization: {value}\n");
+                if let Ok(value) = http::HeaderValue::from_bytes(value.as_bytes()) {
+                    headers.append("authorization", value);
+                    by_token = by_token.or(Some(prefix == "Bearer "));
+                }
+            }
+        }
+        let peer = dice.pick(&["10.1.2.3:1", "10.2.2.3:1", "[::1]:1", "[::ffff:10.1.0.1]:1", "[fe80::1]:1"]);
+        let peer: Option<SocketAddr> = peer.filter(|_| !dice.once_in(20)).and_then(|peer| peer.parse().ok());
+        let trusted = peer.is_some_and(|peer| {
+            let ip = peer.ip().to_canonical().to_string();
+            ip.starts_with("10.1.") || ip == "::1"
+        });
+        let mut forwarded = None;
+        if !dice.once_in(3) {
+            let (mut value, names) = header(dice);
+            let changed = dice.once_in(2);
+            if changed {
+                bytes::change(&mut value, &[], dice, 4);
+            }
+            told += &format!("from {peer:?}, {FORWARDED_HEADER}: {}\n", String::from_utf8_lossy(&value));
+            if let Ok(value) = http::HeaderValue::from_bytes(&value) {
+                forwarded = Some((String::from_utf8_lossy(value.as_bytes()).into_owned(), names, changed));
+                headers.insert(FORWARDED_HEADER, value);
+            }
+        }
+        if dice.once_in(6) {
+            let mut value = b"Kubernetes".to_vec();
+            if dice.once_in(2) {
+                bytes::change(&mut value, &[], dice, 3);
+            }
+            if let Ok(value) = http::HeaderValue::from_bytes(&value) {
+                headers.append("clusterid", value);
+            }
+        }
+        let call = Call { headers: &headers, peer, certificates: &[] };
+        let Ok(caller) = self.runtime.block_on(self.authenticators.caller(&call)) else {
+            let good = token.as_ref().and_then(|token| token.of.as_ref());
+            if good.is_some() && by_token == Some(true) && !headers.contains_key("clusterid") {
+                return wrong("a good caller is turned away", told);
+            }
+            return Ok(false);
+        };
+        match (caller.means, &forwarded) {
+            (Some("token of a cluster"), _) => {}
+            (Some("forwarded certificate"), Some((value, names, changed))) => {
+                if !trusted {
+                    return wrong("a forwarded certificate counts that nobody trusted has sent", told);
+                }
+                if !changed && caller.identities != *names {
+                    return wrong("a forwarded certificate is read wrong", format!("{:?}\n{told}", caller.identities));
+                }
+                // Of a changed one no more is known than that names come from somewhere in it.
+                let plain = value.replace('\\', "");
+                if caller.identities.iter().any(|identity| !plain.contains(&identity.to_string())) {
+                    return wrong("a name is read that is not there", format!("{:?}\n{told}", caller.identities));
+                }
+            }
+            (means, _) => return wrong("somebody is let in by nothing", format!("{means:?}\n{told}")),
+        }
+        self.proxy(&caller, dice).map(|()| true)
+    }
+
+    /// Opens a stream as a caller, with a node that says to be anybody.
+    fn proxy(&self, caller: &Caller, dice: &mut Dice) -> Result<(), Finding> {
+        let mut node = json!({
+            "id": format!("sidecar~10.0.0.1~pod.{}~{}.svc.cluster.local", account(dice).namespace, account(dice).namespace),
+            "metadata": {"NAMESPACE": account(dice).namespace.as_str(), "SERVICE_ACCOUNT": account(dice).service_account.as_str()},
+        });
+        // Often somebody he may be.
+        if let Some(identity) = dice.pick(&caller.identities).filter(|_| !dice.once_in(3)) {
+            node["metadata"]["NAMESPACE"] = json!(identity.namespace.as_str());
+            node["metadata"]["SERVICE_ACCOUNT"] = json!(identity.service_account.as_str());
+        }
+        for name in ["NAMESPACE", "SERVICE_ACCOUNT"] {
+            if dice.once_in(6)
+                && let Some(fields) = node["metadata"].as_object_mut()
+            {
+                fields.remove(name);
+            }
+        }
+        if dice.once_in(3) {
+            let times = 1 + dice.roll(3);
+            mutate(&mut node, "", self.seeds, dice, times);
+        }
+        let Ok(decoded) = sluice_proto::json::decode::<Node>(&node) else { return Ok(()) };
+        let recorded = Arc::new(Recorded::default());
+        let hub = Hub::new(Arc::new(Store::default()), recorded.clone(), Metrics::default(), true);
+        hub.store().set_ready();
+        let Ok(mut stream) = hub.open(Protocol::Delta, caller.clone()) else { return Ok(()) };
+        let type_url = ResourceType::Cluster.type_url().to_owned();
+        // What is refused is refused.
+        let _ = stream.request(Request { node: Some(decoded.message), type_url, ..Request::default() }, Instant::now());
+        let proxies = std::mem::take(&mut *recorded.0.lock().unwrap_or_else(PoisonError::into_inner));
+        for proxy in proxies {
+            let told = || format!("{:?}\n{node:#}", caller.identities);
+            let Some(identity) = &proxy.identity else {
+                return wrong("a proxy of an authenticated caller has no identity", told());
+            };
+            let is = |said: &Text, proven: &Text| said.as_str().is_empty() || said == proven;
+            if !caller.identities.contains(identity)
+                || !is(&proxy.namespace, &identity.namespace)
+                || !is(&proxy.service_account, &identity.service_account)
+            {
+                return wrong("a proxy is let in that its caller is not", told());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A header as a gateway writes it, about certificates whose subjects strangers may have chosen; and the identities that
+/// it names.
+fn header(dice: &mut Dice) -> (Vec<u8>, Vec<Identity>) {
+    let mut elements = Vec::new();
+    let mut names = Vec::new();
+    for _ in 0..=dice.roll(2) {
+        let mut pairs = vec!["By=spiffe://td/ns/istio-system/sa/gateway".to_owned()];
+        if dice.once_in(2) {
+            pairs.push("Hash=468ed33be74eee6556d90c0149c1309e9ba61d6425303443c0748a02dd8de688".to_owned());
+        }
+        if dice.once_in(2) {
+            let forged = "CN=\",URI=spiffe://td/ns/bank/sa/vault;\\";
+            let subject =
+                *dice.pick(&["CN=a,O=b", forged, "", ";URI=spiffe://td/ns/bank/sa/vault", "\\\";URI=x"]).unwrap_or(&"");
+            pairs.push(format!("Subject={}", quoted(subject)));
+        }
+        for _ in 0..dice.roll(3) {
+            let identity = account(dice);
+            let uri = match dice.roll(5) {
+                0 => "https://elsewhere/ns/shop/sa/cart".to_owned(),
+                _ => {
+                    names.push(identity.clone());
+                    identity.to_string()
+                }
+            };
+            pairs.push(format!("URI={}", if dice.once_in(3) { quoted(&uri) } else { uri }));
+        }
+        if dice.once_in(3) {
+            pairs.push("DNS=shop.example.com".to_owned());
+        }
+        elements.push(pairs.join(";"));
+    }
+    (elements.join(",").into_bytes(), names)
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}

@@ -1,0 +1,323 @@
+//! Mutated tokens, and sets of keys, at the authenticators that read them.
+//!
+//! Whoever is believed shows what an issuer has signed with a key of the set, for us, of that issuer, at this time; and is
+//! the service account that it names. What is good is believed.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::SystemRandom;
+use ring::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256, RSA_PKCS1_SHA384,
+    RSA_PSS_SHA256, RsaKeyPair,
+};
+use serde_json::{Value, json};
+use sluice::auth::{Authenticator, Call, FileKeys, SignedTokens, TrustDomain, Verdict};
+use sluice_model::Identity;
+
+use crate::bytes;
+use crate::csr::element;
+use crate::dice::Dice;
+use crate::mesh::Finding;
+use crate::mutate::mutate;
+use crate::run::{Run, Tally};
+use crate::seeds::Seeds;
+use crate::turns::{self, wrong};
+
+const ISSUER: &str = "https://issuer";
+const P256: &str = include_str!("keys/p256.key");
+const RSA: &str = include_str!("../../../src/ca/src/tests/rsa-pkcs8.key");
+/// Key ids that tokens name.
+const IDS: [&str; 5] = ["ed", "ec", "rsa", "", "none"];
+const ALGORITHMS: [&str; 12] =
+    ["EdDSA", "ES256", "RS256", "RS384", "PS256", "ES384", "RS512", "none", "None", "HS256", "", "ES256K"];
+
+/// Keys of an issuer.
+pub struct Issuer {
+    ed: Ed25519KeyPair,
+    ec: EcdsaKeyPair,
+    rsa: RsaKeyPair,
+    random: SystemRandom,
+}
+
+/// A token, and what is known of it.
+#[derive(Clone, Debug)]
+pub struct Token {
+    /// The token.
+    pub text: String,
+    /// Whom it is of if it is good; nothing if it is not, or somebody has changed it.
+    pub of: Option<(String, String)>,
+}
+
+/// Tries tokens until time is up.
+///
+/// # Errors
+/// There are no keys.
+pub fn run(run: &Run, seeds: &Seeds) -> Result<Tally> {
+    let issuer = Issuer::new()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("keys.json");
+    let turn = |dice: &mut Dice| {
+        let mut set = issuer.keys();
+        let changes_keys = dice.once_in(4);
+        if changes_keys {
+            let times = 1 + dice.roll(3);
+            mutate(&mut set, "", seeds, dice, times);
+        }
+        let mut text = set.to_string();
+        if changes_keys && dice.once_in(3) {
+            bytes::change_text(&mut text, &[], dice, 3);
+        }
+        let token = issuer.token(seeds, dice);
+        let verdict = runtime.block_on(async {
+            let write = std::fs::write(&file, &text);
+            if write.is_err() {
+                return Verdict::NotMine;
+            }
+            believe(&file, &token.text).await
+        });
+        judge(&issuer, &token, &verdict, changes_keys)
+    };
+    Ok(turns::run(run, "tokens", turn))
+}
+
+async fn believe(file: &PathBuf, token: &str) -> Verdict {
+    let keys = [(String::new(), FileKeys::new(file))].into();
+    let tokens = SignedTokens::of_clusters(keys, ISSUER, &["istio-ca".to_owned()], TrustDomain::new("td".into()));
+    let mut headers = http::HeaderMap::new();
+    let Ok(value) = http::HeaderValue::from_bytes(format!("Bearer {token}").as_bytes()) else {
+        return Verdict::NotMine;
+    };
+    headers.insert("authorization", value);
+    tokens.authenticate(&Call { headers: &headers, peer: None, certificates: &[] }).await
+}
+
+fn judge(issuer: &Issuer, token: &Token, verdict: &Verdict, changes_keys: bool) -> Result<bool, Finding> {
+    let told = || format!("{verdict:?}\n{}", token.text);
+    match verdict {
+        Verdict::Identified(identities) => {
+            let Some(claims) = issuer.signed(&token.text) else {
+                return wrong("a token is believed that nobody has signed", told());
+            };
+            let expect = of(&claims).map(|(namespace, name)| Identity::new("td", namespace, name));
+            match (identities.as_slice(), expect) {
+                ([one], Some(expect)) if *one == expect => Ok(true),
+                _ => wrong("a token is believed that is not good", told()),
+            }
+        }
+        Verdict::Pod(..) => wrong("a token makes a pod of its bearer", told()),
+        Verdict::Refused(reason) if token.text.len() > 40 && reason.contains(&token.text[token.text.len() - 20..]) => {
+            wrong("a reason shows the token", told())
+        }
+        _ if token.of.is_some() && !changes_keys => wrong("a good token is refused", told()),
+        _ => Ok(false),
+    }
+}
+
+/// Whom claims are of, if they are good: by rules of our own, from the claims as they are.
+fn of(claims: &Value) -> Option<(String, String)> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?.as_secs_f64();
+    let meant = match &claims["aud"] {
+        Value::String(one) => one == "istio-ca",
+        Value::Array(many) => many.iter().all(Value::is_string) && many.iter().any(|one| one == "istio-ca"),
+        _ => false,
+    };
+    let begun = claims["nbf"].is_null() || claims["nbf"].as_f64()? <= now + 61.0;
+    let good = meant && claims["iss"] == ISSUER && claims["exp"].as_f64()? > now - 1.0 && begun;
+    let parts: Vec<&str> = claims["sub"].as_str()?.split(':').collect();
+    match parts.as_slice() {
+        ["system", "serviceaccount", namespace, name] if good => {
+            // What would make another SPIFFE id of it is no name.
+            let is_name = |name: &str| !name.is_empty() && !name.contains('/');
+            (is_name(namespace) && is_name(name)).then(|| ((*namespace).to_owned(), (*name).to_owned()))
+        }
+        _ => None,
+    }
+}
+
+impl Issuer {
+    /// Of fixed keys.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn new() -> Result<Self> {
+        let random = SystemRandom::new();
+        let der = |pem: &str| {
+            let body: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
+            base64::engine::general_purpose::STANDARD.decode(body)
+        };
+        let ec = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &der(P256)?, &random);
+        Ok(Self {
+            ed: Ed25519KeyPair::from_seed_unchecked(&[9; 32]).ok().context("make a key")?,
+            ec: ec.ok().context("read the EC key")?,
+            rsa: RsaKeyPair::from_pkcs8(&der(RSA)?).ok().context("read the RSA key")?,
+            random,
+        })
+    }
+
+    /// The public keys.
+    #[must_use]
+    pub fn keys(&self) -> Value {
+        let part = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+        let point = self.ec.public_key().as_ref();
+        let half = |range| part(point.get(range).unwrap_or_default());
+        // PKCS #1: a sequence of the modulus and the exponent, each perhaps with a zero before it.
+        let (_, numbers) = element(self.rsa.public_key().as_ref()).unwrap_or_default();
+        let (whole, modulus) = element(numbers).unwrap_or_default();
+        let (_, exponent) = element(numbers.get(whole.len()..).unwrap_or_default()).unwrap_or_default();
+        let n = part(modulus.strip_prefix(&[0]).unwrap_or(modulus));
+        let e = part(exponent);
+        json!({"keys": [
+            {"kty": "OKP", "crv": "Ed25519", "kid": "ed", "use": "sig", "x": part(self.ed.public_key().as_ref())},
+            {"kty": "EC", "crv": "P-256", "kid": "ec", "alg": "ES256", "x": half(1..33), "y": half(33..65)},
+            {"kty": "RSA", "kid": "rsa", "n": n, "e": e},
+        ]})
+    }
+
+    /// A token: good, signed but not good, or changed.
+    pub fn token(&self, seeds: &Seeds, dice: &mut Dice) -> Token {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let now = i64::try_from(now.as_secs()).unwrap_or_default();
+        let namespace = dice.pick(&["shop", "bank", "istio-system"]).copied().unwrap_or_default();
+        let mut claims = json!({
+            "iss": ISSUER, "sub": format!("system:serviceaccount:{namespace}:cart"), "aud": ["other", "istio-ca"],
+            "exp": now + 600, "nbf": now - 600, "kubernetes.io": {"namespace": namespace},
+        });
+        let spoils = dice.once_in(2);
+        if spoils {
+            spoil(&mut claims, now, seeds, dice);
+        }
+        let (id, algorithm) = *dice
+            .pick(&[("ed", "EdDSA"), ("ec", "ES256"), ("rsa", "RS256"), ("rsa", "PS256"), ("rsa", "RS384")])
+            .unwrap_or(&("ed", "EdDSA"));
+        let mut head = json!({"alg": algorithm, "kid": id, "typ": "JWT"});
+        let twists = dice.once_in(4);
+        if twists {
+            match dice.roll(5) {
+                0 => head["alg"] = json!(dice.pick(&ALGORITHMS)),
+                1 => head["kid"] = json!(dice.pick(&IDS)),
+                2 => head["crit"] = json!(["exp"]),
+                3 => {
+                    head = json!({"alg": dice.pick(&ALGORITHMS), "kid": dice.pick(&IDS), "jwk": self.keys()["keys"][0]})
+                }
+                _ => mutate(&mut head, "", seeds, dice, 1),
+            }
+        }
+        let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+        let signed = format!("{}.{}", part(&head), part(&claims));
+        let signature = self.sign(id, algorithm, signed.as_bytes());
+        let mut text = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature));
+        let changes = dice.once_in(2);
+        if changes {
+            self.change(&mut text, dice);
+        }
+        let of = if twists || changes { None } else { of(&claims) };
+        Token { text, of: of.filter(|_| claims["exp"].as_i64().is_some_and(|exp| exp > now + 60)) }
+    }
+
+    fn change(&self, text: &mut String, dice: &mut Dice) {
+        let parts: Vec<String> = text.split('.').map(str::to_owned).collect();
+        let [head, claims, signature] = parts.as_slice() else { return };
+        match dice.roll(7) {
+            0 => *text = format!("{head}.{claims}."),
+            1 => {
+                let none = URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#);
+                *text = format!("{none}.{claims}.");
+            }
+            2 => {
+                // A public key as the secret that is shared.
+                let hs = URL_SAFE_NO_PAD.encode(r#"{"alg":"HS256","kid":"rsa"}"#);
+                let key =
+                    ring::hmac::Key::new(ring::hmac::HMAC_SHA256, self.keys()["keys"][2]["n"].to_string().as_bytes());
+                let tag = ring::hmac::sign(&key, format!("{hs}.{claims}").as_bytes());
+                *text = format!("{hs}.{claims}.{}", URL_SAFE_NO_PAD.encode(tag));
+            }
+            3 => {
+                let other = claims_of(claims).map(|mut claims| {
+                    claims["sub"] = json!("system:serviceaccount:bank:vault");
+                    claims["exp"] = json!(9_999_999_999u64);
+                    URL_SAFE_NO_PAD.encode(claims.to_string())
+                });
+                *text = format!("{head}.{}.{signature}", other.unwrap_or_default());
+            }
+            4 => {
+                let extra =
+                    dice.pick(&[".", "..", ".a", " ", "=", "==", "\t", "\u{fffd}"]).copied().unwrap_or_default();
+                text.push_str(extra);
+            }
+            _ => bytes::change_text(text, &[text.clone().into_bytes()], dice, 3),
+        }
+    }
+
+    fn sign(&self, id: &str, algorithm: &str, text: &[u8]) -> Vec<u8> {
+        match (id, algorithm) {
+            ("ed", _) => self.ed.sign(text).as_ref().to_vec(),
+            ("ec", _) => self.ec.sign(&self.random, text).map(|it| it.as_ref().to_vec()).unwrap_or_default(),
+            (_, algorithm) => {
+                let mut signature = vec![0; self.rsa.public_key().modulus_len()];
+                let how: &'static dyn ring::signature::RsaEncoding = match algorithm {
+                    "PS256" => &RSA_PSS_SHA256,
+                    "RS384" => &RSA_PKCS1_SHA384,
+                    _ => &RSA_PKCS1_SHA256,
+                };
+                match self.rsa.sign(how, &self.random, text, &mut signature) {
+                    Ok(()) => signature,
+                    Err(_) => Vec::new(),
+                }
+            }
+        }
+    }
+
+    /// The claims of a token, if one of the keys has signed it: checked by what is not the code that is tried.
+    fn signed(&self, token: &str) -> Option<Value> {
+        let (text, signature) = token.trim().rsplit_once('.')?;
+        let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
+        let verifies = |algorithm: &'static dyn ring::signature::VerificationAlgorithm, key: &[u8]| {
+            ring::signature::UnparsedPublicKey::new(algorithm, key).verify(text.as_bytes(), &signature).is_ok()
+        };
+        let (ed, ec) = (self.ed.public_key(), self.ec.public_key());
+        let rsa = self.rsa.public_key().as_ref();
+        let good = verifies(&ring::signature::ED25519, ed.as_ref())
+            || verifies(&ring::signature::ECDSA_P256_SHA256_FIXED, ec.as_ref())
+            || verifies(&ring::signature::RSA_PKCS1_2048_8192_SHA256, rsa)
+            || verifies(&ring::signature::RSA_PKCS1_2048_8192_SHA384, rsa)
+            || verifies(&ring::signature::RSA_PSS_2048_8192_SHA256, rsa);
+        if !good {
+            return None;
+        }
+        claims_of(text.split('.').nth(1)?)
+    }
+}
+
+fn claims_of(part: &str) -> Option<Value> {
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()
+}
+
+/// Makes claims say something else, most of it nothing good.
+fn spoil(claims: &mut Value, now: i64, seeds: &Seeds, dice: &mut Dice) {
+    let times =
+        [json!(now - 700), json!(now + 700), json!(0), json!(-1), json!(1e300), json!(now.to_string()), Value::Null];
+    let audiences =
+        [json!("istio-ca"), json!("kubernetes"), json!([]), json!(["istio-ca2"]), json!({"istio-ca": 1}), Value::Null];
+    let subjects =
+        ["system:serviceaccount:bank:vault", "system:serviceaccount::x", "system:serviceaccount:a:b:c", "", "x"];
+    let names: BTreeSet<&str> = ["exp", "nbf", "aud", "iss", "sub"].into();
+    match dice.roll(7) {
+        0 => claims["exp"] = dice.pick(&times).cloned().unwrap_or_default(),
+        1 => claims["nbf"] = dice.pick(&times).cloned().unwrap_or_default(),
+        2 => claims["aud"] = dice.pick(&audiences).cloned().unwrap_or_default(),
+        3 => claims["iss"] = json!(dice.pick(&["https://other", "", "https://issuer/"])),
+        4 => claims["sub"] = json!(dice.pick(&subjects)),
+        5 => {
+            if let Some(fields) = claims.as_object_mut() {
+                let all: Vec<&str> = names.into_iter().collect();
+                fields.remove(*dice.pick(&all).unwrap_or(&"exp"));
+            }
+        }
+        _ => mutate(claims, "", seeds, dice, 1),
+    }
+}

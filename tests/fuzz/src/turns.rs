@@ -1,0 +1,52 @@
+//! Turns of a target that is one function: what it is asked depends on the dice, and it says what is wrong.
+
+use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::dice::Dice;
+use crate::mesh::Finding;
+use crate::run::{Run, Tally};
+
+/// Makes turns until time is up. A turn says whether it got through to what it is for, or what is wrong; a panic is wrong.
+/// What is found is told of with the turn, which `--seed` and `--turns` have again.
+pub fn run(run: &Run, what: &str, mut turn: impl FnMut(&mut Dice) -> Result<bool, Finding>) -> Tally {
+    let mut tally = Tally::default();
+    let mut number = run.first_turn();
+    while run.goes_on(number) {
+        run.note(number, what);
+        let made = catch_unwind(AssertUnwindSafe(|| turn(&mut Dice::new(run.seed, number))));
+        tally.turns += 1;
+        match made {
+            Ok(Ok(effective)) => tally.effective += u64::from(effective),
+            Ok(Err(finding)) => found(run, &mut tally, number, &finding),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().cloned();
+                let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+                let message = text.unwrap_or_default();
+                found(run, &mut tally, number, &Finding { signature: format!("panic: {message}"), message });
+            }
+        }
+        number += 1;
+        run.progress(&tally, number);
+    }
+    tally
+}
+
+fn found(run: &Run, tally: &mut Tally, turn: u64, finding: &Finding) {
+    if !tally.count(&finding.signature) {
+        return;
+    }
+    let name = format!("{}-{}-{turn}.txt", run.target, run.seed);
+    let text = format!("{}\nturn {turn} of seed {}\n\n{}\n", finding.signature, run.seed, finding.message);
+    let write = || -> std::io::Result<()> {
+        std::fs::create_dir_all(&run.out)?;
+        std::fs::File::create(run.out.join(&name))?.write_all(text.as_bytes())
+    };
+    let place = write().map_or_else(|error| error.to_string(), |()| run.out.join(&name).display().to_string());
+    run.tell(&format!("{} (turn {turn})\n    {}\n    {place}", finding.signature, finding.message));
+}
+
+/// Something that must not be.
+pub fn wrong<T>(signature: &str, message: impl Into<String>) -> Result<T, Finding> {
+    Err(Finding { signature: signature.to_owned(), message: message.into() })
+}
