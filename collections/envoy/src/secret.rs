@@ -92,7 +92,8 @@ mod tests {
 
     #[test]
     fn hardware_is_handed_the_key_instead_of_envoy() {
-        let certificate = Certificate { chain: bytes("P"), key: bytes("K"), ocsp_staple: Some(bytes("S")) };
+        let certificate =
+            Certificate { chain: bytes("P"), key: bytes("K"), ocsp_staple: Some(bytes("S")), readable: true };
         let plain = json!({"name": "n", "tlsCertificate": {
             "certificateChain": {"inlineBytes": "UA=="}, "privateKey": {"inlineBytes": "Sw=="},
             "ocspStaple": {"inlineBytes": "Uw=="},

@@ -2,7 +2,7 @@
 //! everything else reads.
 //!
 //! - `classes.rs`: whose Gateways are ours, and how they are served.
-//! - `listeners.rs`, `conflicts.rs`, `tls.rs`: every listener is a Gateway with one server.
+//! - `listeners.rs`, `conflicts.rs`, `tls.rs`, `credentials.rs`: every listener is a Gateway with one server.
 //! - `attachment.rs`: which listeners a route is attached to. `backends.rs`: where it leads, and whether it may.
 //! - `http_routes.rs`, `merge.rs`, `l4_routes.rs`: routes as VirtualServices, one a host.
 //! - `policies.rs`: policies for backends as DestinationRules.
@@ -11,6 +11,7 @@ mod attachment;
 mod backends;
 mod classes;
 mod conflicts;
+mod credentials;
 mod grants;
 mod http_routes;
 mod l4_routes;
@@ -20,12 +21,13 @@ mod policies;
 mod tls;
 
 use sluice_engine::{Collection, Index};
-use sluice_model::{DestinationRule, Gateway, Host, ObjectKey, Reject, ServiceKey, VirtualService};
+use sluice_model::{DestinationRule, Gateway, Host, ObjectKey, Reject, Roots, ServiceKey, VirtualService};
 
 use crate::{GraphOptions, Objects, RejectKey};
 
 use attachment::RouteParents;
 use backends::BackendIndex;
+use credentials::CredentialIndex;
 use grants::GrantIndex;
 
 pub use classes::{GatewayApiOptions, GatewayController};
@@ -49,10 +51,12 @@ pub(crate) struct GatewayApi<'s> {
 pub(crate) fn derive_gateway_api<'s>(
     objects: &Objects<'s>,
     services_by_host: &Index<'s, Host, ServiceKey, ()>,
+    bundles: &Collection<'s, ObjectKey, Roots>,
     options: &GraphOptions,
 ) -> GatewayApi<'s> {
     let grants = GrantIndex::new(objects);
-    let listeners = listeners::derive_listeners(objects, &grants, options);
+    let credentials = CredentialIndex::new(objects, bundles);
+    let listeners = listeners::derive_listeners(objects, &grants, &credentials, options);
     let parents = RouteParents::new(objects, &listeners, options);
     let backends = BackendIndex::new(objects, &grants, services_by_host, options);
     let (http, http_rejects) = http_routes::derive_http_routes(objects, &parents, &backends);

@@ -332,7 +332,8 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
         let workloads = proxies::derive_workloads(&proxy_workloads);
         let selections = scopes::derive_selections(&proxies, &labels);
         let ingresses = ingresses::derive_ingresses(&objects, &mesh, options);
-        let gateway_api = gateway_api::derive_gateway_api(&objects, &services_by_host, options);
+        let bundles = namespaces::discovered("root_bundles", &raw.root_bundles, &discovery);
+        let gateway_api = gateway_api::derive_gateway_api(&objects, &services_by_host, &bundles, options);
         let gateways = objects.gateways.union("gateways/all", &[ingresses.gateways, gateway_api.gateways]);
         let generated_routes = [ingresses.virtual_services, gateway_api.virtual_services];
         let declared_routes = objects.virtual_services.union("virtual_services/all", &generated_routes);
@@ -379,7 +380,7 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
             ambient::derive_ambient(&inputs, switches, options)
         });
 
-        let secrets = Secrets::new(&raw, &objects, &discovery, &mesh, &proxies, &routers, options);
+        let secrets = Secrets::new(&raw, &objects, bundles, &mesh, &proxies, &routers, options);
         let attached = attached::derive_attached(&objects, &mesh, &proxies);
         let pulls = pull_secrets::derive_pull_access(&proxies, &attached.extensions, &attached.root, options);
         let patches = envoy_filters::derive_patches(&objects, &mesh, &proxies);

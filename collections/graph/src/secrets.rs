@@ -18,7 +18,6 @@ use crate::content::content_hash;
 use crate::gateways::SecretReference;
 use crate::gateways::routers::Routers;
 use crate::inputs::Raw;
-use crate::namespaces::{Discovery, discovered};
 use crate::{GraphOptions, Objects, profile_text};
 
 /// A set of secrets that proxies share.
@@ -96,7 +95,7 @@ impl<'s> Secrets<'s> {
     pub(crate) fn new(
         raw: &Raw<'s>,
         objects: &Objects<'s>,
-        discovery: &Collection<'s, (), Discovery>,
+        bundles: Collection<'s, ObjectKey, Roots>,
         mesh: &Collection<'s, (), MeshConfig>,
         proxies: &Collection<'s, ProxyKey, Proxy>,
         routers: &Routers<'s>,
@@ -105,7 +104,7 @@ impl<'s> Secrets<'s> {
         let readers = derive_readers(&raw.secret_clients, proxies, options);
         let wanted = readers.index("secret_readers/by-content", |_, reader| [(reader.clone(), ())]);
         Self {
-            bundles: discovered("root_bundles", &raw.root_bundles, discovery),
+            bundles,
             access: derive_access(raw, objects, &readers, mesh, proxies, routers, options),
             wanted_reviews: wanted.distinct("wanted_secret_reviews"),
         }

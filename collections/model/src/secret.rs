@@ -32,6 +32,8 @@ pub struct Certificate {
     pub key: Redacted,
     /// What says that it is not revoked.
     pub ocsp_staple: Option<Redacted>,
+    /// Both are PEM.
+    pub readable: bool,
 }
 
 /// Roots, as they were given: PEM, if all is well.
@@ -160,6 +162,7 @@ mod tests {
                 chain: bytes("PUBLIC"),
                 key: bytes("PRIVATE"),
                 ocsp_staple: Some(bytes("STAPLE")),
+                readable: true,
             }),
             roots: Some(Roots { certificates: bytes("ROOTS"), revoked: Some(bytes("REVOKED")) }),
             docker_config: Some(bytes("DOCKER")),

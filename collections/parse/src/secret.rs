@@ -30,10 +30,10 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     data.check_encoding();
     let certificate = CERTIFICATES.iter().find_map(|(chain, key, staple)| {
         let (chain_bytes, key_bytes) = (data.filled(chain)?, data.filled(key)?);
-        data.check_pem(chain, &chain_bytes, "CERTIFICATE");
-        data.check_pem(key, &key_bytes, "PRIVATE KEY");
+        let chain_is_pem = data.check_pem(chain, &chain_bytes, "CERTIFICATE");
+        let readable = data.check_pem(key, &key_bytes, "PRIVATE KEY") && chain_is_pem;
         let ocsp_staple = staple.and_then(|staple| data.get(staple)).map(redacted);
-        Some(Certificate { chain: redacted(chain_bytes), key: redacted(key_bytes), ocsp_staple })
+        Some(Certificate { chain: redacted(chain_bytes), key: redacted(key_bytes), ocsp_staple, readable })
     });
     if certificate.is_none() && !findings.has_errors() {
         for (chain, key, _) in CERTIFICATES {
@@ -122,10 +122,12 @@ impl Data<'_> {
     }
 
     /// Notes what Envoy will not read. It is served all the same: a proxy tells that it keeps what it had.
-    fn check_pem(&self, name: &str, bytes: &[u8], label: &str) {
-        if !is_pem(bytes, label) {
+    fn check_pem(&self, name: &str, bytes: &[u8], label: &str) -> bool {
+        let is_pem = is_pem(bytes, label);
+        if !is_pem {
             self.findings.refuse(&format!("data.{name}"), format!("is no PEM block of a {}", label.to_lowercase()));
         }
+        is_pem
     }
 }
 
@@ -243,7 +245,11 @@ mod tests {
         let text = parse("Opaque", "text", Value::Null, json!({"cert": "hush", "key": KEY.replace("MAMC", "hush")}));
         let both = vec![("data.cert", Severity::Refused), ("data.key", Severity::Refused)];
         assert_eq!(found(&text), both);
-        assert!(text.object.is_some(), "Envoy says what is wrong with it, and keeps what it has");
+        let Some(Object::Secret(kept)) = &text.object else { panic!("{text:?}") };
+        assert!(
+            kept.certificate.as_ref().is_some_and(|kept| !kept.readable),
+            "Envoy says what is wrong with it, and keeps what it has"
+        );
         for parsed in [half, empty, garbled, text] {
             let shown = format!("{parsed:?} {}", serde_json::to_string(&parsed).expect("JSON"));
             assert!(!shown.contains("hush") && !shown.contains("MAMC"), "{shown}");

@@ -14,8 +14,9 @@ use sluice_model::{
 
 use super::classes::{GatewayController, find_controller};
 use super::conflicts::find_conflicts;
+use super::credentials::{CredentialIndex, Credentials};
 use super::grants::{GrantIndex, Grants};
-use super::tls::{TlsOwner, server_tls};
+use super::tls::{TlsOwner, TlsReads, server_tls};
 use super::{GENERATED, generated};
 use crate::services::service_host;
 use crate::{GraphOptions, Objects};
@@ -66,12 +67,13 @@ pub(super) struct BoundListener {
 
 /// Listeners of the Gateways that are ours, and those that others add to them.
 /// Key: `ListenerKey`. From: `kubernetes_gateways`, `listener_sets`, `gateway_classes`, `reference_grants`,
-/// `namespaces` (those listeners select by label).
-/// Changes when: the Gateway, a ListenerSet of it or its class does; a grant in a namespace it has certificates of; a
-/// namespace, if it selects namespaces. Size: listeners. Rejects: none; a listener that is lost to another is left out.
+/// `namespaces` (those listeners select by label), `secrets` and `root_bundles` (whether they hold what is named).
+/// Changes when: the Gateway, a ListenerSet of it or its class does; a grant in a namespace it has certificates of, or
+/// whether there are these certificates; a namespace, if it selects namespaces. Size: listeners. Rejects: none; a listener that is lost to another is left out.
 pub(super) fn derive_listeners<'s>(
     objects: &Objects<'s>,
     grants: &GrantIndex<'s>,
+    credentials: &CredentialIndex<'s>,
     options: &GraphOptions,
 ) -> Collection<'s, ListenerKey, BoundListener> {
     let sets = objects.listener_sets.index("listener_sets/by-gateway", |key, set| {
@@ -85,7 +87,7 @@ pub(super) fn derive_listeners<'s>(
             classes: deps.on(&objects.gateway_classes),
             namespaces: deps.on(&objects.namespaces),
             sets: deps.by(&sets),
-            grants: Grants::on(deps, grants),
+            tls: TlsReads { grants: Grants::on(deps, grants), credentials: Credentials::on(deps, credentials) },
         };
         move |cx, key, gateway| reads.listeners(cx, key, gateway, &options)
     })
@@ -110,7 +112,7 @@ struct Reads {
     classes: Dep<ObjectKey, GatewayClass>,
     namespaces: Dep<ObjectKey, Namespace>,
     sets: DepBy<ObjectKey, ObjectKey, ListenerSet>,
-    grants: Grants,
+    tls: TlsReads,
 }
 
 /// An object with listeners, and the Gateway it is or belongs to.
@@ -209,11 +211,12 @@ impl Reads {
         let kind = if parent.key.is_set { "ListenerSet" } else { "Gateway" };
         let of = TlsOwner {
             kind: GroupKind { group: GROUP.into(), kind: kind.into() },
+            cluster: &parent.key.object.cluster,
             namespace,
             labels,
             gateway: parent.gateway,
         };
-        let (tls, tls_valid) = server_tls(cx, self.grants, &of, listener);
+        let (tls, tls_valid) = server_tls(cx, self.tls, &of, listener);
         let protocol = protocol(parent.controller, &listener.protocol);
         if tls.is_none() && matches!(listener.protocol.as_str(), "HTTPS" | "TLS") {
             return None;

@@ -4,8 +4,9 @@ use sluice_engine::Context;
 use sluice_model::gateway_api::{
     FrontendTls, FrontendValidation, Gateway, GroupKind, Listener, ListenerTls, ObjectRef, TlsTreatment,
 };
-use sluice_model::{Labels, ServerTls, ServerTlsMode, Text, is_cipher_suite};
+use sluice_model::{Labels, ObjectKey, ServerTls, ServerTlsMode, Text, is_cipher_suite};
 
+use super::credentials::Credentials;
 use super::grants::Grants;
 
 /// Option that says how clients are asked for certificates.
@@ -22,10 +23,21 @@ const NETWORK_PORT: &str = "15443";
 /// Name of the certificate every workload has.
 const BUILTIN: &str = "builtin://";
 
+/// What TLS is checked by.
+#[derive(Clone, Copy)]
+pub(super) struct TlsReads {
+    /// Who may refer to what.
+    pub(super) grants: Grants,
+    /// What there is.
+    pub(super) credentials: Credentials,
+}
+
 /// Whose TLS is read.
 pub(super) struct TlsOwner<'a> {
     /// Kind of the object with the listener.
     pub(super) kind: GroupKind,
+    /// Its cluster.
+    pub(super) cluster: &'a Text,
     /// Its namespace.
     pub(super) namespace: &'a Text,
     /// Its labels.
@@ -37,7 +49,7 @@ pub(super) struct TlsOwner<'a> {
 /// TLS of a server, and whether it can be served: not with certificates that may not be used.
 pub(super) fn server_tls(
     cx: &Context,
-    grants: Grants,
+    reads: TlsReads,
     owner: &TlsOwner<'_>,
     listener: &Listener,
 ) -> (Option<ServerTls>, bool) {
@@ -64,7 +76,7 @@ pub(super) fn server_tls(
                 }
                 _ => ServerTlsMode::Simple,
             };
-            valid = terminate(cx, grants, owner, listener, tls, &mut out);
+            valid = terminate(cx, reads, owner, listener, tls, &mut out);
         }
     }
     out.cipher_suites = cipher_suites(option(tls, CIPHER_SUITES));
@@ -95,7 +107,7 @@ fn cipher_suites(written: &str) -> Vec<Text> {
 /// Names the certificates, and says whether there is one that may be used.
 fn terminate(
     cx: &Context,
-    grants: Grants,
+    TlsReads { grants, credentials }: TlsReads,
     owner: &TlsOwner<'_>,
     listener: &Listener,
     tls: &ListenerTls,
@@ -109,7 +121,12 @@ fn terminate(
         let namespace = reference.namespace_in(owner.namespace);
         grants.allow(cx, (&owner.kind, owner.namespace), (&reference.kind, &namespace, &reference.name))
     };
-    let usable = tls.certificates.iter().filter(|reference| reference.kind == secret && allowed(reference));
+    let object = |reference: &ObjectRef| {
+        ObjectKey::new(owner.cluster.clone(), reference.namespace_in(owner.namespace), reference.name.clone())
+    };
+    let usable = tls.certificates.iter().filter(|reference| {
+        reference.kind == secret && allowed(reference) && credentials.has_certificate(cx, &object(reference))
+    });
     let mut names: Vec<Text> = usable
         .map(|reference| {
             format!("kubernetes-gateway://{}/{}", reference.namespace_in(owner.namespace), reference.name).into()
@@ -126,13 +143,16 @@ fn terminate(
     if !allowed(root) {
         return false;
     }
-    let scheme = if root.kind == secret {
-        "kubernetes-gateway"
+    let (scheme, exists) = if root.kind == secret {
+        ("kubernetes-gateway", credentials.has_roots(cx, &object(root)))
     } else if root.kind.is("", "ConfigMap") {
-        "configmap"
+        ("configmap", credentials.has_bundle(cx, &object(root)))
     } else {
         return false;
     };
+    if !exists {
+        return false;
+    }
     out.ca_cert_credential_name =
         format!("{scheme}://{}/{}-cacert", root.namespace_in(owner.namespace), root.name).into();
     let (mode, skip) = match (option(tls, TERMINATE_MODE), validation.allows_insecure) {

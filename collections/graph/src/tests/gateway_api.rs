@@ -192,3 +192,35 @@ spec:
     mesh.delete(Kind::BackendTLSPolicy, "shop", "first");
     assert_eq!(mesh.touched(), ["~Cluster outbound|80||cart.shop.svc.cluster.local"]);
 }
+
+#[test]
+fn a_listener_is_there_while_its_certificate_is() {
+    let gateway = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: door, namespace: edge}
+spec:
+  gatewayClassName: istio
+  listeners:
+  - {name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: shop}]}}
+";
+    let secret = |number: u8, key: &str| {
+        let pem = |label: &str| format!("-----BEGIN {label}-----\\nMAMCAQ{number}=\\n-----END {label}-----\\n");
+        format!(
+            "{{apiVersion: v1, kind: Secret, metadata: {{namespace: edge, name: shop}}, \
+             stringData: {{tls.crt: \"{}\", {key}: \"{}\"}}}}",
+            pem("CERTIFICATE"),
+            pem("PRIVATE KEY")
+        )
+    };
+    let mut mesh = edge();
+    mesh.apply(gateway);
+    assert_eq!(mesh.touched(), [""; 0]);
+    mesh.apply(&secret(0, "tls.key"));
+    let listener = "+Listener 0.0.0.0_8443".to_owned();
+    assert!(mesh.touched().contains(&listener));
+    mesh.apply(&secret(1, "tls.key"));
+    assert_eq!(mesh.touched(), [""; 0], "a certificate that is renewed changes no listener, and nobody asks for it");
+    mesh.write(&secret(1, "key.of.another"), true);
+    assert!(mesh.touched().contains(&listener.replace('+', "-")));
+}
