@@ -436,7 +436,7 @@ spec:
 ";
     mesh.apply(filter);
     let till = "outbound|80||till.shop.svc.cluster.local";
-    assert_eq!(clusters(&mesh), ["BlackHoleCluster", cart[0], cart[1], till], "of the namespace that is named");
+    assert_eq!(clusters(&mesh), ["BlackHoleCluster", cart[0], till, cart[1]], "of the namespace that is named");
     mesh.delete(Kind::VirtualService, "shop", "cart");
     assert_eq!(clusters(&mesh), ["BlackHoleCluster", till]);
 }
