@@ -37,6 +37,7 @@ parity: build ## the parity table; FAMILY=service CASE=01 narrow it
 # What the benches write their results to.
 RESULTS ?= target/bench
 BENCH = target/release/sluice-bench run --sluiced target/release/sluiced
+SOAK ?= 1h
 
 .PHONY: bench-build
 bench-build:
@@ -46,18 +47,25 @@ bench-build:
 .PHONY: bench
 bench: bench-build ## how changes reach 100 and 1,000 simulated proxies (minutes); results in target/bench
 	$(BENCH) --proxies 100 --repeat 3 --storms reconnect --json $(RESULTS)/m1-100.json
-	$(BENCH) --proxies 1000 --repeat 3 --storms reconnect,restart --json $(RESULTS)/m1-1000.json
+	$(BENCH) --proxies 1000 --repeat 3 --storms reconnect,restart,rush --json $(RESULTS)/m1-1000.json
 	target/release/sluice-bench report $(RESULTS)/m1-100.json $(RESULTS)/m1-1000.json --out $(RESULTS)/report.html
 
 .PHONY: bench-full
-bench-full: bench ## the same over sizes of mesh, and both storms (an hour)
-	for services in 3000 10000 30000; do \
-	  $(BENCH) --services $$services --endpoints 2 --proxies 100 --storms reconnect --json $(RESULTS)/s$$services-100.json || exit; \
+bench-full: bench ## the same over sizes of mesh, both drivers and all storms (hours)
+	$(BENCH) --proxies 1000 --virtual-hosts --repeat 3 --json $(RESULTS)/m1-1000-vhds.json
+	$(BENCH) --proxies 1000 --protocol sotw --repeat 3 --storms slow --json $(RESULTS)/m1-1000-sotw.json
+	$(BENCH) --proxies 5000 --changes none --storms reconnect,restart --json $(RESULTS)/m1-5000.json
+	$(BENCH) --services 10000 --endpoints 2 --namespaces 50 --proxies 100 --storms reconnect,slow --json $(RESULTS)/s10000-100.json
+	for driver in directory kube; do \
+	  $(BENCH) --services 10000 --endpoints 2 --namespaces 50 --proxies 10 --changes endpoint-ready,vs --driver $$driver --starts 5 \
+	    --json $(RESULTS)/start-$$driver.json || exit; \
 	done
-	$(BENCH) --services 10000 --namespaces 200 --proxies 1000 --repeat 3 --storms reconnect,restart,slow --json $(RESULTS)/s10000-1000.json
-	$(BENCH) --services 200 --service-entries 30000 --proxies 100 --storms restart --json $(RESULTS)/entries.json
-	$(BENCH) --services 20 --endpoints 5000 --proxies 100 --changes endpoint-ready,endpoint-address --json $(RESULTS)/endpoints.json
-	target/release/sluice-bench report $(RESULTS)/*.json --out $(RESULTS)/report.html
+	target/release/sluice-bench scale --sluiced target/release/sluiced --out $(RESULTS)/scale --resume --repeat 3
+	target/release/sluice-bench report $(RESULTS)/*.json $(RESULTS)/scale/*.json --out $(RESULTS)/report.html
+
+.PHONY: soak
+soak: bench-build ## random changes for an hour (SOAK=10m): memory stays flat, the state is that of a fresh server
+	target/release/sluice-bench soak --sluiced target/release/sluiced --services 200 --duration $(SOAK) --json $(RESULTS)/soak.json
 
 .PHONY: fuzz
 fuzz: build ## mutated objects and requests; TARGET=objects|patches|xds|csr|jwt|identity FUZZ_SECONDS=60 SEED=1

@@ -27,7 +27,7 @@ use crate::sources::files::FileSource;
 use crate::sources::kube::{self, ADDRESSES_LEASE, AddressWriter, Election, KubeOptions, KubeSource, SecretReviewer};
 use crate::sources::{Cluster, FollowGuard, InputSink, MeshFiles, MeshOverride, Reporter, Sink, SourceMetrics};
 use crate::telemetry::LogControl;
-use crate::xds::{self, EngineProxies, Hub, Outputs, ServerOptions, Status, Store};
+use crate::xds::{self, Admission, EngineProxies, Hub, Outputs, ServerOptions, Status, Store};
 
 pub use error::AppError;
 use security::Security;
@@ -81,7 +81,9 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
         aliases,
         config.features.ambient,
     ));
-    let hub = Hub::new(store.clone(), proxies, xds_metrics, config.features.xds_identity_check);
+    let features = &config.features;
+    let admission = Admission::new(features.push_throttle, features.max_streams_a_second);
+    let hub = Hub::with_admission(store.clone(), proxies, xds_metrics, config.features.xds_identity_check, admission);
     let readiness = Arc::new(Readiness::waiting_for(STEPS));
     let reporter = Reporter::default();
     let state = Arc::new(AdminState {
@@ -368,6 +370,7 @@ fn graph_options(config: &Config) -> GraphOptions {
         }),
         gateway_api: config.features.gateway_api_options(),
         reviews_secrets: matches!(config.sources.local, ClusterSource::Kubernetes(_)),
+        virtual_hosts: config.features.virtual_hosts,
     }
 }
 

@@ -4,6 +4,7 @@
 //! gRPC streams, whose bodies are shared bytes. Nothing is queued for a client: when there is room to send, its session is
 //! asked what differs between what the client holds and what it should hold.
 
+mod admission;
 mod body;
 mod debug;
 mod decode;
@@ -28,6 +29,7 @@ mod version;
 mod wake;
 mod wire;
 
+pub use admission::Admission;
 pub use debug::{DEBUG_TYPE, DebugPages, DebugRequest, DebugResource};
 pub use feed::{EngineProxies, Outputs, follow};
 pub use hub::{Encoded, Hub, Stream};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sluice_testkit::pods::network::workspace_binary;
 use tokio::process::Command;
 
@@ -13,7 +13,7 @@ async fn run(arguments: &[&str]) -> Result<Value> {
     let json = directory.path().join("result.json");
     let html = directory.path().join("report.html");
     let output = Command::new(workspace_binary("sluice-bench")?)
-        .args(["run", "--services=44", "--namespaces=4", "--endpoints=2", "--proxies=12", "--repeat=1", "--quiet=100"])
+        .args(["run", "--services=44", "--namespaces=4", "--endpoints=3", "--proxies=12", "--repeat=1", "--quiet=100"])
         .arg("--sluiced")
         .arg(workspace_binary("sluiced")?)
         .arg("--json")
@@ -36,10 +36,10 @@ fn number(value: &Value) -> u64 {
 #[tokio::test]
 async fn changes_arrive_at_everyone_concerned_and_storms_send_nothing_twice() -> Result<()> {
     let kinds = "endpoint-ready,endpoint-address,scale-up,service-add,service-remove,vs,dr,peer-authentication,\
-                 mesh-config,no-op,rolling-restart";
-    let result = run(&["--changes", kinds, "--storms=reconnect,restart,slow"]).await?;
+                 mesh-config,no-op,rolling-restart,secret-rotation,sidecar,authz,authz-root";
+    let result = run(&["--changes", kinds, "--storms=reconnect,restart,rush,slow"]).await?;
     let changes = result["changes"].as_array().context("list the changes")?;
-    assert_eq!(changes.len(), 12, "each kind once, and one more beside slow clients");
+    assert_eq!(changes.len(), 16, "each kind once, and one more beside slow clients");
     for change in changes {
         let (kind, round) = (&change["kind"], &change["rounds"][0]);
         assert_eq!(number(&round["missed"]), 0, "{kind}");
@@ -49,17 +49,101 @@ async fn changes_arrive_at_everyone_concerned_and_storms_send_nothing_twice() ->
         assert_eq!(round["last_ms"].is_null(), nobody, "{kind}");
     }
     let one = |kind: &str| changes.iter().find(|change| change["kind"] == kind).expect("made");
-    assert_eq!(one("endpoint-address")["rounds"][0]["traffic"]["resources"], serde_json::json!([0, 12, 0, 0]));
+    assert_eq!(
+        one("endpoint-address")["rounds"][0]["traffic"]["resources"],
+        json!([0, 13, 0, 0, 0, 0]),
+        "and the gateway"
+    );
+    assert_eq!(one("secret-rotation")["rounds"][0]["traffic"]["resources"], json!([0, 0, 0, 0, 0, 1]));
     assert_eq!(number(&one("peer-authentication")["affected"]), 3, "the proxies of one of four namespaces");
 
-    assert!(result["connect"]["traffic"]["resources"].as_array().context("count")?.iter().all(|n| number(n) > 0));
+    let counts = result["connect"]["traffic"]["resources"].as_array().context("count")?;
+    let kinds: Vec<bool> = counts.iter().map(|count| number(count) > 0).collect();
+    assert_eq!(kinds, [true, true, true, true, false, true], "all but virtual hosts one by one");
     let storms = result["storms"].as_array().context("list the storms")?;
     let names: BTreeSet<&str> = storms.iter().filter_map(|storm| storm["name"].as_str()).collect();
-    assert!(names.contains("reconnect") && names.contains("restart") && names.len() == 3, "{names:?}");
+    assert!(names.contains("reconnect") && names.contains("restart") && names.len() == 4, "{names:?}");
     for storm in storms {
         assert_eq!(number(&storm["missed"]), 0, "{storm}");
-        assert_eq!(storm["traffic"]["resources"], serde_json::json!([0, 0, 0, 0]), "{} sends nothing", storm["name"]);
+        if storm["name"] == "rush of other proxies" {
+            let quiet = storm["beside"]["quiet_ms"].as_array().context("changes before")?;
+            assert!(!quiet.is_empty() && number(&storm["traffic"]["resources"][0]) > 0, "{storm}");
+        } else {
+            assert_eq!(storm["traffic"]["resources"], json!([0, 0, 0, 0, 0, 0]), "{} sends nothing", storm["name"]);
+        }
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_mesh_can_be_behind_an_api_and_have_scopes() -> Result<()> {
+    let kinds = "endpoint-address,scale-up,service-add,service-remove,vs,dr,mesh-config,sidecar,no-op,rolling-restart,\
+                 secret-rotation";
+    let result = run(&["--driver=kube", "--layout=scoped", "--changes", kinds, "--starts=2"]).await?;
+    assert_eq!(result["starts_seconds"].as_array().context("list the starts")?.len(), 2);
+    let changes = result["changes"].as_array().context("list the changes")?;
+    assert_eq!(changes.len(), 11);
+    for change in changes {
+        assert_eq!(number(&change["rounds"][0]["missed"]), 0, "{}", change["kind"]);
+    }
+    let vs = changes.iter().find(|change| change["kind"] == "virtual-service").context("made")?;
+    assert_eq!(number(&vs["affected"]), 6, "two of four namespaces see the service");
+    Ok(())
+}
+
+#[tokio::test]
+async fn virtual_hosts_can_come_one_by_one() -> Result<()> {
+    let result = run(&["--virtual-hosts", "--changes=vs,service-add,service-remove", "--storms=reconnect"]).await?;
+    for change in result["changes"].as_array().context("list the changes")? {
+        let round = &change["rounds"][0];
+        assert_eq!(number(&round["missed"]), 0, "{}", change["kind"]);
+        assert_eq!(number(&round["traffic"]["resources"][3]), 0, "{}: no table is sent", change["kind"]);
+    }
+    assert_eq!(result["changes"][0]["rounds"][0]["traffic"]["resources"], json!([0, 0, 0, 0, 12, 0]));
+    assert_eq!(result["storms"][0]["traffic"]["resources"], json!([0, 0, 0, 0, 0, 0]));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_soaked_server_is_as_a_fresh_one() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let json = directory.path().join("soak.json");
+    let output = Command::new(workspace_binary("sluice-bench")?)
+        .args(["soak", "--services=44", "--namespaces=4", "--endpoints=3", "--proxies=8", "--duration=8s"])
+        .args(["--reconnects=3", "--rate=15", "--growth=9"])
+        .arg("--sluiced")
+        .arg(workspace_binary("sluiced")?)
+        .arg("--json")
+        .arg(&json)
+        .output()
+        .await?;
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "{said}");
+    let result: Value = serde_json::from_slice(&std::fs::read(&json)?)?;
+    assert!(number(&result["compared"]) > 100 && number(&result["different"]) == 0, "{said}");
+    assert!(number(&result["reconnects"]) > 5 && result["changes"].as_object().context("count")?.len() > 8);
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_builds_are_compared_in_one_run() -> Result<()> {
+    let sluiced = workspace_binary("sluiced")?;
+    let directory = tempfile::tempdir()?;
+    let output = Command::new(workspace_binary("sluice-bench")?)
+        .args(["versus", "--services=22", "--namespaces=2", "--endpoints=1", "--proxies=3", "--repeat=2"])
+        .args(["--changes=vs,no-op", "--limit=1000", "--quiet=50"])
+        .arg("--before")
+        .arg(&sluiced)
+        .arg("--after")
+        .arg(&sluiced)
+        .arg("--out")
+        .arg(directory.path())
+        .output()
+        .await?;
+    let table = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{table}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(table.contains("| virtual-service last ms |") && table.contains("| connected RSS MiB |"), "{table}");
+    assert!(directory.path().join("before.json").exists() && directory.path().join("after.json").exists());
     Ok(())
 }
 

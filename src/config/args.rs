@@ -10,6 +10,12 @@ Addresses are `HOST:PORT`, `:PORT` for all interfaces, `HOST:0` for any free por
 empty to leave the port closed. Durations are written as in Go: `10s`, `1h30m`, `250ms`. Every flag also has a spelling in
 lower case with dashes (`--config-dir`). Flags of istiod that mean nothing here are accepted with a warning.
 
+Switches of istiod's environment have their names and defaults. Of load: PILOT_PUSH_THROTTLE, new streams whose first
+answers are made at a time (default two for each CPU; changes for configured proxies go before them and need no turn);
+PILOT_MAX_REQUESTS_PER_SECOND, streams that may begin a second (default as many as the load lets in). Streams beyond
+either are refused with RESOURCE_EXHAUSTED, and their proxies try again.
+SLUICE_VHDS=true: delta proxies whose metadata has VHDS: \"true\" get virtual hosts one by one, not in route tables (off).
+
 Exit codes: 0 stopped on request, 1 failed while running, 2 wrong flags, 3 an address cannot be listened on,
 4 the Kubernetes API or a configuration directory cannot be used, 5 mesh config or networks are invalid,
 6 the configuration directory holds text that is no YAML (only with --strictConfig),

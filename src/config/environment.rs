@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -109,6 +110,12 @@ pub struct Features {
     pub xds_auth: bool,
     /// `XDS_AUTH_PLAINTEXT`: they have to prove who they are on the plaintext port too.
     pub xds_auth_plaintext: bool,
+    /// `PILOT_PUSH_THROTTLE`: new streams whose answers are made at a time; two for each CPU if not set.
+    pub push_throttle: Option<NonZeroUsize>,
+    /// `PILOT_MAX_REQUESTS_PER_SECOND`: streams that may begin a second; as many as the load lets in if not set.
+    pub max_streams_a_second: Option<NonZeroU32>,
+    /// `SLUICE_VHDS`: proxies whose metadata has `VHDS: "true"` get virtual hosts one by one, not in route tables.
+    pub virtual_hosts: bool,
     /// `PILOT_ENABLE_XDS_IDENTITY_CHECK`: a proxy has to be who its caller is.
     pub xds_identity_check: bool,
     /// `TRUSTED_GATEWAY_CIDR`: addresses, beside the loopback, that are believed whose certificates they have seen.
@@ -254,6 +261,7 @@ impl Features {
             multiple_custom_providers: flag("PILOT_ENABLE_MULTIPLE_CUSTOM_AUTHZ_PROVIDERS", false),
             gateway_policies_by_selector: flag("ENABLE_SELECTOR_BASED_K8S_GATEWAY_POLICY", true),
             any_trust_domain: flag("PILOT_SKIP_VALIDATE_TRUST_DOMAIN", false),
+            virtual_hosts: flag("SLUICE_VHDS", false),
             jwks_skip_verify: flag("JWKS_RESOLVER_INSECURE_SKIP_VERIFY", false),
             xds_auth: flag("XDS_AUTH", true),
             xds_auth_plaintext: flag("XDS_AUTH_PLAINTEXT", false),
@@ -265,6 +273,8 @@ impl Features {
             },
             allocation_v4: read_or(&variable, "PILOT_IP_AUTOALLOCATE_IPV4_PREFIX", pools.v4, warnings),
             allocation_v6: read_or(&variable, "PILOT_IP_AUTOALLOCATE_IPV6_PREFIX", pools.v6, warnings),
+            push_throttle: read_limit(&variable, "PILOT_PUSH_THROTTLE", warnings),
+            max_streams_a_second: read_limit(&variable, "PILOT_MAX_REQUESTS_PER_SECOND", warnings),
             jwks_refresh: read_interval(&variable, "PILOT_JWT_PUB_KEY_REFRESH_INTERVAL", TWENTY_MINUTES, warnings),
             trusted_gateways: read_blocks(&variable, "TRUSTED_GATEWAY_CIDR", warnings),
             jwks_blocked: read_blocks(&variable, "BLOCKED_CIDRS_IN_JWKS_URIS", warnings),
@@ -284,6 +294,25 @@ fn read_or<T: FromStr + Display>(
         warnings.push(format!("variable {name}: {text:?} cannot be read, {default} is used"));
         default
     })
+}
+
+/// A limit; 0 is none. The reference takes a rate with a fraction, which is rounded up here.
+fn read_limit<T: TryFrom<NonZeroU32>>(
+    variable: impl Fn(&str) -> Option<String>,
+    name: &str,
+    warnings: &mut Vec<String>,
+) -> Option<T> {
+    let text = variable(name).filter(|text| !text.is_empty())?;
+    match text.parse::<f64>() {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 1e9")]
+        Ok(limit) if (0.0..=1e9).contains(&limit) => {
+            NonZeroU32::new(limit.ceil() as u32).and_then(|limit| limit.try_into().ok())
+        }
+        _ => {
+            warnings.push(format!("variable {name}: {text:?} is no number of 0 or more"));
+            None
+        }
+    }
 }
 
 fn read_interval(

@@ -14,6 +14,7 @@ use tokio::time::Sleep;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::Status;
 
+use crate::xds::admission::Turn;
 use crate::xds::hub::{Encoded, Stream};
 use crate::xds::messages::Messages;
 use crate::xds::request::{Protocol, Refusal, Request};
@@ -31,6 +32,10 @@ pub(crate) struct AdsBody {
     sending: Option<Instant>,
     draining: Pin<Box<WaitForCancellationFutureOwned>>,
     retry: Option<Pin<Box<Sleep>>>,
+    /// Its place among new streams.
+    turn: Turn,
+    /// An answer has been made in it.
+    answered: bool,
     end: End,
 }
 
@@ -46,7 +51,10 @@ enum End {
 impl AdsBody {
     pub(crate) fn new(stream: Stream, protocol: Protocol, requests: Messages) -> Self {
         let draining = Box::pin(stream.hub().draining().clone().cancelled_owned());
+        let turn = Turn::new(stream.hub().admission().clone());
         Self {
+            turn,
+            answered: false,
             stream,
             protocol,
             requests,
@@ -110,6 +118,10 @@ impl AdsBody {
     }
 
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Status>> {
+        if std::mem::take(&mut self.answered) {
+            // What was to be sent is in the transport's hands.
+            self.turn.end(Instant::now());
+        }
         loop {
             if self.draining.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Err(Status::unavailable("the server is shutting down")));
@@ -122,12 +134,17 @@ impl AdsBody {
                     return Poll::Ready(Ok(piece));
                 }
             }
+            if self.stream.takes_turns(Instant::now()) {
+                std::task::ready!(self.turn.poll(cx, Instant::now()));
+            }
             if let Some(response) = self.stream.poll_encoded(Instant::now()) {
                 self.start(response)?;
+                self.answered = true;
                 if let Some(piece) = self.next_piece() {
                     return Poll::Ready(Ok(piece));
                 }
             }
+            self.turn.end(Instant::now());
             let Some(at) = self.stream.retry_at() else {
                 self.retry = None;
                 return Poll::Pending;

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rand::Rng as _;
 use sluice_model::{Identity, Proxy, ProxyKey, ResourceType};
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::Caller;
+use crate::xds::admission::Admission;
 use crate::xds::debug::{self, DebugPages, Inspections};
 use crate::xds::metrics::Metrics;
 use crate::xds::names::Names;
@@ -39,7 +40,11 @@ pub struct Hub {
     cold: Mutex<BTreeSet<ProxyKey>>,
     /// Who answers requests for debug pages, if anybody does.
     pages: OnceLock<Arc<dyn DebugPages>>,
+    admission: Arc<Admission>,
 }
+
+/// How long a stream asks for no further type until it counts as configured.
+const SETTLED: Duration = Duration::from_secs(1);
 
 /// The most proxies that are remembered as warming; beyond that some take longer to be warm.
 const COLD: usize = 10_000;
@@ -56,9 +61,22 @@ pub(crate) struct Seat {
 }
 
 impl Hub {
-    /// No streams yet. With `checks_identity`, a caller that is authenticated has to be the proxy it says it is (X20).
+    /// No streams yet, and all that come are let in. With `checks_identity`, a caller that is authenticated has to be the
+    /// proxy it says it is (X20).
     #[must_use]
     pub fn new(store: Arc<Store>, proxies: Arc<dyn ProxyInput>, metrics: Metrics, checks_identity: bool) -> Arc<Self> {
+        Self::with_admission(store, proxies, metrics, checks_identity, Admission::default())
+    }
+
+    /// The same with limits for new streams.
+    #[must_use]
+    pub fn with_admission(
+        store: Arc<Store>,
+        proxies: Arc<dyn ProxyInput>,
+        metrics: Metrics,
+        checks_identity: bool,
+        admission: Admission,
+    ) -> Arc<Self> {
         store.measure(&metrics);
         Arc::new(Self {
             store,
@@ -72,7 +90,12 @@ impl Hub {
             seats: Mutex::default(),
             cold: Mutex::default(),
             pages: OnceLock::new(),
+            admission: Arc::new(admission),
         })
+    }
+
+    pub(crate) fn admission(&self) -> &Arc<Admission> {
+        &self.admission
     }
 
     /// The store the streams are served from.
@@ -113,6 +136,7 @@ impl Hub {
             stamps: BTreeMap::new(),
             late: None,
             inspections: Inspections::default(),
+            settled: Settled::default(),
         })
     }
 
@@ -196,7 +220,7 @@ impl Hub {
             caller: caller.clone(),
             connected_at: SystemTime::now(),
             session: Mutex::new(session),
-            wake: Arc::default(),
+            wake: Arc::new(Wake::new(self.admission.clone())),
         });
         self.seats.lock().unwrap_or_else(PoisonError::into_inner).insert(id, seat.clone());
         self.store.watch_proxy(&key, id, &seat.wake);
@@ -224,6 +248,18 @@ pub struct Stream {
     late: Option<Stamp>,
     /// Debug pages it has asked for.
     inspections: Inspections,
+    settled: Settled,
+}
+
+/// Whether a client has its configuration.
+#[derive(Clone, Copy, Debug, Default)]
+enum Settled {
+    /// It has not had an answer for everything it asked for.
+    #[default]
+    No,
+    /// It has since then, but may ask for more.
+    Since(Instant),
+    Yes,
 }
 
 /// A response, encoded.
@@ -368,6 +404,25 @@ impl Stream {
             self.hub.metrics.built(kind, rope.len(), now.elapsed());
         }
         Some(Encoded { rope, begun: now })
+    }
+
+    /// Whether the next answer is one of those that new streams take turns with.
+    pub(crate) fn takes_turns(&mut self, now: Instant) -> bool {
+        if matches!(self.settled, Settled::Yes) {
+            return false;
+        }
+        let Some(seat) = &self.seat else { return false };
+        let (asked, for_the_first_time) = seat.session.lock().unwrap_or_else(PoisonError::into_inner).awaits();
+        self.settled = match self.settled {
+            _ if for_the_first_time => Settled::No,
+            Settled::Since(since) if now.saturating_duration_since(since) >= SETTLED => Settled::Yes,
+            Settled::No => {
+                seat.wake.is_configured();
+                Settled::Since(now)
+            }
+            known => known,
+        };
+        asked && !matches!(self.settled, Settled::Yes)
     }
 
     /// Has the task woken by the next change.

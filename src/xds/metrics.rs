@@ -197,7 +197,7 @@ impl Metrics {
         self.internal_errors.inc();
     }
 
-    /// A stream was refused because of its caller: `unauthenticated` or `identity`.
+    /// A stream was refused: because of its caller (`unauthenticated`, `identity`) or of too many others (`rate`, `load`).
     pub(crate) fn refused(&self, reason: &'static str) {
         self.refused.get_or_create(&ReasonLabel { reason }).inc();
     }
@@ -258,6 +258,7 @@ pub const fn short_name(kind: ResourceType) -> &'static str {
         ResourceType::Endpoint => "eds",
         ResourceType::Listener => "lds",
         ResourceType::Route => "rds",
+        ResourceType::VirtualHost => "vhds",
         ResourceType::Secret => "sds",
         ResourceType::ExtensionConfig => "ecds",
         ResourceType::NameTable => "nds",

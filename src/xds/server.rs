@@ -1,7 +1,6 @@
 //! ADS on gRPC.
 
 use std::convert::Infallible;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -24,9 +23,9 @@ use tower::Service;
 
 use crate::auth::{Authenticators, Call};
 use crate::tls::Connection;
+use crate::xds::admission::Busy;
 use crate::xds::body::{AdsBody, status_of};
 use crate::xds::hub::Hub;
-use crate::xds::limit::RateLimit;
 use crate::xds::messages::Messages;
 use crate::xds::reflection::{ADS, PATHS, Reflection};
 use crate::xds::request::Protocol;
@@ -50,8 +49,6 @@ pub struct ServerOptions {
     pub max_connection_age: Option<Duration>,
     /// How long it may take its time with going.
     pub max_connection_age_grace: Duration,
-    /// Streams that may begin a second; without a number there is no limit (X14).
-    pub max_streams_a_second: Option<NonZeroU32>,
     /// How long streams may take to end when the server shuts down; then they are cut.
     pub drain_timeout: Duration,
 }
@@ -65,7 +62,6 @@ impl Default for ServerOptions {
             max_request_bytes: 4 << 20,
             max_connection_age: None,
             max_connection_age_grace: Duration::from_secs(10),
-            max_streams_a_second: None,
             drain_timeout: Duration::from_secs(10),
         }
     }
@@ -121,6 +117,7 @@ where
     {
         let mut incoming = std::pin::pin!(incoming);
         let mut shutdown = std::pin::pin!(shutdown);
+        let mut moving = std::pin::pin!(hub.admission().keep_moving());
         loop {
             tokio::select! {
                 () = &mut shutdown => break,
@@ -132,6 +129,7 @@ where
                     None => anyhow::bail!("no more connections"),
                 },
                 Some(_) = connections.join_next() => {}
+                () = &mut moving => {}
             }
         }
     }
@@ -191,7 +189,6 @@ where
 pub struct AdsService {
     hub: Arc<Hub>,
     authenticators: Authenticators,
-    limit: Arc<RateLimit>,
     max_request_bytes: usize,
 }
 
@@ -199,15 +196,21 @@ impl AdsService {
     /// The service over these streams.
     #[must_use]
     pub fn new(hub: Arc<Hub>, options: &ServerOptions, authenticators: Authenticators) -> Self {
-        let limit = Arc::new(RateLimit::new(options.max_streams_a_second));
-        Self { hub, authenticators, limit, max_request_bytes: options.max_request_bytes }
+        Self { hub, authenticators, max_request_bytes: options.max_request_bytes }
     }
 
     async fn answer(self, protocol: Protocol, request: http::Request<Body>) -> Result<http::Response<Body>, Status> {
-        match self.limit.turn(Instant::now()) {
-            None => return Err(Status::resource_exhausted("request rate limit exceeded")),
-            Some(wait) if wait.is_zero() => {}
-            Some(wait) => tokio::time::sleep(wait).await,
+        match self.hub.admission().begin(Instant::now()) {
+            // Clients try again after a while with either (X14).
+            Err(busy) => {
+                self.hub.metrics().refused(match busy {
+                    Busy::Rate => "rate",
+                    Busy::Load => "load",
+                });
+                return Err(Status::resource_exhausted("too many new streams, try again later"));
+            }
+            Ok(wait) if wait.is_zero() => {}
+            Ok(wait) => tokio::time::sleep(wait).await,
         }
         let secure = request.extensions().get::<Connection>();
         let plain = request.extensions().get::<TcpConnectInfo>();

@@ -96,6 +96,12 @@ impl Session {
         self.watches.get(&ResourceType::Cluster).is_some_and(|watch| watch.outstanding)
     }
 
+    /// Whether the client waits for an answer; whether for its first of a type.
+    pub(crate) fn awaits(&self) -> (bool, bool) {
+        let asked = || self.watches.values().filter(|watch| watch.is_asked());
+        (asked().next().is_some(), asked().any(|watch| watch.sent.is_none()))
+    }
+
     /// The proxy on the other side.
     #[must_use]
     pub fn proxy(&self) -> &ProxyKey {
@@ -215,7 +221,7 @@ impl Session {
         let mut blocked = false;
         for kind in ResourceType::ALL {
             // What refers to clusters waits for the clusters that came with it.
-            if blocked && matches!(kind, ResourceType::Listener | ResourceType::Route) {
+            if blocked && matches!(kind, ResourceType::Listener | ResourceType::Route | ResourceType::VirtualHost) {
                 continue;
             }
             match self.plan(kind, cut, now) {
@@ -278,8 +284,8 @@ impl Session {
     pub fn held(&self, kind: ResourceType) -> Vec<crate::xds::Found> {
         let Some(watch) = self.watches.get(&kind) else { return Vec::new() };
         let Some(sent) = &watch.sent else { return Vec::new() };
-        if watch.wildcard {
-            sent.names().iter().filter_map(|name| sent.find(name)).collect()
+        if watch.wildcard || kind.is_by_prefix() {
+            sent.names().iter().filter(|name| watch.wants(name)).filter_map(|name| sent.find(name)).collect()
         } else {
             watch.names.iter().filter_map(|name| sent.find(name)).collect()
         }

@@ -1,9 +1,13 @@
 //! Waking a session that waits.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Context;
+use std::time::Instant;
 
 use futures::task::AtomicWaker;
+
+use crate::xds::admission::Admission;
 
 /// The first epoch that was not seen yet, with somebody who waits for one. More of them until then cost nothing.
 #[derive(Debug, Default)]
@@ -11,12 +15,40 @@ pub(crate) struct Wake {
     /// 0 if there is none.
     since: AtomicU64,
     waker: AtomicWaker,
+    /// Who is told of epochs that a configured stream has yet to see; nobody if it is not.
+    admission: Option<Arc<Admission>>,
+    configured: AtomicBool,
+    /// It was told.
+    told: AtomicBool,
 }
 
 impl Wake {
+    /// One of a stream that is not configured yet.
+    pub(crate) fn new(admission: Arc<Admission>) -> Self {
+        let (since, waker) = Default::default();
+        Self {
+            since,
+            waker,
+            admission: Some(admission),
+            configured: AtomicBool::new(false),
+            told: AtomicBool::new(false),
+        }
+    }
+
+    /// From here on, what it is woken for goes before new streams.
+    pub(crate) fn is_configured(&self) {
+        self.configured.store(true, Ordering::Relaxed);
+    }
+
     /// Says that there is this epoch to be seen, and wakes who waits. Epochs count from 1.
     pub(crate) fn wake(&self, epoch: u64) {
         if self.since.compare_exchange(0, epoch.max(1), Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            if let Some(admission) = &self.admission
+                && self.configured.load(Ordering::Relaxed)
+                && !self.told.swap(true, Ordering::AcqRel)
+            {
+                admission.urgent(Instant::now());
+            }
             self.waker.wake();
         }
     }
@@ -28,9 +60,24 @@ impl Wake {
 
     /// Takes the first epoch that was not seen.
     pub(crate) fn take(&self) -> Option<u64> {
+        self.settle();
         match self.since.swap(0, Ordering::AcqRel) {
             0 => None,
             epoch => Some(epoch),
         }
+    }
+
+    fn settle(&self) {
+        if let Some(admission) = &self.admission
+            && self.told.swap(false, Ordering::AcqRel)
+        {
+            admission.no_longer_urgent();
+        }
+    }
+}
+
+impl Drop for Wake {
+    fn drop(&mut self) {
+        self.settle();
     }
 }

@@ -199,7 +199,9 @@ impl Client {
             for (name, version, bytes) in &got.resources {
                 // By other names it has asked for whatever it is sent.
                 let on_demand = matches!(kind, ResourceType::Address | ResourceType::Workload);
-                if on_demand || named.is_none_or(|names| names.contains(name)) {
+                let part = name.rsplit_once('/').filter(|_| kind == ResourceType::VirtualHost);
+                let of_wanted = |names: &BTreeSet<String>| part.is_some_and(|(whole, _)| names.contains(whole));
+                if on_demand || named.is_none_or(|names| names.contains(name) || of_wanted(names)) {
                     held.insert(name.clone(), (version.clone(), bytes.clone()));
                 }
             }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use prost::Message as _;
-use sluice::xds::{Changes, Hub, Metrics, ProxyInput, Status, Store};
+use sluice::xds::{Admission, Changes, Hub, Metrics, ProxyInput, Status, Store};
 use sluice_model::{
     Identity, Layer, Proxy, ProxyKey, Resource, ResourceKey, ResourceType, Scope, Segment, SegmentKey, Text, View,
 };
@@ -55,8 +55,14 @@ pub(crate) struct Mesh {
 impl Mesh {
     /// Ready, with one sidecar that sees `base` of every type.
     pub(crate) fn new() -> Self {
+        Self::with(Admission::default())
+    }
+
+    /// The same with limits for new streams.
+    pub(crate) fn with(admission: Admission) -> Self {
         let proxies = Arc::new(Recorded::default());
-        let hub = Hub::new(Arc::new(Store::default()), proxies.clone(), Metrics::default(), true);
+        let store = Arc::new(Store::default());
+        let hub = Hub::with_admission(store, proxies.clone(), Metrics::default(), true, admission);
         let mesh = Self { status: Status::new(hub.clone()), hub, proxies, changes: Mutex::default() };
         mesh.scope(SIDECAR, &["base"]);
         mesh.commit();

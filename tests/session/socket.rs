@@ -1,13 +1,14 @@
 //! Over real sockets: HTTP/2, gRPC framing, hostile input, drain.
 
 use std::net::SocketAddr;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use futures::StreamExt as _;
 use sluice::auth::{Authenticators, ForwardedCertificates};
-use sluice::xds::{Protocol, ServerOptions, serve};
+use sluice::xds::{Admission, Protocol, ServerOptions, serve};
 use sluice_model::ResourceType;
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
@@ -281,5 +282,41 @@ async fn hostile_bytes_end_their_stream_only() {
     let (requests, mut responses) = server.delta().await;
     requests.send(first(Cluster)).await.expect("open");
     assert_eq!(within(responses.message()).await.expect("no error").expect("a response").resources.len(), 1);
+    server.serving.abort();
+}
+
+#[tokio::test]
+async fn new_streams_take_turns_and_who_does_not_read_keeps_nobody() {
+    let mesh = Mesh::with(Admission::new(NonZeroUsize::new(1), None));
+    for n in 0..10_000 {
+        mesh.cluster("base", &format!("cluster-{n:05}"), &"x".repeat(1000));
+    }
+    mesh.commit();
+    let server = Server::start(&mesh, ServerOptions::default()).await;
+    let (idle, _unread) = server.delta().await;
+    idle.send(first(Cluster)).await.expect("open");
+    let answered = (0..20).map(|_| async {
+        let (requests, mut responses) = server.delta().await;
+        requests.send(first(Cluster)).await.expect("open");
+        responses.message().await.expect("no error").expect("a response").resources.len()
+    });
+    let answered = within(futures::future::join_all(answered)).await;
+    assert_eq!(answered, [10_000; 20]);
+    server.serving.abort();
+}
+
+#[tokio::test]
+async fn more_streams_than_may_begin_are_told_to_come_again() {
+    let mesh = Mesh::with(Admission::new(None, NonZeroU32::new(1)));
+    let server = Server::start(&mesh, ServerOptions::default()).await;
+    let begin = || async {
+        let (requests, outgoing) = mpsc::channel(16);
+        requests.send(first(Cluster)).await.expect("open");
+        let answer = server.client().await.delta_aggregated_resources(ReceiverStream::new(outgoing)).await;
+        answer.err().map(|status| status.code())
+    };
+    let codes = within(futures::future::join_all((0..4).map(|_| begin()))).await;
+    let refused = codes.iter().filter(|code| **code == Some(Code::ResourceExhausted)).count();
+    assert!((1..=2).contains(&refused), "{codes:?}");
     server.serving.abort();
 }

@@ -2,17 +2,18 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::change::Kind;
-use crate::shape::Shape;
+use crate::shape::{Layout, Shape};
 
 /// Simulates the proxies of a mesh against an ADS server and measures how changes reach them.
 ///
 /// Each proxy has a connection and a stream of its own, subscribes and acknowledges as Envoy does, and names its node
-/// as istio-proxy does. Objects are YAML files in a directory that the server watches.
+/// as istio-proxy does. Objects are YAML files in a directory that the server watches, or go through a Kubernetes API.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 120)]
 pub(crate) struct Arguments {
@@ -25,6 +26,27 @@ pub(crate) enum Command {
     /// Measure: start a server (or use a running one), connect proxies, make changes, storm.
     #[command(after_help = RUN_EXAMPLES)]
     Run(Box<RunArguments>),
+    /// Run over sizes of mesh, and the large shapes; a result a shape, and one report of all.
+    #[command(after_help = SCALE_EXAMPLES)]
+    Scale(Box<ScaleArguments>),
+    /// Measure two builds in one run, a change of the one after a change of the other, and compare them. Exit code 1 when
+    /// a ratio is over the limit.
+    Versus(Box<VersusArguments>),
+    /// Change the mesh at random for a long time: memory has to stay flat, and in the end every proxy has to hold, byte
+    /// for byte, what a fresh server gives it. Exit code 1 when it does not.
+    Soak(Box<SoakArguments>),
+    /// Send bytes through bare sockets of the loopback to many readers: what no server can be faster than here.
+    Loopback {
+        /// Bytes for each reader; take them from the table of a run: MB : affected.
+        #[arg(long, default_value_t = 100_000)]
+        bytes: usize,
+        /// Readers, each with a connection.
+        #[arg(long, default_value_t = 1000)]
+        readers: usize,
+        /// How often.
+        #[arg(long, default_value_t = 5)]
+        repeat: usize,
+    },
     /// Write the objects of a shape into a directory, and nothing else.
     Generate {
         #[command(flatten)]
@@ -43,6 +65,7 @@ pub(crate) enum Command {
         out: PathBuf,
     },
     /// Compare two results of one shape: ratios of latency, CPU, bytes, memory. Exit code 1 when one is over the limit.
+    /// Results of different hours say little: `versus` measures both builds in one run.
     Compare {
         /// The result to compare with.
         before: PathBuf,
@@ -57,7 +80,13 @@ pub(crate) enum Command {
 const RUN_EXAMPLES: &str = "Examples:
   sluice-bench run --sluiced target/release/sluiced --services 1000 --proxies 100
   sluice-bench run --sluiced target/release/sluiced --services 10000 --endpoints 2 --proxies 100 --changes vs,dr --json r.json
-  sluice-bench run --server 127.0.0.1:15010 --pid 4711 --config-dir /tmp/mesh --services 200 --proxies 50";
+  sluice-bench run --sluiced target/release/sluiced --driver kube --services 10000 --proxies 0 --starts 5
+  sluice-bench run --server 127.0.0.1:15010 --pid 4711 --config-dir /tmp/mesh --services 200 --proxies 50
+  sluice-bench run --server 127.0.0.1:15010 --pid 4711 --driver kube --kubeconfig ~/.kube/config --proxies 100";
+
+const SCALE_EXAMPLES: &str = "Examples:
+  sluice-bench scale --sluiced target/release/sluiced --out results --services 1000,10000 --proxies 10,100 --changes vs,dr
+  sluice-bench scale --sluiced target/release/sluiced --out results --grid none --large all";
 
 /// What the mesh is like.
 #[derive(Args, Clone, Debug)]
@@ -74,6 +103,12 @@ pub(crate) struct ShapeArguments {
     /// ServiceEntries with a WorkloadEntry each, beside the services.
     #[arg(long, default_value_t = 0)]
     pub(crate) service_entries: usize,
+    /// Gateways among the proxies, beside the sidecars: with HTTPS by a Secret, which `secret-rotation` replaces.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) gateways: usize,
+    /// What namespaces see of each other.
+    #[arg(long, value_enum, default_value_t = Layout::Flat)]
+    pub(crate) layout: Layout,
 }
 
 impl ShapeArguments {
@@ -85,6 +120,8 @@ impl ShapeArguments {
             namespaces: self.namespaces,
             endpoints: self.endpoints,
             service_entries: self.service_entries,
+            gateways: self.gateways,
+            layout: self.layout,
         })
     }
 }
@@ -107,39 +144,35 @@ pub(crate) enum Storm {
     Restart,
     /// One client in ten reads slowly, one in a hundred not at all, while changes go to all.
     Slow,
+    /// As many proxies again connect at once, while changes go to those that are connected: how much later than in quiet.
+    Rush,
 }
 
+/// Where objects are written to, and the server reads them.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Driver {
+    /// A directory of YAML files.
+    #[default]
+    Directory,
+    /// A Kubernetes API: of a server in this process, or of --kubeconfig.
+    Kube,
+}
+
+/// How measurements are made, whatever the shape.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct RunArguments {
-    #[command(flatten)]
-    pub(crate) shape: ShapeArguments,
-    /// Connected proxies: sidecars of the first endpoints of each service.
-    #[arg(long, default_value_t = 100)]
-    pub(crate) proxies: usize,
+pub(crate) struct Manner {
     /// Protocol of the proxies.
     #[arg(long, value_enum, default_value_t = Protocol::Delta)]
     pub(crate) protocol: Protocol,
-    /// Binary to start as the server, on free ports of the loopback.
-    #[arg(long, value_name = "FILE", required_unless_present = "server", conflicts_with = "server")]
-    pub(crate) sluiced: Option<PathBuf>,
-    /// Plaintext ADS port of a running server that watches --config-dir.
-    #[arg(long, value_name = "ADDRESS", requires = "config_dir")]
-    pub(crate) server: Option<SocketAddr>,
-    /// Process of the running server, for its CPU and memory.
+    /// Proxies take the virtual hosts of route tables one by one (VHDS); a started server is told to offer that.
     #[arg(long)]
-    pub(crate) pid: Option<u32>,
-    /// Directory the objects are written to; a temporary one if not given.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) config_dir: Option<PathBuf>,
-    /// Change kinds to make, comma separated; all if not given, `none` for none.
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND")]
-    pub(crate) changes: Vec<Kind>,
+    pub(crate) virtual_hosts: bool,
+    /// Where objects are written to.
+    #[arg(long, value_enum, default_value_t = Driver::Directory)]
+    pub(crate) driver: Driver,
     /// Changes of each kind; one more before them is not counted.
     #[arg(long, default_value_t = 5)]
     pub(crate) repeat: usize,
-    /// Storms to make after the changes, comma separated.
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "STORM")]
-    pub(crate) storms: Vec<Storm>,
     /// How long a change may take to reach the last proxy, in seconds.
     #[arg(long, default_value_t = 60)]
     pub(crate) patience: u64,
@@ -149,10 +182,204 @@ pub(crate) struct RunArguments {
     /// Further arguments of the started server, repeatable: --server-arg=--log_output_level=xds:debug.
     #[arg(long = "server-arg", value_name = "ARG", allow_hyphen_values = true)]
     pub(crate) server_arguments: Vec<String>,
+    /// Do not send the bytes of each kind of change through bare sockets to compare.
+    #[arg(long)]
+    pub(crate) no_loopback: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RunArguments {
+    #[command(flatten)]
+    pub(crate) shape: ShapeArguments,
+    #[command(flatten)]
+    pub(crate) manner: Manner,
+    /// Connected proxies: sidecars of the first endpoints of each service.
+    #[arg(long, default_value_t = 100)]
+    pub(crate) proxies: usize,
+    /// Binary to start as the server, on free ports of the loopback.
+    #[arg(long, value_name = "FILE", required_unless_present = "server", conflicts_with = "server")]
+    pub(crate) sluiced: Option<PathBuf>,
+    /// Plaintext ADS port of a running server that watches --config-dir or the cluster of --kubeconfig.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) server: Option<SocketAddr>,
+    /// Process of the running server, for its CPU and memory.
+    #[arg(long)]
+    pub(crate) pid: Option<u32>,
+    /// Directory the objects are written to; a temporary one if not given.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) config_dir: Option<PathBuf>,
+    /// With --driver kube: the cluster to write to, not a server of this process. It is not tidied afterwards.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// Times the server is started, the last time to stay; the result has all times from start to ready.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) starts: usize,
+    /// Change kinds to make, comma separated; all if not given, `none` for none.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND")]
+    pub(crate) changes: Vec<Kind>,
+    /// Storms to make after the changes, comma separated.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "STORM")]
+    pub(crate) storms: Vec<Storm>,
+    /// Share of slow clients in the storm `slow`.
+    #[arg(long, default_value_t = 0.1)]
+    pub(crate) slow_share: f64,
+    /// Share of clients that do not read at all in the storm `slow`.
+    #[arg(long, default_value_t = 0.01)]
+    pub(crate) dead_share: f64,
+    /// Proxies that come in the storm `rush`; as many as are connected if not given.
+    #[arg(long)]
+    pub(crate) rush_proxies: Option<usize>,
     /// Write the result as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Write the result as an HTML page.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+}
+
+/// A shape beyond the grid.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Large {
+    /// 10,000 services × 5 endpoints in 200 namespaces, 1,000 proxies.
+    Services,
+    /// 30,000 ServiceEntries with a WorkloadEntry each, 100 proxies.
+    Entries,
+    /// 100,000 endpoints in one service, 100 proxies.
+    Endpoints,
+    /// 50,000 services, 20 proxies.
+    Huge,
+    /// All of them.
+    All,
+    /// None.
+    None,
+}
+
+/// What the grid is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Grid {
+    /// --services × --proxies.
+    Full,
+    /// None.
+    None,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ScaleArguments {
+    #[command(flatten)]
+    pub(crate) manner: Manner,
+    /// Binary to start as the server.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sluiced: PathBuf,
+    /// Directory for the results, a JSON file a shape, and for report.html.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// Whether to run the grid.
+    #[arg(long, value_enum, default_value_t = Grid::Full)]
+    pub(crate) grid: Grid,
+    /// Numbers of services of the grid, with 2 endpoints each.
+    #[arg(long, value_delimiter = ',', default_values_t = [1000, 3000, 10_000, 30_000, 50_000])]
+    pub(crate) services: Vec<usize>,
+    /// Numbers of proxies of the grid.
+    #[arg(long, value_delimiter = ',', default_values_t = [10, 100, 1000, 3000])]
+    pub(crate) proxies: Vec<usize>,
+    /// Large shapes to run beside the grid.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "all")]
+    pub(crate) large: Vec<Large>,
+    /// Change kinds to make, comma separated; all if not given, `none` for none.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND")]
+    pub(crate) changes: Vec<Kind>,
+    /// Leave shapes out that have a result in --out already.
+    #[arg(long)]
+    pub(crate) resume: bool,
+    /// Do not run shapes of more services × proxies than this: each proxy holds some kilobytes for each service.
+    #[arg(long, default_value_t = 50_000_000)]
+    pub(crate) at_most: usize,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct VersusArguments {
+    #[command(flatten)]
+    pub(crate) shape: ShapeArguments,
+    #[command(flatten)]
+    pub(crate) manner: Manner,
+    /// The build to compare with.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) before: PathBuf,
+    /// The build to judge.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) after: PathBuf,
+    /// Connected proxies, of each build.
+    #[arg(long, default_value_t = 100)]
+    pub(crate) proxies: usize,
+    /// Change kinds to make, comma separated; all if not given.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND")]
+    pub(crate) changes: Vec<Kind>,
+    /// Largest ratio after : before that passes.
+    #[arg(long, default_value_t = 1.5)]
+    pub(crate) limit: f64,
+    /// Directory for both results, before.json and after.json.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SoakArguments {
+    #[command(flatten)]
+    pub(crate) shape: ShapeArguments,
+    #[command(flatten)]
+    pub(crate) manner: Manner,
+    /// Binary to start as the server, and as the fresh one in the end.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sluiced: PathBuf,
+    /// Connected proxies.
+    #[arg(long, default_value_t = 100)]
+    pub(crate) proxies: usize,
+    /// How long, such as 90s, 10m or 1h.
+    #[arg(long, value_parser = duration, default_value = "1h")]
+    pub(crate) duration: Duration,
+    /// Changes a second.
+    #[arg(long, default_value_t = 20.0)]
+    pub(crate) rate: f64,
+    /// Proxies that lose their stream and come back, a second.
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) reconnects: f64,
+    /// Change kinds to make, comma separated; all if not given.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND")]
+    pub(crate) changes: Vec<Kind>,
+    /// The same number gives the same changes.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// By how much of itself the server's memory may grow between the second and the last quarter of the time.
+    #[arg(long, default_value_t = 0.1)]
+    pub(crate) growth: f64,
+    /// Write what was found as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = text.split_at(text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len()));
+    let seconds = match unit {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(format!("{unit:?} is no unit of s, m, h")),
+    };
+    let number: u64 = number.parse().map_err(|_| "a duration is a number and a unit, such as 10m".to_owned())?;
+    Ok(Duration::from_secs(number * seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!((duration("2h"), duration("7")), (Ok(Duration::from_secs(7200)), Ok(Duration::from_secs(7))));
+        assert!(duration("1d").is_err() && duration("h").is_err());
+    }
 }

@@ -6,9 +6,11 @@ use anyhow::Result;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use crate::fleet::Role;
+use crate::gateway;
 use crate::objects::{self, Endpoints};
 use crate::scan::Type;
-use crate::shape::{Service, Shape};
+use crate::shape::{Layout, Service, Shape};
 use crate::watch::{Content, Expectation};
 use crate::world::World;
 
@@ -48,6 +50,8 @@ pub(crate) enum Kind {
     NoOp,
     /// Every pod of a namespace gets another address, a service after another.
     RollingRestart,
+    /// The certificate of the gateways is replaced; needs gateways.
+    SecretRotation,
     /// No change.
     None,
 }
@@ -67,18 +71,30 @@ impl Kind {
 /// Whose proxies a change concerns.
 #[derive(Clone, Debug)]
 pub(crate) enum Concerned {
-    Everyone,
-    /// By number of the namespace.
+    /// Every sidecar.
+    Sidecars,
+    /// The sidecars that see a namespace, by its number.
+    Seeing(usize),
+    /// The sidecars in a namespace, by its number.
     Namespace(usize),
+    Gateways,
     Nobody,
 }
 
 impl Concerned {
-    pub(crate) fn has(&self, shape: &Shape, proxy: usize) -> bool {
+    pub(crate) fn has(&self, shape: &Shape, role: Role) -> bool {
+        let own = match role {
+            Role::Sidecar(number) => shape.proxy(number).0.namespace_number(),
+            Role::Gateway(_) => return matches!(self, Self::Gateways),
+        };
         match self {
-            Self::Everyone => true,
-            Self::Namespace(number) => shape.proxy(proxy).0.number % shape.namespaces == *number,
-            Self::Nobody => false,
+            Self::Sidecars => true,
+            Self::Seeing(number) => match shape.layout {
+                Layout::Flat => true,
+                Layout::Scoped => own == *number || shape.neighbour(own) == *number,
+            },
+            Self::Namespace(number) => own == *number,
+            Self::Gateways | Self::Nobody => false,
         }
     }
 }
@@ -94,12 +110,31 @@ pub(crate) struct Change {
     pub(crate) concerned: Concerned,
 }
 
+/// How changes are planned.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Plan {
+    /// Number of the service that is changed, and of the namespace: the first at or after it.
+    pub(crate) target: usize,
+    /// Proxies get virtual hosts one by one.
+    pub(crate) by_virtual_host: bool,
+}
+
 /// The change of a kind in a round; rounds count from 0.
-pub(crate) fn plan(kind: Kind, shape: &Shape, round: usize) -> Change {
+pub(crate) fn plan(kind: Kind, shape: &Shape, round: usize, how: Plan) -> Result<Change> {
     let marker = format!("bench-marker-{round:04}");
-    let target = shape.http_service(0);
-    let everyone = |write: Write, expected| Change { before: None, write, expected, concerned: Concerned::Everyone };
-    match kind {
+    let target = shape.http_service(how.target);
+    let routes = |service: Service, marker: Marker| {
+        if how.by_virtual_host { host(service, marker) } else { table(service, marker) }
+    };
+    let home = target.namespace_number();
+    let seen = |namespace: usize, write: Write, expected| Change {
+        before: None,
+        write,
+        expected,
+        concerned: Concerned::Seeing(namespace),
+    };
+    let everyone = |write: Write, expected| seen(home, write, expected);
+    Ok(match kind {
         Kind::EndpointReady => {
             let endpoints = Endpoints { first_unready: round.is_multiple_of(2), ..Endpoints::default() };
             everyone(service(target, endpoints), vec![assignment(target, Content::Any)])
@@ -119,44 +154,44 @@ pub(crate) fn plan(kind: Kind, shape: &Shape, round: usize) -> Change {
         }
         Kind::ServiceAdd => {
             let new = additional(shape, round);
-            everyone(
-                service(new, Endpoints::default()),
-                vec![cluster(new, Content::Any), table(new, Content::Has(new.host()))],
-            )
+            let expected = vec![cluster(new, Content::Any), routes(new, Marker::There(new.host()))];
+            seen(new.namespace_number(), service(new, Endpoints::default()), expected)
         }
         Kind::ServiceRemove => {
             // Another service than `ServiceAdd` makes.
             let old = additional(shape, 1000 + round);
             let write: Write = Box::new(move |world| world.remove_service(old));
-            let expected = vec![cluster(old, Content::Gone), table(old, Content::Lacks(old.host()))];
-            Change { before: Some(service(old, Endpoints::default())), ..everyone(write, expected) }
+            let expected = vec![cluster(old, Content::Gone), routes(old, Marker::Gone(old.host()))];
+            let change = seen(old.namespace_number(), write, expected);
+            Change { before: Some(service(old, Endpoints::default())), ..change }
         }
         Kind::VirtualService => {
             let text = objects::virtual_service(target, &marker);
-            everyone(file("virtual-service.yaml", text), vec![table(target, Content::Has(marker))])
+            everyone(file("virtual-service.yaml", text), vec![routes(target, Marker::There(marker))])
         }
         Kind::DestinationRule => {
             let text = objects::destination_rule(target, &marker);
             everyone(file("destination-rule.yaml", text), vec![cluster(target, Content::Has(marker))])
         }
         Kind::AuthorizationPolicy => {
-            let text = objects::authorization_policy(&Shape::namespace(0), &marker);
+            let text = objects::authorization_policy(&Shape::namespace(home), &marker);
             let write = file("authorization-policy.yaml", text);
-            Change { concerned: Concerned::Namespace(0), ..everyone(write, vec![listener(Content::Has(marker))]) }
+            Change { concerned: Concerned::Namespace(home), ..everyone(write, vec![listener(Content::Has(marker))]) }
         }
         Kind::AuthorizationPolicyRoot => {
             let text = objects::authorization_policy("istio-system", &marker);
-            everyone(file("authorization-policy-root.yaml", text), vec![listener(Content::Has(marker))])
+            let write = file("authorization-policy-root.yaml", text);
+            Change { concerned: Concerned::Sidecars, ..everyone(write, vec![listener(Content::Has(marker))]) }
         }
         Kind::PeerAuthentication => {
-            let number = 1 % shape.namespaces;
+            let number = (home + 1) % shape.namespaces;
             let mode = if round.is_multiple_of(2) { "STRICT" } else { "PERMISSIVE" };
             let write = file("peer-authentication.yaml", objects::peer_authentication(&Shape::namespace(number), mode));
             Change { concerned: Concerned::Namespace(number), ..everyone(write, vec![listener(Content::Any)]) }
         }
         Kind::Sidecar => {
             const FILE: &str = "sidecar.yaml";
-            let number = 2 % shape.namespaces;
+            let number = (home + 2) % shape.namespaces;
             let text = objects::sidecar(&Shape::namespace(number), target);
             let narrow = round.is_multiple_of(2);
             let write: Write = if narrow { file(FILE, text) } else { Box::new(|world| world.remove(FILE)) };
@@ -166,23 +201,32 @@ pub(crate) fn plan(kind: Kind, shape: &Shape, round: usize) -> Change {
         }
         Kind::MeshConfig => {
             let text = objects::mesh_config(Some(&marker));
-            everyone(file("mesh.yaml", text), vec![listener(Content::Has(marker))])
+            let write = file("mesh.yaml", text);
+            Change { concerned: Concerned::Sidecars, ..everyone(write, vec![listener(Content::Has(marker))]) }
         }
         Kind::NoOp => {
-            let other = shape.http_service(shape.namespaces);
+            let other = shape.http_service(target.number + shape.namespaces);
             let write = service(other, Endpoints { note: round + 1, ..Endpoints::default() });
             Change { concerned: Concerned::Nobody, ..everyone(write, Vec::new()) }
         }
-        Kind::RollingRestart => rolling_restart(shape, round),
+        Kind::RollingRestart => rolling_restart(shape, (home + 3) % shape.namespaces, round),
+        Kind::SecretRotation => {
+            let (text, marker) = gateway::secret()?;
+            let expected = vec![Expectation {
+                kind: Type::Sds,
+                name: Some(gateway::SECRET.to_owned()),
+                content: Content::Has(marker),
+            }];
+            Change { concerned: Concerned::Gateways, ..everyone(file("gateway-secret.yaml", text), expected) }
+        }
         Kind::None => {
             let nothing: Write = Box::new(|_| Ok(Instant::now()));
             Change { concerned: Concerned::Nobody, ..everyone(nothing, Vec::new()) }
         }
-    }
+    })
 }
 
-fn rolling_restart(shape: &Shape, round: usize) -> Change {
-    let number = 3 % shape.namespaces;
+fn rolling_restart(shape: &Shape, number: usize, round: usize) -> Change {
     let services: Vec<Service> =
         (number..shape.services).step_by(shape.namespaces).map(|number| shape.service(number)).collect();
     let endpoints = Endpoints { moved: round + 1, all_moved: true, ..Endpoints::default() };
@@ -197,7 +241,7 @@ fn rolling_restart(shape: &Shape, round: usize) -> Change {
         }
         Ok(start)
     });
-    Change { before: None, write, expected: expected.into_iter().collect(), concerned: Concerned::Everyone }
+    Change { before: None, write, expected: expected.into_iter().collect(), concerned: Concerned::Seeing(number) }
 }
 
 fn file(name: &'static str, text: String) -> Write {
@@ -212,7 +256,7 @@ fn service(service: Service, endpoints: Endpoints) -> Write {
 fn additional(shape: &Shape, number: usize) -> Service {
     let mut service = shape.service(shape.services + number);
     while service.is_tcp() {
-        service = shape.service(service.number + 20_000);
+        service = shape.service(service.number + shape.namespaces * 1001);
     }
     service
 }
@@ -225,8 +269,26 @@ fn assignment(service: Service, content: Content) -> Expectation {
     Expectation { kind: Type::Eds, name: Some(service.cluster()), content }
 }
 
-fn table(service: Service, content: Content) -> Expectation {
+/// A text by which routes of a service are known.
+enum Marker {
+    There(String),
+    Gone(String),
+}
+
+fn table(service: Service, marker: Marker) -> Expectation {
+    let content = match marker {
+        Marker::There(text) => Content::Has(text),
+        Marker::Gone(text) => Content::Lacks(text),
+    };
     Expectation { kind: Type::Rds, name: Some(service.port().to_string()), content }
+}
+
+fn host(service: Service, marker: Marker) -> Expectation {
+    let content = match marker {
+        Marker::There(text) => Content::Has(text),
+        Marker::Gone(_) => Content::Gone,
+    };
+    Expectation { kind: Type::Vhds, name: Some(service.virtual_host()), content }
 }
 
 fn listener(content: Content) -> Expectation {
@@ -236,13 +298,15 @@ fn listener(content: Content) -> Expectation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::world::Place;
 
-    const SHAPE: Shape = Shape { services: 60, namespaces: 4, endpoints: 2, service_entries: 1 };
+    const SHAPE: Shape =
+        Shape { services: 60, namespaces: 4, endpoints: 2, service_entries: 1, gateways: 1, layout: Layout::Flat };
 
     #[test]
     fn every_kind_changes_something_in_every_round() -> Result<()> {
         let directory = tempfile::tempdir()?;
-        let world = World::lay(directory.path(), &SHAPE)?;
+        let world = World::lay(Place::directory(directory.path())?, &SHAPE)?;
         let read = |directory: &std::path::Path| -> Result<Vec<(std::path::PathBuf, String)>> {
             let mut files = Vec::new();
             let folders = (0..SHAPE.namespaces).map(|n| directory.join(Shape::namespace(n)));
@@ -259,7 +323,7 @@ mod tests {
         };
         for kind in Kind::all() {
             for round in 0..3 {
-                let change = plan(kind, &SHAPE, round);
+                let change = plan(kind, &SHAPE, round, Plan::default())?;
                 if let Some(before) = change.before {
                     before(&world)?;
                 }
@@ -276,7 +340,13 @@ mod tests {
     #[test]
     fn a_namespace_is_that_of_the_proxys_service() {
         let concerned = Concerned::Namespace(1);
-        let proxies: Vec<usize> = (0..70).filter(|proxy| concerned.has(&SHAPE, *proxy)).collect();
-        assert_eq!((proxies[0], proxies[1], proxies.len()), (1, 5, 18));
+        let proxies = |shape: &Shape, concerned: &Concerned| -> Vec<usize> {
+            (0..70).filter(|proxy| concerned.has(shape, Role::Sidecar(*proxy))).collect()
+        };
+        let found = proxies(&SHAPE, &concerned);
+        assert_eq!((found[0], found[1], found.len()), (1, 5, 18));
+        let scoped = Shape { layout: Layout::Scoped, ..SHAPE };
+        assert_eq!(proxies(&scoped, &Concerned::Seeing(0))[..4], [0, 3, 4, 7], "it, and who has it for a neighbour");
+        assert!(!concerned.has(&SHAPE, Role::Gateway(0)) && Concerned::Gateways.has(&SHAPE, Role::Gateway(0)));
     }
 }

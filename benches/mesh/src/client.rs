@@ -1,8 +1,10 @@
 //! One proxy: its stream, and what it asks for next, as Envoy does.
 //!
-//! CDS goes first, EDS for the clusters that come, LDS when those are known, then RDS for the listeners. Everything that
+//! CDS goes first, EDS for the clusters that come, LDS when those are known, then RDS and SDS for the listeners, and VHDS
+//! for route tables that come in pieces. Everything that
 //! comes is acknowledged at once. What is left out: a listener that goes leaves its route tables subscribed.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +17,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::codec::{Codec, DecodeBuf, Decoder};
 use tonic::codegen::http::uri::PathAndQuery;
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Endpoint;
 use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
@@ -23,7 +26,7 @@ use crate::arguments::Protocol;
 use crate::fleet::Shared;
 use crate::held::Held;
 use crate::messages::{DeltaRequest, DeltaResponse, Request, Response};
-use crate::scan::{Type, asks_for, name};
+use crate::scan::{TYPES, Type, asks_for, name};
 use crate::watch::{Arrival, Watch};
 
 /// Flow-control windows as a recent Envoy has them.
@@ -48,14 +51,31 @@ pub(crate) struct Client {
     pub(crate) number: usize,
     pub(crate) pace: Pace,
     node: Arc<Node>,
-    held: [Held; 4],
+    /// What a gateway in front of the server says of the proxy's certificate.
+    certificate: Option<MetadataValue<Ascii>>,
+    held: [Held; TYPES],
     /// State of the world: the version of each type.
-    versions: [String; 4],
+    versions: [String; TYPES],
 }
 
 impl Client {
-    pub(crate) fn new(number: usize, node: Arc<Node>) -> Self {
-        Self { number, pace: Pace::Prompt, node, held: Default::default(), versions: Default::default() }
+    /// One that holds nothing. It is who `certificate` says, if that is given.
+    pub(crate) fn new(number: usize, node: Arc<Node>, certificate: Option<MetadataValue<Ascii>>) -> Self {
+        let (held, versions) = (Default::default(), Default::default());
+        Self { number, pace: Pace::Prompt, node, certificate, held, versions }
+    }
+
+    /// What it holds of a type.
+    pub(crate) fn held(&self, kind: Type) -> &Held {
+        &self.held[kind as usize]
+    }
+
+    fn identify<T>(&self, message: T) -> tonic::Request<T> {
+        let mut request = tonic::Request::new(message);
+        if let Some(certificate) = &self.certificate {
+            request.metadata_mut().insert("x-forwarded-client-cert", certificate.clone());
+        }
+        request
     }
 
     /// Resources it holds, over all types.
@@ -70,6 +90,10 @@ pub(crate) async fn run(mut client: Client, shared: Arc<Shared>, stop: Arc<Notif
     loop {
         tokio::select! {
             () = stop.notified() => return client,
+            () = shared.kicked(client.number) => {
+                shared.set_configured(client.number, false);
+                continue;
+            }
             opened = stream(&mut client, &shared) => {
                 shared.count_end();
                 shared.set_configured(client.number, false);
@@ -102,9 +126,9 @@ async fn stream(client: &mut Client, shared: &Shared) -> Result<()> {
             let path = PathAndQuery::from_static(
                 "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources",
             );
+            let request = client.identify(UnboundedReceiverStream::new(outgoing));
             let mut stream = Stream::new(client, shared, requests);
             stream.open_delta();
-            let request = tonic::Request::new(UnboundedReceiverStream::new(outgoing));
             let answers = grpc.streaming(request, path, Counted::default()).await?.into_inner();
             stream.read(answers, Stream::take_delta).await
         }
@@ -113,9 +137,9 @@ async fn stream(client: &mut Client, shared: &Shared) -> Result<()> {
             let path = PathAndQuery::from_static(
                 "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources",
             );
+            let request = client.identify(UnboundedReceiverStream::new(outgoing));
             let mut stream = Stream::new(client, shared, requests);
             stream.open_sotw();
-            let request = tonic::Request::new(UnboundedReceiverStream::new(outgoing));
             let answers = grpc.streaming(request, path, Counted::default()).await?.into_inner();
             stream.read(answers, Stream::take_sotw).await
         }
@@ -127,10 +151,10 @@ struct Stream<'a, Q> {
     shared: &'a Shared,
     requests: mpsc::UnboundedSender<Q>,
     /// Types that were asked for, and answered, on this stream.
-    asked: [bool; 4],
-    answered: [bool; 4],
+    asked: [bool; TYPES],
+    answered: [bool; TYPES],
     /// State of the world: the nonce of the last answer.
-    nonces: [String; 4],
+    nonces: [String; TYPES],
     /// The node goes with the first request.
     introduced: bool,
     configured: bool,
@@ -142,8 +166,8 @@ impl<'a, Q> Stream<'a, Q> {
             client,
             shared,
             requests,
-            asked: [false; 4],
-            answered: [false; 4],
+            asked: [false; TYPES],
+            answered: [false; TYPES],
             nonces: Default::default(),
             introduced: false,
             configured: false,
@@ -191,7 +215,9 @@ impl<'a, Q> Stream<'a, Q> {
         let known = |kind: Type| self.client.held[kind as usize].is_complete();
         Type::ALL.into_iter().all(|kind| {
             let named = !kind.is_wildcard() && self.client.held[kind as usize].len() == 0;
-            (named || self.answered[kind as usize]) && known(kind)
+            // Of secrets nothing is said to who holds them.
+            let silent = kind == Type::Sds;
+            (named || silent || self.answered[kind as usize]) && known(kind)
         })
     }
 
@@ -216,7 +242,11 @@ impl Stream<'_, DeltaRequest> {
             self.asked[kind as usize] = true;
             let node = self.node();
             let held = &self.client.held[kind as usize];
-            let subscribe = if kind.is_wildcard() { Vec::new() } else { held.names().collect() };
+            let mut subscribe: Vec<String> = if kind.is_wildcard() { Vec::new() } else { held.names().collect() };
+            if kind == Type::Vhds {
+                // Tables are subscribed, and what is held are their virtual hosts.
+                subscribe.retain(|name| !name.contains('/'));
+            }
             if !kind.is_wildcard() && subscribe.is_empty() {
                 continue;
             }
@@ -228,18 +258,27 @@ impl Stream<'_, DeltaRequest> {
     fn take_delta(&mut self, response: DeltaResponse, watch: Option<&Watch>) {
         let Some(kind) = Type::of_url(&response.type_url) else { return };
         self.answered[kind as usize] = true;
-        let mut subscribe = Vec::new();
+        let mut subscribe: BTreeMap<Type, Vec<String>> = BTreeMap::new();
         let mut unsubscribe = Vec::new();
         for resource in &response.resources {
             self.shared.count_resource(kind);
             let Some(any) = &resource.resource else { continue };
             let texts = &self.shared.texts;
-            self.client.held[kind as usize].tell(texts.get(&resource.name), texts.get(&resource.version));
-            if let Some(next) = kind.leads_to() {
-                for name in asks_for(kind, &any.value) {
-                    if self.client.held[next as usize].ask(self.shared.texts.get(&name)) {
-                        subscribe.push(name);
-                    }
+            let held = &mut self.client.held[kind as usize];
+            if matches!(kind, Type::Eds | Type::Rds | Type::Sds) && !held.has(&resource.name) {
+                // It was on its way when it was no longer wanted.
+                continue;
+            }
+            held.tell(texts.get(&resource.name), texts.get(&resource.version), self.shared.digest(&any.value));
+            if kind == Type::Vhds
+                && let Some((table, _)) = resource.name.rsplit_once('/')
+            {
+                // Asked for by the table they are of.
+                held.tell(texts.get(table), texts.get(""), 0);
+            }
+            for (next, name) in asks_for(kind, &any.value) {
+                if self.client.held[next as usize].ask(self.shared.texts.get(&name)) {
+                    subscribe.entry(next).or_default().push(name);
                 }
             }
             self.arrive(watch, kind, &resource.name, Some(&any.value));
@@ -248,9 +287,12 @@ impl Stream<'_, DeltaRequest> {
             if kind.is_wildcard() {
                 self.client.held[kind as usize].forget(name);
             } else {
-                // It stays subscribed: there is none of that name now.
-                let texts = &self.shared.texts;
-                self.client.held[kind as usize].tell(texts.get(name), texts.get(""));
+                // What is subscribed stays so: there is none of that name now.
+                let (texts, held) = (&self.shared.texts, &mut self.client.held[kind as usize]);
+                if !held.has(name) {
+                    continue;
+                }
+                held.tell(texts.get(name), texts.get(""), 0);
             }
             if kind == Type::Cds && self.client.held[Type::Eds as usize].forget(name) {
                 unsubscribe.push(name.clone());
@@ -258,8 +300,12 @@ impl Stream<'_, DeltaRequest> {
             self.arrive(watch, kind, name, None);
         }
         self.send(DeltaRequest { type_url: response.type_url, nonce: response.nonce, ..Default::default() });
-        if let Some(next) = kind.leads_to().filter(|_| !subscribe.is_empty() || !unsubscribe.is_empty()) {
+        if !unsubscribe.is_empty() {
+            subscribe.entry(Type::Eds).or_default();
+        }
+        for (next, subscribe) in subscribe {
             self.asked[next as usize] = true;
+            let unsubscribe = if next == Type::Eds { std::mem::take(&mut unsubscribe) } else { Vec::new() };
             self.send(DeltaRequest { type_url: next.url().into(), subscribe, unsubscribe, ..Default::default() });
         }
         if self.is_time_for_listeners() {
@@ -298,15 +344,16 @@ impl Stream<'_, Request> {
         let mut gone: Vec<String> =
             if kind.is_wildcard() { self.client.held[kind as usize].names().collect() } else { Vec::new() };
         gone.sort_unstable();
-        let mut names_change = false;
+        let mut asks: BTreeSet<Type> = BTreeSet::new();
         for any in &response.resources {
             self.shared.count_resource(kind);
             let Some(name) = name(&any.value) else { continue };
             let texts = &self.shared.texts;
-            self.client.held[kind as usize].tell(texts.get(&name), texts.get("held"));
-            if let Some(next) = kind.leads_to() {
-                for name in asks_for(kind, &any.value) {
-                    names_change |= self.client.held[next as usize].ask(self.shared.texts.get(&name));
+            let digest = self.shared.digest(&any.value);
+            self.client.held[kind as usize].tell(texts.get(&name), texts.get("held"), digest);
+            for (next, name) in asks_for(kind, &any.value) {
+                if self.client.held[next as usize].ask(self.shared.texts.get(&name)) {
+                    asks.insert(next);
                 }
             }
             if let Ok(at) = gone.binary_search(&name) {
@@ -316,11 +363,13 @@ impl Stream<'_, Request> {
         }
         for name in gone {
             self.client.held[kind as usize].forget(&name);
-            names_change |= kind == Type::Cds && self.client.held[Type::Eds as usize].forget(&name);
+            if kind == Type::Cds && self.client.held[Type::Eds as usize].forget(&name) {
+                asks.insert(Type::Eds);
+            }
             self.arrive(watch, kind, &name, None);
         }
         self.ask_sotw(kind);
-        if let Some(next) = kind.leads_to().filter(|_| names_change) {
+        for next in asks {
             self.asked[next as usize] = true;
             self.ask_sotw(next);
         }

@@ -1,6 +1,8 @@
 //! All proxies together: what they have in common, and what is counted of them.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
@@ -9,22 +11,23 @@ use serde::{Deserialize, Serialize};
 use sluice_proto::envoy::config::core::v3::Node;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+use tonic::metadata::MetadataValue;
 
 use crate::arguments::Protocol;
 use crate::client::{self, Client, Pace};
 use crate::held::Texts;
-use crate::objects;
-use crate::scan::Type;
+use crate::scan::{TYPES, Type};
 use crate::shape::Shape;
 use crate::watch::{Arrival, Expectation, Watch};
+use crate::{gateway, nodes};
 
 /// What came in.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Traffic {
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
-    /// By type: CDS, EDS, LDS, RDS.
-    pub(crate) resources: [u64; 4],
+    /// By type: CDS, EDS, LDS, RDS, VHDS, SDS.
+    pub(crate) resources: [u64; TYPES],
     /// Streams that ended, refused ones among them.
     pub(crate) ended: u64,
 }
@@ -54,13 +57,17 @@ pub(crate) struct Shared {
     arrived: Notify,
     messages: AtomicU64,
     bytes: AtomicU64,
-    resources: [AtomicU64; 4],
+    resources: [AtomicU64; TYPES],
     ended: AtomicU64,
     last_arrival: AtomicU64,
     /// By proxy: when it had everything it asked for on its present stream; 0 is not yet.
     configured: Vec<AtomicU64>,
     /// By proxy: it is expected to follow changes.
     live: Vec<AtomicBool>,
+    /// By proxy: ends its stream.
+    kicks: Vec<Notify>,
+    /// Proxies know the content of what they hold.
+    digests: bool,
 }
 
 impl Shared {
@@ -85,6 +92,21 @@ impl Shared {
 
     pub(crate) fn count_resource(&self, kind: Type) {
         self.resources[kind as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Waits until somebody ends the proxy's stream.
+    pub(crate) async fn kicked(&self, proxy: usize) {
+        self.kicks[proxy].notified().await;
+    }
+
+    /// What tells contents apart, if anybody will ask.
+    pub(crate) fn digest(&self, content: &[u8]) -> u64 {
+        if !self.digests {
+            return 0;
+        }
+        let mut hasher = DefaultHasher::new();
+        content.hash(&mut hasher);
+        hasher.finish()
     }
 
     pub(crate) fn count_end(&self) {
@@ -116,9 +138,47 @@ impl Shared {
     }
 }
 
+/// Who the proxies are.
+#[derive(Clone, Debug)]
+pub(crate) struct Crew {
+    /// Sidecars by their numbers in the shape.
+    pub(crate) sidecars: Range<usize>,
+    /// So many gateways after them.
+    pub(crate) gateways: usize,
+    pub(crate) protocol: Protocol,
+    /// They take virtual hosts one by one.
+    pub(crate) by_virtual_host: bool,
+    /// They know the content of what they hold, which costs them time.
+    pub(crate) digests: bool,
+}
+
+impl Crew {
+    pub(crate) fn len(&self) -> usize {
+        self.sidecars.len() + self.gateways
+    }
+
+    /// What the proxy of that number is.
+    pub(crate) fn role(&self, proxy: usize) -> Role {
+        match proxy.checked_sub(self.sidecars.len()) {
+            None => Role::Sidecar(self.sidecars.start + proxy),
+            Some(gateway) => Role::Gateway(gateway),
+        }
+    }
+}
+
+/// What a proxy is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Role {
+    /// Of the endpoint of that number in the shape.
+    Sidecar(usize),
+    /// A gateway of that number.
+    Gateway(usize),
+}
+
 /// The simulated proxies.
 pub(crate) struct Fleet {
     pub(crate) shared: Arc<Shared>,
+    crew: Crew,
     nodes: Vec<Arc<Node>>,
     tasks: Vec<JoinHandle<Client>>,
     stops: Vec<Arc<Notify>>,
@@ -134,11 +194,14 @@ pub(crate) struct Followed {
 }
 
 impl Fleet {
-    pub(crate) fn new(shape: &Shape, proxies: usize, protocol: Protocol, address: SocketAddr) -> anyhow::Result<Self> {
-        let nodes = (0..proxies)
-            .map(|proxy| Ok(Arc::new(sluice_proto::json::decode::<Node>(&objects::node(shape, proxy))?.message)));
+    pub(crate) fn new(shape: &Shape, crew: Crew, address: SocketAddr) -> anyhow::Result<Self> {
+        let proxies = crew.len();
+        let nodes = (0..proxies).map(|proxy| {
+            let node = nodes::node(shape, crew.role(proxy), crew.by_virtual_host);
+            Ok(Arc::new(sluice_proto::json::decode::<Node>(&node)?.message))
+        });
         let shared = Shared {
-            protocol,
+            protocol: crew.protocol,
             texts: Texts::default(),
             address: RwLock::new(address),
             epoch: Instant::now(),
@@ -151,10 +214,13 @@ impl Fleet {
             last_arrival: AtomicU64::new(0),
             configured: (0..proxies).map(|_| AtomicU64::new(0)).collect(),
             live: (0..proxies).map(|_| AtomicBool::new(true)).collect(),
+            kicks: (0..proxies).map(|_| Notify::new()).collect(),
+            digests: crew.digests,
         };
         Ok(Self {
             shared: Arc::new(shared),
             nodes: nodes.collect::<anyhow::Result<_>>()?,
+            crew,
             tasks: Vec::new(),
             stops: Vec::new(),
         })
@@ -164,8 +230,18 @@ impl Fleet {
         self.nodes.len()
     }
 
+    /// What the proxy of that number is.
+    pub(crate) fn role(&self, proxy: usize) -> Role {
+        self.crew.role(proxy)
+    }
+
     pub(crate) fn traffic(&self) -> Traffic {
         self.shared.traffic()
+    }
+
+    /// Has a proxy lose its stream; it comes back at once with what it holds.
+    pub(crate) fn kick(&self, proxy: usize) {
+        self.shared.kicks[proxy].notify_one();
     }
 
     /// Connects all proxies at once, each with what it holds.
@@ -180,8 +256,12 @@ impl Fleet {
 
     /// Proxies that hold nothing.
     pub(crate) fn fresh(&self) -> Vec<Client> {
-        let clients = self.nodes.iter().enumerate().map(|(number, node)| Client::new(number, node.clone()));
-        clients.collect()
+        let client = |(number, node): (usize, &Arc<Node>)| {
+            let is_gateway = matches!(self.crew.role(number), Role::Gateway(_));
+            let certificate = is_gateway.then(|| MetadataValue::from_static(gateway::CERTIFICATE));
+            Client::new(number, node.clone(), certificate)
+        };
+        self.nodes.iter().enumerate().map(client).collect()
     }
 
     /// Ends all streams; gives the proxies with what they hold.
@@ -235,12 +315,12 @@ impl Fleet {
     pub(crate) async fn follow(
         &self,
         expected: Vec<Expectation>,
-        concerned: impl Fn(usize) -> bool,
+        concerned: impl Fn(Role) -> bool,
         (patience, quiet): (Duration, Duration),
         write: impl FnOnce() -> anyhow::Result<Instant>,
     ) -> anyhow::Result<Followed> {
         let live = self.shared.live.iter().map(|live| live.load(Relaxed)).enumerate();
-        let concerned: Vec<bool> = live.map(|(proxy, live)| live && concerned(proxy)).collect();
+        let concerned: Vec<bool> = live.map(|(proxy, live)| live && concerned(self.crew.role(proxy))).collect();
         let watch = Arc::new(Watch::new(expected, &concerned));
         *self.shared.watch.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(watch.clone());
         let before = self.traffic();

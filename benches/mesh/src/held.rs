@@ -20,11 +20,18 @@ impl Texts {
     }
 }
 
+/// What was told of a name.
+#[derive(Clone, Debug)]
+struct Told {
+    version: Arc<str>,
+    digest: u64,
+}
+
 /// One type at one proxy.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held {
     /// Names asked for, and the version each was told in, if it was. A name the server says is gone has an empty one.
-    names: BTreeMap<Arc<str>, Option<Arc<str>>>,
+    names: BTreeMap<Arc<str>, Option<Told>>,
     /// Names of which nothing is known.
     unknown: usize,
 }
@@ -40,11 +47,16 @@ impl Held {
         new
     }
 
-    /// Takes what the server says of a name.
-    pub(crate) fn tell(&mut self, name: Arc<str>, version: Arc<str>) {
-        if let Some(None) = self.names.insert(name, Some(version)) {
+    /// Takes what the server says of a name: a version, and the digest of the content, of proxies that are to know it.
+    pub(crate) fn tell(&mut self, name: Arc<str>, version: Arc<str>, digest: u64) {
+        if let Some(None) = self.names.insert(name, Some(Told { version, digest })) {
             self.unknown -= 1;
         }
+    }
+
+    /// Whether it asks for a name, or was told of it.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.names.contains_key(name)
     }
 
     /// No longer asks for a name; whether it did.
@@ -70,10 +82,17 @@ impl Held {
 
     /// Names with the version that is held.
     pub(crate) fn versions(&self) -> BTreeMap<String, String> {
-        let held = self.names.iter().filter_map(|(name, version)| Some((name, version.as_ref()?)));
-        held.filter(|(_, version)| !version.is_empty())
-            .map(|(name, version)| (name.to_string(), version.to_string()))
-            .collect()
+        self.there().map(|(name, told)| (name.to_string(), told.version.to_string())).collect()
+    }
+
+    /// Names of what there is, with the digest of its content.
+    pub(crate) fn contents(&self) -> BTreeMap<&str, u64> {
+        self.there().map(|(name, told)| (name, told.digest)).collect()
+    }
+
+    fn there(&self) -> impl Iterator<Item = (&str, &Told)> {
+        let told = self.names.iter().filter_map(|(name, told)| Some((&**name, told.as_ref()?)));
+        told.filter(|(_, told)| !told.version.is_empty())
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -91,12 +110,13 @@ mod tests {
         let mut held = Held::default();
         assert!(held.is_complete());
         assert!(held.ask(texts.get("a")) && held.ask(texts.get("b")) && !held.ask(texts.get("a")));
-        held.tell(texts.get("a"), texts.get("1"));
-        held.tell(texts.get("a"), texts.get("2"));
+        held.tell(texts.get("a"), texts.get("1"), 7);
+        held.tell(texts.get("a"), texts.get("2"), 7);
         assert!(!held.is_complete());
-        held.tell(texts.get("b"), texts.get(""));
+        held.tell(texts.get("b"), texts.get(""), 7);
         assert!(held.is_complete());
         assert_eq!(held.versions(), [("a".to_owned(), "2".to_owned())].into());
+        assert_eq!(held.contents(), [("a", 7)].into());
         assert!(held.forget("b") && !held.forget("b"));
     }
 

@@ -2,23 +2,32 @@
 
 #![expect(clippy::print_stdout, reason = "what a command was asked for goes there")]
 
+mod api;
 mod arguments;
+mod budgets;
 mod change;
 mod client;
 mod fleet;
+mod gateway;
 mod held;
+mod loopback;
 mod messages;
+mod nodes;
 mod objects;
 mod plot;
 mod process;
 mod report;
 mod result;
 mod run;
+mod scale;
 mod scan;
 mod server;
 mod shape;
+mod side;
+mod soak;
 mod statistics;
 mod storm;
+mod versus;
 mod watch;
 mod world;
 
@@ -27,6 +36,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::arguments::{Arguments, Command};
+use crate::world::{Place, World};
 
 fn main() -> ExitCode {
     match perform(Arguments::parse().command) {
@@ -39,16 +49,24 @@ fn main() -> ExitCode {
 }
 
 fn perform(command: Command) -> anyhow::Result<ExitCode> {
-    match command {
-        Command::Run(arguments) => {
-            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-            runtime.block_on(run::run(&arguments))?;
+    process::raise_limits();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let within = match command {
+        Command::Run(arguments) => runtime.block_on(run::run(&arguments)).map(|()| true)?,
+        Command::Scale(arguments) => runtime.block_on(scale::run(&arguments)).map(|()| true)?,
+        Command::Versus(arguments) => runtime.block_on(versus::run(&arguments))?,
+        Command::Soak(arguments) => runtime.block_on(soak::run(&arguments))?,
+        Command::Loopback { bytes, readers, repeat } => {
+            runtime.block_on(loopback::run(bytes, readers, repeat)).map(|()| true)?
         }
-        Command::Generate { shape, out } => world::World::lay(&out, &shape.shape()?)?.finish(),
-        Command::Report { results, out } => report::write(&result::read_all(&results)?, &out)?,
+        Command::Generate { shape, out } => {
+            World::lay(Place::directory(&out)?, &shape.shape()?)?.finish();
+            true
+        }
+        Command::Report { results, out } => report::write(&result::read_all(&results)?, &out).map(|()| true)?,
         Command::Compare { before, after, limit } => {
-            return Ok(if report::compare(&before, &after, limit)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            report::compare(&result::read(&before)?, &result::read(&after)?, limit)?
         }
-    }
-    Ok(ExitCode::SUCCESS)
+    };
+    Ok(if within { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

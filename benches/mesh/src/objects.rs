@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::shape::{NODES, Service, Shape, ZONES};
+use crate::shape::{NODES, Service, ZONES};
 
 /// What of a service's endpoints is not as it was at first.
 #[derive(Clone, Copy, Debug, Default)]
@@ -123,7 +123,7 @@ metadata:
 spec:
   serviceAccountName: {name}
   nodeName: node-{node}
-  containers: [{{name: app, ports: [{{name: main, containerPort: 8080, protocol: TCP}}]}}]
+  containers: [{{name: app, image: app, ports: [{{name: main, containerPort: 8080, protocol: TCP}}]}}]
 status: {{phase: Running, podIP: {address}, podIPs: [{{ip: {address}}}]}}
 ",
             pod = service.pod(endpoint),
@@ -221,37 +221,13 @@ spec: {{egress: [{{hosts: [\"./*\", \"{}/{}\"]}}]}}
     )
 }
 
-/// The node a proxy introduces itself by, as protobuf JSON.
-pub(crate) fn node(shape: &Shape, proxy: usize) -> serde_json::Value {
-    let (service, endpoint) = shape.proxy(proxy);
-    let (name, namespace, pod) = (service.name(), service.namespace(), service.pod(endpoint));
-    let address = service.address(endpoint, 0);
-    serde_json::json!({
-        "id": format!("sidecar~{address}~{pod}.{namespace}~{namespace}.svc.cluster.local"),
-        "cluster": format!("{name}.{namespace}"),
-        "userAgentName": "envoy",
-        "metadata": {
-            "NAME": pod,
-            "NAMESPACE": namespace,
-            "OWNER": format!("kubernetes://apis/apps/v1/namespaces/{namespace}/deployments/{name}"),
-            "WORKLOAD_NAME": name,
-            "SERVICE_ACCOUNT": name,
-            "CLUSTER_ID": "Kubernetes",
-            "MESH_ID": "cluster.local",
-            "ISTIO_VERSION": "1.30.0",
-            "INSTANCE_IPS": address,
-            "INTERCEPTION_MODE": "REDIRECT",
-            "NODE_NAME": format!("node-{}", service.node(endpoint)),
-            "LABELS": {
-                "app": name, "version": "v1", "security.istio.io/tlsMode": "istio",
-                "service.istio.io/canonical-name": name, "service.istio.io/canonical-revision": "latest",
-            },
-            "PROXY_CONFIG": {
-                "binaryPath": "/usr/local/bin/envoy", "configPath": "./etc/istio/proxy", "concurrency": 2,
-                "discoveryAddress": "istiod.istio-system.svc:15012", "drainDuration": "45s", "proxyAdminPort": 15000,
-                "serviceCluster": "istio-proxy", "statNameLength": 189, "statusPort": 15020,
-                "terminationDrainDuration": "5s", "controlPlaneAuthPolicy": "MUTUAL_TLS",
-            },
-        },
-    })
+/// The Sidecar that gives a namespace its scope: itself and another namespace.
+pub(crate) fn scope(namespace: &str, other: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {{name: scope, namespace: {namespace}, creationTimestamp: 2026-01-01T00:00:00Z}}
+spec: {{egress: [{{hosts: [\"./*\", \"istio-system/*\", \"{other}/*\"]}}]}}
+"
+    )
 }

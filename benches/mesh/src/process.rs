@@ -14,6 +14,15 @@ pub(crate) struct Memory {
     pub(crate) peak_kib: u64,
 }
 
+/// Lets this process, and those it starts, have as many files and sockets open as the system allows.
+pub(crate) fn raise_limits() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // What it is not allowed shows when sockets run out.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
+
 /// A process, its children left out.
 #[derive(Clone, Debug)]
 pub(crate) struct Process {

@@ -1,12 +1,15 @@
 //! Results for people: lines while it runs, a table, a page, a comparison.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::budgets::{self, Verdict};
+use crate::change::Kind;
 use crate::plot::{Axis, Line, escape, plot, short};
-use crate::result::{ChangeResult, Round, RunResult, SHARES, StormResult, read};
+use crate::result::{ChangeResult, Round, RunResult, SHARES, StormResult};
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:1200px;margin:2em auto;padding:0 1em;color:#222}\
 table{border-collapse:collapse;margin:1em 0}td,th{padding:.25em .8em;border-bottom:1px solid #ddd;text-align:right}\
@@ -61,11 +64,12 @@ fn change_cells(change: &ChangeResult) -> Vec<String> {
         maybe(change.median(|round| Some(megabytes(round.traffic.messages) * 1e6))),
         maybe(resources),
         maybe(change.median(|round| Some(sent(round)))),
+        maybe(change.loopback_ms),
         change.rounds.iter().map(|round| round.missed).sum::<usize>().to_string(),
     ]
 }
 
-const CHANGE_HEAD: [&str; 11] = [
+const CHANGE_HEAD: [&str; 12] = [
     "change",
     "affected",
     "first ms p50",
@@ -76,6 +80,7 @@ const CHANGE_HEAD: [&str; 11] = [
     "messages",
     "resources",
     "MB",
+    "same bytes, bare sockets, ms",
     "missed",
 ];
 
@@ -97,11 +102,18 @@ fn storm_cells(storm: &StormResult) -> Vec<String> {
         storm.traffic.ended.to_string(),
         maybe(storm.memory.map(|memory| mebibytes(memory.resident_kib))),
         maybe(storm.memory.map(|memory| mebibytes(memory.peak_kib))),
+        storm.beside.as_ref().map_or_else(
+            || "–".to_owned(),
+            |beside| {
+                let (quiet, storm, ratio) = beside.medians();
+                format!("{} {} → {} ({}×)", beside.kind.name(), short(quiet), short(storm), short(ratio))
+            },
+        ),
         storm.missed.to_string(),
     ]
 }
 
-const STORM_HEAD: [&str; 13] = [
+const STORM_HEAD: [&str; 14] = [
     "storm",
     "p50 ms",
     "p99 ms",
@@ -114,6 +126,7 @@ const STORM_HEAD: [&str; 13] = [
     "streams ended",
     "RSS MiB",
     "peak MiB",
+    "changes beside it, last ms p50",
     "missed",
 ];
 
@@ -133,15 +146,9 @@ fn line(head: &[&str], cells: &[String]) -> String {
 }
 
 fn about(result: &RunResult) -> String {
-    format!(
-        "{} services × {} endpoints in {} namespaces, {} service entries, {} {} proxies",
-        result.shape.services,
-        result.shape.endpoints,
-        result.shape.namespaces,
-        result.shape.service_entries,
-        result.proxies,
-        result.protocol
-    )
+    let by = if result.virtual_hosts { ", virtual hosts one by one" } else { "" };
+    let driver = if result.driver == "kube" { ", through a Kubernetes API" } else { "" };
+    format!("{}, {} {} proxies{by}{driver}", result.shape, result.proxies, result.protocol)
 }
 
 fn machine(result: &RunResult) -> String {
@@ -155,8 +162,12 @@ fn machine(result: &RunResult) -> String {
 fn memory(result: &RunResult) -> String {
     let show = |memory: Option<crate::process::Memory>| maybe(memory.map(|memory| mebibytes(memory.resident_kib)));
     format!(
-        "ready after {} s with {} MiB; {} MiB at the end, peak {} MiB",
+        "ready after {} s{} with {} MiB; {} MiB at the end, peak {} MiB",
         maybe(result.ready_seconds),
+        match result.starts_seconds.as_slice() {
+            [] | [_] => String::new(),
+            starts => format!(" ({})", starts.iter().map(|start| short(*start)).collect::<Vec<_>>().join(", ")),
+        },
         show(result.ready_memory),
         show(result.end_memory),
         maybe(result.end_memory.map(|memory| mebibytes(memory.peak_kib)))
@@ -170,7 +181,84 @@ pub(crate) fn table(result: &RunResult) -> String {
     rows(&mut text, &STORM_HEAD, &storms);
     text.push('\n');
     rows(&mut text, &CHANGE_HEAD, &result.changes.iter().map(change_cells).collect::<Vec<_>>());
+    let verdicts = verdicts(result);
+    if !verdicts.is_empty() {
+        text.push('\n');
+        rows(&mut text, &BUDGET_HEAD, &verdicts);
+    }
     text
+}
+
+const BUDGET_HEAD: [&str; 6] = ["budget", "figure", "measured", "budget is", "reference", "met"];
+
+fn verdicts(result: &RunResult) -> Vec<Vec<String>> {
+    let cells = |verdict: Verdict| {
+        vec![
+            verdict.what,
+            verdict.figure.to_owned(),
+            short(verdict.measured),
+            short(verdict.budget),
+            maybe(verdict.reference),
+            if verdict.met { "met".to_owned() } else { "NOT MET".to_owned() },
+        ]
+    };
+    budgets::judge(result).into_iter().map(cells).collect()
+}
+
+/// Last proxy and server CPU of each kind over services and proxies, as Markdown.
+pub(crate) fn scale_tables(results: &[RunResult]) -> String {
+    let mut text = String::new();
+    for (title, head, body) in grids(results) {
+        let _ = writeln!(text, "\n{title}\n");
+        let head: Vec<&str> = head.iter().map(String::as_str).collect();
+        rows(&mut text, &head, &body);
+    }
+    text.push('\n');
+    rows(&mut text, &SHAPE_HEAD, &results.iter().map(shape_cells).collect::<Vec<_>>());
+    text
+}
+
+const SHAPE_HEAD: [&str; 7] =
+    ["shape", "ready s", "ready MiB", "connected MiB", "end MiB", "connect last ms", "connect server CPU s"];
+
+fn shape_cells(result: &RunResult) -> Vec<String> {
+    let resident = |memory: Option<crate::process::Memory>| maybe(memory.map(|memory| mebibytes(memory.resident_kib)));
+    vec![
+        about(result),
+        maybe(result.ready_seconds),
+        resident(result.ready_memory),
+        resident(result.connect.memory),
+        resident(result.end_memory),
+        maybe(result.connect.distribution_ms.last().copied()),
+        maybe(result.connect.server_cpu_seconds),
+    ]
+}
+
+/// For each kind: a title, the numbers of proxies, and a row for each number of services.
+fn grids(results: &[RunResult]) -> Vec<(String, Vec<String>, Vec<Vec<String>>)> {
+    let plain = |result: &&RunResult| result.shape.service_entries == 0;
+    let results: Vec<&RunResult> = results.iter().filter(plain).collect();
+    let proxies: BTreeSet<usize> = results.iter().map(|result| result.proxies).collect();
+    let services: BTreeSet<usize> = results.iter().map(|result| result.shape.services).collect();
+    let kinds: BTreeSet<Kind> = results.iter().flat_map(|result| &result.changes).map(|change| change.kind).collect();
+    let cell = |kind: Kind, services: usize, proxies: usize| {
+        let same = |result: &&&RunResult| result.shape.services == services && result.proxies == proxies;
+        let result = results.iter().find(same)?;
+        let change = result.changes.iter().find(|change| change.kind == kind)?;
+        let cpu = change.median(|round| round.server_cpu_seconds.map(|seconds| seconds * 1000.0));
+        Some(format!("{} · {}", maybe(change.median(|round| round.last_ms)), maybe(cpu)))
+    };
+    let table = |kind: Kind| {
+        let head = std::iter::once("services".to_owned());
+        let head = head.chain(proxies.iter().map(|proxies| format!("{proxies} proxies"))).collect();
+        let row = |services: &usize| {
+            let cells = proxies.iter().map(|proxies| cell(kind, *services, *proxies).unwrap_or_else(|| "–".to_owned()));
+            std::iter::once(services.to_string()).chain(cells).collect()
+        };
+        let title = format!("{}: last proxy in ms · server CPU in ms", kind.name());
+        (title, head, services.iter().map(row).collect())
+    };
+    kinds.into_iter().map(table).collect()
 }
 
 fn rows(text: &mut String, head: &[&str], rows: &[Vec<String>]) {
@@ -203,6 +291,12 @@ fn page(results: &[RunResult]) -> String {
     if results.len() > 1 {
         page.push_str("<h2>Over shapes</h2>");
         page.push_str(&over_shapes(results));
+        html_rows(&mut page, &SHAPE_HEAD, &results.iter().map(shape_cells).collect::<Vec<_>>());
+        for (title, head, body) in grids(results) {
+            let head: Vec<&str> = head.iter().map(String::as_str).collect();
+            let _ = write!(page, "<h3>{}</h3>", escape(&title));
+            html_rows(&mut page, &head, &body);
+        }
     }
     for result in results {
         let _ = write!(page, "<h2>{}</h2><p>{}<br>{}</p>", about(result), escape(&machine(result)), memory(result));
@@ -210,6 +304,10 @@ fn page(results: &[RunResult]) -> String {
         let storms: Vec<_> = std::iter::once(&result.connect).chain(&result.storms).map(storm_cells).collect();
         html_rows(&mut page, &STORM_HEAD, &storms);
         html_rows(&mut page, &CHANGE_HEAD, &result.changes.iter().map(change_cells).collect::<Vec<_>>());
+        let verdicts = verdicts(result);
+        if !verdicts.is_empty() {
+            html_rows(&mut page, &BUDGET_HEAD, &verdicts);
+        }
     }
     page.push_str("</html>\n");
     page
@@ -291,13 +389,12 @@ fn over_shapes(results: &[RunResult]) -> String {
 type Figure<'a> = &'a dyn Fn(&Round) -> Option<f64>;
 
 /// Compares two results; whether all ratios are within the limit.
-pub(crate) fn compare(before: &Path, after: &Path, limit: f64) -> Result<bool> {
-    let (before, after) = (read(before)?, read(after)?);
+pub(crate) fn compare(before: &RunResult, after: &RunResult, limit: f64) -> Result<bool> {
     ensure!(
-        before.shape == after.shape && before.proxies == after.proxies && before.protocol == after.protocol,
+        about(before) == about(after),
         "the results are of different shapes: {} and {}",
-        about(&before),
-        about(&after)
+        about(before),
+        about(after)
     );
     let mut rows = Vec::new();
     for new in &after.changes {
@@ -313,7 +410,7 @@ pub(crate) fn compare(before: &Path, after: &Path, limit: f64) -> Result<bool> {
     }
     let resident = |result: &RunResult| result.connect.memory.map(|memory| mebibytes(memory.resident_kib));
     rows.push(("connect server CPU s".into(), before.connect.server_cpu_seconds, after.connect.server_cpu_seconds));
-    rows.push(("connected RSS MiB".into(), resident(&before), resident(&after)));
+    rows.push(("connected RSS MiB".into(), resident(before), resident(after)));
     let mut within = true;
     println!("| what | before | after | ratio |\n|---|---|---|---|");
     for (what, old, new) in rows {

@@ -9,6 +9,7 @@ use crate::change::Kind;
 use crate::fleet::Traffic;
 use crate::process::Memory;
 use crate::shape::Shape;
+use crate::statistics::of;
 
 /// Shares at which a latency distribution is kept.
 pub(crate) const SHARES: [f64; 21] =
@@ -23,8 +24,17 @@ pub(crate) struct RunResult {
     pub(crate) shape: Shape,
     pub(crate) proxies: usize,
     pub(crate) protocol: String,
+    /// Where objects were written to.
+    #[serde(default)]
+    pub(crate) driver: String,
+    /// Proxies took virtual hosts one by one.
+    #[serde(default)]
+    pub(crate) virtual_hosts: bool,
     /// From the start of the process to ready; none of a server that ran.
     pub(crate) ready_seconds: Option<f64>,
+    /// Of every start; `ready_seconds` is their median.
+    #[serde(default)]
+    pub(crate) starts_seconds: Vec<f64>,
     pub(crate) ready_memory: Option<Memory>,
     pub(crate) connect: StormResult,
     pub(crate) changes: Vec<ChangeResult>,
@@ -65,6 +75,9 @@ pub(crate) struct ChangeResult {
     /// Proxies that were to have it.
     pub(crate) affected: usize,
     pub(crate) rounds: Vec<Round>,
+    /// How long the same bytes take to as many readers through bare sockets.
+    #[serde(default)]
+    pub(crate) loopback_ms: Option<f64>,
 }
 
 /// One change.
@@ -93,6 +106,33 @@ pub(crate) struct StormResult {
     pub(crate) server_cpu_seconds: Option<f64>,
     pub(crate) own_cpu_seconds: f64,
     pub(crate) memory: Option<Memory>,
+    /// How changes fared beside it, if any were made.
+    #[serde(default)]
+    pub(crate) beside: Option<Beside>,
+}
+
+/// Milliseconds until changes reached their last proxy, in quiet and during a storm.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Beside {
+    pub(crate) kind: Kind,
+    pub(crate) quiet_ms: Vec<f64>,
+    pub(crate) storm_ms: Vec<f64>,
+}
+
+impl Beside {
+    /// Medians, and how many times longer it takes in the storm.
+    pub(crate) fn medians(&self) -> (f64, f64, f64) {
+        let (quiet, storm) = (of(self.quiet_ms.iter().copied(), 0.5), of(self.storm_ms.iter().copied(), 0.5));
+        (quiet, storm, if quiet > 0.0 { storm / quiet } else { 0.0 })
+    }
+}
+
+impl RunResult {
+    /// Writes it as JSON.
+    pub(crate) fn write(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_vec_pretty(self)?;
+        std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
+    }
 }
 
 /// Reads results.

@@ -11,10 +11,17 @@ pub(crate) enum Type {
     Eds,
     Lds,
     Rds,
+    /// Virtual hosts, of route tables that come in pieces.
+    Vhds,
+    /// Secrets, of gateways.
+    Sds,
 }
 
+/// How many types there are.
+pub(crate) const TYPES: usize = Type::ALL.len();
+
 impl Type {
-    pub(crate) const ALL: [Self; 4] = [Self::Cds, Self::Eds, Self::Lds, Self::Rds];
+    pub(crate) const ALL: [Self; 6] = [Self::Cds, Self::Eds, Self::Lds, Self::Rds, Self::Vhds, Self::Sds];
 
     pub(crate) fn url(self) -> &'static str {
         match self {
@@ -22,6 +29,8 @@ impl Type {
             Self::Eds => "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
             Self::Lds => "type.googleapis.com/envoy.config.listener.v3.Listener",
             Self::Rds => "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
+            Self::Vhds => "type.googleapis.com/envoy.config.route.v3.VirtualHost",
+            Self::Sds => "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret",
         }
     }
 
@@ -29,18 +38,9 @@ impl Type {
         Self::ALL.into_iter().find(|kind| kind.url() == url)
     }
 
-    /// The type whose names are found in resources of this one.
-    pub(crate) fn leads_to(self) -> Option<Self> {
-        match self {
-            Self::Cds => Some(Self::Eds),
-            Self::Lds => Some(Self::Rds),
-            Self::Eds | Self::Rds => None,
-        }
-    }
-
     /// Whether it is subscribed as a whole, not by names.
     pub(crate) fn is_wildcard(self) -> bool {
-        self.leads_to().is_some()
+        matches!(self, Self::Cds | Self::Lds)
     }
 }
 
@@ -87,12 +87,36 @@ fn tables(listener: &[u8]) -> Vec<String> {
     names
 }
 
+/// The secrets that the TLS contexts of a listener ask for.
+fn secrets(listener: &[u8]) -> Vec<String> {
+    let mut names = Vec::new();
+    for chain in contents(listener, 3).chain(contents(listener, 25)) {
+        // `FilterChain.transport_socket`, `TransportSocket.typed_config`, `Any.value`.
+        let contexts = contents(chain, 6).flat_map(|socket| contents(socket, 3)).flat_map(|config| contents(config, 2));
+        for common in contexts.flat_map(|context| contents(context, 1)) {
+            // `tls_certificate_sds_secret_configs` and `validation_context_sds_secret_config`.
+            let configs = contents(common, 6).chain(contents(common, 7));
+            names.extend(configs.filter_map(|config| contents(config, 1).next().and_then(text)));
+        }
+    }
+    // What the agent beside the proxy gives is not asked of the control plane.
+    names.retain(|name| name.contains("://"));
+    names
+}
+
+/// The route table if it says that its virtual hosts come one by one.
+fn in_pieces(table: &[u8]) -> Option<String> {
+    contents(table, 9).next().and_then(|_| name(table))
+}
+
 /// What a resource makes its proxy ask for.
-pub(crate) fn asks_for(kind: Type, resource: &Bytes) -> Vec<String> {
+pub(crate) fn asks_for(kind: Type, resource: &Bytes) -> Vec<(Type, String)> {
+    let of = |kind: Type, names: Vec<String>| names.into_iter().map(move |name| (kind, name));
     match kind {
-        Type::Cds => assignment(resource).into_iter().collect(),
-        Type::Lds => tables(resource),
-        Type::Eds | Type::Rds => Vec::new(),
+        Type::Cds => of(Type::Eds, assignment(resource).into_iter().collect()).collect(),
+        Type::Lds => of(Type::Rds, tables(resource)).chain(of(Type::Sds, secrets(resource))).collect(),
+        Type::Rds => of(Type::Vhds, in_pieces(resource).into_iter().collect()).collect(),
+        Type::Eds | Type::Vhds | Type::Sds => Vec::new(),
     }
 }
 
@@ -101,14 +125,52 @@ mod tests {
     use prost::Message;
     use sluice_proto::envoy::config::cluster::v3::Cluster;
     use sluice_proto::envoy::config::cluster::v3::cluster::{ClusterDiscoveryType, DiscoveryType, EdsClusterConfig};
+    use sluice_proto::envoy::config::core::v3::{TransportSocket, transport_socket};
     use sluice_proto::envoy::config::listener::v3::filter::ConfigType;
     use sluice_proto::envoy::config::listener::v3::{Filter, FilterChain, Listener};
+    use sluice_proto::envoy::config::route::v3::{RouteConfiguration, Vhds};
     use sluice_proto::envoy::extensions::filters::network::http_connection_manager::v3::{
         HttpConnectionManager, Rds, http_connection_manager::RouteSpecifier,
+    };
+    use sluice_proto::envoy::extensions::transport_sockets::tls::v3::{
+        CommonTlsContext, DownstreamTlsContext, SdsSecretConfig,
     };
     use sluice_proto::google::protobuf::Any;
 
     use super::*;
+
+    fn names(kind: Type, asked: Vec<(Type, String)>) -> Vec<String> {
+        assert!(asked.iter().all(|(of, _)| *of == kind));
+        asked.into_iter().map(|(_, name)| name).collect()
+    }
+
+    #[test]
+    fn a_table_in_pieces_asks_for_them() {
+        let whole = RouteConfiguration { name: "80".into(), ..Default::default() };
+        let pieces = RouteConfiguration { vhds: Some(Vhds::default()), ..whole.clone() };
+        let asks = |table: &RouteConfiguration| asks_for(Type::Rds, &table.encode_to_vec().into());
+        assert_eq!(asks(&pieces), [(Type::Vhds, "80".to_owned())]);
+        assert!(asks(&whole).is_empty());
+    }
+
+    #[test]
+    fn a_listener_asks_for_the_secrets_of_its_tls() {
+        let secret = |name: &str| SdsSecretConfig { name: name.into(), ..Default::default() };
+        let common = CommonTlsContext {
+            tls_certificate_sds_secret_configs: vec![secret("default"), secret("kubernetes://shop")],
+            ..Default::default()
+        };
+        let context = DownstreamTlsContext { common_tls_context: Some(common), ..Default::default() };
+        let config = Any { type_url: "type.googleapis.com/tls".into(), value: context.encode_to_vec() };
+        let socket = TransportSocket {
+            name: "tls".into(),
+            config_type: Some(transport_socket::ConfigType::TypedConfig(config)),
+        };
+        let chain = FilterChain { transport_socket: Some(socket), ..Default::default() };
+        let listener = Listener { name: "l".into(), filter_chains: vec![chain], ..Default::default() };
+        let asked = asks_for(Type::Lds, &listener.encode_to_vec().into());
+        assert_eq!(names(Type::Sds, asked), ["kubernetes://shop"]);
+    }
 
     #[test]
     fn a_cluster_asks_for_its_assignment_only_by_eds() {
@@ -118,7 +180,7 @@ mod tests {
             eds_cluster_config: Some(EdsClusterConfig { service_name: service.into(), ..Default::default() }),
             ..Default::default()
         };
-        let asks = |cluster: &Cluster| asks_for(Type::Cds, &cluster.encode_to_vec().into());
+        let asks = |cluster: &Cluster| names(Type::Eds, asks_for(Type::Cds, &cluster.encode_to_vec().into()));
         assert_eq!(asks(&cluster(DiscoveryType::Eds, "service")), ["service"]);
         assert_eq!(asks(&cluster(DiscoveryType::Eds, "")), ["own"]);
         assert!(asks(&cluster(DiscoveryType::StrictDns, "service")).is_empty());
@@ -143,7 +205,7 @@ mod tests {
             ..Default::default()
         };
         let bytes: Bytes = listener.encode_to_vec().into();
-        assert_eq!(asks_for(Type::Lds, &bytes), ["80", "81"]);
+        assert_eq!(names(Type::Rds, asks_for(Type::Lds, &bytes)), ["80", "81"]);
         assert_eq!(name(&bytes).as_deref(), Some("l"));
     }
 }

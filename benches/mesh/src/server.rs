@@ -1,7 +1,7 @@
 //! The server under measurement: one this tool starts, or a running one.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,27 @@ use tokio::process::{Child, Command};
 
 use crate::process::Process;
 
-/// Where the started server's log goes, beside the objects.
+/// Where the started server's log goes.
 const LOG: &str = ".sluiced.log";
+
+/// How a server is started.
+#[derive(Clone, Debug)]
+pub(crate) struct Recipe {
+    pub(crate) binary: PathBuf,
+    pub(crate) source: Source,
+    /// For its log.
+    pub(crate) directory: PathBuf,
+    pub(crate) arguments: Vec<String>,
+    /// It offers virtual hosts one by one.
+    pub(crate) virtual_hosts: bool,
+}
+
+/// Where a server reads objects.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    Directory(PathBuf),
+    Kubeconfig(PathBuf),
+}
 
 /// A server and its process, if that is known.
 pub(crate) struct Server {
@@ -24,9 +43,7 @@ pub(crate) struct Server {
 
 struct Started {
     child: Child,
-    binary: PathBuf,
-    objects: PathBuf,
-    arguments: Vec<String>,
+    recipe: Recipe,
 }
 
 impl Server {
@@ -36,34 +53,42 @@ impl Server {
     }
 
     /// Starts one on free ports; gives it when it is ready, and the seconds that took.
-    pub(crate) async fn start(binary: &Path, objects: &Path, arguments: &[String]) -> Result<(Self, f64)> {
+    pub(crate) async fn start(recipe: &Recipe) -> Result<(Self, f64)> {
         let (grpc, http, monitoring) = (free_port()?, free_port()?, free_port()?);
-        let log = std::fs::File::create(objects.join(LOG)).context("make a log file")?;
+        let log_path = recipe.directory.join(LOG);
+        let log = std::fs::File::create(&log_path).context("make a log file")?;
+        let objects = match &recipe.source {
+            Source::Directory(path) => format!("--configDir={}", path.display()),
+            Source::Kubeconfig(path) => format!("--kubeconfig={}", path.display()),
+        };
         let start = Instant::now();
-        let child = Command::new(binary)
+        let mut command = Command::new(&recipe.binary);
+        if recipe.virtual_hosts {
+            command.env("SLUICE_VHDS", "true");
+        }
+        let child = command
             .arg("discovery")
-            .arg(format!("--configDir={}", objects.display()))
+            .arg(objects)
             .args(["--secureGRPCAddr=", "--httpsAddr="])
             .arg(format!("--grpcAddr={grpc}"))
             .arg(format!("--httpAddr={http}"))
             .arg(format!("--monitoringAddr={monitoring}"))
-            .args(arguments)
+            .args(&recipe.arguments)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
             .kill_on_drop(true)
             .spawn()
-            .with_context(|| format!("start {}", binary.display()))?;
+            .with_context(|| format!("start {}", recipe.binary.display()))?;
         let process = child.id().map(Process::new).transpose()?;
-        let started = Started { child, binary: binary.into(), objects: objects.into(), arguments: arguments.to_vec() };
-        let mut server = Self { address: grpc, process, started: Some(started) };
+        let mut server = Self { address: grpc, process, started: Some(Started { child, recipe: recipe.clone() }) };
         loop {
             if is_ready(http).await {
                 return Ok((server, start.elapsed().as_secs_f64()));
             }
             if let Some(started) = &mut server.started {
                 let ended = started.child.try_wait()?;
-                ensure!(ended.is_none(), "the server ended, see {}", objects.join(LOG).display());
+                ensure!(ended.is_none(), "the server ended, see {}", log_path.display());
             }
             ensure!(start.elapsed() < Duration::from_secs(300), "the server is not ready after 300 s");
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -74,7 +99,7 @@ impl Server {
     pub(crate) async fn restart(&mut self) -> Result<f64> {
         let mut started = self.started.take().context("a restart needs --sluiced")?;
         started.child.kill().await?;
-        let (server, seconds) = Self::start(&started.binary, &started.objects, &started.arguments).await?;
+        let (server, seconds) = Self::start(&started.recipe).await?;
         *self = server;
         Ok(seconds)
     }

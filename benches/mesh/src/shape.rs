@@ -1,5 +1,8 @@
 //! The shape of a mesh, and how its things are named.
 
+use std::fmt;
+
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 /// How big the mesh is.
@@ -9,6 +12,22 @@ pub(crate) struct Shape {
     pub(crate) namespaces: usize,
     pub(crate) endpoints: usize,
     pub(crate) service_entries: usize,
+    /// Gateways, beside the sidecars.
+    #[serde(default)]
+    pub(crate) gateways: usize,
+    #[serde(default)]
+    pub(crate) layout: Layout,
+}
+
+/// What namespaces see of each other.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Layout {
+    /// Every proxy sees every service: there are no Sidecar resources.
+    #[default]
+    Flat,
+    /// Every namespace has a Sidecar: its proxies see it and the next namespace.
+    Scoped,
 }
 
 /// Nodes, spread over [`ZONES`].
@@ -27,6 +46,22 @@ pub(crate) struct Service {
     namespaces: usize,
 }
 
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} services × {} endpoints in {} namespaces", self.services, self.endpoints, self.namespaces)?;
+        if self.layout == Layout::Scoped {
+            f.write_str(" with Sidecars")?;
+        }
+        if self.service_entries > 0 {
+            write!(f, ", {} service entries", self.service_entries)?;
+        }
+        if self.gateways > 0 {
+            write!(f, ", {} gateways", self.gateways)?;
+        }
+        Ok(())
+    }
+}
+
 impl Shape {
     pub(crate) fn service(&self, number: usize) -> Service {
         Service { number, namespaces: self.namespaces }
@@ -34,6 +69,11 @@ impl Shape {
 
     pub(crate) fn namespace(number: usize) -> String {
         format!("bench-{number:03}")
+    }
+
+    /// Number of the namespace that a namespace's Sidecar lets it see beside itself.
+    pub(crate) fn neighbour(&self, namespace: usize) -> usize {
+        (namespace + 1) % self.namespaces
     }
 
     /// Pods in all.
@@ -62,7 +102,7 @@ impl Service {
     }
 
     pub(crate) fn namespace(self) -> String {
-        Shape::namespace(self.number % self.namespaces)
+        Shape::namespace(self.namespace_number())
     }
 
     pub(crate) fn host(self) -> String {
@@ -74,8 +114,18 @@ impl Service {
         (self.number / self.namespaces) % 10 == 9
     }
 
+    /// Number of its namespace.
+    pub(crate) fn namespace_number(self) -> usize {
+        self.number % self.namespaces
+    }
+
     pub(crate) fn port(self) -> u16 {
         if self.is_tcp() { TCP_PORT } else { HTTP_PORTS[(self.number / self.namespaces) % HTTP_PORTS.len()] }
+    }
+
+    /// Its virtual host where route tables come in pieces.
+    pub(crate) fn virtual_host(self) -> String {
+        format!("{port}/{host}:{port}", port = self.port(), host = self.host())
     }
 
     pub(crate) fn cluster(self) -> String {
@@ -110,7 +160,8 @@ mod tests {
 
     use super::*;
 
-    const SHAPE: Shape = Shape { services: 12_000, namespaces: 20, endpoints: 5, service_entries: 0 };
+    const SHAPE: Shape =
+        Shape { services: 12_000, namespaces: 20, endpoints: 5, service_entries: 0, gateways: 0, layout: Layout::Flat };
 
     #[test]
     fn addresses_are_distinct() {

@@ -2,18 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
-use crate::arguments::Storm;
+use crate::arguments::{RunArguments, Storm};
+use crate::change::Kind;
 use crate::client::{Client, Pace};
-use crate::fleet::Fleet;
+use crate::fleet::{Crew, Fleet};
 use crate::process::Process;
-use crate::result::{SHARES, StormResult};
+use crate::result::{Beside, SHARES, StormResult};
 use crate::server::Server;
+use crate::side::Side;
 use crate::statistics::percentile;
 
 /// How long a slow client takes for each message.
 const SLOW: Duration = Duration::from_millis(500);
+/// Changes in quiet before a rush.
+const QUIET_ROUNDS: usize = 8;
 
 /// Connects `clients` at once and follows them until each has everything.
 pub(crate) async fn connect(
@@ -40,16 +44,21 @@ pub(crate) async fn connect(
         server_cpu_seconds: server_after.zip(server_before).map(|(after, before)| after - before),
         own_cpu_seconds: own.cpu()? - own_before,
         memory: server.process.as_ref().map(Process::memory).transpose()?,
+        beside: None,
     })
 }
 
 /// Makes a storm with the proxies that are connected.
 pub(crate) async fn make(
     storm: Storm,
-    fleet: &mut Fleet,
-    server: &mut Server,
+    side: &mut Side,
+    arguments: &RunArguments,
     patience: Duration,
 ) -> Result<StormResult> {
+    if storm == Storm::Rush {
+        return rush(side, arguments, patience).await;
+    }
+    let (fleet, server) = (&mut side.fleet, &mut side.server);
     let mut clients = fleet.disconnect().await;
     match storm {
         Storm::Reconnect => connect("reconnect", fleet, clients, server, patience).await,
@@ -58,16 +67,84 @@ pub(crate) async fn make(
             fleet.move_to(server.address);
             connect("restart", fleet, clients, server, patience).await
         }
-        Storm::Slow => {
+        Storm::Slow | Storm::Rush => {
+            let (dead, slow) = (arguments.dead_share, arguments.dead_share + arguments.slow_share);
+            let all = clients.len();
             for client in &mut clients {
-                let pace = match client.number % 100 {
-                    7 => Pace::Dead,
-                    number if number % 10 == 3 => Pace::Slow(SLOW),
+                let share = spread(client.number, all);
+                let pace = match share {
+                    share if share < dead => Pace::Dead,
+                    share if share < slow => Pace::Slow(SLOW),
                     _ => Pace::Prompt,
                 };
                 fleet.set_pace(client, pace);
             }
             connect("slow and dead clients among them", fleet, clients, server, patience).await
         }
+    }
+}
+
+/// A number between 0 and 1 for each proxy, neighbours far from each other, each hundredth as often.
+fn spread(number: usize, all: usize) -> f64 {
+    // Coprime to 100 and to most numbers of proxies.
+    let turn = number * 61 % all.clamp(1, 100);
+    #[expect(clippy::cast_precision_loss, reason = "at most 100")]
+    let share = turn as f64 / all.clamp(1, 100) as f64;
+    share
+}
+
+/// Connects other proxies at once while changes go to those that are connected.
+async fn rush(side: &mut Side, arguments: &RunArguments, patience: Duration) -> Result<StormResult> {
+    const KIND: Kind = Kind::EndpointAddress;
+    let shape = side.world.shape;
+    let wanted = arguments.rush_proxies.unwrap_or(side.crew.sidecars.len());
+    let first = side.crew.sidecars.end;
+    let sidecars = first..shape.pods().min(first + wanted);
+    ensure!(!sidecars.is_empty(), "the storm `rush` needs pods beside the {first} whose proxies are connected");
+    let crew = Crew { sidecars, gateways: 0, ..side.crew.clone() };
+    let mut fleet = Fleet::new(&shape, crew, side.server.address)?;
+    let mut beside = Beside { kind: KIND, quiet_ms: Vec::new(), storm_ms: Vec::new() };
+    let mut number = 0;
+    for _ in 0..QUIET_ROUNDS {
+        beside.quiet_ms.extend(side.round(KIND, number).await?.1.last_ms);
+        number += 1;
+    }
+    let clients = fleet.fresh();
+    let all = clients.len();
+    let mut result = {
+        let storm = connect("rush of other proxies", &mut fleet, clients, &side.server, patience);
+        tokio::pin!(storm);
+        let stormed = loop {
+            let round = side.brief_round(KIND, number);
+            number += 1;
+            tokio::pin!(round);
+            tokio::select! {
+                biased;
+                measured = &mut round => beside.storm_ms.extend(measured?),
+                // A change that outlasts the storm is not counted, but followed to its end.
+                ended = &mut storm => {
+                    let ended = ended?;
+                    round.await?;
+                    break ended;
+                }
+            }
+        };
+        stormed
+    };
+    ensure!(result.missed == 0, "{} of {all} proxies were not configured", result.missed);
+    fleet.disconnect().await;
+    result.beside = Some(beside);
+    Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_of_clients_is_slow() {
+        let below = |share: f64, all: usize| (0..all).filter(|number| spread(*number, all) < share).count();
+        assert_eq!((below(0.01, 1000), below(0.11, 1000), below(0.11, 100)), (10, 110, 11));
+        assert_eq!(below(0.5, 12), 6);
     }
 }

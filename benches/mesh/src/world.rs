@@ -1,24 +1,33 @@
-//! The directory of objects that the server watches.
+//! The objects of the mesh, where the server reads them.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 
+use crate::api::Api;
+use crate::gateway;
 use crate::objects::{self, Endpoints};
-use crate::shape::{Service, Shape};
+use crate::shape::{Layout, Service, Shape};
 
-/// A directory with the objects of a shape in it, a file a service.
-pub(crate) struct World {
-    root: PathBuf,
-    /// Files are written here first, beside what the server watches, on the same file system.
-    staging: PathBuf,
-    pub(crate) shape: Shape,
+/// Services that gateways have routes to.
+const ROUTED: usize = 50;
+
+/// Where objects are written to.
+pub(crate) enum Place {
+    /// A directory that the server watches, a file a service.
+    Directory {
+        root: PathBuf,
+        /// Files are written here first, beside what the server watches, on the same file system.
+        staging: PathBuf,
+    },
+    /// A Kubernetes API.
+    Api(Api),
 }
 
-impl World {
-    /// Writes everything. A directory that is not empty is refused, unless an earlier run of this tool wrote it.
-    pub(crate) fn lay(root: &Path, shape: &Shape) -> Result<Self> {
+impl Place {
+    /// A directory; one that is not empty is refused, unless an earlier run of this tool wrote it.
+    pub(crate) fn directory(root: &Path) -> Result<Self> {
         std::fs::create_dir_all(root).with_context(|| format!("make {}", root.display()))?;
         let mark = root.join(".sluice-bench");
         let strange = std::fs::read_dir(root)?.next().is_some() && !mark.exists();
@@ -26,14 +35,37 @@ impl World {
         std::fs::write(&mark, "objects of sluice-bench\n")?;
         let staging = root.join(".staging");
         std::fs::create_dir_all(&staging)?;
-        let world = Self { root: root.to_owned(), staging, shape: *shape };
+        Ok(Self::Directory { root: root.to_owned(), staging })
+    }
+}
+
+/// The objects of a shape.
+pub(crate) struct World {
+    place: Place,
+    pub(crate) shape: Shape,
+}
+
+impl World {
+    /// Writes everything.
+    pub(crate) fn lay(place: Place, shape: &Shape) -> Result<Self> {
+        let world = Self { place, shape: *shape };
+        if let Place::Api(api) = &world.place {
+            api.begin();
+        }
         world.write("mesh.yaml", &objects::mesh_config(None))?;
         world.write("nodes.yaml", &objects::nodes())?;
         world.write("istio-system.yaml", &objects::namespace("istio-system"))?;
         for number in 0..shape.namespaces {
             let name = Shape::namespace(number);
-            std::fs::create_dir_all(root.join(&name))?;
-            world.write(&format!("{name}/namespace.yaml"), &objects::namespace(&name))?;
+            if let Place::Directory { root, .. } = &world.place {
+                std::fs::create_dir_all(root.join(&name))?;
+            }
+            let mut text = objects::namespace(&name);
+            if shape.layout == Layout::Scoped {
+                text += "---\n";
+                text += &objects::scope(&name, &Shape::namespace(shape.neighbour(number)));
+            }
+            world.write(&format!("{name}/namespace.yaml"), &text)?;
         }
         for number in 0..shape.services {
             world.service(shape.service(number), &Endpoints::default())?;
@@ -43,35 +75,46 @@ impl World {
             let text = objects::service_entry(number, &namespace);
             world.write(&format!("{namespace}/entry-{number:05}.yaml"), &text)?;
         }
+        if shape.gateways > 0 {
+            let services: Vec<Service> = (0..shape.services.min(ROUTED)).map(|at| shape.http_service(at)).collect();
+            world.write("gateways.yaml", &gateway::objects(shape.gateways, &services))?;
+            world.write("gateway-secret.yaml", &gateway::secret()?.0)?;
+        }
+        if let Place::Api(api) = &world.place {
+            api.finish()?;
+        }
         Ok(world)
     }
 
     /// Says what was written.
     pub(crate) fn finish(&self) {
-        println!(
-            "{}: {} services × {} endpoints in {} namespaces, {} service entries",
-            self.root.display(),
-            self.shape.services,
-            self.shape.endpoints,
-            self.shape.namespaces,
-            self.shape.service_entries
-        );
+        if let Place::Directory { root, .. } = &self.place {
+            println!("{}: {}", root.display(), self.shape);
+        }
     }
 
-    /// Writes a file the way an editor or a mounted ConfigMap does, and says when.
+    /// Writes a file the way an editor or a mounted ConfigMap does, or its objects to the API; says when that began.
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<Instant> {
-        let staged = self.staging.join("next");
+        let (root, staging) = match &self.place {
+            Place::Directory { root, staging } => (root, staging),
+            Place::Api(api) => return api.write(name, text),
+        };
+        let staged = staging.join("next");
         std::fs::write(&staged, text).with_context(|| format!("write {}", staged.display()))?;
         let at = Instant::now();
-        let target = self.root.join(name);
+        let target = root.join(name);
         std::fs::rename(&staged, &target).with_context(|| format!("write {}", target.display()))?;
         Ok(at)
     }
 
-    /// Removes a file.
+    /// Removes a file, or what was written under its name.
     pub(crate) fn remove(&self, name: &str) -> Result<Instant> {
+        let root = match &self.place {
+            Place::Directory { root, .. } => root,
+            Place::Api(api) => return api.write(name, ""),
+        };
         let at = Instant::now();
-        let target = self.root.join(name);
+        let target = root.join(name);
         std::fs::remove_file(&target).with_context(|| format!("remove {}", target.display()))?;
         Ok(at)
     }

@@ -31,7 +31,7 @@ pub use hash_policy::build_hash_policy;
 pub use headers::advertise_http3;
 pub use inbound::build_inbound_route;
 pub use retry::{build_inbound_retry_policy, build_retry_policy};
-pub use table::{TableKind, build_header};
+pub use table::{TableKind, build_header, by_virtual_host, renamed};
 pub use virtual_host::{
     CatchAll, VirtualHostInputs, build_catch_all, build_default_route, build_not_found, build_virtual_host,
     virtual_host_name,

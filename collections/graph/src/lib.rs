@@ -131,6 +131,8 @@ pub struct GraphOptions {
     /// Clusters say whose proxies may read Secrets (see [`Handles::wanted_secret_reviews`]); else everybody may read those
     /// of his own namespace.
     pub reviews_secrets: bool,
+    /// Proxies that take them get virtual hosts one by one, not in route tables (`SLUICE_VHDS`).
+    pub virtual_hosts: bool,
 }
 
 /// Who fetches keys of token issuers.
@@ -170,6 +172,7 @@ impl Default for GraphOptions {
             ambient: None,
             gateway_api: GatewayApiOptions::default(),
             reviews_secrets: false,
+            virtual_hosts: false,
         }
     }
 }

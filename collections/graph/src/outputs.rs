@@ -17,6 +17,7 @@ pub(crate) mod patched;
 pub(crate) mod routes;
 pub(crate) mod secrets;
 pub(crate) mod trust_bundle;
+pub(crate) mod virtual_hosts;
 
 use sluice_engine::{Collection, Graph, Key};
 use sluice_model::{Layer, Proxy, Resource, ResourceKey, ResourceType, Segment, SegmentKey};
@@ -68,6 +69,9 @@ pub(crate) fn derive_outputs<'s>(
     let layers = derive_patched_layers(spine, labels);
     patched::derive_patched(spine, &layers, &whole, &mut outputs);
     extension_configs::derive_extension_configs(spine, &mut outputs);
+    if spine.options.virtual_hosts {
+        virtual_hosts::take_apart(&mut outputs);
+    }
     addresses::derive_addresses(spine, &mut outputs);
     secrets::derive_secrets(spine, &mut outputs);
     trust_bundle::derive_trust_bundle(spine, &mut outputs);

@@ -150,6 +150,7 @@ pub(crate) fn derive_proxies<'s>(
             let node = if proxy.node_name.is_empty() { found.map(|(_, pod)| pod.node.clone()) } else { None };
             let node = node.unwrap_or_else(|| proxy.node_name.clone());
             proxy.labels = with_topology(&proxy.labels, &proxy.cluster, &proxy.locality, &node, &proxy.network);
+            proxy.virtual_hosts &= options.virtual_hosts;
             proxy.sidecar = sidecars.get(cx, &proxy);
             Some(proxy)
         }

@@ -117,6 +117,10 @@ pub(crate) fn derive_scopes<'s>(
             if let Some(patches) = cx.get(&patches, key) {
                 patches.lay_over(&mut layers);
             }
+            if proxy.virtual_hosts {
+                let of_tables = layers.get(&ResourceType::Route).cloned().unwrap_or_default();
+                layers.insert(ResourceType::VirtualHost, of_tables);
+            }
             let node = if proxy.proxy_type == ProxyType::Ztunnel { proxy.node_name.clone() } else { Text::default() };
             let identity = proxy.identity.clone();
             Some(Scope { layers, slots: sluice_envoy::identity_slots(proxy), identity, node })

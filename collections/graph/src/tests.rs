@@ -15,6 +15,7 @@ mod routes;
 mod secrets;
 mod sidecars;
 mod trust_bundle;
+mod virtual_hosts;
 
 use sluice_engine::{Engine, EngineOptions, Feed, Key, Origin, Published, Value};
 use sluice_model::{Kind, ObjectKey, Proxy, ProxyKey};

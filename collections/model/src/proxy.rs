@@ -135,6 +135,8 @@ pub struct Proxy {
     pub dns_auto_allocate: bool,
     /// HTTP/1.0 is accepted (`HTTP10`).
     pub http10: bool,
+    /// It takes the virtual hosts of route tables one by one (`VHDS` of its metadata).
+    pub virtual_hosts: bool,
     /// Port of the HTTP proxy listener (`HTTP_PROXY_PORT`), 0 if none.
     pub http_proxy_port: u16,
     /// Container ports by `POD_PORTS`: (name, number, protocol).

@@ -16,6 +16,7 @@ pub enum ResourceType {
     Endpoint,
     Listener,
     Route,
+    VirtualHost,
     Secret,
     ExtensionConfig,
     NameTable,
@@ -27,11 +28,12 @@ pub enum ResourceType {
 
 impl ResourceType {
     /// Every type, in push order (X11).
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Cluster,
         Self::Endpoint,
         Self::Listener,
         Self::Route,
+        Self::VirtualHost,
         Self::Secret,
         Self::ExtensionConfig,
         Self::NameTable,
@@ -49,6 +51,7 @@ impl ResourceType {
             Self::Endpoint => "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
             Self::Listener => "type.googleapis.com/envoy.config.listener.v3.Listener",
             Self::Route => "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
+            Self::VirtualHost => "type.googleapis.com/envoy.config.route.v3.VirtualHost",
             Self::Secret => "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret",
             Self::ExtensionConfig => "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig",
             Self::NameTable => "type.googleapis.com/istio.networking.nds.v1.NameTable",
@@ -68,7 +71,13 @@ impl ResourceType {
     /// Whether a client gets all resources of the type unless it names some (X09).
     #[must_use]
     pub const fn is_wildcard(self) -> bool {
-        !matches!(self, Self::Endpoint | Self::Route | Self::Secret | Self::ExtensionConfig)
+        !matches!(self, Self::Endpoint | Self::Route | Self::VirtualHost | Self::Secret | Self::ExtensionConfig)
+    }
+
+    /// Whether a client names what the resources are parts of: `80` for all that are called `80/…`.
+    #[must_use]
+    pub const fn is_by_prefix(self) -> bool {
+        matches!(self, Self::VirtualHost)
     }
 }
 

@@ -86,6 +86,7 @@ pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy,
         dns_capture: metadata.flag("DNS_CAPTURE"),
         dns_auto_allocate: metadata.flag("DNS_AUTO_ALLOCATE"),
         http10: metadata.text("HTTP10") == "1",
+        virtual_hosts: metadata.flag("VHDS"),
         http_proxy_port: metadata.text("HTTP_PROXY_PORT").parse().unwrap_or_default(),
         pod_ports: metadata.pod_ports(),
         config: config

@@ -60,6 +60,9 @@ impl Session {
         if on_demand {
             watch.resolve(view, &self.names);
         }
+        if kind.is_by_prefix() {
+            watch.resolve_wholes(view);
+        }
         let mut differences = watch.differences(view);
         if on_demand {
             differences.removed.retain(|name| view.known_as(name).is_empty());
@@ -145,7 +148,7 @@ impl Session {
 
     /// Whether listeners or routes are on their way that may replace references to clusters.
     fn successors_busy(&self, cut: &Cut, now: Instant) -> bool {
-        [ResourceType::Listener, ResourceType::Route].iter().any(|kind| {
+        [ResourceType::Listener, ResourceType::Route, ResourceType::VirtualHost].iter().any(|kind| {
             let Some(watch) = self.watches.get(kind) else { return false };
             let waiting = watch.outstanding && watch.sent_at.is_some_and(|sent| now < sent + PATIENCE);
             let dirty = match (&watch.sent, cut.view(*kind)) {
@@ -163,7 +166,25 @@ impl Watch {
         if self.is_on_demand() {
             return self.names.iter().filter_map(|name| view.find(name)).map(Item::One).collect();
         }
+        if self.kind.is_by_prefix() && !self.wildcard {
+            return view.listing_by(|| Box::new(|name| self.wants(name)));
+        }
         view.listing((!self.wildcard).then_some(&self.names))
+    }
+
+    /// Names that were asked for and of which there is nothing.
+    fn missing(&self, view: &View, items: &[Item]) -> BTreeSet<Text> {
+        let mut missing: BTreeSet<Text> =
+            self.names.iter().filter(|name| view.version(name).is_none()).cloned().collect();
+        if self.kind.is_by_prefix() && !missing.is_empty() {
+            // A whole is there if some part of it is.
+            for (name, _) in items.iter().flat_map(Item::versions) {
+                if let Some((whole, _)) = name.rsplit_once('/') {
+                    missing.remove(whole);
+                }
+            }
+        }
+        missing
     }
 
     /// What to tell a client so that it holds what `view` has.
@@ -176,8 +197,12 @@ impl Watch {
             } else {
                 self.compare_with_held(view, &mut out);
             }
-            if out.items.iter().map(Item::count).sum::<usize>() < self.names.len() {
-                out.removed.extend(self.names.iter().filter(|name| view.version(name).is_none()).cloned());
+            if self.kind.is_by_prefix() {
+                let there = if out.complete { Vec::new() } else { self.listing(view) };
+                let missing = self.missing(view, if out.complete { &out.items } else { &there });
+                out.removed.extend(missing);
+            } else if out.items.iter().map(Item::count).sum::<usize>() < self.names.len() {
+                out.removed.extend(self.missing(view, &out.items));
             }
         }
         let changed = match &self.sent {

@@ -69,7 +69,27 @@ impl Watch {
 
     /// Whether the client wants the resource of that name.
     pub(super) fn wants(&self, name: &str) -> bool {
-        self.wildcard || self.names.contains(name)
+        let by_prefix = || {
+            let whole = name.rsplit_once('/').filter(|_| self.kind.is_by_prefix());
+            whole.is_some_and(|(whole, _)| self.names.contains(whole))
+        };
+        self.wildcard || self.names.contains(name) || by_prefix()
+    }
+
+    /// Has what was asked for as a whole answered by its parts. What has none stays: that it has none is the answer.
+    pub(super) fn resolve_wholes(&mut self, view: &View) {
+        let wholes: BTreeSet<Text> = self.asked.iter().filter(|name| view.version(name).is_none()).cloned().collect();
+        if wholes.is_empty() {
+            return;
+        }
+        for part in view.names() {
+            if let Some((whole, _)) = part.rsplit_once('/')
+                && wholes.contains(whole)
+            {
+                self.asked.remove(whole);
+                self.asked.insert(part);
+            }
+        }
     }
 
     /// Whether the client is waiting to be answered.
@@ -94,7 +114,10 @@ impl Watch {
                 let all = star(&subscribe) || subscribe.is_empty();
                 self.wildcard = self.kind.is_wildcard() && all && !star(&unsubscribe);
                 // With a wildcard the names held are known by it; they are no subscription of their own.
-                if !self.wildcard {
+                // Parts held are known by what they are parts of.
+                if self.kind.is_by_prefix() && !self.wildcard {
+                    self.names = names.set(&subscribe);
+                } else if !self.wildcard {
                     let held: Vec<Name> = holds.iter().map(|(name, _)| name.clone()).collect();
                     self.names = names.union(&subscribe, &held);
                     if !unsubscribe.is_empty() {

@@ -284,13 +284,28 @@ impl View {
         {
             return want.iter().filter_map(|name| self.find(name)).map(Item::One).collect();
         }
+        match want {
+            None => self.listing_by(|| Box::new(|_| true)),
+            Some(want) => self.listing_by(|| {
+                let mut want = want.iter().peekable();
+                Box::new(move |name| {
+                    while want.next_if(|have| *have < name).is_some() {}
+                    want.next_if(|have| *have == name).is_some()
+                })
+            }),
+        }
+    }
+
+    /// Everything the scope sees that is wanted, in as few stretches as possible. What says so is made anew for each layer
+    /// and asked in the order of names.
+    pub(crate) fn listing_by<'a>(&'a self, want: impl Fn() -> Box<dyn FnMut(&Text) -> bool + 'a>) -> Vec<Item> {
         let mut items = Vec::new();
         for (layer, table) in self.tables.iter().enumerate() {
             let above = self.tables.get(..layer).unwrap_or_default();
             let shadowed: BTreeSet<(usize, usize)> =
                 above.iter().flat_map(|upper| upper.iter()).filter_map(|(name, _)| table.position(name)).collect();
             let mut shadowed = shadowed.into_iter().peekable();
-            let mut want = want.map(|want| want.iter().peekable());
+            let mut want = want();
             for (at, chunk) in table.chunks().iter().enumerate() {
                 let mut stretch: Option<Range<usize>> = None;
                 let close = |stretch: &mut Option<Range<usize>>, items: &mut Vec<Item>| {
@@ -300,10 +315,7 @@ impl View {
                 };
                 for (row, (name, entry)) in chunk.rows().iter().enumerate() {
                     let hidden_by_above = shadowed.next_if_eq(&(at, row)).is_some();
-                    let wanted = want.as_mut().is_none_or(|want| {
-                        while want.next_if(|have| *have < name).is_some() {}
-                        want.next_if(|have| *have == name).is_some()
-                    });
+                    let wanted = want(name);
                     if hidden_by_above || !wanted {
                         close(&mut stretch, &mut items);
                     } else if entry.shared().is_some() {

@@ -161,7 +161,8 @@ impl ApiServer {
     /// All objects of a resource, by namespace and name.
     #[must_use]
     pub fn list(&self, group: &str, resource: &str) -> Vec<Value> {
-        self.shared.state().store.list(group, resource, "", |_| true).objects
+        let all = self.shared.state().store.list(group, resource, "", |_| true).objects;
+        all.iter().map(|stored| stored.object.clone()).collect()
     }
 
     /// Deletes an object.
@@ -176,6 +177,11 @@ impl ApiServer {
     /// Forgets what happened up to now: who watches or continues from before gets 410.
     pub fn compact(&self) {
         self.shared.state().store.compact();
+    }
+
+    /// Makes the texts of all lists, so that reading them costs this process little.
+    pub fn warm(&self) {
+        self.shared.state().store.warm();
     }
 
     /// Ends every watch, as a load balancer or a restart does.

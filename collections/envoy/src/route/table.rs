@@ -1,9 +1,15 @@
 //! Route tables, less their virtual hosts.
 
-use envoy_types::pb::envoy::config::route::v3::RouteConfiguration;
-use envoy_types::pb::google::protobuf::BoolValue;
+use std::time::Duration;
 
-use crate::wire::uint32;
+use bytes::{BufMut as _, Bytes, BytesMut};
+use envoy_types::pb::envoy::config::core::v3::config_source::ConfigSourceSpecifier;
+use envoy_types::pb::envoy::config::core::v3::{AggregatedConfigSource, ApiVersion, ConfigSource};
+use envoy_types::pb::envoy::config::route::v3::{RouteConfiguration, Vhds};
+use envoy_types::pb::google::protobuf::BoolValue;
+use prost::encoding::{decode_varint, encode_varint};
+
+use crate::wire::{duration, encode, uint32};
 
 /// Whether a table has virtual hosts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -27,5 +33,66 @@ pub fn build_header(name: &str, kind: TableKind) -> RouteConfiguration {
         max_direct_response_body_size_bytes: full.then(|| uint32(MAX_DIRECT_RESPONSE_BODY_BYTES)),
         ignore_port_in_host_matching: full,
         ..RouteConfiguration::default()
+    }
+}
+
+/// An encoded route table without virtual hosts that says to ask for them one by one.
+#[must_use]
+pub fn by_virtual_host(header: &[u8]) -> Bytes {
+    let config_source = ConfigSource {
+        config_source_specifier: Some(ConfigSourceSpecifier::Ads(AggregatedConfigSource::default())),
+        initial_fetch_timeout: Some(duration(Duration::ZERO)),
+        resource_api_version: ApiVersion::V3.into(),
+        ..ConfigSource::default()
+    };
+    let vhds = Some(Vhds { config_source: Some(config_source) });
+    // Fields of one message after those of another of its kind are its fields too.
+    let rest = encode(&RouteConfiguration { vhds, ..RouteConfiguration::default() });
+    [header, &rest].concat().into()
+}
+
+/// An encoded virtual host under another name. Envoy removes one by the name that it has itself, so that has to be the
+/// one it is known by as a resource.
+#[must_use]
+pub fn renamed(virtual_host: &[u8], name: &str) -> Bytes {
+    // `VirtualHost.name`, which comes first.
+    const NAME: u8 = 0x0a;
+    let mut rest = virtual_host;
+    if let Some((&NAME, mut after)) = virtual_host.split_first()
+        && let Ok(len) = decode_varint(&mut after)
+        && let Some(unnamed) = usize::try_from(len).ok().and_then(|len| after.get(len..))
+    {
+        rest = unnamed;
+    }
+    let mut out = BytesMut::with_capacity(name.len() + rest.len() + 4);
+    out.put_u8(NAME);
+    encode_varint(name.len() as u64, &mut out);
+    out.put_slice(name.as_bytes());
+    out.put_slice(rest);
+    out.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use envoy_types::pb::envoy::config::route::v3::VirtualHost;
+    use prost::Message as _;
+
+    use super::*;
+
+    #[test]
+    fn a_virtual_host_keeps_all_but_its_name() {
+        let host = VirtualHost { name: "a".into(), domains: vec!["a".into(), "b".into()], ..VirtualHost::default() };
+        for old in [host.clone(), VirtualHost { name: String::new(), ..host.clone() }] {
+            let other = VirtualHost::decode(renamed(&encode(&old), "80/a")).expect("a virtual host");
+            assert_eq!(other, VirtualHost { name: "80/a".into(), ..host.clone() });
+        }
+    }
+
+    #[test]
+    fn a_table_in_pieces_is_the_table_and_where_they_are() {
+        let header = build_header("80", TableKind::Full);
+        let table = RouteConfiguration::decode(by_virtual_host(&encode(&header))).expect("a table");
+        assert!(table.vhds.is_some());
+        assert_eq!(RouteConfiguration { vhds: None, ..table }, header);
     }
 }

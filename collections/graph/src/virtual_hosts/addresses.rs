@@ -20,6 +20,8 @@ pub struct RouteProfile {
     pub http_proxy: bool,
     /// What its Sidecar makes of requests to hosts nobody declared; `None` is as the mesh says.
     pub outbound: Option<OutboundTraffic>,
+    /// It takes virtual hosts one by one.
+    pub virtual_hosts: bool,
 }
 
 /// Headers proxies add to requests.
@@ -54,6 +56,7 @@ impl RouteProfile {
             headers: proxy.config.as_deref().map(RouteHeaders::of),
             http_proxy: proxy.http_proxy_port > 0,
             outbound: proxy.sidecar.as_ref().and_then(|sidecar| sidecar.outbound.clone()),
+            virtual_hosts: proxy.virtual_hosts,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Requests and answers.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -170,20 +171,17 @@ fn list(shared: &Shared, wanted: &Wanted) -> Response<Body> {
         metadata["remainingItemCount"] = rest.len().into();
         metadata["continue"] = state.store.keep(Reading { version, objects: rest }).into();
     }
-    // As the real one: items of a typed list say neither kind nor version.
-    let items: Vec<Value> = objects
+    drop(state);
+    let items: Vec<Cow<'_, str>> = objects
         .iter()
-        .map(|object| {
-            let mut item = shown(wanted, object);
-            if let Some(fields) = item.as_object_mut() {
-                fields.remove("kind");
-                fields.remove("apiVersion");
-            }
-            item
+        .map(|stored| match wanted.metadata_only {
+            true => json!({"metadata": stored.object["metadata"]}).to_string().into(),
+            false => stored.item().into(),
         })
         .collect();
-    let list = json!({"kind": "List", "apiVersion": wanted.version, "metadata": metadata, "items": items});
-    json_answer(StatusCode::OK, &list)
+    let (version, items) = (&wanted.version, items.join(","));
+    let list = format!(r#"{{"kind":"List","apiVersion":"{version}","metadata":{metadata},"items":[{items}]}}"#);
+    text_answer(StatusCode::OK, list)
 }
 
 fn watch(shared: Arc<Shared>, wanted: Wanted) -> Response<Body> {
@@ -263,14 +261,14 @@ impl Watch {
         let selects = selects(wanted);
         for event in state.store.since(&wanted.group, &wanted.resource, &wanted.namespace, self.at) {
             let Event { is_new, is_deleted, object, .. } = event;
-            let kind = match (is_deleted || !selects(&object), is_new) {
+            let kind = match (is_deleted || !selects(&object.object), is_new) {
                 // Never selected, never told.
                 (true, true) => continue,
                 (true, false) => "DELETED",
                 (false, true) => "ADDED",
                 (false, false) => "MODIFIED",
             };
-            self.lines.push_back(line(kind, &shown(wanted, &object)));
+            self.lines.push_back(line(kind, &shown(wanted, &object.object)));
         }
         self.at = state.store.version();
     }
@@ -289,7 +287,11 @@ pub(super) fn status(code: StatusCode, reason: &str, message: &str) -> Response<
 }
 
 pub(super) fn json_answer(code: StatusCode, value: &Value) -> Response<Body> {
-    let mut response = Response::new(Body::from(value.to_string()));
+    text_answer(code, value.to_string())
+}
+
+fn text_answer(code: StatusCode, text: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(text));
     *response.status_mut() = code;
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
     response

@@ -1,6 +1,7 @@
 //! Objects, and what happened to them.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 
@@ -35,6 +36,29 @@ const BUILT_IN: &[(&str, &str, &str)] = &[
     ("networking.k8s.io", "IngressClass", "ingressclasses"),
 ];
 
+/// An object, with its text as an item of a list once one was made.
+#[derive(Debug)]
+pub(super) struct Stored {
+    pub(super) object: Value,
+    item: OnceLock<String>,
+}
+
+impl Stored {
+    fn new(object: Value) -> Arc<Self> {
+        Arc::new(Self { object, item: OnceLock::new() })
+    }
+
+    /// As the real one has it: items of a typed list say neither kind nor version.
+    pub(super) fn item(&self) -> &str {
+        self.item.get_or_init(|| {
+            let fields = self.object.as_object().into_iter().flatten();
+            let fields: BTreeMap<&String, &Value> =
+                fields.filter(|(name, _)| *name != "kind" && *name != "apiVersion").collect();
+            json!(fields).to_string()
+        })
+    }
+}
+
 /// Something that happened.
 #[derive(Clone, Debug)]
 pub(super) struct Event {
@@ -42,14 +66,14 @@ pub(super) struct Event {
     pub(super) resource: (String, String),
     pub(super) is_new: bool,
     pub(super) is_deleted: bool,
-    pub(super) object: Value,
+    pub(super) object: Arc<Stored>,
 }
 
 /// A list that is being read in pages.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     pub(super) version: u64,
-    pub(super) objects: Vec<Value>,
+    pub(super) objects: Vec<Arc<Stored>>,
 }
 
 type Resource = (String, String);
@@ -57,7 +81,7 @@ type Resource = (String, String);
 /// Objects by group and plural, then by namespace and name.
 pub(super) struct Store {
     kinds: Vec<Kind>,
-    objects: BTreeMap<Resource, BTreeMap<(String, String), Value>>,
+    objects: BTreeMap<Resource, BTreeMap<(String, String), Arc<Stored>>>,
     version: u64,
     /// What happened before is forgotten.
     floor: u64,
@@ -141,6 +165,7 @@ impl Store {
         let resource = (kind.group.to_owned(), kind.plural.to_owned());
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let object = Stored::new(object);
         let old = self.objects.entry(resource.clone()).or_default().insert((namespace, name), object.clone());
         let is_new = old.is_none();
         self.events.push(Event { version: self.version, resource, is_new, is_deleted: false, object });
@@ -168,7 +193,7 @@ impl Store {
 
     pub(super) fn get(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Option<Value> {
         let objects = self.objects.get(&(group.to_owned(), plural.to_owned()))?;
-        objects.get(&(namespace.to_owned(), name.to_owned())).cloned()
+        objects.get(&(namespace.to_owned(), name.to_owned())).map(|stored| stored.object.clone())
     }
 
     pub(super) fn delete(&mut self, plural: &str, namespace: &str, name: &str) {
@@ -180,10 +205,11 @@ impl Store {
     fn remove(&mut self, resource: &Resource, namespace: &str, name: &str) {
         let objects = self.objects.get_mut(resource);
         let object = objects.and_then(|objects| objects.remove(&(namespace.to_owned(), name.to_owned())));
-        let mut object = object.unwrap_or_else(|| panic!("there is no {resource:?} {namespace}/{name}"));
+        let object = object.unwrap_or_else(|| panic!("there is no {resource:?} {namespace}/{name}"));
+        let mut object = object.object.clone();
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
-        let resource = resource.clone();
+        let (resource, object) = (resource.clone(), Stored::new(object));
         self.events.push(Event { version: self.version, resource, is_new: false, is_deleted: true, object });
     }
 
@@ -193,11 +219,18 @@ impl Store {
         self.readings.clear();
     }
 
+    /// Makes the texts of all lists.
+    pub(super) fn warm(&self) {
+        for stored in self.objects.values().flat_map(BTreeMap::values) {
+            stored.item();
+        }
+    }
+
     /// The objects of a resource that a selector lets through.
     pub(super) fn list(&self, group: &str, plural: &str, namespace: &str, selects: impl Fn(&Value) -> bool) -> Reading {
         let objects = self.objects.get(&(group.to_owned(), plural.to_owned()));
         let objects = objects.into_iter().flatten().filter(|((it, _), _)| namespace.is_empty() || it == namespace);
-        let objects = objects.map(|(_, object)| object).filter(|object| selects(object)).cloned().collect();
+        let objects = objects.map(|(_, stored)| stored).filter(|stored| selects(&stored.object)).cloned().collect();
         Reading { version: self.version, objects }
     }
 
@@ -216,12 +249,10 @@ impl Store {
     /// What happened to a resource after a version.
     pub(super) fn since(&self, group: &str, plural: &str, namespace: &str, version: u64) -> Vec<Event> {
         let wanted = |event: &&Event| {
-            let of = event.object.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or_default();
-            event.version > version
-                && event.resource.0 == group
-                && event.resource.1 == plural
-                && (namespace.is_empty() || of == namespace)
+            let of = event.object.object.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or_default();
+            event.resource.0 == group && event.resource.1 == plural && (namespace.is_empty() || of == namespace)
         };
-        self.events.iter().filter(wanted).cloned().collect()
+        let first = self.events.partition_point(|event| event.version <= version);
+        self.events.iter().skip(first).filter(wanted).cloned().collect()
     }
 }

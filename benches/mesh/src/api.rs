@@ -1,0 +1,243 @@
+//! Objects through a Kubernetes API: of a server in this process, or of a given cluster.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use futures::{StreamExt as _, TryStreamExt as _};
+use kube::Client;
+use serde::Deserialize as _;
+use serde_json::Value;
+use sluice_testkit::api_server::{self, ApiServer};
+use tokio::runtime::Handle;
+
+use crate::gateway;
+
+/// Requests under way at once.
+const AT_ONCE: usize = 16;
+
+/// Kinds of objects that are written, beside those that every cluster has.
+const CUSTOM: &[(&str, &str, &str)] = &[
+    ("networking.istio.io", "DestinationRule", "destinationrules"),
+    ("networking.istio.io", "Gateway", "gateways"),
+    ("networking.istio.io", "ServiceEntry", "serviceentries"),
+    ("networking.istio.io", "Sidecar", "sidecars"),
+    ("networking.istio.io", "VirtualService", "virtualservices"),
+    ("networking.istio.io", "WorkloadEntry", "workloadentries"),
+    ("security.istio.io", "AuthorizationPolicy", "authorizationpolicies"),
+    ("security.istio.io", "PeerAuthentication", "peerauthentications"),
+];
+const BUILT_IN: &[(&str, &str, &str)] = &[
+    ("", "ConfigMap", "configmaps"),
+    ("", "Namespace", "namespaces"),
+    ("", "Node", "nodes"),
+    ("", "Pod", "pods"),
+    ("", "Secret", "secrets"),
+    ("", "Service", "services"),
+    ("discovery.k8s.io", "EndpointSlice", "endpointslices"),
+];
+
+/// A Kubernetes API with what was written to it.
+pub(crate) struct Api {
+    client: Client,
+    /// The server, if it is one of this process.
+    server: Option<ApiServer>,
+    kubeconfig: PathBuf,
+    runtime: Handle,
+    /// Objects by the name they were written under and by where they are.
+    written: Mutex<BTreeMap<String, Objects>>,
+    /// Objects go straight into the server of this process.
+    laying: Mutex<bool>,
+}
+
+/// By path of their requests.
+type Objects = BTreeMap<String, Value>;
+
+impl Api {
+    /// A server in this process, which `directory` gets a kubeconfig for.
+    pub(crate) async fn start(directory: &Path) -> Result<Self> {
+        let server = ApiServer::start().await?;
+        for (group, name, plural) in CUSTOM {
+            server.define(api_server::Kind { group, versions: vec!["v1"], name, plural }, true);
+        }
+        server.let_read_secrets(gateway::NAMESPACE, gateway::NAME, true);
+        let kubeconfig = directory.join("kubeconfig");
+        server.write_kubeconfig(&kubeconfig)?;
+        Ok(Self::new(server.client()?, Some(server), kubeconfig))
+    }
+
+    /// The cluster of a kubeconfig. Its namespaces `bench-*` and `istio-system` are written to.
+    pub(crate) async fn connect(kubeconfig: &Path) -> Result<Self> {
+        let read = kube::config::Kubeconfig::read_from(kubeconfig)?;
+        let config = kube::Config::from_custom_kubeconfig(read, &kube::config::KubeConfigOptions::default()).await?;
+        Ok(Self::new(Client::try_from(config)?, None, kubeconfig.to_owned()))
+    }
+
+    fn new(client: Client, server: Option<ApiServer>, kubeconfig: PathBuf) -> Self {
+        let (written, laying) = (Mutex::default(), Mutex::default());
+        Self { client, server, kubeconfig, runtime: Handle::current(), written, laying }
+    }
+
+    /// What leads a server to it.
+    pub(crate) fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// From here on objects are written before anybody looks.
+    pub(crate) fn begin(&self) {
+        *self.laying.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// All objects are there: lists are made ready, so that reading them does not wait for this process.
+    pub(crate) fn finish(&self) -> Result<()> {
+        *self.laying.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        if let Some(server) = &self.server {
+            server.compact();
+            server.warm();
+        }
+        Ok(())
+    }
+
+    /// Writes what differs between these objects and those written under the name before; says when that began.
+    pub(crate) fn write(&self, name: &str, text: &str) -> Result<Instant> {
+        let mut objects = Objects::new();
+        for document in serde_yaml_ng::Deserializer::from_str(text) {
+            let object = Value::deserialize(document).with_context(|| format!("read {name}"))?;
+            if !object.is_null() {
+                objects.insert(path(&object)?, object);
+            }
+        }
+        let old = {
+            let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+            written.insert(name.to_owned(), objects.clone()).unwrap_or_default()
+        };
+        if let Some(server) = &self.server
+            && *self.laying.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            let at = Instant::now();
+            for object in objects.into_values() {
+                server.apply(object);
+            }
+            return Ok(at);
+        }
+        let gone: Vec<String> = old.keys().filter(|path| !objects.contains_key(*path)).cloned().collect();
+        let changed: Vec<(String, Value, bool)> = objects
+            .into_iter()
+            .filter(|(path, object)| old.get(path) != Some(object))
+            .map(|(path, object)| {
+                let known = old.contains_key(&path);
+                (path, object, known)
+            })
+            .collect();
+        tokio::task::block_in_place(|| self.runtime.block_on(self.send(changed, gone)))
+    }
+
+    async fn send(&self, changed: Vec<(String, Value, bool)>, gone: Vec<String>) -> Result<Instant> {
+        let at = Instant::now();
+        let writes = changed.into_iter().map(|(path, object, known)| self.put(path, object, known));
+        futures::stream::iter(writes).buffer_unordered(AT_ONCE).try_collect::<Vec<()>>().await?;
+        let removals = gone.into_iter().map(|path| self.delete(path));
+        futures::stream::iter(removals).buffer_unordered(AT_ONCE).try_collect::<Vec<()>>().await?;
+        Ok(at)
+    }
+
+    async fn put(&self, path: String, object: Value, known: bool) -> Result<()> {
+        // What an earlier run left in a cluster may be there already.
+        if known || (self.server.is_none() && self.patch(&path, &object).await.is_ok()) {
+            self.patch(&path, &object).await?;
+        } else {
+            let (collection, _) = path.rsplit_once('/').unwrap_or_default();
+            self.request("POST", collection, "application/json", &object).await?;
+        }
+        // A status is written apart, to who knows that there is one.
+        if self.server.is_none() && !object["status"].is_null() {
+            let status = serde_json::json!({"status": object["status"]});
+            self.request("PATCH", &format!("{path}/status"), "application/merge-patch+json", &status).await?;
+        }
+        Ok(())
+    }
+
+    async fn patch(&self, path: &str, object: &Value) -> Result<()> {
+        self.request("PATCH", path, "application/merge-patch+json", object).await
+    }
+
+    async fn delete(&self, path: String) -> Result<()> {
+        self.request("DELETE", &path, "application/json", &serde_json::json!({"gracePeriodSeconds": 0})).await
+    }
+
+    async fn request(&self, method: &str, path: &str, content: &str, body: &Value) -> Result<()> {
+        let request = http::Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", content)
+            .body(serde_json::to_vec(body)?)
+            .with_context(|| format!("ask for {path}"))?;
+        self.client.request_text(request).await.with_context(|| format!("{method} {path}"))?;
+        Ok(())
+    }
+}
+
+/// Where requests about an object go.
+fn path(object: &Value) -> Result<String> {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let (version, kind) = (text("/apiVersion"), text("/kind"));
+    let group = version.rsplit_once('/').map_or("", |(group, _)| group);
+    let plural = CUSTOM.iter().chain(BUILT_IN).find(|(of, name, _)| *of == group && *name == kind);
+    let (_, _, plural) = plural.with_context(|| format!("no object of kind {kind} of {version} is written"))?;
+    let name = text("/metadata/name");
+    ensure!(!name.is_empty(), "an object has no name");
+    let root = if group.is_empty() { "/api" } else { "/apis" };
+    Ok(match text("/metadata/namespace") {
+        "" => format!("{root}/{version}/{plural}/{name}"),
+        namespace => format!("{root}/{version}/namespaces/{namespace}/{plural}/{name}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn objects_are_where_the_api_has_them() -> Result<()> {
+        let at = |version: &str, kind: &str, namespace: &str| {
+            path(
+                &serde_json::json!({"apiVersion": version, "kind": kind, "metadata": {"name": "x", "namespace": namespace}}),
+            )
+        };
+        assert_eq!(at("v1", "Pod", "a")?, "/api/v1/namespaces/a/pods/x");
+        assert_eq!(at("v1", "Namespace", "")?, "/api/v1/namespaces/x");
+        let gateway = at("networking.istio.io/v1", "Gateway", "a")?;
+        assert_eq!(gateway, "/apis/networking.istio.io/v1/namespaces/a/gateways/x");
+        assert!(at("v1", "Lease", "a").is_err());
+        Ok(())
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn only_what_differs_is_written() -> Result<()> {
+        let directory = tempfile::tempdir()?;
+        let api = Api::start(directory.path()).await?;
+        let pod = |name: &str, label: &str| {
+            format!(
+                "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: n, labels: {{app: {label}}}}}\n"
+            )
+        };
+        api.begin();
+        api.write("pods", &(pod("a", "one") + &pod("b", "one")))?;
+        api.finish()?;
+        let server = api.server.as_ref().context("a server")?;
+        let label = |name: &str| server.get("", "pods", "n", name).map(|pod| pod["metadata"]["labels"]["app"].clone());
+        assert_eq!(label("a"), Some("one".into()));
+        let before = Instant::now();
+        let at = api.write("pods", &(pod("a", "one") + &pod("c", "two")))?;
+        assert!(at >= before && at.duration_since(before) < Duration::from_secs(60));
+        assert_eq!((label("a"), label("b"), label("c")), (Some("one".into()), None, Some("two".into())));
+        assert_eq!((server.count("patch", "pods"), server.count("create", "pods")), (0, 1));
+        api.write("pods", &(pod("a", "three") + &pod("c", "two")))?;
+        assert_eq!((label("a"), server.count("patch", "pods")), (Some("three".into()), 1));
+        Ok(())
+    }
+}

@@ -1,0 +1,205 @@
+//! The budgets of shapes, and whether a result keeps them.
+
+use serde::Deserialize;
+
+use crate::change::Kind;
+use crate::result::{Round, RunResult, StormResult};
+use crate::shape::Layout;
+
+/// What is asked for, with what istiod needs on a machine of the kind, as `budgets.json` has it.
+const BUDGETS: &str = include_str!("../budgets.json");
+
+/// A shape with what it has to keep.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ShapeBudget {
+    name: String,
+    services: usize,
+    namespaces: Option<usize>,
+    endpoints: usize,
+    #[serde(default)]
+    service_entries: usize,
+    proxies: Option<usize>,
+    rows: Vec<Row>,
+}
+
+/// Figures of one thing.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    of: Of,
+    /// Only of results with virtual hosts one by one, or without.
+    virtual_hosts: Option<bool>,
+    budget: Figures,
+    #[serde(default)]
+    reference: Figures,
+}
+
+/// What is measured.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum Of {
+    Change(Kind),
+    /// By its name in the result.
+    Storm(String),
+    Connect,
+    Connected,
+    Ready,
+}
+
+/// Upper limits.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Figures {
+    /// Median over the changes of the milliseconds to the last proxy; of a storm, to the last proxy.
+    last_ms: Option<f64>,
+    /// 95th and 99th percentile over the changes of the same.
+    last_p95_ms: Option<f64>,
+    last_p99_ms: Option<f64>,
+    server_cpu_s: Option<f64>,
+    sent_mb: Option<f64>,
+    /// Messages or resources that are sent at all.
+    messages: Option<f64>,
+    resources: Option<f64>,
+    streams_refused: Option<f64>,
+    resident_mb: Option<f64>,
+    peak_mb: Option<f64>,
+    ready_s: Option<f64>,
+    /// Changes beside a storm: their latency, as a multiple of that in quiet.
+    beside_ratio: Option<f64>,
+}
+
+impl Figures {
+    fn each(&self) -> [(&'static str, Option<f64>); 12] {
+        [
+            ("last proxy, ms", self.last_ms),
+            ("last proxy p95, ms", self.last_p95_ms),
+            ("last proxy p99, ms", self.last_p99_ms),
+            ("server CPU, s", self.server_cpu_s),
+            ("sent, MB", self.sent_mb),
+            ("messages", self.messages),
+            ("resources", self.resources),
+            ("streams refused", self.streams_refused),
+            ("memory, MB", self.resident_mb),
+            ("peak memory, MB", self.peak_mb),
+            ("start to ready, s", self.ready_s),
+            ("latency beside it, times that in quiet", self.beside_ratio),
+        ]
+    }
+}
+
+/// Whether one figure keeps its budget.
+#[derive(Clone, Debug)]
+pub(crate) struct Verdict {
+    pub(crate) what: String,
+    pub(crate) figure: &'static str,
+    pub(crate) measured: f64,
+    pub(crate) budget: f64,
+    pub(crate) reference: Option<f64>,
+    pub(crate) met: bool,
+}
+
+/// Judges what of the result has a budget.
+pub(crate) fn judge(result: &RunResult) -> Vec<Verdict> {
+    let shapes: Vec<ShapeBudget> = serde_json::from_str(BUDGETS).unwrap_or_default();
+    let mut verdicts = Vec::new();
+    for shape in shapes.iter().filter(|shape| shape.is_of(result)) {
+        for row in &shape.rows {
+            if row.virtual_hosts.is_some_and(|wanted| wanted != result.virtual_hosts) {
+                continue;
+            }
+            let Some((what, measured)) = measure(&row.of, result) else { continue };
+            let figures = measured.each().into_iter().zip(row.budget.each()).zip(row.reference.each());
+            for (((figure, measured), (_, budget)), (_, reference)) in figures {
+                if let (Some(measured), Some(budget)) = (measured, budget) {
+                    let what = format!("{}: {what}", shape.name);
+                    verdicts.push(Verdict { what, figure, measured, budget, reference, met: measured <= budget });
+                }
+            }
+        }
+    }
+    verdicts
+}
+
+impl ShapeBudget {
+    fn is_of(&self, result: &RunResult) -> bool {
+        let shape = &result.shape;
+        shape.services == self.services
+            && shape.endpoints == self.endpoints
+            && shape.service_entries == self.service_entries
+            && shape.layout == Layout::Flat
+            && result.protocol == "delta"
+            && self.namespaces.is_none_or(|namespaces| namespaces == shape.namespaces)
+            && self.proxies.is_none_or(|proxies| proxies == result.proxies)
+    }
+}
+
+/// The figures of one thing, if the result has it.
+fn measure(of: &Of, result: &RunResult) -> Option<(String, Figures)> {
+    let memory = |kib: Option<u64>| kib.map(|kib| number(kib) * 1024.0 / 1e6);
+    match of {
+        Of::Change(kind) => {
+            let change = result.changes.iter().find(|change| change.kind == *kind)?;
+            let last = |share: f64| {
+                let values: Vec<f64> = change.rounds.iter().filter_map(|round| round.last_ms).collect();
+                (!values.is_empty()).then(|| crate::statistics::of(values, share))
+            };
+            let median = |value: &dyn Fn(&Round) -> Option<f64>| change.median(value);
+            let figures = Figures {
+                last_ms: last(0.5),
+                last_p95_ms: last(0.95),
+                last_p99_ms: last(0.99),
+                server_cpu_s: median(&|round| round.server_cpu_seconds),
+                sent_mb: median(&|round| Some(number(round.traffic.bytes) / 1e6)),
+                messages: median(&|round| Some(number(round.traffic.messages))),
+                ..Figures::default()
+            };
+            Some((kind.name(), figures))
+        }
+        Of::Storm(name) => {
+            let storm = result.storms.iter().find(|storm| storm.name == *name)?;
+            Some((name.clone(), storm_figures(storm)))
+        }
+        Of::Connect => Some(("all connect at once".to_owned(), storm_figures(&result.connect))),
+        Of::Connected => {
+            let memory = Figures {
+                resident_mb: memory(result.connect.memory.map(|memory| memory.resident_kib)),
+                peak_mb: memory(result.connect.memory.map(|memory| memory.peak_kib)),
+                ..Figures::default()
+            };
+            Some(("with all connected".to_owned(), memory))
+        }
+        Of::Ready => Some(("start".to_owned(), Figures { ready_s: result.ready_seconds, ..Figures::default() })),
+    }
+}
+
+fn storm_figures(storm: &StormResult) -> Figures {
+    Figures {
+        last_ms: storm.distribution_ms.last().copied(),
+        server_cpu_s: storm.server_cpu_seconds,
+        resources: Some(number(storm.traffic.resources.iter().sum())),
+        streams_refused: Some(number(storm.traffic.ended)),
+        beside_ratio: storm.beside.as_ref().map(|beside| beside.medians().2),
+        ..Figures::default()
+    }
+}
+
+fn number(value: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a figure to compare")]
+    let value = value as f64;
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_budget_can_be_measured() -> serde_json::Result<()> {
+        let shapes: Vec<ShapeBudget> = serde_json::from_str(BUDGETS)?;
+        assert!(shapes.iter().any(|shape| shape.name == "M1" && shape.rows.len() >= 10));
+        let some = |figures: &Figures| figures.each().iter().any(|(_, value)| value.is_some());
+        assert!(shapes.iter().flat_map(|shape| &shape.rows).all(|row| some(&row.budget)));
+        Ok(())
+    }
+}

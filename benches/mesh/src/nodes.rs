@@ -1,0 +1,80 @@
+//! How the proxies introduce themselves.
+
+use serde_json::{Value, json};
+
+use crate::fleet::Role;
+use crate::gateway;
+use crate::shape::Shape;
+
+/// The node a proxy introduces itself by, as protobuf JSON.
+pub(crate) fn node(shape: &Shape, role: Role, by_virtual_host: bool) -> Value {
+    let mut node = match role {
+        Role::Sidecar(number) => sidecar(shape, number),
+        Role::Gateway(number) => gateway(number),
+    };
+    if by_virtual_host {
+        node["metadata"]["VHDS"] = "true".into();
+    }
+    node
+}
+
+fn sidecar(shape: &Shape, proxy: usize) -> Value {
+    let (service, endpoint) = shape.proxy(proxy);
+    let (name, namespace, pod) = (service.name(), service.namespace(), service.pod(endpoint));
+    let address = service.address(endpoint, 0);
+    json!({
+        "id": format!("sidecar~{address}~{pod}.{namespace}~{namespace}.svc.cluster.local"),
+        "cluster": format!("{name}.{namespace}"),
+        "userAgentName": "envoy",
+        "metadata": {
+            "NAME": pod,
+            "NAMESPACE": namespace,
+            "OWNER": format!("kubernetes://apis/apps/v1/namespaces/{namespace}/deployments/{name}"),
+            "WORKLOAD_NAME": name,
+            "SERVICE_ACCOUNT": name,
+            "CLUSTER_ID": "Kubernetes",
+            "MESH_ID": "cluster.local",
+            "ISTIO_VERSION": "1.30.0",
+            "INSTANCE_IPS": address,
+            "INTERCEPTION_MODE": "REDIRECT",
+            "NODE_NAME": format!("node-{}", service.node(endpoint)),
+            "LABELS": {
+                "app": name, "version": "v1", "security.istio.io/tlsMode": "istio",
+                "service.istio.io/canonical-name": name, "service.istio.io/canonical-revision": "latest",
+            },
+            "PROXY_CONFIG": proxy_config(),
+        },
+    })
+}
+
+fn gateway(number: usize) -> Value {
+    let (namespace, name, address) = (gateway::NAMESPACE, gateway::NAME, gateway::address(number));
+    json!({
+        "id": format!("router~{address}~{name}-{number}.{namespace}~{namespace}.svc.cluster.local"),
+        "cluster": format!("{name}.{namespace}"),
+        "userAgentName": "envoy",
+        "metadata": {
+            "NAME": format!("{name}-{number}"),
+            "NAMESPACE": namespace,
+            "OWNER": format!("kubernetes://apis/apps/v1/namespaces/{namespace}/deployments/{name}"),
+            "WORKLOAD_NAME": name,
+            "SERVICE_ACCOUNT": name,
+            "CLUSTER_ID": "Kubernetes",
+            "MESH_ID": "cluster.local",
+            "ISTIO_VERSION": "1.30.0",
+            "INSTANCE_IPS": address,
+            "NODE_NAME": "node-0",
+            "LABELS": {"istio": name, "service.istio.io/canonical-name": name},
+            "PROXY_CONFIG": proxy_config(),
+        },
+    })
+}
+
+fn proxy_config() -> Value {
+    json!({
+        "binaryPath": "/usr/local/bin/envoy", "configPath": "./etc/istio/proxy", "concurrency": 2,
+        "discoveryAddress": "istiod.istio-system.svc:15012", "drainDuration": "45s", "proxyAdminPort": 15000,
+        "serviceCluster": "istio-proxy", "statNameLength": 189, "statusPort": 15020,
+        "terminationDrainDuration": "5s", "controlPlaneAuthPolicy": "MUTUAL_TLS",
+    })
+}

@@ -1,0 +1,290 @@
+//! A server with its objects and its proxies, ready to be measured.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::api::Api;
+use crate::arguments::{Driver, Manner, Protocol};
+use crate::change::{self, Change, Kind, Plan};
+use crate::fleet::{Crew, Fleet};
+use crate::loopback;
+use crate::process::{Memory, Process};
+use crate::report;
+use crate::result::{ChangeResult, Machine, Round, RunResult, SHARES, StormResult};
+use crate::server::{Recipe, Server, Source};
+use crate::shape::Shape;
+use crate::statistics::{of, percentile};
+use crate::storm;
+use crate::world::{Place, World};
+
+/// What is to be set up.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) shape: Shape,
+    pub(crate) proxies: usize,
+    pub(crate) server: Wanted,
+    /// Where objects are written; a temporary directory if not given.
+    pub(crate) config_dir: Option<PathBuf>,
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// Times the server is started.
+    pub(crate) starts: usize,
+    /// Proxies know the content of what they hold.
+    pub(crate) digests: bool,
+}
+
+/// Which server.
+#[derive(Clone, Debug)]
+pub(crate) enum Wanted {
+    /// This binary, started.
+    Start(PathBuf),
+    /// One that runs.
+    Running(std::net::SocketAddr, Option<u32>),
+}
+
+/// A server with its objects and its proxies.
+pub(crate) struct Side {
+    pub(crate) world: World,
+    pub(crate) server: Server,
+    pub(crate) fleet: Fleet,
+    pub(crate) crew: Crew,
+    /// How the server was started, if it was.
+    pub(crate) recipe: Option<Recipe>,
+    manner: Manner,
+    machine: Machine,
+    starts: Vec<f64>,
+    ready_memory: Option<Memory>,
+    connect: StormResult,
+    _directory: tempfile::TempDir,
+}
+
+impl Side {
+    /// Writes the objects, starts the server, connects the proxies.
+    pub(crate) async fn open(setup: &Setup, manner: &Manner) -> Result<Self> {
+        let Setup { shape, proxies, .. } = setup;
+        ensure!(*proxies <= shape.pods(), "--proxies may be at most the {} pods of the shape", shape.pods());
+        ensure!(
+            !manner.virtual_hosts || manner.protocol == Protocol::Delta,
+            "virtual hosts come one by one in the delta protocol only"
+        );
+        let machine = Machine::this();
+        let directory = tempfile::tempdir().context("make a directory")?;
+        let (place, source) = place(setup, manner, directory.path()).await?;
+        eprintln!("writing {shape}");
+        let world = World::lay(place, shape)?;
+        let mut starts = Vec::new();
+        let (server, recipe) = match &setup.server {
+            Wanted::Running(address, pid) => (Server::running(*address, *pid)?, None),
+            Wanted::Start(binary) => {
+                let recipe = Recipe {
+                    binary: binary.clone(),
+                    source,
+                    directory: directory.path().to_owned(),
+                    arguments: manner.server_arguments.clone(),
+                    virtual_hosts: manner.virtual_hosts,
+                };
+                for _ in 1..setup.starts {
+                    starts.push(Server::start(&recipe).await?.1);
+                }
+                let (server, seconds) = Server::start(&recipe).await?;
+                starts.push(seconds);
+                (server, Some(recipe))
+            }
+        };
+        let ready_memory = server.process.as_ref().map(Process::memory).transpose()?;
+        if let (Some(seconds), Some(memory)) = (starts.last(), ready_memory) {
+            eprintln!("ready after {seconds:.2} s with {} MiB", memory.resident_kib / 1024);
+        }
+        let crew = Crew {
+            sidecars: 0..*proxies,
+            gateways: shape.gateways,
+            protocol: manner.protocol,
+            by_virtual_host: manner.virtual_hosts,
+            digests: setup.digests,
+        };
+        let mut fleet = Fleet::new(shape, crew.clone(), server.address)?;
+        let fresh = fleet.fresh();
+        let patience = Duration::from_secs(manner.patience.max(300));
+        let connect = storm::connect("connect", &mut fleet, fresh, &server, patience).await?;
+        eprintln!("{}", report::storm_line(&connect));
+        ensure!(connect.missed == 0, "{} proxies were not configured", connect.missed);
+        let manner = manner.clone();
+        let side = Self {
+            world,
+            server,
+            fleet,
+            crew,
+            recipe,
+            manner,
+            machine,
+            starts,
+            ready_memory,
+            connect,
+            _directory: directory,
+        };
+        Ok(side)
+    }
+
+    /// The kinds to make, of those asked for.
+    pub(crate) fn kinds(&self, wanted: &[Kind]) -> Result<Vec<Kind>> {
+        let gateways = self.world.shape.gateways > 0;
+        ensure!(gateways || !wanted.contains(&Kind::SecretRotation), "secret-rotation needs --gateways");
+        let kinds = if wanted.is_empty() { Kind::all() } else { wanted.to_vec() };
+        let made = |kind: &Kind| *kind != Kind::None && (gateways || *kind != Kind::SecretRotation);
+        Ok(kinds.into_iter().filter(made).collect())
+    }
+
+    /// One change, followed to the last proxy.
+    pub(crate) async fn round(&self, kind: Kind, round: usize) -> Result<(usize, Round)> {
+        let shape = self.world.shape;
+        let limits = (Duration::from_secs(self.manner.patience), Duration::from_millis(self.manner.quiet));
+        let own = Process::new(std::process::id())?;
+        let plan = Plan { target: 0, by_virtual_host: self.manner.virtual_hosts };
+        let Change { before, write, expected, concerned } = change::plan(kind, &shape, round, plan)?;
+        if let Some(before) = before {
+            self.fleet.follow(Vec::new(), |_| false, limits, || before(&self.world)).await?;
+        }
+        let proxies = 0..self.fleet.len();
+        let affected = proxies.filter(|proxy| concerned.has(&shape, self.fleet.role(*proxy))).count();
+        let cpu = || self.server.process.as_ref().map(Process::cpu).transpose();
+        let (server_before, own_before) = (cpu()?, own.cpu()?);
+        let has = |role| concerned.has(&shape, role);
+        let followed = self.fleet.follow(expected, has, limits, || write(&self.world)).await?;
+        let (server_after, own_after) = (cpu()?, own.cpu()?);
+        let latencies = &followed.latencies;
+        let measured = Round {
+            first_ms: latencies.first().copied(),
+            last_ms: latencies.last().copied(),
+            distribution_ms: match latencies.is_empty() {
+                true => Vec::new(),
+                false => SHARES.iter().map(|share| percentile(latencies, *share)).collect(),
+            },
+            missed: followed.missed,
+            traffic: followed.traffic,
+            server_cpu_seconds: server_after.zip(server_before).map(|(after, before)| after - before),
+            own_cpu_seconds: own_after - own_before,
+        };
+        Ok((affected, measured))
+    }
+
+    /// How long one change takes to its last proxy, in milliseconds, without waiting for quiet after it.
+    pub(crate) async fn brief_round(&self, kind: Kind, round: usize) -> Result<Option<f64>> {
+        let shape = self.world.shape;
+        let plan = Plan { target: 0, by_virtual_host: self.manner.virtual_hosts };
+        let Change { write, expected, concerned, .. } = change::plan(kind, &shape, round, plan)?;
+        let limits = (Duration::from_secs(self.manner.patience), Duration::ZERO);
+        let has = |role| concerned.has(&shape, role);
+        let followed = self.fleet.follow(expected, has, limits, || write(&self.world)).await?;
+        // Not one after the other without a pause: that would be a storm of its own.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        ensure!(followed.missed == 0, "{} proxies did not get a change in time", followed.missed);
+        Ok(followed.latencies.last().copied())
+    }
+
+    /// The changes of a kind, one before them that does not count.
+    pub(crate) async fn changes(&self, kind: Kind) -> Result<ChangeResult> {
+        let mut result = ChangeResult { kind, affected: 0, rounds: Vec::new(), loopback_ms: None };
+        for number in 0..=self.manner.repeat {
+            let (affected, round) = self.round(kind, number).await?;
+            result.affected = affected;
+            if number > 0 {
+                result.rounds.push(round);
+            }
+        }
+        self.beside_loopback(&mut result).await?;
+        Ok(result)
+    }
+
+    /// Sends the same bytes through bare sockets.
+    pub(crate) async fn beside_loopback(&self, result: &mut ChangeResult) -> Result<()> {
+        #[expect(clippy::cast_precision_loss, reason = "some bytes")]
+        let bytes = result.median(|round| Some(round.traffic.bytes as f64)).unwrap_or_default();
+        if self.manner.no_loopback || bytes < 1.0 || result.affected == 0 {
+            return Ok(());
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "bytes"
+        )]
+        let each = (bytes / result.affected as f64) as usize;
+        let mut times = Vec::new();
+        for _ in 0..3 {
+            times.push(loopback::measure(each, result.affected).await?.last_ms);
+        }
+        result.loopback_ms = Some(of(times, 0.5));
+        Ok(())
+    }
+
+    /// Everything that was found.
+    pub(crate) fn result(&self, changes: Vec<ChangeResult>, storms: Vec<StormResult>) -> Result<RunResult> {
+        Ok(RunResult {
+            machine: self.machine.clone(),
+            commit: commit(self.recipe.as_ref().map(|recipe| recipe.binary.as_path())),
+            shape: self.world.shape,
+            proxies: self.crew.sidecars.len(),
+            protocol: match self.manner.protocol {
+                Protocol::Delta => "delta".into(),
+                Protocol::Sotw => "sotw".into(),
+            },
+            driver: match self.manner.driver {
+                Driver::Directory => "directory".into(),
+                Driver::Kube => "kube".into(),
+            },
+            virtual_hosts: self.manner.virtual_hosts,
+            ready_seconds: (!self.starts.is_empty()).then(|| of(self.starts.iter().copied(), 0.5)),
+            starts_seconds: self.starts.clone(),
+            ready_memory: self.ready_memory,
+            connect: self.connect.clone(),
+            changes,
+            storms,
+            end_memory: self.server.process.as_ref().map(Process::memory).transpose()?,
+        })
+    }
+}
+
+async fn place(setup: &Setup, manner: &Manner, temporary: &Path) -> Result<(Place, Source)> {
+    match manner.driver {
+        Driver::Directory => {
+            ensure!(setup.kubeconfig.is_none(), "--kubeconfig needs --driver kube");
+            let running = matches!(setup.server, Wanted::Running(..));
+            ensure!(!running || setup.config_dir.is_some(), "--server needs --config-dir, which it watches");
+            let objects = setup.config_dir.clone().unwrap_or_else(|| temporary.join("objects"));
+            Ok((Place::directory(&objects)?, Source::Directory(objects)))
+        }
+        Driver::Kube => {
+            ensure!(setup.config_dir.is_none(), "--config-dir needs --driver directory");
+            let api = match &setup.kubeconfig {
+                Some(path) => Api::connect(path).await?,
+                None => Api::start(temporary).await?,
+            };
+            let source = Source::Kubeconfig(api.kubeconfig().to_owned());
+            Ok((Place::Api(api), source))
+        }
+    }
+}
+
+impl ChangeResult {
+    /// The median over rounds of what `value` gives of each.
+    pub(crate) fn median(&self, value: impl Fn(&Round) -> Option<f64>) -> Option<f64> {
+        let values: Vec<f64> = self.rounds.iter().filter_map(value).collect();
+        (!values.is_empty()).then(|| of(values, 0.5))
+    }
+}
+
+/// What is measured, as git names it where the binary is, or else here.
+fn commit(binary: Option<&Path>) -> String {
+    let describe = |directory: &Path| {
+        let command = std::process::Command::new("git")
+            .args(["describe", "--always", "--dirty"])
+            .current_dir(directory)
+            .output()
+            .ok()
+            .filter(|output| output.status.success())?;
+        Some(String::from_utf8_lossy(&command.stdout).trim().to_owned())
+    };
+    let beside = binary.and_then(Path::parent).filter(|parent| !parent.as_os_str().is_empty());
+    beside.and_then(describe).or_else(|| describe(Path::new("."))).unwrap_or_default()
+}

@@ -1,0 +1,59 @@
+//! Two builds in one run.
+
+use anyhow::{Context, Result};
+
+use crate::arguments::VersusArguments;
+use crate::report;
+use crate::result::ChangeResult;
+use crate::side::{Setup, Side, Wanted};
+
+/// Changes the meshes of both builds in turn; whether the ratios are within the limit.
+pub(crate) async fn run(arguments: &VersusArguments) -> Result<bool> {
+    let setup = |binary: &std::path::Path| -> Result<Setup> {
+        Ok(Setup {
+            shape: arguments.shape.shape()?,
+            proxies: arguments.proxies,
+            server: Wanted::Start(binary.to_owned()),
+            config_dir: None,
+            kubeconfig: None,
+            starts: 1,
+            digests: false,
+        })
+    };
+    let before = Side::open(&setup(&arguments.before)?, &arguments.manner).await?;
+    let after = Side::open(&setup(&arguments.after)?, &arguments.manner).await?;
+    let mut sides = [(before, Vec::new()), (after, Vec::new())];
+    for kind in sides[0].0.kinds(&arguments.changes)? {
+        let mut results = [(); 2].map(|()| ChangeResult { kind, affected: 0, rounds: Vec::new(), loopback_ms: None });
+        for number in 0..=arguments.manner.repeat {
+            // Each is first as often as the other.
+            let order = if number.is_multiple_of(2) { [0, 1] } else { [1, 0] };
+            for at in order {
+                let (affected, round) = sides[at].0.round(kind, number).await?;
+                results[at].affected = affected;
+                if number > 0 {
+                    results[at].rounds.push(round);
+                }
+            }
+        }
+        for ((_, changes), result) in sides.iter_mut().zip(results) {
+            eprintln!("{}", report::change_line(&result));
+            changes.push(result);
+        }
+    }
+    let mut results = Vec::new();
+    for (mut side, changes) in sides {
+        results.push(side.result(changes, Vec::new())?);
+        side.fleet.disconnect().await;
+    }
+    if let Some(out) = &arguments.out {
+        std::fs::create_dir_all(out).with_context(|| format!("make {}", out.display()))?;
+        for (name, result) in ["before.json", "after.json"].into_iter().zip(&results) {
+            result.write(&out.join(name))?;
+        }
+    }
+    match results.as_slice() {
+        [before, after] => report::compare(before, after, arguments.limit),
+        _ => anyhow::bail!("there are two builds"),
+    }
+}

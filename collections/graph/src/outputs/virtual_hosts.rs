@@ -1,0 +1,52 @@
+//! Route tables whose virtual hosts come one by one (VHDS), for proxies that take them so.
+//!
+//! Their layers have the same segments as all others, in a profile of their own. Here each virtual host of such a layer
+//! becomes a resource `TABLE/NAME`, and what is left of the table one that says where to ask for them. So a change costs
+//! the virtual host it touches, not the table.
+
+use sluice_engine::Collection;
+use sluice_envoy::route::{by_virtual_host, renamed};
+use sluice_model::{Resource, ResourceKey, ResourceType, Segment, SegmentKey, Text};
+
+use super::Outputs;
+
+/// Takes the route tables of such layers out of the segments and puts their parts among the resources.
+pub(crate) fn take_apart(outputs: &mut Outputs<'_>) {
+    let parts: Vec<_> = outputs.segments.iter().map(derive_parts).collect();
+    for segments in &mut outputs.segments {
+        let name = format!("{}/whole", segments.name());
+        *segments = segments.filter(&name, |key, _| !is_apart(key));
+    }
+    outputs.resources.extend(parts);
+}
+
+/// Virtual hosts by table and name, and tables without them.
+/// Key: `ResourceKey`. From: the segments. Changes when: they do.
+/// Size: segments of layers for proxies that take virtual hosts one by one. Rejects: none.
+fn derive_parts<'s>(segments: &Collection<'s, SegmentKey, Segment>) -> Collection<'s, ResourceKey, Resource> {
+    segments.flat_map(&format!("{}/parts", segments.name()), |key, segment| {
+        is_apart(key).then(|| {
+            let layer = key.layer.clone();
+            if key.segment.is_empty() {
+                let key = ResourceKey { resource_type: ResourceType::Route, layer, name: key.name.clone() };
+                let table = match segment {
+                    Resource::Encoded(header) => Resource::Encoded(by_virtual_host(header)),
+                    other => other.clone(),
+                };
+                return (key, table);
+            }
+            let name: Text = format!("{}/{}", key.name, key.segment).into();
+            let host = match segment {
+                Resource::Encoded(host) => Resource::Encoded(renamed(host, &name)),
+                other => other.clone(),
+            };
+            (ResourceKey { resource_type: ResourceType::VirtualHost, layer, name }, host)
+        })
+    })
+}
+
+/// Whether a segment is of a layer whose proxies take virtual hosts one by one: profiles are texts that say so, and the
+/// layers of patches over them have theirs in them.
+fn is_apart(key: &SegmentKey) -> bool {
+    key.resource_type == ResourceType::Route && key.layer.profile.contains(r#""virtual_hosts":true"#)
+}

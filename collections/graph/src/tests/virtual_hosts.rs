@@ -1,0 +1,113 @@
+//! Virtual hosts one by one: what a change touches, and who gets them so.
+
+use prost::Message;
+use sluice_model::{Kind, Proxy, Resource, ResourceType, Slots};
+use sluice_proto::envoy::config::route::v3::{RouteConfiguration, VirtualHost};
+
+use super::{Mesh, sidecar};
+use crate::GraphOptions;
+
+const TOWN: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: mill, namespace: east}
+spec: {clusterIP: 10.0.0.1, ports: [{name: http, port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: forge, namespace: east}
+spec: {clusterIP: 10.0.0.2, ports: [{name: http, port: 80}]}
+";
+
+const ROUTE: &str = "
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: mill, namespace: east}
+spec: {hosts: [mill.east.svc.cluster.local], http: [{timeout: 1s, route: [{destination: {host: mill.east.svc.cluster.local}}]}]}
+";
+
+fn taking(name: &str, ip: &str) -> Proxy {
+    Proxy { virtual_hosts: true, ..sidecar("west", name, ip, &[]) }
+}
+
+fn town(virtual_hosts: bool) -> Mesh {
+    Mesh::with(GraphOptions { virtual_hosts, ..GraphOptions::default() }, TOWN)
+}
+
+/// What changed of routes, without the names of collections.
+fn routes(mesh: &mut Mesh) -> Vec<String> {
+    let is_route = |line: &&String| line.contains(" 80");
+    let shown = |line: &String| {
+        let (sign, rest) = line.split_at(1);
+        let collection = rest.split(' ').next().unwrap_or_default();
+        let kind = if collection.ends_with("/parts") { "part" } else { "segment" };
+        format!("{sign}{kind}{}", &rest[collection.len()..])
+    };
+    let mut lines: Vec<String> = mesh.changed().iter().filter(is_route).map(shown).collect();
+    lines.sort();
+    lines
+}
+
+#[test]
+fn a_virtual_service_touches_its_virtual_host_alone() {
+    let mut mesh = town(true);
+    mesh.connect(taking("new", "10.9.0.1"));
+    let first = routes(&mut mesh);
+    assert_eq!(
+        first,
+        [
+            "+part base 80",
+            "+part base 80/allow_any",
+            "+part base 80/forge.east.svc.cluster.local:80",
+            "+part base 80/mill.east.svc.cluster.local:80",
+        ]
+    );
+    mesh.apply(ROUTE);
+    assert_eq!(routes(&mut mesh), ["~part base 80/mill.east.svc.cluster.local:80"]);
+    mesh.delete(Kind::Service, "east", "forge");
+    assert_eq!(routes(&mut mesh), ["-part base 80/forge.east.svc.cluster.local:80"]);
+
+    // One that takes whole tables has the same in segments.
+    mesh.connect(sidecar("west", "old", "10.9.0.2", &[]));
+    let whole = ["+segment base 80 ", "+segment base 80 allow_any", "+segment base 80 mill.east.svc.cluster.local:80"];
+    assert_eq!(routes(&mut mesh), whole);
+}
+
+#[test]
+fn a_table_says_where_its_virtual_hosts_are_and_scopes_have_them() {
+    let mut mesh = town(true);
+    let key = mesh.connect(taking("new", "10.9.0.1"));
+    routes(&mut mesh);
+    let snapshot = mesh.engine.snapshot();
+    let tables = mesh.handles.resources.iter().flat_map(|of| snapshot.iter(of));
+    let table = tables.filter(|(key, _)| key.resource_type == ResourceType::Route).map(|(_, table)| match table {
+        Resource::Encoded(bytes) => RouteConfiguration::decode(bytes.clone()).expect("a table"),
+        other => panic!("{other:?}"),
+    });
+    let tables: Vec<RouteConfiguration> = table.collect();
+    let [table] = tables.as_slice() else { panic!("{tables:?}") };
+    assert!(table.vhds.is_some() && table.virtual_hosts.is_empty() && table.name == "80");
+    assert!(table.validate_clusters.is_some(), "the rest is as ever");
+    for (key, host) in mesh.handles.resources.iter().flat_map(|of| snapshot.iter(of)) {
+        if key.resource_type == ResourceType::VirtualHost {
+            let host = host.bytes(&Slots::new()).expect("it is not hidden");
+            assert_eq!(
+                VirtualHost::decode(host).expect("a virtual host").name,
+                *key.name,
+                "it is removed by its own name"
+            );
+        }
+    }
+    let scope = mesh.get(&mesh.handles.scopes, &key).expect("a scope");
+    assert_eq!(scope.layers.get(&ResourceType::VirtualHost), scope.layers.get(&ResourceType::Route));
+}
+
+#[test]
+fn nobody_gets_them_unless_they_are_offered() {
+    let mut mesh = town(false);
+    let key = mesh.connect(taking("new", "10.9.0.1"));
+    let lines = routes(&mut mesh);
+    assert!(lines.iter().all(|line| line.starts_with("+segment")) && lines.len() == 4, "{lines:?}");
+    let scope = mesh.get(&mesh.handles.scopes, &key).expect("a scope");
+    assert!(!scope.layers.contains_key(&ResourceType::VirtualHost));
+}
