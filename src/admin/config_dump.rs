@@ -170,6 +170,7 @@ fn hide(value: &mut Value) {
         }
         Value::Object(fields) => fields.values_mut().for_each(hide),
         Value::Array(items) => items.iter_mut().for_each(hide),
+        Value::String(text) => *text = "[redacted]".into(),
         other => *other = Value::Null,
     }
 }
@@ -184,7 +185,7 @@ mod tests {
             "name": "a",
             "tlsCertificate": {"certificateChain": {"inlineBytes": "QQ=="}, "privateKey": {"inlineBytes": "Qg=="}},
             "sessionTicketKeys": {"keys": [{"inlineString": "b"}, {"filename": "c"}]},
-            "genericSecret": {"secret": {"inlineString": "d"}, "secrets": {"x": {"environmentVariable": "e"}, "y": "f"}},
+            "genericSecret": {"secret": {"inlineString": "d"}, "secrets": {"x": {"environmentVariable": "e"}, "y": "f", "z": 7}},
         });
         redact(&mut value);
         let hidden = json!({"inlineString": "[redacted]"});
@@ -192,7 +193,7 @@ mod tests {
             "name": "a",
             "tlsCertificate": {"certificateChain": {"inlineBytes": "QQ=="}, "privateKey": hidden},
             "sessionTicketKeys": {"keys": [hidden, hidden]},
-            "genericSecret": {"secret": hidden, "secrets": {"x": hidden, "y": null}},
+            "genericSecret": {"secret": hidden, "secrets": {"x": hidden, "y": "[redacted]", "z": null}},
         });
         assert_eq!(value, expect);
     }

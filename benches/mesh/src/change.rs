@@ -14,6 +14,9 @@ use crate::shape::{Layout, Service, Shape};
 use crate::watch::{Content, Expectation};
 use crate::world::World;
 
+/// Addresses a pod has one after the other: the first octet holds no more.
+const MOVES: usize = 100;
+
 /// A kind of change.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -140,7 +143,7 @@ pub(crate) fn plan(kind: Kind, shape: &Shape, round: usize, how: Plan) -> Result
             everyone(service(target, endpoints), vec![assignment(target, Content::Any)])
         }
         Kind::EndpointAddress => {
-            let endpoints = Endpoints { moved: round + 1, ..Endpoints::default() };
+            let endpoints = Endpoints { moved: 1 + round % MOVES, ..Endpoints::default() };
             let content = Content::Has(endpoints.address(target, 0));
             everyone(service(target, endpoints), vec![assignment(target, content)])
         }
@@ -229,7 +232,7 @@ pub(crate) fn plan(kind: Kind, shape: &Shape, round: usize, how: Plan) -> Result
 fn rolling_restart(shape: &Shape, number: usize, round: usize) -> Change {
     let services: Vec<Service> =
         (number..shape.services).step_by(shape.namespaces).map(|number| shape.service(number)).collect();
-    let endpoints = Endpoints { moved: round + 1, all_moved: true, ..Endpoints::default() };
+    let endpoints = Endpoints { moved: 1 + round % MOVES, all_moved: true, ..Endpoints::default() };
     let expected = services.last().map(|last| {
         let address = endpoints.address(*last, shape.endpoints.saturating_sub(1));
         assignment(*last, Content::Has(address))

@@ -106,7 +106,7 @@ impl Side {
         let mut fleet = Fleet::new(shape, crew.clone(), server.address)?;
         let fresh = fleet.fresh();
         let patience = Duration::from_secs(manner.patience.max(300));
-        let connect = storm::connect("connect", &mut fleet, fresh, &server, patience).await?;
+        let connect = storm::connect("connect", &mut fleet, fresh, &server, patience, storm::QUIET).await?;
         eprintln!("{}", report::storm_line(&connect));
         ensure!(connect.missed == 0, "{} proxies were not configured", connect.missed);
         let manner = manner.clone();

@@ -19,13 +19,17 @@ const SLOW: Duration = Duration::from_millis(500);
 /// Changes in quiet before a rush.
 const QUIET_ROUNDS: usize = 8;
 
-/// Connects `clients` at once and follows them until each has everything.
+/// How long nothing comes any more when all has come.
+pub(crate) const QUIET: Duration = Duration::from_millis(200);
+
+/// Connects `clients` at once and follows them until each has everything and nothing has come for `quiet`.
 pub(crate) async fn connect(
     name: &str,
     fleet: &mut Fleet,
     clients: Vec<Client>,
     server: &Server,
     patience: Duration,
+    quiet: Duration,
 ) -> Result<StormResult> {
     let own = Process::new(std::process::id())?;
     let cpu = |process: Option<&Process>| process.map(Process::cpu).transpose();
@@ -34,7 +38,7 @@ pub(crate) async fn connect(
     fleet.connect(clients);
     let (times, missed) = fleet.configured(start, patience).await;
     // What comes late is part of it.
-    fleet.settle(start, Duration::from_millis(200), start + patience).await;
+    fleet.settle(start, quiet, start + patience).await;
     let server_after = cpu(server.process.as_ref())?;
     Ok(StormResult {
         name: name.to_owned(),
@@ -61,11 +65,11 @@ pub(crate) async fn make(
     let (fleet, server) = (&mut side.fleet, &mut side.server);
     let mut clients = fleet.disconnect().await;
     match storm {
-        Storm::Reconnect => connect("reconnect", fleet, clients, server, patience).await,
+        Storm::Reconnect => connect("reconnect", fleet, clients, server, patience, QUIET).await,
         Storm::Restart => {
             server.restart().await.context("restart the server")?;
             fleet.move_to(server.address);
-            connect("restart", fleet, clients, server, patience).await
+            connect("restart", fleet, clients, server, patience, QUIET).await
         }
         Storm::Slow | Storm::Rush => {
             let (dead, slow) = (arguments.dead_share, arguments.dead_share + arguments.slow_share);
@@ -79,7 +83,7 @@ pub(crate) async fn make(
                 };
                 fleet.set_pace(client, pace);
             }
-            connect("slow and dead clients among them", fleet, clients, server, patience).await
+            connect("slow and dead clients among them", fleet, clients, server, patience, QUIET).await
         }
     }
 }
@@ -112,9 +116,9 @@ async fn rush(side: &mut Side, arguments: &RunArguments, patience: Duration) -> 
     let clients = fleet.fresh();
     let all = clients.len();
     let mut result = {
-        let storm = connect("rush of other proxies", &mut fleet, clients, &side.server, patience);
+        let storm = connect("rush of other proxies", &mut fleet, clients, &side.server, patience, Duration::ZERO);
         tokio::pin!(storm);
-        let stormed = loop {
+        loop {
             let round = side.brief_round(KIND, number);
             number += 1;
             tokio::pin!(round);
@@ -128,8 +132,7 @@ async fn rush(side: &mut Side, arguments: &RunArguments, patience: Duration) -> 
                     break ended;
                 }
             }
-        };
-        stormed
+        }
     };
     ensure!(result.missed == 0, "{} of {all} proxies were not configured", result.missed);
     fleet.disconnect().await;

@@ -211,6 +211,7 @@ impl Entry {
 /// Hashes of the records that made a look-up.
 enum Readers {
     One(u64),
+    #[expect(clippy::box_collection, reason = "most look-ups have one reader, and there are many")]
     Many(Box<HashSet<u64, ReadyState>>),
 }
 
