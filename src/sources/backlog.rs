@@ -65,7 +65,7 @@ mod tests {
     fn gone(kind: Kind, count: usize) -> Vec<Change> {
         let change = |number| Change {
             kind,
-            key: ObjectKey::new("one", "shop", &format!("{kind}-{number}")),
+            key: ObjectKey::new("one", "shop", format!("{kind}-{number}")),
             object: None,
             origin: Origin::default(),
         };

@@ -298,7 +298,7 @@ impl View {
 
     /// Everything the scope sees that is wanted, in as few stretches as possible. What says so is made anew for each layer
     /// and asked in the order of names.
-    pub(crate) fn listing_by<'a>(&'a self, want: impl Fn() -> Box<dyn FnMut(&Text) -> bool + 'a>) -> Vec<Item> {
+    pub(crate) fn listing_by<'a>(&self, want: impl Fn() -> Box<dyn FnMut(&Text) -> bool + 'a>) -> Vec<Item> {
         let mut items = Vec::new();
         for (layer, table) in self.tables.iter().enumerate() {
             let above = self.tables.get(..layer).unwrap_or_default();

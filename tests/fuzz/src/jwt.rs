@@ -4,7 +4,7 @@
 //! the service account that it names. What is good is believed.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use base64::Engine;
@@ -85,7 +85,7 @@ pub fn run(run: &Run, seeds: &Seeds) -> Result<Tally> {
     Ok(turns::run(run, "tokens", turn))
 }
 
-async fn believe(file: &PathBuf, token: &str) -> Verdict {
+async fn believe(file: &Path, token: &str) -> Verdict {
     let keys = [(String::new(), FileKeys::new(file))].into();
     let tokens = SignedTokens::of_clusters(keys, ISSUER, &["istio-ca".to_owned()], TrustDomain::new("td".into()));
     let mut headers = http::HeaderMap::new();
