@@ -4,6 +4,7 @@ mod address;
 mod args;
 mod environment;
 mod security;
+mod variables;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

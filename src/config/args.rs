@@ -4,26 +4,30 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::variables;
+
 /// What `--help` ends with.
 const AFTER_HELP: &str = "\
 Addresses are `HOST:PORT`, `:PORT` for all interfaces, `HOST:0` for any free port (the log line `listening` names it), or
 empty to leave the port closed. Durations are written as in Go: `10s`, `1h30m`, `250ms`. Every flag also has a spelling in
 lower case with dashes (`--config-dir`). Flags of istiod that mean nothing here are accepted with a warning.
 
-Switches of istiod's environment have their names and defaults. Of load: PILOT_PUSH_THROTTLE, new streams whose first
-answers are made at a time (default two for each CPU; changes for configured proxies go before them and need no turn);
-PILOT_MAX_REQUESTS_PER_SECOND, streams that may begin a second (default as many as the load lets in). Streams beyond
-either are refused with RESOURCE_EXHAUSTED, and their proxies try again.
-SLUICE_VHDS=true: delta proxies whose metadata has VHDS: \"true\" get virtual hosts one by one, not in route tables (off).
+Streams beyond PILOT_PUSH_THROTTLE wait for their first answers until there is a turn; changes for configured proxies go
+before them. Streams that would wait too long, or beyond PILOT_MAX_REQUESTS_PER_SECOND, are refused with
+RESOURCE_EXHAUSTED, and their proxies try again. `--help` lists all variables of the environment.
 
 Exit codes: 0 stopped on request, 1 failed while running, 2 wrong flags, 3 an address cannot be listened on,
 4 the Kubernetes API or a configuration directory cannot be used, 5 mesh config or networks are invalid,
 6 the configuration directory holds text that is no YAML (only with --strictConfig),
 7 the certificate authority cannot be used.";
 
+fn long_help() -> String {
+    format!("{AFTER_HELP}\n\n{}", variables::help())
+}
+
 /// A service-mesh control plane that speaks istiod's protocols.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "sluiced", version, after_help = AFTER_HELP, args_override_self = true)]
+#[command(name = "sluiced", version, after_help = AFTER_HELP, after_long_help = long_help(), args_override_self = true)]
 pub struct CommandLine {
     /// What to do; `discovery` if nothing is said.
     #[command(subcommand)]

@@ -5,6 +5,7 @@
 
 mod intercept;
 mod message;
+mod pull_secret;
 mod stream;
 
 use std::convert::Infallible;

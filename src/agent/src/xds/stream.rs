@@ -9,6 +9,7 @@ use tracing::{debug, info, warn};
 use super::Proxy;
 use super::intercept::{HEALTH, LISTENERS, is_for_envoy};
 use super::message::Protocol;
+use super::pull_secret::{EXTENSIONS, without_pull_secrets};
 use crate::connection;
 
 /// Passes messages both ways until one side ends.
@@ -120,6 +121,11 @@ async fn pass_responses(
             let acknowledgement = protocol.acknowledge(type_url, &answer, result.err().as_deref());
             let _ = requests.send(acknowledgement);
         } else if is_for_envoy(type_url) {
+            let response = match type_url == EXTENSIONS {
+                true => without_pull_secrets(protocol, response)
+                    .ok_or_else(|| Status::internal("the control plane sent an extension that cannot be read"))?,
+                false => response,
+            };
             if responses.send(Ok(response)).await.is_err() {
                 return Ok(());
             }
