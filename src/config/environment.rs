@@ -114,7 +114,8 @@ pub struct Features {
     pub push_throttle: Option<NonZeroUsize>,
     /// `PILOT_MAX_REQUESTS_PER_SECOND`: streams that may begin a second; as many as the load lets in if not set.
     pub max_streams_a_second: Option<NonZeroU32>,
-    /// `SLUICE_VHDS`: proxies whose metadata has `VHDS: "true"` get virtual hosts one by one, not in route tables.
+    /// `SLUICE_VHDS`, experimental: delta clients whose metadata has `VHDS: "true"` get virtual hosts one by one, not in
+    /// route tables.
     pub virtual_hosts: bool,
     /// `PILOT_ENABLE_XDS_IDENTITY_CHECK`: a proxy has to be who its caller is.
     pub xds_identity_check: bool,

@@ -74,7 +74,11 @@ const POLICIES: &[Variable] = &[
 const LOAD: &[Variable] = &[
     ("PILOT_PUSH_THROTTLE", "two for each CPU", "New streams whose first answers are made at a time"),
     ("PILOT_MAX_REQUESTS_PER_SECOND", "what the load lets in", "Streams that may begin a second"),
-    ("SLUICE_VHDS", "false", "Delta proxies with VHDS: \"true\" in their metadata get virtual hosts one by one"),
+    (
+        "SLUICE_VHDS",
+        "false",
+        "Experimental, not for Envoys yet: clients with VHDS: \"true\" in their metadata get virtual hosts one by one",
+    ),
 ];
 
 /// Who may call.

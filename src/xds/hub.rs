@@ -294,7 +294,9 @@ impl Stream {
                 if request.type_url == HEALTH_TYPE {
                     return Ok(());
                 }
-                let proxy = self.hub.proxy(&self.caller, &request)?;
+                let mut proxy = self.hub.proxy(&self.caller, &request)?;
+                // Envoy takes them over delta streams only, and refuses tables that lead to them otherwise.
+                proxy.virtual_hosts &= self.protocol == Protocol::Delta;
                 let seat = self.hub.seat(self.protocol, &self.caller, proxy);
                 tracing::debug!(target: "ads", node = %seat.key.0, peer = %seat.caller.address(), stream = seat.id, "connected");
                 self.seat.insert(seat).clone()
