@@ -30,12 +30,7 @@ pub(crate) async fn run(arguments: &RunArguments) -> Result<()> {
         digests: false,
     };
     let mut side = Side::open(&setup, &arguments.manner).await?;
-    let mut changes = Vec::new();
-    for kind in side.kinds(&arguments.changes)? {
-        let result = side.changes(kind).await?;
-        eprintln!("{}", report::change_line(&result));
-        changes.push(result);
-    }
+    let mut changes = side.every_change(&arguments.changes).await?;
     let mut storms = Vec::new();
     let patience = Duration::from_secs(arguments.manner.patience);
     for storm in &arguments.storms {

@@ -49,12 +49,7 @@ async fn one(shape: Shape, proxies: usize, arguments: &ScaleArguments, path: &Pa
         digests: false,
     };
     let mut side = Side::open(&setup, &arguments.manner).await?;
-    let mut changes = Vec::new();
-    for kind in side.kinds(&arguments.changes)? {
-        let result = side.changes(kind).await?;
-        eprintln!("{}", report::change_line(&result));
-        changes.push(result);
-    }
+    let changes = side.every_change(&arguments.changes).await?;
     let result = side.result(changes, Vec::new())?;
     result.write(path)?;
     side.fleet.disconnect().await;

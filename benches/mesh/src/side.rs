@@ -182,6 +182,17 @@ impl Side {
         Ok(followed.latencies.last().copied())
     }
 
+    /// The changes of every kind asked for, told as they are made.
+    pub(crate) async fn every_change(&self, wanted: &[Kind]) -> Result<Vec<ChangeResult>> {
+        let mut changes = Vec::new();
+        for kind in self.kinds(wanted)? {
+            let result = self.changes(kind).await?;
+            eprintln!("{}", crate::report::change_line(&result));
+            changes.push(result);
+        }
+        Ok(changes)
+    }
+
     /// The changes of a kind, one before them that does not count.
     pub(crate) async fn changes(&self, kind: Kind) -> Result<ChangeResult> {
         let mut result = ChangeResult { kind, affected: 0, rounds: Vec::new(), loopback_ms: None };
