@@ -15,6 +15,8 @@ const TOGETHER: usize = 1024;
 pub(super) struct Backlog {
     endpoints: Vec<Change>,
     others: VecDeque<Change>,
+    /// The last epoch had endpoints only: it is the turn of the others, however many endpoints keep coming.
+    overtaken: bool,
 }
 
 fn is_endpoint(kind: Kind) -> bool {
@@ -46,11 +48,13 @@ impl Backlog {
     /// What the next epoch takes.
     pub(super) fn take_next(&mut self) -> Vec<Change> {
         if self.len() <= TOGETHER {
-            self.take_all()
-        } else if self.endpoints.is_empty() {
-            self.others.drain(..TOGETHER.min(self.others.len())).collect()
-        } else {
+            return self.take_all();
+        }
+        self.overtaken = !self.endpoints.is_empty() && (!self.overtaken || self.others.is_empty());
+        if self.overtaken {
             std::mem::take(&mut self.endpoints)
+        } else {
+            self.others.drain(..TOGETHER.min(self.others.len())).collect()
         }
     }
 }
@@ -98,5 +102,20 @@ mod tests {
         let rest: Vec<_> = std::iter::from_fn(|| Some(backlog.take_next()).filter(|next| !next.is_empty())).collect();
         let rest: Vec<_> = rest.iter().map(|changes| kinds(changes)).collect();
         assert_eq!(rest, [[(Kind::VirtualService, 1024)], [(Kind::VirtualService, 952)]]);
+    }
+
+    #[test]
+    fn endpoints_that_keep_coming_hold_nobody_up() {
+        let mut backlog = Backlog::default();
+        backlog.add(gone(Kind::VirtualService, 3000));
+        let mut next = || {
+            backlog.add(gone(Kind::Pod, 1));
+            kinds(&backlog.take_next())
+        };
+        assert_eq!(next(), [(Kind::Pod, 1)]);
+        assert_eq!(next(), [(Kind::VirtualService, 1024)]);
+        assert_eq!(next(), [(Kind::Pod, 2)]);
+        assert_eq!(next(), [(Kind::VirtualService, 1024)]);
+        assert_eq!(next(), [(Kind::Pod, 2), (Kind::VirtualService, 952)]);
     }
 }
