@@ -20,10 +20,29 @@ pub(crate) fn node(shape: &Shape, role: Role, by_virtual_host: bool) -> Value {
 
 fn sidecar(shape: &Shape, proxy: usize) -> Value {
     let (service, endpoint) = shape.proxy(proxy);
-    let (name, namespace, pod) = (service.name(), service.namespace(), service.pod(endpoint));
-    let address = service.address(endpoint, 0);
+    let (name, pod, address) = (service.name(), service.pod(endpoint), service.address(endpoint, 0));
+    let mut node = of_pod("sidecar", &service.namespace(), &name, &pod, &address);
+    node["metadata"]["INTERCEPTION_MODE"] = "REDIRECT".into();
+    node["metadata"]["NODE_NAME"] = format!("node-{}", service.node(endpoint)).into();
+    node["metadata"]["LABELS"] = json!({
+        "app": name, "version": "v1", "security.istio.io/tlsMode": "istio",
+        "service.istio.io/canonical-name": name, "service.istio.io/canonical-revision": "latest",
+    });
+    node
+}
+
+fn gateway(number: usize) -> Value {
+    let name = gateway::NAME;
+    let mut node = of_pod("router", gateway::NAMESPACE, name, &format!("{name}-{number}"), &gateway::address(number));
+    node["metadata"]["NODE_NAME"] = "node-0".into();
+    node["metadata"]["LABELS"] = json!({"istio": name, "service.istio.io/canonical-name": name});
+    node
+}
+
+/// What every proxy says of itself, in a pod of the workload `name`.
+fn of_pod(kind: &str, namespace: &str, name: &str, pod: &str, address: &str) -> Value {
     json!({
-        "id": format!("sidecar~{address}~{pod}.{namespace}~{namespace}.svc.cluster.local"),
+        "id": format!("{kind}~{address}~{pod}.{namespace}~{namespace}.svc.cluster.local"),
         "cluster": format!("{name}.{namespace}"),
         "userAgentName": "envoy",
         "metadata": {
@@ -36,35 +55,6 @@ fn sidecar(shape: &Shape, proxy: usize) -> Value {
             "MESH_ID": "cluster.local",
             "ISTIO_VERSION": "1.30.0",
             "INSTANCE_IPS": address,
-            "INTERCEPTION_MODE": "REDIRECT",
-            "NODE_NAME": format!("node-{}", service.node(endpoint)),
-            "LABELS": {
-                "app": name, "version": "v1", "security.istio.io/tlsMode": "istio",
-                "service.istio.io/canonical-name": name, "service.istio.io/canonical-revision": "latest",
-            },
-            "PROXY_CONFIG": proxy_config(),
-        },
-    })
-}
-
-fn gateway(number: usize) -> Value {
-    let (namespace, name, address) = (gateway::NAMESPACE, gateway::NAME, gateway::address(number));
-    json!({
-        "id": format!("router~{address}~{name}-{number}.{namespace}~{namespace}.svc.cluster.local"),
-        "cluster": format!("{name}.{namespace}"),
-        "userAgentName": "envoy",
-        "metadata": {
-            "NAME": format!("{name}-{number}"),
-            "NAMESPACE": namespace,
-            "OWNER": format!("kubernetes://apis/apps/v1/namespaces/{namespace}/deployments/{name}"),
-            "WORKLOAD_NAME": name,
-            "SERVICE_ACCOUNT": name,
-            "CLUSTER_ID": "Kubernetes",
-            "MESH_ID": "cluster.local",
-            "ISTIO_VERSION": "1.30.0",
-            "INSTANCE_IPS": address,
-            "NODE_NAME": "node-0",
-            "LABELS": {"istio": name, "service.istio.io/canonical-name": name},
             "PROXY_CONFIG": proxy_config(),
         },
     })
