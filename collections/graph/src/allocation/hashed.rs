@@ -67,18 +67,10 @@ fn fnv(bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use sluice_model::{Host, ObjectKey, ObjectMeta, Resolution};
+    use sluice_model::{Host, ObjectKey, Resolution};
 
     use super::*;
-
-    fn entry(created: i64, hosts: &[&str]) -> ServiceEntry {
-        ServiceEntry {
-            meta: ObjectMeta { created, ..ObjectMeta::default() },
-            hosts: hosts.iter().map(|host| Host::new(host)).collect(),
-            resolution: Resolution::DnsLb,
-            ..ServiceEntry::default()
-        }
-    }
+    use crate::allocation::tests::entry;
 
     fn given(entries: &[(&str, ServiceEntry)]) -> Vec<(String, String)> {
         let claims: Vec<(ObjectKey, Box<Claim>)> = entries

@@ -5,7 +5,7 @@ use sluice_model::{Host, ObjectKey, ObjectMeta, Resolution, ServiceEntry, Text};
 
 use super::{AddressPools, Claim, allocate, claim, in_status};
 
-fn entry(created: i64, hosts: &[&str]) -> ServiceEntry {
+pub(super) fn entry(created: i64, hosts: &[&str]) -> ServiceEntry {
     ServiceEntry {
         meta: ObjectMeta { created, ..ObjectMeta::default() },
         hosts: hosts.iter().map(|host| Host::new(host)).collect(),
