@@ -16,6 +16,7 @@ mod gateway;
 mod layer4;
 mod load;
 mod resilience;
+mod revocation;
 mod routing;
 mod scope;
 mod security;

@@ -55,6 +55,8 @@ pub struct Container<'a> {
     pub discovery: SocketAddr,
     /// File with the roots of the mesh.
     pub roots: &'a Path,
+    /// File with what is revoked, where anything is.
+    pub revoked: &'a Path,
     /// Token of the pod's service account.
     pub token: String,
     /// Ports it listens on.
@@ -72,7 +74,9 @@ impl Container<'_> {
         let labels = self.workload.labels().into_iter().map(|(name, value)| format!("{name}=\"{value}\"\n"));
         self.put("etc/istio/pod/labels", &labels.collect::<String>())?;
         self.put("var/run/secrets/tokens/istio-token", &self.token)?;
-        // A link, as mounted volumes have them: whoever writes the file anew writes it for all.
+        // Links, as mounted volumes have them: whoever writes the file anew writes it for all.
+        let directory = self.directory_of("var/run/secrets/istio/crl")?;
+        std::os::unix::fs::symlink(self.revoked, directory.join("ca-crl.pem")).context("link what is revoked")?;
         std::os::unix::fs::symlink(self.roots, self.directory_of("var/run/secrets/istio")?.join("root-cert.pem"))
             .context("link the roots")
     }

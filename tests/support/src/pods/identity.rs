@@ -1,11 +1,12 @@
 //! A throw-away authority: it certifies hosts, and control planes that issue certificates beneath it.
 
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    SanType,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SanType, SerialNumber,
 };
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -76,6 +77,18 @@ impl Authority {
         }
     }
 
+    /// Puts lists beside an authority that [`Authority::plug_in`] made: it revokes these serial numbers, the root nothing.
+    /// Who verifies a chain wants a list of each authority in it.
+    ///
+    /// # Errors
+    /// Its key cannot be read, or the file not be written.
+    pub fn revoke(&self, directory: &Path, name: &str, serials: &[Vec<u8>]) -> Result<()> {
+        let key = std::fs::read_to_string(directory.join("ca-key.pem")).context("read the authority's key")?;
+        let authority = Issuer::new(of_authority(name), KeyPair::from_pem(&key).context("read the authority's key")?);
+        let lists = revocations(&authority, serials)? + &revocations(&self.issuer, &[])?;
+        std::fs::write(directory.join("ca-crl.pem"), lists).context("write ca-crl.pem")
+    }
+
     fn sign(&self, names: Vec<SanType>) -> Result<(String, String)> {
         let key = KeyPair::generate().context("make a key")?;
         let mut params = CertificateParams::default();
@@ -84,6 +97,26 @@ impl Authority {
         let certificate = params.signed_by(&key, &self.issuer).context("sign a certificate")?;
         Ok((certificate.pem(), key.serialize_pem()))
     }
+}
+
+/// What an authority revokes, PEM.
+fn revocations(authority: &Issuer<'_, KeyPair>, serials: &[Vec<u8>]) -> Result<String> {
+    let now = SystemTime::now();
+    let revoked = |serial: &Vec<u8>| RevokedCertParams {
+        serial_number: SerialNumber::from(serial.clone()),
+        revocation_time: now.into(),
+        reason_code: None,
+        invalidity_date: None,
+    };
+    let list = CertificateRevocationListParams {
+        this_update: now.into(),
+        next_update: (now + Duration::from_secs(3600)).into(),
+        crl_number: SerialNumber::from(serials.len() as u64),
+        issuing_distribution_point: None,
+        revoked_certs: serials.iter().map(revoked).collect(),
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    list.signed_by(authority).context("sign a revocation list")?.pem().context("write a revocation list")
 }
 
 /// Of an authority's certificate.

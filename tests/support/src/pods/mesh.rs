@@ -25,6 +25,9 @@ const APP_UID: u32 = 1000;
 /// The file with roots that proxies verify the control plane with.
 const ROOTS: &str = "mesh-roots.pem";
 
+/// The file with what the mesh's authority revokes.
+const REVOKED: &str = "mesh-revoked.pem";
+
 /// The file of EndpointSlices.
 const SLICES: &str = "endpoint-slices.yaml";
 
@@ -159,10 +162,22 @@ impl Mesh {
     /// # Errors
     /// They cannot be read or written.
     pub fn hand_out_roots(&self) -> Result<()> {
-        let roots = std::fs::read(self.authority_directory().join("root-cert.pem")).context("read the mesh's roots")?;
-        let staged = self.file("staged-roots");
-        std::fs::write(&staged, roots).context("write the mesh's roots")?;
-        std::fs::rename(&staged, self.file(ROOTS)).context("rename them into place")
+        self.hand_out("root-cert.pem", ROOTS)
+    }
+
+    /// Gives what the control plane's authority revokes to every proxy, as volumes of a ConfigMap do.
+    ///
+    /// # Errors
+    /// It cannot be read or written.
+    pub fn hand_out_revocations(&self) -> Result<()> {
+        self.hand_out("ca-crl.pem", REVOKED)
+    }
+
+    fn hand_out(&self, of_authority: &str, to: &str) -> Result<()> {
+        let text = std::fs::read(self.authority_directory().join(of_authority));
+        let staged = self.file("staged-for-proxies");
+        std::fs::write(&staged, text.with_context(|| format!("read {of_authority}"))?).context("write it")?;
+        std::fs::rename(&staged, self.file(to)).with_context(|| format!("rename {to} into place"))
     }
 
     fn token(&self, workload: &Workload) -> Result<String> {
@@ -308,6 +323,7 @@ impl Mesh {
                     envoy: self.reachable_path(&super::envoy::binary()?)?,
                     discovery: self.server.secure.context("the control plane serves xDS over TLS")?,
                     roots: &self.file(ROOTS),
+                    revoked: &self.file(REVOKED),
                     token: self.token(workload)?,
                     ports: Ports::of(&net)?,
                     variables: &self.wishes.agents,
