@@ -16,3 +16,5 @@ mod random;
 mod rules;
 #[path = "session/socket.rs"]
 mod socket;
+#[path = "session/virtual_hosts.rs"]
+mod virtual_hosts;

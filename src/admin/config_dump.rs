@@ -104,6 +104,13 @@ fn sections(held: &BTreeMap<ResourceType, Vec<Found>>, with_endpoints: bool) -> 
             part
         }
     };
+    let table = |found: &Found, mut resource: Value| {
+        // As Envoy shows a table whose hosts come one by one.
+        if resource.get("vhds").is_some() {
+            resource["virtualHosts"] = hosts_of(&found.name, held.get(&ResourceType::VirtualHost)).into();
+        }
+        simple("routeConfig")(found, resource)
+    };
     let listener = |found: &Found, resource: Value| {
         let state = json!({"versionInfo": found.version.to_string(), "listener": resource});
         json!({"name": found.name, "activeState": state})
@@ -126,11 +133,24 @@ fn sections(held: &BTreeMap<ResourceType, Vec<Found>>, with_endpoints: bool) -> 
     sections.extend([
         section("ListenersConfigDump", "dynamicListeners", all(ResourceType::Listener, &listener)),
         section("ScopedRoutesConfigDump", "", Vec::new()),
-        section("RoutesConfigDump", "dynamicRouteConfigs", all(ResourceType::Route, &simple("routeConfig"))),
+        section("RoutesConfigDump", "dynamicRouteConfigs", all(ResourceType::Route, &table)),
         section("SecretsConfigDump", "dynamicActiveSecrets", all(ResourceType::Secret, &simple("secret"))),
         section("EcdsConfigDump", "ecdsFilters", all(ResourceType::ExtensionConfig, &simple("ecdsFilter"))),
     ]);
     sections
+}
+
+/// The virtual hosts of a route table among all that come one by one.
+fn hosts_of(table: &str, hosts: Option<&Vec<Found>>) -> Vec<Value> {
+    let is_of = |host: &&Found| host.name.rsplit_once('/').is_some_and(|(whole, _)| whole == table);
+    let part = |host: &Found| {
+        let mut shown = shown(ResourceType::VirtualHost, host);
+        if let Some(fields) = shown.as_object_mut() {
+            fields.remove("@type");
+        }
+        shown
+    };
+    hosts.into_iter().flatten().filter(is_of).map(part).collect()
 }
 
 /// A resource as JSON, secrets without what is secret in them.

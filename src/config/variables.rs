@@ -77,7 +77,7 @@ const LOAD: &[Variable] = &[
     (
         "SLUICE_VHDS",
         "false",
-        "Experimental, not for Envoys yet: clients with VHDS: \"true\" in their metadata get virtual hosts one by one",
+        "Experimental: delta proxies with VHDS: \"true\" in their metadata get virtual hosts one by one",
     ),
 ];
 

@@ -86,6 +86,12 @@ pub(crate) fn encode(response: &Response) -> Rope {
         }
     }
     rope.write(|out| {
+        // A resource without a message, known by the name that was asked for.
+        for name in &response.unresolved {
+            put_head(RESOURCES, field_len(name.len()) * 2, out);
+            put_field(NAME, name.as_bytes(), out);
+            put_field(ALIASES, name.as_bytes(), out);
+        }
         for name in &response.removed {
             put_field(REMOVED_RESOURCES, name.as_bytes(), out);
         }

@@ -145,6 +145,8 @@ pub struct Response {
     pub(crate) items: Vec<Item>,
     /// Names that are gone (delta only).
     pub removed: Vec<Text>,
+    /// Names asked for on demand that nothing is known by (delta only).
+    pub unresolved: Vec<Text>,
     /// The store's epoch after which the changes in it came; with it, since when they wait.
     pub since: Option<u64>,
 }

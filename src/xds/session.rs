@@ -6,6 +6,7 @@
 
 mod holds;
 mod on_demand;
+mod parts;
 mod plan;
 mod watch;
 
@@ -51,6 +52,8 @@ pub struct Session {
     retry_at: Option<Instant>,
     /// Secrets that were asked for and are not there, or are gone; not told of yet.
     unserved: BTreeSet<Text>,
+    /// Route tables that were sent to a client which may not have had them; it has not answered yet.
+    new_tables: BTreeSet<Text>,
 }
 
 /// What a request turned out to be.
@@ -82,6 +85,7 @@ impl Session {
             since: None,
             retry_at: None,
             unserved: BTreeSet::new(),
+            new_tables: BTreeSet::new(),
         }
     }
 
@@ -181,6 +185,9 @@ impl Session {
             Interest::Exactly(_) if !current => {}
             Interest::Exactly(names) => watch.exactly(&names, &self.names)?,
             Interest::Change { subscribe, unsubscribe, .. } => watch.change(&subscribe, &unsubscribe, &self.names)?,
+        }
+        if current && kind == ResourceType::Route {
+            self.fill_new_tables();
         }
         Ok(noted)
     }

@@ -23,3 +23,4 @@ mod security;
 mod tea_shop;
 mod tokens;
 mod traffic_policy;
+mod virtual_hosts;

@@ -25,6 +25,8 @@ pub(crate) struct Got {
     /// Name, version, bytes. State of the world has no names of its own: there they are read from the message.
     pub(crate) resources: Vec<(String, String, Bytes)>,
     pub(crate) removed: Vec<String>,
+    /// Names that nothing is known by: resources without a message.
+    pub(crate) unresolved: Vec<String>,
     /// Other names that resources say they have.
     pub(crate) aliases: BTreeMap<String, Vec<String>>,
 }
@@ -47,6 +49,9 @@ impl Got {
         }
         for name in &self.removed {
             text.push_str(&format!(" -{name}"));
+        }
+        for name in &self.unresolved {
+            text.push_str(&format!(" ?{name}"));
         }
         text
     }
@@ -152,6 +157,16 @@ impl Client {
         }
     }
 
+    /// Asks for names on demand: they are no subscription.
+    pub(crate) fn ask(&mut self, kind: ResourceType, names: &[&str]) {
+        self.delta(DeltaDiscoveryRequest {
+            type_url: kind.type_url().into(),
+            resource_names_subscribe: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..DeltaDiscoveryRequest::default()
+        })
+        .expect("names on demand");
+    }
+
     /// Takes the next response in and applies it; does not answer it.
     pub(crate) fn receive(&mut self) -> Option<Got> {
         let bytes = self.stream.poll_encoded(self.now)?.bytes();
@@ -168,11 +183,18 @@ impl Client {
                     nonce: response.nonce,
                     version: response.version_info,
                     removed: Vec::new(),
+                    unresolved: Vec::new(),
                     aliases: BTreeMap::new(),
                 }
             }
             Protocol::Delta => {
-                let response = DeltaDiscoveryResponse::decode(bytes).expect("a DeltaDiscoveryResponse");
+                let mut response = DeltaDiscoveryResponse::decode(bytes).expect("a DeltaDiscoveryResponse");
+                let empty = response.resources.extract_if(.., |resource| resource.resource.is_none());
+                let unresolved = empty.map(|resource| {
+                    assert_eq!(resource.aliases, [&*resource.name], "Envoy takes it by its other names only");
+                    resource.name
+                });
+                let unresolved = unresolved.collect();
                 let aliases = response.resources.iter().map(|it| (it.name.clone(), it.aliases.clone())).collect();
                 let resources = response.resources.into_iter().map(|resource| {
                     let any = resource.resource.expect("a resource");
@@ -185,6 +207,7 @@ impl Client {
                     nonce: response.nonce,
                     version: response.system_version_info,
                     removed: response.removed_resources,
+                    unresolved,
                     aliases,
                 }
             }

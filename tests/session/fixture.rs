@@ -16,9 +16,9 @@ pub(crate) const SIDECAR: &str = "sidecar~10.0.0.1~web.orchard~orchard.svc.clust
 /// The node that proxies run on.
 pub(crate) const NODE: &str = "worker-1";
 
-/// Proxies as they were written to the input.
+/// Proxies as they were written to the input, and whether each that came takes virtual hosts one by one.
 #[derive(Default)]
-pub(crate) struct Recorded(pub(crate) Mutex<Vec<(Text, Option<Text>)>>);
+pub(crate) struct Recorded(pub(crate) Mutex<Vec<(Text, Option<Text>)>>, pub(crate) Mutex<Vec<bool>>);
 
 impl ProxyInput for Recorded {
     fn parse(&self, node: &Node) -> Result<Proxy, String> {
@@ -28,11 +28,18 @@ impl ProxyInput for Recorded {
         let version = node.user_agent_name.as_str().into();
         let domain = node.id.rsplit('~').next().unwrap_or_default();
         let namespace = domain.split('.').next().unwrap_or_default().into();
-        Ok(Proxy { id: node.id.as_str().into(), namespace, istio_version: version, ..Proxy::default() })
+        Ok(Proxy {
+            id: node.id.as_str().into(),
+            namespace,
+            istio_version: version,
+            virtual_hosts: true,
+            ..Proxy::default()
+        })
     }
 
     fn set(&self, key: ProxyKey, proxy: Proxy) {
         self.0.lock().unwrap().push((key.0, Some(proxy.istio_version)));
+        self.1.lock().unwrap().push(proxy.virtual_hosts);
     }
 
     fn asks_for_secrets(&self, key: ProxyKey) {

@@ -13,7 +13,7 @@ use crate::client::{Client, message, sotw};
 use crate::fixture::{Mesh, SIDECAR};
 
 use Protocol::{Delta, Sotw};
-use ResourceType::{Cluster, Endpoint, ExtensionConfig, Listener, Route, VirtualHost};
+use ResourceType::{Cluster, Endpoint, ExtensionConfig, Listener, Route};
 
 const BOTH: [Protocol; 2] = [Sotw, Delta];
 
@@ -592,56 +592,4 @@ fn a_config_dump_is_what_the_client_was_told() {
     assert!(syncz[0]["resources"][Cluster.type_url()]["sent"].as_str().is_some_and(|nonce| !nonce.is_empty()));
     let adsz = serde_json::to_value(status.adsz()).expect("JSON");
     assert_eq!((&adsz["totalClients"], &adsz["clients"][0]["connectionId"]), (&1.into(), &"web.orchard-1".into()));
-}
-
-#[test]
-fn virtual_hosts_are_asked_for_by_their_table() {
-    let mesh = Mesh::new();
-    let put = |name: &str, content: &str| mesh.set(VirtualHost, "base", name, &message(name, content));
-    for name in ["80/a", "80/b", "8080/a", "9000/c"] {
-        put(name, "1");
-    }
-    mesh.commit();
-    let mut client = Client::connect(&mesh, Delta);
-    client.want(VirtualHost, &["80"]);
-    assert_eq!(client.settled(), ["VHDS +80/a +80/b"]);
-    put("80/b", "2");
-    put("8080/a", "2");
-    put("80/z", "1");
-    mesh.delete(VirtualHost, "base", "80/a");
-    mesh.commit();
-    assert_eq!(client.settled(), ["VHDS +80/b +80/z -80/a"]);
-    client.change(VirtualHost, &["8080", "7"], &[]);
-    assert_eq!(client.settled(), ["VHDS +8080/a -7"], "of a table that has none, that is said");
-    put("7/x", "1");
-    mesh.commit();
-    assert_eq!(client.settled(), ["VHDS +7/x"]);
-    client.change(VirtualHost, &["80/b"], &[]);
-    assert_eq!(client.settled(), ["VHDS +80/b"], "one by its name, as a client on demand does");
-    client.change(VirtualHost, &["80/nobody"], &[]);
-    assert_eq!(client.settled(), ["VHDS -80/nobody"]);
-    client.change(VirtualHost, &[], &["8080"]);
-    put("8080/a", "3");
-    mesh.commit();
-    assert_eq!(client.settled(), [""; 0]);
-}
-
-#[test]
-fn virtual_hosts_that_a_client_holds_are_not_sent_again() {
-    let mesh = Mesh::new();
-    let put = |name: &str, content: &str| mesh.set(VirtualHost, "base", name, &message(name, content));
-    for name in ["80/a", "80/b", "80/c"] {
-        put(name, "1");
-    }
-    mesh.commit();
-    let mut client = Client::connect(&mesh, Delta);
-    client.want(VirtualHost, &["80"]);
-    client.settled();
-    let mut client = client.reconnect(&mesh);
-    assert_eq!(client.settled(), ["VHDS"], "a confirmation");
-    put("80/b", "2");
-    mesh.delete(VirtualHost, "base", "80/c");
-    mesh.commit();
-    let mut client = client.reconnect(&mesh);
-    assert_eq!(client.settled(), ["VHDS +80/b -80/c"]);
 }

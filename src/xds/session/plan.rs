@@ -36,6 +36,7 @@ struct Differences {
 impl Session {
     pub(super) fn plan(&mut self, kind: ResourceType, cut: &Cut, now: Instant) -> Planned {
         let busy = self.successors_busy(cut, now);
+        let fills_tables = kind == ResourceType::Route && self.has_all_hosts();
         let Some(watch) = self.watches.get_mut(&kind) else { return Planned::Nothing };
         let Some(view) = cut.view(kind) else { return Planned::Nothing };
         let is_secret = kind == ResourceType::Secret;
@@ -93,19 +94,21 @@ impl Session {
             }
             Protocol::Sotw => differences.items,
         };
+        let unresolved = watch.take_unresolved(view, &mut differences.removed);
         let removed = match (self.protocol, kind) {
             (Protocol::Sotw, _) | (_, ResourceType::ExtensionConfig) => Vec::new(),
             (_, ResourceType::Secret) if items.is_empty() => Vec::new(),
             (Protocol::Delta, _) => differences.removed.into_iter().collect(),
         };
         let whole = self.protocol == Protocol::Sotw && kind.is_wildcard() && differences.complete;
+        let new_tables = if fills_tables { watch.new_tables(&items) } else { BTreeSet::new() };
         let quiet = !watch.outstanding && watch.error.is_none();
         watch.sent = Some(view.clone());
         watch.asked.clear();
         watch.asked_all = false;
         watch.answer = false;
         watch.holds = Holds::default();
-        if items.is_empty() && removed.is_empty() && !answer && !whole {
+        if items.is_empty() && removed.is_empty() && unresolved.is_empty() && !answer && !whole {
             if quiet && watch.acked.is_some() {
                 watch.acked = Some(view.clone());
             }
@@ -115,6 +118,7 @@ impl Session {
         watch.sent_at = Some(now);
         watch.sent_nonce = self.responses + 1;
         let nonce = self.next_nonce();
+        self.new_tables.extend(new_tables);
         if kind == ResourceType::Cluster {
             self.force_endpoints(had_all, &changed);
         }
@@ -124,7 +128,8 @@ impl Session {
         };
         let since = if answers { None } else { self.since };
         let type_url = kind.type_url().into();
-        Planned::Send(Box::new(Response { kind: Some(kind), type_url, nonce, version, items, removed, since }))
+        let kind = Some(kind);
+        Planned::Send(Box::new(Response { kind, type_url, nonce, version, items, removed, unresolved, since }))
     }
 
     /// A cluster that changes is warmed anew and waits for its endpoints, though the client asks for none it has (X07, X08).

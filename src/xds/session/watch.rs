@@ -76,22 +76,6 @@ impl Watch {
         self.wildcard || self.names.contains(name) || by_prefix()
     }
 
-    /// Has what was asked for as a whole answered by its parts. What has none stays: that it has none is the answer.
-    pub(super) fn resolve_wholes(&mut self, view: &View) {
-        let wholes: BTreeSet<Text> = self.asked.iter().filter(|name| view.version(name).is_none()).cloned().collect();
-        if wholes.is_empty() {
-            return;
-        }
-        for part in view.names() {
-            if let Some((whole, _)) = part.rsplit_once('/')
-                && wholes.contains(whole)
-            {
-                self.asked.remove(whole);
-                self.asked.insert(part);
-            }
-        }
-    }
-
     /// Whether the client is waiting to be answered.
     pub(super) fn is_asked(&self) -> bool {
         self.answer || self.asked_all || !self.asked.is_empty()
@@ -111,12 +95,15 @@ impl Watch {
                 check(&unsubscribe)?;
                 check(holds.iter().map(|(name, _)| name))?;
                 let star = |list: &[Name]| list.iter().any(|name| name.as_str() == "*");
-                let all = star(&subscribe) || subscribe.is_empty();
-                self.wildcard = self.kind.is_wildcard() && all && !star(&unsubscribe);
+                let all = star(&subscribe) || subscribe.is_empty() || self.held_by_all(&subscribe, &holds);
+                self.wildcard = self.may_have_all() && all && !star(&unsubscribe);
                 // With a wildcard the names held are known by it; they are no subscription of their own.
                 // Parts held are known by what they are parts of.
                 if self.kind.is_by_prefix() && !self.wildcard {
                     self.names = names.set(&subscribe);
+                } else if self.has_parts_of_all() {
+                    self.asked = texts(&subscribe);
+                    self.asked.remove("*");
                 } else if !self.wildcard {
                     let held: Vec<Name> = holds.iter().map(|(name, _)| name.clone()).collect();
                     self.names = names.union(&subscribe, &held);
@@ -171,7 +158,7 @@ impl Watch {
         check(unsubscribe)?;
         let mut add = texts(subscribe);
         let mut remove = texts(unsubscribe);
-        let star = add.remove("*") && self.kind.is_wildcard();
+        let star = add.remove("*") && self.may_have_all();
         if remove.remove("*") {
             self.wildcard = false;
         }
@@ -182,7 +169,9 @@ impl Watch {
         // Whoever asks by name has forgotten, or never had it: answer, whatever we believe it holds.
         self.asked.extend(add.iter().filter(|name| !remove.contains(*name)).cloned());
         self.answer |= star || !add.is_empty();
-        self.names = names.change(&self.names, add, &remove);
+        if !self.has_parts_of_all() {
+            self.names = names.change(&self.names, add, &remove);
+        }
         for name in &remove {
             if !self.wants(name) {
                 self.asked.remove(name);

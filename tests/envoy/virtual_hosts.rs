@@ -1,0 +1,191 @@
+//! Route tables whose virtual hosts come one by one (VHDS): Envoy takes them, and a change costs what it changes.
+
+use anyhow::{Context, Result, ensure};
+use sluice_testkit::pods::app::Call;
+use sluice_testkit::pods::envoy::Protocol;
+use sluice_testkit::pods::mesh::{Mesh, Wishes, vip};
+use sluice_testkit::pods::workload::{Beside, Workload};
+
+use crate::ask::{Host, always, eventually, pods_are_permitted, until, until_counted};
+use crate::family;
+
+const TEA: Host = Host("tea", 1);
+const LATER: Host = Host("later", 2);
+const ELSEWHERE: Host = Host("elsewhere", 3);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn virtual_hosts() -> Result<()> {
+    if !pods_are_permitted() {
+        return Ok(());
+    }
+    let wishes = Wishes {
+        control_plane: vec![("SLUICE_VHDS", "true".to_owned())],
+        agents: vec![("ISTIO_META_VHDS", "true".to_owned())],
+    };
+    let mut mesh = Mesh::start_with(&[], wishes).await?;
+    let tea = |name, version| Workload::new(name, "tea", Beside::Sidecar(Protocol::Delta)).version(version);
+    mesh.deploy(&[
+        Workload::new("client", "client", Beside::Sidecar(Protocol::Delta)),
+        // Says that it takes them one by one too, but its protocol has no such thing.
+        Workload::new("whole", "whole", Beside::Sidecar(Protocol::Sotw)),
+        Workload::new("door", "door", Beside::Gateway(Protocol::Delta, "door")),
+        Workload::new("visitor", "visitor", Beside::Nothing),
+        tea("tea-v1", "v1"),
+        tea("tea-v2", "v2"),
+    ])
+    .await?;
+    mesh.apply("tea.yaml", &(TEA.service("app: tea") + &TEA.versions()))?;
+    let mesh = &mesh;
+    // One after the other: each looks at counters that the others raise.
+    for scenario in [
+        family::run(mesh, vec![("a host changes", Box::pin(a_host_changes(mesh)))]).await,
+        family::run(mesh, vec![("hosts come and go", Box::pin(hosts_come_and_go(mesh)))]).await,
+        family::run(mesh, vec![("a gateway, on demand", Box::pin(a_gateway(mesh)))]).await,
+        family::run(mesh, vec![("the control plane restarts", Box::pin(restarts(mesh)))]).await,
+    ] {
+        scenario?;
+    }
+    Ok(())
+}
+
+fn to(version: &str) -> String {
+    TEA.routes(&format!("  - route: [{{destination: {{host: tea, subset: {version}}}}}]"))
+}
+
+/// How often an Envoy was sent a table, and hosts of it. (Its `config_reload` of a table counts both.)
+async fn updates(mesh: &Mesh, pod: &str, table: &str) -> Result<(usize, usize)> {
+    let envoy = mesh.pod(pod).envoy.as_ref().context("a proxy")?;
+    let count = async |kind: &str| -> Result<usize> {
+        let lines = envoy.counted(&format!("\\.{kind}\\.{table}\\.update_success$")).await?;
+        Ok(lines.iter().filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum())
+    };
+    Ok((count("rds").await?, count("vhds").await?))
+}
+
+async fn a_host_changes(mesh: &Mesh) -> Result<()> {
+    mesh.apply("routes.yaml", &to("v1"))?;
+    for from in ["client", "whole"] {
+        until_settled(mesh, from, &TEA.get(), "tea v1").await?;
+    }
+    let (tables, hosts) = updates(mesh, "client", "80").await?;
+    ensure!(tables == 1 && hosts > 0, "one table whose hosts came after it: {tables} tables, {hosts} times hosts");
+    let (tables_whole, hosts_whole) = updates(mesh, "whole", "80").await?;
+    ensure!(tables_whole > 0 && hosts_whole == 0, "state of the world has whole tables: {tables_whole}, {hosts_whole}");
+
+    mesh.apply("routes.yaml", &to("v2"))?;
+    for from in ["client", "whole"] {
+        until_settled(mesh, from, &TEA.get(), "tea v2").await?;
+    }
+    let (tables_after, hosts_after) = updates(mesh, "client", "80").await?;
+    ensure!(tables_after == tables, "no table is sent: {tables} before, {tables_after} after");
+    ensure!(hosts_after == hosts + 1, "its host is sent once: {hosts} before, {hosts_after} after");
+    ensure!(updates(mesh, "whole", "80").await?.0 > tables_whole, "a whole table is another");
+    Ok(())
+}
+
+/// Waits until an answer is always the same: another may come as long as there is no route.
+async fn until_settled(mesh: &Mesh, from: &str, call: &Call, expected: &str) -> Result<()> {
+    eventually(mesh, from, call, expected).await?;
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(15);
+    loop {
+        match always(mesh, from, call, 10, expected).await {
+            Err(error) if std::time::Instant::now() > deadline => return Err(error),
+            Err(_) => {}
+            Ok(()) => return Ok(()),
+        }
+    }
+}
+
+async fn hosts_come_and_go(mesh: &Mesh) -> Result<()> {
+    // In the table that is there, and in one of its own.
+    let elsewhere = ELSEWHERE.service_with("app: tea", "[{name: http, port: 8090, targetPort: http}]");
+    // What is not routed goes nowhere: find out soon.
+    let there = Call { timeout_ms: 1000, ..Call::get(vip(&ELSEWHERE.ip(), 8090), "elsewhere") };
+    let aborted = LATER.routes(
+        "  - fault: {abort: {httpStatus: 418, percentage: {value: 100}}}\n    route: [{destination: {host: later}}]",
+    );
+    let before = updates(mesh, "client", "80").await?;
+    mesh.apply("more.yaml", &(LATER.service("app: tea") + &aborted + &elsewhere))?;
+    eventually(mesh, "client", &LATER.get(), "status 418").await?;
+    until(mesh, "client", &there, "tea", |reply| reply.who().starts_with("tea ")).await?;
+    until_counted("hosts of the new table", 1, async || Ok(updates(mesh, "client", "8090").await?.1)).await?;
+    ensure!(updates(mesh, "client", "80").await?.0 == before.0, "no table is sent");
+    // Who asks for the host elsewhere finds it in the table of that name alone.
+    mesh.apply("more.yaml", &elsewhere)?;
+    let gone = Call { address: vip(&TEA.ip(), 80), timeout_ms: 1000, ..LATER.get() };
+    until(mesh, "client", &gone, "no 418", |reply| reply.who() != "status 418").await?;
+    let envoy = mesh.pod("client").envoy.as_ref().context("a proxy")?;
+    let dump = envoy.admin("/config_dump?resource=dynamic_route_configs").await?;
+    ensure!(!dump.contains("later.shop") && dump.contains("80/tea.shop"), "the host is gone: {dump}");
+    ensure!(updates(mesh, "client", "80").await?.0 == before.0, "no table is sent");
+    // A table that goes and comes back with its listener is filled again.
+    mesh.apply("more.yaml", "")?;
+    until(mesh, "client", &there, "nobody", |reply| !reply.who().starts_with("tea ")).await?;
+    mesh.apply("more.yaml", &elsewhere)?;
+    until(mesh, "client", &there, "tea", |reply| reply.who().starts_with("tea ")).await?;
+    Ok(())
+}
+
+/// A request for a host that a gateway does not know waits for the control plane to say that nobody does.
+async fn a_gateway(mesh: &Mesh) -> Result<()> {
+    const GATEWAY: &str = r"
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: door, namespace: shop}
+spec:
+  selector: {istio: door}
+  servers: [{port: {number: 8080, name: http, protocol: HTTP}, hosts: ['*.example.com']}]
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: door, namespace: shop}
+spec:
+  hosts: [shop.example.com]
+  gateways: [door]
+  http: [{route: [{destination: {host: tea, subset: v1}}]}]
+---
+apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {name: on-demand, namespace: shop}
+spec:
+  workloadSelector: {labels: {istio: door}}
+  configPatches:
+  - applyTo: HTTP_FILTER
+    match:
+      context: GATEWAY
+      listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager}}}
+    patch:
+      operation: INSERT_FIRST
+      value:
+        name: envoy.filters.http.on_demand
+        typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.http.on_demand.v3.OnDemand}
+";
+    mesh.apply("door.yaml", GATEWAY)?;
+    let at = |host| Call::get(vip(&mesh.pod("door").net.ip.to_string(), 8080), host);
+    eventually(mesh, "visitor", &at("shop.example.com"), "tea v1").await?;
+    eventually(mesh, "visitor", &at("nobody.example.com"), "status 404").await?;
+    let (_, hosts) = updates(mesh, "door", "http\\.8080").await?;
+    always(mesh, "visitor", &at("nobody-else.example.com"), 3, "status 404").await?;
+    let asked = || async { Ok(updates(mesh, "door", "http\\.8080").await?.1) };
+    until_counted("answers to what is asked on demand", hosts + 1, asked).await?;
+    always(mesh, "visitor", &at("shop.example.com"), 3, "tea v1").await
+}
+
+async fn restarts(mesh: &Mesh) -> Result<()> {
+    let (tables, _) = updates(mesh, "client", "80").await?;
+    mesh.server.kill().await?;
+    always(mesh, "client", &TEA.get(), 5, "tea v2").await?;
+    mesh.server.start_again().await?;
+    mesh.apply("routes.yaml", &to("v1"))?;
+    until_settled(mesh, "client", &TEA.get(), "tea v1").await?;
+    let shop = Call::get(vip(&mesh.pod("door").net.ip.to_string(), 8080), "shop.example.com");
+    eventually(mesh, "visitor", &shop, "tea v1").await?;
+    // What nobody asked for on demand comes all the same, to one that asked for something on demand before.
+    let later = "apiVersion: networking.istio.io/v1\nkind: VirtualService\n\
+                 metadata: {name: later, namespace: shop}\nspec:\n  hosts: [later.example.com]\n  gateways: [door]\n  \
+                 http: [{route: [{destination: {host: tea, subset: v2}}]}]\n";
+    mesh.apply("later.yaml", later)?;
+    eventually(mesh, "visitor", &Call { host: "later.example.com".to_owned(), ..shop }, "tea v2").await?;
+    ensure!(updates(mesh, "client", "80").await?.0 == tables, "no table is sent");
+    Ok(())
+}

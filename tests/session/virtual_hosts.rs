@@ -1,0 +1,147 @@
+//! Virtual hosts one by one: who is told of which, and when.
+
+use sluice::xds::Protocol;
+use sluice_model::ResourceType;
+
+use Protocol::{Delta, Sotw};
+use ResourceType::{Cluster, Route, VirtualHost};
+
+use crate::client::{Client, message};
+use crate::fixture::Mesh;
+
+#[test]
+fn virtual_hosts_are_asked_for_by_their_table() {
+    let mesh = Mesh::new();
+    let put = |name: &str, content: &str| mesh.set(VirtualHost, "base", name, &message(name, content));
+    for name in ["80/a", "80/b", "8080/a", "9000/c"] {
+        put(name, "1");
+    }
+    mesh.commit();
+    let mut client = Client::connect(&mesh, Delta);
+    client.want(VirtualHost, &["80"]);
+    assert_eq!(client.settled(), ["VHDS +80/a +80/b"]);
+    put("80/b", "2");
+    put("8080/a", "2");
+    put("80/z", "1");
+    mesh.delete(VirtualHost, "base", "80/a");
+    mesh.commit();
+    assert_eq!(client.settled(), ["VHDS +80/b +80/z -80/a"]);
+    client.change(VirtualHost, &["8080", "7"], &[]);
+    assert_eq!(client.settled(), ["VHDS +8080/a -7"], "of a table that has none, that is said");
+    put("7/x", "1");
+    mesh.commit();
+    assert_eq!(client.settled(), ["VHDS +7/x"]);
+    client.change(VirtualHost, &["80/b"], &[]);
+    assert_eq!(client.settled(), ["VHDS +80/b"], "one by its name, as a client on demand does");
+    client.change(VirtualHost, &["80/nobody"], &[]);
+    assert_eq!(client.settled(), ["VHDS -80/nobody"]);
+    client.change(VirtualHost, &[], &["8080"]);
+    put("8080/a", "3");
+    mesh.commit();
+    assert_eq!(client.settled(), [""; 0]);
+}
+
+#[test]
+fn virtual_hosts_that_a_client_holds_are_not_sent_again() {
+    let mesh = Mesh::new();
+    let put = |name: &str, content: &str| mesh.set(VirtualHost, "base", name, &message(name, content));
+    for name in ["80/a", "80/b", "80/c"] {
+        put(name, "1");
+    }
+    mesh.commit();
+    let mut client = Client::connect(&mesh, Delta);
+    client.want(VirtualHost, &["80"]);
+    client.settled();
+    let mut client = client.reconnect(&mesh);
+    assert_eq!(client.settled(), ["VHDS"], "a confirmation");
+    put("80/b", "2");
+    mesh.delete(VirtualHost, "base", "80/c");
+    mesh.commit();
+    let mut client = client.reconnect(&mesh);
+    assert_eq!(client.settled(), ["VHDS +80/b -80/c"]);
+}
+
+#[test]
+fn a_client_that_names_nothing_has_all_virtual_hosts_and_those_of_each_table_again_when_it_has_that() {
+    let mesh = Mesh::new();
+    let put = |kind, name: &str, content: &str| mesh.set(kind, "base", name, &message(name, content));
+    for name in ["80", "81", "82"] {
+        put(Route, name, "1");
+    }
+    for name in ["80/a", "80/b", "81/c"] {
+        put(VirtualHost, name, "1");
+    }
+    mesh.commit();
+    let mut client = Client::connect(&mesh, Delta);
+    client.want(Route, &["80"]);
+    assert_eq!(client.settled(), ["RDS +80"]);
+    client.want_all(VirtualHost);
+    assert_eq!(client.settled(), ["VHDS +80/a +80/b +81/c"], "it asked when it had the table");
+
+    client.change(Route, &["81"], &[]);
+    let table = client.receive().expect("the table");
+    assert_eq!(table.text(), "RDS +81");
+    assert!(client.receive().is_none(), "before it has the table it would forget the hosts");
+    assert_eq!(client.settled(), ["VHDS +81/c"]);
+    client.change(Route, &["82"], &[]);
+    assert_eq!(client.settled(), ["RDS +82", "VHDS -82/"], "of a table that has none, that is said");
+    client.change(Route, &["80"], &[]);
+    assert_eq!(client.settled(), ["RDS +80", "VHDS +80/a +80/b"], "whoever asks again has forgotten");
+
+    put(Route, "80", "2");
+    put(VirtualHost, "80/b", "2");
+    put(VirtualHost, "83/new", "1");
+    mesh.delete(VirtualHost, "base", "80/a");
+    mesh.commit();
+    assert_eq!(client.settled(), ["RDS +80", "VHDS +80/b +83/new -80/a"], "it has the table: hosts stay");
+    client.change(Route, &["83"], &[]);
+    assert_eq!(client.settled(), ["RDS -83"]);
+    put(Route, "83", "1");
+    mesh.commit();
+    assert_eq!(client.settled(), ["RDS +83", "VHDS +83/new"], "a table that comes later");
+
+    // A table that is refused is filled too: of several, others may have been taken.
+    client.change(Route, &["81"], &[]);
+    client.receive().expect("the table");
+    client.answer(Some("no"));
+    assert_eq!(client.settled(), ["VHDS +81/c"]);
+}
+
+#[test]
+fn on_demand_the_answer_may_be_that_there_is_none() {
+    let mesh = Mesh::new();
+    let put = |name: &str, content: &str| mesh.set(VirtualHost, "base", name, &message(name, content));
+    put("80/a", "1");
+    put("80/b", "1");
+    mesh.commit();
+    let mut client = Client::connect(&mesh, Delta);
+    client.want_all(VirtualHost);
+    assert_eq!(client.settled(), ["VHDS +80/a +80/b"]);
+    client.ask(VirtualHost, &["80/nobody"]);
+    assert_eq!(client.settled(), ["VHDS ?80/nobody"], "a resource without a message");
+    client.ask(VirtualHost, &["80/b", "80/else"]);
+    assert_eq!(client.settled(), ["VHDS +80/b ?80/else"]);
+    put("80/c", "1");
+    mesh.delete(VirtualHost, "base", "80/b");
+    mesh.commit();
+    assert_eq!(client.settled(), ["VHDS +80/c -80/b"], "it still has all");
+
+    // A client that comes back names what it asked for on demand, and says what else it holds.
+    client.wants.insert(VirtualHost, Some(["80/nobody", "80/c"].map(str::to_owned).into()));
+    let mut client = client.reconnect(&mesh);
+    assert_eq!(client.settled(), ["VHDS +80/c ?80/nobody"]);
+    put("80/d", "1");
+    mesh.commit();
+    assert_eq!(client.settled(), ["VHDS +80/d"]);
+}
+
+#[test]
+fn virtual_hosts_come_one_by_one_over_delta_streams_only() {
+    for (protocol, taken) in [(Sotw, false), (Delta, true)] {
+        let mesh = Mesh::new();
+        let mut client = Client::connect(&mesh, protocol);
+        client.want_all(Cluster);
+        let connected = mesh.proxies.1.lock().unwrap().clone();
+        assert_eq!(connected, [taken], "{protocol:?}");
+    }
+}
