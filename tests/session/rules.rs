@@ -13,7 +13,7 @@ use crate::client::{Client, message, sotw};
 use crate::fixture::{Mesh, SIDECAR};
 
 use Protocol::{Delta, Sotw};
-use ResourceType::{Cluster, Endpoint, ExtensionConfig, Listener, Route};
+use ResourceType::{Cluster, Endpoint, ExtensionConfig, Listener, NameTable, ProxyConfig, Route};
 
 const BOTH: [Protocol; 2] = [Sotw, Delta];
 
@@ -202,6 +202,32 @@ fn an_empty_list_ends_the_subscription_of_types_that_go_by_name() {
     mesh.commit();
     assert_eq!(client.settled(), [""; 0]);
     assert!(mesh.status.streams()[0].types.is_empty());
+}
+
+/// As pilot-agent behaves: it says nothing to a response in which there is nothing for it.
+#[test]
+fn agents_are_answered_when_there_is_something_for_them() {
+    for protocol in BOTH {
+        for kind in [NameTable, ProxyConfig] {
+            let mesh = three_clusters();
+            let mut client = Client::connect(&mesh, protocol);
+            let state = || mesh.status.streams()[0].types[&kind].state();
+            client.want_all(kind);
+            assert_eq!(client.settled(), [""; 0], "{kind:?}");
+            assert_eq!(state(), SyncState::NotSent);
+            mesh.set(kind, "base", "a", &message("a", "1"));
+            mesh.commit();
+            assert_eq!(client.settled().len(), 1, "{kind:?}");
+            assert_eq!(state(), SyncState::Synced);
+            mesh.delete(kind, "base", "a");
+            mesh.commit();
+            assert_eq!(client.settled(), [""; 0], "{kind:?}");
+            mesh.set(kind, "base", "a", &message("a", "1"));
+            mesh.commit();
+            assert_eq!(client.settled().len(), 1, "{kind:?}");
+            assert_eq!(state(), SyncState::Synced);
+        }
+    }
 }
 
 #[test]

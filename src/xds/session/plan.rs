@@ -108,7 +108,10 @@ impl Session {
         watch.asked_all = false;
         watch.answer = false;
         watch.holds = Holds::default();
-        if items.is_empty() && removed.is_empty() && unresolved.is_empty() && !answer && !whole {
+        // pilot-agent, whose types these are, overlooks a response without resources and never acknowledges it.
+        let is_overlooked = matches!(kind, ResourceType::NameTable | ResourceType::ProxyConfig);
+        let says_nothing = removed.is_empty() && unresolved.is_empty() && !answer && !whole;
+        if items.is_empty() && (is_overlooked || says_nothing) {
             if quiet && watch.acked.is_some() {
                 watch.acked = Some(view.clone());
             }
