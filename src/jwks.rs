@@ -1,8 +1,7 @@
 //! Keys of token issuers (P15): which are wanted comes from the graph, what is fetched goes back into it.
 //!
-//! `state.rs` says what to fetch when, `client.rs` fetches, `address.rs` says what is out of bounds.
+//! `state.rs` says what to fetch when, `client.rs` fetches.
 
-mod address;
 mod client;
 mod state;
 mod tls;

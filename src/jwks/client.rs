@@ -16,11 +16,11 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde_json::Value;
 use sluice_model::JwksKey;
+use sluice_parse::forbidden_address;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::address::forbidden;
 use super::{JwksOptions, tls};
 
 /// Largest answer that is read.
@@ -183,7 +183,7 @@ impl JwksClient {
         };
         let mut last = FetchError::Forbidden { host: host.to_owned(), reason: "it has no address".to_owned() };
         for address in found {
-            last = match forbidden(address.ip(), &self.blocked) {
+            last = match forbidden_address(address.ip(), &self.blocked) {
                 Some(reason) => FetchError::Forbidden { host: host.to_owned(), reason },
                 None => match TcpStream::connect(address).await {
                     Ok(stream) => return Ok(stream),

@@ -12,6 +12,7 @@
 //! does not apply; the function in the kind's line in `kinds.rs`. Metadata is read by [`Item::meta`], the `spec` of an
 //! Istio kind with [`Fields`].
 
+mod address;
 mod admission;
 mod attachment;
 mod authorization_policy;
@@ -55,6 +56,7 @@ mod workload_entry;
 mod workload_group;
 pub mod yaml;
 
+pub use address::forbidden_address;
 pub use fields::{Fields, Finding, Findings, parse_duration};
 pub use gateway::{parse_gateway, parse_protocol};
 pub use kinds::{KINDS, KindInfo, Parse, find_kind, kind_info};

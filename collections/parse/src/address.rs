@@ -1,4 +1,4 @@
-//! Addresses that no set of keys is fetched from.
+//! Addresses that nothing is fetched from, whatever an object names: keys of tokens, Wasm modules.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ const METADATA: [&str; 2] = ["100.100.100.200/32", "fd00:ec2::/32"];
 
 /// Why an address must not be asked; `None` if it may.
 #[must_use]
-pub(super) fn forbidden(address: IpAddr, blocked: &[IpNet]) -> Option<String> {
+pub fn forbidden_address(address: IpAddr, blocked: &[IpNet]) -> Option<String> {
     let address = address.to_canonical();
     let link_local = match address {
         IpAddr::V4(v4) => v4.is_link_local() || (v4.is_multicast() && v4.octets()[..3] == [224, 0, 0]),
@@ -29,12 +29,12 @@ pub(super) fn forbidden(address: IpAddr, blocked: &[IpNet]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::forbidden;
+    use super::forbidden_address;
 
     #[test]
     fn metadata_of_machines_is_out_of_bounds() {
         let blocked = ["10.0.0.0/8".parse().expect("a block")];
-        let check = |address: &str| forbidden(address.parse().expect("an address"), &blocked).is_some();
+        let check = |address: &str| forbidden_address(address.parse().expect("an address"), &blocked).is_some();
         for bad in ["169.254.169.254", "::ffff:169.254.1.1", "fe80::1", "224.0.0.1", "ff02::1", "100.100.100.200"] {
             assert!(check(bad), "{bad}");
         }
