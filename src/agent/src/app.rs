@@ -10,6 +10,7 @@ use tracing::{info, warn};
 
 use crate::args::ProxyArgs;
 use crate::bootstrap;
+use crate::debug::{self, DebugProxy};
 use crate::dns::{DnsProxy, Names};
 use crate::environment::Environment;
 use crate::envoy::admin::Admin;
@@ -22,6 +23,7 @@ use crate::sds;
 use crate::settings::{CREDENTIAL_SOCKET, FILES_SOCKET, IDENTITY_DIRECTORY, IDENTITY_SOCKET, Settings};
 use crate::status::{self, Readiness, Status};
 use crate::unix::is_served;
+use crate::wasm::Modules;
 use crate::xds::{self, Intercepted};
 
 /// Runs beside a proxy until it ends, or we are asked to.
@@ -48,6 +50,10 @@ pub(crate) async fn run(args: &ProxyArgs, log_as_json: bool) -> Result<End> {
 
     let (secrets, foreign_identity) = serve_secrets(&settings, &metrics).await?;
     serve_xds(&settings, &secrets, names.clone(), Arc::clone(&readiness), &metrics)?;
+    if let Some(port) = settings.ports.debug {
+        let proxy = DebugProxy { upstream: settings.control_plane.peer.clone(), node: settings.node_id() };
+        debug::serve(proxy, settings.loopback(), port).await;
+    }
     if let Some(dns) = dns {
         dns.serve(metrics.clone()).await?;
     }
@@ -113,7 +119,8 @@ fn serve_xds(
         async move { readiness.check().await }
     });
     let upstream = settings.control_plane.peer.clone();
-    let proxy = xds::Proxy { upstream, intercepted, health, metrics: metrics.clone() };
+    let modules = Modules::new(settings.wasm.clone(), metrics.clone());
+    let proxy = xds::Proxy { upstream, intercepted, health, modules, metrics: metrics.clone() };
     xds::serve(proxy, &settings.control_plane.socket)
 }
 

@@ -141,7 +141,10 @@ pub(crate) fn metadata(peer: &Peer) -> Result<MetadataMap> {
 }
 
 /// TLS that verifies the server with these roots and, if it asks, shows our certificate.
-fn client_config(roots: &Roots, certificate: Option<(&Path, &Path)>) -> Result<ClientConfig> {
+///
+/// # Errors
+/// There are no roots, or a file is missing or no PEM.
+pub(crate) fn client_config(roots: &Roots, certificate: Option<(&Path, &Path)>) -> Result<ClientConfig> {
     let mut store = RootCertStore::empty();
     match roots {
         Roots::System => drop(store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),

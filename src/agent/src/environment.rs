@@ -59,6 +59,28 @@ pub(crate) const VARIABLES: &[(&str, &str)] = &[
     ),
     ("DNS_FORWARD_PARALLEL", "ask all name servers at once [false]"),
     ("DNS_FORWARD_TIMEOUT", "time for a name server to answer [5s]"),
+    (
+        "PROXY_XDS_DEBUG_VIA_AGENT",
+        "debug pages of the control plane are offered on the loopback: http://localhost:15004/debug/.. [true]",
+    ),
+    ("PROXY_XDS_DEBUG_VIA_AGENT_PORT", "port for them [15004]"),
+    (
+        "WASM_INSECURE_REGISTRIES",
+        "hosts, with ports, of Wasm modules whose certificates are not verified, registries among them also without TLS; * for all [none]",
+    ),
+    ("WASM_MODULE_EXPIRY", "time a Wasm module is kept that no extension asks for [24h]"),
+    ("WASM_PURGE_INTERVAL", "how often that is looked at [1h]"),
+    ("WASM_HTTP_REQUEST_TIMEOUT", "time for one request for a Wasm module [15s]"),
+    ("WASM_HTTP_REQUEST_MAX_RETRIES", "how often such a request is made if it fails [5]"),
+    ("ISTIO_WASM_MAX_BINARY_SIZE_BYTES", "biggest Wasm module, in bytes [268435456]"),
+    (
+        "BLOCKED_CIDRS_IN_WASM_FETCH",
+        "addresses that Wasm modules are never fetched from, beside link-local ones [none]",
+    ),
+    (
+        "DOCKER_CONFIG",
+        "directory with config.json: credentials for registries of Wasm modules whose extension has none [none]",
+    ),
     ("ENVOY_STATUS_PORT", "port of Envoy's listener for readiness [15021]"),
     ("ENVOY_PROMETHEUS_PORT", "port of Envoy's listener for its metrics [15090]"),
     ("TERMINATION_DRAIN_DURATION_SECONDS", "seconds to drain before Envoy is ended; counts above the ProxyConfig [5]"),

@@ -3,7 +3,7 @@
 //! ```text
 //!                 sluice-agent
 //!   Envoy ── xDS ──▶ xds ────────── TLS, token ──▶ control plane
-//!     │              │ names, roots                 (:15012)
+//!     │              │ names, roots, modules        (:15012)
 //!     │              ▼
 //!     ├── SDS ──▶ sds ◀── identity ── CSR ───────▶ certificate authority
 //!     │                      ▲
@@ -15,7 +15,9 @@
 //! - [`node`], [`bootstrap`]: what Envoy starts with.
 //! - [`identity`], [`sds`]: the workload's certificate, from the authority or from files, and how Envoy gets it.
 //! - [`xds`], [`connection`]: the way to the control plane.
+//! - [`wasm`]: modules that extensions name by URL.
 //! - [`dns`]: names of the mesh.
+//! - [`debug`]: debug pages of the control plane, on this machine.
 //! - [`envoy`], [`status`], [`health`]: the process, how it is, and how the workload is.
 //! - [`app`]: everything in order.
 
@@ -25,6 +27,7 @@ mod ask;
 mod bootstrap;
 mod codec;
 mod connection;
+mod debug;
 mod dns;
 mod environment;
 mod envoy;
@@ -42,6 +45,7 @@ mod settings;
 mod status;
 mod trust_all;
 mod unix;
+mod wasm;
 mod xds;
 
 use std::process::ExitCode;

@@ -8,6 +8,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 /// Handles to all of them; clones count together.
@@ -32,6 +33,11 @@ struct Inner {
     dns_requests: Counter,
     dns_upstream: Counter,
     dns_upstream_failures: Counter,
+    wasm_modules: Gauge,
+    wasm_lookups: Family<Hit, Counter>,
+    wasm_fetches: Family<Outcome, Counter>,
+    wasm_conversions: Family<Outcome, Counter>,
+    wasm_millis: Histogram,
 }
 
 #[derive(Clone, Debug, EncodeLabelSet, Eq, Hash, PartialEq)]
@@ -42,6 +48,16 @@ struct RequestType {
 #[derive(Clone, Debug, EncodeLabelSet, Eq, Hash, PartialEq)]
 struct ScrapeType {
     r#type: &'static str,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet, Eq, Hash, PartialEq)]
+struct Hit {
+    hit: &'static str,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet, Eq, Hash, PartialEq)]
+struct Outcome {
+    result: &'static str,
 }
 
 const CSR: RequestType = RequestType { request_type: "csr" };
@@ -66,6 +82,11 @@ impl Default for Metrics {
             dns_requests: Counter::default(),
             dns_upstream: Counter::default(),
             dns_upstream_failures: Counter::default(),
+            wasm_modules: Gauge::default(),
+            wasm_lookups: Family::default(),
+            wasm_fetches: Family::default(),
+            wasm_conversions: Family::default(),
+            wasm_millis: Histogram::new((0..15).map(|power| f64::from(1 << power))),
         };
         let registry = &mut inner.registry;
         registry.register("startup_duration_seconds", "Time from the start until ready", inner.startup.clone());
@@ -102,6 +123,19 @@ impl Default for Metrics {
             "dns_upstream_failures",
             "Those no name server answered",
             inner.dns_upstream_failures.clone(),
+        );
+        registry.register("wasm_cache_entries", "Wasm modules that are kept", inner.wasm_modules.clone());
+        registry.register("wasm_cache_lookup_count", "Wasm modules asked for", inner.wasm_lookups.clone());
+        registry.register("wasm_remote_fetch_count", "Wasm modules fetched, by result", inner.wasm_fetches.clone());
+        registry.register(
+            "wasm_config_conversion_count",
+            "Extensions looked at for Wasm modules, by result",
+            inner.wasm_conversions.clone(),
+        );
+        registry.register(
+            "wasm_config_conversion_duration",
+            "Milliseconds until the extensions of one response had their modules",
+            inner.wasm_millis.clone(),
         );
         Self(Arc::new(inner))
     }
@@ -164,6 +198,27 @@ impl Metrics {
         if !answered {
             self.0.dns_upstream_failures.inc();
         }
+    }
+
+    pub(crate) fn wasm_modules(&self, count: usize) {
+        self.0.wasm_modules.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn wasm_looked_up(&self, hit: bool) {
+        let hit = if hit { "true" } else { "false" };
+        self.0.wasm_lookups.get_or_create(&Hit { hit }).inc();
+    }
+
+    pub(crate) fn wasm_fetched(&self, result: &'static str) {
+        self.0.wasm_fetches.get_or_create(&Outcome { result }).inc();
+    }
+
+    pub(crate) fn wasm_converted(&self, result: &'static str) {
+        self.0.wasm_conversions.get_or_create(&Outcome { result }).inc();
+    }
+
+    pub(crate) fn wasm_converted_all(&self, took: Duration) {
+        self.0.wasm_millis.observe(took.as_secs_f64() * 1000.0);
     }
 
     /// All of them as text, without the mark that ends an exposition: others follow.

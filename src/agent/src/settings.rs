@@ -1,5 +1,7 @@
 //! Everything that was asked for, read once and passed down by value.
 
+mod wasm;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -12,6 +14,7 @@ use crate::args::{ProxyArgs, Role};
 use crate::environment::{Environment, parse_flag};
 use crate::pod::Pod;
 use crate::proxy_config::{self, Layer, to_duration};
+pub(crate) use wasm::WasmSettings;
 
 /// Where the SDS socket is.
 pub(crate) const IDENTITY_DIRECTORY: &str = "./var/run/secrets/workload-spiffe-uds";
@@ -44,6 +47,7 @@ pub(crate) struct Settings {
     pub(crate) dns: Option<DnsSettings>,
     pub(crate) drain: DrainSettings,
     pub(crate) probes: ProbeSettings,
+    pub(crate) wasm: WasmSettings,
     pub(crate) dual_stack: bool,
     pub(crate) delta: bool,
 }
@@ -59,6 +63,8 @@ pub(crate) struct Ports {
     pub(crate) envoy_status: u16,
     /// Envoy's listener for its metrics.
     pub(crate) envoy_prometheus: u16,
+    /// Debug pages of the control plane; none if they are not offered.
+    pub(crate) debug: Option<u16>,
 }
 
 /// How Envoy is started.
@@ -243,6 +249,9 @@ impl Settings {
             status: port(proxy.status_port, "statusPort")?,
             envoy_status: environment.number("ENVOY_STATUS_PORT", 15021),
             envoy_prometheus: environment.number("ENVOY_PROMETHEUS_PORT", 15090),
+            debug: environment
+                .flag("PROXY_XDS_DEBUG_VIA_AGENT", true)
+                .then(|| environment.number("PROXY_XDS_DEBUG_VIA_AGENT_PORT", 15004)),
         };
         ensure!(ports.admin != 0, "ProxyConfig: proxyAdminPort: Envoy's admin interface is needed");
         let limit = environment.number("ISTIO_CPU_LIMIT", 0_u32);
@@ -292,6 +301,7 @@ impl Settings {
             dns,
             drain,
             probes,
+            wasm: WasmSettings::new(environment, warnings),
             dual_stack: environment.flag("ISTIO_DUAL_STACK", false),
             delta: environment.flag("ISTIO_DELTA_XDS", true),
             proxy,

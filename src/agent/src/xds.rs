@@ -1,11 +1,11 @@
 //! Envoy's stream of configuration, passed on to the control plane and back (D01).
 //!
-//! Messages pass as the bytes they are. Only their type is looked at: what is for the agent is taken out, and what the
-//! agent wants is asked for on the same stream.
+//! Messages pass as the bytes they are. Only their type is looked at: what is for the agent is taken out, what the agent
+//! wants is asked for on the same stream, and extensions wait until their Wasm modules are here.
 
+mod extensions;
 mod intercept;
 mod message;
-mod pull_secret;
 mod stream;
 
 use std::convert::Infallible;
@@ -27,10 +27,11 @@ use tracing::{info, warn};
 use crate::codec::Raw;
 use crate::metrics::Metrics;
 use crate::settings::Peer;
+use crate::wasm::Modules;
 pub(crate) use intercept::{Intercepted, NAME_TABLE, PROXY_CONFIG};
 use message::Protocol;
 
-const SOTW: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+pub(crate) const SOTW: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 const DELTA: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
 /// What streams share.
@@ -40,6 +41,8 @@ pub(crate) struct Proxy {
     pub(crate) intercepted: Intercepted,
     /// Whether the workload is healthy, or why not; none while nobody knows.
     pub(crate) health: watch::Receiver<Option<Result<(), String>>>,
+    /// Wasm modules that extensions name.
+    pub(crate) modules: Modules,
     pub(crate) metrics: Metrics,
 }
 

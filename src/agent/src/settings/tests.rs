@@ -123,3 +123,33 @@ fn mounted_certificates_need_no_authority() {
     assert!(settings.identity.authority.is_none());
     assert_eq!(settings.identity.files.key, Path::new("./etc/certs/key.pem"));
 }
+
+#[test]
+fn modules_are_fetched_within_bounds() {
+    let wasm = settings("sidecar", POD).expect("settings").wasm;
+    let times = [wasm.expiry, wasm.purge_interval, wasm.request_timeout].map(|time| time.as_secs());
+    assert_eq!((times, wasm.attempts, wasm.most_bytes), ([86_400, 3600, 15], 5, 268_435_456));
+    assert!(!wasm.is_insecure("r.test:5000") && wasm.blocked.is_empty());
+    let variables = [
+        POD,
+        &[
+            ("WASM_INSECURE_REGISTRIES", "r.test:5000, q.test"),
+            ("BLOCKED_CIDRS_IN_WASM_FETCH", "10.0.0.0/8,nonsense"),
+            ("WASM_HTTP_REQUEST_MAX_RETRIES", "0"),
+            ("WASM_PURGE_INTERVAL", "0s"),
+        ],
+    ];
+    let wasm = settings("sidecar", &variables.concat()).expect("settings").wasm;
+    assert!(wasm.is_insecure("r.test:5000") && wasm.is_insecure("q.test") && !wasm.is_insecure("r.test"));
+    assert_eq!(wasm.blocked, ["10.0.0.0/8".parse().expect("a block")]);
+    assert_eq!((wasm.attempts, wasm.purge_interval.as_secs()), (1, 1), "never is no option");
+}
+
+#[test]
+fn debug_pages_can_be_switched_off() {
+    let port =
+        |variables: &[(&str, &str)]| settings("sidecar", &[POD, variables].concat()).expect("settings").ports.debug;
+    assert_eq!(port(&[]), Some(15004));
+    assert_eq!(port(&[("PROXY_XDS_DEBUG_VIA_AGENT_PORT", "16004")]), Some(16004));
+    assert_eq!(port(&[("PROXY_XDS_DEBUG_VIA_AGENT", "false")]), None);
+}

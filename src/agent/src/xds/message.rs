@@ -33,6 +33,11 @@ impl Protocol {
         text(request, if self == Self::Sotw { 4 } else { 2 })
     }
 
+    /// The version that a request takes, which only state of the world says; empty if there is none yet.
+    pub(super) fn accepted_version(self, request: &[u8]) -> &str {
+        if self == Self::Sotw { text(request, 1) } else { "" }
+    }
+
     /// The type a response is about.
     pub(super) fn response_type(self, response: &[u8]) -> &str {
         text(response, 4)
@@ -68,6 +73,11 @@ impl Protocol {
             }
         };
         bytes.into()
+    }
+
+    /// What of a response has to be said to refuse it: its nonce. Which version is held is for others to say.
+    pub(super) fn to_refuse(self, response: &[u8]) -> Answer {
+        Answer { version: String::new(), nonce: text(response, 5).to_owned(), resource: None }
     }
 
     /// Reads a response that is for the agent; nothing if it is none.

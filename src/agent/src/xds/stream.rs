@@ -1,16 +1,23 @@
 //! One stream of Envoy's and the one upstream that belongs to it.
 
+use std::sync::{Mutex, PoisonError};
+
 use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::FuturesOrdered;
 use tokio::sync::mpsc::{self, Sender, UnboundedSender};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Extensions, Request, Status, Streaming};
 use tracing::{debug, info, warn};
 
 use super::Proxy;
+use super::extensions::{self, EXTENSIONS};
 use super::intercept::{HEALTH, LISTENERS, is_for_envoy};
-use super::message::Protocol;
-use super::pull_secret::{EXTENSIONS, without_pull_secrets};
+use super::message::{Answer, Protocol};
 use crate::connection;
+
+/// Responses of extensions whose modules are being fetched; more have to wait.
+const MOST_CONVERTED: usize = 8;
 
 /// Passes messages both ways until one side ends.
 ///
@@ -25,7 +32,8 @@ pub(super) async fn run(
     // Unbounded, but Envoy says little: were both directions bounded, each could wait for the other for ever.
     let (requests, queue) = mpsc::unbounded_channel();
     // Goes on all the while: upstream may answer only when it was asked something.
-    let passing = pass_requests(proxy, protocol, &mut downstream, &requests);
+    let accepted = Mutex::default();
+    let passing = pass_requests(proxy, protocol, &mut downstream, &requests, &accepted);
     tokio::pin!(passing);
     let mut upstream = tokio::select! {
         upstream = connect(proxy, protocol, queue) => upstream?,
@@ -33,7 +41,7 @@ pub(super) async fn run(
         () = responses.closed() => return Ok(()),
     };
     tokio::select! {
-        end = pass_responses(proxy, protocol, &mut upstream, &requests, responses) => end,
+        end = pass_responses(proxy, protocol, &mut upstream, &requests, responses, &accepted) => end,
         end = &mut passing => end,
         () = responses.closed() => Ok(()),
     }
@@ -65,6 +73,7 @@ async fn pass_requests(
     protocol: Protocol,
     downstream: &mut Streaming<Bytes>,
     requests: &UnboundedSender<Bytes>,
+    accepted: &Mutex<String>,
 ) -> Result<(), Status> {
     let mut health = proxy.health.clone();
     // A stream is long gone if nobody takes its requests any more.
@@ -75,6 +84,10 @@ async fn pass_requests(
             request = downstream.message() => {
                 let Some(request) = request? else { return Ok(()) };
                 let is_listeners = !begun && protocol.request_type(&request) == LISTENERS;
+                let version = protocol.accepted_version(&request);
+                if !version.is_empty() && protocol.request_type(&request) == EXTENSIONS {
+                    version.clone_into(&mut accepted.lock().unwrap_or_else(PoisonError::into_inner));
+                }
                 proxy.metrics.xds_request();
                 send(request);
                 if is_listeners {
@@ -96,16 +109,35 @@ async fn pass_requests(
     }
 }
 
-/// Passes responses on, but for those that are the agent's.
+/// Passes responses on, but for those that are the agent's. Extensions pass in their order, when their modules are here;
+/// what is of another type does not wait for them.
 async fn pass_responses(
     proxy: &Proxy,
     protocol: Protocol,
     upstream: &mut Streaming<Bytes>,
     requests: &UnboundedSender<Bytes>,
     responses: &Sender<Result<Bytes, Status>>,
+    accepted: &Mutex<String>,
 ) -> Result<(), Status> {
+    let mut converting = FuturesOrdered::new();
     loop {
-        let response = upstream.message().await.inspect_err(|_| proxy.metrics.stream_broke())?;
+        let response = tokio::select! {
+            response = upstream.message(), if converting.len() < MOST_CONVERTED => response,
+            Some(converted) = converting.next() => {
+                match converted {
+                    Ok(response) => if responses.send(Ok(response)).await.is_err() {
+                        return Ok(());
+                    },
+                    Err(Refused { mut answer, reason }) => {
+                        warn!(target: "xdsproxy", "extensions are refused: {reason}");
+                        answer.version.clone_from(&accepted.lock().unwrap_or_else(PoisonError::into_inner));
+                        let _ = requests.send(protocol.acknowledge(EXTENSIONS, &answer, Some(&reason)));
+                    }
+                }
+                continue;
+            }
+        };
+        let response = response.inspect_err(|_| proxy.metrics.stream_broke())?;
         let Some(response) = response else { return Err(Status::unavailable("the control plane ended the stream")) };
         proxy.metrics.xds_response();
         let type_url = protocol.response_type(&response);
@@ -120,12 +152,13 @@ async fn pass_responses(
             }
             let acknowledgement = protocol.acknowledge(type_url, &answer, result.err().as_deref());
             let _ = requests.send(acknowledgement);
+        } else if type_url == EXTENSIONS {
+            converting.push_back(async move {
+                let answer = protocol.to_refuse(&response);
+                let converted = extensions::convert(protocol, response, &proxy.modules).await;
+                converted.map_err(|reason| Refused { answer, reason })
+            });
         } else if is_for_envoy(type_url) {
-            let response = match type_url == EXTENSIONS {
-                true => without_pull_secrets(protocol, response)
-                    .ok_or_else(|| Status::internal("the control plane sent an extension that cannot be read"))?,
-                false => response,
-            };
             if responses.send(Ok(response)).await.is_err() {
                 return Ok(());
             }
@@ -133,4 +166,10 @@ async fn pass_responses(
             warn!(target: "xdsproxy", type_url, "a message is of no type that Envoy knows, it is dropped");
         }
     }
+}
+
+/// A response of extensions that Envoy is not told of.
+struct Refused {
+    answer: Answer,
+    reason: String,
 }

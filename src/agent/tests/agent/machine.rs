@@ -55,6 +55,7 @@ pub(crate) struct Machine {
     pub(crate) proxy_config: Value,
     status_port: u16,
     envoy_status_port: u16,
+    debug_port: u16,
     child: Option<Child>,
 }
 
@@ -78,7 +79,7 @@ impl Machine {
         let directory = tempfile::tempdir().context("make a directory")?;
         put(directory.path(), "var/run/secrets/tokens/istio-token", &upstream.token)?;
         put(directory.path(), "var/run/secrets/istio/root-cert.pem", &upstream.root)?;
-        let [admin, status_port, envoy_status_port, prometheus, dns] = free_ports()?;
+        let [admin, status_port, envoy_status_port, prometheus, dns, debug_port] = free_ports()?;
         let mut proxy_config = json!({
             "binaryPath": sluice_testkit::pods::envoy::binary()?,
             "discoveryAddress": upstream.address.to_string(),
@@ -101,6 +102,7 @@ impl Machine {
             ("ENVOY_STATUS_PORT", envoy_status_port.to_string()),
             ("ENVOY_PROMETHEUS_PORT", prometheus.to_string()),
             ("DNS_PROXY_ADDR", format!("127.0.0.1:{dns}")),
+            ("PROXY_XDS_DEBUG_VIA_AGENT_PORT", debug_port.to_string()),
         ];
         Ok(Self {
             directory,
@@ -110,6 +112,7 @@ impl Machine {
             proxy_config,
             status_port,
             envoy_status_port,
+            debug_port,
             child: None,
         })
     }
@@ -176,18 +179,35 @@ impl Machine {
         Ok((status, body))
     }
 
+    /// Asks the control plane for a debug page, through the agent.
+    pub(crate) async fn debug(&self, method: &str, path: &str) -> Result<(u16, String)> {
+        let (status, _, body) = Client::connect(self.debug_port).await?.send(method, path).await?;
+        Ok((status, body))
+    }
+
+    /// Asks a listener of Envoy's.
+    pub(crate) async fn request(&self, port: u16) -> Result<(u16, String)> {
+        let (status, _, body) = Client::connect(port).await?.send("GET", "/").await?;
+        Ok((status, body))
+    }
+
     pub(crate) async fn post(&self, path: &str) -> Result<()> {
         let (status, _, _) = Client::connect(self.status_port).await?.send("POST", path).await?;
         ensure!(status == 200, "{path}: {status}");
         Ok(())
     }
 
-    /// How many connections Envoy's listener has, as its admin interface counts them.
-    pub(crate) async fn connections(&self) -> Result<u64> {
+    /// Asks Envoy's admin interface.
+    pub(crate) async fn admin(&self, path: &str) -> Result<String> {
         let port = self.proxy_config["proxyAdminPort"].as_u64().and_then(|port| u16::try_from(port).ok());
         let mut client = Client::connect(port.context("a port")?).await?;
+        Ok(client.send("GET", path).await?.2)
+    }
+
+    /// How many connections Envoy's listener has, as its admin interface counts them.
+    pub(crate) async fn connections(&self) -> Result<u64> {
         let name = format!("listener.127.0.0.1_{}.downstream_cx_active: ", self.upstream.listener);
-        let (_, _, text) = client.send("GET", "/stats?filter=downstream_cx_active").await?;
+        let text = self.admin("/stats?filter=downstream_cx_active").await?;
         let value = text.lines().find_map(|line| line.strip_prefix(&name)).context("the count")?;
         Ok(value.trim().parse()?)
     }

@@ -1,0 +1,451 @@
+//! Modules from servers and registries of the test.
+
+mod pages;
+
+use std::io::Write as _;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::header::{AUTHORIZATION, HOST};
+use prost::Message as _;
+use serde_json::{Value, json};
+use sluice_proto::envoy::config::core::v3::TypedExtensionConfig;
+
+use super::cache::sha256;
+use super::*;
+use pages::{Page, Pages, tls};
+
+const MODULE: &[u8] = b"\0asm\x01\0\0\0 the module";
+const HUSH: &str = "hush-hush";
+
+struct Machine {
+    directory: tempfile::TempDir,
+    modules: Modules,
+    metrics: Metrics,
+}
+
+impl Machine {
+    fn new(client: Option<ClientConfig>, change: impl FnOnce(&mut WasmSettings)) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut settings = crate::settings::tests::settings("sidecar", &[]).expect("settings").wasm;
+        settings.directory = directory.path().join("data");
+        settings.pause = Duration::from_millis(1);
+        change(&mut settings);
+        let metrics = Metrics::default();
+        Self { directory, modules: Modules::with_tls(settings, client, metrics.clone()), metrics }
+    }
+
+    fn plain() -> Self {
+        Self::new(None, |_| {})
+    }
+
+    async fn convert(&self, extension: &Value) -> Result<Value> {
+        let (type_url, value) = sluice_proto::json::decode_any(extension).expect("an extension").message;
+        let converted = self.modules.convert(vec![Any { type_url, value }]).await?;
+        Ok(sluice_proto::json::encode_any(&converted[0].type_url, &converted[0].value)["typedConfig"].clone())
+    }
+
+    /// The contents of the file that an extension now names.
+    async fn module(&self, extension: &Value) -> Option<Vec<u8>> {
+        let filter = self.convert(extension).await.expect("an extension");
+        let file = filter["config"]["vmConfig"]["code"]["local"]["filename"].as_str()?;
+        assert!(file.starts_with(self.directory.path().canonicalize().expect("a directory").to_str()?), "{file}");
+        Some(std::fs::read(file).expect("the module"))
+    }
+
+    fn counted(&self, line: &str) -> bool {
+        self.metrics.text().lines().any(|found| found == format!("istio_agent_wasm_{line}"))
+    }
+}
+
+fn extension(url: &str, sha256: &str, variables: &Value) -> Value {
+    json!({
+        "@type": "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig",
+        "name": "shop.guard",
+        "typedConfig": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
+            "config": { "name": "shop.guard", "vmConfig": {
+                "runtime": "envoy.wasm.runtime.v8",
+                "code": { "remote": {
+                    "httpUri": { "uri": url, "timeout": "30s", "cluster": "_" },
+                    "sha256": sha256,
+                } },
+                "environmentVariables": { "keyValues": variables },
+            } },
+        },
+    })
+}
+
+fn of_version(url: &str, version: &str, policy: &str) -> Value {
+    let variables = json!({
+        "ISTIO_META_WASM_PLUGIN_RESOURCE_VERSION": version,
+        "ISTIO_META_WASM_IMAGE_PULL_POLICY": policy,
+    });
+    extension(url, "nil", &variables)
+}
+
+const DENY: &str = r#"{"@type":"type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC","rules":{},"rulesStatPrefix":"wasm-default-deny"}"#;
+const ALLOW: &str = r#"{"@type":"type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC","rulesStatPrefix":"wasm-default-allow"}"#;
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+#[tokio::test]
+async fn a_module_is_fetched_once_and_named_by_its_file() {
+    let pages = Pages::default();
+    pages.module("/m.wasm");
+    let url = format!("http://127.0.0.1:{}/m.wasm", pages.serve(None).await);
+    let machine = Machine::plain();
+    let variables = json!({ "ISTIO_META_WASM_PLUGIN_RESOURCE_VERSION": "1", "MODE": "x" });
+    let filter = machine.convert(&extension(&url, "nil", &variables)).await.expect("an extension");
+    let vm = &filter["config"]["vmConfig"];
+    assert_eq!(vm["environmentVariables"]["keyValues"], json!({ "MODE": "x" }), "what is internal is taken out");
+    assert!(vm["code"].get("remote").is_none() && vm["runtime"] == "envoy.wasm.runtime.v8", "{vm}");
+    let known = extension(&url, &sha256(MODULE), &json!({}));
+    assert_eq!(machine.module(&known).await.as_deref(), Some(MODULE));
+    assert_eq!(pages.seen("/m.wasm").len(), 1);
+    assert!(machine.counted("cache_lookup_count_total{hit=\"true\"} 1") && machine.counted("cache_entries 1"));
+
+    // Only a policy says to look again, and only for another version of the object.
+    for (version, policy, requests) in
+        [("2", "", 1), ("3", "IfNotPresent", 1), ("4", "Always", 2), ("4", "Always", 2), ("5", "Always", 3)]
+    {
+        assert_eq!(machine.module(&of_version(&url, version, policy)).await.as_deref(), Some(MODULE));
+        assert_eq!(pages.seen("/m.wasm").len(), requests, "{version} {policy}");
+    }
+
+    // What nothing asks for goes, and comes again when it is asked for.
+    let Modules(cache) = &machine.modules;
+    cache.purge(Instant::now() + Duration::from_secs(23 * 3600));
+    assert!(machine.counted("cache_entries 1"));
+    cache.purge(Instant::now() + Duration::from_secs(25 * 3600));
+    assert!(machine.counted("cache_entries 0"));
+    let folder = cache.settings().directory.join(sha256(url.as_bytes()));
+    assert_eq!(std::fs::read_dir(folder).expect("the directory").count(), 0);
+    assert_eq!(machine.module(&known).await.as_deref(), Some(MODULE));
+    assert_eq!(pages.seen("/m.wasm").len(), 4);
+}
+
+#[tokio::test]
+async fn extensions_that_come_together_have_their_module_fetched_once() {
+    let pages = Pages::default();
+    pages.module("/m.wasm");
+    let url = format!("http://127.0.0.1:{}/m.wasm", pages.serve(None).await);
+    let machine = Machine::plain();
+    let (type_url, value) =
+        sluice_proto::json::decode_any(&extension(&url, "nil", &json!({}))).expect("an extension").message;
+    let all = machine.modules.convert(vec![Any { type_url, value }; 5]).await.expect("extensions");
+    assert!(all.len() == 5 && all.iter().all(|one| is_wasm(&one.value)));
+    assert_eq!(pages.seen("/m.wasm").len(), 1);
+}
+
+#[tokio::test]
+async fn without_module_nothing_passes_or_everything() {
+    let pages = Pages::default();
+    pages.module("/m.wasm");
+    pages.put("/none.wasm", Page { body: b"<html>".to_vec(), ..Page::default() });
+    let base = format!("http://127.0.0.1:{}", pages.serve(None).await);
+    let machine = Machine::plain();
+    let wrong = extension(&format!("{base}/m.wasm"), &"0".repeat(64), &json!({}));
+    assert_eq!(machine.convert(&wrong).await.expect("an extension"), parsed(DENY));
+    assert!(machine.counted("remote_fetch_count_total{result=\"checksum_mismatched\"} 1"));
+    for path in ["/none.wasm", "/missing.wasm"] {
+        let bad = extension(&format!("{base}{path}"), "nil", &json!({}));
+        assert_eq!(machine.convert(&bad).await.expect("an extension"), parsed(DENY), "{path}");
+    }
+    let mut open = extension(&format!("{base}/missing.wasm"), "nil", &json!({}));
+    open["typedConfig"]["config"]["failurePolicy"] = "FAIL_OPEN".into();
+    assert_eq!(machine.convert(&open).await.expect("an extension"), parsed(ALLOW));
+    let mut older = extension(&format!("{base}/missing.wasm"), "nil", &json!({}));
+    older["typedConfig"]["config"]["failOpen"] = true.into();
+    assert_eq!(machine.convert(&older).await.expect("an extension"), parsed(ALLOW));
+    let mut network = open.clone();
+    network["typedConfig"]["@type"] = "type.googleapis.com/envoy.extensions.filters.network.wasm.v3.Wasm".into();
+    let allowed = machine.convert(&network).await.expect("an extension");
+    let expected = json!({
+        "@type": "type.googleapis.com/envoy.extensions.filters.network.rbac.v3.RBAC",
+        "statPrefix": "wasm-default-allow",
+    });
+    assert_eq!(allowed, expected);
+    let missing = json!({ "ISTIO_META_WASM_IMAGE_PULL_SECRET": "" });
+    let missing = extension(&format!("{base}/m.wasm"), "nil", &missing);
+    assert_eq!(machine.convert(&missing).await.expect("an extension"), parsed(DENY), "credentials are missing");
+}
+
+#[tokio::test]
+async fn what_is_too_big_is_not_kept() {
+    let pages = Pages::default();
+    let mut zeros = MODULE.to_vec();
+    zeros.resize(100_000, 0);
+    let mut packed = GzEncoder::new(Vec::new(), Compression::default());
+    packed.write_all(&zeros).expect("compressed");
+    let packed = packed.finish().expect("compressed");
+    assert!(packed.len() < 50_000);
+    pages.put("/plain", Page { body: zeros.clone(), ..Page::default() });
+    pages.put("/packed", Page { body: packed, ..Page::default() });
+    let base = format!("http://127.0.0.1:{}", pages.serve(None).await);
+    let small = Machine::new(None, |settings| settings.most_bytes = 50_000);
+    let big = Machine::new(None, |settings| settings.most_bytes = 100_000);
+    for path in ["/plain", "/packed"] {
+        let extension = extension(&format!("{base}{path}"), "nil", &json!({}));
+        assert_eq!(small.convert(&extension).await.expect("an extension"), parsed(DENY), "{path}");
+        assert_eq!(big.module(&extension).await.as_ref(), Some(&zeros), "{path}");
+    }
+    assert!(!small.directory.path().join("data").exists());
+}
+
+#[tokio::test]
+async fn servers_that_fail_are_asked_again() {
+    let pages = Pages::default();
+    let body = MODULE.to_vec();
+    pages.put("/twice", Page { first: vec![503, 500], body: body.clone(), ..Page::default() });
+    pages.put("/often", Page { first: vec![503; 9], body: body.clone(), ..Page::default() });
+    pages.put("/never", Page { first: vec![403], body, ..Page::default() });
+    let base = format!("http://127.0.0.1:{}", pages.serve(None).await);
+    let machine = Machine::plain();
+    let of = |path: &str| extension(&format!("{base}{path}"), "nil", &json!({}));
+    assert_eq!(machine.module(&of("/twice")).await.as_deref(), Some(MODULE));
+    assert_eq!(machine.convert(&of("/often")).await.expect("an extension"), parsed(DENY));
+    assert_eq!(machine.convert(&of("/never")).await.expect("an extension"), parsed(DENY));
+    let requests = ["/twice", "/often", "/never"].map(|path| pages.seen(path).len());
+    assert_eq!(requests, [3, 5, 1]);
+}
+
+#[tokio::test]
+async fn redirections_lose_credentials_and_never_leave_tls() {
+    let (server, client) = tls();
+    let (plain, secure) = (Pages::default(), Pages::default());
+    plain.module("/m.wasm");
+    secure.module("/m.wasm");
+    let (from, to) = (plain.serve(None).await, secure.serve(Some(server)).await);
+    plain.put("/up", Page { location: Some(format!("https://localhost:{to}/m.wasm")), ..Page::default() });
+    secure.put("/down", Page { location: Some(format!("http://localhost:{from}/m.wasm")), ..Page::default() });
+    secure.put("/stay", Page { location: Some("m.wasm".to_owned()), ..Page::default() });
+    secure.put("/round", Page { location: Some("/round".to_owned()), ..Page::default() });
+    let machine = Machine::new(Some(client), |_| {});
+    let module = async |url: String| machine.module(&extension(&url, "nil", &json!({}))).await;
+    assert_eq!(module(format!("http://me:{HUSH}@localhost:{from}/up")).await.as_deref(), Some(MODULE));
+    assert!(
+        plain.seen("/up")[0].contains_key(AUTHORIZATION) && plain.seen("/up")[0][HOST] == format!("localhost:{from}")
+    );
+    assert!(!secure.seen("/m.wasm")[0].contains_key(AUTHORIZATION));
+    assert_eq!(module(format!("https://me:{HUSH}@localhost:{to}/stay")).await.as_deref(), Some(MODULE));
+    assert!(secure.seen("/m.wasm")[1].contains_key(AUTHORIZATION));
+    assert_eq!(module(format!("https://localhost:{to}/down")).await, None);
+    assert_eq!(module(format!("https://localhost:{to}/round")).await, None);
+    assert!(plain.seen("/m.wasm").is_empty());
+
+    // Without its root the server is not believed, unless it is named as insecure.
+    let url = format!("https://localhost:{to}/m.wasm");
+    let (_, other) = tls();
+    let doubting = Machine::new(Some(other.clone()), |settings| settings.attempts = 1);
+    assert_eq!(doubting.module(&extension(&url, "nil", &json!({}))).await, None);
+    let trusting = Machine::new(Some(other), |settings| settings.insecure = [format!("localhost:{to}")].into());
+    assert_eq!(trusting.module(&extension(&url, "nil", &json!({}))).await.as_deref(), Some(MODULE));
+}
+
+#[tokio::test]
+async fn some_addresses_are_never_asked() {
+    let pages = Pages::default();
+    pages.module("/m.wasm");
+    let port = pages.serve(None).await;
+    let blocking = Machine::new(None, |settings| settings.blocked = vec!["127.0.0.0/8".parse().expect("a block")]);
+    for host in ["127.0.0.1", "169.254.169.254"] {
+        let extension = extension(&format!("http://{host}:{port}/m.wasm"), "nil", &json!({}));
+        assert_eq!(blocking.convert(&extension).await.expect("an extension"), parsed(DENY), "{host}");
+    }
+    assert!(pages.seen("/m.wasm").is_empty());
+}
+
+/// Puts an image into a registry that wants a token for it; its manifest's digest.
+fn put_image(pages: &Pages, port: u16, tag: &str, layers: &[(&str, &[u8])]) -> String {
+    let layer = |(media_type, bytes): &(&str, &[u8])| {
+        let digest = format!("sha256:{}", sha256(bytes));
+        let guard = Some(("Bearer ticket".to_owned(), "Bearer".to_owned()));
+        pages.put(&format!("/v2/a/guard/blobs/{digest}"), Page { guard, body: bytes.to_vec(), ..Page::default() });
+        json!({ "mediaType": media_type, "digest": digest, "size": bytes.len() })
+    };
+    let layers: Vec<Value> = layers.iter().map(layer).collect();
+    let manifest = json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "layers": layers,
+    });
+    let manifest = manifest.to_string().into_bytes();
+    let digest = sha256(&manifest);
+    let challenge =
+        format!("Bearer realm=\"https://localhost:{port}/token\",service=\"r\",scope=\"repository:a/guard:pull\"");
+    for version in [tag.to_owned(), format!("sha256:{digest}")] {
+        let guard = Some(("Bearer ticket".to_owned(), challenge.clone()));
+        pages.put(
+            &format!("/v2/a/guard/manifests/{version}"),
+            Page { guard, body: manifest.clone(), ..Page::default() },
+        );
+    }
+    digest
+}
+
+const TOKEN: &str = "/token?scope=repository:a/guard:pull&service=r";
+const MODULE_LAYER: &str = "application/vnd.module.wasm.content.layer.v1+wasm";
+
+fn secret(port: u16) -> String {
+    json!({ "auths": { format!("localhost:{port}"): { "username": "me", "password": HUSH } } }).to_string()
+}
+
+fn layer(name: &str) -> Vec<u8> {
+    let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::default()));
+    let mut header = tar::Header::new_gnu();
+    header.set_size(MODULE.len() as u64);
+    header.set_cksum();
+    archive.append_data(&mut header, name, MODULE).expect("archived");
+    archive.into_inner().expect("archived").finish().expect("compressed")
+}
+
+#[tokio::test]
+async fn images_come_from_registries_with_their_credentials_and_nobody_else_has_them() {
+    // What is logged here is read below.
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let writer = Arc::clone(&log);
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(move || Shared(Arc::clone(&writer)))
+        .finish();
+    let _logged = tracing::subscriber::set_default(subscriber);
+    // With one subscriber alone, what another thread logs first is logged by no thread.
+    let _other = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
+
+    let (server, client) = tls();
+    let pages = Pages::default();
+    let port = pages.serve(Some(server)).await;
+    let credentials = super::credentials::basic(format!("me:{HUSH}").as_bytes());
+    let super::credentials::Credentials::Basic(basic) = credentials else { panic!("not basic") };
+    let ticket = json!({ "token": "ticket" }).to_string().into_bytes();
+    pages.put(TOKEN, Page { guard: Some((basic.to_string(), "Basic".to_owned())), body: ticket, ..Page::default() });
+    let digest = put_image(&pages, port, "1", &[("application/x-config", b"{}"), (MODULE_LAYER, MODULE)]);
+    let machine = Machine::new(Some(client), |_| {});
+    let variables = json!({ "ISTIO_META_WASM_IMAGE_PULL_SECRET": secret(port) });
+    let url = format!("oci://localhost:{port}/a/guard:1");
+    let filter = machine.convert(&extension(&url, &digest, &variables)).await.expect("an extension");
+    let file = filter["config"]["vmConfig"]["code"]["local"]["filename"].as_str().expect("a file").to_owned();
+    assert_eq!(std::fs::read(&file).expect("the module"), MODULE);
+    assert!(file.ends_with(&format!("{digest}.wasm")), "{file}");
+    assert!(filter["config"]["vmConfig"].get("environmentVariables").is_none(), "{filter}");
+
+    // The same image by its digest is there.
+    let by_digest = extension(&format!("oci://localhost:{port}/a/guard@sha256:{digest}"), "nil", &json!({}));
+    assert_eq!(machine.module(&by_digest).await.as_deref(), Some(MODULE));
+    assert_eq!(pages.seen("/v2/a/guard/manifests/1").len(), 2, "without and with a token");
+    assert!(pages.seen(&format!("/v2/a/guard/manifests/sha256:{digest}")).is_empty());
+
+    // The registry itself only has the ticket, who gives it the password.
+    for (path, page) in &*pages.0.lock().expect("the pages") {
+        for headers in &page.seen {
+            let sent = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+            assert!(if path == TOKEN { sent == Some(&basic) } else { sent.is_none_or(|sent| sent == "Bearer ticket") });
+        }
+    }
+
+    // Failures say nothing of them either.
+    let wrong = json!({ "ISTIO_META_WASM_IMAGE_PULL_SECRET": format!("{{\"auths\": \"{HUSH}\"}}") });
+    let other = format!("oci://me:{HUSH}@localhost:{port}/a/other:1");
+    for (url, variables) in [(format!("{url}2"), &variables), (other, &variables), (format!("{url}3"), &wrong)] {
+        assert_eq!(machine.convert(&extension(&url, "nil", variables)).await.expect("an extension"), parsed(DENY));
+    }
+    let log = String::from_utf8(log.lock().expect("the log").clone()).expect("a log");
+    assert!(log.contains("nothing passes") && log.contains("fetched"), "{log}");
+    for hidden in [HUSH, "ticket", basic.as_str()] {
+        assert!(!log.contains(hidden), "{log}");
+    }
+}
+
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("the log").write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn images_with_file_systems_hold_the_module_as_a_file_and_are_checked() {
+    let (server, client) = tls();
+    let pages = Pages::default();
+    let port = pages.serve(Some(server)).await;
+    let ticket = json!({ "access_token": "ticket" }).to_string().into_bytes();
+    pages.put(TOKEN, Page { body: ticket, ..Page::default() });
+    let oci = "application/vnd.oci.image.layer.v1.tar+gzip";
+    let (good, bad) = (layer("./dir/plugin.wasm"), layer("other.wasm"));
+    put_image(&pages, port, "good", &[(oci, &good)]);
+    put_image(&pages, port, "bad", &[(oci, &bad)]);
+    let machine = Machine::new(Some(client), |_| {});
+    let of = |version: &str| extension(&format!("oci://localhost:{port}/a/guard:{version}"), "nil", &json!({}));
+    assert_eq!(machine.module(&of("good")).await.as_deref(), Some(MODULE));
+    assert_eq!(machine.module(&of("bad")).await, None);
+
+    // A registry that gives something else than the manifest says.
+    let digest = put_image(&pages, port, "lie", &[(MODULE_LAYER, b"\0asm\x01\0\0\0 another")]);
+    let path = format!("/v2/a/guard/blobs/sha256:{}", sha256(b"\0asm\x01\0\0\0 another"));
+    pages.module(&path);
+    assert_eq!(machine.module(&of("lie")).await, None);
+    let by_digest = extension(&format!("oci://localhost:{port}/a/guard@sha256:{digest}"), "nil", &json!({}));
+    pages.put(&format!("/v2/a/guard/manifests/sha256:{digest}"), Page { body: b"{}".to_vec(), ..Page::default() });
+    assert_eq!(machine.module(&by_digest).await, None);
+}
+
+#[tokio::test]
+async fn a_registry_may_not_send_us_to_others_for_tokens() {
+    let pages = Pages::default();
+    let victim = Pages::default();
+    victim.put("/token?scope=repository:a/guard:pull", Page { body: b"{\"token\":\"x\"}".to_vec(), ..Page::default() });
+    let (port, inner) = (pages.serve(None).await, victim.serve(None).await);
+    let challenge = format!("Bearer realm=\"http://127.0.0.1:{inner}/token\"");
+    let guard = Some(("Bearer x".to_owned(), challenge));
+    pages.put("/v2/a/guard/manifests/1", Page { guard, ..Page::default() });
+    // A registry on this machine may do without TLS.
+    let machine = Machine::new(None, |settings| settings.attempts = 1);
+    let variables = json!({ "ISTIO_META_WASM_IMAGE_PULL_SECRET": secret(port) });
+    let extension = extension(&format!("oci://localhost:{port}/a/guard:1"), "nil", &variables);
+    assert_eq!(machine.module(&extension).await, None);
+    assert_eq!(pages.seen("/v2/a/guard/manifests/1").len(), 1);
+    assert!(victim.seen("/token?scope=repository:a/guard:pull").is_empty());
+}
+
+#[tokio::test]
+async fn structures_are_read_and_local_modules_lose_credentials_only() {
+    let pages = Pages::default();
+    pages.module("/m.wasm");
+    let url = format!("http://127.0.0.1:{}/m.wasm", pages.serve(None).await);
+    let machine = Machine::plain();
+    let mut structure = extension(&url, "nil", &json!({}));
+    let config = structure["typedConfig"]["config"].take();
+    structure["typedConfig"] = json!({
+        "@type": "type.googleapis.com/udpa.type.v1.TypedStruct",
+        "typeUrl": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
+        "value": { "config": config },
+    });
+    assert_eq!(machine.module(&structure).await.as_deref(), Some(MODULE));
+
+    let variables = json!({ "ISTIO_META_WASM_IMAGE_PULL_SECRET": HUSH, "MODE": "x" });
+    let mut local = extension(&url, "nil", &variables);
+    local["typedConfig"]["config"]["vmConfig"]["code"] = json!({ "local": { "filename": "/opt/m.wasm" } });
+    let mut expected = local["typedConfig"].clone();
+    expected["config"]["vmConfig"]["environmentVariables"]["keyValues"] = json!({ "MODE": "x" });
+    assert_eq!(machine.convert(&local).await.expect("an extension"), expected);
+
+    let mut other = extension(&url, "nil", &json!({}));
+    other["typedConfig"] = parsed(DENY);
+    assert_eq!(machine.convert(&other).await.expect("an extension"), parsed(DENY));
+    let mut none = extension(&url, "nil", &json!({}));
+    none["typedConfig"]["config"]["vmConfig"]["code"] = json!({});
+    assert!(machine.convert(&none).await.is_err(), "it has to be refused");
+    let extension = TypedExtensionConfig { name: "a".into(), typed_config: None };
+    let bare = Any { type_url: String::new(), value: extension.encode_to_vec() };
+    assert!(machine.modules.convert(vec![bare]).await.is_err());
+}
