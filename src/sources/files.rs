@@ -4,12 +4,14 @@
 //! closed after writing, moved in place or removed; one that is written without being closed counts when it has been
 //! quiet for a moment. Mounted ConfigMaps, which change by moving a link, are read anew.
 
+mod at_once;
 mod object;
 mod read;
+mod reading;
 mod text;
 mod tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,13 +23,14 @@ use tracing::{info, warn};
 
 use super::watch::{Due, FollowGuard, Watch};
 use super::{Change, Cluster, Reporter, Sink};
+use at_once::read_at_once;
 use read::{Stamp, is_config_file, read_text};
 use tree::Tree;
 
 /// How often everything is looked at even if nobody says that it changed.
 const SWEEP: Duration = Duration::from_secs(10);
-/// Changes handed on at once at most.
-const BATCH: usize = 16_384;
+/// Changes handed on at once at most, and while the first reading goes on.
+const BATCH: usize = 8192;
 
 /// Why a directory cannot be a source.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +72,7 @@ pub struct FileSource {
     root: PathBuf,
     watch: Watch,
     tree: Tree,
-    stamps: BTreeMap<PathBuf, Stamp>,
+    stamps: HashMap<PathBuf, Stamp>,
     reporter: Reporter,
 }
 
@@ -89,7 +92,7 @@ impl FileSource {
         let mut watch = Watch::new(is_config_file).map_err(unwatched)?;
         watch.add_tree(root).map_err(unwatched)?;
         let tree = Tree::new(cluster.clone(), reporter.clone());
-        Ok(Self { cluster, root: root.to_owned(), watch, tree, stamps: BTreeMap::new(), reporter })
+        Ok(Self { cluster, root: root.to_owned(), watch, tree, stamps: HashMap::new(), reporter })
     }
 
     /// Reads everything into the sink and says that it is synced.
@@ -98,11 +101,26 @@ impl FileSource {
     /// With `strict`, the first file that is no text of objects.
     pub fn load(&mut self, sink: &dyn Sink, strict: bool) -> Result<(), FilesError> {
         let started = Instant::now();
-        let changes = self.sweep(&BTreeMap::new());
+        let found = self.walk().0;
+        let paths: Vec<PathBuf> = found.keys().cloned().collect();
+        let Self { tree, stamps, .. } = self;
+        let reader = tree.reader().clone();
+        let mut changes = Vec::new();
+        // Computed while the rest is still being read: nobody is served before all of it is.
+        read_at_once(&reader, &paths, |path, read| {
+            match read {
+                Ok((text, reading)) => changes.extend(tree.take(path, &text, reading, reread)),
+                Err(error) => tree.fail(path, error.line, error.reason),
+            }
+            if changes.len() >= BATCH {
+                sink.commit(std::mem::take(&mut changes));
+            }
+        });
+        stamps.extend(found);
         if strict && let Some((file, problem)) = self.reporter.problems().into_iter().next() {
             return Err(FilesError::Syntax { file, line: problem.line, reason: problem.reason });
         }
-        commit(sink, changes);
+        sink.commit(changes);
         sink.synced(&self.cluster.id, &self.cluster.kinds());
         let (cluster, directory, files) = (&self.cluster.id, self.root.display(), self.stamps.len());
         let milliseconds = started.elapsed().as_millis();
@@ -159,13 +177,19 @@ impl FileSource {
         }
     }
 
-    /// Looks at every file but those still being written.
-    fn sweep(&mut self, busy: &BTreeMap<PathBuf, Instant>) -> Vec<Change> {
+    /// Every file, and the directories that cannot be listed.
+    fn walk(&self) -> (BTreeMap<PathBuf, Stamp>, Vec<PathBuf>) {
         let mut errors = Vec::new();
         let found = read::walk(&self.root, &mut errors);
         for (directory, error) in &errors {
             warn!(directory = %directory.display(), %error, "cannot list directory");
         }
+        (found, errors.into_iter().map(|(directory, _)| directory).collect())
+    }
+
+    /// Looks at every file but those still being written.
+    fn sweep(&mut self, busy: &BTreeMap<PathBuf, Instant>) -> Vec<Change> {
+        let (found, unlisted) = self.walk();
         let mut changes = Vec::new();
         for (path, stamp) in &found {
             if self.stamps.get(path) != Some(stamp) && !busy.contains_key(path) {
@@ -173,8 +197,8 @@ impl FileSource {
             }
         }
         // A directory that cannot be listed for once has not lost its files.
-        let lost = |path: &Path| !errors.iter().any(|(directory, _)| path.starts_with(directory));
-        let gone: Vec<_> =
+        let lost = |path: &Path| !unlisted.iter().any(|directory| path.starts_with(directory));
+        let gone: BTreeSet<_> =
             self.stamps.keys().filter(|path| !found.contains_key(*path) && lost(path)).cloned().collect();
         for path in gone {
             self.check(&path, &mut changes);
@@ -184,7 +208,6 @@ impl FileSource {
 
     /// Reads a file if it is not what it was.
     fn check(&mut self, path: &Path, changes: &mut Vec<Change>) {
-        let reread = |path: &Path| read_text(path).ok();
         match read::stamp(path) {
             None => {
                 if self.stamps.remove(path).is_some() {
@@ -203,6 +226,10 @@ impl FileSource {
             }
         }
     }
+}
+
+fn reread(path: &Path) -> Option<String> {
+    read_text(path).ok()
 }
 
 fn commit(sink: &dyn Sink, changes: Vec<Change>) {
