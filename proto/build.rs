@@ -3,6 +3,9 @@
 //! Envoy's `.proto` files are not copied: they are read from the package directory of `envoy-types`, so that the
 //! descriptors are of the very version the Rust types were generated from.
 
+#[path = "build/plans.rs"]
+mod plans;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     env,
@@ -101,6 +104,7 @@ fn resolve_types(types: &BTreeSet<String>, scope: &str, message: &mut Descriptor
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed=Cargo.toml");
     println!("cargo::rerun-if-changed=decl");
     println!("cargo::rerun-if-env-changed=ENVOY_TYPES_DIR");
@@ -119,6 +123,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     compiler.include_source_info(false).include_imports(true).open_files(&files)?;
     let all = compiler.file_descriptor_set();
     fs::write(out.join("descriptors.bin"), all.encode_to_vec())?;
+    fs::write(out.join("plans.rs"), plans::write(&all))?;
 
     let mut config = prost_build::Config::new();
     config

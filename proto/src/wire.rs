@@ -3,35 +3,32 @@
 //! Envoy's types keep maps in hash maps, which encode in another order every time. Content versions need equal bytes
 //! for equal messages, so entries are put in order of their keys after encoding.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{LazyLock, RwLock},
-};
-
 use prost::{
     Message, Name,
     encoding::{WireType, decode_key, decode_varint, encode_key, encode_varint},
 };
-use prost_reflect::{Kind, MessageDescriptor};
 
-use crate::{google::protobuf::Any, pool};
+use crate::google::protobuf::Any;
 
 /// Where maps are below a message type: per field number, what its bytes are.
-type Plan = BTreeMap<u32, Part>;
+type Plan = &'static [(u32, Part)];
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Part {
-    /// A map; the message type of its values, when maps are inside them.
-    Map(Option<String>),
-    /// A message that has maps inside.
-    Message(String),
+    /// A map; the place of its values' plan, when maps are inside them.
+    Map(Option<u32>),
+    /// A message that has maps inside, by the place of its plan.
+    Message(u32),
 }
+
+// `PLANS`: from the descriptors, sorted by the names of message types.
+include!(concat!(env!("OUT_DIR"), "/plans.rs"));
 
 /// Encodes a message so that equal messages give equal bytes: map entries in bytewise order of their keys.
 pub fn encode<M: Message + Name>(message: &M) -> Vec<u8> {
     let bytes = message.encode_to_vec();
     match plan_of(&M::full_name()) {
-        Some(plan) => sorted(&plan, &bytes).unwrap_or(bytes),
+        Some(plan) => sorted(plan, &bytes).unwrap_or(bytes),
         None => bytes,
     }
 }
@@ -45,57 +42,18 @@ pub fn to_any<M: Message + Name>(message: &M) -> Any {
 /// no known type, come back as they are.
 pub fn sort_maps(name: &str, bytes: Vec<u8>) -> Vec<u8> {
     match plan_of(name) {
-        Some(plan) => sorted(&plan, &bytes).unwrap_or(bytes),
+        Some(plan) => sorted(plan, &bytes).unwrap_or(bytes),
         None => bytes,
     }
 }
 
 /// The plan of a message type; `None` when no map is in it or below.
-fn plan_of(name: &str) -> Option<std::sync::Arc<Plan>> {
-    type Plans = BTreeMap<String, Option<std::sync::Arc<Plan>>>;
-    static PLANS: LazyLock<RwLock<Plans>> = LazyLock::new(RwLock::default);
-    if let Some(plan) = PLANS.read().unwrap_or_else(std::sync::PoisonError::into_inner).get(name) {
-        return plan.clone();
-    }
-    let plan = pool().get_message_by_name(name).and_then(|descriptor| make_plan(&descriptor)).map(std::sync::Arc::new);
-    PLANS.write().unwrap_or_else(std::sync::PoisonError::into_inner).insert(name.to_owned(), plan.clone());
-    plan
+fn plan_of(name: &str) -> Option<Plan> {
+    PLANS.binary_search_by_key(&name, |(name, _)| name).ok().map(plan_at)
 }
 
-fn make_plan(descriptor: &MessageDescriptor) -> Option<Plan> {
-    let mut plan = Plan::new();
-    for field in descriptor.fields() {
-        let Kind::Message(inner) = field.kind() else { continue };
-        if field.is_map() {
-            let value = match inner.map_entry_value_field().kind() {
-                Kind::Message(value) if has_maps(&value) => Some(value.full_name().to_owned()),
-                _ => None,
-            };
-            plan.insert(field.number(), Part::Map(value));
-        } else if has_maps(&inner) {
-            plan.insert(field.number(), Part::Message(inner.full_name().to_owned()));
-        }
-    }
-    (!plan.is_empty()).then_some(plan)
-}
-
-/// Whether a map is in a message type or below it.
-fn has_maps(descriptor: &MessageDescriptor) -> bool {
-    let mut seen = BTreeSet::new();
-    let mut open = vec![descriptor.clone()];
-    while let Some(message) = open.pop() {
-        for field in message.fields() {
-            if field.is_map() {
-                return true;
-            }
-            if let Kind::Message(inner) = field.kind()
-                && seen.insert(inner.full_name().to_owned())
-            {
-                open.push(inner);
-            }
-        }
-    }
-    false
+fn plan_at(place: usize) -> Plan {
+    PLANS[place].1
 }
 
 /// One field of an encoded message.
@@ -156,23 +114,23 @@ fn next<'a>(bytes: &mut &'a [u8]) -> Option<Record<'a>> {
     Some(Record { number, kind, whole: &start[..start.len() - bytes.len()], value })
 }
 
-fn sorted(plan: &Plan, mut bytes: &[u8]) -> Option<Vec<u8>> {
+fn sorted(plan: Plan, mut bytes: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(bytes.len());
     let mut entries: Vec<(u32, Vec<u8>, Vec<u8>)> = Vec::new();
     while !bytes.is_empty() {
         let record = next(&mut bytes)?;
-        let part = plan.get(&record.number).filter(|_| record.kind == WireType::LengthDelimited);
+        let part = plan.iter().find(|(number, _)| *number == record.number).map(|(_, part)| *part);
+        let part = part.filter(|_| record.kind == WireType::LengthDelimited);
         if entries.first().is_some_and(|(number, ..)| *number != record.number) {
             flush(&mut entries, &mut out);
         }
         match part {
             None => out.extend_from_slice(record.whole),
-            Some(Part::Message(name)) => {
-                let plan = plan_of(name)?;
-                put(&mut out, record.number, &sorted(&plan, record.value)?);
+            Some(Part::Message(place)) => {
+                put(&mut out, record.number, &sorted(plan_at(place as usize), record.value)?);
             }
             Some(Part::Map(value)) => {
-                let (key, entry) = sorted_entry(value.as_deref(), record.value)?;
+                let (key, entry) = sorted_entry(value, record.value)?;
                 entries.push((record.number, key, entry));
             }
         }
@@ -182,15 +140,12 @@ fn sorted(plan: &Plan, mut bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// An entry's key bytes, and the entry with its value in order.
-fn sorted_entry(value: Option<&str>, entry: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+fn sorted_entry(value: Option<u32>, entry: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let (mut key, mut out, mut rest) = (Vec::new(), Vec::with_capacity(entry.len()), entry);
     while !rest.is_empty() {
         let record = next(&mut rest)?;
         match (record.number, value) {
-            (2, Some(name)) => {
-                let plan = plan_of(name)?;
-                put(&mut out, 2, &sorted(&plan, record.value)?);
-            }
+            (2, Some(place)) => put(&mut out, 2, &sorted(plan_at(place as usize), record.value)?),
             (number, _) => {
                 if number == 1 {
                     key = record.value.to_vec();
@@ -236,6 +191,18 @@ mod tests {
         assert_eq!(encode(&a), encode(&b));
         assert_eq!(Struct::decode(encode(&a).as_slice()), Ok(a.clone()));
         assert_eq!(sort_maps("google.protobuf.Struct", b.encode_to_vec()), encode(&a));
+    }
+
+    #[test]
+    fn plans_name_every_map_that_descriptors_have() {
+        for message in crate::pool().all_messages().filter(|message| !message.is_map_entry()) {
+            for field in message.fields().filter(prost_reflect::FieldDescriptor::is_map) {
+                let plan = plan_of(message.full_name()).unwrap_or_else(|| panic!("{}", message.full_name()));
+                assert!(plan.iter().any(|(number, part)| *number == field.number() && matches!(part, Part::Map(_))));
+            }
+        }
+        assert!(PLANS.is_sorted_by_key(|(name, _)| *name));
+        assert!(plan_of("google.protobuf.Duration").is_none());
     }
 
     #[test]
