@@ -64,7 +64,8 @@ fn with_maps<'t>(types: &'t BTreeMap<String, &DescriptorProto>) -> BTreeSet<&'t 
     loop {
         let before = found.len();
         for (name, message) in types.iter().filter(|(_, message)| !is_map_entry(message)) {
-            let leads_to_map = |inner: &str| found.contains(inner) || types.get(inner).is_some_and(|it| is_map_entry(it));
+            let leads_to_map =
+                |inner: &str| found.contains(inner) || types.get(inner).is_some_and(|it| is_map_entry(it));
             if messages_of(message).any(|(_, inner)| leads_to_map(inner)) {
                 found.insert(name);
             }

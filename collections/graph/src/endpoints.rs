@@ -37,30 +37,25 @@ pub(crate) fn derive_endpoints<'s>(
     locality.derive("endpoints", |deps| {
         let (slices, declared) = (deps.by(&slices.by_service), deps.by(&declared.by_service));
         move |cx, key, cluster_local| {
-            let mut found: Vec<Endpoint> = Vec::new();
+            let (slices, declared) = (cx.by(&slices, key), cx.by(&declared, key));
+            let count = slices.iter().map(|(_, it)| it.len()).chain(declared.iter().map(|(_, it)| it.len())).sum();
+            let mut found: Vec<Endpoint> = Vec::with_capacity(count);
             // An address may be in several slices while it moves from one to another.
-            let mut known: BTreeSet<(Text, Text, Text)> = BTreeSet::new();
-            for (_, endpoints) in cx.by(&slices, key) {
-                for endpoint in endpoints.iter() {
-                    let address = endpoint.addresses.first().cloned().unwrap_or_default();
-                    if known.insert((endpoint.cluster.clone(), address, port_id(endpoint))) {
-                        found.push(Endpoint { cluster_local: *cluster_local, ..endpoint.clone() });
-                    }
+            let mut known = BTreeSet::new();
+            for endpoint in slices.iter().flat_map(|(_, endpoints)| endpoints.iter()) {
+                let Endpoint { cluster, addresses, port_name, port, .. } = endpoint;
+                if known.insert((addresses.first(), cluster, port_name, port)) {
+                    found.push(Endpoint { cluster_local: *cluster_local, ..endpoint.clone() });
                 }
             }
             // What is listed twice is meant twice: it gets twice the share.
-            for (_, endpoints) in cx.by(&declared, key) {
+            for (_, endpoints) in declared {
                 found.extend(endpoints.iter().map(|it| Endpoint { cluster_local: *cluster_local, ..it.clone() }));
             }
             found.sort();
             Some(found)
         }
     })
-}
-
-/// Two endpoints at one address are different if they back different ports, or listen on different ones.
-fn port_id(endpoint: &Endpoint) -> Text {
-    format!("{}/{}", endpoint.port_name, endpoint.port).into()
 }
 
 /// SPIFFE ids of the workloads behind a service, with those it declares; services without any are left out.

@@ -19,7 +19,6 @@ mod host;
 mod identity;
 mod ingress;
 mod kubernetes;
-mod labels;
 mod load_balancer;
 mod mesh_config;
 mod mesh_networks;
@@ -41,6 +40,7 @@ mod sidecar;
 mod telemetry;
 mod template;
 mod text;
+mod text_map;
 mod traffic_extension;
 mod traffic_policy;
 mod view;
@@ -76,7 +76,6 @@ pub use host::{Host, match_labels};
 pub use identity::{Identity, NoIdentity};
 pub use ingress::{Ingress, IngressBackend, IngressClass, IngressPath, IngressRule, IngressTls, PathType};
 pub use kubernetes::{KubernetesService, KubernetesServicePort, Namespace, ServiceType};
-pub use labels::Labels;
 pub use load_balancer::{ConsistentHash, HashAlgorithm, HashKey, LoadBalancer, SimpleLb, Warmup};
 pub use mesh_config::{
     AccessLogEncoding, CaCertificate, DefaultProviders, InboundPolicy, LabelRequirement, LabelSelector, MeshConfig,
@@ -110,6 +109,7 @@ pub use telemetry::{
 };
 pub use template::{Part, Slots, Template};
 pub use text::{Text, is_true};
+pub use text_map::{Labels, TextMap};
 pub use traffic_extension::{
     ExtensionCode, ExtensionPhase, FailStrategy, PullPolicy, TrafficExtension, TrafficSelector, WasmConfig, WasmSource,
 };

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::{
-    ClientTls, ConnectionPool, ExportTo, ExtensionProvider, HttpRetry, LocalityLb, OutlierDetection, ProviderKind,
-    ProxyConfig, TcpKeepalive, Text, ZoneAwareLb,
+    ClientTls, ConnectionPool, ExportTo, ExtensionProvider, HttpRetry, Labels, LocalityLb, OutlierDetection,
+    ProviderKind, ProxyConfig, TcpKeepalive, Text, ZoneAwareLb,
 };
 
 /// Where traffic to hosts nobody declared goes.
@@ -93,7 +93,7 @@ pub struct LabelSelector {
 impl LabelSelector {
     /// Whether the labels satisfy it; the empty selector matches everything, an unknown operator nothing.
     #[must_use]
-    pub fn matches(&self, labels: &BTreeMap<Text, Text>) -> bool {
+    pub fn matches(&self, labels: &Labels) -> bool {
         self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
             && self.match_expressions.iter().all(|expression| expression.matches(labels))
     }
@@ -111,7 +111,7 @@ pub struct LabelRequirement {
 }
 
 impl LabelRequirement {
-    fn matches(&self, labels: &BTreeMap<Text, Text>) -> bool {
+    fn matches(&self, labels: &Labels) -> bool {
         let value = labels.get(&self.key);
         match self.operator.as_str() {
             "In" => value.is_some_and(|value| self.values.contains(value)),

@@ -1,10 +1,10 @@
 //! Services: what clients address by host and port.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use crate::{Host, Labels, Text, Timestamp};
+use crate::{Host, Labels, Text, TextMap, Timestamp};
 
 /// A service is known by its namespace and host: the same host may be declared in several namespaces.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -198,11 +198,11 @@ pub struct Service {
     pub created: Timestamp,
     /// Virtual addresses a cluster id, first one primary; `0.0.0.0` is never stored, headless is empty. Those of a
     /// ServiceEntry hold in every cluster and stand under the empty id; they may be CIDR blocks.
-    pub addresses: BTreeMap<Text, Vec<Text>>,
+    pub addresses: TextMap<Vec<Text>>,
     /// Addresses of automatic allocation (S10), empty unless allocated.
     pub auto_allocated_addresses: Vec<Text>,
     /// Load-balancer and external addresses a cluster id.
-    pub external_addresses: BTreeMap<Text, Vec<Text>>,
+    pub external_addresses: TextMap<Vec<Text>>,
     /// Ports in declared order.
     pub ports: Vec<ServicePort>,
     /// How clients find endpoints.

@@ -32,9 +32,22 @@ pub(super) struct Entry {
 /// A file as it was last read.
 #[derive(Debug, Default)]
 pub(super) struct FileRecord {
-    pub(super) entries: BTreeMap<Id, Entry>,
-    /// Documents that hold nothing that is read.
-    foreign: BTreeSet<TextHash>,
+    /// Sorted by id.
+    entries: Box<[(Id, Entry)]>,
+    /// Documents that hold nothing that is read; sorted.
+    foreign: Box<[TextHash]>,
+}
+
+impl FileRecord {
+    /// Where the file holds an object.
+    pub(super) fn get(&self, id: &Id) -> Option<&Entry> {
+        self.entries.binary_search_by(|(known, _)| known.cmp(id)).ok().map(|at| &self.entries[at].1)
+    }
+
+    /// All objects, sorted by id.
+    pub(super) fn entries(&self) -> &[(Id, Entry)] {
+        &self.entries
+    }
 }
 
 /// An object of a text.
@@ -48,7 +61,9 @@ pub(super) struct Object {
 /// What a file's text was found to hold.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
-    pub(super) record: FileRecord,
+    pub(super) entries: BTreeMap<Id, Entry>,
+    /// Documents that hold nothing that is read.
+    foreign: BTreeSet<TextHash>,
     /// Objects of documents that the file did not have before.
     pub(super) objects: BTreeMap<Content, Object>,
     pub(super) problem: Option<Problem>,
@@ -71,16 +86,16 @@ impl Reader {
         // A document is known by all its objects, which it is not if one of them lost against another document.
         let mut known: BTreeMap<TextHash, Vec<(&Id, &Entry)>> = BTreeMap::new();
         let mut contested = BTreeSet::new();
-        for (id, entry) in &old.entries {
+        for (id, entry) in old.entries() {
             known.entry(entry.content.0).or_default().push((id, entry));
         }
-        if old.entries.values().any(|entry| entry.times > 1) {
+        if old.entries().iter().any(|(_, entry)| entry.times > 1) {
             contested.extend(known.keys().copied());
         }
         let mut reading = Reading::default();
         for (hash, chunk) in text.documents() {
-            if old.foreign.contains(&hash) {
-                reading.record.foreign.insert(hash);
+            if old.foreign.binary_search(&hash).is_ok() {
+                reading.foreign.insert(hash);
             } else if let Some(entries) = known.get(&hash).filter(|_| !contested.contains(&hash)) {
                 let first = entries.iter().map(|(_, entry)| entry.line).min().unwrap_or_default();
                 let old_start = first.saturating_sub(first_line_offset(chunk));
@@ -130,7 +145,7 @@ impl Reader {
             }
         }
         if is_foreign {
-            reading.record.foreign.insert(hash);
+            reading.foreign.insert(hash);
         }
     }
 
@@ -149,9 +164,16 @@ impl Reader {
 }
 
 impl Reading {
+    /// What is to be remembered of the file, and the objects.
+    pub(super) fn into_parts(self) -> (FileRecord, BTreeMap<Content, Object>) {
+        let record =
+            FileRecord { entries: self.entries.into_iter().collect(), foreign: self.foreign.into_iter().collect() };
+        (record, self.objects)
+    }
+
     fn add(&mut self, id: Id, content: Content, line: usize) {
-        let times = self.record.entries.get(&id).map_or(0, |entry| entry.times) + 1;
-        self.record.entries.insert(id, Entry { content, line, times });
+        let times = self.entries.get(&id).map_or(0, |entry| entry.times) + 1;
+        self.entries.insert(id, Entry { content, line, times });
     }
 }
 

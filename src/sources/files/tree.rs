@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use sluice_model::Text;
 use sluice_parse::yaml;
+use smallvec::SmallVec;
 use tracing::warn;
 
 use super::reading::{Content, Entry, FileRecord, Id, Object, Reader, Reading};
@@ -17,15 +18,21 @@ use super::text::FileText;
 use crate::sources::report::{Problem, RejectLog};
 use crate::sources::{Change, Cluster, Origin, Reporter, now};
 
+/// What is known of an object.
+#[derive(Debug, Default)]
+struct Held {
+    /// The files that hold it, sorted; the last one counts, as if all had been applied in order of their names.
+    files: SmallVec<[Arc<Path>; 1]>,
+    /// The text that it was last sent with.
+    sent: Option<Content>,
+}
+
 /// The objects of a directory.
 #[derive(Debug)]
 pub(super) struct Tree {
     reader: Reader,
     files: HashMap<Arc<Path>, FileRecord>,
-    /// The files that hold an object; the last one counts, as if all had been applied in order of their names.
-    holders: HashMap<Id, Vec<Arc<Path>>>,
-    /// The text that each object was last sent with.
-    sent: HashMap<Id, Content>,
+    objects: HashMap<Id, Held>,
     reporter: Reporter,
     log: RejectLog,
 }
@@ -35,8 +42,7 @@ impl Tree {
         Self {
             reader: Reader::new(cluster),
             files: HashMap::new(),
-            holders: HashMap::new(),
-            sent: HashMap::new(),
+            objects: HashMap::new(),
             reporter,
             log: RejectLog::default(),
         }
@@ -44,7 +50,7 @@ impl Tree {
 
     /// Number of objects.
     pub(super) fn len(&self) -> usize {
-        self.sent.len()
+        self.objects.values().filter(|held| held.sent.is_some()).count()
     }
 
     /// What reads the files.
@@ -70,23 +76,24 @@ impl Tree {
     ) -> Vec<Change> {
         self.reporter.set(&shown(path), reading.problem.clone());
         let (path, old) = self.files.remove_entry(path).unwrap_or_else(|| (path.into(), FileRecord::default()));
-        let mut touched: BTreeSet<Id> = old.entries.keys().cloned().collect();
+        let mut touched: BTreeSet<Id> = old.entries().iter().map(|(id, _)| id.clone()).collect();
         self.forget(&old, &path);
         if reading.problem.is_some() {
             // Perhaps half a text, still being written: what it does not show may only not be there yet.
-            for (id, entry) in old.entries {
-                reading.record.entries.entry(id).or_insert(entry);
+            for (id, entry) in old.entries() {
+                reading.entries.entry(id.clone()).or_insert_with(|| entry.clone());
             }
         }
-        for id in reading.record.entries.keys() {
+        let (record, objects) = reading.into_parts();
+        for (id, _) in record.entries() {
             touched.insert(id.clone());
-            let holders = self.holders.entry(id.clone()).or_default();
-            if let Err(place) = holders.binary_search(&path) {
-                holders.insert(place, path.clone());
+            let files = &mut self.objects.entry(id.clone()).or_default().files;
+            if let Err(place) = files.binary_search(&path) {
+                files.insert(place, path.clone());
             }
         }
-        self.files.insert(path.clone(), reading.record);
-        self.settle(touched, &path, Some((text, reading.objects)), reread)
+        self.files.insert(path.clone(), record);
+        self.settle(touched, &path, Some((text, objects)), reread)
     }
 
     /// Notes that a file cannot be read; what it held stays.
@@ -99,13 +106,13 @@ impl Tree {
         self.reporter.set(&shown(path), None);
         let Some(old) = self.files.remove(path) else { return Vec::new() };
         self.forget(&old, path);
-        self.settle(old.entries.into_keys().collect(), path, None, reread)
+        self.settle(old.entries().iter().map(|(id, _)| id.clone()).collect(), path, None, reread)
     }
 
     fn forget(&mut self, old: &FileRecord, path: &Path) {
-        for id in old.entries.keys() {
-            if let Some(holders) = self.holders.get_mut(id) {
-                holders.retain(|holder| **holder != *path);
+        for (id, _) in old.entries() {
+            if let Some(held) = self.objects.get_mut(id) {
+                held.files.retain(|file| **file != *path);
             }
         }
     }
@@ -124,18 +131,17 @@ impl Tree {
         let mut others: BTreeMap<Arc<Path>, Option<FileText<'_>>> = BTreeMap::new();
         let mut changes = Vec::new();
         for id in touched {
-            let holder = self.holders.get(&id).and_then(|holders| holders.last()).cloned();
-            let Some(holder) = holder else {
-                self.holders.remove(&id);
-                if self.sent.remove(&id).is_some() {
+            let Some(held) = self.objects.get(&id) else { continue };
+            let Some(holder) = held.files.last().cloned() else {
+                if self.objects.remove(&id).is_some_and(|held| held.sent.is_some()) {
                     let origin = Origin { place: shown(path), version: Text::default(), received };
                     changes.push(Change { kind: id.0, key: id.1, object: None, origin });
                 }
                 continue;
             };
-            let entry = self.files.get(&holder).and_then(|file| file.entries.get(&id)).cloned();
+            let entry = self.files.get(&holder).and_then(|file| file.get(&id)).cloned();
             let Some(entry) = entry else { continue };
-            if self.sent.get(&id) == Some(&entry.content) {
+            if held.sent == Some(entry.content) {
                 continue;
             }
             self.warn_of_duplicates(&id, &entry, &holder);
@@ -157,16 +163,18 @@ impl Tree {
             });
             let place = format!("{}:{}", holder.display(), entry.line).into();
             let origin = Origin { place, version, received };
-            changes.push(Change { kind: id.0, key: id.1.clone(), object: Some(parsed), origin });
-            self.sent.insert(id, entry.content);
+            if let Some(held) = self.objects.get_mut(&id) {
+                held.sent = Some(entry.content);
+            }
+            changes.push(Change { kind: id.0, key: id.1, object: Some(parsed), origin });
         }
         changes
     }
 
     fn warn_of_duplicates(&self, id: &Id, entry: &Entry, holder: &Path) {
-        let files = self.holders.get(id);
-        if entry.times > 1 || files.is_some_and(|files| files.len() > 1) {
-            let among: Vec<_> = files.into_iter().flatten().map(|path| path.display().to_string()).collect();
+        let files = self.objects.get(id).map_or(&[][..], |held| &held.files);
+        if entry.times > 1 || files.len() > 1 {
+            let among: Vec<_> = files.iter().map(|path| path.display().to_string()).collect();
             let (kind, object, file, line) = (id.0, &id.1, holder.display(), entry.line);
             warn!(%kind, %object, %file, line, among = among.join(", "), "declared more than once: the last counts");
         }

@@ -26,20 +26,21 @@ struct Reading {
 struct SliceEndpoints {
     service: Text,
     unselected: bool,
-    endpoints: Vec<Endpoint>,
+    /// Shared by what it is indexed by.
+    endpoints: Arc<[Endpoint]>,
 }
 
 /// Where an address is looked for: cluster, namespace, address.
 pub(crate) type AddressKey = (Text, Text, Text);
 
 /// Name of a Service, and the endpoints one of its slices has.
-pub(crate) type ServiceSlice = (Text, Vec<Endpoint>);
+pub(crate) type ServiceSlice = (Text, Arc<[Endpoint]>);
 
 /// Endpoints of slices.
 #[derive(Clone)]
 pub(crate) struct Slices<'s> {
     /// By service.
-    pub(crate) by_service: Index<'s, ServiceKey, ObjectKey, Vec<Endpoint>>,
+    pub(crate) by_service: Index<'s, ServiceKey, ObjectKey, Arc<[Endpoint]>>,
     /// By address: only those of Services without a selector.
     pub(crate) by_address: Index<'s, AddressKey, ObjectKey, ServiceSlice>,
 }
@@ -125,7 +126,8 @@ pub(crate) fn derive_slice_endpoints<'s>(
                     }));
                 }
             }
-            Some(SliceEndpoints { service: slice.service.clone(), unselected: reading.unselected, endpoints: found })
+            let endpoints = found.into();
+            Some(SliceEndpoints { service: slice.service.clone(), unselected: reading.unselected, endpoints })
         }
     });
     let domain = options.domain.clone();

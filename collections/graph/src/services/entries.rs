@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use sluice_engine::Collection;
 use sluice_model::{
-    ExportTo, Host, Kind, ObjectKey, Service, ServiceEntry, ServicePort, ServiceSource, Text, is_cluster_local,
+    ExportTo, Host, Kind, ObjectKey, Service, ServiceEntry, ServicePort, ServiceSource, Text, TextMap, is_cluster_local,
 };
 
 use super::kubernetes::{TRAFFIC_DISTRIBUTION, annotated_distribution};
@@ -81,9 +81,9 @@ fn convert(
         source: ServiceSource::ServiceEntry,
         cluster: key.cluster.clone(),
         created: entry.meta.created,
-        addresses: if addresses.is_empty() { BTreeMap::new() } else { [(Text::default(), addresses)].into() },
+        addresses: if addresses.is_empty() { TextMap::new() } else { [(Text::default(), addresses)].into() },
         auto_allocated_addresses: Vec::new(),
-        external_addresses: BTreeMap::new(),
+        external_addresses: TextMap::new(),
         ports: entry
             .ports
             .iter()

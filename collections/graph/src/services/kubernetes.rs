@@ -1,11 +1,9 @@
 //! Kubernetes Services to services (S01 to S03).
 
-use std::collections::BTreeMap;
-
 use sluice_engine::Collection;
 use sluice_model::{
     ExportTo, Host, Identity, Kind, KubernetesService, ObjectKey, Resolution, Service, ServicePort, ServiceSource,
-    ServiceType, Text, TrafficDistribution, is_cluster_local,
+    ServiceType, Text, TextMap, TrafficDistribution, is_cluster_local,
 };
 
 use super::{DeclaredKey, ServiceDefaults};
@@ -58,8 +56,8 @@ fn convert(
     let mut external: Vec<Text> =
         if object.service_type == ServiceType::LoadBalancer { object.load_balancer.clone() } else { Vec::new() };
     external.extend(object.external_ips.iter().cloned());
-    let of_cluster = |addresses: Vec<Text>| -> BTreeMap<Text, Vec<Text>> {
-        if addresses.is_empty() { BTreeMap::new() } else { [(key.cluster.clone(), addresses)].into() }
+    let of_cluster = |addresses: Vec<Text>| -> TextMap<Vec<Text>> {
+        if addresses.is_empty() { TextMap::new() } else { [(key.cluster.clone(), addresses)].into() }
     };
     Service {
         namespace: key.namespace.clone(),

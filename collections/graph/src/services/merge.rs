@@ -1,6 +1,6 @@
 //! One service of all that declare it (S23).
 
-use sluice_model::{Service, ServiceSource, Text};
+use sluice_model::{Service, ServiceSource};
 
 use super::DeclaredKey;
 
@@ -32,11 +32,11 @@ pub(super) fn merge(config_cluster: &str, rows: &[(&DeclaredKey, &Service)]) -> 
 }
 
 fn add_cluster(merged: &mut Service, other: &Service) {
-    for (cluster, addresses) in &other.addresses {
-        merged.addresses.entry(cluster.clone()).or_insert_with(|| addresses.clone());
-    }
-    for (cluster, addresses) in &other.external_addresses {
-        merged.external_addresses.entry(cluster.clone()).or_insert_with(|| addresses.clone());
+    for (into, from) in
+        [(&mut merged.addresses, &other.addresses), (&mut merged.external_addresses, &other.external_addresses)]
+    {
+        let new: Vec<_> = from.iter().filter(|(cluster, _)| !into.contains_key(cluster)).collect();
+        into.extend(new.into_iter().map(|(cluster, addresses)| (cluster.clone(), addresses.clone())));
     }
     merged.subject_alt_names.extend(other.subject_alt_names.iter().cloned());
     merged.subject_alt_names.sort();
@@ -63,7 +63,11 @@ fn add_entry(merged: &mut Service, other: &Service) {
         }
     }
     for (cluster, addresses) in &other.addresses {
-        let known: &mut Vec<Text> = merged.addresses.entry(cluster.clone()).or_default();
-        known.extend(addresses.iter().filter(|address| !known.contains(address)).cloned().collect::<Vec<_>>());
+        let mut all = merged.addresses.get(cluster).cloned().unwrap_or_default();
+        let known = all.len();
+        all.extend(addresses.iter().filter(|address| !all.contains(address)).cloned().collect::<Vec<_>>());
+        if all.len() > known {
+            merged.addresses.insert(cluster.clone(), all);
+        }
     }
 }

@@ -1,5 +1,5 @@
 use prost::Message;
-use sluice_model::{ExportTo, HttpDestination, HttpMatch, HttpRoute, ServiceSource, StringMatch};
+use sluice_model::{ExportTo, HttpDestination, HttpMatch, HttpRoute, ServiceSource, StringMatch, TextMap};
 use sluice_proto::envoy::config::route::v3::VirtualHost;
 
 use super::*;
@@ -66,7 +66,7 @@ pub(crate) fn service(namespace: &str, host: &str, address: &str, ports: &[(u16,
         source: ServiceSource::Kubernetes,
         cluster: "c".into(),
         created: 0,
-        addresses: BTreeMap::from([("c".into(), vec![address.into()])]),
+        addresses: TextMap::from([("c".into(), vec![address.into()])]),
         ports: ports
             .iter()
             .map(|(port, protocol)| ServicePort {
@@ -78,7 +78,7 @@ pub(crate) fn service(namespace: &str, host: &str, address: &str, ports: &[(u16,
             .collect(),
         export_to: ExportTo::All,
         auto_allocated_addresses: Vec::new(),
-        external_addresses: BTreeMap::new(),
+        external_addresses: TextMap::new(),
         resolution: Resolution::ClientSideLb,
         mesh_external: false,
         labels: Labels::new(),

@@ -77,7 +77,12 @@ fn merge_match(root: &HttpMatch, leaf: &HttpMatch) -> HttpMatch {
         without_headers: both(&root.without_headers, &leaf.without_headers),
         query_params: both(&root.query_params, &leaf.query_params),
         port: if leaf.port == 0 { root.port } else { leaf.port },
-        source_labels: both(&root.source_labels, &leaf.source_labels).into(),
+        source_labels: root
+            .source_labels
+            .iter()
+            .chain(&leaf.source_labels)
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect(),
         source_namespace: if leaf.source_namespace.is_empty() {
             &root.source_namespace
         } else {
