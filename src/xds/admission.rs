@@ -114,8 +114,9 @@ impl Admission {
         self.limit.turn(now).ok_or(Busy::Rate)
     }
 
-    /// Gives turns to who waits, if there are any to give.
-    fn grant(&self, mut state: MutexGuard<'_, State>, now: Instant) {
+    /// Gives turns to who waits, if there are any to give, and wakes them; `asking` is awake, and would never sleep if it
+    /// was woken by asking.
+    fn grant(&self, mut state: MutexGuard<'_, State>, now: Instant, asking: Option<u64>) {
         state.running.retain(|_, since| now.saturating_duration_since(*since) < LEASE);
         let yields =
             state.urgent > 0 && state.urgent_since.is_some_and(|since| now.saturating_duration_since(since) < YIELD);
@@ -125,7 +126,7 @@ impl Admission {
             && let Some((number, waker)) = state.waiting.pop_first()
         {
             state.running.insert(number, now);
-            woken.push(waker);
+            woken.extend(Some(waker).filter(|_| asking != Some(number)));
         }
         drop(state);
         woken.into_iter().for_each(Waker::wake);
@@ -143,7 +144,7 @@ impl Admission {
         let mut state = self.state();
         state.urgent = state.urgent.saturating_sub(1);
         if state.urgent == 0 {
-            self.grant(state, Instant::now());
+            self.grant(state, Instant::now(), None);
         }
     }
 
@@ -153,7 +154,7 @@ impl Admission {
             self.waits.notified().await;
             while !self.state().waiting.is_empty() {
                 tokio::time::sleep(TICK).await;
-                self.grant(self.state(), Instant::now());
+                self.grant(self.state(), Instant::now(), None);
             }
         }
     }
@@ -191,7 +192,7 @@ impl Turn {
         };
         self.number = Some(number);
         state.waiting.insert(number, cx.waker().clone());
-        self.admission.grant(state, now);
+        self.admission.grant(state, now, Some(number));
         if !self.admission.state().waiting.contains_key(&number) {
             return Poll::Ready(());
         }
@@ -208,7 +209,7 @@ impl Turn {
             let lasted = now.saturating_duration_since(since).min(LEASE);
             state.lasts = (state.lasts * 15 + lasted) / 16;
         }
-        self.admission.grant(state, now);
+        self.admission.grant(state, now, None);
     }
 }
 
@@ -268,6 +269,8 @@ mod tests {
         let (admission, now) = (admission(2), Instant::now());
         let mut crowd = Crowd::new(&admission, 5);
         assert_eq!(crowd.with_turn(now), [0, 1]);
+        let woken = crowd.woken.iter().map(|woken| woken.0.load(Ordering::Relaxed)).sum::<usize>();
+        assert_eq!(woken, 0, "who asks is awake");
         crowd.turns[0].end(now);
         let woken: Vec<usize> = crowd.woken.iter().map(|woken| woken.0.load(Ordering::Relaxed)).collect();
         assert!(woken[2] > 0 && woken[3] == 0, "only the next is woken: {woken:?}");
@@ -283,9 +286,9 @@ mod tests {
         let (admission, now) = (admission(1), Instant::now());
         let mut crowd = Crowd::new(&admission, 2);
         assert_eq!(crowd.with_turn(now), [0]);
-        admission.grant(admission.state(), now + LEASE / 2);
+        admission.grant(admission.state(), now + LEASE / 2, None);
         assert!(!crowd.has_turn(1, now));
-        admission.grant(admission.state(), now + LEASE);
+        admission.grant(admission.state(), now + LEASE, None);
         assert!(crowd.has_turn(1, now) && crowd.has_turn(0, now), "what has begun goes on");
     }
 
@@ -295,7 +298,7 @@ mod tests {
         admission.urgent(now);
         let mut crowd = Crowd::new(&admission, 3);
         assert_eq!(crowd.with_turn(now), [0], "they go on all the same");
-        admission.grant(admission.state(), now + YIELD / 2);
+        admission.grant(admission.state(), now + YIELD / 2, None);
         assert_eq!(crowd.with_turn(now), [0]);
         admission.urgent(now);
         admission.no_longer_urgent();
@@ -310,7 +313,7 @@ mod tests {
         admission.urgent(now);
         let mut crowd = Crowd::new(&admission, 2);
         assert_eq!(crowd.with_turn(now), [0]);
-        admission.grant(admission.state(), now + YIELD);
+        admission.grant(admission.state(), now + YIELD, None);
         assert_eq!(crowd.with_turn(now), [0, 1]);
     }
 

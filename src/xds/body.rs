@@ -134,10 +134,11 @@ impl AdsBody {
                     return Poll::Ready(Ok(piece));
                 }
             }
-            if self.stream.takes_turns(Instant::now()) {
-                std::task::ready!(self.turn.poll(cx, Instant::now()));
+            let now = Instant::now();
+            if self.stream.takes_turns(now) {
+                std::task::ready!(self.turn.poll(cx, now));
             }
-            if let Some(response) = self.stream.poll_encoded(Instant::now()) {
+            if let Some(response) = self.stream.poll_encoded(now) {
                 self.start(response)?;
                 self.answered = true;
                 if let Some(piece) = self.next_piece() {
