@@ -199,17 +199,19 @@ impl Watch {
     fn differences(&self, view: &Arc<View>) -> Differences {
         let mut out = Differences::default();
         if self.asked_all || self.sent.is_none() {
+            let listing = self.listing(view);
+            let listed: usize = listing.iter().map(Item::count).sum();
             if self.holds.is_empty() {
                 out.complete = true;
-                out.items = self.listing(view);
+                out.items = listing;
             } else {
-                self.compare_with_held(view, &mut out);
+                self.compare_with_held(view, listing, &mut out);
             }
             if self.kind.is_by_prefix() {
                 let there = if out.complete { Vec::new() } else { self.listing(view) };
                 let missing = self.missing(view, if out.complete { &out.items } else { &there });
                 out.removed.extend(missing);
-            } else if out.items.iter().map(Item::count).sum::<usize>() < self.names.len() {
+            } else if listed < self.names.len() {
                 out.removed.extend(self.missing(view, &out.items));
             }
         }
@@ -239,8 +241,7 @@ impl Watch {
     }
 
     /// Compares with what the client brought from an earlier stream.
-    fn compare_with_held(&self, view: &View, out: &mut Differences) {
-        let listing = self.listing(view);
+    fn compare_with_held(&self, view: &View, listing: Vec<Item>, out: &mut Differences) {
         let count: usize = listing.iter().map(Item::count).sum();
         if count == self.holds.len() && digest(&listing) == self.holds.digest() {
             return;
