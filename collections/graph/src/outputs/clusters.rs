@@ -217,18 +217,19 @@ fn derive_outbound<'s>(
     })
 }
 
-/// Whether all endpoints of a service's ports are `so`, by the port's name; ports without endpoints are left out.
+/// Names of a service's ports that have endpoints, all of which are `so`; services without such ports are left out.
 fn derive_ports<'s>(
     spine: &Spine<'s>,
     name: &str,
     so: impl Fn(&Endpoint) -> bool + 'static,
-) -> Collection<'s, ServiceKey, BTreeMap<Text, bool>> {
-    spine.endpoints.map(name, move |_, endpoints| {
-        let mut ports: BTreeMap<Text, bool> = BTreeMap::new();
+) -> Collection<'s, ServiceKey, Vec<Text>> {
+    spine.endpoints.filter_map(name, move |_, endpoints| {
+        let mut ports: BTreeMap<&Text, bool> = BTreeMap::new();
         for endpoint in endpoints {
-            *ports.entry(endpoint.port_name.clone()).or_insert(true) &= so(endpoint);
+            *ports.entry(&endpoint.port_name).or_insert(true) &= so(endpoint);
         }
-        ports
+        let ports: Vec<Text> = ports.into_iter().filter(|(_, so)| *so).map(|(name, _)| name.clone()).collect();
+        (!ports.is_empty()).then_some(ports)
     })
 }
 
@@ -245,8 +246,8 @@ struct ServiceView<'a> {
 struct ServiceFacts {
     identities: Dep<ServiceKey, Vec<Text>>,
     aliases: Dep<(), Vec<Text>>,
-    port_mtls: Dep<ServiceKey, BTreeMap<Text, bool>>,
-    port_hbone: Dep<ServiceKey, BTreeMap<Text, bool>>,
+    port_mtls: Dep<ServiceKey, Vec<Text>>,
+    port_hbone: Dep<ServiceKey, Vec<Text>>,
     endpoints: EndpointLookup,
 }
 
@@ -298,8 +299,8 @@ impl ServiceFacts {
                 port,
                 rule,
                 takes_mtls,
-                all_endpoints_mtls: port_mtls.as_ref().is_some_and(|ports| ports.get(&port.name) == Some(&true)),
-                all_endpoints_hbone: port_hbone.as_ref().is_some_and(|ports| ports.get(&port.name) == Some(&true)),
+                all_endpoints_mtls: port_mtls.as_ref().is_some_and(|ports| ports.contains(&port.name)),
+                all_endpoints_hbone: port_hbone.as_ref().is_some_and(|ports| ports.contains(&port.name)),
                 identities: &identities,
                 dns_load: &load,
             }));
