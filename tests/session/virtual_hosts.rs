@@ -1,7 +1,8 @@
 //! Virtual hosts one by one: who is told of which, and when.
 
-use sluice::xds::Protocol;
+use sluice::xds::{Protocol, Refusal};
 use sluice_model::ResourceType;
+use sluice_proto::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 
 use Protocol::{Delta, Sotw};
 use ResourceType::{Cluster, Route, VirtualHost};
@@ -125,6 +126,18 @@ fn on_demand_the_answer_may_be_that_there_is_none() {
     mesh.delete(VirtualHost, "base", "80/b");
     mesh.commit();
     assert_eq!(client.settled(), ["VHDS +80/c -80/b"], "it still has all");
+
+    // One that does not read answers is not let ask for ever.
+    let flood = |from: u32| {
+        let names = (from..from + 6_000).map(|n| format!("80/{n}")).collect();
+        let type_url = VirtualHost.type_url().into();
+        DeltaDiscoveryRequest { type_url, resource_names_subscribe: names, ..DeltaDiscoveryRequest::default() }
+    };
+    let mut greedy = Client::connect(&mesh, Delta);
+    greedy.want_all(VirtualHost);
+    greedy.settle();
+    greedy.delta(flood(0)).expect("many");
+    assert!(matches!(greedy.delta(flood(6_000)), Err(Refusal::Exhausted(_))));
 
     // A client that comes back names what it asked for on demand, and says what else it holds.
     client.wants.insert(VirtualHost, Some(["80/nobody", "80/c"].map(str::to_owned).into()));

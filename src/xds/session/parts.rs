@@ -11,9 +11,12 @@ use sluice_model::{ResourceType, Text};
 
 use super::Session;
 use super::watch::Watch;
-use crate::xds::request::Name;
+use crate::xds::request::{Name, Refusal};
 use crate::xds::store::{Item, View};
 use crate::xds::version::Version;
+
+/// The most names a client may have asked for on demand and not been answered; or tables whose hosts it was not sent.
+const MAX_ON_DEMAND: usize = 10_000;
 
 impl Session {
     /// Whether the client has asked for the hosts of all tables; it does so when it has its first table.
@@ -40,6 +43,14 @@ impl Watch {
     /// Whether the client has the parts of all wholes. It names only what it waits for.
     pub(super) fn has_parts_of_all(&self) -> bool {
         self.kind.is_by_prefix() && self.wildcard
+    }
+
+    /// A client that does not read answers may not ask for ever more.
+    pub(super) fn check_on_demand(&self) -> Result<(), Refusal> {
+        if self.asked.len() > MAX_ON_DEMAND {
+            return Err(Refusal::Exhausted(format!("more than {MAX_ON_DEMAND} virtual hosts wait to be answered")));
+        }
+        Ok(())
     }
 
     /// Whether a client that comes back holds parts it does not name: it had all of them.

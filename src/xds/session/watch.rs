@@ -169,7 +169,9 @@ impl Watch {
         // Whoever asks by name has forgotten, or never had it: answer, whatever we believe it holds.
         self.asked.extend(add.iter().filter(|name| !remove.contains(*name)).cloned());
         self.answer |= star || !add.is_empty();
-        if !self.has_parts_of_all() {
+        if self.has_parts_of_all() {
+            self.check_on_demand()?;
+        } else {
             self.names = names.change(&self.names, add, &remove);
         }
         for name in &remove {
