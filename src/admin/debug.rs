@@ -43,7 +43,7 @@ fn pages() -> Vec<Page> {
         ("/debug/panics", "Closures that panicked, with the record they were given", get(panics)),
         ("/debug/registryz", "Services", get(registryz)),
         ("/debug/rejects", "What is wrong with configuration: objects, and files that cannot be read", get(rejects)),
-        ("/debug/syncz", "How far each proxy is, by type", get(proxies::syncz)),
+        ("/debug/syncz", "How far each proxy is, by type (?namespace=NAMESPACE)", get(proxies::syncz)),
     ]
 }
 

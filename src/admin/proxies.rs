@@ -21,7 +21,8 @@ pub(super) async fn syncz(
     State(state): State<Arc<AdminState>>,
     Query(parameters): Query<Parameters>,
 ) -> Response<Body> {
-    answer::json(&state.status.syncz(), &parameters)
+    let namespace = parameters.get("namespace").filter(|namespace| !namespace.is_empty());
+    answer::json(&state.status.syncz(namespace.map(String::as_str)), &parameters)
 }
 
 pub(super) async fn connections(

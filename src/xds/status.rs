@@ -147,9 +147,9 @@ impl Status {
         self.hub.seats().values().map(status).collect()
     }
 
-    /// The proxies for `/debug/syncz`.
+    /// The proxies for `/debug/syncz`: those of a namespace, or all.
     #[must_use]
-    pub fn syncz(&self) -> Vec<Syncz> {
+    pub fn syncz(&self, namespace: Option<&str>) -> Vec<Syncz> {
         let of = |stream: StreamStatus| {
             let mut by_type = BTreeMap::new();
             let mut resources = BTreeMap::new();
@@ -167,7 +167,8 @@ impl Status {
             let (cluster_id, proxy_type, istio_version) = (proxy.cluster, proxy.proxy_type, proxy.istio_version);
             Syncz { cluster_id, proxy: short_id(&proxy.id), proxy_type, istio_version, by_type, resources }
         };
-        self.streams().into_iter().map(of).collect()
+        let is_of = |stream: &StreamStatus| namespace.is_none_or(|wanted| stream.proxy.namespace.as_str() == wanted);
+        self.streams().into_iter().filter(is_of).map(of).collect()
     }
 
     /// The clients for `/debug/adsz`.

@@ -162,6 +162,22 @@ async fn the_loopback_sees_everything_but_pages_of_other_origins_do_not() {
 }
 
 #[tokio::test]
+async fn syncz_may_be_of_a_namespace() {
+    let panel = Panel::new();
+    for (query, proxies) in [
+        ("", vec!["web.orchard", "till.shop"]),
+        ("?namespace=", vec!["web.orchard", "till.shop"]),
+        ("?namespace=shop", vec!["till.shop"]),
+        ("?namespace=nowhere", vec![]),
+    ] {
+        let (status, text) = panel.ask("127.0.0.1:1", &format!("/debug/syncz{query}"), &[]).await;
+        let shown: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let shown: Vec<&str> = shown.as_array().expect("a list").iter().filter_map(|it| it["proxy"].as_str()).collect();
+        assert_eq!((status, shown), (StatusCode::OK, proxies), "{query}");
+    }
+}
+
+#[tokio::test]
 async fn whoever_proves_nothing_sees_nothing_from_elsewhere() {
     let panel = Panel::new();
     let good = "spiffe://cluster.local/ns/istio-system/sa/operator";

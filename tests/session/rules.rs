@@ -612,7 +612,7 @@ fn a_config_dump_is_what_the_client_was_told() {
         assert_eq!((names(Cluster), names(Endpoint)), (vec!["a".into(), "b".into(), "c".into()], vec!["a".into()]));
     }
     assert!(status.config_dump("nobody.nowhere", &Viewer::All).is_none());
-    let syncz = serde_json::to_value(status.syncz()).expect("JSON");
+    let syncz = serde_json::to_value(status.syncz(None)).expect("JSON");
     assert_eq!(syncz[0]["proxy"], "web.orchard");
     assert_eq!(syncz[0]["cluster_sent"], syncz[0]["cluster_acked"]);
     assert!(syncz[0]["resources"][Cluster.type_url()]["sent"].as_str().is_some_and(|nonce| !nonce.is_empty()));
