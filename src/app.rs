@@ -363,6 +363,7 @@ fn graph_options(config: &Config) -> GraphOptions {
             multiple_custom_providers: config.features.multiple_custom_providers,
             gateways_by_target_only: !config.features.gateway_policies_by_selector,
             any_trust_domain: config.features.any_trust_domain,
+            compliance: config.security.compliance,
         },
         ambient: config.features.ambient.then_some(AmbientOptions {
             allows_waypoints: config.features.allows_waypoints,

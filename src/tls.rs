@@ -33,3 +33,6 @@ pub fn server_config(
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Arc::new(config))
 }
+
+#[cfg(test)]
+mod tests;

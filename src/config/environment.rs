@@ -125,7 +125,6 @@ pub struct Features {
 
 /// Other switches of istiod's that would change its output and that are not followed yet, with the value that is kept to.
 pub(super) const NOT_FOLLOWED: &[(&str, &str)] = &[
-    ("COMPLIANCE_POLICY", ""),
     ("DISABLE_SHADOW_HOST_SUFFIX", "true"),
     ("DISABLE_TRACK_REMAINING_CB_METRICS", "true"),
     ("ENABLE_100_CONTINUE_HEADERS", "true"),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sluice_ca::Terms;
-use sluice_model::Text;
+use sluice_model::{CompliancePolicy, Text};
 use sluice_parse::parse_duration;
 
 use super::ConfigError;
@@ -34,6 +34,8 @@ pub struct SecurityConfig {
     pub custom_hosts: Vec<String>,
     /// Versions of TLS and cipher suites.
     pub versions: TlsVersions,
+    /// `COMPLIANCE_POLICY`: what limits all TLS.
+    pub compliance: Option<CompliancePolicy>,
     /// How tokens are verified.
     pub tokens: TokenConfig,
     /// `EXTERNAL_CA=ISTIOD_RA_KUBERNETES_API` with `K8S_SIGNER` and `CERT_SIGNER_DOMAIN`: who signs for workloads instead of
@@ -195,6 +197,7 @@ impl SecurityConfig {
                 most: duration(variable, "MAX_WORKLOAD_CERT_TTL", or.terms.most, warnings),
             },
         };
+        let compliance = get("COMPLIANCE_POLICY").map(|name| compliance(&name)).transpose()?;
         let rule = match get("JWT_RULE") {
             None => None,
             Some(text) => Some(serde_json::from_str(&text).map_err(|error| ConfigError {
@@ -216,7 +219,8 @@ impl SecurityConfig {
             certifies_server,
             external,
             custom_hosts: list(get("ISTIOD_CUSTOM_HOST").unwrap_or_default()),
-            versions: TlsVersions::parse(&args.tls_min_version, &args.tls_cipher_suites)?,
+            versions: TlsVersions::parse(&args.tls_min_version, &args.tls_cipher_suites)?.limited_by(compliance),
+            compliance,
             tokens: TokenConfig {
                 audiences: list(get("TOKEN_AUDIENCES").unwrap_or_else(|| "istio-ca".to_owned())),
                 rule,
@@ -244,6 +248,13 @@ fn token_keys(text: &str) -> (String, PathBuf) {
         Some((cluster, file)) if !cluster.contains('/') => (cluster.to_owned(), PathBuf::from(file)),
         _ => (String::new(), PathBuf::from(text)),
     }
+}
+
+fn compliance(name: &str) -> Result<CompliancePolicy, ConfigError> {
+    CompliancePolicy::named(name).ok_or_else(|| {
+        let known = CompliancePolicy::NAMES.map(|(known, _)| known).join(", ");
+        ConfigError { flag: "COMPLIANCE_POLICY", reason: format!("{name:?} is not known; these are: {known}") }
+    })
 }
 
 fn duration(

@@ -1,3 +1,5 @@
+use sluice_model::CompliancePolicy;
+
 use super::{ClusterSource, Command, CommandLine, Config, ConfigError};
 
 fn parse(arguments: &[&str]) -> Result<(Config, Option<Command>), String> {
@@ -191,4 +193,25 @@ fn the_authority_is_configured_with_istiods_names() {
     let accounts = read("CA_TRUSTED_NODE_ACCOUNTS", "istio-system/ztunnel,broken").expect("valid");
     assert_eq!(accounts.security.node_accounts, [("istio-system".into(), "ztunnel".into())].into());
     assert!(accounts.warnings.iter().any(|warning| warning.contains("\"broken\"")), "{:?}", accounts.warnings);
+}
+
+#[test]
+fn a_policy_of_compliance_is_known_or_nothing_starts() {
+    let read = |secure: &str, value: &'static str| {
+        let arguments = ["sluiced".to_owned(), format!("--secureGRPCAddr={secure}")];
+        let (line, _) = CommandLine::parse_lenient(arguments).expect("valid");
+        let config =
+            Config::new(line.discovery, &[], |wanted| (wanted == "COMPLIANCE_POLICY").then(|| value.to_owned()));
+        config.map(|config| (config.security.compliance, config.warnings))
+    };
+    assert_eq!(read(":15012", "").expect("none").0, None);
+    for (name, policy) in [("fips-140-2", CompliancePolicy::Fips140V2), ("fips-140-3", CompliancePolicy::Fips140V3)] {
+        let (read, warnings) = read(":15012", name).expect(name);
+        assert_eq!(read, Some(policy));
+        assert!(!warnings.iter().any(|warning| warning.contains("COMPLIANCE_POLICY")), "{warnings:?}");
+    }
+    let unknown = read(":15012", "fips").expect_err("unknown").to_string();
+    assert_eq!(unknown, "COMPLIANCE_POLICY: \"fips\" is not known; these are: fips-140-2, fips-140-3, pqc");
+    assert_eq!(read("", "pqc").expect("of proxies").0, Some(CompliancePolicy::PostQuantum));
+    assert_eq!(read(":15012", "pqc").expect_err("not of the port").flag, "COMPLIANCE_POLICY");
 }

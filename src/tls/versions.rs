@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::{CipherSuite, ProtocolVersion, SupportedProtocolVersion};
+use rustls::{CipherSuite, NamedGroup, ProtocolVersion, SupportedProtocolVersion};
+use sluice_model::CompliancePolicy;
 
 use crate::config::ConfigError;
 
@@ -14,7 +15,17 @@ pub struct TlsVersions {
     only_13: bool,
     /// Cipher suites of TLS 1.2; empty is all good ones. Those of 1.3 are all good.
     suites: Vec<CipherSuite>,
+    /// What counts instead of the rest.
+    policy: Option<CompliancePolicy>,
 }
+
+/// Suites of TLS 1.2 that policies let be; of 1.3 they let those of AES-GCM be.
+const AES_GCM: [CipherSuite; 4] = [
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+];
 
 impl TlsVersions {
     /// Reads `--tls-min-version` and `--tls-cipher-suites`; suites have the names that IANA gives them.
@@ -47,16 +58,42 @@ impl TlsVersions {
                 }
             }
         }
-        Ok(Self { only_13, suites: chosen })
+        Ok(Self { only_13, suites: chosen, policy: None })
+    }
+
+    /// The same under a policy, which replaces what the flags say.
+    #[must_use]
+    pub fn limited_by(self, policy: Option<CompliancePolicy>) -> Self {
+        Self { policy, ..self }
     }
 
     pub(super) fn protocols(&self) -> &'static [&'static SupportedProtocolVersion] {
         const BOTH: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
-        if self.only_13 { &BOTH[..1] } else { BOTH }
+        match self.policy {
+            Some(CompliancePolicy::Fips140V2) => &BOTH[1..],
+            Some(CompliancePolicy::Fips140V3) => BOTH,
+            Some(CompliancePolicy::PostQuantum) => &BOTH[..1],
+            None if self.only_13 => &BOTH[..1],
+            None => BOTH,
+        }
     }
 
     pub(super) fn provider(&self) -> Arc<CryptoProvider> {
         let mut provider = ring::default_provider();
+        if let Some(policy) = self.policy {
+            const OF_13: [CipherSuite; 2] =
+                [CipherSuite::TLS13_AES_128_GCM_SHA256, CipherSuite::TLS13_AES_256_GCM_SHA384];
+            let groups: &[NamedGroup] = match policy {
+                CompliancePolicy::Fips140V2 => &[NamedGroup::secp256r1],
+                CompliancePolicy::Fips140V3 => &[NamedGroup::secp256r1, NamedGroup::secp384r1],
+                // There is none here: nothing can be set up with it.
+                CompliancePolicy::PostQuantum => &[NamedGroup::X25519MLKEM768],
+            };
+            let suites = [&AES_GCM[..], &OF_13[..]].concat();
+            provider.cipher_suites.retain(|suite| suites.contains(&suite.suite()));
+            provider.kx_groups.retain(|group| groups.contains(&group.name()));
+            return Arc::new(provider);
+        }
         if !self.suites.is_empty() {
             provider.cipher_suites.retain(|suite| {
                 suite.version().version == ProtocolVersion::TLSv1_3 || self.suites.contains(&suite.suite())

@@ -7,6 +7,7 @@
 mod ask;
 mod authorization;
 mod certificates;
+mod compliance;
 mod custom;
 mod egress;
 mod family;

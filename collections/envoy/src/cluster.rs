@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sluice_model::{
-    ClientTls, ConnectionPool, InboundPolicy, IpFamilies, LocalityLb, MeshConfig, OutlierDetection, Proxy, ProxyType,
-    SessionLabels, TcpKeepalive, Text, TlsSettings, ZoneAwareLb, is_true,
+    ClientTls, CompliancePolicy, ConnectionPool, InboundPolicy, IpFamilies, LocalityLb, MeshConfig, OutlierDetection,
+    Proxy, ProxyType, SessionLabels, TcpKeepalive, Text, TlsSettings, ZoneAwareLb, is_true,
 };
 
 pub(crate) use dynamic_dns::dns_cache;
@@ -75,6 +75,8 @@ pub struct ClusterSettings {
     pub prefers_hbone: bool,
     /// How services ask for persistent sessions.
     pub sessions: SessionLabels,
+    /// What limits all TLS.
+    pub compliance: Option<CompliancePolicy>,
 }
 
 impl ClusterSettings {
@@ -106,6 +108,7 @@ impl ClusterSettings {
             sends_hbone: false,
             prefers_hbone: false,
             sessions: SessionLabels::default(),
+            compliance: None,
         }
     }
 
@@ -113,6 +116,12 @@ impl ClusterSettings {
     #[must_use]
     pub fn with_sessions(self, sessions: &SessionLabels) -> Self {
         Self { sessions: sessions.clone(), ..self }
+    }
+
+    /// The same with all TLS limited.
+    #[must_use]
+    pub fn with_compliance(self, compliance: Option<CompliancePolicy>) -> Self {
+        Self { compliance, ..self }
     }
 
     /// The same with HBONE sent, and maybe preferred to mutual TLS.

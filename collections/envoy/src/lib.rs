@@ -1,5 +1,6 @@
 //! Pure builders: model values to Envoy messages.
 
+mod compliance;
 mod filter;
 mod slots;
 

@@ -11,7 +11,7 @@ mod rbac;
 mod trust_domain;
 
 use serde::Serialize;
-use sluice_model::{AuthorizationPolicy, JwtRule, Text};
+use sluice_model::{AuthorizationPolicy, CompliancePolicy, JwtRule, Text};
 
 use crate::listener::{PolicyFilters, PolicySteps, Settings};
 
@@ -28,6 +28,8 @@ pub struct SecurityOptions {
     pub gateways_by_target_only: bool,
     /// Clients may be of any trust domain.
     pub any_trust_domain: bool,
+    /// What limits all TLS (`COMPLIANCE_POLICY`).
+    pub compliance: Option<CompliancePolicy>,
 }
 
 /// All that the filters of a workload's policies depend on.

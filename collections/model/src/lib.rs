@@ -8,6 +8,7 @@ mod ambient;
 mod any_object;
 mod attachment;
 mod authorization_policy;
+mod compliance;
 mod decimal;
 mod destination_rule;
 mod endpoint;
@@ -57,6 +58,7 @@ pub use authorization_policy::{
     AuthorizationCondition, AuthorizationOperation, AuthorizationPolicy, AuthorizationRule, AuthorizationSource,
     PolicyAction, PolicyValues,
 };
+pub use compliance::CompliancePolicy;
 pub use decimal::Decimal;
 pub use destination_rule::{DestinationRule, PortTrafficPolicy, RetryBudget, Subset, TrafficPolicy, Tunnel};
 pub use endpoint::{Endpoint, EndpointKey, Health, TlsMode};

@@ -33,6 +33,7 @@ use super::ClusterSettings;
 use super::draft::{Draft, explicit};
 use super::tls::raw_buffer;
 use super::traffic_policy::unlimited;
+use crate::compliance::enforce;
 use crate::name::{CONNECT_ORIGINATE, stat_prefix};
 use crate::sds::{MESH_ROOTS, WORKLOAD_CERTIFICATE, agent_secret};
 use crate::string_match::prefix;
@@ -92,7 +93,7 @@ pub fn build_connect_originate(settings: &ClusterSettings, hbone: &HboneSettings
             transport_socket: Some(TransportSocket {
                 name: "tls".to_owned(),
                 config_type: Some(ConfigType::TypedConfig(any(&UpstreamTlsContext {
-                    common_tls_context: Some(mutual_tls(&hbone.trust_domains)),
+                    common_tls_context: Some(mutual_tls(settings, &hbone.trust_domains)),
                     ..UpstreamTlsContext::default()
                 }))),
             }),
@@ -116,13 +117,13 @@ pub fn build_connect_originate(settings: &ClusterSettings, hbone: &HboneSettings
 }
 
 /// Mutual TLS with the mesh's certificates, with any identity of its trust domains.
-fn mutual_tls(trust_domains: &[Text]) -> CommonTlsContext {
+fn mutual_tls(settings: &ClusterSettings, trust_domains: &[Text]) -> CommonTlsContext {
     let identity = |domain: &Text| SubjectAltNameMatcher {
         san_type: SanType::Uri as i32,
         matcher: Some(prefix(&format!("spiffe://{domain}/"))),
         ..SubjectAltNameMatcher::default()
     };
-    CommonTlsContext {
+    let mut common = CommonTlsContext {
         tls_params: Some(TlsParameters {
             tls_minimum_protocol_version: TlsProtocol::TlSv13 as i32,
             tls_maximum_protocol_version: TlsProtocol::TlSv13 as i32,
@@ -141,7 +142,9 @@ fn mutual_tls(trust_domains: &[Text]) -> CommonTlsContext {
             },
         )),
         ..CommonTlsContext::default()
-    }
+    };
+    enforce(settings.compliance, &mut common);
+    common
 }
 
 /// Lets endpoints that take HBONE be sent to over it; others get what the cluster had. `mutual` says that they choose

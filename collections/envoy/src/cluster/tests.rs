@@ -2,12 +2,20 @@ use std::collections::BTreeSet;
 
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::envoy::config::cluster::v3::cluster::LbPolicy;
+use envoy_types::pb::envoy::config::core::v3::TransportSocket;
+use envoy_types::pb::envoy::config::core::v3::transport_socket::ConfigType;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::UpstreamTlsContext;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::tls_parameters::TlsProtocol;
+use prost::Message;
 use sluice_model::{
-    ClientTls, ClientTlsMode, DestinationRule, Extensions, MeshConfig, Protocol, Proxy, Resolution, Service,
-    ServicePort, Subset, Text, TrafficPolicy,
+    ClientTls, ClientTlsMode, CompliancePolicy, DestinationRule, Extensions, MeshConfig, Protocol, Proxy, Resolution,
+    Service, ServicePort, Subset, Text, TrafficPolicy,
 };
 
-use super::{ClusterProfile, ClusterSettings, OutboundInputs, build_outbound, build_passthrough};
+use super::{
+    ClusterProfile, ClusterSettings, HboneSettings, OutboundInputs, build_connect_originate, build_outbound,
+    build_passthrough,
+};
 
 fn service() -> Service {
     Service {
@@ -125,4 +133,34 @@ fn hbone_comes_before_what_the_cluster_had() {
     let istio = |cluster: &Cluster| cluster.metadata.clone().unwrap_or_default().filter_metadata["istio"].clone();
     assert!(istio(&matches(None, true)).fields.contains_key("disable_mx"));
     assert!(!istio(&matches(None, false)).fields.contains_key("disable_mx"));
+}
+
+#[test]
+fn a_policy_of_compliance_limits_every_cluster_with_tls() {
+    let settings = ClusterSettings::new(&MeshConfig::default(), false);
+    let settings = settings.with_compliance(Some(CompliancePolicy::Fips140V2));
+    let versions = |socket: TransportSocket| {
+        let Some(ConfigType::TypedConfig(config)) = socket.config_type else { panic!("no configuration") };
+        let context = UpstreamTlsContext::decode(config.value.as_slice()).unwrap();
+        let params = context.common_tls_context.unwrap().tls_params.unwrap();
+        [params.tls_minimum_protocol_version, params.tls_maximum_protocol_version]
+    };
+    let only_12 = [TlsProtocol::TlSv12 as i32; 2];
+    let mut automatic = build_with(&settings, &service(), None, &ClusterProfile::default(), false).remove(0);
+    let mutual = automatic.transport_socket_matches.remove(0).transport_socket.unwrap();
+    assert_eq!(versions(mutual), only_12);
+    for mode in [ClientTlsMode::IstioMutual, ClientTlsMode::Simple] {
+        let tls = ClientTls { mode, ..ClientTls::default() };
+        let traffic_policy = Some(TrafficPolicy { tls: Some(tls), ..TrafficPolicy::default() });
+        let rule = DestinationRule {
+            host: "cart.shop.svc.cluster.local".into(),
+            traffic_policy,
+            ..DestinationRule::default()
+        };
+        let cluster = build_with(&settings, &service(), Some(&rule), &ClusterProfile::default(), false).remove(0);
+        assert_eq!(versions(cluster.transport_socket.unwrap()), only_12, "{mode:?}");
+    }
+    // Otherwise tunnels are of TLS 1.3 only.
+    let tunnel = build_connect_originate(&settings, &HboneSettings::new(&MeshConfig::default()));
+    assert_eq!(versions(tunnel.transport_socket.unwrap()), only_12);
 }

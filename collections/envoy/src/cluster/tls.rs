@@ -22,6 +22,7 @@ use sluice_model::{ClientTls, ClientTlsMode, ProxyType, Text};
 use super::draft::Draft;
 use super::hbone::{apply_hbone, by_tls_mode, plain_match};
 use super::{ClusterProfile, ClusterSettings};
+use crate::compliance::enforce;
 use crate::sds::{MESH_ROOTS, ROOTS_SUFFIX, WORKLOAD_CERTIFICATE, agent_secret, credential, file_secret};
 use crate::string_match::exact;
 use crate::wire::any;
@@ -172,12 +173,16 @@ fn context(draft: &mut Draft, inputs: &TlsInputs<'_>, tls: &ClientTls) -> Option
     {
         return None;
     }
-    match tls.mode {
+    let mut context = match tls.mode {
         ClientTlsMode::Disable => None,
         ClientTlsMode::IstioMutual => Some(istio_mutual(draft, tls)),
         ClientTlsMode::Simple => own(draft, inputs, tls, false),
         ClientTlsMode::Mutual => own(draft, inputs, tls, true),
+    };
+    if let Some(common) = context.as_mut().and_then(|context| context.common_tls_context.as_mut()) {
+        enforce(inputs.settings.compliance, common);
     }
+    context
 }
 
 fn istio_mutual(draft: &mut Draft, tls: &ClientTls) -> UpstreamTlsContext {

@@ -13,6 +13,7 @@ use sluice_model::{MeshConfig, Text, TlsVersion};
 
 use super::server_tls::{certificate, roots};
 use super::settings::Settings;
+use crate::compliance::enforce;
 use crate::string_match::prefix;
 use crate::wire::{any, boolean};
 
@@ -76,25 +77,27 @@ pub(super) fn mesh_tls(settings: &Settings, http: bool) -> TransportSocket {
         ..CertificateValidationContext::default()
     };
     let files = settings.facts.server_certificates.clone().unwrap_or_default();
-    let context = DownstreamTlsContext {
-        common_tls_context: Some(CommonTlsContext {
-            tls_params: Some(TlsParameters {
-                tls_minimum_protocol_version: lowest as i32,
-                tls_maximum_protocol_version: TlsProtocol::TlSv13 as i32,
-                cipher_suites,
-                ..TlsParameters::default()
-            }),
-            tls_certificate_sds_secret_configs: vec![certificate(settings, &files)],
-            alpn_protocols: protocols.iter().map(|name| (*name).to_owned()).collect(),
-            validation_context_type: Some(ValidationContextType::CombinedValidationContext(
-                CombinedCertificateValidationContext {
-                    default_validation_context: Some(validation),
-                    validation_context_sds_secret_config: Some(roots(settings, &files)),
-                    ..CombinedCertificateValidationContext::default()
-                },
-            )),
-            ..CommonTlsContext::default()
+    let mut common = CommonTlsContext {
+        tls_params: Some(TlsParameters {
+            tls_minimum_protocol_version: lowest as i32,
+            tls_maximum_protocol_version: TlsProtocol::TlSv13 as i32,
+            cipher_suites,
+            ..TlsParameters::default()
         }),
+        tls_certificate_sds_secret_configs: vec![certificate(settings, &files)],
+        alpn_protocols: protocols.iter().map(|name| (*name).to_owned()).collect(),
+        validation_context_type: Some(ValidationContextType::CombinedValidationContext(
+            CombinedCertificateValidationContext {
+                default_validation_context: Some(validation),
+                validation_context_sds_secret_config: Some(roots(settings, &files)),
+                ..CombinedCertificateValidationContext::default()
+            },
+        )),
+        ..CommonTlsContext::default()
+    };
+    enforce(settings.security.compliance, &mut common);
+    let context = DownstreamTlsContext {
+        common_tls_context: Some(common),
         require_client_certificate: Some(boolean(true)),
         ..DownstreamTlsContext::default()
     };

@@ -14,6 +14,7 @@ use sluice_model::{ProviderKind, ServerTls, ServerTlsMode, Text, TlsProtocol, Tl
 
 use super::settings::Settings;
 use crate::cluster::CertificateFiles;
+use crate::compliance::enforce;
 use crate::sds::{
     EXTERNAL, MESH_ROOTS, ROOTS_SUFFIX, WORKLOAD_CERTIFICATE, agent_secret, credential, external_secret, file_secret,
 };
@@ -64,6 +65,7 @@ pub(super) fn server_tls(settings: &Settings, tls: &ServerTls, carries: Carries)
     if tls.mode != ServerTlsMode::IstioMutual {
         common.tls_params = parameters(settings, tls);
     }
+    enforce(settings.security.compliance, &mut common);
     DownstreamTlsContext {
         common_tls_context: Some(common),
         require_client_certificate: Some(boolean(requires)),

@@ -105,8 +105,10 @@ pub(crate) fn derive_clusters<'s>(_graph: &Graph<'s>, spine: &Spine<'s>, outputs
     let (dual_stack, sends, prefers) =
         (spine.options.dual_stack, spine.options.sends_hbone, spine.options.prefers_hbone);
     let sessions = spine.options.sessions.clone();
+    let compliance = spine.options.security.compliance;
     let settings = spine.mesh.map("cluster_settings", move |(), mesh| {
-        ClusterSettings::new(mesh, dual_stack).with_hbone(sends, prefers).with_sessions(&sessions)
+        let settings = ClusterSettings::new(mesh, dual_stack).with_hbone(sends, prefers).with_sessions(&sessions);
+        settings.with_compliance(compliance)
     });
     outputs.resources.extend([
         derive_fixed(spine, &settings),

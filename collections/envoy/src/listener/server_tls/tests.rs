@@ -2,7 +2,11 @@ use std::sync::Arc;
 
 use envoy_types::pb::envoy::config::core::v3::config_source::ConfigSourceSpecifier;
 use envoy_types::pb::envoy::config::core::v3::grpc_service::TargetSpecifier;
-use sluice_model::{ExtensionProvider, MeshConfig, ProviderService, TlsCertificateFiles, TlsSettings};
+use envoy_types::pb::envoy::config::core::v3::transport_socket::ConfigType;
+use prost::Message;
+use sluice_model::{
+    CompliancePolicy, ExtensionProvider, MeshConfig, ProviderService, TlsCertificateFiles, TlsSettings,
+};
 
 use super::super::settings::Collector;
 use super::*;
@@ -137,4 +141,26 @@ fn clients_are_verified_as_the_mode_says() {
     assert_eq!(protocols(Simple, Carries::Bytes), 2);
     let over_quic = of(Mutual, |tls| tls.credential_name = "web".into());
     assert!(!server_tls(&settings, &over_quic, Carries::Http3).require_client_certificate.unwrap().value);
+}
+
+#[test]
+fn a_policy_of_compliance_limits_servers_and_mutual_tls() {
+    let mut settings = Settings::default();
+    settings.security.compliance = Some(CompliancePolicy::Fips140V2);
+    let versions = |context: CommonTlsContext| {
+        let params = context.tls_params.unwrap();
+        (params.tls_minimum_protocol_version, params.tls_maximum_protocol_version, params.cipher_suites.len())
+    };
+    let only_12 = (EnvoyTlsProtocol::TlSv12 as i32, EnvoyTlsProtocol::TlSv12 as i32);
+    for mode in [ServerTlsMode::Simple, ServerTlsMode::Mutual, ServerTlsMode::IstioMutual] {
+        let tls = of(mode, |tls| {
+            tls.credential_name = "web".into();
+            tls.min_protocol_version = TlsProtocol::V1_3;
+        });
+        assert_eq!(versions(common(&settings, &tls)), (only_12.0, only_12.1, 0), "{mode:?}");
+    }
+    let socket = super::super::mtls::mesh_tls(&settings, true);
+    let Some(ConfigType::TypedConfig(config)) = socket.config_type else { panic!("no configuration") };
+    let mesh = DownstreamTlsContext::decode(config.value.as_slice()).unwrap().common_tls_context.unwrap();
+    assert_eq!(versions(mesh), (only_12.0, only_12.1, 4), "two of the usual suites are none of the policy's");
 }
