@@ -13,7 +13,16 @@ async fn run(arguments: &[&str]) -> Result<Value> {
     let json = directory.path().join("result.json");
     let html = directory.path().join("report.html");
     let output = Command::new(workspace_binary("sluice-bench")?)
-        .args(["run", "--services=44", "--namespaces=4", "--endpoints=3", "--proxies=12", "--repeat=1", "--quiet=100"])
+        .args([
+            "run",
+            "--services=44",
+            "--namespaces=4",
+            "--endpoints=3",
+            "--proxies=12",
+            "--repeat=1",
+            "--quiet=100",
+            "--rest=0",
+        ])
         .arg("--sluiced")
         .arg(workspace_binary("sluiced")?)
         .arg("--json")
@@ -110,7 +119,7 @@ async fn a_soaked_server_is_as_a_fresh_one() -> Result<()> {
     let json = directory.path().join("soak.json");
     let output = Command::new(workspace_binary("sluice-bench")?)
         .args(["soak", "--services=44", "--namespaces=4", "--endpoints=3", "--proxies=8", "--duration=8s"])
-        .args(["--reconnects=3", "--rate=15", "--growth=9"])
+        .args(["--reconnects=3", "--rate=15", "--growth=9", "--rest=0"])
         .arg("--sluiced")
         .arg(workspace_binary("sluiced")?)
         .arg("--json")
@@ -131,7 +140,7 @@ async fn two_builds_are_compared_in_one_run() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let output = Command::new(workspace_binary("sluice-bench")?)
         .args(["versus", "--services=22", "--namespaces=2", "--endpoints=1", "--proxies=3", "--repeat=2"])
-        .args(["--changes=vs,no-op", "--limit=1000", "--quiet=50"])
+        .args(["--changes=vs,no-op", "--limit=1000", "--quiet=50", "--rest=0"])
         .arg("--before")
         .arg(&sluiced)
         .arg("--after")

@@ -76,7 +76,7 @@ pub(crate) fn encode(response: &Response) -> Rope {
         match item {
             Item::Stretch { chunk, rows } => {
                 let kind = response.kind;
-                rope.push(chunk.wire(FORM, |name, entry, out| put_row(kind, name, entry, out)).slice(rows.clone()));
+                rope.push(chunk.wire(FORM, rows.clone(), |name, entry, out| put_row(kind, name, entry, out)));
             }
             Item::One(found) => {
                 let head = Head { name: &found.name, version: found.version, aliases: &found.aliases };

@@ -6,7 +6,8 @@
 
 use std::cmp::Ordering;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use sluice_model::Text;
@@ -19,6 +20,8 @@ const CUT: usize = 48;
 const MOST: usize = 96;
 /// Rows below which a chunk is joined with its neighbour.
 const LEAST: usize = 12;
+/// How long what was encoded is kept for the next client that wants the same.
+const KEPT: Duration = Duration::from_secs(5);
 
 /// A sorted map from name to `V`.
 #[derive(Debug)]
@@ -31,20 +34,21 @@ pub(crate) struct Run<V> {
 #[derive(Debug)]
 pub(crate) struct Chunk<V> {
     rows: Vec<(Text, V)>,
-    wire: [OnceLock<Wire>; 2],
+    wire: [Mutex<Option<Wire>>; 2],
     digest: OnceLock<Digest>,
 }
 
 /// The encoded rows of a chunk one after the other, with the end of each.
 #[derive(Debug)]
-pub(crate) struct Wire {
+struct Wire {
     bytes: Bytes,
-    ends: Vec<usize>,
+    ends: Box<[usize]>,
+    used: Instant,
 }
 
 impl Wire {
     /// The bytes of those rows, shared with the chunk.
-    pub(crate) fn slice(&self, rows: Range<usize>) -> Bytes {
+    fn slice(&self, rows: Range<usize>) -> Bytes {
         let at = |row: usize| if row == 0 { 0 } else { self.ends.get(row - 1).copied().unwrap_or(self.bytes.len()) };
         self.bytes.slice(at(rows.start)..at(rows.end))
     }
@@ -52,7 +56,7 @@ impl Wire {
 
 impl<V> Chunk<V> {
     fn new(rows: Vec<(Text, V)>) -> Self {
-        Self { rows, wire: [OnceLock::new(), OnceLock::new()], digest: OnceLock::new() }
+        Self { rows, wire: Default::default(), digest: OnceLock::new() }
     }
 
     /// The rows in order.
@@ -60,18 +64,29 @@ impl<V> Chunk<V> {
         &self.rows
     }
 
-    /// The rows as `encode` writes them, made on first use. `form` (0 or 1) tells two ways of writing apart.
-    pub(crate) fn wire(&self, form: usize, encode: impl Fn(&Text, &V, &mut BytesMut)) -> &Wire {
-        self.wire[form & 1].get_or_init(|| {
+    /// Rows as `encode` writes them. All are written on first use and kept for a while, see [`Self::forget_unused`]. `form`
+    /// (0 or 1) tells two ways of writing apart.
+    pub(crate) fn wire(&self, form: usize, rows: Range<usize>, encode: impl Fn(&Text, &V, &mut BytesMut)) -> Bytes {
+        let mut made = held(&self.wire[form & 1]);
+        let wire = made.get_or_insert_with(|| {
             let mut bytes = BytesMut::new();
             let mut ends = Vec::with_capacity(self.rows.len());
             for (name, value) in &self.rows {
                 encode(name, value, &mut bytes);
                 ends.push(bytes.len());
             }
-            // A copy of the right size: the chunk may live long.
-            Wire { bytes: Bytes::copy_from_slice(&bytes), ends }
-        })
+            // A copy of the right size.
+            Wire { bytes: Bytes::copy_from_slice(&bytes), ends: ends.into(), used: Instant::now() }
+        });
+        wire.used = Instant::now();
+        wire.slice(rows)
+    }
+
+    /// Gives back what was encoded and has not been sent to anybody lately: rows stay much longer than clients come.
+    pub(crate) fn forget_unused(&self, now: Instant) {
+        for wire in &self.wire {
+            held(wire).take_if(|wire| now.saturating_duration_since(wire.used) >= KEPT);
+        }
     }
 }
 
@@ -80,6 +95,10 @@ impl<V> Chunk<V> {
     pub(crate) fn digest(&self, of: impl FnOnce(&[(Text, V)]) -> Digest) -> Digest {
         *self.digest.get_or_init(|| of(&self.rows))
     }
+}
+
+fn held(wire: &Mutex<Option<Wire>>) -> MutexGuard<'_, Option<Wire>> {
+    wire.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<V> Default for Run<V> {
@@ -378,7 +397,10 @@ mod tests {
         let chunk = &run.chunks()[0];
         let encode =
             |_: &Text, value: &u8, out: &mut BytesMut| out.extend_from_slice(&vec![*value; usize::from(*value)]);
-        assert_eq!(&chunk.wire(0, encode).slice(0..3)[..], &[1, 2, 2]);
-        assert_eq!(&chunk.wire(0, |_, _, _| unreachable!()).slice(3..4)[..], &[3, 3, 3]);
+        assert_eq!(&chunk.wire(0, 0..3, encode)[..], &[1, 2, 2]);
+        chunk.forget_unused(Instant::now());
+        assert_eq!(&chunk.wire(0, 3..4, |_, _, _| unreachable!())[..], &[3, 3, 3]);
+        chunk.forget_unused(Instant::now() + KEPT);
+        assert_eq!(&chunk.wire(0, 3..4, |_, _, out| out.extend_from_slice(b"!"))[..], b"!", "encoded anew");
     }
 }

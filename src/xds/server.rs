@@ -33,6 +33,8 @@ use crate::xds::request::Protocol;
 /// What the transport takes of a response before the client has read it, in bytes: it holds the pieces of a response one by
 /// one, and every connection keeps the room for as many as it ever held.
 const SEND_BUFFER: usize = 64 << 10;
+/// How often what nobody is sent any more is given back.
+const TIDY: Duration = Duration::from_secs(2);
 
 /// Limits and times of the gRPC server (X21).
 #[derive(Clone, Debug)]
@@ -118,6 +120,7 @@ where
         let mut incoming = std::pin::pin!(incoming);
         let mut shutdown = std::pin::pin!(shutdown);
         let mut moving = std::pin::pin!(hub.admission().keep_moving());
+        let mut tidying = tokio::time::interval(TIDY);
         loop {
             tokio::select! {
                 () = &mut shutdown => break,
@@ -130,6 +133,7 @@ where
                 },
                 Some(_) = connections.join_next() => {}
                 () = &mut moving => {}
+                _ = tidying.tick() => hub.store().forget_unused(Instant::now()),
             }
         }
     }

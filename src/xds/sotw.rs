@@ -54,7 +54,7 @@ pub(crate) fn encode(response: &Response) -> Rope {
         match item {
             Item::Stretch { chunk, rows } => {
                 let kind = response.kind;
-                rope.push(chunk.wire(FORM, |name, entry, out| put_row(kind, name, entry, out)).slice(rows.clone()));
+                rope.push(chunk.wire(FORM, rows.clone(), |name, entry, out| put_row(kind, name, entry, out)));
             }
             Item::One(found) => {
                 rope.write(|out| put_any_head(RESOURCES, &response.type_url, found.len(), out));

@@ -151,6 +151,20 @@ impl Store {
         all.map(|(kind, layer, table)| ((kind, layer.clone()), rows(&table))).collect()
     }
 
+    /// Gives back what was encoded for clients that came and has not been sent lately; to be called now and then.
+    pub(crate) fn forget_unused(&self, now: Instant) {
+        let tables: Vec<_> = {
+            let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+            state.places.iter().map(|(_, _, table)| table).collect()
+        };
+        for chunk in tables.iter().flat_map(|table| table.chunks()) {
+            chunk.forget_unused(now);
+            for segments in chunk.rows().iter().filter_map(|(_, entry)| entry.segments.as_ref()) {
+                segments.run.chunks().iter().for_each(|chunk| chunk.forget_unused(now));
+            }
+        }
+    }
+
     /// When the changes of `epoch` came in, or of the first after it that is remembered.
     #[must_use]
     pub fn stamp(&self, epoch: u64) -> Option<Stamp> {

@@ -179,6 +179,9 @@ pub(crate) struct Manner {
     /// How long nothing may arrive before a change counts as settled, in milliseconds.
     #[arg(long, default_value_t = 200)]
     pub(crate) quiet: u64,
+    /// How long after all proxies have connected the server's memory is read, in seconds: it may give some back.
+    #[arg(long, default_value_t = 10)]
+    pub(crate) rest: u64,
     /// Further arguments of the started server, repeatable: --server-arg=--log_output_level=xds:debug.
     #[arg(long = "server-arg", value_name = "ARG", allow_hyphen_values = true)]
     pub(crate) server_arguments: Vec<String>,

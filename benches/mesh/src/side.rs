@@ -106,7 +106,11 @@ impl Side {
         let mut fleet = Fleet::new(shape, crew.clone(), server.address)?;
         let fresh = fleet.fresh();
         let patience = Duration::from_secs(manner.patience.max(300));
-        let connect = storm::connect("connect", &mut fleet, fresh, &server, patience, storm::QUIET).await?;
+        let mut connect = storm::connect("connect", &mut fleet, fresh, &server, patience, storm::QUIET).await?;
+        if let Some(process) = &server.process {
+            tokio::time::sleep(Duration::from_secs(manner.rest)).await;
+            connect.memory = Some(process.memory()?);
+        }
         eprintln!("{}", report::storm_line(&connect));
         ensure!(connect.missed == 0, "{} proxies were not configured", connect.missed);
         let manner = manner.clone();

@@ -92,8 +92,7 @@ impl<'a> Assembly<'a> {
             let start = if at == from.0 { from.1 } else { 0 };
             let end = if at == to.0 { to.1 } else { chunk.rows().len() };
             if start < end {
-                let wire = chunk.wire(0, |name, piece, out| Piece::put(self.field, name, piece, out));
-                rope.push(wire.slice(start..end));
+                rope.push(chunk.wire(0, start..end, |name, piece, out| Piece::put(self.field, name, piece, out)));
             }
         }
     }
