@@ -1,6 +1,7 @@
 //! The objects of a mesh as YAML.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use crate::shape::{NODES, Service, ZONES};
 
@@ -65,11 +66,14 @@ pub(crate) fn namespace(name: &str) -> String {
     format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}}}\n")
 }
 
-/// A Service with its slice and its Pods.
-pub(crate) fn service(service: Service, count: usize, now: &Endpoints) -> String {
+/// The most endpoints that Kubernetes puts into a slice.
+const PER_SLICE: usize = 1000;
+
+/// A Service with its endpoints, in as many texts as it has slices: the first has the Service, each a slice with its Pods.
+pub(crate) fn service(service: Service, count: usize, now: &Endpoints) -> Vec<String> {
     let (name, namespace, port) = (service.name(), service.namespace(), service.port());
-    let port_name = if service.is_tcp() { "tcp-main" } else { "http-main" };
-    let mut text = format!(
+    let port_name = port_name(service);
+    let head = format!(
         "apiVersion: v1
 kind: Service
 metadata:
@@ -85,21 +89,38 @@ spec:
   selector: {{app: {name}}}
   ports: [{{name: {port_name}, port: {port}, targetPort: 8080, protocol: TCP}}]
 ---
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata:
-  name: {name}-1
-  namespace: {namespace}
-  labels: {{kubernetes.io/service-name: {name}}}
-addressType: IPv4
-ports: [{{name: {port_name}, port: 8080, protocol: TCP}}]
-endpoints:
 ",
         vip = service.vip(),
         note = now.note,
     );
     let all = count + now.more;
-    for endpoint in 0..all {
+    let slices = (0..all.max(1)).step_by(PER_SLICE).enumerate();
+    let mut texts: Vec<String> =
+        slices.map(|(at, first)| slice(service, at + 1, first..all.min(first + PER_SLICE), now)).collect();
+    texts[0].insert_str(0, &head);
+    texts
+}
+
+fn port_name(service: Service) -> &'static str {
+    if service.is_tcp() { "tcp-main" } else { "http-main" }
+}
+
+/// A slice of these endpoints, and their Pods.
+fn slice(service: Service, number: usize, endpoints: Range<usize>, now: &Endpoints) -> String {
+    let (name, namespace, port_name) = (service.name(), service.namespace(), port_name(service));
+    let mut text = format!(
+        "apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: {name}-{number}
+  namespace: {namespace}
+  labels: {{kubernetes.io/service-name: {name}}}
+addressType: IPv4
+ports: [{{name: {port_name}, port: 8080, protocol: TCP}}]
+endpoints:
+"
+    );
+    for endpoint in endpoints.clone() {
         let ready = endpoint > 0 || !now.first_unready;
         let _ = writeln!(
             text,
@@ -110,7 +131,7 @@ endpoints:
             service.pod(endpoint),
         );
     }
-    for endpoint in 0..all {
+    for endpoint in endpoints {
         let _ = write!(
             text,
             "---

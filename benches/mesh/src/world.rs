@@ -1,6 +1,8 @@
 //! The objects of the mesh, where the server reads them.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -43,12 +45,14 @@ impl Place {
 pub(crate) struct World {
     place: Place,
     pub(crate) shape: Shape,
+    /// What files of services beside the first were last written with.
+    slices: Mutex<BTreeMap<String, String>>,
 }
 
 impl World {
     /// Writes everything.
     pub(crate) fn lay(place: Place, shape: &Shape) -> Result<Self> {
-        let world = Self { place, shape: *shape };
+        let world = Self { place, shape: *shape, slices: Mutex::default() };
         if let Place::Api(api) = &world.place {
             api.begin();
         }
@@ -121,15 +125,44 @@ impl World {
 
     /// Writes a service with its endpoints.
     pub(crate) fn service(&self, service: Service, endpoints: &Endpoints) -> Result<Instant> {
-        self.write(&service_file(service), &objects::service(service, self.shape.endpoints, endpoints))
+        let texts = objects::service(service, self.shape.endpoints, endpoints);
+        let at = self.write(&service_file(service), &texts[0])?;
+        self.slices(service, &texts[1..])?;
+        Ok(at)
     }
 
     /// Removes a service.
     pub(crate) fn remove_service(&self, service: Service) -> Result<Instant> {
-        self.remove(&service_file(service))
+        let at = self.remove(&service_file(service))?;
+        self.slices(service, &[])?;
+        Ok(at)
+    }
+
+    /// Writes what of the further slices of a service is not as it was, and removes the others.
+    fn slices(&self, service: Service, texts: &[String]) -> Result<()> {
+        let mut slices = self.slices.lock().unwrap_or_else(PoisonError::into_inner);
+        for (at, text) in texts.iter().enumerate() {
+            let file = slice_file(service, at);
+            if slices.get(&file) != Some(text) {
+                self.write(&file, text)?;
+                slices.insert(file, text.clone());
+            }
+        }
+        for file in (texts.len()..).map(|at| slice_file(service, at)) {
+            if slices.remove(&file).is_none() {
+                return Ok(());
+            }
+            self.remove(&file)?;
+        }
+        Ok(())
     }
 }
 
 fn service_file(service: Service) -> String {
     format!("{}/{}.yaml", service.namespace(), service.name())
+}
+
+/// The file of a slice after the first.
+fn slice_file(service: Service, at: usize) -> String {
+    format!("{}/{}-{}.yaml", service.namespace(), service.name(), at + 2)
 }
