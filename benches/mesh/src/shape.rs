@@ -139,8 +139,12 @@ impl Service {
 
     /// Address of an endpoint; `move_to` gives another one for the same pod.
     pub(crate) fn address(self, endpoint: usize, move_to: usize) -> String {
-        let number = self.number * 128 + endpoint % 128;
-        let network = 16 + endpoint / 128 * 32 + number / 16_000_000;
+        // Below eight million for the first endpoints of 62,500 services; above it 131,072 for each service that has more.
+        let number = match endpoint {
+            0..128 => self.number * 128 + endpoint,
+            _ => 8_000_000 + self.number * 131_072 + endpoint,
+        };
+        let network = 16 + number / 16_000_000 * 32;
         let rest = number % 16_000_000;
         format!("{}.{}.{}.{}", network + move_to * 2, rest / 62_500, rest / 250 % 250, rest % 250 + 1)
     }
@@ -170,6 +174,12 @@ mod tests {
         assert_eq!(vips.len(), SHAPE.services);
         let pods: BTreeSet<String> = all.flat_map(|s| (0..5).map(move |e| s.address(e, 0))).collect();
         assert_eq!(pods.len(), SHAPE.pods());
+        let large = Shape { services: 40, endpoints: 100_000, ..SHAPE };
+        for service in [large.service(0), large.service(39)] {
+            let pods: BTreeSet<String> = (0..large.endpoints).map(|e| service.address(e, 0)).collect();
+            assert_eq!(pods.len(), large.endpoints);
+            assert!(pods.iter().all(|address| address.parse::<std::net::Ipv4Addr>().is_ok()));
+        }
     }
 
     #[test]
