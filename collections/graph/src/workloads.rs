@@ -239,7 +239,7 @@ fn tls_mode(labels: &Labels, has_identity: bool) -> TlsMode {
 
 /// The locality a label names. Label values have no slashes, so dots stand for them.
 fn locality_label(labels: &Labels) -> Option<Locality> {
-    let text = LOCALITY_LABELS.iter().find_map(|name| labels.get(*name)).filter(|text| !text.is_empty())?;
+    let text = LOCALITY_LABELS.iter().find_map(|name| labels.get(name)).filter(|text| !text.is_empty())?;
     Some(if text.contains('/') { Locality::parse(text) } else { Locality::parse(&text.replace('.', "/")) })
 }
 

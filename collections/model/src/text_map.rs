@@ -153,15 +153,6 @@ impl<'a, V> IntoIterator for &'a TextMap<V> {
     }
 }
 
-impl<V: Clone> IntoIterator for TextMap<V> {
-    type Item = (Text, V);
-    type IntoIter = std::vec::IntoIter<(Text, V)>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.to_vec().into_iter()
-    }
-}
-
 impl<V: Serialize> Serialize for TextMap<V> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self)

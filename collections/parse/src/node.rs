@@ -48,7 +48,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
 /// Region and zone by their labels, the stable ones before the beta ones.
 fn locality(labels: &Labels) -> Locality {
     let first = |names: [&str; 2]| {
-        names.iter().find_map(|name| labels.get(*name).filter(|value| !value.is_empty())).cloned().unwrap_or_default()
+        names.iter().find_map(|name| labels.get(name).filter(|value| !value.is_empty())).cloned().unwrap_or_default()
     };
     Locality { region: first(REGION), zone: first(ZONE), subzone: labels.get(SUBZONE).cloned().unwrap_or_default() }
 }

@@ -19,7 +19,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     {
         fields.refuse("address", format!("`{address}` is neither a host nor an address"));
     }
-    workload.labels.extend(meta.labels.clone());
+    workload.labels.extend(meta.labels.iter().map(|(name, value)| (name.clone(), value.clone())));
     check_workload(&fields, "address", &workload);
     let checked = meta.annotations.get(HEALTH_CHECKED).is_some_and(|word| is_true(word));
     let healthy = !checked || condition(item, "Healthy");

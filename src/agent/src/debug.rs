@@ -92,7 +92,8 @@ struct Wanted {
 impl Wanted {
     fn new(path: &str, query: &str) -> Self {
         let page = path.strip_prefix("/debug").unwrap_or_default().trim_matches('/');
-        let named = query.split('&').find_map(|pair| pair.strip_prefix("resourceName=")).map(unescape);
+        let mut pairs = form_urlencoded::parse(query.as_bytes());
+        let named = pairs.find(|(name, _)| name == "resourceName").map(|(_, value)| value.into_owned());
         // These have types of their own; with other parameters they are pages as over HTTP.
         if page.is_empty() || page == "syncz" || (page == "config_dump" && named.is_some()) {
             let type_url = if page.is_empty() { PAGE.to_owned() } else { format!("{PAGE}/{page}") };
@@ -101,24 +102,6 @@ impl Wanted {
         let name = if query.is_empty() { page.to_owned() } else { format!("{page}?{query}") };
         Self { type_url: PAGE.to_owned(), names: vec![name] }
     }
-}
-
-/// A value of a query without its escapes.
-fn unescape(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        let escaped = match (first, tail) {
-            (b'%', [high, low, ..]) => std::str::from_utf8(&[*high, *low])
-                .ok()
-                .filter(|hex| hex.bytes().all(|digit| digit.is_ascii_hexdigit()))
-                .and_then(|hex| u8::from_str_radix(hex, 16).ok()),
-            _ => None,
-        };
-        bytes.push(escaped.unwrap_or(if *first == b'+' { b' ' } else { *first }));
-        rest = if escaped.is_some() { &tail[2..] } else { tail };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl DebugProxy {
@@ -195,11 +178,5 @@ mod tests {
         assert_eq!(page, ("istio.io/debug".into(), names(&["endpointz?brief=true"])));
         assert_eq!(wanted("/debug/adsz", ""), ("istio.io/debug".into(), names(&["adsz"])));
         assert_eq!(wanted("/debug/", ""), ("istio.io/debug".into(), vec![]));
-    }
-
-    #[test]
-    fn escapes_that_are_none_stay() {
-        assert_eq!(unescape("a%2Fb+c%"), "a/b c%");
-        assert_eq!(unescape("%+1%zz%4"), "% 1%zz%4");
     }
 }

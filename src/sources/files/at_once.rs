@@ -27,8 +27,12 @@ pub(super) fn read_at_once(reader: &Reader, paths: &[PathBuf], mut take: impl Fn
         let start = |first: usize| {
             let (sender, receiver) = sync_channel(AHEAD);
             scope.spawn(move || {
-                // Ends early only when nobody takes any more.
-                let _ = paths.iter().skip(first).step_by(threads).try_for_each(|path| sender.send(read(path)));
+                for path in paths.iter().skip(first).step_by(threads) {
+                    if sender.send(read(path)).is_err() {
+                        // Nobody takes any more.
+                        return;
+                    }
+                }
             });
             receiver
         };
