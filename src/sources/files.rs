@@ -113,14 +113,14 @@ impl FileSource {
                 Err(error) => tree.fail(path, error.line, error.reason),
             }
             if changes.len() >= BATCH {
-                sink.commit(std::mem::take(&mut changes));
+                commit(sink, std::mem::take(&mut changes));
             }
         });
         stamps.extend(found);
         if strict && let Some((file, problem)) = self.reporter.problems().into_iter().next() {
             return Err(FilesError::Syntax { file, line: problem.line, reason: problem.reason });
         }
-        sink.commit(changes);
+        commit(sink, changes);
         sink.synced(&self.cluster.id, &self.cluster.kinds());
         let (cluster, directory, files) = (&self.cluster.id, self.root.display(), self.stamps.len());
         let milliseconds = started.elapsed().as_millis();

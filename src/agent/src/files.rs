@@ -10,12 +10,20 @@ use std::path::Path;
 /// # Errors
 /// The directory cannot be written to.
 pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<()> {
+    write_whole(path, content, 0o600)
+}
+
+/// Puts content at a path, all of it at once, with these permissions.
+///
+/// # Errors
+/// The directory cannot be written to.
+pub(crate) fn write_whole(path: &Path, content: &[u8], mode: u32) -> Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));
     let temporary = path.with_file_name(name);
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    // One that was left by another run may be open to others.
-    file.set_permissions(Permissions::from_mode(0o600))?;
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
+    // One that was left by another run may have others.
+    file.set_permissions(Permissions::from_mode(mode))?;
     file.write_all(content)?;
     drop(file);
     std::fs::rename(&temporary, path)

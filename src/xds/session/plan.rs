@@ -201,18 +201,14 @@ impl Watch {
         if self.asked_all || self.sent.is_none() {
             let listing = self.listing(view);
             let listed: usize = listing.iter().map(Item::count).sum();
+            if self.kind.is_by_prefix() || listed < self.names.len() {
+                out.removed = self.missing(view, &listing);
+            }
             if self.holds.is_empty() {
                 out.complete = true;
                 out.items = listing;
             } else {
                 self.compare_with_held(view, listing, &mut out);
-            }
-            if self.kind.is_by_prefix() {
-                let there = if out.complete { Vec::new() } else { self.listing(view) };
-                let missing = self.missing(view, if out.complete { &out.items } else { &there });
-                out.removed.extend(missing);
-            } else if listed < self.names.len() {
-                out.removed.extend(self.missing(view, &out.items));
             }
         }
         let changed = match &self.sent {

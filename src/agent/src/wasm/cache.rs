@@ -16,6 +16,7 @@ use super::credentials::{Credentials, basic};
 use super::reference::{Reference, SCHEME};
 use super::registry::Registry;
 use super::unpack;
+use crate::files::write_whole;
 use crate::metrics::Metrics;
 use crate::settings::WasmSettings;
 
@@ -257,9 +258,7 @@ impl Known {
 
 fn write(directory: &Path, file: &Path, bytes: &[u8]) -> Result<PathBuf> {
     std::fs::create_dir_all(directory)?;
-    let part = file.with_extension("part");
-    std::fs::write(&part, bytes)?;
-    std::fs::rename(&part, file)?;
+    write_whole(file, bytes, 0o644)?;
     let file = file.canonicalize()?;
     ensure!(file.to_str().is_some(), "the directory's name is no text");
     Ok(file)
