@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
-use sluice_model::{CompliancePolicy, Text};
+use sluice_model::Text;
 use sluice_parse::parse_duration;
 
 use crate::telemetry::{LogLevels, LogTarget};
@@ -192,11 +192,6 @@ impl Config {
             cluster_aliases,
         };
         let security = SecurityConfig::new(&security_args, &variable, &mut warnings)?;
-        if security.compliance == Some(CompliancePolicy::PostQuantum) && ports.secure_grpc.is_some() {
-            let reason = "\"pqc\" is for proxies only: the port of --secureGRPCAddr, which has no X25519MLKEM768, has to be \
-                          closed (an empty address)";
-            return Err(ConfigError { flag: "COMPLIANCE_POLICY", reason: reason.to_owned() });
-        }
         let features = Features::read(variable, &mut warnings);
         Ok(Self { sources, identity, ports, serving, log, security, features, warnings })
     }

@@ -101,7 +101,7 @@ const CERTIFICATES: &[Variable] = &[
         "COMPLIANCE_POLICY",
         "",
         "Limits all TLS, of proxies and of the secure port, whatever else is configured: `fips-140-2` (TLS 1.2, AES-GCM, \
-         P-256), `fips-140-3` (1.2 and 1.3, P-384 as well), `pqc` (1.3, X25519MLKEM768; of proxies only)",
+         P-256), `fips-140-3` (1.2 and 1.3, P-384 as well), `pqc` (1.3, X25519MLKEM768)",
     ),
     ("ROOT_CA_DIR", "./etc/cacerts", "Directory of a plugged-in authority"),
     ("CITADEL_SELF_SIGNED_CA_CERT_TTL", "87600h", "Lifetime of a root of our own"),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rcgen::{CertifiedKey as Generated, generate_simple_self_signed};
-use rustls::crypto::{CryptoProvider, SupportedKxGroup, ring};
+use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::sign::CertifiedKey;
 use rustls::{
@@ -24,7 +24,7 @@ struct Offer {
 
 impl Offer {
     fn all() -> Self {
-        let provider = ring::default_provider();
+        let provider = aws_lc_rs::default_provider();
         Self { versions: rustls::ALL_VERSIONS.to_vec(), suites: provider.cipher_suites, groups: provider.kx_groups }
     }
 
@@ -51,7 +51,7 @@ type Agreed = (ProtocolVersion, CipherSuite, NamedGroup);
 fn shake(policy: Option<CompliancePolicy>, least: &str, offer: Offer) -> Result<Agreed, String> {
     let Generated { cert, signing_key } = generate_simple_self_signed(["istiod".to_owned()]).expect("a certificate");
     let key = PrivateKeyDer::try_from(signing_key.serialize_der()).expect("a key");
-    let pair = CertifiedKey::from_der(vec![cert.der().clone()], key, &ring::default_provider()).expect("a pair");
+    let pair = CertifiedKey::from_der(vec![cert.der().clone()], key, &aws_lc_rs::default_provider()).expect("a pair");
     let identity = Arc::new(ServerIdentity::default());
     identity.set(pair);
     let versions = TlsVersions::parse(least, &[]).expect("known").limited_by(policy);
@@ -59,7 +59,8 @@ fn shake(policy: Option<CompliancePolicy>, least: &str, offer: Offer) -> Result<
     let server = server_config(&versions, identity, clients).map_err(|error| format!("{error:#}"))?;
     let mut roots = RootCertStore::empty();
     roots.add(cert.der().clone()).expect("a root");
-    let provider = CryptoProvider { cipher_suites: offer.suites, kx_groups: offer.groups, ..ring::default_provider() };
+    let provider =
+        CryptoProvider { cipher_suites: offer.suites, kx_groups: offer.groups, ..aws_lc_rs::default_provider() };
     let client = ClientConfig::builder_with_provider(Arc::new(provider)).with_protocol_versions(&offer.versions);
     let client = client.expect("an offer").with_root_certificates(roots).with_no_client_auth();
     let mut server = ServerConnection::new(server).expect("a server");
@@ -92,7 +93,8 @@ fn the_port_speaks_what_a_policy_lets_be() {
     let chacha = [S::TLS13_CHACHA20_POLY1305_SHA256, S::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256];
     let agreed = |policy, offer| shake(policy, "", offer).map(|(version, _, group)| (version, group));
 
-    assert_eq!(agreed(None, Offer::all()), Ok((TLSv1_3, G::X25519)));
+    assert_eq!(agreed(None, Offer::all()), Ok((TLSv1_3, G::X25519MLKEM768)));
+    assert_eq!(agreed(None, Offer::group(G::X25519)), Ok((TLSv1_3, G::X25519)));
     assert!(shake(None, "", Offer::suites(&chacha)).is_ok());
 
     assert_eq!(agreed(Some(Fips140V2), Offer::all()), Ok((TLSv1_2, G::secp256r1)));
@@ -114,5 +116,14 @@ fn the_port_speaks_what_a_policy_lets_be() {
     assert!(shake(Some(Fips140V3), "", Offer::suites(&chacha)).is_err());
     assert!(shake(Some(Fips140V3), "", Offer::group(G::X25519)).is_err());
 
-    assert!(shake(Some(PostQuantum), "", Offer::all()).is_err(), "rather nothing than what the policy forbids");
+    let (version, suite, group) = shake(Some(PostQuantum), "", Offer::group(G::X25519MLKEM768)).expect("agreed");
+    assert_eq!((version, group), (TLSv1_3, G::X25519MLKEM768));
+    assert!([S::TLS13_AES_128_GCM_SHA256, S::TLS13_AES_256_GCM_SHA384].contains(&suite), "{suite:?}");
+    assert_eq!(agreed(Some(PostQuantum), Offer::all()), Ok((TLSv1_3, G::X25519MLKEM768)));
+    for old in [G::X25519, G::secp256r1, G::secp384r1] {
+        let refused = shake(Some(PostQuantum), "", Offer::group(old)).expect_err("of the old kind");
+        assert!(refused.contains("NoKxGroupsInCommon"), "{refused}");
+    }
+    assert!(shake(Some(PostQuantum), "", Offer::version(&rustls::version::TLS12)).is_err());
+    assert!(shake(Some(PostQuantum), "", Offer::suites(&chacha)).is_err());
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rustls::crypto::{CryptoProvider, ring};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion, SupportedProtocolVersion};
 use sluice_model::CompliancePolicy;
 
@@ -79,14 +79,13 @@ impl TlsVersions {
     }
 
     pub(super) fn provider(&self) -> Arc<CryptoProvider> {
-        let mut provider = ring::default_provider();
+        let mut provider = aws_lc_rs::default_provider();
         if let Some(policy) = self.policy {
             const OF_13: [CipherSuite; 2] =
                 [CipherSuite::TLS13_AES_128_GCM_SHA256, CipherSuite::TLS13_AES_256_GCM_SHA384];
             let groups: &[NamedGroup] = match policy {
                 CompliancePolicy::Fips140V2 => &[NamedGroup::secp256r1],
                 CompliancePolicy::Fips140V3 => &[NamedGroup::secp256r1, NamedGroup::secp384r1],
-                // There is none here: nothing can be set up with it.
                 CompliancePolicy::PostQuantum => &[NamedGroup::X25519MLKEM768],
             };
             let suites = [&AES_GCM[..], &OF_13[..]].concat();
@@ -104,7 +103,7 @@ impl TlsVersions {
 }
 
 fn suites_of_12() -> impl Iterator<Item = CipherSuite> {
-    let all = ring::ALL_CIPHER_SUITES.iter();
+    let all = aws_lc_rs::ALL_CIPHER_SUITES.iter();
     all.filter(|suite| suite.version().version == ProtocolVersion::TLSv1_2).map(rustls::SupportedCipherSuite::suite)
 }
 
@@ -120,7 +119,7 @@ mod tests {
         };
         let default = parse("", &[]).expect("nothing is asked for");
         assert_eq!(default.protocols().len(), 2);
-        assert_eq!(default.provider().cipher_suites.len(), ring::DEFAULT_CIPHER_SUITES.len());
+        assert_eq!(default.provider().cipher_suites.len(), aws_lc_rs::DEFAULT_CIPHER_SUITES.len());
         assert_eq!(parse("VersionTLS13", &[]).expect("known").protocols(), [&rustls::version::TLS13]);
         for old in ["VersionTLS10", "VersionTLS11", "SSLv3"] {
             assert_eq!(parse(old, &[]).expect_err("unsafe").flag, "--tls-min-version");

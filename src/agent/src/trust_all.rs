@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
 /// # Errors
 /// TLS cannot be set up.
 pub(crate) fn client_config() -> Result<ClientConfig> {
-    let provider = Arc::new(ring::default_provider());
+    let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
     let verifier = Arc::new(Anybody(provider));
     Ok(builder.context("set up TLS")?.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())

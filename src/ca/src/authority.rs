@@ -116,7 +116,7 @@ impl Authority {
         EndEntityCert::try_from(&trial)
             .and_then(|leaf| {
                 leaf.verify_for_usage(
-                    rustls::crypto::ring::default_provider().signature_verification_algorithms.all,
+                    rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.all,
                     &anchors,
                     &self.chain,
                     UnixTime::since_unix_epoch(Duration::from_secs(seconds)),

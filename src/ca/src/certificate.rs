@@ -1,6 +1,6 @@
 //! Certificates as far as an authority looks into them, and the writing of new ones.
 
-use ring::rand::{SecureRandom, SystemRandom};
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, ParsedExtension, X509Certificate};
@@ -210,7 +210,7 @@ impl Template<'_> {
 
 /// The identifier of a key: the first 20 bytes of a hash.
 fn key_id(public: &[u8]) -> Vec<u8> {
-    ring::digest::digest(&ring::digest::SHA256, public).as_ref()[..20].to_vec()
+    aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, public).as_ref()[..20].to_vec()
 }
 
 fn alternative_names(names: &[String]) -> Vec<u8> {

@@ -106,7 +106,7 @@ impl ForwardedRequest {
         }
         let anchors: Vec<_> = roots.iter().filter_map(|root| anchor_from_trusted_cert(root).ok()).collect();
         let at = UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(now).unwrap_or_default()));
-        let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms.all;
+        let algorithms = rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.all;
         let verified = EndEntityCert::try_from(leaf).and_then(|it| {
             it.verify_for_usage(algorithms, &anchors, &between, at, KeyUsage::client_auth(), None, None).map(|_| ())
         });

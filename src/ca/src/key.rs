@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use ring::rand::SystemRandom;
-use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, ECDSA_P384_SHA384_ASN1_SIGNING, EcdsaKeyPair};
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, ECDSA_P384_SHA384_ASN1_SIGNING, EcdsaKeyPair};
 use rustls::SignatureScheme;
-use rustls::crypto::ring::sign::any_supported_type;
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::sign::{Signer, SigningKey};
@@ -49,8 +49,7 @@ impl KeyAlgorithm {
         }
     }
 
-    /// The kind of key this authority makes for itself beside one of this kind. RSA keys are never made here: ring cannot,
-    /// and what can is either slow and warned of (`rsa`) or a C library to build (`aws-lc-rs`).
+    /// The kind of key this authority makes for itself beside one of this kind: never RSA.
     #[must_use]
     pub const fn beside(self) -> Self {
         match self {

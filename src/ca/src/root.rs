@@ -1,8 +1,7 @@
 //! Roots that sign themselves.
 //!
 //! A new root has an EC key on P-256, not RSA as istiod's: signing is twenty times as fast and certificates are smaller,
-//! every TLS library of a mesh takes both, and there is no well-kept pure way to make RSA keys (see
-//! [`KeyAlgorithm::beside`]). A root with an RSA key that istiod made is loaded, signed with and renewed as it is.
+//! and every TLS library of a mesh takes both. A root with an RSA key that istiod made is loaded, signed with and renewed as it is.
 
 use std::time::Duration;
 

@@ -58,7 +58,7 @@ pub(super) fn verify(chain: &[String], roots: &str, at: i64) -> Result<(), webpk
     let roots = crate::pem::certificates("test", roots).expect("roots");
     let anchors: Vec<_> = roots.iter().map(|root| anchor_from_trusted_cert(root).expect("a root")).collect();
     let at = UnixTime::since_unix_epoch(Duration::from_secs(at.unsigned_abs()));
-    let provider = rustls::crypto::ring::default_provider();
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
     let algorithms = provider.signature_verification_algorithms.all;
     for usage in [KeyUsage::client_auth(), KeyUsage::server_auth()] {
         EndEntityCert::try_from(&leaf)?.verify_for_usage(algorithms, &anchors, &between, at, usage, None, None)?;

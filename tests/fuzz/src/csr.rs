@@ -181,7 +181,7 @@ impl Target {
             let anchors = [anchor_from_trusted_cert(&self.root)?];
             let now = UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(self.now).unwrap_or_default()));
             let leaf = EndEntityCert::try_from(&der)?;
-            let algorithms = &[webpki::ring::ECDSA_P256_SHA256];
+            let algorithms = &[webpki::aws_lc_rs::ECDSA_P256_SHA256];
             leaf.verify_for_usage(algorithms, &anchors, &[], now, KeyUsage::client_auth(), None, None).map(drop)
         };
         verified().or_else(|error| wrong("what is issued does not verify", format!("{error}: {leaf}")))

@@ -7,13 +7,14 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ring::rand::SystemRandom;
-use ring::signature::{
+use aws_lc_rs::hmac;
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256, RSA_PKCS1_SHA384,
     RSA_PSS_SHA256, RsaKeyPair,
 };
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use sluice::auth::{Authenticator, Call, FileKeys, SignedTokens, TrustDomain, Verdict};
 use sluice_model::Identity;
@@ -150,7 +151,7 @@ impl Issuer {
             let body: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
             base64::engine::general_purpose::STANDARD.decode(body)
         };
-        let ec = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &der(P256)?, &random);
+        let ec = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &der(P256)?);
         Ok(Self {
             ed: Ed25519KeyPair::from_seed_unchecked(&[9; 32]).ok().context("make a key")?,
             ec: ec.ok().context("read the EC key")?,
@@ -231,9 +232,8 @@ impl Issuer {
             2 => {
                 // A public key as the secret that is shared.
                 let hs = URL_SAFE_NO_PAD.encode(r#"{"alg":"HS256","kid":"rsa"}"#);
-                let key =
-                    ring::hmac::Key::new(ring::hmac::HMAC_SHA256, self.keys()["keys"][2]["n"].to_string().as_bytes());
-                let tag = ring::hmac::sign(&key, format!("{hs}.{claims}").as_bytes());
+                let key = hmac::Key::new(hmac::HMAC_SHA256, self.keys()["keys"][2]["n"].to_string().as_bytes());
+                let tag = hmac::sign(&key, format!("{hs}.{claims}").as_bytes());
                 *text = format!("{hs}.{claims}.{}", URL_SAFE_NO_PAD.encode(tag));
             }
             3 => {
@@ -259,7 +259,7 @@ impl Issuer {
             ("ec", _) => self.ec.sign(&self.random, text).map(|it| it.as_ref().to_vec()).unwrap_or_default(),
             (_, algorithm) => {
                 let mut signature = vec![0; self.rsa.public_key().modulus_len()];
-                let how: &'static dyn ring::signature::RsaEncoding = match algorithm {
+                let how: &'static dyn aws_lc_rs::signature::RsaEncoding = match algorithm {
                     "PS256" => &RSA_PSS_SHA256,
                     "RS384" => &RSA_PKCS1_SHA384,
                     _ => &RSA_PKCS1_SHA256,
@@ -276,16 +276,16 @@ impl Issuer {
     fn signed(&self, token: &str) -> Option<Value> {
         let (text, signature) = token.trim().rsplit_once('.')?;
         let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
-        let verifies = |algorithm: &'static dyn ring::signature::VerificationAlgorithm, key: &[u8]| {
-            ring::signature::UnparsedPublicKey::new(algorithm, key).verify(text.as_bytes(), &signature).is_ok()
+        let verifies = |algorithm: &'static dyn aws_lc_rs::signature::VerificationAlgorithm, key: &[u8]| {
+            aws_lc_rs::signature::UnparsedPublicKey::new(algorithm, key).verify(text.as_bytes(), &signature).is_ok()
         };
         let (ed, ec) = (self.ed.public_key(), self.ec.public_key());
         let rsa = self.rsa.public_key().as_ref();
-        let good = verifies(&ring::signature::ED25519, ed.as_ref())
-            || verifies(&ring::signature::ECDSA_P256_SHA256_FIXED, ec.as_ref())
-            || verifies(&ring::signature::RSA_PKCS1_2048_8192_SHA256, rsa)
-            || verifies(&ring::signature::RSA_PKCS1_2048_8192_SHA384, rsa)
-            || verifies(&ring::signature::RSA_PSS_2048_8192_SHA256, rsa);
+        let good = verifies(&aws_lc_rs::signature::ED25519, ed.as_ref())
+            || verifies(&aws_lc_rs::signature::ECDSA_P256_SHA256_FIXED, ec.as_ref())
+            || verifies(&aws_lc_rs::signature::RSA_PKCS1_2048_8192_SHA256, rsa)
+            || verifies(&aws_lc_rs::signature::RSA_PKCS1_2048_8192_SHA384, rsa)
+            || verifies(&aws_lc_rs::signature::RSA_PSS_2048_8192_SHA256, rsa);
         if !good {
             return None;
         }

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, SanType};
-use rustls::crypto::ring;
+use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
@@ -49,7 +49,7 @@ pub(super) fn check_pair(chain: &[u8], key: &[u8]) -> Result<()> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(chain).filter_map(Result::ok).collect();
     ensure!(!certificates.is_empty(), "there is no certificate in the chain");
     let key = PrivateKeyDer::from_pem_slice(key).ok().context("there is no key")?;
-    let signer = ring::sign::any_supported_type(&key).ok().context("the key is of no kind that is known")?;
+    let signer = aws_lc_rs::sign::any_supported_type(&key).ok().context("the key is of no kind that is known")?;
     let pair = rustls::sign::CertifiedKey::new(certificates, signer);
     pair.keys_match().ok().context("certificate and key do not belong together")
 }

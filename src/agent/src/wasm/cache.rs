@@ -266,6 +266,6 @@ fn write(directory: &Path, file: &Path, bytes: &[u8]) -> Result<PathBuf> {
 
 /// The digits of bytes' SHA-256.
 pub(super) fn sha256(bytes: &[u8]) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -110,7 +110,7 @@ impl ControlPlane {
         };
         let control_plane = Self(Arc::new(inner));
         let key = PrivateKeyDer::from_pem_slice(own.key.secret_pem().as_bytes())?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
@@ -407,7 +407,7 @@ impl rustls::client::danger::ServerCertVerifier for Chain {
         certificate: &CertificateDer<'_>,
         signed: &rustls::DigitallySignedStruct,
     ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
+        let algorithms = rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms;
         rustls::crypto::verify_tls12_signature(message, certificate, signed, &algorithms)
     }
 
@@ -417,11 +417,11 @@ impl rustls::client::danger::ServerCertVerifier for Chain {
         certificate: &CertificateDer<'_>,
         signed: &rustls::DigitallySignedStruct,
     ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
+        let algorithms = rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms;
         rustls::crypto::verify_tls13_signature(message, certificate, signed, &algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        rustls::crypto::ring::default_provider().signature_verification_algorithms.supported_schemes()
+        rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.supported_schemes()
     }
 }
