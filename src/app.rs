@@ -3,7 +3,7 @@
 mod error;
 mod security;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -24,7 +24,10 @@ use crate::config::{ClusterSource, Config, Features, Identity, ListenAddress};
 use crate::jwks::{JwksFetcher, JwksMetrics, JwksOptions, Schedule};
 use crate::names;
 use crate::sources::files::FileSource;
-use crate::sources::kube::{self, ADDRESSES_LEASE, AddressWriter, Election, KubeOptions, KubeSource, SecretReviewer};
+use crate::sources::kube::{
+    self, ADDRESSES_LEASE, AddressWriter, Clients, ClusterMetrics, Election, KubeOptions, KubeSource, RemoteClusters,
+    RemoteOptions, RemoteStates, SecretReviewer,
+};
 use crate::sources::{Cluster, FollowGuard, InputSink, MeshFiles, MeshOverride, Reporter, Sink, SourceMetrics};
 use crate::telemetry::LogControl;
 use crate::xds::{self, Admission, EngineProxies, Hub, Outputs, ServerOptions, Status, Store};
@@ -35,6 +38,7 @@ use security::Security;
 /// Steps that readiness waits for.
 const STEPS: &[&str] = &[
     "configuration has not been read yet",
+    "remote clusters have not been read yet",
     "keys of token issuers have not been fetched yet",
     "the certificate authority is not there yet",
     "the first epoch is not through yet",
@@ -64,6 +68,8 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
     AdminMetrics::register(engine.clone(), &mut registry);
     let source_metrics = SourceMetrics::default();
     source_metrics.register(&mut registry);
+    let cluster_metrics = ClusterMetrics::default();
+    cluster_metrics.register(&mut registry);
     let xds_metrics = xds::Metrics::default();
     xds_metrics.register(&mut registry);
     let jwks_metrics = JwksMetrics::default();
@@ -96,6 +102,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
         log,
         identity: config.identity.clone(),
         features: config.features.clone(),
+        remotes: RemoteStates::new(elsewhere(&config)),
         callers: OnceLock::new(),
         refusals,
     });
@@ -130,7 +137,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
     mesh_files.load(&*sink);
     let mut guards = Vec::new();
     let mut own_client = None;
-    let mut clients = BTreeMap::new();
+    let clients = Clients::default();
     for (cluster, source) in clusters {
         match source {
             ClusterSource::Directory(root) => {
@@ -154,7 +161,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
                         Ok(())
                     });
                 }
-                clients.insert(cluster.id.clone(), client.clone());
+                clients.set(cluster.id.clone(), client.clone());
                 let source = KubeSource {
                     client,
                     cluster,
@@ -171,7 +178,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
         }
     }
 
-    if !clients.is_empty() {
+    if own_client.is_some() {
         let (wanted, answers) = (handles.wanted_secret_reviews.clone(), handles.inputs.secret_reviews.clone());
         let reviewer = SecretReviewer::new(clients.clone(), engine.feed(), wanted, answers);
         let stop = stop.clone();
@@ -181,6 +188,27 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
         });
     }
 
+    let remotes_settled = match own_client.clone() {
+        Some(client) => {
+            let options = remote_options(&config);
+            let rejects = handles.inputs.cluster_rejects.clone();
+            let states = state.remotes.clone();
+            let remotes = RemoteClusters::new(options, sink.clone(), rejects, clients.clone(), states, cluster_metrics);
+            let settled = remotes.settled();
+            let client = match config.features.local_cluster_secrets {
+                true => kube::connect(None).await.map_err(AppError::Kubernetes)?,
+                false => client,
+            };
+            let stop = stop.clone();
+            tasks.spawn(async move {
+                remotes.run(client, stop).await;
+                Ok(())
+            });
+            Some(settled)
+        }
+        None => None,
+    };
+
     // Not before: with --strictConfig, what is wrong with a directory is the first problem there is.
     guards.push(mesh_files.follow(sink.clone(), reporter.clone())?);
 
@@ -188,8 +216,21 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
         synced = wait_synced(engine.clone()) => synced,
         () = stop.cancelled() => false,
     };
-    if synced {
+    let synced = synced && {
         readiness.done(STEPS[0]);
+        // Clusters that cannot be reached are waited for no longer than they may.
+        let settled = async {
+            if let Some(settled) = remotes_settled {
+                settled.await;
+            }
+        };
+        tokio::select! {
+            () = settled => true,
+            () = stop.cancelled() => false,
+        }
+    };
+    if synced {
+        readiness.done(STEPS[1]);
         // Proxies that have good keys from before a restart are not to get worse ones.
         tokio::select! {
             tried = tokio::time::timeout(KEYS_WAIT, keys_tried.wait_for(|tried| *tried)) => if tried.is_err() {
@@ -197,7 +238,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
             },
             () = stop.cancelled() => {}
         }
-        readiness.done(STEPS[1]);
+        readiness.done(STEPS[2]);
         let serving = engine.clone();
         let outputs = Outputs {
             resources: handles.resources.clone(),
@@ -231,7 +272,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
             opened = opening => Some(opened?),
             () = stop.cancelled() => None,
         };
-        readiness.done(STEPS[2]);
+        readiness.done(STEPS[3]);
         let following = security::follow_mesh(engine.clone(), handles.clone(), move |mesh| {
             trust_domain.set(mesh.trust_domain.clone());
         });
@@ -245,7 +286,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
         while !first.is_ready() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        readiness.done(STEPS[3]);
+        readiness.done(STEPS[4]);
         info!(epoch = engine.snapshot().epoch().0, "ready");
         tokio::spawn(hub.clone().keep_swept());
         if let Some(mut security) = security {
@@ -428,16 +469,35 @@ fn system_object(identity: &Identity, name: &str) -> ObjectKey {
     ObjectKey::new(identity.cluster.clone(), identity.namespace.clone(), name)
 }
 
+/// Remote clusters that no Secret leads to.
+fn elsewhere(config: &Config) -> BTreeSet<Text> {
+    config.sources.remotes.keys().cloned().collect()
+}
+
+fn remote_options(config: &Config) -> RemoteOptions {
+    RemoteOptions {
+        cluster: cluster(config, &config.identity.cluster, false),
+        elsewhere: elsewhere(config),
+        system_namespace: config.identity.namespace.clone(),
+        namespace: config.sources.watch_namespace.clone(),
+        timeout: config.features.remote_cluster_timeout,
+        allowed: config.features.insecure_kubeconfig.clone(),
+        kube: KubeOptions::default(),
+    }
+}
+
 fn clusters(config: &Config) -> Vec<(Cluster, ClusterSource)> {
-    let ignored = config.features.ignored_kinds();
-    let cluster = |id: &Text, is_remote| Cluster {
+    let local = (cluster(config, &config.identity.cluster, false), config.sources.local.clone());
+    let remotes = config.sources.remotes.iter().map(|(id, source)| (cluster(config, id, true), source.clone()));
+    [local].into_iter().chain(remotes).collect()
+}
+
+fn cluster(config: &Config, id: &Text, is_remote: bool) -> Cluster {
+    Cluster {
         id: id.clone(),
         domain: config.identity.domain.clone(),
         is_remote,
-        ignored: ignored.clone(),
+        ignored: config.features.ignored_kinds(),
         revision: config.identity.read_revision.clone(),
-    };
-    let local = (cluster(&config.identity.cluster, false), config.sources.local.clone());
-    let remotes = config.sources.remotes.iter().map(|(id, source)| (cluster(id, true), source.clone()));
-    [local].into_iter().chain(remotes).collect()
+    }
 }

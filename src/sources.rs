@@ -16,6 +16,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sluice_model::{Kind, ObjectKey, ParsedObject, Text};
 use sluice_parse::{KINDS, KindInfo};
+use tokio::sync::oneshot;
 
 pub use inputs::{InputSink, SourceMetrics};
 pub use mesh_files::{MeshFileError, MeshFiles};
@@ -54,6 +55,12 @@ pub trait Sink: Send + Sync + 'static {
 
     /// Says that all objects of the kinds, as they are now, have been committed for the cluster.
     fn synced(&self, cluster: &Text, kinds: &[Kind]);
+
+    /// Tells once everything that was committed before is in force.
+    fn settle(&self, done: oneshot::Sender<()>) {
+        // Nobody may be waiting any more.
+        let _ = done.send(());
+    }
 }
 
 /// The kinds read from clusters other than the own one: what runs there. Configuration is read in the own cluster only.

@@ -260,7 +260,7 @@ async fn tokens_are_reviewed_by_the_cluster_the_caller_is_of() {
     ]);
     let aliases = BTreeMap::from([("far".into(), "remote".into())]);
     let audiences = ["istio-ca".to_owned()];
-    let tokens = ReviewedTokens::new(clients, "own".into(), aliases, &audiences, TrustDomain::new("td".into()));
+    let tokens = ReviewedTokens::new(clients.into(), "own".into(), aliases, &audiences, TrustDomain::new("td".into()));
     let ask = async |token: &str, cluster: &str| {
         let mut headers = HeaderMap::new();
         let value = HeaderValue::from_str(&format!("Bearer {token}")).expect("a header");

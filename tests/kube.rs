@@ -18,7 +18,7 @@ use sluice_engine::{Engine, EngineOptions, Published};
 use sluice_graph::{AddressPools, GraphOptions, Inputs, build};
 use sluice_model::{Kind, Namespace, ObjectKey, SecretReader, Text};
 use sluice_parse::{KINDS, kind_info};
-use sluice_testkit::api_server::{self, ApiServer};
+use sluice_testkit::api_server::{self, ApiServer, Right};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -408,7 +408,8 @@ impl Reviewing {
         engine.transaction(|tx| handles.inputs.mark_all_synced(tx));
         let clients = BTreeMap::from([("c".into(), server.client().expect("a client"))]);
         let (wanted, inputs) = (handles.wanted_secret_reviews.clone(), handles.inputs.clone());
-        let reviewer = SecretReviewer::new(clients, engine.feed(), wanted.clone(), inputs.secret_reviews.clone());
+        let reviewer =
+            SecretReviewer::new(clients.into(), engine.feed(), wanted.clone(), inputs.secret_reviews.clone());
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         tokio::spawn(async move { reviewer.run(stopped).await });
@@ -534,7 +535,8 @@ async fn use_the_authority(server: &ApiServer) {
     }
     let clusters = BTreeMap::from([("east".into(), client())]);
     let trust_domain = TrustDomain::new("td".into());
-    let tokens = ReviewedTokens::new(clusters, "east".into(), BTreeMap::new(), &["istio-ca".to_owned()], trust_domain);
+    let tokens =
+        ReviewedTokens::new(clusters.into(), "east".into(), BTreeMap::new(), &["istio-ca".to_owned()], trust_domain);
     let headers = HeaderMap::from_iter([(header::AUTHORIZATION, HeaderValue::from_static("Bearer token"))]);
     let verdict = tokens.authenticate(&Call { headers: &headers, peer: None, certificates: &[] }).await;
     assert!(matches!(verdict, Verdict::Refused(_)));
@@ -580,35 +582,11 @@ async fn rights_of_a_signer_of_the_cluster_are_granted_where_there_is_one() {
 }
 
 /// Rights of the manifests: namespace (empty is all), group, resource, verb.
-fn granted() -> BTreeSet<(String, String, String, String)> {
+fn granted() -> BTreeSet<Right> {
     granted_by("manifests/base/rbac.yaml")
 }
 
 /// Rights of a file.
-fn granted_by(file: &str) -> BTreeSet<(String, String, String, String)> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
-    let text = std::fs::read_to_string(path).expect("the manifest is there");
-    let mut granted = BTreeSet::new();
-    let texts = |rule: &Value, field: &str| -> Vec<String> {
-        let list = rule[field].as_array().into_iter().flatten();
-        list.filter_map(Value::as_str).map(str::to_owned).collect()
-    };
-    for document in sluice_parse::yaml::parse_documents(&text, &sluice_parse::yaml::Limits::default()) {
-        let object = document.expect("the manifest parses").value;
-        let namespace = match object["kind"].as_str() {
-            Some("ClusterRole") => String::new(),
-            Some("Role") => object["metadata"]["namespace"].as_str().expect("a namespace").to_owned(),
-            _ => continue,
-        };
-        for rule in object["rules"].as_array().expect("rules") {
-            for group in texts(rule, "apiGroups") {
-                for resource in texts(rule, "resources") {
-                    for verb in texts(rule, "verbs") {
-                        granted.insert((namespace.clone(), group.clone(), resource.clone(), verb));
-                    }
-                }
-            }
-        }
-    }
-    granted
+fn granted_by(file: &str) -> BTreeSet<Right> {
+    api_server::granted(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file))
 }

@@ -12,9 +12,11 @@ use axum::routing::{MethodRouter, get};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sluice_engine::Engine;
+use sluice_model::Text;
 
 use crate::admin::answer::{self, Parameters};
 use crate::admin::{AdminState, access, config_dump, proxies};
+use crate::sources::kube::{ClusterInfo, SyncStatus};
 
 /// A page: path, what it shows, who answers.
 type Page = (&'static str, &'static str, MethodRouter<Arc<AdminState>>);
@@ -26,6 +28,7 @@ fn pages() -> Vec<Page> {
         ("/debug/adsz", "Connected proxies: address, labels, metadata, what they watch", get(proxies::adsz)),
         ("/debug/collections", "Every collection: size, inputs, cost", get(collections)),
         ("/debug/collections/{name}", "A collection's records (?key=JSON: one, and why it is as it is)", get(collection)),
+        ("/debug/clusterz", "Clusters that are read, and how far that is", get(clusterz)),
         ("/debug/config_dump", "What a proxy was sent (?proxyID=POD.NAMESPACE, types=, include_eds)", get(config_dump::serve)),
         ("/debug/configz", "Configuration objects, as far as they were understood", get(configz)),
         ("/debug/connections", "Connected proxies: address and time", get(proxies::connections)),
@@ -164,6 +167,17 @@ async fn mesh(State(state): State<Arc<AdminState>>, Query(parameters): Query<Par
     let snapshot = state.engine.snapshot();
     let mesh = snapshot.iter(&state.handles.mesh).next().map(|((), mesh)| mesh);
     Ok(answer::json(&mesh, &parameters))
+}
+
+async fn clusterz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
+    let is_synced = state.engine.snapshot().all_synced();
+    let own = ClusterInfo {
+        id: state.identity.cluster.clone(),
+        secret_name: Text::default(),
+        sync_status: if is_synced { SyncStatus::Synced } else { SyncStatus::Syncing },
+    };
+    let clusters: Vec<_> = [own].into_iter().chain(state.remotes.all()).collect();
+    Ok(answer::json(&clusters, &parameters))
 }
 
 async fn registryz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {

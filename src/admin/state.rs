@@ -10,6 +10,7 @@ use crate::admin::{Readiness, Refusals};
 use crate::auth::{Authenticators, Viewer, ViewerRules};
 use crate::config::{Features, Identity};
 use crate::sources::Reporter;
+use crate::sources::kube::RemoteStates;
 use crate::telemetry::LogControl;
 use crate::xds::Status;
 
@@ -33,6 +34,8 @@ pub struct AdminState {
     pub identity: Identity,
     /// What is switched on.
     pub features: Features,
+    /// Clusters other than the own one.
+    pub remotes: RemoteStates,
     /// Whoever is not on the loopback proves with these who he is; before they are there, nobody does.
     pub callers: OnceLock<Authenticators>,
     /// Who was not let in.

@@ -25,7 +25,7 @@ use crate::authority::{
 };
 use crate::config::{ClusterSource, Config};
 use crate::jwks::{JwksClient, JwksOptions};
-use crate::sources::kube::{BundleWriter, Election, ROOTS_LEASE, TRUST_BUNDLE_LEASE, TrustBundleWriter};
+use crate::sources::kube::{BundleWriter, Clients, Election, ROOTS_LEASE, TRUST_BUNDLE_LEASE, TrustBundleWriter};
 use crate::tls::{self, ClientVerifier, SecureIncoming};
 use crate::xds::{self, Beside, Hub};
 
@@ -51,7 +51,7 @@ impl Security {
     /// Makes or loads the authority and the server's certificate; what keeps them as they should be goes on in tasks.
     pub(super) async fn open(
         config: &Config,
-        clients: &BTreeMap<Text, Client>,
+        clients: &Clients,
         mesh: &MeshConfig,
         trust_domain: TrustDomain,
         metrics: AuthorityMetrics,
@@ -59,7 +59,7 @@ impl Security {
         stop: &CancellationToken,
     ) -> Result<Self, AppError> {
         let security = &config.security;
-        let client = clients.get(&config.identity.cluster).cloned();
+        let client = clients.get(&config.identity.cluster);
         let mut signer = None;
         if let Some(authority) = &security.authority {
             let cluster = client.clone().map(|client| (client, config.identity.namespace.clone()));
@@ -235,7 +235,7 @@ impl Security {
 }
 
 /// The ways to prove who one is on the secure port, in the order in which they are asked (P07).
-fn authenticators(config: &Config, clients: &BTreeMap<Text, Client>, trust_domain: TrustDomain) -> Authenticators {
+fn authenticators(config: &Config, clients: &Clients, trust_domain: TrustDomain) -> Authenticators {
     let tokens = &config.security.tokens;
     let mut chain: Vec<Arc<dyn Authenticator>> = vec![Arc::new(ClientCertificates)];
     if let Some(rule) = &tokens.rule {
@@ -243,7 +243,7 @@ fn authenticators(config: &Config, clients: &BTreeMap<Text, Client>, trust_domai
         let keys = RemoteKeys::new(keys, &rule.issuer, &rule.jwks_uri);
         chain.push(Arc::new(SignedTokens::of_issuer(keys, &rule.issuer, &rule.audiences, trust_domain.clone())));
     }
-    if !clients.is_empty() {
+    if !clients.ids().is_empty() {
         // Each cluster's API server knows its own tokens.
         let (own, aliases) = (config.identity.cluster.clone(), config.identity.cluster_aliases.clone());
         let reviewed = ReviewedTokens::new(clients.clone(), own, aliases, &tokens.audiences, trust_domain);

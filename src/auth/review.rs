@@ -11,14 +11,14 @@ use sluice_model::Text;
 
 use super::token::bearer;
 use crate::auth::{Authenticator, Call, PodName, TrustDomain, Verdict};
-use crate::sources::kube::chain;
+use crate::sources::kube::{Clients, explain};
 
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 
 /// Has tokens reviewed by the cluster that the caller says it is of.
 pub struct ReviewedTokens {
-    clusters: BTreeMap<Text, Client>,
+    clusters: Clients,
     /// The cluster of callers that name none.
     own: Text,
     aliases: BTreeMap<Text, Text>,
@@ -63,7 +63,7 @@ impl ReviewedTokens {
     /// Clients of the clusters by id, one of them the own; tokens have to be meant for one of the audiences.
     #[must_use]
     pub fn new(
-        clusters: BTreeMap<Text, Client>,
+        clusters: Clients,
         own: Text,
         aliases: BTreeMap<Text, Text>,
         audiences: &[String],
@@ -73,8 +73,8 @@ impl ReviewedTokens {
     }
 
     /// The cluster of a name.
-    fn client(&self, id: &str) -> Option<(Text, &Client)> {
-        let get = |id: &Text| self.clusters.get_key_value(id).map(|(id, client)| (id.clone(), client));
+    fn client(&self, id: &str) -> Option<(Text, Client)> {
+        let get = |id: &Text| self.clusters.get(id).map(|client| (id.clone(), client));
         if id.is_empty() { get(&self.own) } else { get(&id.into()).or_else(|| get(self.aliases.get(id)?)) }
     }
 
@@ -82,7 +82,7 @@ impl ReviewedTokens {
         let Some(token) = bearer(call.headers) else { return Verdict::NotMine };
         let id = super::token::cluster(call.headers);
         let Some((cluster, client)) = self.client(id) else {
-            let known: Vec<&Text> = self.clusters.keys().collect();
+            let known = self.clusters.ids();
             return Verdict::Refused(format!("the caller says it is of cluster {id:?}, but only {known:?} are known"));
         };
         let review = json!({
@@ -95,7 +95,10 @@ impl ReviewedTokens {
         let Ok(request) = request else { return Verdict::Refused("the token cannot be reviewed".to_owned()) };
         let review = match client.request::<Review>(request).await {
             Ok(review) => review,
-            Err(error) => return Verdict::Refused(format!("cannot have the token reviewed: {}", chain(&error))),
+            Err(error) => {
+                let why = explain(&error);
+                return Verdict::Refused(format!("cannot have the token reviewed by cluster {cluster}: {why}"));
+            }
         };
         match review.status.reviewed(&self.audiences) {
             Ok(reviewed) => {

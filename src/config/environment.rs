@@ -15,6 +15,7 @@ use sluice_parse::{KINDS, parse_duration};
 
 use super::security::flag;
 
+const HALF_A_MINUTE: Duration = Duration::from_secs(30);
 const TWENTY_MINUTES: Duration = Duration::from_secs(20 * 60);
 
 /// Switches of the environment that mean something here, under istiod's names and with its defaults.
@@ -117,6 +118,13 @@ pub struct Features {
     /// `SLUICE_VHDS`, experimental: delta clients whose metadata has `VHDS: "true"` get virtual hosts one by one, not in
     /// route tables.
     pub virtual_hosts: bool,
+    /// `PILOT_REMOTE_CLUSTER_TIMEOUT`: how long nobody is served for want of a remote cluster; zero is for ever.
+    pub remote_cluster_timeout: Duration,
+    /// `PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS`: what kubeconfigs of remote clusters may do although it is unsafe.
+    pub insecure_kubeconfig: BTreeSet<String>,
+    /// `LOCAL_CLUSTER_SECRET_WATCHER` with `EXTERNAL_ISTIOD`: Secrets of remote clusters are read where this runs, not in
+    /// the cluster of `--kubeconfig`.
+    pub local_cluster_secrets: bool,
     /// `PILOT_ENABLE_XDS_IDENTITY_CHECK`: a proxy has to be who its caller is.
     pub xds_identity_check: bool,
     /// `TRUSTED_GATEWAY_CIDR`: addresses, beside the loopback, that are believed whose certificates they have seen.
@@ -140,7 +148,6 @@ pub(super) const NOT_FOLLOWED: &[(&str, &str)] = &[
     ("ENABLE_MULTICLUSTER_HEADLESS", "true"),
     ("ENABLE_WILDCARD_HOST_SERVICE_ENTRIES_FOR_TLS", "false"),
     ("ENVOY_STATUS_PORT_ENABLE_PROXY_PROTOCOL", "false"),
-    ("EXTERNAL_ISTIOD", "false"),
     ("LABEL_CANONICAL_SERVICES_FOR_MESH_EXTERNAL_SERVICE_ENTRIES", "false"),
     ("MAX_CONNECTIONS_PER_SOCKET_EVENT_LOOP", "1"),
     ("PILOT_ALLOW_SIDECAR_SERVICE_INBOUND_LISTENER_MERGE", "false"),
@@ -209,6 +216,15 @@ impl Features {
             let kept = if kept.is_empty() { "not set".to_owned() } else { format!("{kept:?}") };
             warnings.push(format!("variable {name}={value:?} has no effect yet: all is as if it were {kept}"));
         }
+        let is_external = flag(&variable, "EXTERNAL_ISTIOD", false, warnings);
+        let local_cluster_secrets = flag(&variable, "LOCAL_CLUSTER_SECRET_WATCHER", false, warnings);
+        if is_external != local_cluster_secrets {
+            let (set, missing) = match is_external {
+                true => ("EXTERNAL_ISTIOD", "LOCAL_CLUSTER_SECRET_WATCHER"),
+                false => ("LOCAL_CLUSTER_SECRET_WATCHER", "EXTERNAL_ISTIOD"),
+            };
+            warnings.push(format!("variable {set}=true has no effect yet without {missing}"));
+        }
         let mut flag = |name: &str, default: bool| flag(&variable, name, default, warnings);
         let text = |name: &str, default: &str| {
             variable(name).filter(|value| !value.is_empty()).map_or_else(|| default.into(), Text::from)
@@ -275,6 +291,18 @@ impl Features {
             allocation_v4: read_or(&variable, "PILOT_IP_AUTOALLOCATE_IPV4_PREFIX", pools.v4, warnings),
             allocation_v6: read_or(&variable, "PILOT_IP_AUTOALLOCATE_IPV6_PREFIX", pools.v6, warnings),
             push_throttle: read_limit(&variable, "PILOT_PUSH_THROTTLE", warnings),
+            remote_cluster_timeout: match variable("PILOT_REMOTE_CLUSTER_TIMEOUT").as_deref() {
+                Some("0" | "0s") => Duration::ZERO,
+                _ => read_interval(&variable, "PILOT_REMOTE_CLUSTER_TIMEOUT", HALF_A_MINUTE, warnings),
+            },
+            insecure_kubeconfig: variable("PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS")
+                .unwrap_or_default()
+                .split(',')
+                .map(str::trim)
+                .filter(|option| !option.is_empty())
+                .map(str::to_owned)
+                .collect(),
+            local_cluster_secrets: local_cluster_secrets && is_external,
             max_streams_a_second: read_limit(&variable, "PILOT_MAX_REQUESTS_PER_SECOND", warnings),
             jwks_refresh: read_interval(&variable, "PILOT_JWT_PUB_KEY_REFRESH_INTERVAL", TWENTY_MINUTES, warnings),
             trusted_gateways: read_blocks(&variable, "TRUSTED_GATEWAY_CIDR", warnings),

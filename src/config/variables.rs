@@ -32,6 +32,32 @@ const MESH: &[Variable] = &[
     ("PILOT_PERSISTENT_SESSION_HEADER_LABEL", "istio.io/persistent-session-header", "That label, for a header"),
 ];
 
+/// Remote clusters.
+const CLUSTERS: &[Variable] = &[
+    (
+        "PILOT_REMOTE_CLUSTER_TIMEOUT",
+        "30s",
+        "How long nobody is served for want of a cluster that a Secret with the label istio/multiCluster leads to; 0 is for \
+         ever",
+    ),
+    (
+        "PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS",
+        "",
+        "What kubeconfigs of such Secrets may do although it runs programs or reads files, comma separated: `exec`, \
+         `tokenFile`, `clientCertificate`, `clientKey`, or the name of an auth provider",
+    ),
+    (
+        "LOCAL_CLUSTER_SECRET_WATCHER",
+        "false",
+        "With EXTERNAL_ISTIOD, those Secrets are read in the cluster this runs in",
+    ),
+    (
+        "EXTERNAL_ISTIOD",
+        "false",
+        "This runs in another cluster than it serves: of use to LOCAL_CLUSTER_SECRET_WATCHER only",
+    ),
+];
+
 /// Gateways.
 const GATEWAYS: &[Variable] = &[
     ("PILOT_ENABLE_QUIC_LISTENERS", "false", "HTTPS of routers is served over HTTP/3 too"),
@@ -132,6 +158,7 @@ const CERTIFICATES: &[Variable] = &[
 
 const GROUPS: &[(&str, &[Variable])] = &[
     ("Mesh", MESH),
+    ("Remote clusters", CLUSTERS),
     ("Gateways", GATEWAYS),
     ("Ambient mode", AMBIENT),
     ("Policies", POLICIES),

@@ -11,6 +11,7 @@ use prometheus_client::registry::Registry;
 use sluice_engine::{Engine, Transaction};
 use sluice_graph::Inputs;
 use sluice_model::{Kind, Text};
+use tokio::sync::oneshot;
 
 use super::backlog::Backlog;
 use super::{Change, MeshOverride, Sink};
@@ -25,6 +26,7 @@ const BACKLOG: usize = 32_768;
 enum Message {
     Changes(Vec<Change>),
     Synced(Text, Vec<Kind>),
+    Settle(oneshot::Sender<()>),
 }
 
 /// The inputs of the graph as a sink. One thread takes what all sources have handed over meanwhile as one epoch.
@@ -68,6 +70,10 @@ impl Sink for InputSink {
     fn synced(&self, cluster: &Text, kinds: &[Kind]) {
         self.send(Message::Synced(cluster.clone(), kinds.to_vec()));
     }
+
+    fn settle(&self, done: oneshot::Sender<()>) {
+        self.send(Message::Settle(done));
+    }
 }
 
 struct Committer {
@@ -83,7 +89,7 @@ impl Committer {
     fn run(mut self, messages: &Receiver<Message>) {
         let mut backlog = Backlog::default();
         loop {
-            let mut synced = Vec::new();
+            let (mut synced, mut settled) = (Vec::new(), Vec::new());
             let mut next = if backlog.len() == 0 { messages.recv().ok() } else { messages.try_recv().ok() };
             if next.is_none() && backlog.len() == 0 {
                 return;
@@ -92,15 +98,20 @@ impl Committer {
                 match message {
                     Message::Changes(more) => backlog.add(more),
                     Message::Synced(cluster, kinds) => synced.push((cluster, kinds)),
+                    Message::Settle(done) => settled.push(done),
                 }
                 if backlog.len() < BACKLOG {
                     next = messages.try_recv().ok();
                 }
             }
             // Synced is what has been committed.
-            let whole = !synced.is_empty() || !self.waiting.is_empty();
+            let whole = !synced.is_empty() || !settled.is_empty() || !self.waiting.is_empty();
             let changes = if whole { backlog.take_all() } else { backlog.take_next() };
             self.commit(changes, &synced);
+            for done in settled {
+                // Nobody may be waiting any more.
+                let _ = done.send(());
+            }
         }
     }
 

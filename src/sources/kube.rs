@@ -8,11 +8,13 @@
 mod addresses;
 mod api;
 mod backoff;
+mod clients;
 mod cluster_bundle;
 mod definitions;
 mod leader;
 mod list_watch;
 mod objects;
+mod remote;
 mod reviews;
 mod trust_bundle;
 mod turn;
@@ -33,11 +35,13 @@ use super::{Cluster, Sink};
 pub use addresses::AddressWriter;
 use api::Api;
 use backoff::Backoff;
+pub use clients::Clients;
 pub use cluster_bundle::TrustBundleWriter;
 use definitions::Definitions;
 pub use leader::{ADDRESSES_LEASE, Election, ROOTS_LEASE, TRUST_BUNDLE_LEASE};
 use list_watch::ListWatch;
 use objects::Objects;
+pub use remote::{ClusterInfo, ClusterMetrics, RemoteClusters, RemoteOptions, RemoteStates, SyncStatus};
 pub use reviews::SecretReviewer;
 pub use trust_bundle::BundleWriter;
 
@@ -101,6 +105,14 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// Why a request failed. What programs say that fetch credentials is left out: it may hold some.
+pub(crate) fn explain(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Auth(_) => "no credentials can be got as the kubeconfig says".to_owned(),
+        other => chain(other),
+    }
+}
+
 /// A cluster behind the Kubernetes API.
 pub struct KubeSource {
     /// How to reach it.
@@ -119,7 +131,7 @@ impl KubeSource {
     /// Lists and watches every kind until `stop` is cancelled. Failures are retried for ever: a cluster that is away keeps
     /// what was read of it.
     pub async fn run(self, sink: Arc<dyn Sink>, stop: CancellationToken) {
-        let api = Api::new(self.client.clone(), self.options);
+        let api = Api::new(self.client.clone(), self.options).of_cluster(self.cluster.id.clone());
         let mut tasks = JoinSet::new();
         let (defined, definitions) = watch::channel(None);
         let crds = Definitions::new(defined);

@@ -15,6 +15,7 @@ use sluice::admin::{AdminState, Readiness, Refusals, http_router, monitoring_rou
 use sluice::auth::{Authenticator, Authenticators, Call, Caller, Verdict};
 use sluice::config::{CommandLine, Config};
 use sluice::sources::Reporter;
+use sluice::sources::kube::RemoteStates;
 use sluice::telemetry::{self, LogControl};
 use sluice::xds::{Protocol, Request as XdsRequest, Stream};
 use sluice_engine::{Engine, EngineOptions};
@@ -97,6 +98,7 @@ impl Panel {
             log: log(),
             identity: config.identity,
             features: config.features,
+            remotes: RemoteStates::default(),
             callers: OnceLock::new(),
             refusals,
         });

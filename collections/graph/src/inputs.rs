@@ -32,6 +32,8 @@ macro_rules! kinds {
             $($(#[$doc])* pub $field: Input<ObjectKey, $value>,)*
             /// Findings, by object.
             pub rejects: Input<RejectKey, Vec<Reject>>,
+            /// Findings in Secrets that say how remote clusters are reached.
+            pub cluster_rejects: Input<RejectKey, Vec<Reject>>,
             /// Connected proxies.
             pub proxies: Input<ProxyKey, Proxy>,
             /// Addresses of the host names that were asked for.
@@ -58,6 +60,7 @@ macro_rules! kinds {
         pub(crate) struct Raw<'s> {
             $(pub(crate) $field: Collection<'s, ObjectKey, $value>,)*
             pub(crate) rejects: Collection<'s, RejectKey, Vec<Reject>>,
+            pub(crate) cluster_rejects: Collection<'s, RejectKey, Vec<Reject>>,
             pub(crate) proxies: Collection<'s, ProxyKey, Proxy>,
             pub(crate) resolved_names: Collection<'s, Text, Vec<Text>>,
             pub(crate) jwks: Collection<'s, JwksKey, Jwks>,
@@ -71,6 +74,7 @@ macro_rules! kinds {
         pub(crate) fn declare<'s>(graph: &Graph<'s>) -> (Inputs, Raw<'s>) {
             $(let $field = graph.$declare::<ObjectKey, $value>($name);)*
             let rejects = graph.input("parse_rejects");
+            let cluster_rejects = graph.input("cluster_rejects");
             let proxies = graph.input("connected_proxies");
             let names = graph.input("resolved_names");
             let jwks = graph.input("jwks");
@@ -82,6 +86,7 @@ macro_rules! kinds {
                 Inputs {
                     $($field: $field.0,)*
                     rejects: rejects.0,
+                    cluster_rejects: cluster_rejects.0,
                     proxies: proxies.0,
                     resolved_names: names.0,
                     jwks: jwks.0,
@@ -93,6 +98,7 @@ macro_rules! kinds {
                 Raw {
                     $($field: $field.1,)*
                     rejects: rejects.1,
+                    cluster_rejects: cluster_rejects.1,
                     proxies: proxies.1,
                     resolved_names: names.1,
                     jwks: jwks.1,
@@ -134,6 +140,7 @@ macro_rules! kinds {
             pub fn mark_all_synced(&self, tx: &mut Transaction) {
                 $(tx.mark_synced(&self.$field);)*
                 tx.mark_synced(&self.rejects);
+                tx.mark_synced(&self.cluster_rejects);
                 tx.mark_synced(&self.proxies);
                 tx.mark_synced(&self.resolved_names);
                 tx.mark_synced(&self.jwks);

@@ -431,7 +431,9 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
         };
         let outputs = outputs::derive_outputs(graph, &spine, &labels);
         let scopes = scopes::derive_scopes(&spine, &labels);
-        let rejects = rejects::derive_rejects(&raw.rejects, &gateway_api.rejects);
+        let mut found = gateway_api.rejects;
+        found.push(raw.cluster_rejects);
+        let rejects = rejects::derive_rejects(&raw.rejects, &found);
         Handles {
             inputs,
             resources: outputs.resources.iter().map(Collection::publish).collect(),

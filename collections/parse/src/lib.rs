@@ -28,6 +28,7 @@ mod gateway_api;
 mod header;
 mod ingress;
 mod kinds;
+mod kubeconfig;
 mod mesh_config;
 mod mesh_networks;
 mod mesh_settings;
@@ -60,6 +61,7 @@ pub use address::forbidden_address;
 pub use fields::{Fields, Finding, Findings, parse_duration};
 pub use gateway::{parse_gateway, parse_protocol};
 pub use kinds::{KINDS, KindInfo, Parse, find_kind, kind_info};
+pub use kubeconfig::{Kubeconfig, KubeconfigFault, parse_kubeconfig};
 pub use mesh_config::lay_mesh_config;
 pub use mesh_networks::parse_mesh_networks;
 pub use names::{

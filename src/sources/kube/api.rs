@@ -11,7 +11,7 @@ use serde_json::Value;
 use sluice_model::{Kind, Text};
 use sluice_parse::KindInfo;
 
-use super::{KubeOptions, chain};
+use super::{KubeOptions, explain};
 
 /// A collection of objects of the API.
 #[derive(Clone, Debug)]
@@ -46,6 +46,12 @@ impl Resource {
     pub(super) fn config_maps_named(name: &str) -> Self {
         let selector = format!("&fieldSelector=metadata.name%3D{}", escape(name));
         Self { path: "/api/v1/configmaps".to_owned(), selector, accept: None }
+    }
+
+    /// The Secrets of a namespace that say how remote clusters are reached.
+    pub(super) fn cluster_secrets(namespace: &str) -> Self {
+        let selector = "&labelSelector=istio%2FmultiCluster%3Dtrue".to_owned();
+        Self { path: format!("/api/v1/namespaces/{namespace}/secrets"), selector, accept: None }
     }
 
     /// The names of all definitions of extensions, without the definitions: those are big.
@@ -100,7 +106,7 @@ impl From<kube::Error> for ApiError {
     fn from(error: kube::Error) -> Self {
         match &error {
             kube::Error::Api(status) => Self::from_status(status.code, &status.message),
-            _ => Self::Other(chain(&error)),
+            _ => Self::Other(explain(&error)),
         }
     }
 }
@@ -131,11 +137,22 @@ pub(super) enum Told {
 pub(super) struct Api {
     client: Client,
     options: KubeOptions,
+    cluster: Option<Text>,
 }
 
 impl Api {
     pub(super) fn new(client: Client, options: KubeOptions) -> Self {
-        Self { client, options }
+        Self { client, options, cluster: None }
+    }
+
+    /// That of this cluster, for the log.
+    pub(super) fn of_cluster(self, cluster: Text) -> Self {
+        Self { cluster: Some(cluster), ..self }
+    }
+
+    /// Which cluster it is of, if that is known.
+    pub(super) fn cluster(&self) -> Option<&str> {
+        self.cluster.as_deref()
     }
 
     /// One page of a list.

@@ -59,16 +59,16 @@ impl<R: Receiver> ListWatch<R> {
                 },
                 Err(ApiError::Absent) => break,
                 Err(ApiError::Gone) => {
-                    debug!(resource = %self.resource, "the list was too old to be continued, listing again");
+                    debug!(cluster = self.api.cluster(), resource = %self.resource, "the list was too old to be continued, listing again");
                     self.wait().await;
                 }
                 Err(ApiError::Other(error)) => {
-                    warn!(resource = %self.resource, error, "cannot list, trying again");
+                    warn!(cluster = self.api.cluster(), resource = %self.resource, error, "cannot list, trying again");
                     self.wait().await;
                 }
             }
         }
-        debug!(resource = %self.resource, "there is no such kind");
+        debug!(cluster = self.api.cluster(), resource = %self.resource, "there is no such kind");
         self.receiver.absent();
         self.receiver
     }
@@ -92,7 +92,7 @@ impl<R: Receiver> ListWatch<R> {
         tokio::task::block_in_place(|| self.receiver.end_list());
         self.backoff.worked();
         let milliseconds = started.elapsed().as_millis();
-        info!(resource = %self.resource, objects, milliseconds, "listed");
+        info!(cluster = self.api.cluster(), resource = %self.resource, objects, milliseconds, "listed");
         Ok(version)
     }
 
@@ -109,12 +109,12 @@ impl<R: Receiver> ListWatch<R> {
                     }
                 }
                 Err(ApiError::Gone) => {
-                    info!(resource = %self.resource, "the watch is too far behind, listing again");
+                    info!(cluster = self.api.cluster(), resource = %self.resource, "the watch is too far behind, listing again");
                     return ApiError::Gone;
                 }
                 Err(ApiError::Absent) => return ApiError::Absent,
                 Err(ApiError::Other(error)) => {
-                    warn!(resource = %self.resource, error, "the watch failed, going on from where it was");
+                    warn!(cluster = self.api.cluster(), resource = %self.resource, error, "the watch failed, going on from where it was");
                     self.wait().await;
                 }
             }

@@ -8,12 +8,13 @@ use http::{Request, header};
 use kube::Client;
 use serde_json::{Value, json};
 use sluice_engine::{Feed, Input, Published};
-use sluice_model::{SecretReader, Text};
+use sluice_model::SecretReader;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::chain;
+use super::clients::Clients;
+use super::explain;
 use super::turn::next_turn;
 
 /// Time after which a cluster is asked again.
@@ -24,7 +25,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Asks whoever's proxies want Secrets: may that service account list those of its namespace? The answer stands until the
 /// next, a minute later; while a cluster cannot be asked, what it said last.
 pub struct SecretReviewer {
-    clients: BTreeMap<Text, Client>,
+    clients: Clients,
     feed: Feed,
     wanted: Published<SecretReader, ()>,
     answers: Input<SecretReader, bool>,
@@ -36,7 +37,7 @@ impl SecretReviewer {
     /// Asks the clusters of `clients` what `wanted` holds and writes `answers`.
     #[must_use]
     pub fn new(
-        clients: BTreeMap<Text, Client>,
+        clients: Clients,
         feed: Feed,
         wanted: Published<SecretReader, ()>,
         answers: Input<SecretReader, bool>,
@@ -65,19 +66,20 @@ impl SecretReviewer {
         let now = Instant::now();
         let due = self.open.iter().filter(|(_, (_, due))| *due <= now).map(|(reader, _)| reader.clone());
         let asked = due.map(|reader| {
-            let client = self.clients.get(&reader.cluster).cloned();
+            let client = self.clients.get(&reader.cluster);
             async move {
+                let is_known = client.is_some();
                 let answer = match client {
                     Some(client) => ask(client, &reader).await,
                     None => Ok(false),
                 };
-                (reader, answer)
+                (reader, is_known, answer)
             }
         });
-        for (reader, answer) in join_all(asked).await {
+        for (reader, is_known, answer) in join_all(asked).await {
             let Some((known, due)) = self.open.get_mut(&reader) else { continue };
             let SecretReader { cluster, namespace, service_account } = &reader;
-            *due = Instant::now() + if answer.is_ok() { AGAIN } else { RETRY };
+            *due = Instant::now() + if answer.is_ok() && is_known { AGAIN } else { RETRY };
             let answer = match (answer, *known) {
                 (Ok(allowed), _) => {
                     if *known != Some(allowed) {
@@ -113,6 +115,6 @@ async fn ask(client: Client, reader: &SecretReader) -> Result<bool, String> {
         .header(header::CONTENT_TYPE, "application/json")
         .body(review.to_string().into_bytes())
         .map_err(|error| error.to_string())?;
-    let answer: Value = client.request(request).await.map_err(|error| chain(&error))?;
+    let answer: Value = client.request(request).await.map_err(|error| explain(&error))?;
     Ok(answer.pointer("/status/allowed").and_then(Value::as_bool).unwrap_or(false))
 }

@@ -6,6 +6,7 @@
 
 mod answer;
 mod patch;
+mod rights;
 mod store;
 mod write;
 
@@ -21,6 +22,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+pub use rights::{Right, granted};
 pub use store::Kind;
 use store::Store;
 
@@ -42,6 +44,8 @@ pub struct Asked {
 struct Faults {
     slow_lists: Duration,
     forbidden: BTreeSet<String>,
+    /// Tokens one of which a request has to have; none is needed if there are none.
+    tokens: BTreeSet<String>,
 }
 
 #[derive(Default)]
@@ -121,13 +125,23 @@ impl ApiServer {
     /// # Errors
     /// The file cannot be written.
     pub fn write_kubeconfig(&self, path: &Path) -> Result<()> {
-        let config = json!({
+        std::fs::write(path, self.kubeconfig(json!({})).to_string()).context("write the kubeconfig")
+    }
+
+    /// A kubeconfig of a user that leads here.
+    #[must_use]
+    pub fn kubeconfig(&self, user: Value) -> Value {
+        json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
             "clusters": [{"name": "test", "cluster": {"server": format!("http://{}", self.address)}}],
-            "users": [{"name": "test", "user": {}}],
-        });
-        std::fs::write(path, config.to_string()).context("write the kubeconfig")
+            "users": [{"name": "test", "user": user}],
+        })
+    }
+
+    /// Answers 401 to whoever shows none of these tokens; to nobody if there are none.
+    pub fn take_only(&self, tokens: &[&str]) {
+        self.shared.state().faults.tokens = tokens.iter().map(|token| (*token).to_owned()).collect();
     }
 
     /// Adds a kind by its definition, or removes it with all its objects.

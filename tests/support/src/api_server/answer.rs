@@ -32,6 +32,15 @@ struct Wanted {
 }
 
 async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+    let shown = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let token = shown.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+    let refused = {
+        let tokens = &shared.state().faults.tokens;
+        !tokens.is_empty() && !tokens.contains(token)
+    };
+    if refused {
+        return status(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized");
+    }
     let parts: Vec<&str> = request.uri().path().trim_matches('/').split('/').collect();
     if let ["apis", group] = parts.as_slice() {
         return group_versions(&shared, group);
@@ -135,12 +144,19 @@ fn group_versions(shared: &Shared, group: &str) -> Response<Body> {
     json_answer(StatusCode::OK, &json!({"kind": "APIGroup", "apiVersion": "v1", "name": group, "versions": versions}))
 }
 
-/// Only `status.phase!=Failed` and `metadata.name=NAME` are understood, which is all anybody here asks.
+/// Only `status.phase!=Failed`, `metadata.name=NAME` and one label with its value are understood, which is all anybody here
+/// asks.
 fn selects(wanted: &Wanted) -> impl Fn(&Value) -> bool + use<> {
     let selector = wanted.query.get("fieldSelector").cloned().unwrap_or_default();
     let no_failed = selector == "status.phase%21%3DFailed";
     let name = selector.strip_prefix("metadata.name%3D").map(str::to_owned);
+    let label = wanted.query.get("labelSelector").map(|selector| selector.replace("%2F", "/").replace("%3D", "="));
     move |object| {
+        let labels = &object["metadata"]["labels"];
+        let has = |label: &String| label.split_once('=').is_some_and(|(name, value)| labels[name] == value);
+        if !label.as_ref().is_none_or(has) {
+            return false;
+        }
         let is_failed = object.pointer("/status/phase").and_then(Value::as_str) == Some("Failed");
         let is_named = |name: &String| object.pointer("/metadata/name").and_then(Value::as_str) == Some(name);
         !(no_failed && is_failed) && name.as_ref().is_none_or(is_named)

@@ -1,0 +1,530 @@
+//! Remote clusters that Secrets lead to (S15), each an API server over real HTTP.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use sluice::auth::{Authenticator, Call, ReviewedTokens, TrustDomain, Verdict};
+use sluice::sources::kube::{
+    Clients, ClusterMetrics, KubeOptions, KubeSource, RemoteClusters, RemoteOptions, RemoteStates, SecretReviewer,
+    SyncStatus,
+};
+use sluice::sources::{Change, Cluster, InputSink, MeshOverride, Sink, SourceMetrics};
+use sluice_engine::{Engine, EngineOptions};
+use sluice_graph::{GraphOptions, Handles, build};
+use sluice_model::{Identity, Kind, ObjectKey, Proxy, ProxyKey, Reject, Severity, Text};
+use sluice_parse::kind_info;
+use sluice_testkit::api_server::{self, ApiServer};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+const SYSTEM: &str = "istio-system";
+const OWN: &str = "own";
+/// What no text may show.
+const HUSH: &str = "hush-hush";
+
+async fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(found) = ask() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Notes which objects of remote clusters were taken away on their way to the inputs.
+struct Tap {
+    inner: Arc<dyn Sink>,
+    gone: Mutex<Vec<String>>,
+}
+
+impl Sink for Tap {
+    fn commit(&self, changes: Vec<Change>) {
+        let gone = changes.iter().filter(|change| change.object.is_none() && *change.key.cluster != *OWN);
+        let gone = gone.map(|change| format!("{} {}/{}", change.kind, change.key.cluster, change.key.name));
+        self.gone.lock().expect("no test panics with the lock").extend(gone);
+        self.inner.commit(changes);
+    }
+
+    fn synced(&self, cluster: &Text, kinds: &[Kind]) {
+        self.inner.synced(cluster, kinds);
+    }
+
+    fn settle(&self, done: oneshot::Sender<()>) {
+        self.inner.settle(done);
+    }
+}
+
+/// A control plane that reads a cluster and those that its Secrets lead to.
+struct Mesh {
+    engine: Engine,
+    handles: Handles,
+    clients: Clients,
+    states: RemoteStates,
+    registry: Registry,
+    tap: Arc<Tap>,
+    stop: CancellationToken,
+}
+
+impl Mesh {
+    /// Starts it, and waits until proxies could be served.
+    async fn start(own: &ApiServer, timeout: Duration, allowed: &[&str]) -> Self {
+        let options = GraphOptions { cluster: OWN.into(), reviews_secrets: true, ..GraphOptions::default() };
+        let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &options));
+        let cluster = Cluster {
+            id: OWN.into(),
+            domain: "cluster.local".into(),
+            is_remote: false,
+            ignored: BTreeSet::new(),
+            revision: "".into(),
+        };
+        let kinds = BTreeMap::from([(cluster.id.clone(), cluster.kinds())]);
+        let mesh = MeshOverride::new(ObjectKey::new(OWN, SYSTEM, "istio"), None);
+        let inputs = InputSink::start(engine.clone(), handles.inputs.clone(), kinds, mesh, SourceMetrics::default());
+        let tap = Arc::new(Tap { inner: Arc::new(inputs.expect("a thread")), gone: Mutex::default() });
+        let (stop, client) = (CancellationToken::new(), own.client().expect("a client"));
+        let kube = KubeOptions {
+            page: 2,
+            watch: Duration::from_secs(60),
+            first_retry: Duration::from_millis(5),
+            last_retry: Duration::from_millis(50),
+        };
+        let source = KubeSource {
+            client: client.clone(),
+            cluster: cluster.clone(),
+            system_namespace: SYSTEM.into(),
+            namespace: None,
+            options: kube,
+        };
+        tokio::spawn(source.run(tap.clone(), stop.clone()));
+        let clients = Clients::from(BTreeMap::from([(OWN.into(), client.clone())]));
+        let (states, metrics) = (RemoteStates::new(BTreeSet::from(["files".into()])), ClusterMetrics::default());
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        let options = RemoteOptions {
+            cluster,
+            elsewhere: BTreeSet::from(["files".into()]),
+            system_namespace: SYSTEM.into(),
+            namespace: None,
+            timeout,
+            allowed: allowed.iter().map(|option| (*option).to_owned()).collect(),
+            kube,
+        };
+        let rejects = handles.inputs.cluster_rejects.clone();
+        let remotes = RemoteClusters::new(options, tap.clone(), rejects, clients.clone(), states.clone(), metrics);
+        let settled = remotes.settled();
+        tokio::spawn(remotes.run(client, stop.clone()));
+        let waiting = engine.clone();
+        let synced = tokio::task::spawn_blocking(move || waiting.wait_synced(Duration::from_secs(20))).await;
+        assert!(synced.expect("no panic"), "the own cluster is read");
+        tokio::time::timeout(Duration::from_secs(20), settled).await.expect("remote clusters are read, or late");
+        Self { engine, handles, clients, states, registry, tap, stop }
+    }
+
+    async fn patient(own: &ApiServer) -> Self {
+        Self::start(own, Duration::from_secs(60), &[]).await
+    }
+
+    /// Clusters and addresses of a host's endpoints.
+    fn endpoints(&self, host: &str) -> Vec<String> {
+        let snapshot = self.engine.snapshot();
+        let found = snapshot.iter(&self.handles.endpoints).find(|(key, _)| key.host.to_string() == host);
+        let shown = |it: &sluice_model::Endpoint| format!("{} {}", it.cluster, it.addresses[0]);
+        let mut shown: Vec<String> = found.iter().flat_map(|(_, endpoints)| endpoints.iter().map(shown)).collect();
+        shown.sort();
+        shown
+    }
+
+    async fn has(&self, expect: &[&str]) {
+        let what = format!("the cart has {expect:?}");
+        until(&what, || (self.endpoints("cart.shop.svc.cluster.local") == expect).then_some(())).await;
+    }
+
+    /// Findings: severity and path of the field.
+    fn found(&self, secret: &str) -> Vec<(Severity, String)> {
+        let snapshot = self.engine.snapshot();
+        let rejects = snapshot.iter(&self.handles.rejects).filter(|(key, _)| *key.object.name == *secret);
+        let shown = |it: &Reject| (it.severity, it.field_path.to_string());
+        rejects.flat_map(|(_, rejects)| rejects.iter().map(shown)).collect()
+    }
+
+    async fn finds(&self, secret: &str, expect: &[(Severity, &str)]) {
+        let expect: Vec<_> = expect.iter().map(|(severity, path)| (*severity, (*path).to_owned())).collect();
+        let mut found = Vec::new();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < deadline {
+            found = self.found(secret);
+            if found == expect {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("{secret}: {found:?}, not {expect:?}");
+    }
+
+    fn status(&self, cluster: &str) -> Option<SyncStatus> {
+        self.states.all().into_iter().find(|info| *info.id == *cluster).map(|info| info.sync_status)
+    }
+
+    async fn is(&self, cluster: &str, status: Option<SyncStatus>) {
+        until(&format!("{cluster} is {status:?}"), || (self.status(cluster) == status).then_some(())).await;
+    }
+
+    fn metrics(&self) -> String {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).expect("text");
+        text
+    }
+
+    fn gone(&self) -> Vec<String> {
+        self.tap.gone.lock().expect("no test panics with the lock").clone()
+    }
+
+    /// Every record of every collection.
+    fn everything(&self) -> BTreeMap<String, BTreeSet<String>> {
+        let dump = |name: &str| {
+            let dump = self.engine.dump(name).expect("a collection");
+            dump.records().map(|(key, value)| format!("{key} {value}")).collect()
+        };
+        self.engine.graph().iter().map(|info| (info.name.clone(), dump(&info.name))).collect()
+    }
+
+    /// Whatever happened before, all is as if it had always been so.
+    async fn is_as_from_scratch(&self, own: &ApiServer) {
+        let anew = Self::patient(own).await.everything();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let here = self.everything();
+            if here == anew {
+                return;
+            }
+            if Instant::now() > deadline {
+                for (name, records) in &anew {
+                    assert_eq!(&here[name], records, "{name}");
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+impl Drop for Mesh {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// A server with service `cart`, that has an endpoint of this address.
+async fn cluster(address: &str) -> ApiServer {
+    let server = ApiServer::start().await.expect("a server");
+    server.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}));
+    server.apply(json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "cart", "namespace": "shop"},
+        "spec": {"clusterIP": "10.0.0.1", "ports": [{"port": 80}]},
+    }));
+    slice(&server, "cart-1", address);
+    server
+}
+
+fn slice(server: &ApiServer, name: &str, address: &str) {
+    server.apply(json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": name, "namespace": "shop", "labels": {"kubernetes.io/service-name": "cart"}},
+        "endpoints": [{"addresses": [address], "conditions": {"ready": true}}], "ports": [{"port": 8080}],
+    }));
+}
+
+/// Applies a Secret that leads to clusters.
+fn lead(own: &ApiServer, name: &str, created: &str, kubeconfigs: &[(&str, Value)]) {
+    let encode = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let data: BTreeMap<_, _> = kubeconfigs.iter().map(|(id, it)| (*id, STANDARD.encode(encode(it)))).collect();
+    own.apply(json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "data": data,
+        "metadata": {
+            "name": name, "namespace": SYSTEM, "labels": {"istio/multiCluster": "true"}, "creationTimestamp": created,
+        },
+    }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clusters_come_and_go_with_the_secrets_that_lead_to_them() {
+    let (own, east, west) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await, cluster("10.3.0.1").await);
+    let kubeconfigs = [("east", east.kubeconfig(json!({}))), ("west", west.kubeconfig(json!({})))];
+    lead(&own, "remote", "2026-01-01T00:00:00Z", &kubeconfigs);
+    let mesh = Mesh::patient(&own).await;
+    // Nobody is served before they are read.
+    assert_eq!(mesh.endpoints("cart.shop.svc.cluster.local"), ["east 10.2.0.1", "own 10.1.0.1", "west 10.3.0.1"]);
+    let shown = serde_json::to_value(mesh.states.all()).expect("JSON");
+    let secret = "istio-system/remote";
+    assert_eq!(
+        shown,
+        json!([
+            {"id": "files", "secretName": "", "syncStatus": "synced"},
+            {"id": "east", "secretName": secret, "syncStatus": "synced"},
+            {"id": "west", "secretName": secret, "syncStatus": "synced"},
+        ])
+    );
+    let metrics = mesh.metrics();
+    for line in [
+        "istiod_managed_clusters{cluster_type=\"local\"} 1",
+        "istiod_managed_clusters{cluster_type=\"remote\"} 3",
+        "istiod_remote_cluster_sync_status{cluster=\"east\",cluster_type=\"remote\",status=\"synced\"} 1",
+        "remote_cluster_secret_events_total{event=\"add\"} 1",
+    ] {
+        assert!(metrics.lines().any(|it| it == line), "{line} in\n{metrics}");
+    }
+    // Configuration counts in the own cluster only, and what runs in a cluster is watched.
+    for kind in ["configmaps", "ingresses"] {
+        assert_eq!(east.count("list", kind), 0, "{kind}");
+    }
+    slice(&east, "cart-2", "10.2.0.2");
+    mesh.has(&["east 10.2.0.1", "east 10.2.0.2", "own 10.1.0.1", "west 10.3.0.1"]).await;
+
+    lead(&own, "remote", "2026-01-01T00:00:00Z", &kubeconfigs[..1]);
+    mesh.has(&["east 10.2.0.1", "east 10.2.0.2", "own 10.1.0.1"]).await;
+    assert_eq!(mesh.status("west"), None);
+    assert_eq!(mesh.clients.ids(), ["east", OWN]);
+    mesh.is_as_from_scratch(&own).await;
+
+    own.delete("secrets", SYSTEM, "remote");
+    mesh.has(&["own 10.1.0.1"]).await;
+    assert_eq!(mesh.clients.ids(), [OWN]);
+    mesh.is_as_from_scratch(&own).await;
+    lead(&own, "again", "2026-01-02T00:00:00Z", &kubeconfigs[1..]);
+    mesh.has(&["own 10.1.0.1", "west 10.3.0.1"]).await;
+    mesh.is_as_from_scratch(&own).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_credentials_cost_nothing_of_what_was_read_by_the_old_ones() {
+    let (own, east) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await);
+    slice(&east, "cart-2", "10.2.0.2");
+    east.take_only(&["old"]);
+    let rotate = |token: &str| {
+        let kubeconfig = east.kubeconfig(json!({"token": token}));
+        lead(&own, "remote", "2026-01-01T00:00:00Z", &[("east", kubeconfig)]);
+    };
+    rotate("old");
+    let mesh = Mesh::patient(&own).await;
+    mesh.has(&["east 10.2.0.1", "east 10.2.0.2", "own 10.1.0.1"]).await;
+
+    // What reads by new credentials has not come far: the old ones go on.
+    rotate("new");
+    mesh.is("east", Some(SyncStatus::Syncing)).await;
+    slice(&east, "cart-3", "10.2.0.3");
+    mesh.has(&["east 10.2.0.1", "east 10.2.0.2", "east 10.2.0.3", "own 10.1.0.1"]).await;
+
+    // The old ones end, and something goes that nobody is told of.
+    east.take_only(&["none"]);
+    east.disconnect();
+    east.delete("endpointslices", "shop", "cart-2");
+    slice(&east, "cart-4", "10.2.0.4");
+    east.take_only(&["new"]);
+    mesh.has(&["east 10.2.0.1", "east 10.2.0.3", "east 10.2.0.4", "own 10.1.0.1"]).await;
+    mesh.is("east", Some(SyncStatus::Synced)).await;
+    assert_eq!(mesh.gone(), ["EndpointSlice east/cart-2"], "nothing else was ever taken away");
+    slice(&east, "cart-1", "10.2.0.5");
+    mesh.has(&["east 10.2.0.3", "east 10.2.0.4", "east 10.2.0.5", "own 10.1.0.1"]).await;
+    mesh.is_as_from_scratch(&own).await;
+
+    // One that replaces one that has not come, and one that is taken back.
+    rotate("wrong");
+    mesh.is("east", Some(SyncStatus::Syncing)).await;
+    rotate("new");
+    mesh.is("east", Some(SyncStatus::Synced)).await;
+    // Another Secret may take over: it is the same cluster.
+    let kubeconfig = east.kubeconfig(json!({"token": "new"}));
+    lead(&own, "other", "2026-01-02T00:00:00Z", &[("east", kubeconfig)]);
+    mesh.finds("other", &[(Severity::Error, "data[east]")]).await;
+    own.delete("secrets", SYSTEM, "remote");
+    mesh.finds("other", &[]).await;
+    let secret = mesh.states.all()[1].secret_name.clone();
+    assert_eq!((secret.as_str(), mesh.gone().len()), ("istio-system/other", 1));
+    mesh.is_as_from_scratch(&own).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubeconfig_that_cannot_be_used_is_a_finding_and_spares_its_neighbours() {
+    let (own, east, west) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await, cluster("10.3.0.1").await);
+    let user = |user: Value| east.kubeconfig(user);
+    let good = west.kubeconfig(json!({"token": HUSH}));
+    let when = "2026-01-01T00:00:00Z";
+    lead(
+        &own,
+        "remote",
+        when,
+        &[
+            ("broken", json!(format!("a: {{{HUSH}"))),
+            ("east", user(json!({"exec": {"command": HUSH}}))),
+            ("files", good.clone()),
+            ("key", user(json!({"client-certificate-data": STANDARD.encode(HUSH), "client-key-data": "aHVzaA=="}))),
+            (OWN, good.clone()),
+            ("west", good.clone()),
+        ],
+    );
+    lead(&own, "younger", "2026-02-01T00:00:00Z", &[("west", good.clone())]);
+    let mesh = Mesh::patient(&own).await;
+    mesh.has(&["own 10.1.0.1", "west 10.3.0.1"]).await;
+    let expect = [
+        (Severity::Error, "data[broken]"),
+        (Severity::Error, "data[east].users[0].user.exec"),
+        (Severity::Error, "data[files]"),
+        (Severity::Error, "data[key]"),
+        (Severity::Warning, "data[own]"),
+    ];
+    mesh.finds("remote", &expect).await;
+    mesh.finds("younger", &[(Severity::Error, "data[west]")]).await;
+    assert_eq!(mesh.clients.ids(), [OWN, "west"]);
+    mesh.is_as_from_scratch(&own).await;
+
+    // What runs goes on, whatever becomes of its kubeconfig; what is mended is no finding any more.
+    lead(&own, "remote", when, &[("west", json!(HUSH)), ("east", user(json!({})))]);
+    own.delete("secrets", SYSTEM, "younger");
+    mesh.finds("remote", &[(Severity::Error, "data[west]")]).await;
+    mesh.finds("younger", &[]).await;
+    mesh.has(&["east 10.2.0.1", "own 10.1.0.1", "west 10.3.0.1"]).await;
+    slice(&west, "cart-2", "10.3.0.2");
+    mesh.has(&["east 10.2.0.1", "own 10.1.0.1", "west 10.3.0.1", "west 10.3.0.2"]).await;
+    lead(&own, "remote", when, &[("west", good), ("east", user(json!({})))]);
+    mesh.finds("remote", &[]).await;
+    mesh.is_as_from_scratch(&own).await;
+
+    let shown = format!("{:?} {:?} {}", mesh.everything(), mesh.states.all(), mesh.metrics());
+    let encoded = STANDARD.encode(HUSH);
+    assert!(!shown.contains(HUSH) && !shown.contains(encoded.trim_end_matches('=')), "it is shown");
+
+    // A file is read only where that is allowed.
+    let file = std::env::temp_dir().join(format!("sluice-token-{}", std::process::id()));
+    std::fs::write(&file, "from-a-file").expect("write a token");
+    east.take_only(&["from-a-file"]);
+    lead(&own, "remote", when, &[("east", user(json!({"tokenFile": file})))]);
+    mesh.finds("remote", &[(Severity::Error, "data[east].users[0].user.tokenFile")]).await;
+    let trusting = Mesh::start(&own, Duration::from_secs(60), &["tokenFile"]).await;
+    trusting.has(&["east 10.2.0.1", "own 10.1.0.1"]).await;
+    std::fs::remove_file(&file).expect("remove the token");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_cannot_be_read_is_not_waited_for_forever() {
+    let (own, east) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await);
+    east.forbid("pods", true);
+    lead(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({})))]);
+    let mesh = Mesh::start(&own, Duration::from_millis(100), &[]).await;
+    assert_eq!(mesh.status("east"), Some(SyncStatus::Timeout));
+    let timeouts = "remote_cluster_sync_timeouts_total{cluster=\"east\"} 1";
+    assert!(mesh.metrics().lines().any(|line| line == timeouts), "{}", mesh.metrics());
+    // What can be read of it counts, and the rest when it can be.
+    mesh.has(&["east 10.2.0.1", "own 10.1.0.1"]).await;
+    // New credentials may not read it either: they replace the old ones all the same, for those had not read it all.
+    slice(&east, "cart-2", "10.2.0.2");
+    lead(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({"token": "new"})))]);
+    east.take_only(&["new"]);
+    east.disconnect();
+    slice(&east, "cart-3", "10.2.0.3");
+    mesh.has(&["east 10.2.0.1", "east 10.2.0.2", "east 10.2.0.3", "own 10.1.0.1"]).await;
+    assert_eq!(mesh.gone(), Vec::<String>::new());
+    east.forbid("pods", false);
+    mesh.is("east", Some(SyncStatus::Synced)).await;
+    mesh.is_as_from_scratch(&own).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_are_reviewed_by_the_clusters_that_secrets_lead_to() {
+    let (own, east) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await);
+    let status = |account: &str| {
+        let user = format!("system:serviceaccount:shop:{account}");
+        json!({"authenticated": true, "audiences": ["istio-ca"],
+               "user": {"username": user, "groups": ["system:serviceaccounts"]}})
+    };
+    own.review("token-of-own", status("own"));
+    east.review("token-of-east", status("east"));
+    let mesh = Mesh::patient(&own).await;
+    let audiences = ["istio-ca".to_owned()];
+    let trust_domain = TrustDomain::new("td".into());
+    let tokens = ReviewedTokens::new(mesh.clients.clone(), OWN.into(), BTreeMap::new(), &audiences, trust_domain);
+    let ask = async |token: &str, cluster: &str| {
+        let mut headers = HeaderMap::new();
+        headers.insert("authorization", HeaderValue::from_str(&format!("Bearer {token}")).expect("a header"));
+        headers.insert("clusterid", HeaderValue::from_str(cluster).expect("a header"));
+        match tokens.authenticate(&Call { headers: &headers, peer: None, certificates: &[] }).await {
+            Verdict::Identified(identities) => identities[0].to_string(),
+            Verdict::Refused(reason) => reason,
+            other => panic!("{other:?}"),
+        }
+    };
+    let unknown = "the caller says it is of cluster \"east\", but only [\"own\"] are known";
+    assert_eq!(ask("token-of-east", "east").await, unknown);
+    lead(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({})))]);
+    mesh.is("east", Some(SyncStatus::Synced)).await;
+    assert_eq!(ask("token-of-east", "east").await, "spiffe://td/ns/shop/sa/east");
+    assert_eq!(ask("token-of-own", OWN).await, "spiffe://td/ns/shop/sa/own");
+    // A token is good in its own cluster only.
+    for (token, cluster) in [("token-of-east", OWN), ("token-of-own", "east"), ("token-of-east", "")] {
+        assert_eq!(ask(token, cluster).await, "the token is not authenticated", "{token} {cluster}");
+    }
+    own.delete("secrets", SYSTEM, "remote");
+    mesh.is("east", None).await;
+    assert_eq!(ask("token-of-east", "east").await, unknown);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_remote_cluster_is_asked_what_the_manifest_grants() {
+    let (own, east) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await);
+    let info = kind_info(Kind::WorkloadEntry).expect("in the table");
+    let (group, versions) = (info.group, info.versions.to_vec());
+    east.define(api_server::Kind { group, versions, name: info.name, plural: info.plural }, true);
+    lead(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({})))]);
+    let mesh = Mesh::patient(&own).await;
+
+    // Its proxies may read its Secrets if it says so, whatever the own one says.
+    east.let_read_secrets("edge", "gateway", true);
+    own.let_read_secrets("edge", "other", true);
+    let (wanted, inputs) = (mesh.handles.wanted_secret_reviews.clone(), mesh.handles.inputs.clone());
+    let reviewer = SecretReviewer::new(mesh.clients.clone(), mesh.engine.feed(), wanted, inputs.secret_reviews.clone());
+    tokio::spawn(reviewer.run(mesh.stop.clone()));
+    mesh.engine.transaction(|tx| inputs.mark_all_synced(tx));
+    for account in ["gateway", "other"] {
+        let proxy = Proxy {
+            cluster: "east".into(),
+            identity: Some(Identity::new("cluster.local", "edge", account)),
+            ..Proxy::default()
+        };
+        mesh.engine.transaction(|tx| {
+            tx.set(&inputs.proxies, ProxyKey(account.into()), proxy);
+            tx.set(&inputs.secret_clients, ProxyKey(account.into()), ());
+        });
+    }
+    let answers = until("both are asked about", || {
+        let dump = mesh.engine.dump("secret_reviews").expect("a collection");
+        let answers: BTreeMap<_, _> =
+            dump.records().map(|(key, answer)| (key["service_account"].to_string(), answer)).collect();
+        (answers.len() == 2).then_some(answers)
+    });
+    let expect = [("\"gateway\"", json!(true)), ("\"other\"", json!(false))];
+    assert_eq!(answers.await, BTreeMap::from(expect.map(|(name, answer)| (name.to_owned(), answer))));
+    assert_eq!(own.count("create", "subjectaccessreviews"), 0);
+    let audiences = ["istio-ca".to_owned()];
+    let trust_domain = TrustDomain::new("td".into());
+    let tokens = ReviewedTokens::new(mesh.clients.clone(), OWN.into(), BTreeMap::new(), &audiences, trust_domain);
+    let headers = [("authorization", "Bearer token"), ("clusterid", "east")];
+    let headers = headers.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+    let headers = HeaderMap::from_iter(headers);
+    let verdict = tokens.authenticate(&Call { headers: &headers, peer: None, certificates: &[] }).await;
+    assert!(matches!(verdict, Verdict::Refused(_)), "{verdict:?}");
+
+    let granted = api_server::granted(&Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/remote/rbac.yaml"));
+    let asked = || -> BTreeSet<_> {
+        east.asked().into_keys().map(|it| (it.namespace, it.group, it.resource, it.verb)).collect()
+    };
+    // Watches begin after the lists.
+    until("all is watched", || (asked().len() >= granted.len()).then_some(())).await;
+    assert_eq!(asked(), granted);
+}
