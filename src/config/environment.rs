@@ -11,7 +11,7 @@ use serde::Serialize;
 use sluice_graph::{AddressPools, GatewayApiOptions, JwksFetch};
 use sluice_model::gateway_api::EXPERIMENTAL_GROUP;
 use sluice_model::{Kind, SessionLabels, Text};
-use sluice_parse::{KINDS, parse_duration};
+use sluice_parse::{KINDS, address_blocks, parse_duration};
 
 use super::security::flag;
 
@@ -358,15 +358,9 @@ fn read_interval(
 }
 
 fn read_blocks(variable: impl Fn(&str) -> Option<String>, name: &str, warnings: &mut Vec<String>) -> Vec<IpNet> {
-    let text = variable(name).unwrap_or_default();
-    let mut blocks = Vec::new();
-    for block in text.split(',').map(str::trim).filter(|block| !block.is_empty()) {
-        match block.parse() {
-            Ok(block) => blocks.push(block),
-            Err(_) => warnings.push(format!("variable {name}: {block:?} is no block of addresses such as 10.0.0.0/8")),
-        }
-    }
-    blocks
+    address_blocks(&variable(name).unwrap_or_default(), |block| {
+        warnings.push(format!("variable {name}: {block:?} is no block of addresses such as 10.0.0.0/8"));
+    })
 }
 
 fn read_percent(

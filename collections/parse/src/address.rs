@@ -1,4 +1,4 @@
-//! Addresses that nothing is fetched from, whatever an object names: keys of tokens, Wasm modules.
+//! Blocks of addresses, and those that nothing is fetched from, whatever an object names: keys of tokens, Wasm modules.
 
 use std::net::IpAddr;
 
@@ -6,6 +6,12 @@ use ipnet::IpNet;
 
 /// Where clouds keep metadata and credentials of machines, beside what is link-local.
 const METADATA: [&str; 2] = ["100.100.100.200/32", "fd00:ec2::/32"];
+
+/// The blocks of a list with commas. What is no block is left out and told of.
+pub fn address_blocks(text: &str, mut wrong: impl FnMut(&str)) -> Vec<IpNet> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts.filter_map(|part| part.parse().map_err(|_| wrong(part)).ok()).collect()
+}
 
 /// Why an address must not be asked; `None` if it may.
 #[must_use]
@@ -29,7 +35,15 @@ pub fn forbidden_address(address: IpAddr, blocked: &[IpNet]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::forbidden_address;
+    use super::{address_blocks, forbidden_address};
+
+    #[test]
+    fn lists_hold_blocks_and_what_is_none_is_told() {
+        let mut wrong = Vec::new();
+        let blocks = address_blocks(" 10.0.0.0/8,,nonsense, fd00::/8,10.0.0.1,", |part| wrong.push(part.to_owned()));
+        assert_eq!(blocks.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10.0.0.0/8", "fd00::/8"]);
+        assert_eq!(wrong, ["nonsense", "10.0.0.1"]);
+    }
 
     #[test]
     fn metadata_of_machines_is_out_of_bounds() {

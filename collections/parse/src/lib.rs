@@ -57,7 +57,7 @@ mod workload_entry;
 mod workload_group;
 pub mod yaml;
 
-pub use address::forbidden_address;
+pub use address::{address_blocks, forbidden_address};
 pub use fields::{Fields, Finding, Findings, parse_duration};
 pub use gateway::{parse_gateway, parse_protocol};
 pub use kinds::{KINDS, KindInfo, Parse, find_kind, kind_info};

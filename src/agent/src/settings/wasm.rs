@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use sluice_parse::address_blocks;
 
 use crate::environment::Environment;
 
@@ -40,15 +41,10 @@ impl WasmSettings {
             let items = environment.text(name).unwrap_or_default().split(',').map(str::trim);
             items.filter(|item| !item.is_empty()).map(ToOwned::to_owned).collect()
         };
-        let mut blocked = Vec::new();
-        for block in list("BLOCKED_CIDRS_IN_WASM_FETCH") {
-            match block.parse() {
-                Ok(block) => blocked.push(block),
-                Err(_) => {
-                    warnings.push(format!("variable BLOCKED_CIDRS_IN_WASM_FETCH: {block:?} is no block of addresses"))
-                }
-            }
-        }
+        const BLOCKED: &str = "BLOCKED_CIDRS_IN_WASM_FETCH";
+        let blocked = address_blocks(environment.text(BLOCKED).unwrap_or_default(), |block| {
+            warnings.push(format!("variable {BLOCKED}: {block:?} is no block of addresses"));
+        });
         Self {
             directory: DIRECTORY.into(),
             insecure: list("WASM_INSECURE_REGISTRIES").into_iter().collect(),
