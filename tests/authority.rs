@@ -39,6 +39,16 @@ fn data(object: &Value, key: &str) -> String {
     String::from_utf8(STANDARD.decode(text).expect("base64")).expect("text")
 }
 
+/// The size of a certificate's key, if that is RSA.
+fn rsa_bits(pem: &str) -> Option<usize> {
+    let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).expect("PEM");
+    let certificate = pem.parse_x509().expect("a certificate");
+    match certificate.public_key().parsed().expect("a key") {
+        x509_parser::public_key::PublicKey::RSA(key) => Some(key.key_size()),
+        _ => None,
+    }
+}
+
 async fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -61,6 +71,7 @@ async fn a_root_is_made_in_its_secret_once() {
     assert_eq!(data(&made, "ca-cert.pem"), first.signer().current().roots_pem());
     assert_eq!(data(&made, "root-cert.pem"), data(&made, "ca-cert.pem"));
     assert!(data(&made, "ca-key.pem").starts_with("-----BEGIN PRIVATE KEY-----"));
+    assert_eq!(rsa_bits(&data(&made, "ca-cert.pem")), Some(2048), "as istiod's");
 
     // Another replica, and one that is to use `cacerts`, take what is there.
     for in_cacerts in [false, true] {
@@ -73,12 +84,18 @@ async fn a_root_is_made_in_its_secret_once() {
     open(&server, AuthorityConfig { in_cacerts: true, ..AuthorityConfig::default() }).await.expect("made");
     let made = secret(&server, "cacerts").expect("it is kept");
     assert_eq!(data(&made, "istio-generated"), "");
+
+    let server = ApiServer::start().await.expect("a server");
+    let root_key = Some(sluice_ca::NewKey::EcdsaP256);
+    open(&server, AuthorityConfig { root_key, ..AuthorityConfig::default() }).await.expect("made");
+    assert_eq!(rsa_bits(&data(&secret(&server, "istio-ca-secret").expect("it is kept"), "ca-cert.pem")), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_authority_of_the_operators_is_read_from_its_secret() {
     let server = ApiServer::start().await.expect("a server");
-    let root = sluice_ca::root::create("org", Duration::from_secs(86400), now()).expect("a root");
+    let root = sluice_ca::root::create("org", sluice_ca::NewKey::EcdsaP256, Duration::from_secs(86400), now())
+        .expect("a root");
     let encode = |text: &str| STANDARD.encode(text);
     server.apply(json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": SYSTEM, "name": "cacerts"},
@@ -96,7 +113,9 @@ async fn an_authority_of_the_operators_is_read_from_its_secret() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_secret_that_cannot_be_used_is_named_without_its_key() {
     let server = ApiServer::start().await.expect("a server");
-    let root = || sluice_ca::root::create("td", Duration::from_secs(86400), now()).expect("a root");
+    let root = || {
+        sluice_ca::root::create("td", sluice_ca::NewKey::EcdsaP256, Duration::from_secs(86400), now()).expect("a root")
+    };
     let (one, other) = (root(), root());
     server.apply(json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": SYSTEM, "name": "istio-ca-secret"},
@@ -131,7 +150,8 @@ fn now() -> i64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_root_that_ends_soon_is_renewed_by_one_replica_and_taken_by_the_others() {
     let server = ApiServer::start().await.expect("a server");
-    let old = sluice_ca::root::create("td", Duration::from_secs(10_000), now() - 9_000).expect("a root");
+    let old = sluice_ca::root::create("td", sluice_ca::NewKey::EcdsaP256, Duration::from_secs(10_000), now() - 9_000)
+        .expect("a root");
     server.apply(json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": SYSTEM, "name": "istio-ca-secret"},
         "data": {

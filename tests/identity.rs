@@ -117,3 +117,17 @@ async fn old_versions_of_tls_can_be_refused() {
     mesh.try_connect(&only_12).await.expect_err("only 1.3 is spoken");
     mesh.connect(&Presented::default()).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_rsa_root_of_the_size_asked_for_certifies_the_mesh() {
+    let mesh = Mesh::start_with(&[], &[("CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE", "3072")]).await;
+    let (_, root) = x509_parser::pem::parse_x509_pem(mesh.root().as_bytes()).expect("PEM");
+    let root = root.parse_x509().expect("a certificate");
+    let key = root.public_key().parsed().expect("a key");
+    assert!(matches!(&key, x509_parser::public_key::PublicKey::RSA(key) if key.key_size() == 3072), "{key:?}");
+    let (key, csr) = signing_request().expect("a request");
+    let token = mesh.token(CART);
+    let chain = Ask::bearing(&csr, &token).send(&mesh.connect(&Presented::default()).await).await.expect("issued");
+    let channel = mesh.connect(&Presented { pair: Some((chain[0].clone(), key)), ..Presented::default() }).await;
+    assert!(clusters(channel, node("shop", "cart")).await.expect("it is served") > 0);
+}

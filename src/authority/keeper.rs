@@ -7,7 +7,7 @@ use std::time::Duration;
 use kube::Client;
 use rand::Rng as _;
 use sluice_ca::store::{self, CACERTS, SECRET};
-use sluice_ca::{Authority, Certificate, Material, root};
+use sluice_ca::{Authority, Certificate, Material, NewKey, RsaBits, root};
 use sluice_model::Text;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -79,7 +79,9 @@ impl Keeper {
 
     /// Without a cluster: made in the directory if that was asked for, else in memory.
     fn open_local(config: AuthorityConfig, trust_domain: &str) -> Result<Self, AuthorityError> {
-        let material = root::create(trust_domain, config.root_lifetime, now()).map_err(AuthorityError::Create)?;
+        let key = config.root_key.unwrap_or(NewKey::EcdsaP256);
+        let made = root::create(trust_domain, key, config.root_lifetime, now());
+        let material = made.map_err(AuthorityError::Create)?;
         let authority = Authority::new(&material, now()).map_err(AuthorityError::Create)?;
         let place = if config.create {
             directory::write(&config.directory, &store::to_files(&material))?;
@@ -331,7 +333,11 @@ async fn try_secret(
         }
     }
     let name = if config.in_cacerts { CACERTS } else { SECRET };
-    let made = root::create(trust_domain, config.root_lifetime, now()).map_err(material(name))?;
+    let (domain, lifetime) = (trust_domain.to_owned(), config.root_lifetime);
+    let key = config.root_key.unwrap_or(NewKey::Rsa(RsaBits::DEFAULT));
+    // An RSA key takes a good part of a second.
+    let made = tokio::task::spawn_blocking(move || root::create(&domain, key, lifetime, now())).await;
+    let made = made.map_err(|error| (name, Failure::Api(error.to_string())))?.map_err(material(name))?;
     let all = store::with_roots(made.clone(), extra_roots);
     let authority = Authority::new(&all, now()).map_err(material(name))?;
     match secrets.create(name, &store::to_secret(name, &made)).await.map_err(api(name))? {

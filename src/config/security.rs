@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sluice_ca::Terms;
+use sluice_ca::{NewKey, RsaBits, Terms};
 use sluice_model::{CompliancePolicy, Text};
 use sluice_parse::parse_duration;
 
@@ -52,6 +52,9 @@ pub struct AuthorityConfig {
     pub directory: PathBuf,
     /// `--createCA`: a root is made in that directory if it is empty.
     pub create: bool,
+    /// `CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE` or `SLUICE_SELF_SIGNED_CA_ECC_CURVE`: the key of a root that is made here. Without
+    /// either RSA of 2048 bits in a cluster, as istiod's, and EC on P-256 without one.
+    pub root_key: Option<NewKey>,
     /// `CITADEL_SELF_SIGNED_CA_CERT_TTL`: how long a root lives that is made here.
     pub root_lifetime: Duration,
     /// `CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL`: how often it is looked whether a root is to be renewed; zero never.
@@ -83,6 +86,7 @@ impl Default for AuthorityConfig {
         Self {
             directory: PathBuf::from("./etc/cacerts"),
             create: false,
+            root_key: None,
             root_lifetime: Duration::from_secs(3650 * 24 * HOUR),
             check_interval: Duration::from_secs(HOUR),
             grace_percent: 20,
@@ -151,12 +155,6 @@ impl SecurityConfig {
             let reason = format!("is {RA}, but neither K8S_SIGNER nor CERT_SIGNER_DOMAIN says who signs");
             return Err(ConfigError { flag: "EXTERNAL_CA", reason });
         }
-        if let Some(size) = get("CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE") {
-            warnings.push(format!(
-                "variable CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE ({size}) has no effect: a root that is made here has an EC \
-                 key (P-256); roots with RSA keys are loaded and renewed as they are"
-            ));
-        }
         let provider = get("PILOT_CERT_PROVIDER").unwrap_or_else(|| "istiod".to_owned());
         let certifies_server = match provider.as_str() {
             "istiod" => true,
@@ -170,6 +168,7 @@ impl SecurityConfig {
         let authority = AuthorityConfig {
             directory: get("ROOT_CA_DIR").map_or(or.directory, PathBuf::from),
             create: args.create_ca,
+            root_key: root_key(&get)?,
             root_lifetime: duration(variable, "CITADEL_SELF_SIGNED_CA_CERT_TTL", or.root_lifetime, warnings),
             check_interval: duration(
                 variable,
@@ -230,6 +229,24 @@ impl SecurityConfig {
             node_accounts,
         })
     }
+}
+
+/// The key of a root of our own, if it is said.
+fn root_key(get: &impl Fn(&str) -> Option<String>) -> Result<Option<NewKey>, ConfigError> {
+    const SIZE: &str = "CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE";
+    const CURVE: &str = "SLUICE_SELF_SIGNED_CA_ECC_CURVE";
+    let (flag, reason) = match (get(SIZE), get(CURVE).as_deref()) {
+        (None, None) => return Ok(None),
+        (None, Some("P256")) => return Ok(Some(NewKey::EcdsaP256)),
+        (None, Some("P384")) => return Ok(Some(NewKey::EcdsaP384)),
+        (None, Some(other)) => (CURVE, format!("{other:?} is neither P256 nor P384")),
+        (Some(_), Some(_)) => (CURVE, format!("stands against {SIZE}: the key of the root is EC or RSA")),
+        (Some(text), None) => match text.parse().ok().and_then(RsaBits::new) {
+            Some(bits) => return Ok(Some(NewKey::Rsa(bits))),
+            None => (SIZE, format!("{text:?} is none of {}", RsaBits::ALL.map(|bits| bits.to_string()).join(", "))),
+        },
+    };
+    Err(ConfigError { flag, reason })
 }
 
 /// The signer behind the Kubernetes API, and the roots its certificates have to verify with if a file has them.

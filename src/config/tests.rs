@@ -1,3 +1,4 @@
+use sluice_ca::{NewKey, RsaBits};
 use sluice_model::CompliancePolicy;
 
 use super::{ClusterSource, Command, CommandLine, Config, ConfigError};
@@ -188,11 +189,31 @@ fn the_authority_is_configured_with_istiods_names() {
     ] {
         assert_eq!(read(name, value).expect_err(name).flag, name);
     }
-    let size = read("CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE", "4096").expect("valid");
-    assert!(size.warnings.iter().any(|warning| warning.contains("P-256")), "{:?}", size.warnings);
     let accounts = read("CA_TRUSTED_NODE_ACCOUNTS", "istio-system/ztunnel,broken").expect("valid");
     assert_eq!(accounts.security.node_accounts, [("istio-system".into(), "ztunnel".into())].into());
     assert!(accounts.warnings.iter().any(|warning| warning.contains("\"broken\"")), "{:?}", accounts.warnings);
+}
+
+#[test]
+fn the_key_of_a_root_is_rsa_or_ec() {
+    const SIZE: &str = "CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE";
+    const CURVE: &str = "SLUICE_SELF_SIGNED_CA_ECC_CURVE";
+    let read = |size: &str, curve: &str| {
+        let (line, _) = CommandLine::parse_lenient(["sluiced".to_owned()]).expect("valid");
+        let values = [(SIZE, size), (CURVE, curve)];
+        let value =
+            |wanted: &str| values.iter().find(|(name, _)| *name == wanted).map(|(_, value)| (*value).to_owned());
+        Config::new(line.discovery, &[], value).map(|config| config.security.authority.expect("it is on").root_key)
+    };
+    assert_eq!(read("", "").expect("valid"), None);
+    assert_eq!(read("4096", "").expect("valid"), RsaBits::new(4096).map(NewKey::Rsa));
+    assert_eq!(read("", "P384").expect("valid"), Some(NewKey::EcdsaP384));
+    for weak in ["1024", "2047", "many"] {
+        let error = read(weak, "").expect_err(weak).to_string();
+        assert_eq!(error, format!("{SIZE}: {weak:?} is none of 2048, 3072, 4096, 8192"));
+    }
+    assert_eq!(read("", "P521").expect_err("unknown").flag, CURVE);
+    assert!(read("2048", "P256").expect_err("both").to_string().contains("stands against"));
 }
 
 #[test]

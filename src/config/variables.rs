@@ -138,7 +138,16 @@ const CERTIFICATES: &[Variable] = &[
         "Share of its life, in percent, before whose end it is",
     ),
     ("CITADEL_ENABLE_JITTER_FOR_ROOT_CERT_ROTATOR", "true", "Replicas look at different times"),
-    ("CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE", "", "No effect: keys of roots made here are ECDSA"),
+    (
+        "CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE",
+        "",
+        "Bits of the RSA key of a root of our own: 2048 (the default in a cluster), 3072, 4096 or 8192",
+    ),
+    (
+        "SLUICE_SELF_SIGNED_CA_ECC_CURVE",
+        "",
+        "P256 (the default without a cluster) or P384: its key is EC instead, which signs many times as fast",
+    ),
     ("USE_CACERTS_FOR_SELF_SIGNED_CA", "false", "A root of our own is kept in Secret `cacerts`"),
     ("USE_REMOTE_CERTS", "false", "Secret `cacerts` is read"),
     ("DEFAULT_WORKLOAD_CERT_TTL", "24h", "Lifetime of a certificate whose request names none"),

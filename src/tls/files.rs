@@ -131,7 +131,9 @@ mod tests {
     fn a_key_of_another_certificate_is_refused() {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock").as_secs();
         let now = i64::try_from(now).expect("a time");
-        let make = || sluice_ca::root::create("td", Duration::from_secs(3600), now).expect("a root");
+        let make = || {
+            sluice_ca::root::create("td", sluice_ca::NewKey::EcdsaP256, Duration::from_secs(3600), now).expect("a root")
+        };
         let (one, other) = (make(), make());
         let root = tempfile::tempdir().expect("a directory");
         let path = |name: &str| root.path().join(name);

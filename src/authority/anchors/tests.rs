@@ -15,7 +15,8 @@ use crate::authority::now;
 use crate::jwks::JwksOptions;
 
 fn root(name: &str) -> CertificateDer<'static> {
-    let material = sluice_ca::root::create(name, Duration::from_secs(86400), now()).expect("a root");
+    let material =
+        sluice_ca::root::create(name, sluice_ca::NewKey::EcdsaP256, Duration::from_secs(86400), now()).expect("a root");
     CertificateDer::from_pem_slice(material.roots.as_bytes()).expect("a certificate")
 }
 

@@ -3,8 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
 use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, ECDSA_P384_SHA384_ASN1_SIGNING, EcdsaKeyPair};
+use aws_lc_rs::rsa;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_ASN1_SIGNING, ECDSA_P384_SHA384_ASN1_SIGNING, EcdsaKeyPair, EcdsaSigningAlgorithm,
+};
 use rustls::SignatureScheme;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;
@@ -49,13 +53,48 @@ impl KeyAlgorithm {
         }
     }
 
-    /// The kind of key this authority makes for itself beside one of this kind: never RSA.
+    /// The kind of key that the server itself gets from an authority of this kind: always EC. A mesh that connects anew is
+    /// handshakes above all, which cost many times as much with RSA, and nobody but TLS ever sees the key.
     #[must_use]
-    pub const fn beside(self) -> Self {
+    pub const fn beside(self) -> NewKey {
         match self {
-            Self::EcdsaP384 => Self::EcdsaP384,
-            _ => Self::EcdsaP256,
+            Self::EcdsaP384 => NewKey::EcdsaP384,
+            _ => NewKey::EcdsaP256,
         }
+    }
+}
+
+/// A kind of key that is made here.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum NewKey {
+    /// EC on P-256.
+    EcdsaP256,
+    /// EC on P-384.
+    EcdsaP384,
+    /// RSA of this size.
+    Rsa(RsaBits),
+}
+
+/// The size of an RSA key that is made here.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RsaBits(rsa::KeySize);
+
+impl RsaBits {
+    /// What istiod makes unless it is told otherwise: 2048.
+    pub const DEFAULT: Self = Self(rsa::KeySize::Rsa2048);
+    /// All of them.
+    pub const ALL: [u32; 4] = [2048, 3072, 4096, 8192];
+
+    /// A size, if it is one of `ALL`.
+    #[must_use]
+    pub const fn new(bits: u32) -> Option<Self> {
+        Some(Self(match bits {
+            2048 => rsa::KeySize::Rsa2048,
+            3072 => rsa::KeySize::Rsa3072,
+            4096 => rsa::KeySize::Rsa4096,
+            8192 => rsa::KeySize::Rsa8192,
+            _ => return None,
+        }))
     }
 }
 
@@ -90,20 +129,30 @@ impl PrivateKey {
         made.ok_or_else(|| fail("is neither EC P-256 or P-384, nor RSA of 2048 to 8192 bits, nor Ed25519"))
     }
 
-    /// A new key; RSA cannot be made, and gives P-256.
+    /// A new key. One of RSA takes a good part of a second, and several with many bits.
     ///
     /// # Errors
     /// The system has no randomness.
-    pub fn generate(algorithm: KeyAlgorithm) -> Result<Self, MaterialError> {
-        let fail = || MaterialError::new("private key", "cannot be made");
-        let scheme = match algorithm.beside() {
-            KeyAlgorithm::EcdsaP384 => &ECDSA_P384_SHA384_ASN1_SIGNING,
-            _ => &ECDSA_P256_SHA256_ASN1_SIGNING,
+    pub fn generate(kind: NewKey) -> Result<Self, MaterialError> {
+        Self::made(kind).ok_or_else(|| MaterialError::new("private key", "cannot be made"))
+    }
+
+    fn made(kind: NewKey) -> Option<Self> {
+        let ec = |algorithm: &'static EcdsaSigningAlgorithm| {
+            let document = EcdsaKeyPair::generate_pkcs8(algorithm, &SystemRandom::new()).ok()?;
+            Some(Zeroizing::new(document.as_ref().to_vec()))
         };
-        let document = EcdsaKeyPair::generate_pkcs8(scheme, &SystemRandom::new()).map_err(|_| fail())?;
-        let text = Zeroizing::new(pem::write("PRIVATE KEY", document.as_ref()));
-        let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(document.as_ref()));
-        Self::new(Arc::new(text), &der).ok_or_else(fail)
+        let document = match kind {
+            NewKey::EcdsaP256 => ec(&ECDSA_P256_SHA256_ASN1_SIGNING)?,
+            NewKey::EcdsaP384 => ec(&ECDSA_P384_SHA384_ASN1_SIGNING)?,
+            NewKey::Rsa(bits) => {
+                let document: Pkcs8V1Der<'_> = rsa::KeyPair::generate(bits.0).ok()?.as_der().ok()?;
+                Zeroizing::new(document.as_ref().to_vec())
+            }
+        };
+        let text = Zeroizing::new(pem::write("PRIVATE KEY", &document));
+        let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(document.as_slice()));
+        Self::new(Arc::new(text), &der)
     }
 
     fn new(pem: Arc<Zeroizing<String>>, der: &PrivateKeyDer<'_>) -> Option<Self> {

@@ -26,7 +26,7 @@ pub use certificate::{Certificate, SubjectName};
 pub use error::{IssueError, MaterialError};
 pub use external::ForwardedRequest;
 pub use issue::{CLOCK_SKEW, Issued, ServerCertificate, Terms};
-pub use key::{KeyAlgorithm, PrivateKey};
+pub use key::{KeyAlgorithm, NewKey, PrivateKey, RsaBits};
 pub use pem::to_pem;
 
 #[cfg(test)]

@@ -1,21 +1,22 @@
 //! Roots that sign themselves.
 //!
-//! A new root has an EC key on P-256, not RSA as istiod's: signing is twenty times as fast and certificates are smaller,
-//! and every TLS library of a mesh takes both. A root with an RSA key that istiod made is loaded, signed with and renewed as it is.
+//! Which key a new root has is said by who makes it: in a cluster RSA as istiod's, for whoever looks into the Secret or cannot
+//! verify anything else; by itself, or on demand, EC, which signs many times as fast. Any root that is there is loaded,
+//! signed with and renewed as it is.
 
 use std::time::Duration;
 
 use zeroize::Zeroizing;
 
 use crate::certificate::Template;
-use crate::{Authority, KeyAlgorithm, Material, MaterialError, PrivateKey, SubjectName, pem};
+use crate::{Authority, Material, MaterialError, NewKey, PrivateKey, SubjectName, pem};
 
 /// Makes a key and a root of an organization, which is the trust domain.
 ///
 /// # Errors
 /// The system has no randomness.
-pub fn create(organization: &str, lifetime: Duration, now: i64) -> Result<Material, MaterialError> {
-    let key = PrivateKey::generate(KeyAlgorithm::EcdsaP256)?;
+pub fn create(organization: &str, key: NewKey, lifetime: Duration, now: i64) -> Result<Material, MaterialError> {
+    let key = PrivateKey::generate(key)?;
     sign(&key, SubjectName::Organization(organization.to_owned()), lifetime, now)
 }
 

@@ -12,7 +12,7 @@ use rcgen::{
 use rustls::pki_types::{CertificateDer, UnixTime};
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
-use crate::{Authority, Material, root};
+use crate::{Authority, Material, NewKey, root};
 
 /// A day in November 2026.
 pub(super) const NOW: i64 = 1_795_000_000;
@@ -24,7 +24,8 @@ pub(super) const P521: &str = include_str!("tests/p521.key");
 pub(super) const WORKLOAD: &str = "spiffe://cluster.local/ns/shop/sa/cart";
 
 pub(super) fn self_signed() -> Authority {
-    let material = root::create("cluster.local", Duration::from_secs(3650 * DAY), NOW).expect("a root");
+    let material =
+        root::create("cluster.local", NewKey::EcdsaP256, Duration::from_secs(3650 * DAY), NOW).expect("a root");
     Authority::new(&material, NOW).expect("an authority")
 }
 

@@ -56,7 +56,7 @@ struct Target {
 pub fn run(run: &Run) -> Result<Tally> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).context("read the clock")?;
     let now = i64::try_from(now.as_secs())?;
-    let material = root::create("td", Duration::from_secs(3650 * DAY), now)?;
+    let material = root::create("td", sluice_ca::NewKey::EcdsaP256, Duration::from_secs(3650 * DAY), now)?;
     let authority = Authority::new(&material, now)?;
     let der = |list: &[&str]| list.iter().map(|text| to_der(text)).collect::<Option<Vec<_>>>().context("read requests");
     let good = der(GOOD)?;

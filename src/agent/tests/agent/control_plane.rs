@@ -92,7 +92,10 @@ impl ControlPlane {
 
     async fn start(secure: bool, certified: bool) -> Result<Self> {
         let day = Duration::from_secs(24 * 3600);
-        let authority = sluice_ca::Authority::new(&root::create("cluster.local", day, now())?, now())?;
+        let authority = sluice_ca::Authority::new(
+            &root::create("cluster.local", sluice_ca::NewKey::EcdsaP256, day, now())?,
+            now(),
+        )?;
         let own = authority.server_certificate(&["istiod.istio-system.svc".to_owned()], day, now())?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let [port] = free_ports()?;

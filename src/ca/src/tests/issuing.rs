@@ -111,7 +111,7 @@ fn lifetimes_follow_the_terms_and_the_authority() {
     assert_eq!(after(too_long), Err(IssueError::Lifetime { requested: too_long, most: 90 * DAY }));
     assert_eq!(after(i64::MAX).expect_err("too long").label(), "TTL_ERROR");
 
-    let material = root::create("td", Duration::from_secs(3600), NOW).expect("a root");
+    let material = root::create("td", NewKey::EcdsaP256, Duration::from_secs(3600), NOW).expect("a root");
     let authority = Authority::new(&material, NOW).expect("an authority");
     let issue = |now| authority.issue(&request(), &[WORKLOAD.to_owned()], 0, Terms::default(), now);
     assert_eq!(issue(NOW + 600).expect("issued").not_after, NOW + 3600);

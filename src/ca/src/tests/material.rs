@@ -3,7 +3,7 @@ use zeroize::Zeroizing;
 
 use super::*;
 use crate::store::{self, Contents};
-use crate::{Certificate, KeyAlgorithm, MaterialError, PrivateKey, Terms};
+use crate::{Certificate, KeyAlgorithm, MaterialError, PrivateKey, RsaBits, Terms};
 
 fn refusal(material: &Material) -> String {
     Authority::new(material, NOW).expect_err("it cannot be used").to_string()
@@ -19,7 +19,7 @@ fn keys_of_every_form_are_read_and_never_shown() {
         assert_eq!(key.secret_pem(), text);
         assert_eq!(format!("{key:?}"), format!("PrivateKey({algorithm:?}, redacted)"));
     }
-    let made = PrivateKey::generate(KeyAlgorithm::EcdsaP384).expect("a key");
+    let made = PrivateKey::generate(NewKey::EcdsaP384).expect("a key");
     let read = PrivateKey::from_pem(made.secret_pem()).expect("a key");
     assert_eq!((read.public(), read.algorithm()), (made.public(), KeyAlgorithm::EcdsaP384));
     for bad in ["", "secret text", P521, "-----BEGIN PRIVATE KEY-----\nsecret\n-----END PRIVATE KEY-----\n"] {
@@ -30,13 +30,45 @@ fn keys_of_every_form_are_read_and_never_shown() {
 
 #[test]
 fn roots_sign_themselves_and_live_as_long_as_asked() {
-    let material = root::create("td.example", Duration::from_secs(DAY), NOW).expect("a root");
+    let material = root::create("td.example", NewKey::EcdsaP256, Duration::from_secs(DAY), NOW).expect("a root");
     let root = Certificate::from_pem("root", &material.certificate).expect("a certificate");
     assert_eq!((root.not_before, root.not_after), (NOW, NOW + DAY as i64));
     assert!(root.is_authority);
     assert_eq!(material.roots, material.certificate);
     assert!(material.chain.is_empty());
     assert!(!format!("{material:?}").contains("PRIVATE"));
+}
+
+#[test]
+fn rsa_roots_have_the_size_asked_for_and_certify_every_kind_of_key() {
+    use x509_parser::prelude::{FromDer, X509Certificate};
+    use x509_parser::public_key::PublicKey;
+    for bits in [2048, 3072] {
+        let kind = NewKey::Rsa(RsaBits::new(bits).expect("a size"));
+        let material = root::create("td", kind, Duration::from_secs(DAY), NOW).expect("a root");
+        let root = der(&material.certificate);
+        let (_, root) = X509Certificate::from_der(&root).expect("a certificate");
+        match root.public_key().parsed().expect("a key") {
+            PublicKey::RSA(key) => assert_eq!(key.key_size(), bits as usize),
+            other => panic!("{other:?}"),
+        }
+        let authority = Authority::new(&material, NOW).expect("an authority");
+        assert_eq!(authority.key().algorithm(), KeyAlgorithm::Rsa);
+        for key in [KeyPair::generate().expect("a key"), KeyPair::from_pem(RSA_PKCS8).expect("a key")] {
+            let request = request_with(&key, "");
+            let issued = authority.issue(&request, &[WORKLOAD.to_owned()], 0, Terms::default(), NOW).expect("issued");
+            verify(&issued.chain, authority.roots_pem(), NOW).expect("it verifies");
+        }
+        // As it is read from its Secret by the next one.
+        let read = PrivateKey::from_pem(&material.key).expect("a key");
+        assert_eq!((read.algorithm(), read.public()), (KeyAlgorithm::Rsa, authority.key().public()));
+        let server =
+            authority.server_certificate(&["istiod".to_owned()], Duration::from_secs(60), NOW).expect("issued");
+        assert_eq!(server.key.algorithm(), KeyAlgorithm::EcdsaP256);
+    }
+    assert_eq!([1024, 2047, 2560, 16_384].map(RsaBits::new), [None; 4]);
+    assert!(RsaBits::ALL.into_iter().all(|bits| RsaBits::new(bits).is_some()));
+    assert_eq!(RsaBits::new(2048), Some(RsaBits::DEFAULT));
 }
 
 #[test]
@@ -170,7 +202,7 @@ fn directories_hold_material_under_two_sets_of_names() {
 
 #[test]
 fn secrets_are_written_as_they_are_read() {
-    let material = root::create("td", Duration::from_secs(DAY), NOW).expect("a root");
+    let material = root::create("td", NewKey::EcdsaP256, Duration::from_secs(DAY), NOW).expect("a root");
     let data = store::to_secret(store::SECRET, &material);
     let keys: Vec<&str> = data.keys().map(String::as_str).collect();
     assert_eq!(keys, ["ca-cert.pem", "ca-key.pem", "cert-chain.pem", "key.pem", "root-cert.pem"]);
@@ -180,7 +212,7 @@ fn secrets_are_written_as_they_are_read() {
     let error = store::from_secret("s", &Contents::new(), "").expect_err("it is empty");
     assert_eq!(error.to_string(), "Secret s: has no ca-cert.pem");
 
-    let other = root::create("other", Duration::from_secs(DAY), NOW).expect("a root");
+    let other = root::create("other", NewKey::EcdsaP256, Duration::from_secs(DAY), NOW).expect("a root");
     let both = store::from_secret(store::SECRET, &data, &other.certificate).expect("it is whole");
     assert_eq!(Authority::new(&both, NOW).expect("an authority").roots().len(), 2);
     let twice = store::from_secret(store::SECRET, &data, &material.certificate).expect("it is whole");

@@ -102,7 +102,7 @@ pub(super) fn tls() -> (Arc<rustls::ServerConfig>, ClientConfig) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a time").as_secs();
     let now = i64::try_from(now).expect("a time");
     let day = Duration::from_secs(24 * 3600);
-    let material = root::create("cluster.local", day, now).expect("a root");
+    let material = root::create("cluster.local", sluice_ca::NewKey::EcdsaP256, day, now).expect("a root");
     let authority = sluice_ca::Authority::new(&material, now).expect("an authority");
     let own = authority.server_certificate(&["localhost".to_owned()], day, now).expect("a certificate");
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
