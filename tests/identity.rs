@@ -14,6 +14,7 @@ mod trust;
 use std::os::unix::fs::PermissionsExt;
 
 use mesh::{CART, Mesh, uris};
+use rustls::NamedGroup;
 use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol};
 use sluice_testkit::secure::{Ask, Presented, signing_request};
 use tonic::Code;
@@ -116,6 +117,17 @@ async fn old_versions_of_tls_can_be_refused() {
     let mesh = mesh.restart(&["--tls-min-version=VersionTLS13"]).await;
     mesh.try_connect(&only_12).await.expect_err("only 1.3 is spoken");
     mesh.connect(&Presented::default()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_pqc_nobody_exchanges_keys_the_old_way() {
+    let mesh = Mesh::start_with(&[], &[("COMPLIANCE_POLICY", "pqc")]).await;
+    let only = |group| Presented { only: Some(group), ..Presented::default() };
+    mesh.try_connect(&only(NamedGroup::X25519)).await.expect_err("of the old kind");
+    mesh.try_connect(&Presented { only_12: true, ..Presented::default() }).await.expect_err("1.2 has no other kind");
+    let channel = mesh.connect(&only(NamedGroup::X25519MLKEM768)).await;
+    let (_, csr) = signing_request().expect("a request");
+    Ask::bearing(&csr, &mesh.token(CART)).send(&channel).await.expect("issued");
 }
 
 #[tokio::test(flavor = "multi_thread")]

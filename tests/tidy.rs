@@ -51,9 +51,21 @@ fn arrows_between_rooms_point_inward() {
         ("sluice-patch", vec!["sluice-model", "sluice-proto"]),
         ("sluice-graph", vec!["sluice-engine", "sluice-envoy", "sluice-model", "sluice-patch", "sluice-proto"]),
         ("sluice-ca", vec![]),
-        ("sluice", vec!["sluice-ca", "sluice-engine", "sluice-graph", "sluice-model", "sluice-parse", "sluice-proto"]),
+        ("sluice-crypto", vec!["sluice-model"]),
+        (
+            "sluice",
+            vec![
+                "sluice-ca",
+                "sluice-crypto",
+                "sluice-engine",
+                "sluice-graph",
+                "sluice-model",
+                "sluice-parse",
+                "sluice-proto",
+            ],
+        ),
         ("sluice-bench", vec!["sluice-proto", "sluice-testkit"]),
-        ("sluice-agent", vec!["sluice-parse", "sluice-proto"]),
+        ("sluice-agent", vec!["sluice-crypto", "sluice-parse", "sluice-proto"]),
         ("sluicectl", vec!["sluice-model", "sluice-parse"]),
         (
             "sluice-fuzz",

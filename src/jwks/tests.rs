@@ -162,7 +162,7 @@ async fn blocked_addresses_are_not_asked_whatever_their_name() {
 async fn servers_show_who_they_are() {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider = sluice_crypto::provider(None);
     let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("versions");
     let config = config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).expect("a key");
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rcgen::{CertifiedKey as Generated, generate_simple_self_signed};
-use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs};
+use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::sign::CertifiedKey;
 use rustls::{
@@ -24,7 +24,7 @@ struct Offer {
 
 impl Offer {
     fn all() -> Self {
-        let provider = aws_lc_rs::default_provider();
+        let provider = sluice_crypto::provider(None).as_ref().clone();
         Self { versions: rustls::ALL_VERSIONS.to_vec(), suites: provider.cipher_suites, groups: provider.kx_groups }
     }
 
@@ -51,7 +51,7 @@ type Agreed = (ProtocolVersion, CipherSuite, NamedGroup);
 fn shake(policy: Option<CompliancePolicy>, least: &str, offer: Offer) -> Result<Agreed, String> {
     let Generated { cert, signing_key } = generate_simple_self_signed(["istiod".to_owned()]).expect("a certificate");
     let key = PrivateKeyDer::try_from(signing_key.serialize_der()).expect("a key");
-    let pair = CertifiedKey::from_der(vec![cert.der().clone()], key, &aws_lc_rs::default_provider()).expect("a pair");
+    let pair = CertifiedKey::from_der(vec![cert.der().clone()], key, &sluice_crypto::provider(None)).expect("a pair");
     let identity = Arc::new(ServerIdentity::default());
     identity.set(pair);
     let versions = TlsVersions::parse(least, &[]).expect("known").limited_by(policy);
@@ -59,8 +59,11 @@ fn shake(policy: Option<CompliancePolicy>, least: &str, offer: Offer) -> Result<
     let server = server_config(&versions, identity, clients).map_err(|error| format!("{error:#}"))?;
     let mut roots = RootCertStore::empty();
     roots.add(cert.der().clone()).expect("a root");
-    let provider =
-        CryptoProvider { cipher_suites: offer.suites, kx_groups: offer.groups, ..aws_lc_rs::default_provider() };
+    let provider = CryptoProvider {
+        cipher_suites: offer.suites,
+        kx_groups: offer.groups,
+        ..sluice_crypto::provider(None).as_ref().clone()
+    };
     let client = ClientConfig::builder_with_provider(Arc::new(provider)).with_protocol_versions(&offer.versions);
     let client = client.expect("an offer").with_root_certificates(roots).with_no_client_auth();
     let mut server = ServerConnection::new(server).expect("a server");

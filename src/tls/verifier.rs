@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -30,7 +30,7 @@ impl ClientVerifier {
     /// Without roots yet.
     #[must_use]
     pub fn new(trust_domain: TrustDomain) -> Self {
-        let provider = Arc::new(aws_lc_rs::default_provider());
+        let provider = sluice_crypto::provider(None);
         Self { provider, current: ArcSwapOption::empty(), trust_domain }
     }
 

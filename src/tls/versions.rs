@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::{CipherSuite, NamedGroup, ProtocolVersion, SupportedProtocolVersion};
+use rustls::crypto::CryptoProvider;
+use rustls::{CipherSuite, ProtocolVersion, SupportedProtocolVersion};
 use sluice_model::CompliancePolicy;
 
 use crate::config::ConfigError;
@@ -19,14 +19,6 @@ pub struct TlsVersions {
     policy: Option<CompliancePolicy>,
 }
 
-/// Suites of TLS 1.2 that policies let be; of 1.3 they let those of AES-GCM be.
-const AES_GCM: [CipherSuite; 4] = [
-    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
-    CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
-    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
-    CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
-];
-
 impl TlsVersions {
     /// Reads `--tls-min-version` and `--tls-cipher-suites`; suites have the names that IANA gives them.
     ///
@@ -41,7 +33,7 @@ impl TlsVersions {
                 return Err(ConfigError { flag: "--tls-min-version", reason });
             }
         };
-        let known: Vec<CipherSuite> = suites_of_12().collect();
+        let known = suites_of_12();
         let mut chosen = Vec::new();
         for name in suites.iter().map(|name| name.trim()).filter(|name| !name.is_empty()) {
             // Go's names of old say nothing of the hash.
@@ -68,43 +60,30 @@ impl TlsVersions {
     }
 
     pub(super) fn protocols(&self) -> &'static [&'static SupportedProtocolVersion] {
-        const BOTH: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
+        const ONLY_13: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
         match self.policy {
-            Some(CompliancePolicy::Fips140V2) => &BOTH[1..],
-            Some(CompliancePolicy::Fips140V3) => BOTH,
-            Some(CompliancePolicy::PostQuantum) => &BOTH[..1],
-            None if self.only_13 => &BOTH[..1],
-            None => BOTH,
+            None if self.only_13 => ONLY_13,
+            policy => sluice_crypto::protocols(policy),
         }
     }
 
     pub(super) fn provider(&self) -> Arc<CryptoProvider> {
-        let mut provider = aws_lc_rs::default_provider();
-        if let Some(policy) = self.policy {
-            const OF_13: [CipherSuite; 2] =
-                [CipherSuite::TLS13_AES_128_GCM_SHA256, CipherSuite::TLS13_AES_256_GCM_SHA384];
-            let groups: &[NamedGroup] = match policy {
-                CompliancePolicy::Fips140V2 => &[NamedGroup::secp256r1],
-                CompliancePolicy::Fips140V3 => &[NamedGroup::secp256r1, NamedGroup::secp384r1],
-                CompliancePolicy::PostQuantum => &[NamedGroup::X25519MLKEM768],
-            };
-            let suites = [&AES_GCM[..], &OF_13[..]].concat();
-            provider.cipher_suites.retain(|suite| suites.contains(&suite.suite()));
-            provider.kx_groups.retain(|group| groups.contains(&group.name()));
-            return Arc::new(provider);
+        let provider = sluice_crypto::provider(self.policy);
+        if self.policy.is_some() || self.suites.is_empty() {
+            return provider;
         }
-        if !self.suites.is_empty() {
-            provider.cipher_suites.retain(|suite| {
-                suite.version().version == ProtocolVersion::TLSv1_3 || self.suites.contains(&suite.suite())
-            });
-        }
+        let mut provider = provider.as_ref().clone();
+        provider.cipher_suites.retain(|suite| {
+            suite.version().version == ProtocolVersion::TLSv1_3 || self.suites.contains(&suite.suite())
+        });
         Arc::new(provider)
     }
 }
 
-fn suites_of_12() -> impl Iterator<Item = CipherSuite> {
-    let all = aws_lc_rs::ALL_CIPHER_SUITES.iter();
-    all.filter(|suite| suite.version().version == ProtocolVersion::TLSv1_2).map(rustls::SupportedCipherSuite::suite)
+fn suites_of_12() -> Vec<CipherSuite> {
+    let all = &sluice_crypto::provider(None).cipher_suites;
+    let of_12 = all.iter().filter(|suite| suite.version().version == ProtocolVersion::TLSv1_2);
+    of_12.map(rustls::SupportedCipherSuite::suite).collect()
 }
 
 #[cfg(test)]
@@ -119,7 +98,7 @@ mod tests {
         };
         let default = parse("", &[]).expect("nothing is asked for");
         assert_eq!(default.protocols().len(), 2);
-        assert_eq!(default.provider().cipher_suites.len(), aws_lc_rs::DEFAULT_CIPHER_SUITES.len());
+        assert_eq!(default.provider().cipher_suites, sluice_crypto::provider(None).cipher_suites);
         assert_eq!(parse("VersionTLS13", &[]).expect("known").protocols(), [&rustls::version::TLS13]);
         for old in ["VersionTLS10", "VersionTLS11", "SSLv3"] {
             assert_eq!(parse(old, &[]).expect_err("unsafe").flag, "--tls-min-version");

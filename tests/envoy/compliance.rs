@@ -1,4 +1,4 @@
-//! Policies of compliance limit the TLS of proxies, and that of the control plane they come to.
+//! Policies of compliance limit the TLS of proxies, of their agents, and of the control plane they come to.
 
 use anyhow::{Context, Result, ensure};
 use sluice_testkit::pods::envoy::Protocol;
@@ -25,13 +25,14 @@ async fn compliance() -> Result<()> {
     }
     // An Envoy that was built for FIPS would by itself take no other curve under the first.
     limited("fips-140-2", &["versions.TLSv1.2"], "versions.TLSv1.3|ciphers.*(CHACHA|CBC)").await?;
-    limited("fips-140-3", &["versions.TLSv1.3", "curves.P-256"], "curves.X25519|ciphers.*(CHACHA|CBC)").await
+    limited("fips-140-3", &["versions.TLSv1.3", "curves.P-256"], "curves.X25519|ciphers.*(CHACHA|CBC)").await?;
+    limited("pqc", &["versions.TLSv1.3", "curves.X25519MLKEM768"], "versions.TLSv1.2|curves.(P-|X25519$)").await
 }
 
 /// Requests go, with TLS of just that.
 async fn limited(policy: &str, spoken: &[&str], never: &str) -> Result<()> {
-    let control_plane = vec![("COMPLIANCE_POLICY", policy.to_owned())];
-    let mut mesh = Mesh::start_with(&[], Wishes { control_plane, agents: Vec::new() }).await?;
+    let limit = vec![("COMPLIANCE_POLICY", policy.to_owned())];
+    let mut mesh = Mesh::start_with(&[], Wishes { control_plane: limit.clone(), agents: limit }).await?;
     let app = |name, protocol| Workload::new(name, name, Beside::Sidecar(protocol));
     mesh.deploy(&[app("client", Protocol::Delta), app("tea", Protocol::Sotw)]).await?;
     mesh.apply("objects.yaml", &(STRICT.to_owned() + &TEA.service("app: tea")))?;

@@ -68,7 +68,7 @@ pub(crate) fn build(inputs: &Inputs<'_>, warnings: &mut Vec<String>) -> Value {
             "metadata": node.metadata,
         },
         "application_log_config": { "log_format": log_format(settings.envoy.log_as_json) },
-        "layered_runtime": runtime::build(&settings.proxy),
+        "layered_runtime": runtime::build(&settings.proxy, settings.compliance),
         "bootstrap_extensions": [{
             "name": "envoy.bootstrap.internal_listener",
             "typed_config": {

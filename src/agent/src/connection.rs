@@ -12,10 +12,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use sluice_crypto::CompliancePolicy;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -65,7 +65,8 @@ pub(crate) async fn connect(peer: &Peer) -> Result<Client> {
         let Some(roots) = &peer.roots else {
             return handshake(stream).await;
         };
-        let config = client_config(roots, peer.client_certificate.as_ref().map(|(chain, key)| (&**chain, &**key)))?;
+        let certificate = peer.client_certificate.as_ref().map(|(chain, key)| (&**chain, &**key));
+        let config = client_config(roots, certificate, peer.policy)?;
         let name = ServerName::try_from(peer.server_name.clone())
             .with_context(|| format!("{:?} is no name of a server", peer.server_name))?;
         let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
@@ -140,11 +141,15 @@ pub(crate) fn metadata(peer: &Peer) -> Result<MetadataMap> {
     Ok(metadata)
 }
 
-/// TLS that verifies the server with these roots and, if it asks, shows our certificate.
+/// TLS that verifies the server with these roots and, if it asks, shows our certificate; a policy limits it.
 ///
 /// # Errors
 /// There are no roots, or a file is missing or no PEM.
-pub(crate) fn client_config(roots: &Roots, certificate: Option<(&Path, &Path)>) -> Result<ClientConfig> {
+pub(crate) fn client_config(
+    roots: &Roots,
+    certificate: Option<(&Path, &Path)>,
+    policy: Option<CompliancePolicy>,
+) -> Result<ClientConfig> {
     let mut store = RootCertStore::empty();
     match roots {
         Roots::System => drop(store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
@@ -155,10 +160,7 @@ pub(crate) fn client_config(roots: &Roots, certificate: Option<(&Path, &Path)>) 
         }
     }
     ensure!(!store.is_empty(), "the machine has no roots");
-    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .context("set up TLS")?
-        .with_root_certificates(store);
+    let builder = sluice_crypto::client(policy).context("set up TLS")?.with_root_certificates(store);
     let mut config = match certificate {
         None => builder.with_no_client_auth(),
         Some((chain, key)) => {
@@ -184,6 +186,7 @@ mod tests {
             server_name: "istiod".to_owned(),
             roots,
             client_certificate: None,
+            policy: None,
             token: token.to_owned(),
             headers: [("clusterid".to_owned(), "c1".to_owned())].into(),
         }
@@ -214,7 +217,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("root.pem");
         std::fs::write(&file, "nothing").expect("write");
-        let error = client_config(&Roots::File(file), None).expect_err("no roots");
+        let error = client_config(&Roots::File(file), None, None).expect_err("no roots");
         assert!(error.to_string().contains("holds no certificate"), "{error}");
     }
 }

@@ -36,11 +36,17 @@ pub(crate) const VARIABLES: &[(&str, &str)] = &[
     ("SECRET_TTL", "lifetime of certificates that is asked for [24h]"),
     ("SECRET_GRACE_PERIOD_RATIO", "share of a certificate's lifetime that is left when it is renewed [0.5]"),
     ("SECRET_GRACE_PERIOD_RATIO_JITTER", "how much that varies, so that renewals spread [0.01]"),
+    ("WORKLOAD_RSA_KEY_SIZE", "bits of the workload's RSA key: 2048, 3072 or 4096 [2048]"),
     (
         "ECC_SIGNATURE_ALGORITHM",
-        "ECDSA; keys are always that: RSA, which istio-agent makes unless told ECDSA, is not made [ECDSA]",
+        "ECDSA: the workload's key is EC, not RSA: cheaper to make, and in every handshake [none: RSA]",
     ),
-    ("ECC_CURVE", "P256 or P384 [P256]"),
+    ("ECC_CURVE", "P256 or P384, with ECC_SIGNATURE_ALGORITHM [P256]"),
+    (
+        "COMPLIANCE_POLICY",
+        "limits TLS towards control plane and authority, and that of Envoy's google_grpc clients: fips-140-2 (TLS 1.2, AES-GCM, \
+         P-256), fips-140-3 (1.2 and 1.3, P-384 as well), pqc (1.3, X25519MLKEM768) [none]",
+    ),
     ("FILE_MOUNTED_CERTS", "the certificate comes from files, no authority is asked [false]"),
     ("FILE_DEBOUNCE_DURATION", "time files must rest before they are read again [100ms]"),
     (

@@ -14,8 +14,6 @@ use rustls::pki_types::ServerName;
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
 
-use crate::trust_all;
-
 /// A request.
 pub(crate) struct Ask<'a> {
     pub(crate) method: Method,
@@ -74,7 +72,7 @@ impl<'a> Ask<'a> {
         }
         let response = if self.tls {
             let name = ServerName::try_from(self.host.to_owned()).context("name of the server")?;
-            let connector = TlsConnector::from(Arc::new(trust_all::client_config()?));
+            let connector = TlsConnector::from(Arc::new(sluice_crypto::takes_everybody().context("set up TLS")?));
             let stream = connector.connect(name, stream).await.context("begin TLS")?;
             let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
             tokio::spawn(connection);

@@ -43,7 +43,6 @@ mod proxy_config;
 mod sds;
 mod settings;
 mod status;
-mod trust_all;
 mod unix;
 mod wasm;
 mod xds;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
+use sluice_crypto::CompliancePolicy;
 use sluice_proto::istio::mesh::v1alpha1::{AuthenticationPolicy, ProxyConfig};
 
 use crate::args::{ProxyArgs, Role};
@@ -48,6 +49,8 @@ pub(crate) struct Settings {
     pub(crate) drain: DrainSettings,
     pub(crate) probes: ProbeSettings,
     pub(crate) wasm: WasmSettings,
+    /// `COMPLIANCE_POLICY`: what limits TLS towards the control plane, ours and Envoy's.
+    pub(crate) compliance: Option<CompliancePolicy>,
     pub(crate) dual_stack: bool,
     pub(crate) delta: bool,
 }
@@ -101,6 +104,8 @@ pub(crate) struct Peer {
     pub(crate) roots: Option<Roots>,
     /// Certificate and key to authenticate with.
     pub(crate) client_certificate: Option<(PathBuf, PathBuf)>,
+    /// What limits TLS.
+    pub(crate) policy: Option<CompliancePolicy>,
     /// File with the token.
     pub(crate) token: PathBuf,
     /// Metadata that is added, the cluster's id among it.
@@ -124,7 +129,7 @@ pub(crate) struct IdentitySettings {
     pub(crate) authority: Option<Peer>,
     pub(crate) spiffe_id: String,
     pub(crate) cert_signer: String,
-    pub(crate) curve: Curve,
+    pub(crate) key: KeyKind,
     pub(crate) lifetime: Duration,
     pub(crate) grace_ratio: f64,
     pub(crate) grace_jitter: f64,
@@ -137,9 +142,12 @@ pub(crate) struct IdentitySettings {
     pub(crate) socket_name: String,
 }
 
-/// Elliptic curve of new keys.
+/// Kind of new keys of the workload.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Curve {
+pub(crate) enum KeyKind {
+    Rsa2048,
+    Rsa3072,
+    Rsa4096,
     P256,
     P384,
 }
@@ -231,8 +239,9 @@ impl Settings {
             parallel: environment.flag("DNS_FORWARD_PARALLEL", false),
             timeout: environment.duration("DNS_FORWARD_TIMEOUT", Duration::from_secs(5)),
         });
-        let peers =
-            Peers { environment, proxy: &proxy, root, cluster: own("ISTIO_META_CLUSTER_ID").unwrap_or_default() };
+        let compliance = read_compliance(environment)?;
+        let cluster = own("ISTIO_META_CLUSTER_ID").unwrap_or_default();
+        let peers = Peers { environment, proxy: &proxy, root, cluster, policy: compliance };
         let control_plane = ControlPlane {
             peer: peers.control_plane()?,
             socket: Path::new(&proxy.config_path).join("XDS"),
@@ -302,6 +311,7 @@ impl Settings {
             drain,
             probes,
             wasm: WasmSettings::new(environment, warnings),
+            compliance,
             dual_stack: environment.flag("ISTIO_DUAL_STACK", false),
             delta: environment.flag("ISTIO_DELTA_XDS", true),
             proxy,
@@ -365,6 +375,7 @@ struct Peers<'a> {
     proxy: &'a ProxyConfig,
     root: &'a Path,
     cluster: String,
+    policy: Option<CompliancePolicy>,
 }
 
 impl Peers<'_> {
@@ -396,6 +407,7 @@ impl Peers<'_> {
             server_name,
             roots,
             client_certificate,
+            policy: self.policy,
             token: TOKEN.into(),
             headers: self.headers("XDS_HEADER_"),
         })
@@ -421,6 +433,7 @@ impl Peers<'_> {
             server_name,
             roots: Some(roots),
             client_certificate: self.provisioned(),
+            policy: self.policy,
             token: TOKEN.into(),
             headers: self.headers("CA_HEADER_"),
         }))
@@ -469,6 +482,40 @@ fn server_name_of(address: &str) -> Result<String> {
     Ok(if host == "localhost" { "istiod.istio-system.svc".to_owned() } else { host.to_owned() })
 }
 
+/// A policy that is not known is no policy that may be left out.
+fn read_compliance(environment: &Environment) -> Result<Option<CompliancePolicy>> {
+    let Some(name) = environment.text("COMPLIANCE_POLICY") else { return Ok(None) };
+    let known = CompliancePolicy::NAMES.map(|(known, _)| known).join(", ");
+    ensure!(CompliancePolicy::named(name).is_some(), "COMPLIANCE_POLICY: {name:?} is not known; these are: {known}");
+    Ok(CompliancePolicy::named(name))
+}
+
+fn read_key_kind(environment: &Environment, warnings: &mut Vec<String>) -> Result<KeyKind> {
+    let curve = environment.text("ECC_CURVE");
+    let Some(algorithm) = environment.text("ECC_SIGNATURE_ALGORITHM") else {
+        if curve.is_some() {
+            warnings.push("variable ECC_CURVE: counts only with ECC_SIGNATURE_ALGORITHM=ECDSA".to_owned());
+        }
+        return Ok(match environment.number("WORKLOAD_RSA_KEY_SIZE", 2048_u32) {
+            2048 => KeyKind::Rsa2048,
+            3072 => KeyKind::Rsa3072,
+            4096 => KeyKind::Rsa4096,
+            other => bail!("WORKLOAD_RSA_KEY_SIZE: {other} is none of 2048, 3072 and 4096"),
+        });
+    };
+    if algorithm != "ECDSA" {
+        warnings.push("variable ECC_SIGNATURE_ALGORITHM: only ECDSA is known, it is used".to_owned());
+    }
+    Ok(match curve {
+        None | Some("P256") => KeyKind::P256,
+        Some("P384") => KeyKind::P384,
+        Some(other) => {
+            warnings.push(format!("variable ECC_CURVE: {other:?} is neither P256 nor P384, P256 is used"));
+            KeyKind::P256
+        }
+    })
+}
+
 fn read_identity(
     peers: &Peers<'_>,
     namespace: &str,
@@ -486,17 +533,6 @@ fn read_identity(
         !(environment.flag("FILE_MOUNTED_CERTS", false) && environment.text("PROV_CERT").is_some()),
         "PROV_CERT and FILE_MOUNTED_CERTS exclude each other"
     );
-    if environment.text("ECC_SIGNATURE_ALGORITHM").is_some_and(|algorithm| algorithm != "ECDSA") {
-        warnings.push("variable ECC_SIGNATURE_ALGORITHM: only ECDSA is known, it is used".to_owned());
-    }
-    let curve = match environment.text("ECC_CURVE") {
-        None | Some("P256") => Curve::P256,
-        Some("P384") => Curve::P384,
-        Some(other) => {
-            warnings.push(format!("variable ECC_CURVE: {other:?} is neither P256 nor P384, P256 is used"));
-            Curve::P256
-        }
-    };
     let socket_name = environment.text("WORKLOAD_IDENTITY_SOCKET_FILE").unwrap_or(IDENTITY_SOCKET).to_owned();
     ensure!(
         !socket_name.contains('/') && socket_name != "." && socket_name != "..",
@@ -507,7 +543,7 @@ fn read_identity(
         authority: if only_files { None } else { peers.authority()? },
         spiffe_id: format!("spiffe://{trust_domain}/ns/{namespace}/sa/{service_account}"),
         cert_signer: own("ISTIO_META_CERT_SIGNER").unwrap_or_default(),
-        curve,
+        key: read_key_kind(environment, warnings)?,
         lifetime: environment.duration("SECRET_TTL", Duration::from_secs(24 * 3600)),
         grace_ratio: environment.number("SECRET_GRACE_PERIOD_RATIO", 0.5),
         grace_jitter: environment.number("SECRET_GRACE_PERIOD_RATIO_JITTER", 0.01),

@@ -38,7 +38,7 @@ impl Modules {
     /// Modules that are fetched with verification by the machine's roots, and purged when nothing asks for them any more.
     pub(crate) fn new(settings: WasmSettings, metrics: Metrics) -> Self {
         // A machine without roots can still fetch what is not over TLS.
-        let tls = connection::client_config(&Roots::System, None).ok();
+        let tls = connection::client_config(&Roots::System, None, None).ok();
         let modules = Self::with_tls(settings, tls, metrics);
         let cache = Arc::downgrade(&modules.0);
         let interval = modules.0.settings().purge_interval;

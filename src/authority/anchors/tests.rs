@@ -48,7 +48,7 @@ fn a_published_bundle_has_one_root_a_key() {
 async fn publish(bundle: Value) -> (String, JwksClient) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let key = rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider = sluice_crypto::provider(None);
     let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = config.expect("versions").with_no_client_auth();
     let config = config.with_single_cert(vec![made.cert.der().clone()], key).expect("a key");

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::version::TLS12;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
+use tokio_rustls::rustls::{ClientConfig, NamedGroup, RootCertStore, crypto::aws_lc_rs};
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
 use tonic::transport::{Channel, Endpoint};
@@ -29,6 +29,8 @@ pub struct Presented {
     pub pair: Option<(String, String)>,
     /// It speaks no newer TLS than 1.2.
     pub only_12: bool,
+    /// It exchanges keys by this and nothing else.
+    pub only: Option<NamedGroup>,
 }
 
 /// Connects and shakes hands with a server that has this name.
@@ -40,7 +42,9 @@ pub async fn connect(address: SocketAddr, name: &str, roots: &str, presented: &P
     for root in certificates(roots)? {
         store.add(root).context("trust a root")?;
     }
-    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
+    let mut provider = aws_lc_rs::default_provider();
+    provider.kx_groups.retain(|group| presented.only.is_none_or(|only| group.name() == only));
+    let builder = ClientConfig::builder_with_provider(Arc::new(provider));
     let builder = match presented.only_12 {
         true => builder.with_protocol_versions(&[&TLS12]),
         false => builder.with_safe_default_protocol_versions(),

@@ -1,18 +1,22 @@
 //! Envoy's runtime switches, and how many connections it takes.
 
 use serde_json::{Map, Value, json};
+use sluice_crypto::CompliancePolicy;
 use sluice_proto::istio::mesh::v1alpha1::ProxyConfig;
 
 const LIMIT: &str = "overload.global_downstream_max_connections";
 
 /// Switches that differ from Envoy's own defaults, and those of the ProxyConfig; an empty value takes one away.
-pub(super) fn build(config: &ProxyConfig) -> Value {
+pub(super) fn build(config: &ProxyConfig, policy: Option<CompliancePolicy>) -> Value {
     let mut values = Map::from_iter([
         ("re2.max_program_size.error_level".to_owned(), json!("32768")),
         ("envoy.reloadable_features.http_reject_path_with_fragment".to_owned(), json!(false)),
         ("envoy.reloadable_features.fixed_heap_use_allocated".to_owned(), json!(true)),
         ("envoy.reloadable_features.coalesce_lb_rebuilds_on_batch_update".to_owned(), json!(false)),
     ]);
+    if policy == Some(CompliancePolicy::Fips140V2) {
+        values.insert("envoy.reloadable_features.google_grpc_disable_tls_13".to_owned(), json!(true));
+    }
     for (name, value) in &config.runtime_values {
         match value.as_str() {
             "" => drop(values.remove(name)),
@@ -57,11 +61,22 @@ mod tests {
 
     #[test]
     fn values_are_added_typed_and_taken_away() {
-        let runtime = build(&config("{runtimeValues: {a: 'true', b: '7', re2.max_program_size.error_level: ''}}"));
+        let yaml = "{runtimeValues: {a: 'true', b: '7', re2.max_program_size.error_level: ''}}";
+        let runtime = build(&config(yaml), None);
         let values = &runtime["layers"][0]["static_layer"];
         assert_eq!(values["a"], json!(true));
         assert_eq!(values["b"], json!("7"));
         assert!(values.get("re2.max_program_size.error_level").is_none());
+    }
+
+    #[test]
+    fn grpc_clients_of_envoy_go_without_tls_13_if_the_policy_says_so() {
+        const SWITCH: &str = "envoy.reloadable_features.google_grpc_disable_tls_13";
+        let is_set = |policy| build(&config("{}"), policy)["layers"][0]["static_layer"].get(SWITCH).cloned();
+        assert_eq!(is_set(Some(CompliancePolicy::Fips140V2)), Some(json!(true)));
+        for policy in [None, Some(CompliancePolicy::Fips140V3), Some(CompliancePolicy::PostQuantum)] {
+            assert_eq!(is_set(policy), None, "{policy:?}");
+        }
     }
 
     #[test]

@@ -4,12 +4,17 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use sluice_crypto::CompliancePolicy;
 use sluice_parse::yaml::{Limits, parse_value};
 use tokio::process::Command;
 use tracing::info;
 
 use crate::proxy_config::to_duration;
 use crate::settings::{EnvoySettings, Settings};
+
+/// Suites of TLS 1.2 that Envoy's google_grpc clients may take under a policy of FIPS.
+const GRPC_SUITES: &str = "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:\
+                           ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384";
 
 /// How Envoy is started with this bootstrap. Its output is ours.
 ///
@@ -21,6 +26,9 @@ pub(crate) fn command(settings: &Settings, bootstrap: &Path) -> Result<Command> 
     // Without what is laid over the bootstrap: keys of others may be in it.
     info!(bootstrap = %bootstrap.display(), "{} {}", settings.proxy.binary_path, arguments.join(" "));
     command.arg("-c").arg(bootstrap).args(arguments).kill_on_drop(true);
+    if let Some(CompliancePolicy::Fips140V2 | CompliancePolicy::Fips140V3) = settings.compliance {
+        command.env("GRPC_SSL_CIPHER_SUITES", GRPC_SUITES);
+    }
     if let Some(file) = &settings.envoy.bootstrap_override {
         command.arg("--config-yaml").arg(read_override(file, &settings.envoy.host_ip)?);
     }
@@ -102,6 +110,17 @@ mod tests {
              --disable-hot-restart --allow-unknown-static-fields --concurrency 2 --log-level info \
              --component-log-level misc:error,upstream:debug --skip-deprecated-logs"
         );
+    }
+
+    #[test]
+    fn policies_of_fips_limit_what_grpc_clients_of_envoy_take() {
+        let suites = |policy: &str| {
+            let settings = settings("sidecar", &[("COMPLIANCE_POLICY", policy)]).expect("settings");
+            let command = command(&settings, Path::new("bootstrap.json")).expect("a command");
+            let mut set = command.as_std().get_envs().filter(|(name, _)| *name == "GRPC_SSL_CIPHER_SUITES");
+            set.next().and_then(|(_, value)| value?.to_str().map(|text| text.split(':').count()))
+        };
+        assert_eq!(["", "fips-140-2", "fips-140-3", "pqc"].map(suites), [None, Some(4), Some(4), None]);
     }
 
     #[test]

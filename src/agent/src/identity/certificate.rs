@@ -3,25 +3,31 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, SanType};
-use rustls::crypto::aws_lc_rs;
+use rcgen::{
+    CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256,
+    RsaKeySize, SanType,
+};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::secret::PrivateKey;
-use crate::settings::Curve;
+use crate::settings::KeyKind;
 
 /// A new key and the request for a certificate of it, PEM.
 ///
 /// # Errors
 /// The machine has no randomness, or the identity is no ASCII.
-pub(super) fn request(spiffe_id: &str, curve: Curve) -> Result<(PrivateKey, String)> {
-    let algorithm = match curve {
-        Curve::P256 => &PKCS_ECDSA_P256_SHA256,
-        Curve::P384 => &PKCS_ECDSA_P384_SHA384,
+pub(super) fn request(spiffe_id: &str, kind: KeyKind) -> Result<(PrivateKey, String)> {
+    let rsa = |size| KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, size);
+    let key = match kind {
+        KeyKind::Rsa2048 => rsa(RsaKeySize::_2048),
+        KeyKind::Rsa3072 => rsa(RsaKeySize::_3072),
+        KeyKind::Rsa4096 => rsa(RsaKeySize::_4096),
+        KeyKind::P256 => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
+        KeyKind::P384 => KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384),
     };
-    let key = KeyPair::generate_for(algorithm).context("make a key")?;
+    let key = key.context("make a key")?;
     let mut params = CertificateParams::default();
     // The name is in the SAN; a subject is not asked for.
     params.distinguished_name = DistinguishedName::new();
@@ -49,7 +55,11 @@ pub(super) fn check_pair(chain: &[u8], key: &[u8]) -> Result<()> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(chain).filter_map(Result::ok).collect();
     ensure!(!certificates.is_empty(), "there is no certificate in the chain");
     let key = PrivateKeyDer::from_pem_slice(key).ok().context("there is no key")?;
-    let signer = aws_lc_rs::sign::any_supported_type(&key).ok().context("the key is of no kind that is known")?;
+    let signer = sluice_crypto::provider(None)
+        .key_provider
+        .load_private_key(key)
+        .ok()
+        .context("the key is of no kind that is known")?;
     let pair = rustls::sign::CertifiedKey::new(certificates, signer);
     pair.keys_match().ok().context("certificate and key do not belong together")
 }
@@ -80,7 +90,9 @@ fn base64(bytes: &[u8]) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use rcgen::{BasicConstraints, IsCa, Issuer};
+    use sluice_ca::{Authority, NewKey, RsaBits, Terms};
     use x509_parser::certification_request::X509CertificationRequest;
+    use x509_parser::public_key::PublicKey;
 
     use super::*;
 
@@ -104,16 +116,38 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_request_names_the_identity_and_proves_its_key() {
-        for curve in [Curve::P256, Curve::P384] {
-            let (key, pem) = request("spiffe://td/ns/a/sa/b", curve).expect("a request");
-            let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).expect("a PEM");
+    fn a_request_names_the_identity_and_the_authority_certifies_its_key() {
+        const NAME: &str = "spiffe://td/ns/a/sa/b";
+        let now =
+            i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_secs()).expect("a time");
+        let day = Duration::from_secs(24 * 3600);
+        let rsa = NewKey::Rsa(RsaBits::DEFAULT);
+        for (kind, root, bits) in [
+            (KeyKind::Rsa2048, rsa, 2048),
+            (KeyKind::Rsa3072, NewKey::EcdsaP256, 3072),
+            (KeyKind::P256, rsa, 256),
+            (KeyKind::P384, NewKey::EcdsaP384, 384),
+        ] {
+            let (key, text) = request(NAME, kind).expect("a request");
+            assert!(String::from_utf8_lossy(key.pem()).contains("PRIVATE KEY"));
+            let (_, pem) = x509_parser::pem::parse_x509_pem(text.as_bytes()).expect("a PEM");
             let (_, parsed) = X509CertificationRequest::from_der(&pem.contents).expect("a request");
             parsed.verify_signature().expect("a proof of the key");
+            let size = match parsed.certification_request_info.subject_pki.parsed().expect("a key") {
+                PublicKey::RSA(rsa) => rsa.key_size(),
+                PublicKey::EC(point) => point.key_size(),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(size, bits, "{kind:?}");
             let extensions: Vec<String> =
                 parsed.requested_extensions().into_iter().flatten().map(|extension| format!("{extension:?}")).collect();
-            assert!(extensions.iter().any(|text| text.contains("URI(\"spiffe://td/ns/a/sa/b\")")), "{extensions:?}");
-            assert!(String::from_utf8_lossy(key.pem()).contains("PRIVATE KEY"));
+            assert!(extensions.iter().any(|text| text.contains(&format!("URI(\"{NAME}\")"))), "{extensions:?}");
+
+            let root = sluice_ca::root::create("td", root, day, now).expect("a root");
+            let authority = Authority::new(&root, now).expect("an authority");
+            let issued =
+                authority.issue(&text, &[NAME.to_owned()], 3600, Terms::default(), now).expect("a certificate");
+            check_pair(issued.chain.concat().as_bytes(), key.pem()).expect("a pair");
         }
     }
 

@@ -113,7 +113,10 @@ impl Issued {
 }
 
 async fn obtain(settings: &IdentitySettings, peer: &Peer) -> Result<Issued> {
-    let (key, csr) = certificate::request(&settings.spiffe_id, settings.curve)?;
+    // An RSA key takes a good part of a second.
+    let (name, kind) = (settings.spiffe_id.clone(), settings.key);
+    let made = tokio::task::spawn_blocking(move || certificate::request(&name, kind)).await;
+    let (key, csr) = made.context("make a key")??;
     let chain = authority::sign(peer, &csr, settings.lifetime, &settings.cert_signer).await?;
     let ended = |pem: &String| if pem.ends_with('\n') { pem.clone() } else { format!("{pem}\n") };
     let root = chain.last().map(ended).unwrap_or_default();

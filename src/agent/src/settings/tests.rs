@@ -125,6 +125,36 @@ fn mounted_certificates_need_no_authority() {
 }
 
 #[test]
+fn keys_are_rsa_unless_ecdsa_is_asked_for() {
+    let kind = |variables: &[(&str, &str)]| {
+        settings("sidecar", &[POD, variables].concat()).map(|settings| settings.identity.key).map_err(|e| e.to_string())
+    };
+    const ALGORITHM: (&str, &str) = ("ECC_SIGNATURE_ALGORITHM", "ECDSA");
+    assert_eq!(kind(&[]), Ok(KeyKind::Rsa2048));
+    assert_eq!(kind(&[("WORKLOAD_RSA_KEY_SIZE", "4096")]), Ok(KeyKind::Rsa4096));
+    assert_eq!(kind(&[ALGORITHM]), Ok(KeyKind::P256));
+    assert_eq!(kind(&[ALGORITHM, ("ECC_CURVE", "P384")]), Ok(KeyKind::P384));
+    assert_eq!(kind(&[("ECC_CURVE", "P384")]), Ok(KeyKind::Rsa2048), "a curve alone asks for nothing");
+    let weak = kind(&[("WORKLOAD_RSA_KEY_SIZE", "1024")]).expect_err("weak");
+    assert_eq!(weak, "WORKLOAD_RSA_KEY_SIZE: 1024 is none of 2048, 3072 and 4096");
+}
+
+#[test]
+fn a_policy_of_compliance_reaches_every_server_or_nothing_starts() {
+    let read = |policy: &str| settings("sidecar", &[POD, &[("COMPLIANCE_POLICY", policy)]].concat());
+    for (name, policy) in CompliancePolicy::NAMES {
+        let settings = read(name).expect(name);
+        let authority = settings.identity.authority.expect("an authority").policy;
+        let found = [settings.compliance, settings.control_plane.peer.policy, authority];
+        assert_eq!(found, [Some(policy); 3], "{name}");
+    }
+    assert_eq!(read("").expect("none").compliance, None);
+    let unknown = read("fips").err().map(|error| error.to_string());
+    let expected = "COMPLIANCE_POLICY: \"fips\" is not known; these are: fips-140-2, fips-140-3, pqc";
+    assert_eq!(unknown.as_deref(), Some(expected));
+}
+
+#[test]
 fn modules_are_fetched_within_bounds() {
     let wasm = settings("sidecar", POD).expect("settings").wasm;
     let times = [wasm.expiry, wasm.purge_interval, wasm.request_timeout].map(|time| time.as_secs());

@@ -15,6 +15,7 @@ use hyper_util::service::TowerToHyperService;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{NamedGroup, ProtocolVersion};
 use serde_json::{Value, json};
 use sluice_ca::{Terms, root};
 use sluice_proto::envoy::service::discovery::v3::aggregated_discovery_service_server::{
@@ -50,6 +51,9 @@ pub(crate) struct Seen {
     pub(crate) types: Vec<String>,
 }
 
+/// What a handshake agreed on.
+pub(crate) type Agreed = (Option<ProtocolVersion>, Option<NamedGroup>);
+
 #[derive(Clone)]
 pub(crate) struct ControlPlane(Arc<Inner>);
 
@@ -65,6 +69,7 @@ pub(crate) struct Inner {
     pub(crate) refused: AtomicU32,
     requests: Mutex<Vec<String>>,
     streams: Mutex<Vec<Seen>>,
+    handshakes: Mutex<Vec<Agreed>>,
     generation: watch::Sender<u32>,
 }
 
@@ -109,11 +114,12 @@ impl ControlPlane {
             refused: AtomicU32::new(0),
             requests: Mutex::default(),
             streams: Mutex::default(),
+            handshakes: Mutex::default(),
             generation: watch::Sender::new(0),
         };
         let control_plane = Self(Arc::new(inner));
         let key = PrivateKeyDer::from_pem_slice(own.key.secret_pem().as_bytes())?;
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let provider = sluice_crypto::provider(None);
         let mut config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
@@ -129,6 +135,10 @@ impl ControlPlane {
                         None => server.serve(stream).await,
                         Some(acceptor) => {
                             if let Ok(stream) = acceptor.accept(stream).await {
+                                let tls = stream.get_ref().1;
+                                let version = tls.protocol_version();
+                                let group = tls.negotiated_key_exchange_group().map(|group| group.name());
+                                server.handshakes.lock().expect("no panic").push((version, group));
                                 server.serve(stream).await;
                             }
                         }
@@ -147,6 +157,11 @@ impl ControlPlane {
             .add_service(Authority(self.clone()));
         let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
         let _ = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)).await;
+    }
+
+    /// What every handshake so far agreed on.
+    pub(crate) fn handshakes(&self) -> Vec<Agreed> {
+        self.handshakes.lock().expect("no panic").clone()
     }
 
     /// Certificate and key of the workload, made without the agent.
@@ -410,7 +425,7 @@ impl rustls::client::danger::ServerCertVerifier for Chain {
         certificate: &CertificateDer<'_>,
         signed: &rustls::DigitallySignedStruct,
     ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        let algorithms = rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms;
+        let algorithms = sluice_crypto::provider(None).signature_verification_algorithms;
         rustls::crypto::verify_tls12_signature(message, certificate, signed, &algorithms)
     }
 
@@ -420,11 +435,11 @@ impl rustls::client::danger::ServerCertVerifier for Chain {
         certificate: &CertificateDer<'_>,
         signed: &rustls::DigitallySignedStruct,
     ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        let algorithms = rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms;
+        let algorithms = sluice_crypto::provider(None).signature_verification_algorithms;
         rustls::crypto::verify_tls13_signature(message, certificate, signed, &algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.supported_schemes()
+        sluice_crypto::provider(None).signature_verification_algorithms.supported_schemes()
     }
 }

@@ -241,7 +241,7 @@ impl Machine {
 
     async fn tls(&self) -> Result<tokio_rustls::client::TlsStream<TcpStream>> {
         let root = CertificateDer::from_pem_slice(self.upstream.root.as_bytes())?;
-        let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let provider = sluice_crypto::provider(None);
         let config = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .dangerous()

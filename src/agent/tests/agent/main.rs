@@ -78,6 +78,27 @@ async fn a_proxy_is_configured_certified_renewed_and_drained() -> Result<()> {
     machine.assert_no_secrets()
 }
 
+/// Towards a control plane that would speak anything.
+#[tokio::test]
+async fn a_policy_limits_tls_towards_control_plane_and_authority() -> Result<()> {
+    use rustls::NamedGroup::{X25519MLKEM768, secp256r1};
+    use rustls::ProtocolVersion::{TLSv1_2, TLSv1_3};
+    for (policy, version, group) in
+        [("fips-140-2", TLSv1_2, secp256r1), ("fips-140-3", TLSv1_3, secp256r1), ("pqc", TLSv1_3, X25519MLKEM768)]
+    {
+        let control_plane = ControlPlane::secure().await?;
+        let mut machine = Machine::new("sidecar", control_plane.upstream())?;
+        machine.variables.insert("COMPLIANCE_POLICY", policy.to_owned());
+        machine.start()?;
+        machine.ready().await?;
+        machine.certificate().await?;
+        let agreed = control_plane.handshakes();
+        ensure!(agreed.len() >= 2, "{policy}: one for the authority, one for configuration: {agreed:?}");
+        ensure!(agreed.iter().all(|it| *it == (Some(version), Some(group))), "{policy}: {agreed:?}");
+    }
+    Ok(())
+}
+
 /// What was asked for explicitly: no TLS, no authority, state of the world.
 #[tokio::test]
 async fn plaintext_carries_no_token_and_an_end_can_be_at_once() -> Result<()> {

@@ -105,7 +105,7 @@ pub(super) fn tls() -> (Arc<rustls::ServerConfig>, ClientConfig) {
     let material = root::create("cluster.local", sluice_ca::NewKey::EcdsaP256, day, now).expect("a root");
     let authority = sluice_ca::Authority::new(&material, now).expect("an authority");
     let own = authority.server_certificate(&["localhost".to_owned()], day, now).expect("a certificate");
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider = sluice_crypto::provider(None);
     let key = PrivateKeyDer::from_pem_slice(own.key.secret_pem().as_bytes()).expect("a key");
     let server = rustls::ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
