@@ -12,7 +12,9 @@ mod metrics;
 mod nodes;
 mod secret;
 mod server;
+mod server_signer;
 mod service;
+mod signing;
 
 pub use anchors::TrustAnchors;
 pub use error::AuthorityError;
@@ -21,6 +23,7 @@ pub use kubernetes::{KubernetesSigner, SignerConfig};
 pub use metrics::AuthorityMetrics;
 pub use nodes::NodePods;
 pub use server::{DnsNames, ServerKeeper, TrustBundle};
+pub use server_signer::ServerSigner;
 pub use service::{CertificateService, Issuing, Maker, PROTO};
 
 use std::sync::Arc;

@@ -19,7 +19,7 @@ use crate::telemetry::{LogLevels, LogTarget};
 pub use address::ListenAddress;
 pub use args::{Command, CommandLine, DiscoveryArgs};
 pub use environment::Features;
-pub use security::{AuthorityConfig, JwtRule, SecurityConfig, TokenConfig};
+pub use security::{AuthorityConfig, CertProvider, JwtRule, SecurityConfig, TokenConfig};
 
 /// Everything that is configured, passed down by value.
 #[derive(Clone, Debug)]

@@ -4,6 +4,8 @@
 mod external;
 #[path = "authority/leader.rs"]
 mod leader;
+#[path = "authority/server.rs"]
+mod server;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -197,7 +199,7 @@ impl Bundles {
         let (engine, handles) =
             Engine::start(EngineOptions::default(), |builder| build(builder, &GraphOptions::default()));
         engine.transaction(|tx| handles.inputs.mark_all_synced(tx));
-        let (bundle, receiver) = watch::channel(TrustBundle { roots: "one".into(), revoked: String::new() });
+        let (bundle, receiver) = watch::channel(TrustBundle { roots: "one".into(), ..TrustBundle::default() });
         let writer = BundleWriter::new(
             server.client().expect("a client"),
             "east".into(),
@@ -239,7 +241,7 @@ async fn every_namespace_has_the_roots_and_keeps_them() {
     }
     it.has("shop", "one").await;
     it.has("kube-system", "one").await;
-    it.bundle.send_replace(TrustBundle { roots: "two".into(), revoked: "list".into() });
+    it.bundle.send_replace(TrustBundle { roots: "two".into(), revoked: "list".into(), ..TrustBundle::default() });
     it.has("shop", "two").await;
     until("the lists are there", || (it.text("shop", "istio-ca-crl", "ca-crl.pem")? == "list").then_some(())).await;
     it.namespace("east", "late");

@@ -21,6 +21,7 @@ use sluice_graph::{GraphOptions, Handles, build};
 use sluice_model::{Identity, Kind, ObjectKey, Proxy, ProxyKey, Reject, Severity, Text};
 use sluice_parse::kind_info;
 use sluice_testkit::api_server::{self, ApiServer};
+use sluice_testkit::server::{Options, Sluiced};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -527,4 +528,36 @@ async fn of_a_remote_cluster_is_asked_what_the_manifest_grants() {
     // Watches begin after the lists.
     until("all is watched", || (asked().len() >= granted.len()).then_some(())).await;
     assert_eq!(asked(), granted);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sluiced_is_ready_when_remote_clusters_are_read() {
+    let (own, east) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await);
+    lead(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({"token": HUSH})))]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let (kubeconfig, log) = (directory.path().join("kubeconfig"), directory.path().join("log"));
+    own.write_kubeconfig(&kubeconfig).expect("a kubeconfig");
+    let options = Options { kubeconfig: Some(kubeconfig), log: Some(log.clone()), ..Options::new(directory.path()) };
+    let sluiced = Sluiced::start(&options).await.expect("it starts");
+    let get = async |path: &str| {
+        let (status, text) = sluiced.get(path).await.expect("an answer");
+        assert_eq!(status, 200, "{path}: {text}");
+        text
+    };
+    let clusters: Value = serde_json::from_str(&get("/debug/clusterz").await).expect("JSON");
+    assert_eq!(
+        clusters,
+        json!([
+            {"id": "Kubernetes", "secretName": "", "syncStatus": "synced"},
+            {"id": "east", "secretName": "istio-system/remote", "syncStatus": "synced"},
+        ])
+    );
+    let endpoints = get("/debug/endpointz").await;
+    assert!(endpoints.contains("10.1.0.1") && endpoints.contains("10.2.0.1"), "{endpoints}");
+    let managed = "istiod_managed_clusters{cluster_type=\"remote\"} 1";
+    assert!(get("/metrics").await.lines().any(|line| line == managed));
+    let log = std::fs::read_to_string(log).expect("a log");
+    assert!(log.contains("reading a remote cluster") && !log.contains(HUSH));
+    assert!(!get("/debug/krtz").await.contains(HUSH));
+    assert_eq!(sluiced.stop(Duration::from_secs(20)).await.expect("it stops"), Some(0));
 }

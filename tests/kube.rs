@@ -511,7 +511,7 @@ async fn use_the_authority(server: &ApiServer) {
     let (engine, handles) = Engine::start(EngineOptions::default(), |builder| build(builder, &GraphOptions::default()));
     engine.transaction(|tx| handles.inputs.mark_all_synced(tx));
     handles.inputs.namespaces.set(ObjectKey::new("east", "", "shop"), Namespace::default());
-    let bundle = |text: &str| TrustBundle { roots: text.to_owned(), revoked: String::new() };
+    let bundle = |text: &str| TrustBundle { roots: text.to_owned(), ..TrustBundle::default() };
     let (sender, receiver) = watch::channel(bundle("one"));
     let (feed, namespaces) = (engine.feed(), handles.namespaces.clone());
     let writer = BundleWriter::new(client(), "east".into(), None, feed, namespaces, receiver, ("roots", None));
@@ -561,7 +561,7 @@ async fn rights_of_a_signer_of_the_cluster_are_granted_where_there_is_one() {
     params.subject_alt_names = vec![rcgen::SanType::URI(identity.try_into().expect("a name"))];
     let request = params.serialize_request(&key).expect("a request").pem().expect("its text");
     signer.issue(&request, &[identity.to_owned()], 0, "").await.expect_err("nobody signs");
-    let roots = |text: &str| TrustBundle { roots: text.to_owned(), revoked: String::new() };
+    let roots = |text: &str| TrustBundle { roots: text.to_owned(), ..TrustBundle::default() };
     let (sender, receiver) = watch::channel(roots("one"));
     let stop = CancellationToken::new();
     let writing = tokio::spawn(TrustBundleWriter::new(client(), receiver).run(stop.clone()));

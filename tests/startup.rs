@@ -71,6 +71,15 @@ fn flags_that_are_wrong_are_named() {
 }
 
 #[test]
+fn a_signer_of_the_cluster_certifies_nobody_without_a_cluster() {
+    let variables = [("PILOT_CERT_PROVIDER", "k8s.io/example.com/mesh"), ("ENABLE_CA_SERVER", "false")];
+    let outcome = run(&["--configDir=manifests/demo"], &variables);
+    let expect = "PILOT_CERT_PROVIDER=k8s.io/example.com/mesh: there is no Kubernetes API";
+    assert!(outcome.error.contains(expect), "{}", outcome.error);
+    assert_eq!(outcome.code, Some(7), "{}", outcome.error);
+}
+
+#[test]
 fn a_port_that_is_taken_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();

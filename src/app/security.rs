@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::{AppError, server_options};
 use crate::auth::{
@@ -20,10 +20,10 @@ use crate::auth::{
     SignedTokens, TrustDomain,
 };
 use crate::authority::{
-    AuthorityMetrics, CertificateService, DnsNames, Issuing, Keeper, KubernetesSigner, Maker, NodePods, PROTO,
-    ServerKeeper, Signer, TrustAnchors,
+    AuthorityError, AuthorityMetrics, CertificateService, DnsNames, Issuing, Keeper, KubernetesSigner, Maker, NodePods,
+    PROTO, ServerKeeper, ServerSigner, Signer, SignerConfig, TrustAnchors,
 };
-use crate::config::{ClusterSource, Config};
+use crate::config::{CertProvider, ClusterSource, Config};
 use crate::jwks::{JwksClient, JwksOptions};
 use crate::sources::kube::{BundleWriter, Clients, Election, ROOTS_LEASE, TRUST_BUNDLE_LEASE, TrustBundleWriter};
 use crate::tls::{self, ClientVerifier, SecureIncoming};
@@ -91,8 +91,21 @@ impl Security {
         let mut server = ServerKeeper::new(verifier, signer.clone(), lifetime);
         server.external.clone_from(&external);
         server.files.clone_from(&security.files);
-        server.names = security.certifies_server.then(|| dns_names(config, mesh));
-        let has_certificate = server.begin();
+        // Files that are mounted count before any signer.
+        if let (CertProvider::Signer(name), None) = (&security.provider, &security.files) {
+            server.certifier = Some(certifier(name, client, mesh)?);
+        }
+        server.names = (security.provider != CertProvider::Nobody).then(|| dns_names(config, mesh));
+        let has_certificate = match (server.begin().await, &security.provider) {
+            (Ok(shown), _) => shown,
+            (Err(error), CertProvider::Signer(signer)) => {
+                return Err(AuthorityError::Server { signer: signer.clone(), reason: error.to_string() }.into());
+            }
+            (Err(error), _) => {
+                error!(target: "tls", %error, "cannot issue the server's certificate");
+                false
+            }
+        };
         Ok(Self {
             nodes: None,
             can_serve: has_certificate || server.files.is_some(),
@@ -139,6 +152,15 @@ impl Security {
                 }
             });
         }
+        if let Some(certifier) = self.server.certifier.clone() {
+            let (engine, handles, stop) = (engine.clone(), handles.clone(), stop.clone());
+            tasks.spawn(async move {
+                tokio::select! {
+                    () = follow_mesh(engine, handles, |mesh| certifier.follow(mesh)) => anyhow::bail!("the engine has stopped"),
+                    () = stop.cancelled() => Ok(()),
+                }
+            });
+        }
         if config.security.authority.as_ref().is_some_and(|authority| authority.multi_root) {
             // Whom all trust is to be known for sure.
             let options = JwksOptions { skip_verify: false, ..super::jwks_options(&config.features) };
@@ -152,7 +174,7 @@ impl Security {
             });
         }
         if let (Some(client), Some(authority)) = (client, &config.security.authority)
-            && config.security.certifies_server
+            && config.security.provider != CertProvider::Nobody
         {
             let (authority, stop) = (authority.clone(), stop.clone());
             let bundle = self.server.bundle.subscribe();
@@ -232,6 +254,17 @@ impl Security {
         ));
         Ok(())
     }
+}
+
+/// Who certifies the server behind the Kubernetes API.
+fn certifier(signer: &str, client: Option<Client>, mesh: &MeshConfig) -> Result<Arc<ServerSigner>, AuthorityError> {
+    let Some(client) = client else {
+        let reason = "there is no Kubernetes API".to_owned();
+        return Err(AuthorityError::Server { signer: signer.to_owned(), reason });
+    };
+    let certifier = ServerSigner::new(client, signer, SignerConfig::default().patience);
+    certifier.follow(mesh);
+    Ok(Arc::new(certifier))
 }
 
 /// The ways to prove who one is on the secure port, in the order in which they are asked (P07).

@@ -122,7 +122,9 @@ impl TrustAnchors {
             Ok(_) => warn!(target: "trustBundle", source, "a certificate is no authority, it does not count"),
             Err(error) => warn!(target: "trustBundle", source, %error, "a certificate does not count"),
         };
-        let own = self.bundle.borrow_and_update().roots.clone();
+        let bundle = self.bundle.borrow_and_update().clone();
+        // What the server is verified with may be none of the workloads' business.
+        let own = if bundle.workload_roots.is_empty() { bundle.roots } else { bundle.workload_roots };
         let signers = self.external.iter().flat_map(|external| external.roots()).map(|text| ("signer", text));
         let of_mesh = mesh.ca_certificates.iter().filter(|certificate| !certificate.pem.is_empty());
         let of_mesh = of_mesh.map(|certificate| ("mesh config", certificate.pem.to_string()));

@@ -36,4 +36,12 @@ pub enum AuthorityError {
     /// None can be made.
     #[error("certificate authority: {0}")]
     Create(MaterialError),
+    /// A signer behind the Kubernetes API does not certify the server.
+    #[error("PILOT_CERT_PROVIDER=k8s.io/{signer}: {reason}")]
+    Server {
+        /// The signer.
+        signer: String,
+        /// What is wrong.
+        reason: String,
+    },
 }

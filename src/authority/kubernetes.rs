@@ -1,28 +1,18 @@
-//! Certificates of workloads from a signer behind the Kubernetes API (P09): each request becomes a
-//! CertificateSigningRequest, which is approved here, signed by whoever is its signer, and deleted.
+//! Certificates of workloads from a signer behind the Kubernetes API (P09).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use http::{Method, Request, header};
 use kube::Client;
-use serde_json::{Value, json};
 use sluice_ca::{ForwardedRequest, IssueError, Issued, Terms};
 use sluice_model::MeshConfig;
-use tokio::time::Instant;
-use tracing::warn;
 
 use super::now;
-use crate::sources::kube::chain;
+use super::signing::{Signing, ToSign};
 
-const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 /// Longest wait for a signer.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// First and longest wait between two looks at whether it has signed.
-const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// Which signers are asked, and how.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -45,7 +35,7 @@ impl Default for SignerConfig {
 
 /// Has requests signed.
 pub struct KubernetesSigner {
-    client: Client,
+    signing: Signing,
     config: SignerConfig,
     terms: Terms,
     /// Roots by signer, of mesh config.
@@ -56,20 +46,13 @@ impl KubernetesSigner {
     /// Through this API server.
     #[must_use]
     pub fn new(client: Client, config: SignerConfig, terms: Terms) -> Self {
-        Self { client, config, terms, roots: ArcSwap::default() }
+        let signing = Signing::new(client, config.patience);
+        Self { signing, config, terms, roots: ArcSwap::default() }
     }
 
     /// Takes over the roots of signers that mesh config names (`caCertificates`).
     pub fn follow(&self, mesh: &MeshConfig) {
-        let mut roots = BTreeMap::<String, String>::new();
-        for certificate in mesh.ca_certificates.iter().filter(|certificate| !certificate.pem.is_empty()) {
-            for signer in &certificate.cert_signers {
-                let text = roots.entry(signer.to_string()).or_default();
-                *text += certificate.pem.trim();
-                text.push('\n');
-            }
-        }
-        self.roots.store(roots.into());
+        self.roots.store(roots_by_signer(mesh).into());
     }
 
     /// Roots that certificates of workloads may have: PEM texts.
@@ -95,16 +78,14 @@ impl KubernetesSigner {
         let forwarded = ForwardedRequest::parse(request, identities)?;
         let lifetime = self.terms.lifetime(seconds)?;
         let signer = self.signer(named)?;
-        let created = self.create(request, &signer, lifetime).await.map_err(IssueError::Sign)?;
-        let name = created["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        let signed = match self.approve(&name, created).await {
-            Ok(()) => self.wait(&name).await,
-            Err(error) => Err(format!("cannot approve {name}: {error}")),
+        let what = ToSign {
+            request,
+            signer: &signer,
+            usages: &["digital signature", "key encipherment", "server auth", "client auth"],
+            lifetime,
+            approval: ("IstioWorkload", "the caller is proven to be whom the request names"),
         };
-        if let Err(error) = self.send(Method::DELETE, &format!("/{name}"), None).await {
-            warn!(target: "pkira", request = name, error, "cannot delete a request for a certificate");
-        }
-        let signed = signed.map_err(IssueError::Sign)?;
+        let signed = self.signing.sign(what).await.map_err(IssueError::Sign)?;
         let own = self.roots.load();
         let roots = self.config.roots.as_deref().or_else(|| own.get(&signer).map(String::as_str));
         forwarded.accept(&signed, roots, now())
@@ -130,62 +111,17 @@ impl KubernetesSigner {
         }
         Ok(format!("{domain}/{named}"))
     }
+}
 
-    async fn create(&self, request: &str, signer: &str, lifetime: u64) -> Result<Value, String> {
-        let object = json!({
-            "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
-            "metadata": {"generateName": "csr-workload-"},
-            "spec": {
-                "request": STANDARD.encode(request),
-                "signerName": signer,
-                "usages": ["digital signature", "key encipherment", "server auth", "client auth"],
-                "expirationSeconds": lifetime,
-            },
-        });
-        let created = self.send(Method::POST, "", Some(&object)).await;
-        created.map_err(|error| format!("cannot create a CertificateSigningRequest for {signer}: {error}"))
-    }
-
-    async fn approve(&self, name: &str, mut object: Value) -> Result<(), String> {
-        let text = "the caller is proven to be whom the request names";
-        object["status"]["conditions"] = json!([
-            {"type": "Approved", "status": "True", "reason": "IstioWorkload", "message": text},
-        ]);
-        self.send(Method::PUT, &format!("/{name}/approval"), Some(&object)).await.map(drop)
-    }
-
-    /// The certificate, once it is signed.
-    async fn wait(&self, name: &str) -> Result<String, String> {
-        let deadline = Instant::now() + self.config.patience;
-        let mut look = LOOK.0;
-        loop {
-            let object = self.send(Method::GET, &format!("/{name}"), None).await?;
-            if let Some(text) = object["status"]["certificate"].as_str().filter(|text| !text.is_empty()) {
-                let bytes = STANDARD.decode(text).map_err(|_| format!("the certificate of {name} is no base64"))?;
-                return String::from_utf8(bytes).map_err(|_| format!("the certificate of {name} is no text"));
-            }
-            let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
-            for condition in conditions {
-                if matches!(condition["type"].as_str(), Some("Denied" | "Failed")) {
-                    let reason = condition["message"].as_str().unwrap_or_default();
-                    return Err(format!("the signer refuses {name}: {reason}"));
-                }
-            }
-            if Instant::now() + look > deadline {
-                return Err(format!("{name} is not signed after {} s", self.config.patience.as_secs_f64()));
-            }
-            tokio::time::sleep(look).await;
-            look = (look * 2).min(LOOK.1);
+/// Roots of signers that mesh config names (`caCertificates`), each a PEM text.
+pub(super) fn roots_by_signer(mesh: &MeshConfig) -> BTreeMap<String, String> {
+    let mut roots = BTreeMap::<String, String>::new();
+    for certificate in mesh.ca_certificates.iter().filter(|certificate| !certificate.pem.is_empty()) {
+        for signer in &certificate.cert_signers {
+            let text = roots.entry(signer.to_string()).or_default();
+            *text += certificate.pem.trim();
+            text.push('\n');
         }
     }
-
-    async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, String> {
-        let request = Request::builder()
-            .method(method)
-            .uri(format!("{REQUESTS}{path}"))
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(body.map(|body| body.to_string().into_bytes()).unwrap_or_default())
-            .map_err(|error| error.to_string())?;
-        self.client.request(request).await.map_err(|error| chain(&error))
-    }
+    roots
 }

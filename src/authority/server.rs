@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use sluice_ca::ServerCertificate;
+use sluice_ca::{IssueError, ServerCertificate};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::{KubernetesSigner, Signer, now};
+use super::{KubernetesSigner, ServerSigner, Signer, now};
 use crate::sources::follow_changes;
 use crate::tls::{ClientVerifier, ServerIdentity, TlsFiles};
 
@@ -44,8 +44,10 @@ impl DnsNames {
 /// What others verify with.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TrustBundle {
-    /// Roots, PEM.
+    /// Roots, PEM: what the server shows verifies with them.
     pub roots: String,
+    /// Those of the authority, PEM, if there is one.
+    pub workload_roots: String,
     /// Revocation lists, PEM; empty without any.
     pub revoked: String,
 }
@@ -60,12 +62,16 @@ pub struct ServerKeeper {
     pub signer: Option<Arc<Signer>>,
     /// Who signs for workloads instead, if that is somebody else.
     pub external: Option<Arc<KubernetesSigner>>,
+    /// Who certifies the server instead, if that is somebody else.
+    pub certifier: Option<Arc<ServerSigner>>,
     /// What is shown instead of a certificate of the authority.
     pub files: Option<TlsFiles>,
-    /// The names it is issued for; nothing if the authority certifies no server.
+    /// The names it is issued for; nothing if nobody certifies the server.
     pub names: Option<DnsNames>,
     /// How long it lives.
     pub lifetime: Duration,
+    /// How often it is looked whether it is to be renewed.
+    pub interval: Duration,
     /// What others verify with.
     pub bundle: watch::Sender<TrustBundle>,
     issued: Option<ServerCertificate>,
@@ -82,9 +88,11 @@ impl ServerKeeper {
             clients,
             signer,
             external: None,
+            certifier: None,
             files: None,
             names: None,
             lifetime,
+            interval: INTERVAL,
             bundle: watch::Sender::default(),
             issued: None,
             file_roots: Vec::new(),
@@ -92,8 +100,14 @@ impl ServerKeeper {
     }
 
     /// Puts everything in its place for the first time; says whether there is a certificate to show.
-    pub fn begin(&mut self) -> bool {
-        let shown = if self.files.is_some() { self.read_files() } else { self.issue() };
+    ///
+    /// # Errors
+    /// Nothing can be shown for want of a certificate: why.
+    pub async fn begin(&mut self) -> Result<bool, IssueError> {
+        let shown = match self.files.is_some() {
+            true => Ok(self.read_files()),
+            false => self.issue().await,
+        };
         self.trust();
         shown
     }
@@ -113,29 +127,30 @@ impl ServerKeeper {
             .ok()
         });
         let mut changes = self.signer.as_ref().map(|signer| signer.changes());
+        let mut other_roots = self.certifier.as_ref().map(|certifier| certifier.changes());
         loop {
-            let changed = async {
-                match &mut changes {
-                    Some(changes) => changes.changed().await.is_ok(),
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
+            let mut is_due = tokio::select! {
                 () = stop.cancelled() => return,
-                Some(()) = files.recv() => drop(self.read_files()),
-                is_there = changed => {
-                    if !is_there {
-                        return;
-                    }
-                    if self.files.is_none() {
-                        self.issue();
-                    }
+                Some(()) = files.recv() => {
+                    self.read_files();
+                    false
                 }
-                () = tokio::time::sleep(INTERVAL) => {
+                // Whoever else certifies the server has nothing to do with the authority.
+                () = next(&mut changes) => self.certifier.is_none(),
+                () = next(&mut other_roots) => true,
+                () = tokio::time::sleep(self.interval) => {
                     if self.files.is_some() {
                         self.read_files();
-                    } else if self.issued.as_ref().is_some_and(is_half_over) {
-                        self.issue();
+                    }
+                    self.issued.as_ref().is_none_or(is_half_over)
+                }
+            };
+            is_due &= self.files.is_none();
+            if is_due {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    issued = self.issue() => if let Err(error) = issued {
+                        error!(target: "tls", %error, "cannot have the server's certificate issued, trying again");
                     }
                 }
             }
@@ -143,20 +158,18 @@ impl ServerKeeper {
         }
     }
 
-    fn issue(&mut self) -> bool {
-        let (Some(signer), Some(names)) = (&self.signer, &self.names) else { return false };
-        match signer.current().server_certificate(&names.0, self.lifetime, now()) {
-            Ok(issued) => {
-                info!(target: "tls", names = ?names.0, not_after = issued.not_after, "issued the server's certificate");
-                self.identity.set_issued(&issued);
-                self.issued = Some(issued);
-                true
-            }
-            Err(error) => {
-                error!(target: "tls", %error, "cannot issue the server's certificate");
-                false
-            }
-        }
+    /// Has another certificate issued and shows it; false if nobody certifies the server.
+    async fn issue(&mut self) -> Result<bool, IssueError> {
+        let Some(names) = &self.names else { return Ok(false) };
+        let issued = match (&self.certifier, &self.signer) {
+            (Some(certifier), _) => certifier.certificate(&names.0, self.lifetime).await?,
+            (None, Some(signer)) => signer.current().server_certificate(&names.0, self.lifetime, now())?,
+            (None, None) => return Ok(false),
+        };
+        info!(target: "tls", names = ?names.0, not_after = issued.not_after, "issued the server's certificate");
+        self.identity.set_issued(&issued);
+        self.issued = Some(issued);
+        Ok(true)
     }
 
     fn read_files(&mut self) -> bool {
@@ -185,19 +198,32 @@ impl ServerKeeper {
         if let Err(error) = self.clients.set_roots(&roots) {
             error!(target: "tls", error, "certificates of clients cannot be verified");
         }
-        // What the server shows is to be verified with the roots of its files.
-        let pem = if self.file_roots.is_empty() {
-            authority.as_ref().map(|authority| authority.roots_pem().to_owned()).unwrap_or_default()
-        } else {
-            sluice_ca::to_pem(&self.file_roots)
+        // What the server shows is to be verified with these.
+        let pem = match &self.certifier {
+            _ if !self.file_roots.is_empty() => sluice_ca::to_pem(&self.file_roots),
+            Some(certifier) => certifier.roots(),
+            None => authority.as_ref().map(|authority| authority.roots_pem().to_owned()).unwrap_or_default(),
         };
+        let workload_roots = authority.as_ref().map(|authority| authority.roots_pem().to_owned()).unwrap_or_default();
         let revoked = authority.map(|authority| authority.revoked().to_owned()).unwrap_or_default();
-        let bundle = TrustBundle { roots: pem, revoked };
+        let bundle = TrustBundle { roots: pem, workload_roots, revoked };
         self.bundle.send_if_modified(|current| {
             let is_new = *current != bundle;
             *current = bundle;
             is_new
         });
+    }
+}
+
+/// Waits until something is told; forever where nobody tells.
+async fn next<T>(told: &mut Option<watch::Receiver<T>>) {
+    let is_there = match told {
+        Some(changes) => changes.changed().await.is_ok(),
+        None => std::future::pending().await,
+    };
+    if !is_there {
+        *told = None;
+        std::future::pending::<()>().await;
     }
 }
 

@@ -28,8 +28,8 @@ pub struct SecurityConfig {
     pub authority: Option<AuthorityConfig>,
     /// How the secure port proves who it is; `None` is by a certificate of the authority.
     pub files: Option<TlsFiles>,
-    /// `PILOT_CERT_PROVIDER=none`: the authority certifies no server.
-    pub certifies_server: bool,
+    /// `PILOT_CERT_PROVIDER`: who certifies the server.
+    pub provider: CertProvider,
     /// `ISTIOD_CUSTOM_HOST`: further names of the server.
     pub custom_hosts: Vec<String>,
     /// Versions of TLS and cipher suites.
@@ -43,6 +43,41 @@ pub struct SecurityConfig {
     pub external: Option<SignerConfig>,
     /// `CA_TRUSTED_NODE_ACCOUNTS`: service accounts (namespace, name) that ask for certificates of the pods on their node.
     pub node_accounts: BTreeSet<(Text, Text)>,
+}
+
+/// Who certifies the server itself.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum CertProvider {
+    /// The authority.
+    Authority,
+    /// A signer behind the Kubernetes API, by its full name.
+    Signer(String),
+    /// Nobody: files are mounted, or the secure port is not served.
+    Nobody,
+}
+
+impl CertProvider {
+    fn parse(text: &str) -> Result<Self, ConfigError> {
+        match text {
+            "istiod" => Ok(Self::Authority),
+            "none" | "custom" => Ok(Self::Nobody),
+            other => match other.strip_prefix("k8s.io/").filter(|signer| is_signer(signer)) {
+                Some(signer) => Ok(Self::Signer(signer.to_owned())),
+                None => {
+                    let reason = format!(
+                        "{other:?} is not supported: istiod, k8s.io/DOMAIN/NAME (a signer of the Kubernetes API), custom \
+                         (mounted files) or none"
+                    );
+                    Err(ConfigError { flag: "PILOT_CERT_PROVIDER", reason })
+                }
+            },
+        }
+    }
+}
+
+/// Whether a text is `DOMAIN/NAME`, as Kubernetes wants names of signers.
+fn is_signer(text: &str) -> bool {
+    text.split_once('/').is_some_and(|(domain, name)| !domain.is_empty() && !name.is_empty() && !name.contains('/'))
 }
 
 /// The certificate authority.
@@ -155,15 +190,7 @@ impl SecurityConfig {
             let reason = format!("is {RA}, but neither K8S_SIGNER nor CERT_SIGNER_DOMAIN says who signs");
             return Err(ConfigError { flag: "EXTERNAL_CA", reason });
         }
-        let provider = get("PILOT_CERT_PROVIDER").unwrap_or_else(|| "istiod".to_owned());
-        let certifies_server = match provider.as_str() {
-            "istiod" => true,
-            "none" | "custom" => false,
-            other => {
-                let reason = format!("{other:?} is not supported: istiod, custom (mounted files) or none");
-                return Err(ConfigError { flag: "PILOT_CERT_PROVIDER", reason });
-            }
-        };
+        let provider = CertProvider::parse(get("PILOT_CERT_PROVIDER").as_deref().unwrap_or("istiod"))?;
         let or = AuthorityConfig::default();
         let authority = AuthorityConfig {
             directory: get("ROOT_CA_DIR").map_or(or.directory, PathBuf::from),
@@ -215,7 +242,7 @@ impl SecurityConfig {
         Ok(Self {
             authority: flag(variable, "ENABLE_CA_SERVER", true, warnings).then_some(authority),
             files: TlsFiles::find(&args.tls_cert_file, &args.tls_key_file, &args.ca_cert_file)?,
-            certifies_server,
+            provider,
             external,
             custom_hosts: list(get("ISTIOD_CUSTOM_HOST").unwrap_or_default()),
             versions: TlsVersions::parse(&args.tls_min_version, &args.tls_cipher_suites)?.limited_by(compliance),

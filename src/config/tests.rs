@@ -1,7 +1,7 @@
 use sluice_ca::{NewKey, RsaBits};
 use sluice_model::CompliancePolicy;
 
-use super::{ClusterSource, Command, CommandLine, Config, ConfigError};
+use super::{CertProvider, ClusterSource, Command, CommandLine, Config, ConfigError};
 
 fn parse(arguments: &[&str]) -> Result<(Config, Option<Command>), String> {
     let arguments = ["sluiced"].iter().chain(arguments).map(|argument| (*argument).to_owned());
@@ -232,4 +232,24 @@ fn a_policy_of_compliance_is_known_or_nothing_starts() {
     }
     let unknown = read("fips").expect_err("unknown").to_string();
     assert_eq!(unknown, "COMPLIANCE_POLICY: \"fips\" is not known; these are: fips-140-2, fips-140-3, pqc");
+}
+
+#[test]
+fn the_server_is_certified_by_the_authority_a_signer_or_nobody() {
+    let provider = |text: &str| {
+        let (line, unknown) = CommandLine::parse_lenient(["sluiced".to_owned()]).expect("flags");
+        let variable = |name: &str| (name == "PILOT_CERT_PROVIDER").then(|| text.to_owned());
+        Config::new(line.discovery, &unknown, variable).map(|config| config.security.provider)
+    };
+    assert_eq!(provider(""), Ok(CertProvider::Authority));
+    assert_eq!(provider("istiod"), Ok(CertProvider::Authority));
+    let signer = "clusterissuers.cert-manager.io/istio-system";
+    assert_eq!(provider(&format!("k8s.io/{signer}")), Ok(CertProvider::Signer(signer.to_owned())));
+    for text in ["none", "custom"] {
+        assert_eq!(provider(text), Ok(CertProvider::Nobody));
+    }
+    for text in ["kubernetes", "k8s.io/", "k8s.io/mesh", "k8s.io//mesh", "k8s.io/a/b/c"] {
+        let error = provider(text).expect_err(text);
+        assert!(error.flag == "PILOT_CERT_PROVIDER" && error.reason.contains(text), "{error}");
+    }
 }

@@ -153,7 +153,12 @@ const CERTIFICATES: &[Variable] = &[
     ("DEFAULT_WORKLOAD_CERT_TTL", "24h", "Lifetime of a certificate whose request names none"),
     ("MAX_WORKLOAD_CERT_TTL", "2160h", "Longest lifetime a request may name"),
     ("CA_TRUSTED_NODE_ACCOUNTS", "", "NAMESPACE/NAME of accounts that may ask for the pods of their node"),
-    ("PILOT_CERT_PROVIDER", "istiod", "Who certifies the server itself: `istiod` or `none`"),
+    (
+        "PILOT_CERT_PROVIDER",
+        "istiod",
+        "Who certifies the server itself: `istiod`, `k8s.io/DOMAIN/NAME` (a signer of the Kubernetes API, whose roots are in \
+         mesh config), `custom` or `none`",
+    ),
     ("ISTIOD_CUSTOM_HOST", "", "Further names of the server, comma separated"),
     ("PILOT_ENABLE_CA_CRL", "true", "Revocation lists of the authority go to every namespace"),
     ("PILOT_CA_CERT_CONFIGMAP", "istio-ca-root-cert", "ConfigMap of the roots in every namespace"),

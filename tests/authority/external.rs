@@ -21,8 +21,8 @@ use x509_parser::prelude::FromDer;
 use crate::until;
 
 const CART: &str = "spiffe://td/ns/shop/sa/cart";
-const GROUP: &str = "certificates.k8s.io";
-const REQUESTS: &str = "certificatesigningrequests";
+pub(crate) const GROUP: &str = "certificates.k8s.io";
+pub(crate) const REQUESTS: &str = "certificatesigningrequests";
 
 /// A request of a workload that names itself.
 fn request() -> String {
@@ -34,14 +34,14 @@ fn request() -> String {
 }
 
 /// A signer that signs what is approved, as it is asked to.
-struct Signer {
-    server: Arc<ApiServer>,
-    root: String,
+pub(crate) struct Signer {
+    pub(crate) server: Arc<ApiServer>,
+    pub(crate) root: String,
     signing: JoinHandle<()>,
 }
 
 impl Signer {
-    async fn start(answer: impl Fn(&Issuer<'_, KeyPair>, &str) -> Value + Send + 'static) -> Self {
+    pub(crate) async fn start(answer: impl Fn(&Issuer<'_, KeyPair>, &str) -> Value + Send + 'static) -> Self {
         let server = Arc::new(ApiServer::start().await.expect("a server"));
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::default();
@@ -79,7 +79,7 @@ impl Signer {
     }
 
     /// Everything is deleted in the end, whatever came of it.
-    fn is_clean(&self) -> bool {
+    pub(crate) fn is_clean(&self) -> bool {
         self.server.list(GROUP, REQUESTS).is_empty()
     }
 }
@@ -91,7 +91,7 @@ impl Drop for Signer {
 }
 
 /// The key of a request.
-struct Requested(Vec<u8>);
+pub(crate) struct Requested(pub(crate) Vec<u8>);
 
 impl PublicKeyData for Requested {
     fn der_bytes(&self) -> &[u8] {
@@ -103,12 +103,17 @@ impl PublicKeyData for Requested {
     }
 }
 
-/// A certificate of a name for the key of a request.
-fn certify(issuer: &Issuer<'_, KeyPair>, request: &str, name: &str) -> Value {
+/// The bits of the key that a request is for.
+pub(crate) fn requested_key(request: &str) -> Vec<u8> {
     let body: String = request.lines().filter(|line| !line.starts_with('-')).collect();
     let der = STANDARD.decode(body).expect("base64");
     let (_, parsed) = X509CertificationRequest::from_der(&der).expect("a request");
-    let key = Requested(parsed.certification_request_info.subject_pki.subject_public_key.data.to_vec());
+    parsed.certification_request_info.subject_pki.subject_public_key.data.to_vec()
+}
+
+/// A certificate of a name for the key of a request.
+fn certify(issuer: &Issuer<'_, KeyPair>, request: &str, name: &str) -> Value {
+    let key = Requested(requested_key(request));
     let mut params = CertificateParams::default();
     params.subject_alt_names = vec![SanType::URI(name.try_into().expect("a name"))];
     json!({"certificate": STANDARD.encode(params.signed_by(&key, issuer).expect("a certificate").pem())})

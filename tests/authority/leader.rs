@@ -136,7 +136,7 @@ async fn without_an_election_everybody_leads() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_roots_are_in_a_cluster_trust_bundle() {
     let server = ApiServer::start().await.expect("a server");
-    let bundle = |roots: &str| TrustBundle { roots: roots.to_owned(), revoked: String::new() };
+    let bundle = |roots: &str| TrustBundle { roots: roots.to_owned(), ..TrustBundle::default() };
     let (sender, receiver) = watch::channel(bundle("one"));
     let stop = CancellationToken::new();
     let writing = tokio::spawn(TrustBundleWriter::new(server.client().expect("a client"), receiver).run(stop.clone()));

@@ -86,7 +86,7 @@ async fn roots_of_all_sources_are_joined_and_followed() {
     };
     engine.transaction(|tx| handles.inputs.mark_all_synced(tx));
     let (sender, receiver) =
-        watch::channel(TrustBundle { roots: to_pem(std::slice::from_ref(&own)), revoked: String::new() });
+        watch::channel(TrustBundle { roots: to_pem(std::slice::from_ref(&own)), ..TrustBundle::default() });
     let anchors = TrustAnchors::new(client, receiver, None, handles.inputs.trust_bundle.clone());
     let stop = CancellationToken::new();
     let running = tokio::spawn(anchors.run(engine.clone(), handles.clone(), stop.clone()));
@@ -109,7 +109,9 @@ async fn roots_of_all_sources_are_joined_and_followed() {
     has(&[&own, &declared, &remote]).await;
     // Another root of the authority; what is published is elsewhere by now, where nobody is.
     let second = root("second");
-    sender.send_replace(TrustBundle { roots: to_pem(&[own.clone(), second.clone()]), revoked: String::new() });
+    // What the server is certified by, if that is somebody else, does not count.
+    let workload_roots = to_pem(&[own.clone(), second.clone()]);
+    sender.send_replace(TrustBundle { roots: to_pem(&[root("server")]), workload_roots, ..TrustBundle::default() });
     has(&[&own, &second, &declared, &remote]).await;
     set_mesh(
         json!([{"pem": to_pem(std::slice::from_ref(&declared))}, {"spiffeBundleUrl": "https://localhost:1/none"}]),

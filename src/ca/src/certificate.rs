@@ -10,7 +10,7 @@ use crate::{MaterialError, PrivateKey, pem};
 
 const SUBJECT_KEY_ID: &[u8] = &[0x55, 0x1d, 14];
 const KEY_USAGE: &[u8] = &[0x55, 0x1d, 15];
-const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1d, 17];
+pub(crate) const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1d, 17];
 const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 19];
 const AUTHORITY_KEY_ID: &[u8] = &[0x55, 0x1d, 35];
 const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 37];
@@ -213,7 +213,8 @@ fn key_id(public: &[u8]) -> Vec<u8> {
     aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, public).as_ref()[..20].to_vec()
 }
 
-fn alternative_names(names: &[String]) -> Vec<u8> {
+/// DNS names, IP addresses and URIs of SPIFFE.
+pub(crate) fn alternative_names(names: &[String]) -> Vec<u8> {
     let mut out = Vec::new();
     for name in names {
         out.extend(match name.parse::<std::net::IpAddr>().map(|address| address.to_canonical()) {

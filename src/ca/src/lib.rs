@@ -2,7 +2,7 @@
 //!
 //! - [`Authority`]: a signing key, its certificate, the chain to the roots, revocations; checked before it is there.
 //! - [`Authority::issue`]: certificates of workloads; [`Authority::server_certificate`]: those of the server's own names.
-//! - [`ForwardedRequest`]: certificates of workloads that somebody else signs.
+//! - [`ForwardedRequest`], [`ServerRequest`]: certificates of workloads, and of the server, that somebody else signs.
 //! - [`root`]: self-signed roots, made and renewed under the same key.
 //! - [`store`]: how material lies in directories and Secrets, and what may take the place of what.
 //!
@@ -19,6 +19,7 @@ mod key;
 mod pem;
 mod request;
 pub mod root;
+mod server;
 pub mod store;
 
 pub use authority::{Authority, Material};
@@ -28,6 +29,7 @@ pub use external::ForwardedRequest;
 pub use issue::{CLOCK_SKEW, Issued, ServerCertificate, Terms};
 pub use key::{KeyAlgorithm, NewKey, PrivateKey, RsaBits};
 pub use pem::to_pem;
+pub use server::ServerRequest;
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! `sluiced` itself as a process of the test: the real binary on free ports of the loopback or a given address.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -24,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Options {
     /// The directory of objects.
     pub config_dir: PathBuf,
+    /// The kubeconfig of a cluster to read instead.
+    pub kubeconfig: Option<PathBuf>,
     /// Address to serve proxies on; debug and metrics are on the loopback.
     pub ip: IpAddr,
     /// Further arguments.
@@ -40,6 +43,7 @@ impl Options {
     pub fn new(config_dir: &Path) -> Self {
         Self {
             config_dir: config_dir.to_owned(),
+            kubeconfig: None,
             ip: IpAddr::from([127, 0, 0, 1]),
             args: Vec::new(),
             env: Vec::new(),
@@ -177,8 +181,10 @@ async fn launch(options: &Options, arguments: &[String]) -> Result<(Child, BTree
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let mut child = Command::new(binary)
         .arg("discovery")
-        .arg("--configDir")
-        .arg(&options.config_dir)
+        .args(match &options.kubeconfig {
+            Some(kubeconfig) => [OsStr::new("--kubeconfig"), kubeconfig.as_os_str()],
+            None => [OsStr::new("--configDir"), options.config_dir.as_os_str()],
+        })
         .args(["--log_as_json", "--secureGRPCAddr=", "--httpsAddr="])
         .arg(format!("--grpcAddr={listen}"))
         .arg(format!("--httpAddr={loopback}"))

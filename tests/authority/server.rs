@@ -1,0 +1,163 @@
+//! The server's own certificate from a signer behind the Kubernetes API (P10).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rcgen::{CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
+use serde_json::{Value, json};
+use sluice::auth::TrustDomain;
+use sluice::authority::{DnsNames, ServerKeeper, ServerSigner};
+use sluice::tls::{ClientVerifier, ServerIdentity, TlsVersions, server_config};
+use sluice_model::{CaCertificate, MeshConfig};
+use sluice_testkit::pods::identity::certificates;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tokio_util::sync::CancellationToken;
+use x509_parser::time::ASN1Time;
+
+use super::external::{GROUP, REQUESTS, Requested, Signer, requested_key};
+use crate::{SYSTEM, until};
+
+const NAME: &str = "example.com/mesh";
+const ISTIOD: &str = "istiod.istio-system.svc";
+
+/// A certificate for the key of a request with these names, that began and ends so many seconds from now.
+fn certify(issuer: &Issuer<'_, KeyPair>, request: &str, names: &[&str], (begins, ends): (i64, i64)) -> Value {
+    let key = Requested(requested_key(request));
+    let mut params = CertificateParams::default();
+    let name = |name: &&str| SanType::DnsName((*name).try_into().expect("a name"));
+    params.subject_alt_names = names.iter().map(name).collect();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs();
+    let at = |seconds: i64| ASN1Time::from_timestamp(now.cast_signed() + seconds).expect("a time").to_datetime();
+    (params.not_before, params.not_after) = (at(begins), at(ends));
+    json!({"certificate": STANDARD.encode(params.signed_by(&key, issuer).expect("a certificate").pem())})
+}
+
+fn mesh(roots: &str) -> MeshConfig {
+    let certificate = CaCertificate { pem: roots.into(), cert_signers: vec![NAME.into()], ..CaCertificate::default() };
+    MeshConfig { ca_certificates: vec![certificate], ..MeshConfig::default() }
+}
+
+fn keeper(certifier: &Arc<ServerSigner>) -> ServerKeeper {
+    let clients = Arc::new(ClientVerifier::new(TrustDomain::new("td".into())));
+    let mut keeper = ServerKeeper::new(clients, None, Duration::from_secs(3600));
+    keeper.certifier = Some(certifier.clone());
+    keeper.names = Some(DnsNames::new(SYSTEM, "default", "", &[]));
+    keeper.interval = Duration::from_millis(10);
+    keeper
+}
+
+/// Shakes hands with who shows this; gives the certificate that was shown.
+async fn shown(identity: &Arc<ServerIdentity>, roots: &str) -> Result<Vec<u8>, String> {
+    let clients = Arc::new(ClientVerifier::new(TrustDomain::new("td".into())));
+    let server = server_config(&TlsVersions::default(), identity.clone(), clients).expect("a server");
+    let mut store = RootCertStore::empty();
+    for root in certificates(roots).expect("roots") {
+        store.add(root).expect("a root");
+    }
+    let client = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
+    let client = client.with_safe_default_protocol_versions().expect("versions").with_root_certificates(store);
+    let (near, far) = tokio::io::duplex(1 << 16);
+    let accepting = tokio::spawn(async move { TlsAcceptor::from(server).accept(far).await.map(drop) });
+    let name = ServerName::try_from(ISTIOD).expect("a name");
+    let connector = TlsConnector::from(Arc::new(client.with_no_client_auth()));
+    let connected = connector.connect(name, near).await.map_err(|error| error.to_string());
+    accepting.abort();
+    let certificates = connected?.get_ref().1.peer_certificates().map(<[_]>::to_vec);
+    Ok(certificates.expect("certificates")[0].to_vec())
+}
+
+const NAMES: [&str; 3] = ["istio-pilot.istio-system.svc", "istiod-remote.istio-system.svc", ISTIOD];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_is_certified_and_renewed_by_a_signer_of_the_cluster() {
+    let lives = Arc::new(AtomicBool::new(false));
+    let long = lives.clone();
+    let signer = Signer::start(move |issuer, request| {
+        // At first more than half of its life is over when it is issued.
+        let life = if long.load(Ordering::SeqCst) { (-60, 3600) } else { (-3600, 600) };
+        certify(issuer, request, &NAMES, life)
+    })
+    .await;
+    let patience = Duration::from_secs(10);
+    let certifier = Arc::new(ServerSigner::new(signer.server.client().expect("a client"), NAME, patience));
+    let mut keeper = keeper(&certifier);
+    let error = keeper.begin().await.expect_err("no roots").to_string();
+    assert!(error.contains("no caCertificates whose certSigners name example.com/mesh"), "{error}");
+    assert_eq!(signer.server.count("create", REQUESTS), 0, "nobody is asked for what cannot be verified");
+
+    certifier.follow(&mesh(&signer.root));
+    let seen = tokio::spawn({
+        let server = signer.server.clone();
+        async move { until("a request is there", || server.list(GROUP, REQUESTS).pop()).await }
+    });
+    assert!(keeper.begin().await.expect("certified"));
+    let object = seen.await.expect("no panic");
+    assert_eq!(object["spec"]["signerName"], NAME);
+    assert_eq!(object["spec"]["expirationSeconds"], 3600);
+    assert_eq!(object["spec"]["usages"], json!(["digital signature", "key encipherment", "server auth"]));
+    let (identity, bundle) = (keeper.identity.clone(), keeper.bundle.subscribe());
+    assert_eq!(bundle.borrow().roots.trim(), signer.root.trim(), "namespaces are given what it verifies with");
+    let first = shown(&identity, &signer.root).await.expect("a handshake");
+
+    // It is renewed as long as it is half over.
+    let stop = CancellationToken::new();
+    let keeping = tokio::spawn(keeper.run(stop.clone()));
+    until("it is renewed", || (signer.server.count("create", REQUESTS) > 2).then_some(())).await;
+    lives.store(true, Ordering::SeqCst);
+    assert_ne!(shown(&identity, &signer.root).await.expect("a handshake"), first, "without a restart");
+
+    // Other roots in mesh config: another certificate, and other roots for the namespaces.
+    let both = format!("{}{}", signer.root, other_root());
+    certifier.follow(&mesh(&both));
+    until("the namespaces have them", || (bundle.borrow().roots.trim() == both.trim()).then_some(())).await;
+    // Mesh config that has none any more, or an equal one, changes nothing.
+    certifier.follow(&MeshConfig::default());
+    assert_eq!(certifier.roots().trim(), both.trim());
+    assert!(shown(&identity, &signer.root).await.is_ok());
+    until("requests are taken away", || signer.is_clean().then_some(())).await;
+    stop.cancel();
+    keeping.await.expect("no panic");
+}
+
+fn other_root() -> String {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, "other");
+    params.self_signed(&KeyPair::generate().expect("a key")).expect("a root").pem()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_clients_would_not_take_is_not_shown() {
+    let life = (-60, 3600);
+    type Answer = fn(&Issuer<'_, KeyPair>, &str, (i64, i64)) -> Value;
+    let cases: [(&str, Answer); 3] = [
+        ("names", |issuer, request, life| certify(issuer, request, &NAMES[..2], life)),
+        ("names", |issuer, request, life| certify(issuer, request, &["vault.bank.svc"], life)),
+        ("does not verify", |issuer, request, _| certify(issuer, request, &NAMES, (-3600, -60))),
+    ];
+    for (reason, answer) in cases {
+        let signer = Signer::start(move |issuer, request| answer(issuer, request, life)).await;
+        let client = signer.server.client().expect("a client");
+        let certifier = Arc::new(ServerSigner::new(client, NAME, Duration::from_secs(10)));
+        certifier.follow(&mesh(&signer.root));
+        let mut keeper = keeper(&certifier);
+        let error = keeper.begin().await.expect_err(reason).to_string();
+        assert!(error.contains(reason), "{reason}: {error}");
+        assert!(shown(&keeper.identity, &signer.root).await.is_err());
+        assert!(signer.is_clean());
+        // Of another root, likewise.
+        certifier.follow(&mesh(&other_root()));
+        assert!(keeper.begin().await.is_err());
+    }
+    let silent = Signer::start(|_, _| Value::Null).await;
+    let client = silent.server.client().expect("a client");
+    let certifier = Arc::new(ServerSigner::new(client, NAME, Duration::from_millis(50)));
+    certifier.follow(&mesh(&silent.root));
+    let error = keeper(&certifier).begin().await.expect_err("silent").to_string();
+    assert!(error.contains("is not signed after 0.05 s"), "{error}");
+}
