@@ -11,18 +11,19 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use sluice::auth::{Authenticator, Call, ReviewedTokens, TrustDomain, Verdict};
+use sluice::authority::TrustBundle;
 use sluice::sources::kube::{
-    Clients, ClusterMetrics, KubeOptions, KubeSource, RemoteClusters, RemoteOptions, RemoteStates, SecretReviewer,
-    SyncStatus,
+    Clients, ClusterMetrics, KubeOptions, KubeSource, RemoteClusters, RemoteOptions, RemoteRoots, RemoteStates,
+    RootsOptions, SecretReviewer, SyncStatus,
 };
 use sluice::sources::{Change, Cluster, InputSink, MeshOverride, Sink, SourceMetrics};
 use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, Handles, build};
 use sluice_model::{Identity, Kind, ObjectKey, Proxy, ProxyKey, Reject, Severity, Text};
 use sluice_parse::kind_info;
-use sluice_testkit::api_server::{self, ApiServer};
+use sluice_testkit::api_server::{self, ApiServer, Right};
 use sluice_testkit::server::{Options, Sluiced};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 const SYSTEM: &str = "istio-system";
@@ -560,4 +561,79 @@ async fn sluiced_is_ready_when_remote_clusters_are_read() {
     assert!(log.contains("reading a remote cluster") && !log.contains(HUSH));
     assert!(!get("/debug/krtz").await.contains(HUSH));
     assert_eq!(sluiced.stop(Duration::from_secs(20)).await.expect("it stops"), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clusters_without_a_control_plane_are_given_the_roots_if_they_ask_for_it() {
+    let (own, east, west) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await, cluster("10.3.0.1").await);
+    let ask = |server: &ApiServer, clusters: &str| {
+        let annotations = json!({"topology.istio.io/controlPlaneClusters": clusters});
+        let metadata = json!({"name": SYSTEM, "annotations": annotations});
+        server.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}));
+    };
+    ask(&own, OWN);
+    ask(&east, "other, own");
+    ask(&west, "other");
+    let kubeconfig = |server: &ApiServer, token: &str| server.kubeconfig(json!({"token": token}));
+    let lead_to = |token: &str| {
+        let kubeconfigs = [("east", kubeconfig(&east, token)), ("west", kubeconfig(&west, token))];
+        lead(&own, "remote", "2026-01-01T00:00:00Z", &kubeconfigs);
+    };
+    lead_to("old");
+    let mesh = Mesh::patient(&own).await;
+    let options = RootsOptions {
+        own: OWN.into(),
+        system_namespace: SYSTEM.into(),
+        roots: "istio-ca-root-cert".to_owned(),
+        revoked: None,
+        cluster_trust_bundle: false,
+        pod: Some("one".into()),
+    };
+    let (bundle, receiver) = watch::channel(TrustBundle { roots: "one".to_owned(), ..TrustBundle::default() });
+    let namespaces = mesh.handles.namespaces.clone();
+    let roots = RemoteRoots::new(options, mesh.clients.clone(), mesh.engine.clone(), namespaces, receiver);
+    let running = tokio::spawn(roots.run(mesh.stop.clone()));
+    let has = async |server: &ApiServer, namespace: &str, roots: &str| {
+        let text = |object: Value| object["data"]["root-cert.pem"].as_str().map(str::to_owned);
+        let written = || server.get("", "configmaps", namespace, "istio-ca-root-cert").and_then(text);
+        until(&format!("{namespace} has {roots}"), || (written().as_deref() == Some(roots)).then_some(())).await;
+    };
+    has(&east, "shop", "one").await;
+    has(&east, SYSTEM, "one").await;
+    bundle.send_modify(|bundle| bundle.roots = "two".to_owned());
+    has(&east, "shop", "two").await;
+    let granted = api_server::granted(&Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/remote/roots.yaml"));
+    let lease =
+        |server: &ApiServer| server.get("coordination.k8s.io", "leases", SYSTEM, "istio-namespace-controller-election");
+    let holder = || lease(&east).map(|lease| lease["spec"]["holderIdentity"].to_string()).unwrap_or_default();
+    let first = holder();
+    assert!(first.starts_with("\"one-"), "of several replicas one writes: {first}");
+
+    // It goes on by new credentials, and in a cluster that asks for it later.
+    lead_to("new");
+    until("another writes", || (holder().starts_with("\"one-") && holder() != first).then_some(())).await;
+    for server in [&east, &west] {
+        server.take_only(&["new"]);
+    }
+    bundle.send_modify(|bundle| bundle.roots = "three".to_owned());
+    has(&east, "shop", "three").await;
+    assert!(west.get("", "configmaps", "shop", "istio-ca-root-cert").is_none(), "it is served by another");
+    ask(&west, "*");
+    has(&west, "shop", "three").await;
+    assert!(own.get("", "configmaps", "shop", "istio-ca-root-cert").is_none(), "the own one is written elsewhere");
+    let of_roots = |resource: &str| resource == "configmaps" || resource == "leases";
+    let asked = east.asked().into_keys().filter(|it| of_roots(&it.resource));
+    let asked: BTreeSet<_> = asked.map(|it| (it.namespace, it.group, it.resource, it.verb)).collect();
+    let everywhere = |(_, group, resource, verb): Right| match resource.as_str() {
+        "configmaps" => (String::new(), group, resource, verb),
+        _ => (SYSTEM.to_owned(), group, resource, verb),
+    };
+    assert_eq!(asked.into_iter().map(everywhere).collect::<BTreeSet<_>>(), granted);
+
+    // Nobody writes there any more once it is served by another, or no Secret leads there.
+    ask(&east, "other");
+    own.delete("secrets", SYSTEM, "remote");
+    mesh.is("west", None).await;
+    mesh.stop.cancel();
+    running.await.expect("no panic");
 }

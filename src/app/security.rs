@@ -25,7 +25,9 @@ use crate::authority::{
 };
 use crate::config::{CertProvider, ClusterSource, Config};
 use crate::jwks::{JwksClient, JwksOptions};
-use crate::sources::kube::{BundleWriter, Clients, Election, ROOTS_LEASE, TRUST_BUNDLE_LEASE, TrustBundleWriter};
+use crate::sources::kube::{
+    BundleWriter, Clients, Election, ROOTS_LEASE, RemoteRoots, RootsOptions, TRUST_BUNDLE_LEASE, TrustBundleWriter,
+};
 use crate::tls::{self, ClientVerifier, SecureIncoming};
 use crate::xds::{self, Beside, Hub};
 
@@ -44,6 +46,7 @@ pub(super) struct Security {
     /// Whether there is a certificate to show, or may be.
     can_serve: bool,
     authenticators: Authenticators,
+    clients: Clients,
     metrics: AuthorityMetrics,
 }
 
@@ -110,6 +113,7 @@ impl Security {
             nodes: None,
             can_serve: has_certificate || server.files.is_some(),
             authenticators: authenticators(config, clients, trust_domain),
+            clients: clients.clone(),
             signer,
             external,
             server,
@@ -170,6 +174,26 @@ impl Security {
             let running = anchors.run(engine.clone(), handles.clone(), stop.clone());
             tasks.spawn(async move {
                 running.await;
+                Ok(())
+            });
+        }
+        if config.features.external
+            && let Some(authority) = &config.security.authority
+            && config.security.provider != CertProvider::Nobody
+        {
+            let options = RootsOptions {
+                own: config.identity.cluster.clone(),
+                system_namespace: config.identity.namespace.clone(),
+                roots: authority.roots_config_map.clone(),
+                revoked: authority.revocations.then(|| authority.revoked_config_map.clone()),
+                cluster_trust_bundle: authority.cluster_trust_bundle,
+                pod: config.features.leader_election.then(|| config.identity.pod_name.clone()),
+            };
+            let (clients, bundle) = (self.clients.clone(), self.server.bundle.subscribe());
+            let roots = RemoteRoots::new(options, clients, engine.clone(), handles.namespaces.clone(), bundle);
+            let stop = stop.clone();
+            tasks.spawn(async move {
+                roots.run(stop).await;
                 Ok(())
             });
         }

@@ -122,6 +122,8 @@ pub struct Features {
     pub remote_cluster_timeout: Duration,
     /// `PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS`: what kubeconfigs of remote clusters may do although it is unsafe.
     pub insecure_kubeconfig: BTreeSet<String>,
+    /// `EXTERNAL_ISTIOD`: clusters without a control plane of their own are served, and given roots if they ask for it.
+    pub external: bool,
     /// `LOCAL_CLUSTER_SECRET_WATCHER` with `EXTERNAL_ISTIOD`: Secrets of remote clusters are read where this runs, not in
     /// the cluster of `--kubeconfig`.
     pub local_cluster_secrets: bool,
@@ -218,12 +220,9 @@ impl Features {
         }
         let is_external = flag(&variable, "EXTERNAL_ISTIOD", false, warnings);
         let local_cluster_secrets = flag(&variable, "LOCAL_CLUSTER_SECRET_WATCHER", false, warnings);
-        if is_external != local_cluster_secrets {
-            let (set, missing) = match is_external {
-                true => ("EXTERNAL_ISTIOD", "LOCAL_CLUSTER_SECRET_WATCHER"),
-                false => ("LOCAL_CLUSTER_SECRET_WATCHER", "EXTERNAL_ISTIOD"),
-            };
-            warnings.push(format!("variable {set}=true has no effect yet without {missing}"));
+        if local_cluster_secrets && !is_external {
+            warnings
+                .push("variable LOCAL_CLUSTER_SECRET_WATCHER=true has no effect without EXTERNAL_ISTIOD".to_owned());
         }
         let mut flag = |name: &str, default: bool| flag(&variable, name, default, warnings);
         let text = |name: &str, default: &str| {
@@ -302,6 +301,7 @@ impl Features {
                 .filter(|option| !option.is_empty())
                 .map(str::to_owned)
                 .collect(),
+            external: is_external,
             local_cluster_secrets: local_cluster_secrets && is_external,
             max_streams_a_second: read_limit(&variable, "PILOT_MAX_REQUESTS_PER_SECOND", warnings),
             jwks_refresh: read_interval(&variable, "PILOT_JWT_PUB_KEY_REFRESH_INTERVAL", TWENTY_MINUTES, warnings),

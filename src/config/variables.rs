@@ -54,7 +54,8 @@ const CLUSTERS: &[Variable] = &[
     (
         "EXTERNAL_ISTIOD",
         "false",
-        "This runs in another cluster than it serves: of use to LOCAL_CLUSTER_SECRET_WATCHER only",
+        "Clusters without a control plane of their own are served: roots are written into their namespaces if annotation \
+         topology.istio.io/controlPlaneClusters of their system namespace names this cluster, or *",
     ),
 ];
 

@@ -15,6 +15,7 @@ mod leader;
 mod list_watch;
 mod objects;
 mod remote;
+mod remote_roots;
 mod reviews;
 mod trust_bundle;
 mod turn;
@@ -42,6 +43,7 @@ pub use leader::{ADDRESSES_LEASE, Election, ROOTS_LEASE, TRUST_BUNDLE_LEASE};
 use list_watch::ListWatch;
 use objects::Objects;
 pub use remote::{ClusterInfo, ClusterMetrics, RemoteClusters, RemoteOptions, RemoteStates, SyncStatus};
+pub use remote_roots::{RemoteRoots, RootsOptions};
 pub use reviews::SecretReviewer;
 pub use trust_bundle::BundleWriter;
 
