@@ -2,6 +2,7 @@
 
 pub mod ads;
 pub mod api_server;
+pub mod handshake;
 pub mod parity;
 pub mod pods;
 pub mod secure;

@@ -60,7 +60,11 @@ impl Mesh {
                 format!("--tokenKeys={}", path("keys.json").display()),
                 "--tokenIssuer=https://issuer".to_owned(),
             ],
-            env: vec![("ROOT_CA_DIR".to_owned(), path("authority").display().to_string())],
+            env: vec![
+                ("ROOT_CA_DIR".to_owned(), path("authority").display().to_string()),
+                // As a root in a cluster has it.
+                ("CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE".to_owned(), "2048".to_owned()),
+            ],
             log: Some(path("log")),
             ..Options::new(&path("objects"))
         };

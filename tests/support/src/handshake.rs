@@ -1,0 +1,130 @@
+//! TLS handshakes in memory, between sides that take more or less.
+
+use std::sync::Arc;
+
+use tokio_rustls::rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{
+    ALL_VERSIONS, CipherSuite, ClientConfig, ClientConnection, Error, NamedGroup, ProtocolVersion, RootCertStore,
+    ServerConfig, ServerConnection, SupportedCipherSuite, SupportedProtocolVersion,
+};
+
+/// The name of the server.
+pub const NAME: &str = "istiod";
+
+/// What one side takes.
+#[derive(Clone)]
+pub struct Offer {
+    versions: Vec<&'static SupportedProtocolVersion>,
+    suites: Vec<SupportedCipherSuite>,
+    groups: Vec<&'static dyn SupportedKxGroup>,
+}
+
+impl Default for Offer {
+    /// All there is.
+    fn default() -> Self {
+        let CryptoProvider { cipher_suites, kx_groups, .. } = aws_lc_rs::default_provider();
+        Self { versions: ALL_VERSIONS.to_vec(), suites: cipher_suites, groups: kx_groups }
+    }
+}
+
+impl Offer {
+    /// Only these suites.
+    #[must_use]
+    pub fn suites(mut self, names: &[CipherSuite]) -> Self {
+        self.suites.retain(|suite| names.contains(&suite.suite()));
+        self
+    }
+
+    /// Only this exchange of keys.
+    #[must_use]
+    pub fn group(mut self, name: NamedGroup) -> Self {
+        self.groups.retain(|group| group.name() == name);
+        self
+    }
+
+    /// Only this version.
+    #[must_use]
+    pub fn version(mut self, version: &'static SupportedProtocolVersion) -> Self {
+        self.versions = vec![version];
+        self
+    }
+
+    fn provider(&self) -> Arc<CryptoProvider> {
+        let (cipher_suites, kx_groups) = (self.suites.clone(), self.groups.clone());
+        Arc::new(CryptoProvider { cipher_suites, kx_groups, ..aws_lc_rs::default_provider() })
+    }
+
+    /// A client that takes this and trusts a root.
+    ///
+    /// # Errors
+    /// Nothing is left to take.
+    pub fn client(&self, root: &CertificateDer<'static>) -> Result<ClientConfig, Error> {
+        let builder = ClientConfig::builder_with_provider(self.provider()).with_protocol_versions(&self.versions)?;
+        Ok(builder.with_root_certificates(trusting(root)?).with_no_client_auth())
+    }
+
+    /// A server that takes this and shows a certificate.
+    ///
+    /// # Errors
+    /// Nothing is left to take, or the key is not that of the certificate.
+    pub fn server(&self, (shown, key): &Certified) -> Result<ServerConfig, Error> {
+        let builder = ServerConfig::builder_with_provider(self.provider()).with_protocol_versions(&self.versions)?;
+        builder.with_no_client_auth().with_single_cert(vec![shown.clone()], key.clone_key())
+    }
+}
+
+/// A certificate and its key.
+pub type Certified = (CertificateDer<'static>, PrivateKeyDer<'static>);
+
+/// A certificate of the server that signs itself.
+///
+/// # Errors
+/// The machine has no randomness.
+pub fn certified() -> anyhow::Result<Certified> {
+    let made = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(anyhow::Error::msg)?;
+    Ok((made.cert.der().clone(), key))
+}
+
+/// Who trusts one root.
+///
+/// # Errors
+/// It is no certificate.
+pub fn trusting(root: &CertificateDer<'static>) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    roots.add(root.clone())?;
+    Ok(roots)
+}
+
+/// What two sides agree on.
+pub type Agreed = (ProtocolVersion, CipherSuite, NamedGroup);
+
+/// Shakes hands.
+///
+/// # Errors
+/// One side refuses the other.
+pub fn shake(client: ClientConfig, server: Arc<ServerConfig>) -> Result<Agreed, Error> {
+    let name = NAME.try_into().map_err(|_| Error::General("the name is none".to_owned()))?;
+    let mut server = ServerConnection::new(server)?;
+    let mut client = ClientConnection::new(Arc::new(client), name)?;
+    let memory = |error: std::io::Error| Error::General(error.to_string());
+    while server.is_handshaking() || client.is_handshaking() {
+        let mut bytes = Vec::new();
+        while client.wants_write() {
+            client.write_tls(&mut bytes).map_err(memory)?;
+        }
+        server.read_tls(&mut bytes.as_slice()).map_err(memory)?;
+        server.process_new_packets()?;
+        let mut bytes = Vec::new();
+        while server.wants_write() {
+            server.write_tls(&mut bytes).map_err(memory)?;
+        }
+        client.read_tls(&mut bytes.as_slice()).map_err(memory)?;
+        client.process_new_packets()?;
+    }
+    let suite = server.negotiated_cipher_suite().map(|suite| suite.suite());
+    let group = server.negotiated_key_exchange_group().map(|group| group.name());
+    let agreed = || Some((server.protocol_version()?, suite?, group?));
+    agreed().ok_or(Error::HandshakeNotComplete)
+}
