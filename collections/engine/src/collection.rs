@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use crate::derive::{Context, Deps, derive};
 use crate::flow::{Core, ExportSlot, Feedstock, NodeId};
+use crate::gather;
 use crate::index::Index;
 use crate::output::{Published, Slot};
 use crate::spines::{self, Raw, Reducer, Row};
@@ -229,19 +230,9 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
         others: &[C],
         pick: impl Fn(&Dyn, &[&Dyn]) -> Option<Dyn> + 'static,
     ) -> Collection<'s, K, V2> {
-        let others: Vec<&Rc<Core<'s>>> = others.iter().map(|other| &other.as_ref().core).collect();
-        let tagged = others.iter().zip(1..).map(|(other, place)| tag(other, place));
-        let rows = spines::concat(tag(&self.core, 0), tagged.collect::<Vec<_>>());
-        let reducer = move |key: &Dyn, rows: &[(&Dyn, isize)]| {
-            let mut placed: Vec<_> = rows.iter().filter(|(_, n)| *n > 0).filter_map(|(row, _)| row.as_pair()).collect();
-            placed.sort_by(|a, b| a.0.get::<u32>().cmp(b.0.get()).then_with(|| a.1.by_content(&b.1)));
-            // One value a place, should a parent have a conflict.
-            placed.dedup_by(|later, first| later.0 == first.0);
-            let values: Vec<&Dyn> = placed.iter().map(|pair| &pair.1).collect();
-            if values.is_empty() { None } else { pick(key, &values) }
-        };
-        let parents = std::iter::once(&self.core).chain(others).map(|core| core.id).collect();
-        Collection::of(reduced(&self.core, (name, kind), parents, Provenance::SameKey, rows, Rc::new(reducer)))
+        let others = others.iter().map(|other| &other.as_ref().core);
+        let parents: Vec<&Rc<Core<'s>>> = std::iter::once(&self.core).chain(others).collect();
+        Collection::of(gather::merged((name, kind), &parents, Box::new(pick)))
     }
 
     /// One value a record, by a closure that may look other collections up. What it reads is recorded while it runs,

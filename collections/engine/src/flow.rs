@@ -171,6 +171,20 @@ impl<'s> FlowScope<'s> {
         })
     }
 
+    /// Wraps the stream of a node that keeps its own store and puts out one value a key.
+    pub(crate) fn core_with_store(
+        self: &Rc<Self>,
+        id: NodeId,
+        gauge: Arc<Gauge>,
+        raw: Raw<'s>,
+        store: StoreRef,
+    ) -> Rc<Core<'s>> {
+        self.build.nodes.borrow_mut()[id].store = Some(store.clone());
+        let core = self.core(id, gauge, raw.clone());
+        core.store.get_or_init(|| (store, raw));
+        core
+    }
+
     /// Has the probe watch a stream.
     pub(crate) fn tail(&self, raw: Raw<'s>) -> usize {
         let tail = self.next_tail.get();

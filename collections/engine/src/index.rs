@@ -3,8 +3,9 @@
 use std::marker::PhantomData;
 use std::rc::Rc;
 
-use crate::collection::{Collection, reduced, reduced_of};
+use crate::collection::{Collection, reduced_of};
 use crate::flow::{Core, Feedstock};
+use crate::gather;
 use crate::spines::{self, Row};
 use crate::transform::Owners;
 use crate::value::{Dyn, Key, Pair, Types, Value};
@@ -87,18 +88,7 @@ impl<'s, I: Key, K: Key, R: Value> Index<'s, I, K, R> {
         kind: &'static str,
         f: impl Fn(isize) -> Dyn + 'static,
     ) -> Collection<'s, I, V2> {
-        let core = &self.core;
-        let unit = Dyn::new(());
-        // Rows that are all alike: the arrangement keeps one with its multiplicity.
-        let logic = move |_, deltas: &mut [Vec<spines::Delta>], out: &mut Vec<spines::Delta>| {
-            out.extend(deltas[0].drain(..).map(|((key, _), time, diff)| ((key, unit.clone()), time, diff)));
-        };
-        let alike = core.flow.epochwise(core.name(), vec![core.stream()], Box::new(logic));
-        let reducer = move |_: &Dyn, rows: &[(&Dyn, isize)]| {
-            let count: isize = rows.iter().map(|(_, count)| count).sum();
-            (count > 0).then(|| f(count))
-        };
-        Collection::of(reduced(core, (name, kind), vec![core.id], Provenance::Grouped, alike, Rc::new(reducer)))
+        Collection::of(gather::tallied((name, kind), &self.core, f))
     }
 }
 

@@ -96,6 +96,7 @@ mod engine;
 mod explain;
 mod feed;
 mod flow;
+mod gather;
 mod index;
 mod input;
 mod metrics;

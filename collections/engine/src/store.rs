@@ -86,7 +86,8 @@ pub(crate) fn keep_store(store: StoreRef, gauge: Arc<Gauge>) -> EpochLogic {
     })
 }
 
-fn apply(rows: &mut Rows<Dyn>, key: &Dyn, new: Option<Dyn>, time: Time, out: &mut Vec<Delta>) {
+/// Sets the value of a key, and puts out what that changes.
+pub(crate) fn apply(rows: &mut Rows<Dyn>, key: &Dyn, new: Option<Dyn>, time: Time, out: &mut Vec<Delta>) {
     let old = match &new {
         Some(value) => rows.insert(key.clone(), value.clone()),
         None => rows.remove(key),
