@@ -36,8 +36,8 @@ pub use hub::{Encoded, Hub, Stream};
 pub use metrics::{Count, Metrics, short_name};
 pub use proxies::ProxyInput;
 pub use request::{
-    Interest, MAX_ERROR, MAX_NAME, MAX_NAME_BYTES, MAX_NAMES, MAX_UNKNOWN_TYPES, Malformed, Name, Protocol, Refusal,
-    Request, Response,
+    HeldList, Interest, MAX_ERROR, MAX_NAME, MAX_NAME_BYTES, MAX_NAMES, MAX_UNKNOWN_TYPES, Malformed, NameList,
+    Protocol, Refusal, Request, Response,
 };
 pub use server::{AdsService, Beside, ServerOptions, serve, serve_on};
 pub use session::{HEALTH_TYPE, Noted, PATIENCE, Progress, Session, TypeStatus};

@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 use sluice::auth::Caller;
 use sluice::sources::files::FileSource;
 use sluice::sources::{Change, Cluster, InputSink, MeshOverride, Reporter, Sink, SourceMetrics};
-use sluice::xds::{EngineProxies, Hub, Interest, Metrics, Outputs, Protocol, Request, Response, Store, Stream, follow};
+use sluice::xds::{
+    EngineProxies, HeldList, Hub, Interest, Metrics, NameList, Outputs, Protocol, Request, Response, Store, Stream,
+    follow,
+};
 use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, build};
 use sluice_model::{Kind, Object, ObjectKey, ResourceType, Text};
@@ -49,13 +52,13 @@ async fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
 }
 
 fn ask(stream: &mut Stream, kind: ResourceType, names: &[&str], node: Option<Node>, nonce: &str) {
-    let subscribe = names.iter().map(|name| (*name).to_owned().into()).collect();
+    let subscribe = names.iter().collect();
     let request = Request {
         node,
         type_url: kind.type_url().to_owned(),
         nonce: nonce.to_owned(),
         error: None,
-        interest: Interest::Change { subscribe, unsubscribe: Vec::new(), holds: Vec::new() },
+        interest: Interest::Change { subscribe, unsubscribe: NameList::default(), holds: HeldList::default() },
     };
     stream.request(request, Instant::now()).expect("the request is taken");
 }

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use http_body::Frame;
 use tokio::time::Sleep;
 use tokio_util::sync::WaitForCancellationFutureOwned;
@@ -77,17 +77,8 @@ impl AdsBody {
     }
 
     fn start(&mut self, response: Encoded) -> Result<(), Status> {
-        let len =
-            u32::try_from(response.rope.len()).map_err(|_| Status::resource_exhausted("the response is too big"))?;
-        let mut pieces = response.rope.finish().into_iter();
-        // The first piece is short: it has the message's own fields.
-        let first = pieces.next().unwrap_or_default();
-        let mut head = BytesMut::with_capacity(5 + first.len());
-        head.put_u8(0);
-        head.put_u32(len);
-        head.put_slice(&first);
-        self.frames.push_back(head.freeze());
-        self.frames.extend(pieces);
+        let pieces = response.rope.finish_response();
+        self.frames.extend(pieces.ok_or_else(|| Status::resource_exhausted("the response is too big"))?);
         self.sending = Some(response.begun);
         Ok(())
     }

@@ -12,7 +12,7 @@ use futures::future::BoxFuture;
 use sluice_model::Identity;
 
 use crate::auth::Viewer;
-use crate::xds::request::{Interest, MAX_NAME, Name, Protocol, Refusal, Request};
+use crate::xds::request::{Interest, MAX_NAME, Protocol, Refusal, Request};
 use crate::xds::sotw::{any_len, put_any_head};
 use crate::xds::wire::{Rope, field_len, put_field, put_head};
 
@@ -141,25 +141,28 @@ impl Inspections {
 }
 
 fn wanted(request: &Request) -> Result<DebugRequest, Refusal> {
-    let names: &[Name] = match &request.interest {
+    let names = match &request.interest {
         Interest::Exactly(names) => names,
         Interest::Change { subscribe, .. } => subscribe,
     };
     if request.type_url == SYNC_TYPE {
         return Ok(DebugRequest::Sync);
     }
-    let [name] = names else { return Err(Refusal::Invalid("exactly one debug request is required".to_owned())) };
-    if name.as_str().len() > MAX_NAME {
+    let mut names = names.iter();
+    let (Some(name), None) = (names.next(), names.next()) else {
+        return Err(Refusal::Invalid("exactly one debug request is required".to_owned()));
+    };
+    if name.len() > MAX_NAME {
         return Err(Refusal::Invalid(format!("a debug request is longer than {MAX_NAME} bytes")));
     }
-    let name = name.as_str().to_owned();
+    let name = name.to_owned();
     Ok(if request.type_url == DUMP_TYPE { DebugRequest::Dump(name) } else { DebugRequest::Page(name) })
 }
 
 impl Answer {
     /// The response in the protocol's encoding.
     pub(crate) fn encode(self) -> Rope {
-        let mut rope = Rope::default();
+        let mut rope = Rope::response();
         rope.write(|out| {
             put_field(VERSION, self.nonce.as_bytes(), out);
             put_field(TYPE_URL, self.type_url.as_bytes(), out);

@@ -1,10 +1,12 @@
 //! Reading requests without copying their names.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use prost::Message;
 use sluice_proto::google::rpc::Status;
 
-use crate::xds::request::{Malformed, Name};
+use crate::xds::request::Malformed;
 
 /// A stretch of a request's bytes. What is kept of it later shares them.
 #[derive(Clone, Copy)]
@@ -27,8 +29,14 @@ impl<'a> Piece<'a> {
         std::str::from_utf8(self.as_slice()).map_err(|_| Malformed("a text is not UTF-8"))
     }
 
-    pub(crate) fn name(&self) -> Result<Name, Malformed> {
-        Name::new(self.message.slice(self.start..self.end)).map_err(|_| Malformed("a text is not UTF-8"))
+    /// The bytes it is a stretch of.
+    pub(crate) fn message(&self) -> &'a Bytes {
+        self.message
+    }
+
+    /// Where it is there.
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.start..self.end
     }
 
     pub(crate) fn text(&self) -> Result<String, Malformed> {
@@ -139,7 +147,7 @@ mod tests {
         assert_eq!((read.node, read.type_url.as_str(), read.nonce.as_str()), (node.clone(), "t", "n"));
         assert_eq!(read.error, Some((3, "bad".into())));
         let Interest::Exactly(names) = read.interest else { panic!("state of the world") };
-        assert_eq!(names.iter().map(Name::as_str).collect::<Vec<_>>(), ["a", "ü"]);
+        assert_eq!(names.iter().collect::<Vec<_>>(), ["a", "ü"]);
 
         let delta = DeltaDiscoveryRequest {
             node: node.clone(),
@@ -154,11 +162,11 @@ mod tests {
         };
         let read = Request::decode(Protocol::Delta, &delta.encode_to_vec().into()).expect("a request");
         assert_eq!((read.node, read.type_url.as_str(), read.nonce.as_str(), read.error), (node, "t", "n", None));
-        let Interest::Change { subscribe, unsubscribe, mut holds } = read.interest else { panic!("delta") };
-        holds.sort();
-        let name = |text: &str| Name::from(text.to_owned());
-        assert_eq!((subscribe, unsubscribe), (vec![name("a")], vec![name("b")]));
-        assert_eq!(holds, [(name("x"), None), (name("y"), Version::parse("0123456789abcdef"))]);
+        let Interest::Change { subscribe, unsubscribe, holds } = read.interest else { panic!("delta") };
+        assert!(subscribe.iter().eq(["a"]) && unsubscribe.iter().eq(["b"]));
+        let mut holds: Vec<_> = holds.iter().collect();
+        holds.sort_unstable();
+        assert_eq!(holds, [("x", None), ("y", Version::parse("0123456789abcdef"))]);
     }
 
     #[test]

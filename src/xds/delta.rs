@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use sluice_model::{ResourceType, Text};
 
 use crate::xds::decode::{Piece, error, merge};
-use crate::xds::request::{Interest, Malformed, Name, Request, Response};
+use crate::xds::request::{HeldList, Interest, Malformed, NameList, Request, Response};
 use crate::xds::sotw::{any_len, put_any_head};
 use crate::xds::store::{Entry, Item, put_pieces};
 use crate::xds::version::Version;
@@ -33,15 +33,16 @@ const ANY_VALUE: u8 = 2;
 /// When they are no `DeltaDiscoveryRequest`.
 pub(crate) fn decode(bytes: &Bytes) -> Result<Request, Malformed> {
     let mut request = Request::default();
-    let (mut subscribe, mut unsubscribe, mut holds) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut subscribe, mut unsubscribe) = (NameList::default(), NameList::default());
+    let mut holds = HeldList::default();
     for field in Piece::new(bytes).fields() {
         let (field, value) = field?;
         match field {
             1 => merge(request.node.get_or_insert_default(), value)?,
             2 => request.type_url = value.text()?,
-            3 => subscribe.push(value.name()?),
-            4 => unsubscribe.push(value.name()?),
-            5 => holds.push(held(value)?),
+            3 => subscribe.push(value)?,
+            4 => unsubscribe.push(value)?,
+            5 => take_held(value, &mut holds)?,
             6 => request.nonce = value.text()?,
             7 => request.error = Some(error(value)?),
             _ => {}
@@ -51,22 +52,22 @@ pub(crate) fn decode(bytes: &Bytes) -> Result<Request, Malformed> {
     Ok(request)
 }
 
-/// An entry of `initial_resource_versions`.
-fn held(entry: Piece<'_>) -> Result<(Name, Option<Version>), Malformed> {
-    let (mut name, mut version) = (Name::default(), None);
+/// Takes an entry of `initial_resource_versions` in. One without a name is none.
+fn take_held(entry: Piece<'_>, holds: &mut HeldList) -> Result<(), Malformed> {
+    let (mut name, mut version) = (None, None);
     for field in entry.fields() {
         match field? {
-            (1, text) => name = text.name()?,
+            (1, text) => name = Some(text),
             (2, text) => version = Version::parse(text.as_str()?),
             _ => {}
         }
     }
-    Ok((name, version))
+    name.map_or(Ok(()), |name| holds.push(name, version))
 }
 
 /// The encoded `DeltaDiscoveryResponse`.
 pub(crate) fn encode(response: &Response) -> Rope {
-    let mut rope = Rope::default();
+    let mut rope = Rope::response();
     rope.write(|out| {
         put_field(SYSTEM_VERSION_INFO, response.version.as_bytes(), out);
         put_field(TYPE_URL, response.type_url.as_bytes(), out);
@@ -149,12 +150,16 @@ mod tests {
         let mut session = Session::new(Protocol::Delta, proxy.clone(), 1, names.clone());
         let request = Request {
             type_url: ResourceType::Cluster.type_url().into(),
-            interest: Interest::Change { subscribe: Vec::new(), unsubscribe: Vec::new(), holds: Vec::new() },
+            interest: Interest::Change {
+                subscribe: NameList::default(),
+                unsubscribe: NameList::default(),
+                holds: HeldList::default(),
+            },
             ..Request::default()
         };
         session.request(request, Instant::now()).expect("taken");
         let response = session.poll(&store.cut(proxy, session.kinds()), None, Instant::now()).expect("all clusters");
-        let pieces = encode(&response).finish();
+        let pieces = encode(&response).finish().collect::<Vec<_>>();
         pieces.iter().map(|piece| (piece.as_ptr() as usize, piece.len())).collect()
     }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
+use bytes::Bytes;
 use rand::Rng as _;
 use sluice_model::{Identity, Proxy, ProxyKey, ResourceType};
 use tokio_util::sync::CancellationToken;
@@ -21,7 +22,7 @@ use crate::xds::secrets;
 use crate::xds::session::{HEALTH_TYPE, Noted, Session};
 use crate::xds::store::{Cut, Sight, Stamp, Store};
 use crate::xds::wake::Wake;
-use crate::xds::wire::Rope;
+use crate::xds::wire::{PREFIX, Rope};
 
 /// All streams, over one store.
 pub struct Hub {
@@ -132,6 +133,8 @@ impl Hub {
             seat: None,
             watched: None,
             kinds: BTreeSet::new(),
+            asks: 0,
+            cut: Cut::default(),
             asks_for_secrets: false,
             stamps: BTreeMap::new(),
             late: None,
@@ -196,13 +199,12 @@ impl Hub {
         })
     }
 
-    /// What the seat's proxy sees of what its client wants. Keys of proxies are used again: what is there of an earlier
-    /// one that was somebody else is not for this one.
-    fn cut(&self, seat: &Seat, session: &Session) -> Cut {
-        let cut = self.store.cut(&seat.key, session.kinds());
-        match &cut.sight {
-            Some(sight) if sight.scope().identity != seat.proxy.identity => cut.blind(),
-            _ => cut,
+    /// Renews what the seat's proxy sees of what its client wants. Keys of proxies are used again: what is there of an
+    /// earlier one that was somebody else is not for this one.
+    fn renew(&self, cut: &mut Cut, seat: &Seat, session: &Session) {
+        self.store.renew(cut, &seat.key, session.kinds());
+        if cut.sight.as_ref().is_some_and(|sight| sight.scope().identity != seat.proxy.identity) {
+            cut.blind();
         }
     }
 
@@ -240,6 +242,10 @@ pub struct Stream {
     /// What wakes it: changes of this scope's layers, of these types.
     watched: Option<Arc<Sight>>,
     kinds: BTreeSet<ResourceType>,
+    /// The session's [`asks`](Session::asks) they are of.
+    asks: u64,
+    /// What its proxy sees of these types: the latest as long as it is not woken.
+    cut: Cut,
     /// The mesh has been told that it asks for secrets.
     asks_for_secrets: bool,
     /// Responses that are not acknowledged yet and the changes they carry.
@@ -273,8 +279,9 @@ pub struct Encoded {
 impl Encoded {
     /// The message in one piece.
     #[must_use]
-    pub fn bytes(self) -> bytes::Bytes {
-        self.rope.finish().concat().into()
+    pub fn bytes(self) -> Bytes {
+        let message = self.rope.finish().collect::<Vec<_>>().concat();
+        Bytes::from(message).split_off(PREFIX)
     }
 }
 
@@ -359,18 +366,20 @@ impl Stream {
         let seat = self.seat.clone()?;
         let mut woken = seat.wake.take();
         let mut session = seat.session.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut cut = self.hub.cut(&seat, &session);
-        if self.watch(&seat, &session, &cut) {
-            // What changed before we were told of changes.
-            woken = woken.or(seat.wake.take());
-            cut = self.hub.cut(&seat, &session);
+        if woken.is_some() || self.cut.sight.is_none() || self.asks != session.asks() {
+            self.hub.renew(&mut self.cut, &seat, &session);
+            if self.watch(&seat, &session) {
+                // What changed before we were told of changes.
+                woken = woken.or(seat.wake.take());
+                self.hub.renew(&mut self.cut, &seat, &session);
+            }
         }
-        let response = session.poll(&cut, woken, now);
+        let response = session.poll(&self.cut, woken, now);
         let unserved = session.take_unserved();
         drop(session);
         if !unserved.is_empty() {
             self.hub.metrics.secrets_not_served(unserved.len());
-            let reasons = secrets::explain(&unserved, &seat, cut.sight.as_ref().map(|sight| sight.scope()));
+            let reasons = secrets::explain(&unserved, &seat, self.cut.sight.as_ref().map(|sight| sight.scope()));
             tracing::warn!(target: "ads", node = %seat.key.0, peer = %seat.caller.address(), "secrets are not served: {reasons}");
         }
         match &response {
@@ -451,13 +460,13 @@ impl Stream {
     }
 
     /// Sees to it that changes of what the session looks at wake it; says whether that is new.
-    fn watch(&mut self, seat: &Seat, session: &Session, cut: &Cut) -> bool {
-        let same_scope = match (&self.watched, &cut.sight) {
+    fn watch(&mut self, seat: &Seat, session: &Session) -> bool {
+        let same_scope = match (&self.watched, &self.cut.sight) {
             (None, None) => true,
             (Some(old), Some(new)) => Arc::ptr_eq(old, new),
             _ => false,
         };
-        if same_scope && session.kinds().eq(self.kinds.iter().copied()) {
+        if same_scope && self.asks == session.asks() {
             return false;
         }
         let kinds: BTreeSet<ResourceType> = session.kinds().collect();
@@ -466,13 +475,14 @@ impl Stream {
                 sight.unwatch(*kind, seat.id);
             }
         }
-        if let Some(sight) = &cut.sight {
+        if let Some(sight) = &self.cut.sight {
             for kind in kinds.iter().filter(|kind| !same_scope || !self.kinds.contains(*kind)) {
                 sight.watch(*kind, seat.id, &seat.wake);
             }
         }
-        self.watched.clone_from(&cut.sight);
+        self.watched.clone_from(&self.cut.sight);
         self.kinds = kinds;
+        self.asks = session.asks();
         true
     }
 }

@@ -8,8 +8,8 @@ use http_body::Body as _;
 use tonic::Status;
 use tonic::body::Body;
 
-/// Flag and length before each message.
-const HEAD: usize = 5;
+use crate::xds::wire::PREFIX;
+
 /// A buffer that has grown beyond this is given back after the message it grew for.
 const KEPT: usize = 4096;
 
@@ -52,7 +52,7 @@ impl Messages {
     }
 
     fn cut(&mut self) -> Result<Option<Bytes>, Status> {
-        let Some((&[flag, a, b, c, d], _)) = self.buffer.split_first_chunk::<HEAD>() else { return Ok(None) };
+        let Some((&[flag, a, b, c, d], _)) = self.buffer.split_first_chunk::<PREFIX>() else { return Ok(None) };
         if flag != 0 {
             return Err(Status::unimplemented("compressed requests are not taken"));
         }
@@ -61,12 +61,12 @@ impl Messages {
             let most = self.most;
             return Err(Status::resource_exhausted(format!("a request has {len} bytes, at most {most} are taken")));
         }
-        if self.buffer.len() < HEAD + len {
+        if self.buffer.len() < PREFIX + len {
             // In one go: what grows by frames is copied again and again.
-            self.buffer.reserve(HEAD + len - self.buffer.len());
+            self.buffer.reserve(PREFIX + len - self.buffer.len());
             return Ok(None);
         }
-        self.buffer.advance(HEAD);
+        self.buffer.advance(PREFIX);
         let message = self.buffer.split_to(len).freeze();
         if self.buffer.is_empty() && len > KEPT {
             self.buffer = BytesMut::new();

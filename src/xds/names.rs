@@ -7,7 +7,7 @@ use rand::Rng as _;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use sluice_model::Text;
 
-use crate::xds::request::Name;
+use crate::xds::request::NameList;
 use crate::xds::run::Run;
 
 /// A set of resource names. A thousand proxies that subscribe to the same names share one.
@@ -71,28 +71,29 @@ impl Names {
         (u128::from(high) << 64) | u128::from(low)
     }
 
-    fn digest(&self, names: &[Name]) -> u128 {
-        names.iter().map(|name| self.hash(name.as_str())).fold(0, u128::wrapping_add)
+    fn digest(&self, names: &NameList) -> u128 {
+        names.iter().map(|name| self.hash(name)).fold(0, u128::wrapping_add)
     }
 
     /// The set of these names without `*`. If there is one already, no name is copied.
-    pub(crate) fn set(&self, names: &[Name]) -> NameSet {
-        self.union(names, &[])
+    pub(crate) fn set(&self, names: &NameList) -> NameSet {
+        self.union(names, &NameList::default())
     }
 
     /// The set of the names of both lists, without `*`.
-    pub(crate) fn union(&self, names: &[Name], more: &[Name]) -> NameSet {
+    pub(crate) fn union(&self, names: &NameList, more: &NameList) -> NameSet {
         let digest = self.digest(names);
-        if more.is_empty() || (more.len() == names.len() && digest == self.digest(more)) {
+        let same = || more.len() == names.len() && (names.iter().eq(more.iter()) || digest == self.digest(more));
+        if more.is_empty() || same() {
             // A name that is there twice makes this fail, and is found out below.
             let interned = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(run) = interned.sets.get(&digest).and_then(Weak::upgrade).filter(|run| run.len() == names.len())
             {
-                let bytes = names.iter().map(|name| name.as_str().len()).sum();
+                let bytes = names.iter().map(str::len).sum();
                 return NameSet { run, digest, bytes };
             }
         }
-        let mut all: BTreeSet<Text> = names.iter().chain(more).map(|name| Text::from(name.as_str())).collect();
+        let mut all: BTreeSet<Text> = names.iter().chain(more.iter()).map(Text::from).collect();
         all.remove("*");
         self.change(&NameSet::default(), all, &BTreeSet::new())
     }
@@ -141,8 +142,8 @@ mod tests {
         list.iter().map(|name| Text::from(*name)).collect()
     }
 
-    fn list(list: &[&str]) -> Vec<Name> {
-        list.iter().map(|name| Name::from((*name).to_owned())).collect()
+    fn list(list: &[&str]) -> NameList {
+        list.iter().collect()
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! Requests and responses, whichever of the two protocols they are written in.
 
-use std::str::Utf8Error;
+use std::str::from_utf8;
 
 use bytes::Bytes;
-use bytestring::ByteString;
 use sluice_model::{ResourceType, Text};
 use sluice_proto::envoy::config::core::v3::Node;
 
+use crate::xds::decode::Piece;
 use crate::xds::store::Item;
 use crate::xds::version::Version;
 
@@ -30,29 +30,106 @@ pub enum Protocol {
     Delta,
 }
 
-/// A name in a request: a piece of the request's bytes, not copied.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd)]
-pub struct Name(ByteString);
+/// Names in a request, as pieces of its bytes: none is copied.
+#[derive(Clone, Debug, Default)]
+pub struct NameList {
+    message: Bytes,
+    /// Where each is in the message.
+    places: Vec<(u32, u32)>,
+}
 
-impl Name {
-    /// The name, if the bytes are text.
+impl NameList {
+    /// Adds a piece of the message; of the same one each time.
     ///
     /// # Errors
-    /// When they are not UTF-8.
-    pub fn new(bytes: Bytes) -> Result<Self, Utf8Error> {
-        ByteString::try_from(bytes).map(Self)
+    /// When it is not UTF-8.
+    pub(crate) fn push(&mut self, name: Piece<'_>) -> Result<(), Malformed> {
+        name.as_str()?;
+        if self.places.is_empty() {
+            self.message = name.message().clone();
+        }
+        let place = |at: usize| u32::try_from(at).map_err(|_| Malformed("it is longer than 4 GiB"));
+        let range = name.range();
+        self.places.push((place(range.start)?, place(range.end)?));
+        Ok(())
     }
 
-    /// The name as text.
+    /// The names in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
+        let text = |(start, end): &(u32, u32)| self.message.get(*start as usize..*end as usize);
+        self.places.iter().map(move |place| text(place).and_then(|name| from_utf8(name).ok()).unwrap_or_default())
+    }
+
+    /// How many there are.
     #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Whether one of them is this.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.iter().any(|have| have == name)
     }
 }
 
-impl From<String> for Name {
-    fn from(text: String) -> Self {
-        Self(text.into())
+impl<T: AsRef<str>> FromIterator<T> for NameList {
+    fn from_iter<I: IntoIterator<Item = T>>(names: I) -> Self {
+        let (mut message, mut places, mut end) = (Vec::new(), Vec::new(), 0);
+        for name in names {
+            message.extend_from_slice(name.as_ref().as_bytes());
+            let start = std::mem::replace(&mut end, u32::try_from(message.len()).unwrap_or(u32::MAX));
+            places.push((start, end));
+        }
+        Self { message: message.into(), places }
+    }
+}
+
+/// What a client holds from an earlier stream.
+#[derive(Clone, Debug, Default)]
+pub struct HeldList {
+    names: NameList,
+    /// The version of each, if it is one of ours.
+    versions: Vec<Option<Version>>,
+}
+
+impl HeldList {
+    /// Adds a resource of the same message as the others.
+    ///
+    /// # Errors
+    /// When its name is not UTF-8.
+    pub(crate) fn push(&mut self, name: Piece<'_>, version: Option<Version>) -> Result<(), Malformed> {
+        self.names.push(name)?;
+        self.versions.push(version);
+        Ok(())
+    }
+
+    /// The names of the resources.
+    #[must_use]
+    pub fn names(&self) -> &NameList {
+        &self.names
+    }
+
+    /// The resources in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Option<Version>)> {
+        self.names.iter().zip(self.versions.iter().copied())
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
     }
 }
 
@@ -93,21 +170,21 @@ impl Request {
 #[derive(Clone, Debug)]
 pub enum Interest {
     /// Exactly these (state of the world).
-    Exactly(Vec<Name>),
+    Exactly(NameList),
     /// These more and those no longer (delta).
     Change {
         /// Names to add, or `*`.
-        subscribe: Vec<Name>,
+        subscribe: NameList,
         /// Names to take out, or `*`.
-        unsubscribe: Vec<Name>,
-        /// What the client holds from an earlier stream, with the version if it is one of ours.
-        holds: Vec<(Name, Option<Version>)>,
+        unsubscribe: NameList,
+        /// What the client holds from an earlier stream.
+        holds: HeldList,
     },
 }
 
 impl Default for Interest {
     fn default() -> Self {
-        Self::Exactly(Vec::new())
+        Self::Exactly(NameList::default())
     }
 }
 

@@ -9,6 +9,7 @@ mod on_demand;
 mod parts;
 mod plan;
 mod watch;
+mod watches;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use crate::xds::request::{Interest, MAX_ERROR, MAX_UNKNOWN_TYPES, Protocol, Refu
 use crate::xds::store::Cut;
 use crate::xds::version::Version;
 use watch::Watch;
+use watches::Watches;
 
 /// How long a response may stay unanswered before the next one of its type is sent all the same.
 ///
@@ -41,7 +43,7 @@ pub struct Session {
     /// Number of the last response.
     responses: u64,
     names: Arc<Names>,
-    watches: BTreeMap<ResourceType, Watch>,
+    watches: Watches,
     /// Types that are not ours, and whether an answer is due.
     unknown: BTreeMap<Text, bool>,
     /// The proxy has clusters that wait for endpoints it was never sent, though it has asked for them before.
@@ -79,7 +81,7 @@ impl Session {
             stream,
             responses: 0,
             names,
-            watches: BTreeMap::new(),
+            watches: Watches::default(),
             unknown: BTreeMap::new(),
             cold: false,
             since: None,
@@ -97,12 +99,12 @@ impl Session {
 
     /// Whether the client has not acknowledged its clusters: Envoy does so when they have their endpoints.
     pub(crate) fn is_warming(&self) -> bool {
-        self.watches.get(&ResourceType::Cluster).is_some_and(|watch| watch.outstanding)
+        self.watches.get(ResourceType::Cluster).is_some_and(|watch| watch.outstanding)
     }
 
     /// Whether the client waits for an answer; whether for its first of a type.
     pub(crate) fn awaits(&self) -> (bool, bool) {
-        let asked = || self.watches.values().filter(|watch| watch.is_asked());
+        let asked = || self.watches.iter().filter(|watch| watch.is_asked());
         (asked().next().is_some(), asked().any(|watch| watch.sent.is_none()))
     }
 
@@ -120,7 +122,12 @@ impl Session {
 
     /// The types the client has subscribed to.
     pub fn kinds(&self) -> impl Iterator<Item = ResourceType> {
-        self.watches.keys().copied()
+        self.watches.iter().map(|watch| watch.kind)
+    }
+
+    /// Another number whenever these types are others.
+    pub(crate) fn asks(&self) -> u64 {
+        self.watches.changes()
     }
 
     /// When to poll again although nothing happened.
@@ -145,12 +152,12 @@ impl Session {
             && !kind.is_wildcard()
             && request.error.is_none()
         {
-            self.watches.remove(&kind);
+            self.watches.remove(kind);
             return Ok(Noted::Request);
         }
         let nonce = self.nonce_number(&request.nonce);
         let sotw = matches!(request.interest, Interest::Exactly(_));
-        let watch = match self.watches.get_mut(&kind) {
+        let watch = match self.watches.get_mut(kind) {
             Some(watch) if !(sotw && request.nonce.is_empty() && request.error.is_none()) => watch,
             _ => {
                 // New, or begun again by a client that has forgotten.
@@ -159,7 +166,7 @@ impl Session {
                 if kind == ResourceType::Endpoint && std::mem::take(&mut self.cold) {
                     watch.forget_holds();
                 }
-                self.watches.insert(kind, watch);
+                self.watches.insert(watch);
                 return Ok(Noted::Request);
             }
         };
@@ -238,7 +245,7 @@ impl Session {
             }
         }
         for kind in [ResourceType::Cluster, ResourceType::Endpoint] {
-            if self.watches.get(&kind).is_some_and(|watch| !watch.leaving.is_empty())
+            if self.watches.get(kind).is_some_and(|watch| !watch.leaving.is_empty())
                 && let plan::Planned::Send(response) = self.plan(kind, cut, now)
             {
                 return Some(*response);
@@ -283,13 +290,13 @@ impl Session {
             acked_at: watch.acked_at,
             error: watch.error.clone(),
         };
-        self.watches.iter().map(|(kind, watch)| (*kind, status(watch))).collect()
+        self.watches.iter().map(|watch| (watch.kind, status(watch))).collect()
     }
 
     /// The resources of a type the client was told of.
     #[must_use]
     pub fn held(&self, kind: ResourceType) -> Vec<crate::xds::Found> {
-        let Some(watch) = self.watches.get(&kind) else { return Vec::new() };
+        let Some(watch) = self.watches.get(kind) else { return Vec::new() };
         let Some(sent) = &watch.sent else { return Vec::new() };
         if watch.wildcard || kind.is_by_prefix() {
             sent.names().iter().filter(|name| watch.wants(name)).filter_map(|name| sent.find(name)).collect()
@@ -301,7 +308,7 @@ impl Session {
     /// How far the client is with one resource; nothing if it does not want it.
     #[must_use]
     pub fn progress(&self, kind: ResourceType, name: &str) -> Option<Progress> {
-        let watch = self.watches.get(&kind).filter(|watch| watch.wants(name))?;
+        let watch = self.watches.get(kind).filter(|watch| watch.wants(name))?;
         let sent = watch.sent.as_ref().and_then(|view| view.version(name));
         let acked = watch.acked.as_ref().and_then(|view| view.version(name));
         Some(Progress { sent, acked, error: watch.error.as_ref().map(|(_, message)| message.clone()) })

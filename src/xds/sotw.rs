@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use sluice_model::{ResourceType, Text};
 
 use crate::xds::decode::{Piece, error, merge};
-use crate::xds::request::{Interest, Malformed, Request, Response};
+use crate::xds::request::{Interest, Malformed, NameList, Request, Response};
 use crate::xds::store::{Entry, Item, put_pieces};
 use crate::xds::wire::{Rope, field_len, put_field, put_head};
 
@@ -26,12 +26,12 @@ const ANY_VALUE: u8 = 2;
 /// When they are no `DiscoveryRequest`.
 pub(crate) fn decode(bytes: &Bytes) -> Result<Request, Malformed> {
     let mut request = Request::default();
-    let mut names = Vec::new();
+    let mut names = NameList::default();
     for field in Piece::new(bytes).fields() {
         let (field, value) = field?;
         match field {
             2 => merge(request.node.get_or_insert_default(), value)?,
-            3 => names.push(value.name()?),
+            3 => names.push(value)?,
             4 => request.type_url = value.text()?,
             5 => request.nonce = value.text()?,
             6 => request.error = Some(error(value)?),
@@ -44,7 +44,7 @@ pub(crate) fn decode(bytes: &Bytes) -> Result<Request, Malformed> {
 
 /// The encoded `DiscoveryResponse`.
 pub(crate) fn encode(response: &Response) -> Rope {
-    let mut rope = Rope::default();
+    let mut rope = Rope::response();
     rope.write(|out| {
         put_field(VERSION_INFO, response.version.as_bytes(), out);
         put_field(TYPE_URL, response.type_url.as_bytes(), out);

@@ -45,6 +45,8 @@ pub struct Store {
 struct State {
     /// Counts applied batches; not the engine's epoch.
     epoch: u64,
+    /// By type: the epoch that last changed a layer of it.
+    changed: [u64; ResourceType::ALL.len()],
     ready: bool,
     places: Places,
     scopes: HashMap<ProxyKey, Arc<Sight>>,
@@ -61,13 +63,13 @@ pub struct Cut {
     pub epoch: u64,
     /// The proxy's scope; nothing until it has been derived.
     pub(crate) sight: Option<Arc<Sight>>,
-    views: [Option<Arc<View>>; ResourceType::ALL.len()],
+    views: [Option<View>; ResourceType::ALL.len()],
 }
 
 impl Cut {
     /// What the proxy sees of a type; nothing if it has no scope yet or the cut was not asked for the type.
     #[must_use]
-    pub fn view(&self, kind: ResourceType) -> Option<&Arc<View>> {
+    pub fn view(&self, kind: ResourceType) -> Option<&View> {
         self.views.get(kind as usize)?.as_ref()
     }
 
@@ -76,9 +78,9 @@ impl Cut {
         self.sight.as_ref().is_some_and(|sight| sight.scope().layers.contains_key(&kind))
     }
 
-    /// The same for whoever may see nothing yet.
-    pub(crate) fn blind(&self) -> Self {
-        Self { epoch: self.epoch, ..Self::default() }
+    /// Takes everything out of it, for whoever may see nothing yet.
+    pub(crate) fn blind(&mut self) {
+        *self = Self { epoch: self.epoch, ..Self::default() };
     }
 }
 
@@ -127,17 +129,29 @@ impl Store {
 
     /// What the proxy sees of these types now.
     pub fn cut(&self, proxy: &ProxyKey, kinds: impl IntoIterator<Item = ResourceType>) -> Cut {
+        let mut cut = Cut::default();
+        self.renew(&mut cut, proxy, kinds);
+        cut
+    }
+
+    /// Makes an earlier cut of the same proxy the present one. What has not changed since is not looked at.
+    pub(crate) fn renew(&self, cut: &mut Cut, proxy: &ProxyKey, kinds: impl IntoIterator<Item = ResourceType>) {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        let sight = state.scopes.get(proxy).cloned();
-        let mut cut = Cut { epoch: state.epoch, sight, views: Default::default() };
-        if let Some(sight) = &cut.sight {
-            for kind in kinds {
-                if let Some(view) = cut.views.get_mut(kind as usize) {
-                    *view = Some(sight.view(kind));
-                }
+        let sight = state.scopes.get(proxy);
+        if cut.sight.as_ref().map(Arc::as_ptr) != sight.map(Arc::as_ptr) {
+            *cut = Cut { sight: sight.cloned(), ..Cut::default() };
+        }
+        let before = std::mem::replace(&mut cut.epoch, state.epoch);
+        let Some(sight) = &cut.sight else { return };
+        for kind in kinds {
+            let (Some(view), Some(changed)) = (cut.views.get_mut(kind as usize), state.changed.get(kind as usize))
+            else {
+                continue;
+            };
+            if view.is_none() || *changed > before {
+                *view = Some(sight.view(kind, state.epoch));
             }
         }
-        cut
     }
 
     /// Number of resources and segments in each layer, by type.
@@ -228,6 +242,9 @@ impl State {
                 place.set_aliases(Arc::new(place.aliases().apply(changes)));
             }
             place.set_table(Arc::new(old.apply(rows)));
+            if let Some(changed) = self.changed.get_mut(kind as usize) {
+                *changed = self.epoch;
+            }
             changed.entry(kind).or_default().push(place.clone());
         }
         let mut proxies = BTreeSet::new();

@@ -40,9 +40,16 @@ pub(crate) fn put_field(field: u8, value: &[u8], out: &mut BytesMut) {
     out.put_slice(value);
 }
 
+/// Flag and length before a message in a gRPC body.
+pub(crate) const PREFIX: usize = 5;
+/// What most responses fit in.
+const ROOM: usize = 2048;
+
 /// A message in pieces: small ones are copied together, big ones stay shared.
 #[derive(Debug, Default)]
 pub(crate) struct Rope {
+    /// The first piece, with room for the prefix if it is a response.
+    first: Option<BytesMut>,
     pieces: Vec<Bytes>,
     open: BytesMut,
     len: usize,
@@ -52,6 +59,13 @@ pub(crate) struct Rope {
 const COPIED: usize = 4096;
 
 impl Rope {
+    /// One that will be a message of a gRPC body.
+    pub(crate) fn response() -> Self {
+        let mut open = BytesMut::with_capacity(ROOM);
+        open.put_bytes(0, PREFIX);
+        Self { open, ..Self::default() }
+    }
+
     /// Bytes in it.
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -79,13 +93,27 @@ impl Rope {
 
     fn flush_above(&mut self, size: usize) {
         if self.open.len() > size {
-            self.pieces.push(self.open.split().freeze());
+            let piece = self.open.split();
+            match self.first {
+                None if self.pieces.is_empty() => self.first = Some(piece),
+                _ => self.pieces.push(piece.freeze()),
+            }
         }
     }
 
     /// The pieces in order.
-    pub(crate) fn finish(mut self) -> Vec<Bytes> {
+    pub(crate) fn finish(mut self) -> impl Iterator<Item = Bytes> {
         self.flush_above(0);
-        self.pieces
+        self.first.map(BytesMut::freeze).into_iter().chain(self.pieces)
+    }
+
+    /// The pieces of the gRPC body's message that a [`Self::response`] is; nothing if it is too big for one.
+    pub(crate) fn finish_response(mut self) -> Option<impl Iterator<Item = Bytes>> {
+        let len = u32::try_from(self.len).ok()?;
+        self.flush_above(0);
+        if let Some(prefix) = self.first.as_mut().and_then(|first| first.get_mut(1..PREFIX)) {
+            prefix.copy_from_slice(&len.to_be_bytes());
+        }
+        Some(self.finish())
     }
 }

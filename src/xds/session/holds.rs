@@ -2,22 +2,21 @@
 
 use std::collections::HashMap;
 
-use crate::xds::request::Name;
+use crate::xds::request::HeldList;
 use crate::xds::version::{Digest, Version};
 
 /// Names and versions a client says it holds. Kept until the first answer.
 #[derive(Debug, Default)]
 pub(super) struct Holds {
-    /// `None` is a version we never gave.
-    list: Vec<(Name, Option<Version>)>,
+    list: HeldList,
     digest: Digest,
 }
 
 impl Holds {
-    pub(super) fn new(list: Vec<(Name, Option<Version>)>) -> Self {
+    pub(super) fn new(list: HeldList) -> Self {
         let mut digest = Digest::default();
-        for (name, version) in &list {
-            digest.add(name.as_str(), version.unwrap_or_default());
+        for (name, version) in list.iter() {
+            digest.add(name, version.unwrap_or_default());
         }
         Self { list, digest }
     }
@@ -35,7 +34,8 @@ impl Holds {
         self.digest
     }
 
+    /// The version of each; none is one we never gave.
     pub(super) fn by_name(&self) -> HashMap<&str, Option<Version>> {
-        self.list.iter().map(|(name, version)| (name.as_str(), *version)).collect()
+        self.list.iter().collect()
     }
 }

@@ -25,8 +25,9 @@ impl Watch {
         let meant: BTreeSet<Text> = asked.iter().flat_map(|name| view.known_as(name)).collect();
         let mut fresh: BTreeSet<Text> = if first { view.on_own_node() } else { BTreeSet::new() };
         if let Some(sent) = self.sent.as_ref().filter(|sent| !sent.is_same(view)) {
-            let changed = view.changed_since(sent).into_iter();
-            fresh.extend(changed.filter(|name| !self.names.contains(name) && self.means(view, name)));
+            let changed = view.changed_since(sent);
+            let changed = changed.iter().filter(|name| !self.names.contains(name) && self.means(view, name));
+            fresh.extend(changed.cloned());
         }
         fresh.extend(meant.iter().filter(|name| !self.names.contains(name)).cloned());
         if !first {

@@ -11,9 +11,8 @@ use sluice_model::{ResourceType, Text};
 
 use super::Session;
 use super::watch::Watch;
-use crate::xds::request::{Name, Refusal};
+use crate::xds::request::{HeldList, NameList, Refusal};
 use crate::xds::store::{Item, View};
-use crate::xds::version::Version;
 
 /// The most names a client may have asked for on demand and not been answered; or tables whose hosts it was not sent.
 const MAX_ON_DEMAND: usize = 10_000;
@@ -21,13 +20,13 @@ const MAX_ON_DEMAND: usize = 10_000;
 impl Session {
     /// Whether the client has asked for the hosts of all tables; it does so when it has its first table.
     pub(super) fn has_all_hosts(&self) -> bool {
-        self.watches.get(&ResourceType::VirtualHost).is_some_and(Watch::has_parts_of_all)
+        self.watches.get(ResourceType::VirtualHost).is_some_and(Watch::has_parts_of_all)
     }
 
     /// Has the hosts of tables sent that the client has now.
     pub(super) fn fill_new_tables(&mut self) {
         let tables = std::mem::take(&mut self.new_tables);
-        if let Some(hosts) = self.watches.get_mut(&ResourceType::VirtualHost) {
+        if let Some(hosts) = self.watches.get_mut(ResourceType::VirtualHost) {
             // The name of a host of it: what removes that tells Envoy of a table that it has none.
             hosts.asked.extend(tables.iter().map(|table| Text::from(format!("{table}/"))));
         }
@@ -54,11 +53,14 @@ impl Watch {
     }
 
     /// Whether a client that comes back holds parts it does not name: it had all of them.
-    pub(super) fn held_by_all(&self, subscribe: &[Name], holds: &[(Name, Option<Version>)]) -> bool {
-        let named: BTreeSet<&str> = subscribe.iter().map(Name::as_str).collect();
+    pub(super) fn held_by_all(&self, subscribe: &NameList, holds: &HeldList) -> bool {
+        if !self.kind.is_by_prefix() {
+            return false;
+        }
+        let named: BTreeSet<&str> = subscribe.iter().collect();
         let is_named =
             |name: &str| named.contains(name) || name.rsplit_once('/').is_some_and(|(whole, _)| named.contains(whole));
-        self.kind.is_by_prefix() && holds.iter().any(|(name, _)| !is_named(name.as_str()))
+        holds.names().iter().any(|name| !is_named(name))
     }
 
     /// Has what was asked for as a whole answered by its parts. What has none stays: that it has none is the answer.

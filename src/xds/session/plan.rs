@@ -35,9 +35,7 @@ struct Differences {
 
 impl Session {
     pub(super) fn plan(&mut self, kind: ResourceType, cut: &Cut, now: Instant) -> Planned {
-        let busy = self.successors_busy(cut, now);
-        let fills_tables = kind == ResourceType::Route && self.has_all_hosts();
-        let Some(watch) = self.watches.get_mut(&kind) else { return Planned::Nothing };
+        let Some(watch) = self.watches.get(kind) else { return Planned::Nothing };
         let Some(view) = cut.view(kind) else { return Planned::Nothing };
         let is_secret = kind == ResourceType::Secret;
         if is_secret && !cut.knows(kind) {
@@ -45,8 +43,13 @@ impl Session {
             return Planned::Nothing;
         }
         let dirty = watch.sent.as_ref().is_none_or(|sent| !sent.is_same(view));
-        let release = !busy && !watch.leaving.is_empty();
-        if !dirty && !release && !watch.is_asked() {
+        if !dirty && watch.leaving.is_empty() && !watch.is_asked() {
+            return Planned::Nothing;
+        }
+        let busy = self.successors_busy(cut, now);
+        let fills_tables = kind == ResourceType::Route && self.has_all_hosts();
+        let Some(watch) = self.watches.get_mut(kind) else { return Planned::Nothing };
+        if !dirty && busy && !watch.is_asked() {
             return Planned::Nothing;
         }
         let answers = watch.is_asked();
@@ -137,7 +140,7 @@ impl Session {
 
     /// A cluster that changes is warmed anew and waits for its endpoints, though the client asks for none it has (X07, X08).
     fn force_endpoints(&mut self, all: bool, changed: &[Found]) {
-        let Some(endpoints) = self.watches.get_mut(&ResourceType::Endpoint) else { return };
+        let Some(endpoints) = self.watches.get_mut(ResourceType::Endpoint) else { return };
         if endpoints.sent.is_none() {
             return;
         }
@@ -157,7 +160,7 @@ impl Session {
     /// Whether listeners or routes are on their way that may replace references to clusters.
     fn successors_busy(&self, cut: &Cut, now: Instant) -> bool {
         [ResourceType::Listener, ResourceType::Route, ResourceType::VirtualHost].iter().any(|kind| {
-            let Some(watch) = self.watches.get(kind) else { return false };
+            let Some(watch) = self.watches.get(*kind) else { return false };
             let waiting = watch.outstanding && watch.sent_at.is_some_and(|sent| now < sent + PATIENCE);
             let dirty = match (&watch.sent, cut.view(*kind)) {
                 (Some(sent), Some(view)) => !sent.is_same(view),
@@ -196,9 +199,9 @@ impl Watch {
     }
 
     /// What to tell a client so that it holds what `view` has.
-    fn differences(&self, view: &Arc<View>) -> Differences {
+    fn differences(&self, view: &View) -> Differences {
         let mut out = Differences::default();
-        if self.asked_all || self.sent.is_none() {
+        if (self.asked_all || self.sent.is_none()) && !self.holds_the_few_it_names(view) {
             let listing = self.listing(view);
             let listed: usize = listing.iter().map(Item::count).sum();
             if self.kind.is_by_prefix() || listed < self.names.len() {
@@ -213,7 +216,7 @@ impl Watch {
         }
         let changed = match &self.sent {
             Some(sent) if !sent.is_same(view) => view.changed_since(sent),
-            _ => BTreeSet::new(),
+            _ => Arc::default(),
         };
         for name in changed.iter().filter(|name| self.wants(name) && !self.asked.contains(*name)) {
             let before = self.held_version(name);
@@ -234,6 +237,20 @@ impl Watch {
             }
         }
         out
+    }
+
+    /// Whether the client brought all it wants, and that is so little that it is asked for name by name.
+    fn holds_the_few_it_names(&self, view: &View) -> bool {
+        let by_name = !self.wildcard && !self.kind.is_by_prefix() && !self.is_on_demand();
+        if !by_name || self.holds.is_empty() || self.names.len() != self.holds.len() || !view.is_few(&self.names) {
+            return false;
+        }
+        let mut digest = Digest::default();
+        for name in self.names.iter() {
+            let Some(version) = view.version(name) else { return false };
+            digest.add(name, version);
+        }
+        digest == self.holds.digest()
     }
 
     /// Compares with what the client brought from an earlier stream.

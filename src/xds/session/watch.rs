@@ -1,14 +1,13 @@
 //! What a client wants and holds of one type.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Instant;
 
 use sluice_model::{ResourceType, Text};
 
 use super::holds::Holds;
 use crate::xds::names::{NameSet, Names};
-use crate::xds::request::{Interest, MAX_NAME, MAX_NAME_BYTES, MAX_NAMES, Name, Refusal};
+use crate::xds::request::{Interest, MAX_NAME, MAX_NAME_BYTES, MAX_NAMES, NameList, Refusal};
 use crate::xds::store::{Found, View};
 
 /// What a client wants and holds of one type.
@@ -20,9 +19,9 @@ pub(super) struct Watch {
     /// These are wanted by name.
     pub(super) names: NameSet,
     /// Up to here the client was told of every change.
-    pub(super) sent: Option<Arc<View>>,
+    pub(super) sent: Option<View>,
     /// Up to here it has acknowledged.
-    pub(super) acked: Option<Arc<View>>,
+    pub(super) acked: Option<View>,
     /// Names to answer whether or not the client seems to hold them.
     pub(super) asked: BTreeSet<Text>,
     /// Everything is to be answered.
@@ -93,10 +92,9 @@ impl Watch {
             Interest::Change { subscribe, unsubscribe, holds } => {
                 check(&subscribe)?;
                 check(&unsubscribe)?;
-                check(holds.iter().map(|(name, _)| name))?;
-                let star = |list: &[Name]| list.iter().any(|name| name.as_str() == "*");
-                let all = star(&subscribe) || subscribe.is_empty() || self.held_by_all(&subscribe, &holds);
-                self.wildcard = self.may_have_all() && all && !star(&unsubscribe);
+                check(holds.names())?;
+                let all = subscribe.has("*") || subscribe.is_empty() || self.held_by_all(&subscribe, &holds);
+                self.wildcard = self.may_have_all() && all && !unsubscribe.has("*");
                 // With a wildcard the names held are known by it; they are no subscription of their own.
                 // Parts held are known by what they are parts of.
                 if self.kind.is_by_prefix() && !self.wildcard {
@@ -105,8 +103,7 @@ impl Watch {
                     self.asked = texts(&subscribe);
                     self.asked.remove("*");
                 } else if !self.wildcard {
-                    let held: Vec<Name> = holds.iter().map(|(name, _)| name.clone()).collect();
-                    self.names = names.union(&subscribe, &held);
+                    self.names = names.union(&subscribe, holds.names());
                     if !unsubscribe.is_empty() {
                         self.names = names.change(&self.names, BTreeSet::new(), &texts(&unsubscribe));
                     }
@@ -123,14 +120,13 @@ impl Watch {
     }
 
     /// The complete list of a state-of-the-world client.
-    fn set_exactly(&mut self, list: &[Name], names: &Names) {
-        let star = list.iter().any(|name| name.as_str() == "*");
-        self.wildcard = self.kind.is_wildcard() && (star || list.is_empty());
+    fn set_exactly(&mut self, list: &NameList, names: &Names) {
+        self.wildcard = self.kind.is_wildcard() && (list.is_empty() || list.has("*"));
         self.names = names.set(list);
     }
 
     /// A later list of a state-of-the-world client.
-    pub(super) fn exactly(&mut self, list: &[Name], names: &Names) -> Result<(), Refusal> {
+    pub(super) fn exactly(&mut self, list: &NameList, names: &Names) -> Result<(), Refusal> {
         check(list)?;
         let (wildcard, before) = (self.wildcard, self.names.clone());
         self.set_exactly(list, names);
@@ -150,7 +146,12 @@ impl Watch {
     }
 
     /// A later change of a delta client's subscription.
-    pub(super) fn change(&mut self, subscribe: &[Name], unsubscribe: &[Name], names: &Names) -> Result<(), Refusal> {
+    pub(super) fn change(
+        &mut self,
+        subscribe: &NameList,
+        unsubscribe: &NameList,
+        names: &Names,
+    ) -> Result<(), Refusal> {
         if subscribe.is_empty() && unsubscribe.is_empty() {
             return Ok(());
         }
@@ -188,14 +189,12 @@ impl Watch {
 }
 
 /// The limits of one request.
-fn check<'a>(names: impl IntoIterator<Item = &'a Name>) -> Result<(), Refusal> {
-    for (at, name) in names.into_iter().enumerate() {
-        if at == MAX_NAMES {
-            return Err(too_many());
-        }
-        if name.as_str().len() > MAX_NAME {
-            return Err(Refusal::Invalid(format!("a resource name is longer than {MAX_NAME} bytes")));
-        }
+fn check(names: &NameList) -> Result<(), Refusal> {
+    if names.len() > MAX_NAMES {
+        return Err(too_many());
+    }
+    if names.iter().any(|name| name.len() > MAX_NAME) {
+        return Err(Refusal::Invalid(format!("a resource name is longer than {MAX_NAME} bytes")));
     }
     Ok(())
 }
@@ -204,6 +203,6 @@ fn too_many() -> Refusal {
     Refusal::Exhausted(format!("more than {MAX_NAMES} resource names of one type, or {MAX_NAME_BYTES} bytes of them"))
 }
 
-fn texts(names: &[Name]) -> BTreeSet<Text> {
-    names.iter().map(|name| Text::from(name.as_str())).collect()
+fn texts(names: &NameList) -> BTreeSet<Text> {
+    names.iter().map(Text::from).collect()
 }

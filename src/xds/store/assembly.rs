@@ -82,7 +82,7 @@ impl<'a> Assembly<'a> {
             self.elements + self.own_part.as_ref().map_or(0, Bytes::len),
             "size is known before"
         );
-        rope.finish()
+        rope.finish().collect()
     }
 
     /// Adds the bulk's segments from one place up to another.

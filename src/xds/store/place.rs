@@ -1,25 +1,25 @@
 //! Where layers are kept, so that looking at them needs no search.
 //!
 //! A scope names its layers by long texts. They are looked up once, when the scope comes; after that a proxy's layers are
-//! pointers, and all proxies of a scope share one [`View`] as long as nothing in it changes.
+//! pointers. All who see the same layers of a type share their [`Stack`], and with it what is there now.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::ArcSwap;
 use sluice_model::{Layer, ResourceType, Scope};
 
 use super::aliases::{Aliases, has_aliases};
-use super::view::{Table, View};
+use super::view::{Seen, Table, View};
 use crate::xds::wake::Wake;
 
-/// One layer of one type: what it has now, and who wants to know when that changes.
+/// One layer of one type: what it has now, and which stacks it is in.
 #[derive(Debug, Default)]
 pub(super) struct Place {
     table: ArcSwap<Table>,
     /// By which other names its rows are known.
     aliases: ArcSwap<Aliases>,
-    watching: Mutex<BTreeMap<u64, Arc<Wake>>>,
+    stacks: Mutex<Vec<Weak<Stack>>>,
 }
 
 impl Place {
@@ -45,70 +45,128 @@ impl Place {
         Arc::ptr_eq(&self.table.load(), table)
     }
 
-    /// Tells everyone who watches of the epoch.
+    /// Tells everyone who looks at it of the epoch.
     pub(super) fn wake(&self, epoch: u64) {
-        for wake in self.watching.lock().unwrap_or_else(PoisonError::into_inner).values() {
-            wake.wake(epoch);
+        let stacks: Vec<Arc<Stack>> = {
+            let stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
+            stacks.iter().filter_map(Weak::upgrade).collect()
+        };
+        stacks.iter().for_each(|stack| stack.wake(epoch));
+    }
+
+    fn is_in(&self, stack: &Arc<Stack>) {
+        let mut stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
+        if stacks.len() == stacks.capacity() {
+            stacks.retain(|stack| stack.strong_count() > 0);
         }
-    }
-
-    fn watch(&self, id: u64, wake: &Arc<Wake>) {
-        self.watching.lock().unwrap_or_else(PoisonError::into_inner).insert(id, wake.clone());
-    }
-
-    fn unwatch(&self, id: u64) {
-        self.watching.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        stacks.push(Arc::downgrade(stack));
     }
 }
 
-/// The places of all layers that have content or are in some scope.
+/// The places of all layers that have content or are in some scope, and the stacks they are in.
 #[derive(Debug, Default)]
-pub(super) struct Places(BTreeMap<ResourceType, HashMap<Layer, Arc<Place>>>);
+pub(super) struct Places {
+    places: BTreeMap<ResourceType, HashMap<Layer, Arc<Place>>>,
+    stacks: BTreeMap<ResourceType, HashMap<Arc<[Layer]>, Arc<Stack>>>,
+}
 
 impl Places {
     /// The place of a layer, made if there is none.
     pub(super) fn of(&mut self, kind: ResourceType, layer: &Layer) -> &Arc<Place> {
-        let places = self.0.entry(kind).or_default();
+        let places = self.places.entry(kind).or_default();
         if !places.contains_key(layer) {
             places.insert(layer.clone(), Arc::default());
         }
         &places[layer]
     }
 
+    /// The stack of these layers, made if there is none.
+    fn stack(&mut self, kind: ResourceType, layers: &[Layer]) -> Arc<Stack> {
+        if let Some(stack) = self.stacks.entry(kind).or_default().get(layers) {
+            return stack.clone();
+        }
+        let layers: Arc<[Layer]> = layers.into();
+        let places: Box<[Arc<Place>]> = layers.iter().map(|layer| self.of(kind, layer).clone()).collect();
+        let (seen, watching) = Default::default();
+        let stack = Arc::new(Stack { kind, layers: layers.clone(), places, seen, watching });
+        stack.places.iter().for_each(|place| place.is_in(&stack));
+        self.stacks.entry(kind).or_default().insert(layers, stack.clone());
+        stack
+    }
+
     /// Every layer with its content.
     pub(super) fn iter(&self) -> impl Iterator<Item = (ResourceType, &Layer, Arc<Table>)> {
-        self.0.iter().flat_map(|(kind, places)| places.iter().map(move |(layer, place)| (*kind, layer, place.table())))
+        let all = self.places.iter();
+        all.flat_map(|(kind, places)| places.iter().map(move |(layer, place)| (*kind, layer, place.table())))
     }
 
-    /// Number of layers.
+    /// Number of layers and stacks.
     pub(super) fn len(&self) -> usize {
-        self.0.values().map(HashMap::len).sum()
+        self.places.values().map(HashMap::len).sum::<usize>() + self.stacks.values().map(HashMap::len).sum::<usize>()
     }
 
-    /// Forgets the layers without content that no scope has.
+    /// Forgets the stacks that no scope has, and the layers without content in none.
     pub(super) fn purge(&mut self) {
-        for places in self.0.values_mut() {
+        for stacks in self.stacks.values_mut() {
+            stacks.retain(|_, stack| Arc::strong_count(stack) > 1);
+        }
+        for places in self.places.values_mut() {
             places.retain(|_, place| Arc::strong_count(place) > 1 || !place.table.load().is_empty());
         }
     }
 }
 
-/// A scope with the places of its layers. Equal scopes are one.
+/// Layers of a type in an order in which some scopes see them. Equal ones are one.
+#[derive(Debug)]
+struct Stack {
+    kind: ResourceType,
+    layers: Arc<[Layer]>,
+    places: Box<[Arc<Place>]>,
+    /// What was seen last, and the store's epoch up to which that is known to be the latest.
+    seen: Mutex<Option<(u64, Arc<Seen>)>>,
+    watching: Mutex<BTreeMap<u64, Arc<Wake>>>,
+}
+
+impl Stack {
+    /// What is there at this epoch. Only under the store's lock.
+    fn seen(&self, epoch: u64) -> Arc<Seen> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let latest = seen.take().filter(|(known, seen)| *known == epoch || self.has(&seen.tables));
+        let latest = latest.map_or_else(|| Arc::new(self.look()), |(_, seen)| seen);
+        *seen = Some((epoch, latest.clone()));
+        latest
+    }
+
+    fn has(&self, tables: &[Arc<Table>]) -> bool {
+        tables.iter().zip(&self.places).all(|(table, place)| place.has(table))
+    }
+
+    fn look(&self) -> Seen {
+        let tables = self.places.iter().map(|place| place.table()).collect();
+        let aliased = if has_aliases(self.kind) { &self.places[..] } else { &[] };
+        let aliases = aliased.iter().map(|place| place.aliases()).collect();
+        Seen::new(self.kind, self.layers.clone(), tables, aliases)
+    }
+
+    fn wake(&self, epoch: u64) {
+        for wake in self.watching.lock().unwrap_or_else(PoisonError::into_inner).values() {
+            wake.wake(epoch);
+        }
+    }
+}
+
+/// A scope with the stacks of its layers. Equal scopes are one.
 #[derive(Debug)]
 pub(crate) struct Sight {
     scope: Arc<Scope>,
-    places: BTreeMap<ResourceType, Box<[Arc<Place>]>>,
-    /// The latest view of each type that was asked for.
-    views: Mutex<BTreeMap<ResourceType, Arc<View>>>,
+    stacks: [Option<Arc<Stack>>; ResourceType::ALL.len()],
 }
 
 impl Sight {
     pub(super) fn new(scope: Arc<Scope>, places: &mut Places) -> Self {
-        let of = |(kind, layers): (&ResourceType, &Vec<Layer>)| {
-            (*kind, layers.iter().map(|layer| places.of(*kind, layer).clone()).collect())
-        };
-        let places = scope.layers.iter().map(of).collect();
-        Self { scope, places, views: Mutex::default() }
+        let stack = |kind: ResourceType| scope.layers.get(&kind).map(|layers| places.stack(kind, layers));
+        let stacks = ResourceType::ALL.map(stack);
+        Self { scope, stacks }
     }
 
     /// The scope itself.
@@ -116,33 +174,26 @@ impl Sight {
         &self.scope
     }
 
-    fn places(&self, kind: ResourceType) -> &[Arc<Place>] {
-        self.places.get(&kind).map_or(&[], |places| places)
+    fn stack(&self, kind: ResourceType) -> Option<&Arc<Stack>> {
+        self.stacks.get(kind as usize)?.as_ref()
     }
 
-    /// What the scope sees of a type now. Only under the store's lock.
-    pub(super) fn view(&self, kind: ResourceType) -> Arc<View> {
-        let places = self.places(kind);
-        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(view) = views.get(&kind)
-            && view.tables.iter().zip(places).all(|(table, place)| place.has(table))
-        {
-            return view.clone();
-        }
-        let tables = places.iter().map(|place| place.table()).collect();
-        let aliased = if has_aliases(kind) { places } else { &[] };
-        let aliases = aliased.iter().map(|place| place.aliases()).collect();
-        let view = Arc::new(View { scope: self.scope.clone(), kind, tables, aliases });
-        views.insert(kind, view.clone());
-        view
+    /// What the scope sees of a type at this epoch. Only under the store's lock.
+    pub(super) fn view(&self, kind: ResourceType, epoch: u64) -> View {
+        let seen = self.stack(kind).map_or_else(|| Arc::new(Seen::nothing(kind)), |stack| stack.seen(epoch));
+        View::new(self.scope.clone(), seen)
     }
 
     /// Wakes `wake` when layers of that type change, until [`Self::unwatch`].
     pub(crate) fn watch(&self, kind: ResourceType, id: u64, wake: &Arc<Wake>) {
-        self.places(kind).iter().for_each(|place| place.watch(id, wake));
+        if let Some(stack) = self.stack(kind) {
+            stack.watching.lock().unwrap_or_else(PoisonError::into_inner).insert(id, wake.clone());
+        }
     }
 
     pub(crate) fn unwatch(&self, kind: ResourceType, id: u64) {
-        self.places(kind).iter().for_each(|place| place.unwatch(id));
+        if let Some(stack) = self.stack(kind) {
+            stack.watching.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        }
     }
 }

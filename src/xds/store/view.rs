@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
 use sluice_model::{Layer, ResourceType, Scope, Text};
@@ -17,15 +17,71 @@ use crate::xds::version::{Digest, Version};
 /// What a layer holds of one type, by resource name.
 pub(crate) type Table = Run<Entry>;
 
+/// The most names of a change that are remembered for the next client.
+const REMEMBERED: usize = 1024;
+
 /// What one scope sees of one type at one epoch. Keeping it costs what changed since.
 #[derive(Clone, Debug)]
 pub struct View {
-    pub(super) scope: Arc<Scope>,
-    pub(super) kind: ResourceType,
-    /// One a layer of the scope, in its order.
+    scope: Arc<Scope>,
+    seen: Arc<Seen>,
+}
+
+/// What there is to see for all whose scopes have the same layers of a type.
+#[derive(Debug)]
+pub(super) struct Seen {
+    kind: ResourceType,
+    layers: Arc<[Layer]>,
+    /// One a layer, in their order.
     pub(super) tables: Box<[Arc<Table>]>,
     /// Other names of what the tables have, for types that have any.
-    pub(super) aliases: Box<[Arc<Aliases>]>,
+    aliases: Box<[Arc<Aliases>]>,
+    /// What differs from what somebody saw before: most come from the same.
+    changed: Mutex<Option<(Weak<Seen>, Arc<BTreeSet<Text>>)>>,
+}
+
+impl Seen {
+    pub(super) fn new(
+        kind: ResourceType,
+        layers: Arc<[Layer]>,
+        tables: Box<[Arc<Table>]>,
+        aliases: Box<[Arc<Aliases>]>,
+    ) -> Self {
+        Self { kind, layers, tables, aliases, changed: Mutex::default() }
+    }
+
+    /// Of a scope without layers of the type.
+    pub(super) fn nothing(kind: ResourceType) -> Self {
+        Self::new(kind, Arc::default(), Box::default(), Box::default())
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.tables.len() == other.tables.len() && self.tables.iter().zip(&other.tables).all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+
+    /// Names that differ in what others of the same layers saw earlier, in order.
+    fn changed_since(&self, old: &Arc<Self>) -> Arc<BTreeSet<Text>> {
+        let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*changed {
+            Some((from, names)) if std::ptr::eq(from.as_ptr(), Arc::as_ptr(old)) => names.clone(),
+            _ => {
+                let mut names = BTreeSet::new();
+                self.tables.iter().zip(&old.tables).for_each(|(new, old)| differing(new, old, &mut names));
+                let names = Arc::new(names);
+                *changed = (names.len() <= REMEMBERED).then(|| (Arc::downgrade(old), names.clone()));
+                names
+            }
+        }
+    }
+}
+
+/// Adds the names of which two states of a layer say different things.
+fn differing(new: &Arc<Table>, old: &Arc<Table>, names: &mut BTreeSet<Text>) {
+    if !Arc::ptr_eq(new, old) {
+        old.diff(new, Entry::same, |name| {
+            names.insert(name.clone());
+        });
+    }
 }
 
 /// A resource as a scope sees it.
@@ -123,17 +179,15 @@ enum Resolved<'a> {
 }
 
 impl View {
-    /// The layers in order.
-    pub(super) fn layers(&self) -> &[Layer] {
-        self.scope.layers.get(&self.kind).map_or(&[], Vec::as_slice)
+    pub(super) fn new(scope: Arc<Scope>, seen: Arc<Seen>) -> Self {
+        Self { scope, seen }
     }
 
     /// Whether nothing can have changed between the two.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.scope, &other.scope)
-            && self.tables.len() == other.tables.len()
-            && self.tables.iter().zip(&other.tables).all(|(a, b)| Arc::ptr_eq(a, b))
+            && (Arc::ptr_eq(&self.seen, &other.seen) || self.seen.is_same(&other.seen))
     }
 
     /// The version of the resource of that name, if the scope sees one.
@@ -142,7 +196,7 @@ impl View {
         match self.resolve(name) {
             Resolved::Nothing => None,
             Resolved::Whole(_, whole) => whole.version_for(&self.scope),
-            Resolved::Assembled(_, layers) => Assembly::new(self.kind, &layers).version(),
+            Resolved::Assembled(_, layers) => Assembly::new(self.seen.kind, &layers).version(),
         }
     }
 
@@ -161,7 +215,7 @@ impl View {
                 })
             }
             Resolved::Assembled(name, layers) => {
-                let assembly = Assembly::new(self.kind, &layers);
+                let assembly = Assembly::new(self.seen.kind, &layers);
                 Some(Found {
                     name: name.clone(),
                     version: assembly.version()?,
@@ -176,7 +230,7 @@ impl View {
     pub(crate) fn known_as(&self, alias: &str) -> BTreeSet<Text> {
         let known = |alias: &str| {
             let named = |aliases| named(aliases, alias).cloned().collect::<Vec<_>>();
-            self.aliases.iter().map(AsRef::as_ref).flat_map(named).collect::<Vec<_>>()
+            self.seen.aliases.iter().map(AsRef::as_ref).flat_map(named).collect::<Vec<_>>()
         };
         let called = self.version(alias).map(|_| Text::from(alias));
         let found: BTreeSet<Text> = known(alias).into_iter().chain(called).collect();
@@ -186,7 +240,7 @@ impl View {
 
     /// What the resource of that name is known by.
     pub(crate) fn known(&self, name: &str) -> Option<Known> {
-        self.find(name).map(|found| Known::of(self.kind, &found.bytes()))
+        self.find(name).map(|found| Known::of(self.seen.kind, &found.bytes()))
     }
 
     /// The node of the client, if it is told what runs there.
@@ -197,14 +251,15 @@ impl View {
     /// The resources on the client's node.
     pub(crate) fn on_own_node(&self) -> BTreeSet<Text> {
         let node = Some(on_node(self.own_node())).filter(|_| !self.own_node().is_empty());
-        node.map(|node| self.aliases.iter().flat_map(|aliases| named(aliases, &node)).cloned().collect())
+        node.map(|node| self.seen.aliases.iter().flat_map(|aliases| named(aliases, &node)).cloned().collect())
             .unwrap_or_default()
     }
 
     /// Every name the scope sees, in order.
     #[must_use]
     pub fn names(&self) -> BTreeSet<Text> {
-        let named: BTreeSet<&Text> = self.tables.iter().flat_map(|table| table.iter().map(|(name, _)| name)).collect();
+        let named: BTreeSet<&Text> =
+            self.seen.tables.iter().flat_map(|table| table.iter().map(|(name, _)| name)).collect();
         named.into_iter().filter(|name| self.version(name).is_some()).cloned().collect()
     }
 
@@ -212,7 +267,7 @@ impl View {
     fn resolve(&self, name: &str) -> Resolved<'_> {
         let mut layers: Vec<&Segments> = Vec::new();
         let mut known: Option<&Text> = None;
-        for (name, entry) in self.tables.iter().filter_map(|table| table.get(name)) {
+        for (name, entry) in self.seen.tables.iter().filter_map(|table| table.get(name)) {
             known = known.or(Some(name));
             if let Some(segments) = &entry.segments {
                 layers.push(segments);
@@ -235,52 +290,54 @@ impl View {
     }
 
     /// Names whose resource may differ between the two views, in order.
-    pub(crate) fn changed_since(&self, old: &Self) -> BTreeSet<Text> {
+    pub(crate) fn changed_since(&self, old: &Self) -> Arc<BTreeSet<Text>> {
+        if Arc::ptr_eq(&self.scope, &old.scope) {
+            return self.seen.changed_since(&old.seen);
+        }
+        Arc::new(self.changed_with_scope(old))
+    }
+
+    /// The same for another scope: layers may have come, gone, or changed places.
+    fn changed_with_scope(&self, old: &Self) -> BTreeSet<Text> {
+        let (new, old_scope, old) = (&*self.seen, &old.scope, &*old.seen);
         let mut names = BTreeSet::new();
         let mut all = |table: &Table| names.extend(table.iter().map(|(name, _)| name.clone()));
-        let same_scope = Arc::ptr_eq(&self.scope, &old.scope);
-        let (layers, before) = (self.layers(), old.layers());
-        // Layers both have; if they changed places, or what fills templates is another, anything may differ.
-        let common: Vec<(usize, usize)> = if same_scope {
-            (0..layers.len()).map(|at| (at, at)).collect()
-        } else {
-            let find = |layer: &Layer| before.iter().position(|other| other == layer);
-            layers.iter().enumerate().filter_map(|(at, layer)| Some((at, find(layer)?))).collect()
-        };
+        let find = |layer: &Layer| old.layers.iter().position(|other| other == layer);
+        let common: Vec<(usize, usize)> =
+            new.layers.iter().enumerate().filter_map(|(at, layer)| Some((at, find(layer)?))).collect();
         let in_order = common.windows(2).all(|pair| pair[0].1 < pair[1].1);
-        if !same_scope && (!in_order || self.scope.slots != old.scope.slots) {
-            self.tables.iter().chain(&old.tables).for_each(|table| all(table));
+        // If they changed places, or what fills templates is another, anything may differ.
+        if !in_order || self.scope.slots != old_scope.slots {
+            new.tables.iter().chain(&old.tables).for_each(|table| all(table));
             return names;
         }
-        if !same_scope {
-            for (at, table) in self.tables.iter().enumerate() {
-                if !common.iter().any(|(new, _)| *new == at) {
-                    all(table);
-                }
-            }
-            for (at, table) in old.tables.iter().enumerate() {
-                if !common.iter().any(|(_, old)| *old == at) {
-                    all(table);
-                }
+        for (at, table) in new.tables.iter().enumerate() {
+            if !common.iter().any(|(new, _)| *new == at) {
+                all(table);
             }
         }
-        for (new, old_at) in common {
-            if let (Some(new), Some(old)) = (self.tables.get(new), old.tables.get(old_at))
-                && !Arc::ptr_eq(new, old)
-            {
-                old.diff(new, Entry::same, |name| {
-                    names.insert(name.clone());
-                });
+        for (at, table) in old.tables.iter().enumerate() {
+            if !common.iter().any(|(_, old)| *old == at) {
+                all(table);
+            }
+        }
+        for (at, before) in common {
+            if let (Some(new), Some(old)) = (new.tables.get(at), old.tables.get(before)) {
+                differing(new, old, &mut names);
             }
         }
         names
     }
 
+    /// Whether that is so little of what the scope sees that it is best looked up name by name.
+    pub(crate) fn is_few(&self, want: &NameSet) -> bool {
+        want.len() * 8 < self.seen.tables.iter().map(|table| table.len()).sum::<usize>()
+    }
+
     /// Everything the scope sees, or what of it is wanted, in as few stretches as possible.
     pub(crate) fn listing(&self, want: Option<&NameSet>) -> Vec<Item> {
-        let rows: usize = self.tables.iter().map(|table| table.len()).sum();
         if let Some(want) = want
-            && want.len() * 8 < rows
+            && self.is_few(want)
         {
             return want.iter().filter_map(|name| self.find(name)).map(Item::One).collect();
         }
@@ -300,8 +357,8 @@ impl View {
     /// and asked in the order of names.
     pub(crate) fn listing_by<'a>(&self, want: impl Fn() -> Box<dyn FnMut(&Text) -> bool + 'a>) -> Vec<Item> {
         let mut items = Vec::new();
-        for (layer, table) in self.tables.iter().enumerate() {
-            let above = self.tables.get(..layer).unwrap_or_default();
+        for (layer, table) in self.seen.tables.iter().enumerate() {
+            let above = self.seen.tables.get(..layer).unwrap_or_default();
             let shadowed: BTreeSet<(usize, usize)> =
                 above.iter().flat_map(|upper| upper.iter()).filter_map(|(name, _)| table.position(name)).collect();
             let mut shadowed = shadowed.into_iter().peekable();
