@@ -46,17 +46,20 @@ pub(crate) async fn every_envoy_holds_what_it_was_served(mesh: &Mesh) -> Result<
 async fn looked_after(mesh: &Mesh, pod: &Pod) -> Result<()> {
     let envoy = pod.envoy.as_ref().context("the pod has an Envoy")?;
     let deadline = Instant::now() + Duration::from_secs(10);
-    // The last change may still be on its way.
+    // The last change may still be on its way, or the proxy on its way back after a restart of the control plane.
     loop {
-        let (equal, differences) = compare_with_served(mesh, pod).await?;
-        if differences.is_empty() {
-            ensure!(equal > 5, "only {equal} resources to compare");
-            break;
+        let late = Instant::now() > deadline;
+        match compare_with_served(mesh, pod).await {
+            Ok((equal, differences)) if differences.is_empty() => {
+                ensure!(equal > 5, "only {equal} resources to compare");
+                break;
+            }
+            Ok((equal, differences)) if late => {
+                bail!("{equal} resources as served, but\n{}\n{}", differences.join("\n"), envoy.log_tail());
+            }
+            Err(error) if late => return Err(error),
+            Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
-        if Instant::now() > deadline {
-            bail!("{equal} resources as served, but\n{}\n{}", differences.join("\n"), envoy.log_tail());
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let rejected = envoy.rejected().await?;
     ensure!(rejected.is_empty(), "refused:\n{}\n{}", rejected.join("\n"), envoy.log_tail());
