@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use tonic::metadata::MetadataValue;
 
 use crate::arguments::Protocol;
+use crate::background::Background;
 use crate::client::{self, Client, Pace};
 use crate::held::Texts;
 use crate::scan::{TYPES, Type};
@@ -182,6 +183,8 @@ pub(crate) struct Fleet {
     nodes: Vec<Arc<Node>>,
     tasks: Vec<JoinHandle<Client>>,
     stops: Vec<Arc<Notify>>,
+    /// Where they run, if not where everything does.
+    background: Option<Background>,
 }
 
 /// How one change went.
@@ -223,7 +226,14 @@ impl Fleet {
             crew,
             tasks: Vec::new(),
             stops: Vec::new(),
+            background: None,
         })
+    }
+
+    /// Has its proxies get a CPU only when nobody else wants it, as if they were on other machines.
+    pub(crate) fn run_in_background(&mut self) -> anyhow::Result<()> {
+        self.background = Some(Background::new()?);
+        Ok(())
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -250,7 +260,11 @@ impl Fleet {
             let stop = Arc::new(Notify::new());
             self.shared.set_configured(client.number, false);
             self.stops.push(stop.clone());
-            self.tasks.push(tokio::spawn(client::run(client, self.shared.clone(), stop)));
+            let client = client::run(client, self.shared.clone(), stop);
+            self.tasks.push(match self.background.as_ref().and_then(Background::handle) {
+                Some(background) => background.spawn(client),
+                None => tokio::spawn(client),
+            });
         }
     }
 

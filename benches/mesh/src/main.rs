@@ -4,6 +4,7 @@
 
 mod api;
 mod arguments;
+mod background;
 mod budgets;
 mod change;
 mod client;

@@ -107,6 +107,8 @@ async fn rush(side: &mut Side, arguments: &RunArguments, patience: Duration) -> 
     ensure!(!sidecars.is_empty(), "the storm `rush` needs pods beside the {first} whose proxies are connected");
     let crew = Crew { sidecars, gateways: 0, ..side.crew.clone() };
     let mut fleet = Fleet::new(&shape, crew, side.server.address)?;
+    // What those that come do for themselves is not to keep those that are watched from looking.
+    fleet.run_in_background()?;
     let mut beside = Beside { kind: KIND, quiet_ms: Vec::new(), storm_ms: Vec::new() };
     let mut number = 0;
     for _ in 0..QUIET_ROUNDS {

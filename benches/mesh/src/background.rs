@@ -1,0 +1,34 @@
+//! Threads for proxies that are not what is measured: they get a CPU only when nobody else wants it.
+
+use anyhow::{Context as _, Result};
+use tokio::runtime::{Builder, Handle, Runtime};
+
+/// The lowest priority there is.
+const LOWEST: i32 = 19;
+
+/// A runtime of such threads, as many as there are CPUs.
+pub(crate) struct Background(Option<Runtime>);
+
+impl Background {
+    pub(crate) fn new() -> Result<Self> {
+        let lower = || {
+            // On Linux it is the thread's own. A thread that stays as it is makes a result worse, not better.
+            let _ = rustix::process::nice(LOWEST);
+        };
+        let runtime = Builder::new_multi_thread().enable_all().thread_name("background").on_thread_start(lower).build();
+        Ok(Self(Some(runtime.context("start background threads")?)))
+    }
+
+    pub(crate) fn handle(&self) -> Option<&Handle> {
+        self.0.as_ref().map(Runtime::handle)
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            // Others' tasks run on this thread: it cannot wait.
+            runtime.shutdown_background();
+        }
+    }
+}
