@@ -63,10 +63,10 @@
 //!   All dataflows advance within the same epoch, in the order they were built.
 //!
 //! # Two ways to derive
-//! `join`, `left_join`, `index`, `group`, `join_group`, `count`, `distinct`, `union` and `union_merge` keep shared
-//! arrangements: for relations. `derive` and `derive_many` run a closure that looks things up through a [`Context`];
-//! look-ups are recorded, found or not: for anything one would phrase as "for this object, look up those". Both give a
-//! [`Collection`].
+//! `join`, `left_join`, `index`, `group` and `join_group` keep arrangements, shared where they can be; `count`,
+//! `distinct`, `union` and `union_merge` keep their rows themselves: for relations. `derive` and `derive_many` run a
+//! closure that looks things up through a [`Context`]; look-ups are recorded, found or not: for anything one would phrase
+//! as "for this object, look up those". Both give a [`Collection`].
 //!
 //! # Rules for closures
 //! - Pure: a function of the arguments and of what [`Context`] gave. They also run for values that are about to go.
