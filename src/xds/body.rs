@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -31,6 +31,8 @@ pub(crate) struct AdsBody {
     /// When the response that is being sent was begun.
     sending: Option<Instant>,
     draining: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Who is woken when the server drains.
+    told: Option<Waker>,
     retry: Option<Pin<Box<Sleep>>>,
     /// Its place among new streams.
     turn: Turn,
@@ -61,6 +63,7 @@ impl AdsBody {
             frames: VecDeque::new(),
             sending: None,
             draining,
+            told: None,
             retry: None,
             end: End::Open,
         }
@@ -108,13 +111,22 @@ impl AdsBody {
         Ok(())
     }
 
+    /// Whether the server drains; if not, the task is woken when it does.
+    fn is_draining(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.told.as_ref().is_some_and(|told| told.will_wake(cx.waker())) {
+            return self.stream.hub().is_draining();
+        }
+        self.told = Some(cx.waker().clone());
+        self.draining.as_mut().poll(cx).is_ready()
+    }
+
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Status>> {
         if std::mem::take(&mut self.answered) {
             // What was to be sent is in the transport's hands.
             self.turn.end(Instant::now());
         }
         loop {
-            if self.draining.as_mut().poll(cx).is_ready() {
+            if self.is_draining(cx) {
                 return Poll::Ready(Err(Status::unavailable("the server is shutting down")));
             }
             self.take_requests(cx)?;

@@ -1,7 +1,7 @@
 //! All streams: who is connected, and what happens to each.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
@@ -33,6 +33,8 @@ pub struct Hub {
     /// Whether a proxy has to be who its caller is.
     checks_identity: bool,
     draining: CancellationToken,
+    /// It is cancelled, for who asks often.
+    drains: AtomicBool,
     streams: AtomicU64,
     /// Makes nonces differ from those of an earlier process.
     salt: u64,
@@ -86,6 +88,7 @@ impl Hub {
             metrics,
             checks_identity,
             draining: CancellationToken::new(),
+            drains: AtomicBool::new(false),
             streams: AtomicU64::new(0),
             salt: rand::rng().random(),
             seats: Mutex::default(),
@@ -120,7 +123,7 @@ impl Hub {
     /// # Errors
     /// Unavailable while the store is not ready or the server drains.
     pub fn open(self: &Arc<Self>, protocol: Protocol, caller: Caller) -> Result<Stream, Refusal> {
-        if self.draining.is_cancelled() {
+        if self.is_draining() {
             return Err(Refusal::Unavailable("the server is shutting down".into()));
         }
         if !self.store.is_ready() {
@@ -161,11 +164,16 @@ impl Hub {
 
     /// Ends all streams: their clients go elsewhere. New ones are refused.
     pub fn drain(&self) {
+        self.drains.store(true, Ordering::Release);
         self.draining.cancel();
     }
 
     pub(crate) fn draining(&self) -> &CancellationToken {
         &self.draining
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.drains.load(Ordering::Acquire)
     }
 
     /// The streams whose clients are known, in the order in which they began.

@@ -47,6 +47,8 @@ struct State {
     epoch: u64,
     /// By type: the epoch that last changed a layer of it.
     changed: [u64; ResourceType::ALL.len()],
+    /// The epoch that last changed the scope of any proxy.
+    scoped: u64,
     ready: bool,
     places: Places,
     scopes: HashMap<ProxyKey, Arc<Sight>>,
@@ -137,9 +139,11 @@ impl Store {
     /// Makes an earlier cut of the same proxy the present one. What has not changed since is not looked at.
     pub(crate) fn renew(&self, cut: &mut Cut, proxy: &ProxyKey, kinds: impl IntoIterator<Item = ResourceType>) {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        let sight = state.scopes.get(proxy);
-        if cut.sight.as_ref().map(Arc::as_ptr) != sight.map(Arc::as_ptr) {
-            *cut = Cut { sight: sight.cloned(), ..Cut::default() };
+        if cut.sight.is_none() || state.scoped > cut.epoch {
+            let sight = state.scopes.get(proxy);
+            if cut.sight.as_ref().map(Arc::as_ptr) != sight.map(Arc::as_ptr) {
+                *cut = Cut { sight: sight.cloned(), ..Cut::default() };
+            }
         }
         let before = std::mem::replace(&mut cut.epoch, state.epoch);
         let Some(sight) = &cut.sight else { return };
@@ -248,6 +252,9 @@ impl State {
             changed.entry(kind).or_default().push(place.clone());
         }
         let mut proxies = BTreeSet::new();
+        if !changes.scopes.is_empty() {
+            self.scoped = self.epoch;
+        }
         for (proxy, scope) in changes.scopes {
             match scope {
                 Some(scope) => {

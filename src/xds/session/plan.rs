@@ -177,10 +177,15 @@ impl Watch {
         if self.is_on_demand() {
             return self.names.iter().filter_map(|name| view.find(name)).map(Item::One).collect();
         }
-        if self.kind.is_by_prefix() && !self.wildcard {
+        if self.by_parts() {
             return view.listing_by(|| Box::new(|name| self.wants(name)));
         }
         view.listing((!self.wildcard).then_some(&self.names))
+    }
+
+    /// Whether it wants the parts of what it names.
+    fn by_parts(&self) -> bool {
+        self.kind.is_by_prefix() && !self.wildcard
     }
 
     /// Names that were asked for and of which there is nothing.
@@ -201,7 +206,7 @@ impl Watch {
     /// What to tell a client so that it holds what `view` has.
     fn differences(&self, view: &View) -> Differences {
         let mut out = Differences::default();
-        if (self.asked_all || self.sent.is_none()) && !self.holds_the_few_it_names(view) {
+        if (self.asked_all || self.sent.is_none()) && !self.holds_all(view) {
             let listing = self.listing(view);
             let listed: usize = listing.iter().map(Item::count).sum();
             if self.kind.is_by_prefix() || listed < self.names.len() {
@@ -239,26 +244,19 @@ impl Watch {
         out
     }
 
-    /// Whether the client brought all it wants, and that is so little that it is asked for name by name.
-    fn holds_the_few_it_names(&self, view: &View) -> bool {
-        let by_name = !self.wildcard && !self.kind.is_by_prefix() && !self.is_on_demand();
-        if !by_name || self.holds.is_empty() || self.names.len() != self.holds.len() || !view.is_few(&self.names) {
+    /// Whether what the client brought from an earlier stream is just what it wants. No resource is written for that.
+    fn holds_all(&self, view: &View) -> bool {
+        if self.holds.is_empty() || self.is_on_demand() || self.by_parts() {
             return false;
         }
-        let mut digest = Digest::default();
-        for name in self.names.iter() {
-            let Some(version) = view.version(name) else { return false };
-            digest.add(name, version);
-        }
-        digest == self.holds.digest()
+        let (count, digest) = view.digest((!self.wildcard).then_some(&self.names));
+        // What it names and is not there has to be told.
+        let complete = self.wildcard || count == self.names.len();
+        complete && count == self.holds.len() && digest == self.holds.digest()
     }
 
     /// Compares with what the client brought from an earlier stream.
     fn compare_with_held(&self, view: &View, listing: Vec<Item>, out: &mut Differences) {
-        let count: usize = listing.iter().map(Item::count).sum();
-        if count == self.holds.len() && digest(&listing) == self.holds.digest() {
-            return;
-        }
         let holds = self.holds.by_name();
         let mut known = 0;
         for item in listing {

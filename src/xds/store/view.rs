@@ -137,18 +137,8 @@ impl Item {
 
     /// What the resources add to a digest of names and versions.
     pub(crate) fn digest(&self) -> Digest {
-        let of = |rows: &[(Text, Entry)]| {
-            let mut digest = Digest::default();
-            for (name, entry) in rows {
-                if let Some((version, _)) = entry.shared() {
-                    digest.add(name, version);
-                }
-            }
-            digest
-        };
         match self {
-            Self::Stretch { chunk, rows } if rows.len() == chunk.rows().len() => chunk.digest(of),
-            Self::Stretch { chunk, rows } => of(chunk.rows().get(rows.clone()).unwrap_or_default()),
+            Self::Stretch { chunk, rows } => digest_of(chunk, rows.clone()),
             Self::One(found) => {
                 let mut digest = Digest::default();
                 digest.add(&found.name, found.version);
@@ -170,6 +160,21 @@ impl Item {
             Self::One(found) => vec![(&found.name, found.version)],
         }
     }
+}
+
+/// What rows of a chunk add to a digest of names and versions.
+fn digest_of(chunk: &Chunk<Entry>, rows: Range<usize>) -> Digest {
+    let of = |rows: &[(Text, Entry)]| {
+        let mut digest = Digest::default();
+        for (name, entry) in rows {
+            if let Some((version, _)) = entry.shared() {
+                digest.add(name, version);
+            }
+        }
+        digest
+    };
+    let all = chunk.rows();
+    if rows.len() == all.len() { chunk.digest(of) } else { of(all.get(rows).unwrap_or_default()) }
 }
 
 enum Resolved<'a> {
@@ -336,27 +341,50 @@ impl View {
 
     /// Everything the scope sees, or what of it is wanted, in as few stretches as possible.
     pub(crate) fn listing(&self, want: Option<&NameSet>) -> Vec<Item> {
-        if let Some(want) = want
-            && self.is_few(want)
-        {
-            return want.iter().filter_map(|name| self.find(name)).map(Item::One).collect();
-        }
         match want {
-            None => self.listing_by(|| Box::new(|_| true)),
-            Some(want) => self.listing_by(|| {
-                let mut want = want.iter().peekable();
-                Box::new(move |name| {
-                    while want.next_if(|have| *have < name).is_some() {}
-                    want.next_if(|have| *have == name).is_some()
-                })
-            }),
+            Some(want) if self.is_few(want) => want.iter().filter_map(|name| self.find(name)).map(Item::One).collect(),
+            want => self.listing_by(|| wanted(want)),
         }
     }
 
-    /// Everything the scope sees that is wanted, in as few stretches as possible. What says so is made anew for each layer
-    /// and asked in the order of names.
-    pub(crate) fn listing_by<'a>(&self, want: impl Fn() -> Box<dyn FnMut(&Text) -> bool + 'a>) -> Vec<Item> {
+    /// Everything the scope sees that is wanted, in as few stretches as possible.
+    pub(crate) fn listing_by<'a>(&self, want: impl Fn() -> Want<'a>) -> Vec<Item> {
         let mut items = Vec::new();
+        self.walk(want, |part| match part {
+            Part::Stretch(chunk, rows) => items.push(Item::Stretch { chunk: chunk.clone(), rows }),
+            Part::Name(name) => items.extend(self.find(name).map(Item::One)),
+        });
+        items
+    }
+
+    /// How many resources [`Self::listing`] would give, and the digest of their names and versions.
+    pub(crate) fn digest(&self, want: Option<&NameSet>) -> (usize, Digest) {
+        let mut sum = (0, Digest::default());
+        match want {
+            Some(want) if self.is_few(want) => want.iter().for_each(|name| self.add(name, &mut sum)),
+            want => self.walk(
+                || wanted(want),
+                |part| match part {
+                    Part::Stretch(chunk, rows) => {
+                        sum.0 += rows.len();
+                        sum.1.join(digest_of(chunk, rows));
+                    }
+                    Part::Name(name) => self.add(name, &mut sum),
+                },
+            ),
+        }
+        sum
+    }
+
+    fn add(&self, name: &Text, (count, digest): &mut (usize, Digest)) {
+        if let Some(version) = self.version(name) {
+            *count += 1;
+            digest.add(name, version);
+        }
+    }
+
+    /// Goes through everything the scope sees that is wanted.
+    fn walk<'a>(&self, want: impl Fn() -> Want<'a>, mut take: impl FnMut(Part<'_>)) {
         for (layer, table) in self.seen.tables.iter().enumerate() {
             let above = self.seen.tables.get(..layer).unwrap_or_default();
             let shadowed: BTreeSet<(usize, usize)> =
@@ -365,26 +393,44 @@ impl View {
             let mut want = want();
             for (at, chunk) in table.chunks().iter().enumerate() {
                 let mut stretch: Option<Range<usize>> = None;
-                let close = |stretch: &mut Option<Range<usize>>, items: &mut Vec<Item>| {
-                    if let Some(rows) = stretch.take() {
-                        items.push(Item::Stretch { chunk: chunk.clone(), rows });
-                    }
-                };
                 for (row, (name, entry)) in chunk.rows().iter().enumerate() {
                     let hidden_by_above = shadowed.next_if_eq(&(at, row)).is_some();
                     let wanted = want(name);
-                    if hidden_by_above || !wanted {
-                        close(&mut stretch, &mut items);
-                    } else if entry.shared().is_some() {
+                    let shared = entry.shared().is_some();
+                    if wanted && shared && !hidden_by_above {
                         stretch.get_or_insert(row..row).end = row + 1;
-                    } else {
-                        close(&mut stretch, &mut items);
-                        items.extend(self.find(name).map(Item::One));
+                        continue;
+                    }
+                    if let Some(rows) = stretch.take() {
+                        take(Part::Stretch(chunk, rows));
+                    }
+                    if wanted && !hidden_by_above {
+                        take(Part::Name(name));
                     }
                 }
-                close(&mut stretch, &mut items);
+                if let Some(rows) = stretch.take() {
+                    take(Part::Stretch(chunk, rows));
+                }
             }
         }
-        items
     }
+}
+
+/// Says which names are wanted. It is made anew for each layer and asked in the order of names.
+pub(crate) type Want<'a> = Box<dyn FnMut(&Text) -> bool + 'a>;
+
+fn wanted(want: Option<&NameSet>) -> Want<'_> {
+    let Some(want) = want else { return Box::new(|_| true) };
+    let mut want = want.iter().peekable();
+    Box::new(move |name| {
+        while want.next_if(|have| *have < name).is_some() {}
+        want.next_if(|have| *have == name).is_some()
+    })
+}
+
+/// What is met while going through a view: rows that are the same for all who see their layer, or a name that is to be
+/// resolved.
+enum Part<'v> {
+    Stretch(&'v Arc<Chunk<Entry>>, Range<usize>),
+    Name(&'v Text),
 }
