@@ -37,8 +37,11 @@ pub(super) struct Seen {
     /// Other names of what the tables have, for types that have any.
     aliases: Box<[Arc<Aliases>]>,
     /// What differs from what somebody saw before: most come from the same.
-    changed: Mutex<Option<(Weak<Seen>, Arc<BTreeSet<Text>>)>>,
+    changed: Mutex<Option<Changed>>,
 }
+
+/// Names that differ from what somebody saw before.
+type Changed = (Weak<Seen>, Arc<BTreeSet<Text>>);
 
 impl Seen {
     pub(super) fn new(
