@@ -8,7 +8,7 @@ mod leader;
 mod server;
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -22,6 +22,7 @@ use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, build};
 use sluice_model::{Identity, Namespace, ObjectKey};
 use sluice_testkit::api_server::ApiServer;
+use sluice_testkit::wait::until;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -48,17 +49,6 @@ fn rsa_bits(pem: &str) -> Option<usize> {
     match certificate.public_key().parsed().expect("a key") {
         x509_parser::public_key::PublicKey::RSA(key) => Some(key.key_size()),
         _ => None,
-    }
-}
-
-async fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        if let Some(found) = ask() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "{what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 

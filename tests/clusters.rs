@@ -23,6 +23,7 @@ use sluice_model::{Identity, Kind, ObjectKey, Proxy, ProxyKey, Reject, Severity,
 use sluice_parse::kind_info;
 use sluice_testkit::api_server::{self, ApiServer, Right};
 use sluice_testkit::server::{Options, Sluiced};
+use sluice_testkit::wait::until;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -30,17 +31,6 @@ const SYSTEM: &str = "istio-system";
 const OWN: &str = "own";
 /// What no text may show.
 const HUSH: &str = "hush-hush";
-
-async fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        if let Some(found) = ask() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "{what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
 
 /// Notes which objects of remote clusters were taken away on their way to the inputs.
 struct Tap {

@@ -17,6 +17,7 @@ use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, build};
 use sluice_model::{Kind, Object, ObjectKey, ResourceType, Text};
 use sluice_proto::envoy::config::core::v3::Node;
+use sluice_testkit::wait::until;
 
 fn sample(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "manifests/demo", name].iter().collect()
@@ -36,18 +37,6 @@ impl Sink for Recorder {
 
     fn synced(&self, cluster: &Text, kinds: &[Kind]) {
         self.inner.synced(cluster, kinds);
-    }
-}
-
-/// Asks until `ready` gives something, five seconds at most.
-async fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(5);
-    loop {
-        if let Some(value) = ready() {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "{what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 

@@ -1,13 +1,14 @@
 //! What a proxy holds: the names it was told of and their versions, each text once for all proxies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use dashmap::DashSet;
+use rapidhash::fast::RandomState;
 
 /// Texts that many proxies have in common.
 #[derive(Debug, Default)]
-pub(crate) struct Texts(DashSet<Arc<str>>);
+pub(crate) struct Texts(DashSet<Arc<str>, RandomState>);
 
 impl Texts {
     pub(crate) fn get(&self, text: &str) -> Arc<str> {
@@ -31,7 +32,7 @@ struct Told {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held {
     /// Names asked for, and the version each was told in, if it was. A name the server says is gone has an empty one.
-    names: BTreeMap<Arc<str>, Option<Told>>,
+    names: HashMap<Arc<str>, Option<Told>, RandomState>,
     /// Names of which nothing is known.
     unknown: usize,
 }

@@ -9,10 +9,9 @@ use prost::Message;
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::google::rpc::Status;
 
+/// Its type is that of the response.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Any {
-    #[prost(string, tag = "1")]
-    pub(crate) type_url: String,
     #[prost(bytes = "bytes", tag = "2")]
     pub(crate) value: Bytes,
 }

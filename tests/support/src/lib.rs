@@ -7,3 +7,4 @@ pub mod parity;
 pub mod pods;
 pub mod secure;
 pub mod server;
+pub mod wait;
