@@ -91,7 +91,7 @@ fn the_environment_is_read_with_istiods_names() {
         "PILOT_TRACE_SAMPLING" => Some("0.5".to_owned()),
         "PILOT_PUSH_THROTTLE" => Some("7".to_owned()),
         "PILOT_MAX_REQUESTS_PER_SECOND" => Some("2.5".to_owned()),
-        "EXTERNAL_ISTIOD" => Some("true".to_owned()),
+        "PILOT_MULTICLUSTER_KUBECONFIG_PATH" => Some("/x".to_owned()),
         _ => None,
     })
     .expect("valid");
@@ -100,7 +100,7 @@ fn the_environment_is_read_with_istiods_names() {
     assert_eq!(config.features.push_throttle.map(usize::from), Some(7));
     assert_eq!(config.features.max_streams_a_second.map(u32::from), Some(3));
     let about = |name: &str| config.warnings.iter().any(|warning| warning.contains(name));
-    assert!(about("ISTIO_DUAL_STACK") && about("EXTERNAL_ISTIOD"), "{:?}", config.warnings);
+    assert!(about("ISTIO_DUAL_STACK") && about("PILOT_MULTICLUSTER_KUBECONFIG_PATH"), "{:?}", config.warnings);
 }
 
 #[test]
