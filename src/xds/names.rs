@@ -83,13 +83,13 @@ impl Names {
     /// The set of the names of both lists, without `*`.
     pub(crate) fn union(&self, names: &NameList, more: &NameList) -> NameSet {
         let digest = self.digest(names);
-        let same = || more.len() == names.len() && (names.iter().eq(more.iter()) || digest == self.digest(more));
+        let same = || more.len() == names.len() && (names.bytes().eq(more.bytes()) || digest == self.digest(more));
         if more.is_empty() || same() {
             // A name that is there twice makes this fail, and is found out below.
             let interned = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(run) = interned.sets.get(&digest).and_then(Weak::upgrade).filter(|run| run.len() == names.len())
             {
-                let bytes = names.iter().map(str::len).sum();
+                let bytes = names.bytes().map(<[u8]>::len).sum();
                 return NameSet { run, digest, bytes };
             }
         }

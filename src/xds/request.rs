@@ -56,8 +56,13 @@ impl NameList {
 
     /// The names in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
-        let text = |(start, end): &(u32, u32)| self.message.get(*start as usize..*end as usize);
-        self.places.iter().map(move |place| text(place).and_then(|name| from_utf8(name).ok()).unwrap_or_default())
+        self.bytes().map(|name| from_utf8(name).unwrap_or_default())
+    }
+
+    /// Their bytes in order, for what need not know that they are text.
+    pub(crate) fn bytes(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        let bytes = |(start, end): &(u32, u32)| self.message.get(*start as usize..*end as usize);
+        self.places.iter().map(move |place| bytes(place).unwrap_or_default())
     }
 
     /// How many there are.
@@ -74,7 +79,7 @@ impl NameList {
 
     /// Whether one of them is this.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.iter().any(|have| have == name)
+        self.bytes().any(|have| have == name.as_bytes())
     }
 }
 

@@ -167,6 +167,7 @@ impl RemoteClusters {
             self.remove(&id).await;
         }
         while let Some((id, Wanted { secret, kubeconfig, client })) = wanted.pop_first() {
+            self.numbers += 1;
             let number = self.numbers;
             let start = |holds| Start {
                 number,
@@ -183,7 +184,6 @@ impl RemoteClusters {
                 let registry = Registry::start(start(false));
                 self.clients.set(id.clone(), client.clone());
                 self.running.insert(id, Running { secret, registry, next: None });
-                self.numbers += 1;
                 continue;
             };
             let is_current = running.registry.kubeconfig == kubeconfig;
@@ -192,7 +192,6 @@ impl RemoteClusters {
                 info!(cluster = %id, secret = %secret, "reading a remote cluster by its new kubeconfig");
                 Registry::start(start(true))
             });
-            self.numbers += 1;
             let Some(running) = self.running.get_mut(&id) else { continue };
             running.secret = secret;
             if is_next {

@@ -193,7 +193,7 @@ fn check(names: &NameList) -> Result<(), Refusal> {
     if names.len() > MAX_NAMES {
         return Err(too_many());
     }
-    if names.iter().any(|name| name.len() > MAX_NAME) {
+    if names.bytes().any(|name| name.len() > MAX_NAME) {
         return Err(Refusal::Invalid(format!("a resource name is longer than {MAX_NAME} bytes")));
     }
     Ok(())
