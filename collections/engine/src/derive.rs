@@ -11,7 +11,7 @@ use crate::flow::{Core, FlowScope, NodeId};
 use crate::index::Index;
 use crate::metrics::Gauge;
 use crate::rows::Rows;
-use crate::spines::{Delta, Raw, Row, Time};
+use crate::spines::{Delta, Raw, Row, Time, size_change};
 use crate::store::{GroupsRef, StoreRef, by_key};
 use crate::transform::Owners;
 use crate::value::{Dyn, Key, ReadyState, Types, Value};
@@ -408,7 +408,7 @@ fn build<'s>(deps: Deps<'s>, primary: StoreRef, name: &str, renames: bool, deriv
         let owned = owners.as_ref().map_or(0, |owners| owners.borrow().len());
         meter.count_stored(&mut counted, derived.entries.len() + derived.readers.len() + owned);
         differential_dataflow::consolidation::consolidate_updates(out);
-        meter.made(out.iter().map(|(_, _, diff)| diff).sum(), out.len());
+        meter.made(size_change(out), out.len());
     };
     let raw = flow.epochwise(&gauge.name, inputs, Box::new(logic));
     flow.core(id, gauge, raw)

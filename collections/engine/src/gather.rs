@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::flow::{Core, NodeId};
 use crate::operator::EpochLogic;
 use crate::rows::Rows;
-use crate::spines::{Delta, Row};
+use crate::spines::size_change;
 use crate::store::{StoreRef, apply, by_key};
 use crate::value::Dyn;
 use crate::why::Provenance;
@@ -19,7 +19,7 @@ use crate::why::Provenance;
 pub(crate) type Pick = Box<dyn Fn(&Dyn, &[&Dyn]) -> Option<Dyn>>;
 
 /// What the parents have under a key: which parent, its value, how often. Most keys have one.
-type Claims = SmallVec<[(u32, Dyn, isize); 1]>;
+type Placed = SmallVec<[(u32, Dyn, isize); 1]>;
 
 /// The keys any of the parents has.
 pub(crate) fn merged<'s>((name, kind): (&str, &'static str), parents: &[&Rc<Core<'s>>], pick: Pick) -> Rc<Core<'s>> {
@@ -27,7 +27,7 @@ pub(crate) fn merged<'s>((name, kind): (&str, &'static str), parents: &[&Rc<Core
     let ids: Vec<NodeId> = parents.iter().map(|parent| parent.id).collect();
     let (id, gauge) = flow.node(name, kind, ids, Provenance::SameKey);
     let store = StoreRef::default();
-    let mut kept: Rows<Claims> = Rows::default();
+    let mut kept: Rows<Placed> = Rows::default();
     let (made, meter, mut counted) = (store.clone(), gauge.clone(), 0);
     let logic: EpochLogic = Box::new(move |time, deltas, out| {
         let mut dirty: Vec<Dyn> = Vec::new();
@@ -87,7 +87,7 @@ pub(crate) fn tallied<'s>(
 }
 
 /// Takes a change into what a key has.
-fn claim(kept: &mut Rows<Claims>, key: &Dyn, (place, value, diff): (u32, Dyn, isize)) {
+fn claim(kept: &mut Rows<Placed>, key: &Dyn, (place, value, diff): (u32, Dyn, isize)) {
     let Some(claims) = kept.get_mut(key) else {
         kept.insert(key.clone(), SmallVec::from_buf([(place, value, diff)]));
         return;
@@ -103,14 +103,10 @@ fn claim(kept: &mut Rows<Claims>, key: &Dyn, (place, value, diff): (u32, Dyn, is
 }
 
 /// One value of each parent that has any, in their order: the smallest by content, should it have a conflict.
-fn first_of_each(claims: &Claims) -> Vec<&Dyn> {
+fn first_of_each(claims: &Placed) -> Vec<&Dyn> {
     let mut placed: Vec<(u32, &Dyn)> =
         claims.iter().filter(|(.., count)| *count > 0).map(|(place, value, _)| (*place, value)).collect();
     placed.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| a.1.by_content(b.1)));
     placed.dedup_by_key(|(place, _)| *place);
     placed.into_iter().map(|(_, value)| value).collect()
-}
-
-fn size_change(deltas: &[Delta]) -> isize {
-    deltas.iter().map(|(_, _, diff): &(Row, _, isize)| diff).sum()
 }

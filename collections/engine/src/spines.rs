@@ -23,6 +23,11 @@ pub(crate) type Row = (Dyn, Dyn);
 pub(crate) type Delta = (Row, Time, isize);
 /// A stream of changes.
 pub(crate) type Raw<'s> = VecCollection<'s, Time, Row, isize>;
+/// How many records more there are by these changes.
+pub(crate) fn size_change(deltas: &[Delta]) -> isize {
+    deltas.iter().map(|(_, _, diff)| diff).sum()
+}
+
 /// The indexed history behind an arrangement.
 pub(crate) type Spine = ValSpine<Dyn, Dyn, Time, isize>;
 /// A handle that keeps it readable.

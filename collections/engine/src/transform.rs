@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::metrics::Gauge;
 use crate::operator::EpochLogic;
-use crate::spines::{Delta, Row};
+use crate::spines::{Delta, Row, size_change};
 use crate::store::by_key;
 use crate::value::{Dyn, DynMap, ReadyState};
 
@@ -118,7 +118,7 @@ impl Transform {
             self.gauge.count_stored(&mut counted, owned + self.stuck.borrow().0.len());
             // Counted before consolidation would be wrong: an unchanged output is neither put out nor a change of size.
             differential_dataflow::consolidation::consolidate_updates(out);
-            self.gauge.made(out.iter().map(|(_, _, diff)| diff).sum(), out.len());
+            self.gauge.made(size_change(out), out.len());
         })
     }
 }

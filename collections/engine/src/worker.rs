@@ -17,7 +17,7 @@ use crate::flow::{ExportSlot, Flow, Node, NodeId};
 use crate::input::{InputChange, Op, Source};
 use crate::output::{Epoch, EpochTiming, RawEvent, Slot, Snapshot};
 use crate::scan::{Job, Part, Scan};
-use crate::spines::Time;
+use crate::spines::{Time, size_change};
 use crate::value::{ByContent, Dyn};
 use crate::why::Provenance;
 
@@ -339,7 +339,7 @@ impl Engineer {
             for (importer, import, gauge) in export.importers.borrow().iter() {
                 stale[*importer] = true;
                 gauge.took_in(deltas.len());
-                gauge.made(deltas.iter().map(|(_, _, diff)| diff).sum(), deltas.len());
+                gauge.made(size_change(&deltas), deltas.len());
                 let session = &mut self.flows[*importer].imports[*import];
                 session.advance_to(epoch);
                 session.flush();
