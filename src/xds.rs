@@ -11,6 +11,7 @@ mod decode;
 mod delta;
 mod feed;
 mod hub;
+mod kinds;
 mod limit;
 mod messages;
 mod metrics;

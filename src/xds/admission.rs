@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -42,6 +43,13 @@ pub struct Admission {
     /// Turns at a time.
     turns: usize,
     state: Mutex<State>,
+    /// Changes on their way to streams that are configured.
+    urgent: AtomicUsize,
+    /// When the last of them came, in nanoseconds after `began`.
+    urgent_at: AtomicU64,
+    began: Instant,
+    /// Somebody may be waiting for his turn.
+    crowded: AtomicBool,
     /// Somebody waits.
     waits: Notify,
 }
@@ -53,9 +61,6 @@ struct State {
     /// Who waits, in order.
     waiting: BTreeMap<u64, Waker>,
     next: u64,
-    /// Changes on their way to streams that are configured, and when the last came.
-    urgent: usize,
-    urgent_since: Option<Instant>,
     /// How long turns last, smoothed.
     lasts: Duration,
 }
@@ -85,14 +90,16 @@ impl Admission {
             running: BTreeMap::new(),
             waiting: BTreeMap::new(),
             next: 0,
-            urgent: 0,
-            urgent_since: None,
             lasts: FIRST_GUESS,
         };
         Self {
             limit: RateLimit::new(a_second),
             turns: turns.map_or_else(default, NonZeroUsize::get),
             state: Mutex::new(state),
+            urgent: AtomicUsize::new(0),
+            urgent_at: AtomicU64::new(0),
+            began: Instant::now(),
+            crowded: AtomicBool::new(false),
             waits: Notify::new(),
         }
     }
@@ -118,9 +125,7 @@ impl Admission {
     /// was woken by asking.
     fn grant(&self, mut state: MutexGuard<'_, State>, now: Instant, asking: Option<u64>) {
         state.running.retain(|_, since| now.saturating_duration_since(*since) < LEASE);
-        let yields =
-            state.urgent > 0 && state.urgent_since.is_some_and(|since| now.saturating_duration_since(since) < YIELD);
-        let turns = if yields { 1 } else { self.turns };
+        let turns = if self.yields(now) { 1 } else { self.turns };
         let mut woken = Vec::new();
         while state.running.len() < turns
             && let Some((number, waker)) = state.waiting.pop_first()
@@ -128,23 +133,32 @@ impl Admission {
             state.running.insert(number, now);
             woken.extend(Some(waker).filter(|_| asking != Some(number)));
         }
+        self.crowded.store(!state.waiting.is_empty(), Ordering::SeqCst);
         drop(state);
         woken.into_iter().for_each(Waker::wake);
     }
 
     /// A change is on its way to a stream that is configured.
     pub(crate) fn urgent(&self, now: Instant) {
-        let mut state = self.state();
-        state.urgent += 1;
-        state.urgent_since = Some(now);
+        self.urgent_at.store(self.nanos(now), Ordering::Relaxed);
+        self.urgent.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether new streams make room for changes.
+    fn yields(&self, now: Instant) -> bool {
+        self.urgent.load(Ordering::SeqCst) > 0
+            && self.nanos(now).saturating_sub(self.urgent_at.load(Ordering::Relaxed)) < YIELD.as_nanos() as u64
+    }
+
+    fn nanos(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.began).as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// It has been taken, or nobody will.
     pub(crate) fn no_longer_urgent(&self) {
-        let mut state = self.state();
-        state.urgent = state.urgent.saturating_sub(1);
-        if state.urgent == 0 {
-            self.grant(state, Instant::now(), None);
+        let last = self.urgent.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last && self.crowded.load(Ordering::SeqCst) {
+            self.grant(self.state(), Instant::now(), None);
         }
     }
 
@@ -192,6 +206,7 @@ impl Turn {
         };
         self.number = Some(number);
         state.waiting.insert(number, cx.waker().clone());
+        self.admission.crowded.store(true, Ordering::SeqCst);
         self.admission.grant(state, now, Some(number));
         if !self.admission.state().waiting.contains_key(&number) {
             return Poll::Ready(());
@@ -221,8 +236,6 @@ impl Drop for Turn {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
     use futures::task::{ArcWake, waker};
 
     use super::*;

@@ -148,7 +148,7 @@ impl AdsBody {
                     return Poll::Ready(Ok(piece));
                 }
             }
-            self.turn.end(Instant::now());
+            self.turn.end(now);
             let Some(at) = self.stream.retry_at() else {
                 self.retry = None;
                 return Poll::Pending;

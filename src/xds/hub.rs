@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::auth::Caller;
 use crate::xds::admission::Admission;
 use crate::xds::debug::{self, DebugPages, Inspections};
+use crate::xds::kinds::Kinds;
 use crate::xds::metrics::Metrics;
 use crate::xds::names::Names;
 use crate::xds::proxies::{LINGER, ProxyInput, Roster};
@@ -135,7 +136,7 @@ impl Hub {
             caller,
             seat: None,
             watched: None,
-            kinds: BTreeSet::new(),
+            kinds: Kinds::default(),
             asks: 0,
             cut: Cut::default(),
             asks_for_secrets: false,
@@ -249,7 +250,7 @@ pub struct Stream {
     seat: Option<Arc<Seat>>,
     /// What wakes it: changes of this scope's layers, of these types.
     watched: Option<Arc<Sight>>,
-    kinds: BTreeSet<ResourceType>,
+    kinds: Kinds,
     /// The session's [`asks`](Session::asks) they are of.
     asks: u64,
     /// What its proxy sees of these types: the latest as long as it is not woken.
@@ -335,7 +336,7 @@ impl Stream {
             }
             Noted::Expired(kind) => self.hub.metrics.expired(kind),
         }
-        if !self.asks_for_secrets && session.kinds().any(|kind| kind == ResourceType::Secret) {
+        if !self.asks_for_secrets && session.kinds().contains(ResourceType::Secret) {
             self.asks_for_secrets = true;
             self.hub.roster.asks_for_secrets(&seat.key);
         }
@@ -382,7 +383,7 @@ impl Stream {
                 self.hub.renew(&mut self.cut, &seat, &session);
             }
         }
-        let response = session.poll(&self.cut, woken, now);
+        let response = session.poll(&mut self.cut, woken, now);
         let unserved = session.take_unserved();
         drop(session);
         if !unserved.is_empty() {
@@ -396,7 +397,7 @@ impl Stream {
                     self.hub.metrics.triggered("proxyrequest");
                 }
                 if let (Some(kind), Some(epoch)) = (response.kind, response.since)
-                    && let Some(stamp) = self.hub.store.stamp(epoch)
+                    && let Some(stamp) = self.cut.stamp(epoch).or_else(|| self.hub.store.stamp(epoch))
                 {
                     self.hub.metrics.first_byte(&stamp, now);
                     self.stamps.insert(kind, now);
@@ -477,16 +478,14 @@ impl Stream {
         if same_scope && self.asks == session.asks() {
             return false;
         }
-        let kinds: BTreeSet<ResourceType> = session.kinds().collect();
+        let kinds = session.kinds();
         if let Some(sight) = &self.watched {
-            for kind in self.kinds.iter().filter(|kind| !same_scope || !kinds.contains(*kind)) {
-                sight.unwatch(*kind, seat.id);
-            }
+            let gone = if same_scope { self.kinds.without(kinds) } else { self.kinds };
+            gone.iter().for_each(|kind| sight.unwatch(kind, seat.id));
         }
         if let Some(sight) = &self.cut.sight {
-            for kind in kinds.iter().filter(|kind| !same_scope || !self.kinds.contains(*kind)) {
-                sight.watch(*kind, seat.id, &seat.wake);
-            }
+            let new = if same_scope { kinds.without(self.kinds) } else { kinds };
+            new.iter().for_each(|kind| sight.watch(kind, seat.id, &seat.wake));
         }
         self.watched.clone_from(&self.cut.sight);
         self.kinds = kinds;
@@ -499,9 +498,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         let Some(seat) = self.seat.take() else { return };
         if let Some(sight) = &self.watched {
-            for kind in &self.kinds {
-                sight.unwatch(*kind, seat.id);
-            }
+            self.kinds.iter().for_each(|kind| sight.unwatch(kind, seat.id));
         }
         self.hub.store.unwatch_proxy(&seat.key, seat.id);
         self.hub.seats.lock().unwrap_or_else(PoisonError::into_inner).remove(&seat.id);

@@ -2,6 +2,7 @@
 
 mod count;
 
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 pub use count::Count;
@@ -57,7 +58,7 @@ pub struct Metrics {
     size: Family<TypeLabel, Histogram>,
     rejects: Family<TypeLabel, Count>,
     rejects_by_node: [(ResourceType, &'static str, Family<RejectLabel, Gauge>); 4],
-    nodes: std::sync::Arc<std::sync::Mutex<std::collections::BTreeSet<Text>>>,
+    nodes: Arc<std::sync::Mutex<std::collections::BTreeSet<Text>>>,
     expired: Family<TypeLabel, Count>,
     internal_errors: Count,
     refused: Family<ReasonLabel, Count>,
@@ -68,6 +69,35 @@ pub struct Metrics {
     triggers: Family<TypeLabel, Count>,
     request_size: Gauge,
     stages: Family<StageLabel, Histogram>,
+    handles: Arc<Handles>,
+}
+
+/// What is looked at for every response, found once.
+#[derive(Debug, Default)]
+struct Handles {
+    pushed: [OnceLock<Pushed>; ResourceType::ALL.len()],
+    stages: [OnceLock<Histogram>; Stage::NAMES.len()],
+}
+
+/// Of the responses of a type.
+#[derive(Debug)]
+struct Pushed {
+    pushes: Count,
+    time: Histogram,
+    size: Histogram,
+}
+
+/// What a change goes through.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Parsed,
+    Committed,
+    FirstByte,
+    Acknowledged,
+}
+
+impl Stage {
+    const NAMES: [&str; 4] = ["parsed", "committed", "first_byte", "acknowledged"];
 }
 
 impl Default for Metrics {
@@ -87,7 +117,7 @@ impl Default for Metrics {
                 reject(ResourceType::Listener, "pilot_xds_lds_reject"),
                 reject(ResourceType::Route, "pilot_xds_rds_reject"),
             ],
-            nodes: std::sync::Arc::default(),
+            nodes: Arc::default(),
             expired: Family::default(),
             internal_errors: Count::default(),
             refused: Family::default(),
@@ -100,6 +130,7 @@ impl Default for Metrics {
             stages: Family::new_with_constructor(|| {
                 Histogram::new([0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1., 2.5, 5., 10.])
             }),
+            handles: Arc::default(),
         }
     }
 }
@@ -215,10 +246,16 @@ impl Metrics {
     }
 
     pub(crate) fn built(&self, kind: ResourceType, bytes: usize, took: Duration) {
-        self.pushes.get_or_create(&label(kind)).inc();
-        self.push_time.get_or_create(&label(kind)).observe(took.as_secs_f64());
+        let Some(pushed) = self.handles.pushed.get(kind as usize) else { return };
+        let pushed = pushed.get_or_init(|| Pushed {
+            pushes: self.pushes.get_or_create(&label(kind)).clone(),
+            time: self.push_time.get_or_create(&label(kind)).clone(),
+            size: self.size.get_or_create(&label(kind)).clone(),
+        });
+        pushed.pushes.inc();
+        pushed.time.observe(took.as_secs_f64());
         #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
-        self.size.get_or_create(&label(kind)).observe(bytes as f64);
+        pushed.size.observe(bytes as f64);
     }
 
     pub(crate) fn sent(&self, took: Duration) {
@@ -230,19 +267,23 @@ impl Metrics {
     }
 
     pub(crate) fn first_byte(&self, stamp: &Stamp, now: Instant) {
-        self.stage("parsed", stamp.parsed.saturating_duration_since(stamp.source));
-        self.stage("committed", stamp.committed.saturating_duration_since(stamp.parsed));
+        self.stage(Stage::Parsed, stamp.parsed.saturating_duration_since(stamp.source));
+        self.stage(Stage::Committed, stamp.committed.saturating_duration_since(stamp.parsed));
         let waited = now.saturating_duration_since(stamp.committed);
-        self.stage("first_byte", waited);
+        self.stage(Stage::FirstByte, waited);
         self.queue_time.observe(waited.as_secs_f64());
     }
 
     pub(crate) fn acknowledged(&self, sent: Instant, now: Instant) {
-        self.stage("acknowledged", now.saturating_duration_since(sent));
+        self.stage(Stage::Acknowledged, now.saturating_duration_since(sent));
     }
 
-    fn stage(&self, stage: &'static str, took: Duration) {
-        self.stages.get_or_create(&StageLabel { stage }).observe(took.as_secs_f64());
+    fn stage(&self, stage: Stage, took: Duration) {
+        let at = stage as usize;
+        if let (Some(handle), Some(stage)) = (self.handles.stages.get(at), Stage::NAMES.get(at)) {
+            let handle = handle.get_or_init(|| self.stages.get_or_create(&StageLabel { stage }).clone());
+            handle.observe(took.as_secs_f64());
+        }
     }
 }
 

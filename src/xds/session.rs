@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use sluice_model::{ProxyKey, ResourceType, Text};
 
+use crate::xds::kinds::Kinds;
 use crate::xds::names::Names;
 use crate::xds::request::{Interest, MAX_ERROR, MAX_UNKNOWN_TYPES, Protocol, Refusal, Request, Response};
 use crate::xds::store::Cut;
@@ -44,6 +45,8 @@ pub struct Session {
     responses: u64,
     names: Arc<Names>,
     watches: Watches,
+    /// Types of which there is nothing to send until the client asks or there is another view.
+    calm: Kinds,
     /// Types that are not ours, and whether an answer is due.
     unknown: BTreeMap<Text, bool>,
     /// The proxy has clusters that wait for endpoints it was never sent, though it has asked for them before.
@@ -82,6 +85,7 @@ impl Session {
             responses: 0,
             names,
             watches: Watches::default(),
+            calm: Kinds::default(),
             unknown: BTreeMap::new(),
             cold: false,
             since: None,
@@ -121,8 +125,8 @@ impl Session {
     }
 
     /// The types the client has subscribed to.
-    pub fn kinds(&self) -> impl Iterator<Item = ResourceType> {
-        self.watches.iter().map(|watch| watch.kind)
+    pub(crate) fn kinds(&self) -> Kinds {
+        self.watches.kinds()
     }
 
     /// Another number whenever these types are others.
@@ -147,6 +151,7 @@ impl Session {
         let Some(kind) = ResourceType::from_type_url(&request.type_url) else {
             return self.request_unknown(&request).map(|()| Noted::Request);
         };
+        self.calm.remove(kind);
         if let Interest::Exactly(names) = &request.interest
             && names.is_empty()
             && !kind.is_wildcard()
@@ -175,13 +180,14 @@ impl Session {
         if let Some((code, mut message)) = request.error {
             message.truncate(message.floor_char_boundary(MAX_ERROR));
             watch.error = Some((code, message.into()));
+            watch.falls_behind();
             watch.outstanding &= !current;
             noted = Noted::Rejected(kind);
         } else if current {
             watch.error = None;
             watch.outstanding = false;
             watch.acked_nonce = watch.sent_nonce;
-            watch.acked.clone_from(&watch.sent);
+            watch.catches_up();
             watch.acked_at = Some(now);
             noted = Noted::Acknowledged(kind);
         } else if !request.nonce.is_empty() {
@@ -218,8 +224,9 @@ impl Session {
     /// The next response, if there is something to send now. To be asked again until there is none.
     ///
     /// `woken` is the first epoch since the last call that may concern the session.
-    pub fn poll(&mut self, cut: &Cut, woken: Option<u64>, now: Instant) -> Option<Response> {
+    pub fn poll(&mut self, cut: &mut Cut, woken: Option<u64>, now: Instant) -> Option<Response> {
         self.retry_at = None;
+        self.calm = self.calm.without(cut.take_renewed());
         self.since = match (self.since, woken) {
             (Some(since), Some(woken)) => Some(since.min(woken)),
             (since, woken) => since.or(woken),
@@ -233,7 +240,7 @@ impl Session {
         // Nobody is answered before it is known what he may see.
         cut.sight.as_ref()?;
         let mut blocked = false;
-        for kind in ResourceType::ALL {
+        for kind in self.kinds().without(self.calm).iter() {
             // What refers to clusters waits for the clusters that came with it.
             if blocked && matches!(kind, ResourceType::Listener | ResourceType::Route | ResourceType::VirtualHost) {
                 continue;
@@ -245,7 +252,8 @@ impl Session {
             }
         }
         for kind in [ResourceType::Cluster, ResourceType::Endpoint] {
-            if self.watches.get(kind).is_some_and(|watch| !watch.leaving.is_empty())
+            if !self.calm.contains(kind)
+                && self.watches.get(kind).is_some_and(|watch| !watch.leaving.is_empty())
                 && let plan::Planned::Send(response) = self.plan(kind, cut, now)
             {
                 return Some(*response);
@@ -310,7 +318,7 @@ impl Session {
     pub fn progress(&self, kind: ResourceType, name: &str) -> Option<Progress> {
         let watch = self.watches.get(kind).filter(|watch| watch.wants(name))?;
         let sent = watch.sent.as_ref().and_then(|view| view.version(name));
-        let acked = watch.acked.as_ref().and_then(|view| view.version(name));
+        let acked = watch.acked().and_then(|view| view.version(name));
         Some(Progress { sent, acked, error: watch.error.as_ref().map(|(_, message)| message.clone()) })
     }
 }

@@ -193,7 +193,7 @@ impl Status {
     pub fn config_dump(&self, proxy: &str, viewer: &Viewer) -> Option<BTreeMap<ResourceType, Vec<Found>>> {
         let seat = self.seat(proxy, viewer)?;
         let session = seat.session.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(session.kinds().map(|kind| (kind, session.held(kind))).collect())
+        Some(session.kinds().iter().map(|kind| (kind, session.held(kind))).collect())
     }
 
     /// The proxy of that node id or `pod.namespace`, if it is connected here and the viewer may see it.

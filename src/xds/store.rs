@@ -26,6 +26,7 @@ use place::{Place, Places};
 pub(crate) use view::Item;
 pub use view::{Found, View};
 
+use crate::xds::kinds::Kinds;
 use crate::xds::metrics::Metrics;
 use crate::xds::wake::Wake;
 
@@ -63,9 +64,13 @@ struct State {
 pub struct Cut {
     /// Number of the batch after which this is.
     pub epoch: u64,
+    /// When the changes of that batch came in.
+    stamp: Option<Stamp>,
     /// The proxy's scope; nothing until it has been derived.
     pub(crate) sight: Option<Arc<Sight>>,
     views: [Option<View>; ResourceType::ALL.len()],
+    /// The types of which there may be another view than when this was last asked.
+    renewed: Kinds,
 }
 
 impl Cut {
@@ -78,6 +83,16 @@ impl Cut {
     /// Whether it is decided which layers of a type the proxy sees.
     pub(crate) fn knows(&self, kind: ResourceType) -> bool {
         self.sight.as_ref().is_some_and(|sight| sight.scope().layers.contains_key(&kind))
+    }
+
+    /// When the changes of `epoch` came in, if this is of it.
+    pub(crate) fn stamp(&self, epoch: u64) -> Option<Stamp> {
+        self.stamp.filter(|_| self.epoch == epoch)
+    }
+
+    /// The types of which there may be another view than at the last call.
+    pub(crate) fn take_renewed(&mut self) -> Kinds {
+        std::mem::take(&mut self.renewed)
     }
 
     /// Takes everything out of it, for whoever may see nothing yet.
@@ -98,12 +113,13 @@ impl Store {
                 (None, _) => {}
             }
         }
+        let now = Instant::now();
         for place in layers.into_values().flatten() {
-            place.wake(epoch);
+            place.wake(epoch, now);
         }
         let watching = self.watching.lock().unwrap_or_else(PoisonError::into_inner);
         for wake in proxies.iter().filter_map(|proxy| watching.get(proxy)).flat_map(BTreeMap::values) {
-            wake.wake(epoch);
+            wake.wake(epoch, now);
         }
     }
 
@@ -132,12 +148,12 @@ impl Store {
     /// What the proxy sees of these types now.
     pub fn cut(&self, proxy: &ProxyKey, kinds: impl IntoIterator<Item = ResourceType>) -> Cut {
         let mut cut = Cut::default();
-        self.renew(&mut cut, proxy, kinds);
+        self.renew(&mut cut, proxy, kinds.into_iter().collect());
         cut
     }
 
     /// Makes an earlier cut of the same proxy the present one. What has not changed since is not looked at.
-    pub(crate) fn renew(&self, cut: &mut Cut, proxy: &ProxyKey, kinds: impl IntoIterator<Item = ResourceType>) {
+    pub(crate) fn renew(&self, cut: &mut Cut, proxy: &ProxyKey, kinds: Kinds) {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         if cut.sight.is_none() || state.scoped > cut.epoch {
             let sight = state.scopes.get(proxy);
@@ -146,14 +162,16 @@ impl Store {
             }
         }
         let before = std::mem::replace(&mut cut.epoch, state.epoch);
+        cut.stamp = state.stamps.back().map(|(_, stamp)| *stamp);
         let Some(sight) = &cut.sight else { return };
-        for kind in kinds {
+        for kind in kinds.iter() {
             let (Some(view), Some(changed)) = (cut.views.get_mut(kind as usize), state.changed.get(kind as usize))
             else {
                 continue;
             };
             if view.is_none() || *changed > before {
                 *view = Some(sight.view(kind, state.epoch));
+                cut.renewed.insert(kind);
             }
         }
     }

@@ -41,13 +41,13 @@ impl Wake {
     }
 
     /// Says that there is this epoch to be seen, and wakes who waits. Epochs count from 1.
-    pub(crate) fn wake(&self, epoch: u64) {
+    pub(crate) fn wake(&self, epoch: u64, now: Instant) {
         if self.since.compare_exchange(0, epoch.max(1), Ordering::AcqRel, Ordering::Acquire).is_ok() {
             if let Some(admission) = &self.admission
                 && self.configured.load(Ordering::Relaxed)
                 && !self.told.swap(true, Ordering::AcqRel)
             {
-                admission.urgent(Instant::now());
+                admission.urgent(now);
             }
             self.waker.wake();
         }

@@ -68,7 +68,7 @@ impl Api {
         Ok(Self::new(server.client()?, Some(server), kubeconfig))
     }
 
-    /// The cluster of a kubeconfig. Its namespaces `bench-*` and `istio-system` are written to.
+    /// The cluster of a kubeconfig. Its namespaces `sb-*`, `bench-gateways` and `istio-system` are written to.
     pub(crate) async fn connect(kubeconfig: &Path) -> Result<Self> {
         let read = kube::config::Kubeconfig::read_from(kubeconfig)?;
         let config = kube::Config::from_custom_kubeconfig(read, &kube::config::KubeConfigOptions::default()).await?;

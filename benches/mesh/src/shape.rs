@@ -68,7 +68,7 @@ impl Shape {
     }
 
     pub(crate) fn namespace(number: usize) -> String {
-        format!("bench-{number:03}")
+        format!("sb-{number:02}")
     }
 
     /// Number of the namespace that a namespace's Sidecar lets it see beside itself.
@@ -98,7 +98,7 @@ impl Shape {
 
 impl Service {
     pub(crate) fn name(self) -> String {
-        format!("svc-{:05}", self.number)
+        format!("svc-{:04}", self.number)
     }
 
     pub(crate) fn namespace(self) -> String {

@@ -44,6 +44,7 @@ impl Session {
         }
         let dirty = watch.sent.as_ref().is_none_or(|sent| !sent.is_same(view));
         if !dirty && watch.leaving.is_empty() && !watch.is_asked() {
+            self.calm.insert(kind);
             return Planned::Nothing;
         }
         let busy = self.successors_busy(cut, now);
@@ -105,8 +106,7 @@ impl Session {
         };
         let whole = self.protocol == Protocol::Sotw && kind.is_wildcard() && differences.complete;
         let new_tables = if fills_tables { watch.new_tables(&items) } else { BTreeSet::new() };
-        let quiet = !watch.outstanding && watch.error.is_none();
-        watch.sent = Some(view.clone());
+        let before = watch.sent.replace(view.clone());
         watch.asked.clear();
         watch.asked_all = false;
         watch.answer = false;
@@ -115,11 +115,9 @@ impl Session {
         let is_overlooked = matches!(kind, ResourceType::NameTable | ResourceType::ProxyConfig);
         let says_nothing = removed.is_empty() && unresolved.is_empty() && !answer && !whole;
         if items.is_empty() && (is_overlooked || says_nothing) {
-            if quiet && watch.acked.is_some() {
-                watch.acked = Some(view.clone());
-            }
             return Planned::Nothing;
         }
+        watch.is_ahead_of(before);
         watch.outstanding = true;
         watch.sent_at = Some(now);
         watch.sent_nonce = self.responses + 1;
@@ -144,6 +142,7 @@ impl Session {
         if endpoints.sent.is_none() {
             return;
         }
+        self.calm.remove(ResourceType::Endpoint);
         if all {
             endpoints.asked_all = true;
             return;

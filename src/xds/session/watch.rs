@@ -20,8 +20,10 @@ pub(super) struct Watch {
     pub(super) names: NameSet,
     /// Up to here the client was told of every change.
     pub(super) sent: Option<View>,
-    /// Up to here it has acknowledged.
-    pub(super) acked: Option<View>,
+    /// It has acknowledged all of that.
+    in_step: bool,
+    /// What it has acknowledged otherwise.
+    behind: Option<View>,
     /// Names to answer whether or not the client seems to hold them.
     pub(super) asked: BTreeSet<Text>,
     /// Everything is to be answered.
@@ -51,7 +53,8 @@ impl Watch {
             wildcard: false,
             names: NameSet::default(),
             sent: None,
-            acked: None,
+            in_step: false,
+            behind: None,
             asked: BTreeSet::new(),
             asked_all: false,
             answer: false,
@@ -63,6 +66,31 @@ impl Watch {
             error: None,
             sent_at: None,
             acked_at: None,
+        }
+    }
+
+    /// Up to here the client has acknowledged.
+    pub(super) fn acked(&self) -> Option<&View> {
+        if self.in_step { self.sent.as_ref() } else { self.behind.as_ref() }
+    }
+
+    /// The client has acknowledged all it was told.
+    pub(super) fn catches_up(&mut self) {
+        self.in_step = true;
+        self.behind = None;
+    }
+
+    /// The client has rejected something: what it was told and had nothing to acknowledge of counts no longer.
+    pub(super) fn falls_behind(&mut self) {
+        if std::mem::take(&mut self.in_step) {
+            self.behind.clone_from(&self.sent);
+        }
+    }
+
+    /// The client is being told more than what it was told `before`.
+    pub(super) fn is_ahead_of(&mut self, before: Option<View>) {
+        if std::mem::take(&mut self.in_step) {
+            self.behind = before;
         }
     }
 

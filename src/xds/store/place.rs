@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use sluice_model::{Layer, ResourceType, Scope};
@@ -46,12 +47,12 @@ impl Place {
     }
 
     /// Tells everyone who looks at it of the epoch.
-    pub(super) fn wake(&self, epoch: u64) {
+    pub(super) fn wake(&self, epoch: u64, now: Instant) {
         let stacks: Vec<Arc<Stack>> = {
             let stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
             stacks.iter().filter_map(Weak::upgrade).collect()
         };
-        stacks.iter().for_each(|stack| stack.wake(epoch));
+        stacks.iter().for_each(|stack| stack.wake(epoch, now));
     }
 
     fn is_in(&self, stack: &Arc<Stack>) {
@@ -131,8 +132,13 @@ impl Stack {
     /// What is there at this epoch. Only under the store's lock.
     fn seen(&self, epoch: u64) -> Arc<Seen> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let latest = seen.take().filter(|(known, seen)| *known == epoch || self.has(&seen.tables));
-        let latest = latest.map_or_else(|| Arc::new(self.look()), |(_, seen)| seen);
+        if let Some((known, latest)) = &mut *seen
+            && (*known == epoch || self.has(&latest.tables))
+        {
+            *known = epoch;
+            return latest.clone();
+        }
+        let latest = Arc::new(self.look());
         *seen = Some((epoch, latest.clone()));
         latest
     }
@@ -148,9 +154,9 @@ impl Stack {
         Seen::new(self.kind, self.layers.clone(), tables, aliases)
     }
 
-    fn wake(&self, epoch: u64) {
+    fn wake(&self, epoch: u64, now: Instant) {
         for wake in self.watching.lock().unwrap_or_else(PoisonError::into_inner).values() {
-            wake.wake(epoch);
+            wake.wake(epoch, now);
         }
     }
 }
