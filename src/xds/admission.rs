@@ -86,12 +86,7 @@ impl Admission {
     #[must_use]
     pub fn new(turns: Option<NonZeroUsize>, a_second: Option<NonZeroU32>) -> Self {
         let default = || std::thread::available_parallelism().map_or(2, usize::from) * 2;
-        let state = State {
-            running: BTreeMap::new(),
-            waiting: BTreeMap::new(),
-            next: 0,
-            lasts: FIRST_GUESS,
-        };
+        let state = State { running: BTreeMap::new(), waiting: BTreeMap::new(), next: 0, lasts: FIRST_GUESS };
         Self {
             limit: RateLimit::new(a_second),
             turns: turns.map_or_else(default, NonZeroUsize::get),

@@ -10,17 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bytes::{Buf as _, Bytes};
+use bytes::{Buf as _, BufMut as _, Bytes};
 use prost::Message;
 use sluice_proto::envoy::config::core::v3::Node;
 use tokio::sync::{Notify, mpsc};
 use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::codec::{Codec, DecodeBuf, Decoder};
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Endpoint;
 use tonic::{Status, Streaming};
-use tonic_prost::ProstCodec;
 
 use crate::arguments::Protocol;
 use crate::fleet::Shared;
@@ -120,25 +119,22 @@ async fn stream(client: &mut Client, shared: &Shared) -> Result<()> {
     let channel = endpoint.connect().await.context("connect")?;
     let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(usize::MAX);
     grpc.ready().await?;
+    let (requests, outgoing) = mpsc::unbounded_channel::<Bytes>();
+    let request = client.identify(UnboundedReceiverStream::new(outgoing));
+    let mut stream = Stream::new(client, shared, requests);
     match shared.protocol {
         Protocol::Delta => {
-            let (requests, outgoing) = mpsc::unbounded_channel::<DeltaRequest>();
             let path = PathAndQuery::from_static(
                 "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources",
             );
-            let request = client.identify(UnboundedReceiverStream::new(outgoing));
-            let mut stream = Stream::new(client, shared, requests);
             stream.open_delta();
             let answers = grpc.streaming(request, path, Counted::default()).await?.into_inner();
             stream.read(answers, Stream::take_delta).await
         }
         Protocol::Sotw => {
-            let (requests, outgoing) = mpsc::unbounded_channel::<Request>();
             let path = PathAndQuery::from_static(
                 "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources",
             );
-            let request = client.identify(UnboundedReceiverStream::new(outgoing));
-            let mut stream = Stream::new(client, shared, requests);
             stream.open_sotw();
             let answers = grpc.streaming(request, path, Counted::default()).await?.into_inner();
             stream.read(answers, Stream::take_sotw).await
@@ -146,10 +142,11 @@ async fn stream(client: &mut Client, shared: &Shared) -> Result<()> {
     }
 }
 
-struct Stream<'a, Q> {
+struct Stream<'a> {
     client: &'a mut Client,
     shared: &'a Shared,
-    requests: mpsc::UnboundedSender<Q>,
+    /// Requests, encoded.
+    requests: mpsc::UnboundedSender<Bytes>,
     /// Types that were asked for, and answered, on this stream.
     asked: [bool; TYPES],
     answered: [bool; TYPES],
@@ -160,8 +157,8 @@ struct Stream<'a, Q> {
     configured: bool,
 }
 
-impl<'a, Q> Stream<'a, Q> {
-    fn new(client: &'a mut Client, shared: &'a Shared, requests: mpsc::UnboundedSender<Q>) -> Self {
+impl<'a> Stream<'a> {
+    fn new(client: &'a mut Client, shared: &'a Shared, requests: mpsc::UnboundedSender<Bytes>) -> Self {
         Self {
             client,
             shared,
@@ -179,9 +176,13 @@ impl<'a, Q> Stream<'a, Q> {
         first.then(|| (*self.client.node).clone())
     }
 
-    fn send(&self, request: Q) {
+    fn send(&self, request: &impl Message) {
+        self.send_encoded(request.encode_to_vec());
+    }
+
+    fn send_encoded(&self, request: Vec<u8>) {
         // The stream's end is seen where it is read.
-        let _ = self.requests.send(request);
+        let _ = self.requests.send(request.into());
     }
 
     async fn read<M>(
@@ -234,7 +235,8 @@ impl<'a, Q> Stream<'a, Q> {
     }
 }
 
-impl Stream<'_, DeltaRequest> {
+/// The delta protocol.
+impl Stream<'_> {
     /// What Envoy sends first: CDS; and when it comes back, every type it holds something of.
     fn open_delta(&mut self) {
         let returns = self.client.resources() > 0;
@@ -242,16 +244,17 @@ impl Stream<'_, DeltaRequest> {
             self.asked[kind as usize] = true;
             let node = self.node();
             let held = &self.client.held[kind as usize];
-            let mut subscribe: Vec<String> = if kind.is_wildcard() { Vec::new() } else { held.names().collect() };
-            if kind == Type::Vhds {
-                // Tables are subscribed, and what is held are their virtual hosts.
-                subscribe.retain(|name| !name.contains('/'));
-            }
-            if !kind.is_wildcard() && subscribe.is_empty() {
+            // Tables are subscribed, and what is held are their virtual hosts.
+            let is_subscribed = |name: &&str| match kind {
+                Type::Vhds => !name.contains('/'),
+                kind => !kind.is_wildcard(),
+            };
+            let mut subscribe = held.names().filter(is_subscribed).peekable();
+            if !kind.is_wildcard() && subscribe.peek().is_none() {
                 continue;
             }
-            let holds = held.versions();
-            self.send(DeltaRequest { node, type_url: kind.url().into(), subscribe, holds, ..Default::default() });
+            let request = DeltaRequest { node, type_url: kind.url().into(), ..Default::default() };
+            self.send_encoded(request.first(subscribe, held.versions()));
         }
     }
 
@@ -263,25 +266,26 @@ impl Stream<'_, DeltaRequest> {
         for resource in &response.resources {
             self.shared.count_resource(kind);
             let Some(any) = &resource.resource else { continue };
+            let (name, version) = (text(&resource.name), text(&resource.version));
             let texts = &self.shared.texts;
             let held = &mut self.client.held[kind as usize];
-            if matches!(kind, Type::Eds | Type::Rds | Type::Sds) && !held.has(&resource.name) {
+            if matches!(kind, Type::Eds | Type::Rds | Type::Sds) && !held.has(name) {
                 // It was on its way when it was no longer wanted.
                 continue;
             }
-            held.tell(texts.get(&resource.name), texts.get(&resource.version), self.shared.digest(&any.value));
+            held.tell(texts.get(name), texts.get(version), self.shared.digest(&any.value));
             if kind == Type::Vhds
-                && let Some((table, _)) = resource.name.rsplit_once('/')
+                && let Some((table, _)) = name.rsplit_once('/')
             {
                 // Asked for by the table they are of.
                 held.tell(texts.get(table), texts.get(""), 0);
             }
             for (next, name) in asks_for(kind, &any.value) {
-                if self.client.held[next as usize].ask(self.shared.texts.get(&name)) {
-                    subscribe.entry(next).or_default().push(name);
+                if self.client.held[next as usize].ask(name, texts) {
+                    subscribe.entry(next).or_default().push(name.to_owned());
                 }
             }
-            self.arrive(watch, kind, &resource.name, Some(&any.value));
+            self.arrive(watch, kind, name, Some(&any.value));
         }
         for name in &response.removed {
             if kind.is_wildcard() {
@@ -299,23 +303,24 @@ impl Stream<'_, DeltaRequest> {
             }
             self.arrive(watch, kind, name, None);
         }
-        self.send(DeltaRequest { type_url: response.type_url, nonce: response.nonce, ..Default::default() });
+        self.send(&DeltaRequest { type_url: response.type_url, nonce: response.nonce, ..Default::default() });
         if !unsubscribe.is_empty() {
             subscribe.entry(Type::Eds).or_default();
         }
         for (next, subscribe) in subscribe {
             self.asked[next as usize] = true;
             let unsubscribe = if next == Type::Eds { std::mem::take(&mut unsubscribe) } else { Vec::new() };
-            self.send(DeltaRequest { type_url: next.url().into(), subscribe, unsubscribe, ..Default::default() });
+            self.send(&DeltaRequest { type_url: next.url().into(), subscribe, unsubscribe, ..Default::default() });
         }
         if self.is_time_for_listeners() {
             self.asked[Type::Lds as usize] = true;
-            self.send(DeltaRequest { type_url: Type::Lds.url().into(), ..Default::default() });
+            self.send(&DeltaRequest { type_url: Type::Lds.url().into(), ..Default::default() });
         }
     }
 }
 
-impl Stream<'_, Request> {
+/// State of the world.
+impl Stream<'_> {
     fn open_sotw(&mut self) {
         let returns = self.client.resources() > 0;
         for kind in Type::ALL.into_iter().filter(|kind| returns || *kind == Type::Cds) {
@@ -327,13 +332,13 @@ impl Stream<'_, Request> {
     fn ask_sotw(&mut self, kind: Type) {
         let node = self.node();
         let held = &self.client.held[kind as usize];
-        let names: Vec<String> = if kind.is_wildcard() { Vec::new() } else { held.names().collect() };
+        let names = if kind.is_wildcard() { Vec::new() } else { held.names().map(str::to_owned).collect() };
         if !kind.is_wildcard() && names.is_empty() {
             return;
         }
         let version = self.client.versions[kind as usize].clone();
         let nonce = self.nonces[kind as usize].clone();
-        self.send(Request { version, node, names, type_url: kind.url().into(), nonce });
+        self.send(&Request { version, node, names, type_url: kind.url().into(), nonce });
     }
 
     fn take_sotw(&mut self, response: Response, watch: Option<&Watch>) {
@@ -341,8 +346,11 @@ impl Stream<'_, Request> {
         self.answered[kind as usize] = true;
         self.client.versions[kind as usize] = response.version;
         self.nonces[kind as usize] = response.nonce;
-        let mut gone: Vec<String> =
-            if kind.is_wildcard() { self.client.held[kind as usize].names().collect() } else { Vec::new() };
+        let mut gone: Vec<String> = if kind.is_wildcard() {
+            self.client.held[kind as usize].names().map(str::to_owned).collect()
+        } else {
+            Vec::new()
+        };
         gone.sort_unstable();
         let mut asks: BTreeSet<Type> = BTreeSet::new();
         for any in &response.resources {
@@ -350,16 +358,16 @@ impl Stream<'_, Request> {
             let Some(name) = name(&any.value) else { continue };
             let texts = &self.shared.texts;
             let digest = self.shared.digest(&any.value);
-            self.client.held[kind as usize].tell(texts.get(&name), texts.get("held"), digest);
+            self.client.held[kind as usize].tell(texts.get(name), texts.get("held"), digest);
             for (next, name) in asks_for(kind, &any.value) {
-                if self.client.held[next as usize].ask(self.shared.texts.get(&name)) {
+                if self.client.held[next as usize].ask(name, texts) {
                     asks.insert(next);
                 }
             }
-            if let Ok(at) = gone.binary_search(&name) {
+            if let Ok(at) = gone.binary_search_by(|other| other.as_str().cmp(name)) {
                 gone.remove(at);
             }
-            self.arrive(watch, kind, &name, Some(&any.value));
+            self.arrive(watch, kind, name, Some(&any.value));
         }
         for name in gone {
             self.client.held[kind as usize].forget(&name);
@@ -380,19 +388,32 @@ impl Stream<'_, Request> {
     }
 }
 
-/// A codec that also says how long each received message was.
-#[derive(Debug)]
-struct Counted<Q, M>(PhantomData<(Q, M)>);
+/// Text of a field that is kept as bytes.
+fn text(bytes: &Bytes) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default()
+}
 
-impl<Q, M> Default for Counted<Q, M> {
+/// A codec of encoded requests that also says how long each received message was.
+#[derive(Debug)]
+struct Counted<M>(PhantomData<M>);
+
+impl<M> Default for Counted<M> {
     fn default() -> Self {
         Self(PhantomData)
     }
 }
 
-struct CountedDecoder<M>(PhantomData<M>);
+impl<M> Encoder for Counted<M> {
+    type Item = Bytes;
+    type Error = Status;
 
-impl<M: Message + Default> Decoder for CountedDecoder<M> {
+    fn encode(&mut self, message: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put(message);
+        Ok(())
+    }
+}
+
+impl<M: Message + Default> Decoder for Counted<M> {
     type Item = (M, usize);
     type Error = Status;
 
@@ -403,21 +424,17 @@ impl<M: Message + Default> Decoder for CountedDecoder<M> {
     }
 }
 
-impl<Q, M> Codec for Counted<Q, M>
-where
-    Q: Message + Send + 'static,
-    M: Message + Default + Send + 'static,
-{
-    type Encode = Q;
+impl<M: Message + Default + Send + 'static> Codec for Counted<M> {
+    type Encode = Bytes;
     type Decode = (M, usize);
-    type Encoder = <ProstCodec<Q, M> as Codec>::Encoder;
-    type Decoder = CountedDecoder<M>;
+    type Encoder = Self;
+    type Decoder = Self;
 
-    fn encoder(&mut self) -> Self::Encoder {
-        ProstCodec::<Q, M>::default().encoder()
+    fn encoder(&mut self) -> Self {
+        Self::default()
     }
 
-    fn decoder(&mut self) -> Self::Decoder {
-        CountedDecoder(PhantomData)
+    fn decoder(&mut self) -> Self {
+        Self::default()
     }
 }

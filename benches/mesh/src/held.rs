@@ -39,10 +39,10 @@ pub(crate) struct Held {
 
 impl Held {
     /// Asks for a name; whether that is new.
-    pub(crate) fn ask(&mut self, name: Arc<str>) -> bool {
-        let new = !self.names.contains_key(&name);
+    pub(crate) fn ask(&mut self, name: &str, texts: &Texts) -> bool {
+        let new = !self.has(name);
         if new {
-            self.names.insert(name, None);
+            self.names.insert(texts.get(name), None);
             self.unknown += 1;
         }
         new
@@ -77,13 +77,13 @@ impl Held {
         self.unknown == 0
     }
 
-    pub(crate) fn names(&self) -> impl Iterator<Item = String> + '_ {
-        self.names.keys().map(|name| name.to_string())
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.keys().map(|name| &**name)
     }
 
     /// Names with the version that is held.
-    pub(crate) fn versions(&self) -> BTreeMap<String, String> {
-        self.there().map(|(name, told)| (name.to_string(), told.version.to_string())).collect()
+    pub(crate) fn versions(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.there().map(|(name, told)| (name, &*told.version))
     }
 
     /// Names of what there is, with the digest of its content.
@@ -110,13 +110,13 @@ mod tests {
         let texts = Texts::default();
         let mut held = Held::default();
         assert!(held.is_complete());
-        assert!(held.ask(texts.get("a")) && held.ask(texts.get("b")) && !held.ask(texts.get("a")));
+        assert!(held.ask("a", &texts) && held.ask("b", &texts) && !held.ask("a", &texts));
         held.tell(texts.get("a"), texts.get("1"), 7);
         held.tell(texts.get("a"), texts.get("2"), 7);
         assert!(!held.is_complete());
         held.tell(texts.get("b"), texts.get(""), 7);
         assert!(held.is_complete());
-        assert_eq!(held.versions(), [("a".to_owned(), "2".to_owned())].into());
+        assert_eq!(held.versions().collect::<Vec<_>>(), [("a", "2")]);
         assert_eq!(held.contents(), [("a", 7)].into());
         assert!(held.forget("b") && !held.forget("b"));
     }

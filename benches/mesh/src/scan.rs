@@ -44,17 +44,17 @@ impl Type {
     }
 }
 
-fn text(bytes: &[u8]) -> Option<String> {
-    std::str::from_utf8(bytes).ok().map(str::to_owned)
+fn text(bytes: &[u8]) -> Option<&str> {
+    std::str::from_utf8(bytes).ok()
 }
 
 /// Field 1 of a message: the name of every resource type but assignments, and theirs too.
-pub(crate) fn name(resource: &[u8]) -> Option<String> {
+pub(crate) fn name(resource: &[u8]) -> Option<&str> {
     contents(resource, 1).next().and_then(text)
 }
 
 /// The assignment a cluster asks for, if its endpoints come by EDS.
-fn assignment(cluster: &[u8]) -> Option<String> {
+fn assignment(cluster: &[u8]) -> Option<&str> {
     const EDS: u64 = 3;
     let mut discovered = false;
     let (mut own, mut service) = (None, None);
@@ -70,7 +70,7 @@ fn assignment(cluster: &[u8]) -> Option<String> {
 }
 
 /// The route tables a listener asks for.
-fn tables(listener: &[u8]) -> Vec<String> {
+fn tables(listener: &[u8]) -> Vec<&str> {
     const MANAGER: &[u8] = b"envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
     let mut names = Vec::new();
     for chain in contents(listener, 3).chain(contents(listener, 25)) {
@@ -88,7 +88,7 @@ fn tables(listener: &[u8]) -> Vec<String> {
 }
 
 /// The secrets that the TLS contexts of a listener ask for.
-fn secrets(listener: &[u8]) -> Vec<String> {
+fn secrets(listener: &[u8]) -> Vec<&str> {
     let mut names = Vec::new();
     for chain in contents(listener, 3).chain(contents(listener, 25)) {
         // `FilterChain.transport_socket`, `TransportSocket.typed_config`, `Any.value`.
@@ -105,17 +105,19 @@ fn secrets(listener: &[u8]) -> Vec<String> {
 }
 
 /// The route table if it says that its virtual hosts come one by one.
-fn in_pieces(table: &[u8]) -> Option<String> {
+fn in_pieces(table: &[u8]) -> Option<&str> {
     contents(table, 9).next().and_then(|_| name(table))
 }
 
 /// What a resource makes its proxy ask for.
-pub(crate) fn asks_for(kind: Type, resource: &Bytes) -> Vec<(Type, String)> {
-    let of = |kind: Type, names: Vec<String>| names.into_iter().map(move |name| (kind, name));
+pub(crate) fn asks_for(kind: Type, resource: &Bytes) -> Vec<(Type, &str)> {
     match kind {
-        Type::Cds => of(Type::Eds, assignment(resource).into_iter().collect()).collect(),
-        Type::Lds => of(Type::Rds, tables(resource)).chain(of(Type::Sds, secrets(resource))).collect(),
-        Type::Rds => of(Type::Vhds, in_pieces(resource).into_iter().collect()).collect(),
+        Type::Cds => assignment(resource).map(|name| (Type::Eds, name)).into_iter().collect(),
+        Type::Lds => {
+            let tables = tables(resource).into_iter().map(|name| (Type::Rds, name));
+            tables.chain(secrets(resource).into_iter().map(|name| (Type::Sds, name))).collect()
+        }
+        Type::Rds => in_pieces(resource).map(|name| (Type::Vhds, name)).into_iter().collect(),
         Type::Eds | Type::Vhds | Type::Sds => Vec::new(),
     }
 }
@@ -139,17 +141,17 @@ mod tests {
 
     use super::*;
 
-    fn names(kind: Type, asked: Vec<(Type, String)>) -> Vec<String> {
+    fn names(kind: Type, asked: Vec<(Type, &str)>) -> Vec<String> {
         assert!(asked.iter().all(|(of, _)| *of == kind));
-        asked.into_iter().map(|(_, name)| name).collect()
+        asked.into_iter().map(|(_, name)| name.to_owned()).collect()
     }
 
     #[test]
     fn a_table_in_pieces_asks_for_them() {
         let whole = RouteConfiguration { name: "80".into(), ..Default::default() };
         let pieces = RouteConfiguration { vhds: Some(Vhds::default()), ..whole.clone() };
-        let asks = |table: &RouteConfiguration| asks_for(Type::Rds, &table.encode_to_vec().into());
-        assert_eq!(asks(&pieces), [(Type::Vhds, "80".to_owned())]);
+        let asks = |table: &RouteConfiguration| names(Type::Vhds, asks_for(Type::Rds, &table.encode_to_vec().into()));
+        assert_eq!(asks(&pieces), ["80"]);
         assert!(asks(&whole).is_empty());
     }
 
@@ -168,8 +170,8 @@ mod tests {
         };
         let chain = FilterChain { transport_socket: Some(socket), ..Default::default() };
         let listener = Listener { name: "l".into(), filter_chains: vec![chain], ..Default::default() };
-        let asked = asks_for(Type::Lds, &listener.encode_to_vec().into());
-        assert_eq!(names(Type::Sds, asked), ["kubernetes://shop"]);
+        let bytes: Bytes = listener.encode_to_vec().into();
+        assert_eq!(names(Type::Sds, asks_for(Type::Lds, &bytes)), ["kubernetes://shop"]);
     }
 
     #[test]
@@ -206,6 +208,6 @@ mod tests {
         };
         let bytes: Bytes = listener.encode_to_vec().into();
         assert_eq!(names(Type::Rds, asks_for(Type::Lds, &bytes)), ["80", "81"]);
-        assert_eq!(name(&bytes).as_deref(), Some("l"));
+        assert_eq!(name(&bytes), Some("l"));
     }
 }
