@@ -22,6 +22,9 @@ use crate::xds::request::{Protocol, Refusal, Request};
 /// Requests taken in before it is the turn of a response.
 const TURN: usize = 32;
 
+/// Room for as many pieces of a response is kept for the next.
+const FEW: usize = 8;
+
 /// The body of a stream's answer.
 pub(crate) struct AdsBody {
     stream: Stream,
@@ -71,10 +74,13 @@ impl AdsBody {
 
     fn next_piece(&mut self) -> Option<Bytes> {
         let piece = self.frames.pop_front()?;
-        if self.frames.is_empty()
-            && let Some(begun) = self.sending.take()
-        {
-            self.stream.hub().metrics().sent(begun.elapsed());
+        if self.frames.is_empty() {
+            if self.frames.capacity() > FEW {
+                self.frames = VecDeque::new();
+            }
+            if let Some(begun) = self.sending.take() {
+                self.stream.hub().metrics().sent(begun.elapsed());
+            }
         }
         Some(piece)
     }

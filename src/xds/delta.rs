@@ -178,7 +178,7 @@ mod tests {
         set(layer("own"), "cluster-0500".into(), 900);
         let (plain, special) = (ProxyKey("plain".into()), ProxyKey("special".into()));
         let scope = |layers: Vec<Layer>| {
-            let layers = BTreeMap::from([(ResourceType::Cluster, layers)]);
+            let layers = BTreeMap::from([(ResourceType::Cluster, layers.into())]);
             Some(Arc::new(Scope { layers, ..Scope::default() }))
         };
         changes.scopes.push((plain.clone(), scope(vec![Layer::default()])));

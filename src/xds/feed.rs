@@ -129,7 +129,7 @@ mod tests {
                 let (_, segments) = graph.input::<SegmentKey, Segment>("segments");
                 let (proxies, connected) = graph.input::<ProxyKey, Proxy>("proxies");
                 let scope = |_: &ProxyKey, _: &Proxy| Scope {
-                    layers: BTreeMap::from([(ResourceType::Cluster, vec![Layer::default()])]),
+                    layers: BTreeMap::from([(ResourceType::Cluster, [Layer::default()].into())]),
                     ..Scope::default()
                 };
                 let scopes = connected.map("scopes", scope).publish();

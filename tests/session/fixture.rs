@@ -123,7 +123,7 @@ impl Mesh {
 
     /// The same for a proxy that is proven to be somebody.
     pub(crate) fn scope_for(&self, proxy: &str, identity: Option<Identity>, layers: &[&str]) {
-        let layers: Vec<Layer> = layers.iter().map(|name| layer(name)).collect();
+        let layers: Arc<[Layer]> = layers.iter().map(|name| layer(name)).collect();
         let scope = Scope {
             layers: ResourceType::ALL.into_iter().map(|kind| (kind, layers.clone())).collect(),
             slots: BTreeMap::from([("who".into(), Arc::from(proxy.as_bytes()))]),

@@ -123,6 +123,7 @@ pub(crate) fn derive_scopes<'s>(
             }
             let node = if proxy.proxy_type == ProxyType::Ztunnel { proxy.node_name.clone() } else { Text::default() };
             let identity = proxy.identity.clone();
+            let layers = layers.into_iter().map(|(kind, layers)| (kind, layers.into())).collect();
             Some(Scope { layers, slots: sluice_envoy::identity_slots(proxy), identity, node })
         }
     })

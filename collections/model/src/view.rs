@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -123,7 +124,7 @@ impl fmt::Display for Layer {
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Scope {
     /// Most special first.
-    pub layers: BTreeMap<ResourceType, Vec<Layer>>,
+    pub layers: BTreeMap<ResourceType, Arc<[Layer]>>,
     /// What this proxy fills into templates: its own identity.
     pub slots: Slots,
     /// Who it is for: a stream of anybody else never gets what is in it.

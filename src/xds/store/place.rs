@@ -82,16 +82,15 @@ impl Places {
     }
 
     /// The stack of these layers, made if there is none.
-    fn stack(&mut self, kind: ResourceType, layers: &[Layer]) -> Arc<Stack> {
+    fn stack(&mut self, kind: ResourceType, layers: &Arc<[Layer]>) -> Arc<Stack> {
         if let Some(stack) = self.stacks.entry(kind).or_default().get(layers) {
             return stack.clone();
         }
-        let layers: Arc<[Layer]> = layers.into();
         let places: Box<[Arc<Place>]> = layers.iter().map(|layer| self.of(kind, layer).clone()).collect();
         let (seen, watching) = Default::default();
         let stack = Arc::new(Stack { kind, layers: layers.clone(), places, seen, watching });
         stack.places.iter().for_each(|place| place.is_in(&stack));
-        self.stacks.entry(kind).or_default().insert(layers, stack.clone());
+        self.stacks.entry(kind).or_default().insert(layers.clone(), stack.clone());
         stack
     }
 

@@ -51,7 +51,11 @@ impl Mesh {
     /// The layers of secrets a proxy sees; `None` while that is open.
     fn secret_layers(&self, proxy: &ProxyKey) -> Option<Vec<Layer>> {
         self.engine.flush();
-        self.get(&self.handles.scopes, proxy).expect("a scope").layers.get(&ResourceType::Secret).cloned()
+        self.get(&self.handles.scopes, proxy)
+            .expect("a scope")
+            .layers
+            .get(&ResourceType::Secret)
+            .map(|layers| layers.to_vec())
     }
 
     /// The secrets a proxy can get.
