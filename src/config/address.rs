@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use tokio::net::{TcpListener, lookup_host};
+use tokio::net::{TcpListener, TcpSocket, lookup_host};
 
 /// Where to listen: `HOST:PORT` or `:PORT`.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -42,22 +42,34 @@ impl ListenAddress {
     pub async fn bind(&self) -> io::Result<TcpListener> {
         if self.host.is_empty() {
             let wildcard = SocketAddr::from((Ipv6Addr::UNSPECIFIED, self.port));
-            return match TcpListener::bind(wildcard).await {
+            return match listen(wildcard) {
                 Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-                    TcpListener::bind((Ipv4Addr::UNSPECIFIED, self.port)).await
+                    listen(SocketAddr::from((Ipv4Addr::UNSPECIFIED, self.port)))
                 }
                 bound => bound,
             };
         }
         let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in lookup_host((self.host.as_str(), self.port)).await? {
-            match TcpListener::bind(address).await {
+            match listen(address) {
                 Ok(listener) => return Ok(listener),
                 Err(error) => failure = error,
             }
         }
         Err(failure)
     }
+}
+
+/// Every proxy of a mesh may connect at once. The kernel cuts this to `net.core.somaxconn`; whoever does not fit in tries
+/// again after a second.
+const BACKLOG: u32 = 65_535;
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // As std does: a server that ended keeps its port from nobody.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 impl fmt::Display for ListenAddress {
@@ -85,5 +97,15 @@ mod tests {
         assert!(shown("::1:80").is_err());
         assert!(shown("localhost:http").is_err());
         assert!(shown(":70000").is_err());
+    }
+
+    #[tokio::test]
+    async fn more_connect_at_once_than_std_lets_wait() {
+        let address = ListenAddress::parse("127.0.0.1:0").expect("an address").expect("one");
+        let listener = address.bind().await.expect("bound");
+        let to = listener.local_addr().expect("an address");
+        let waiting =
+            (0..200).map(|_| std::net::TcpStream::connect_timeout(&to, std::time::Duration::from_millis(500)));
+        assert_eq!(waiting.filter_map(Result::ok).count(), 200, "nobody is accepted, and all wait");
     }
 }
