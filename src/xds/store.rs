@@ -8,6 +8,7 @@ mod assembly;
 mod changes;
 mod entry;
 mod place;
+mod table;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -23,6 +24,7 @@ pub(crate) use entry::Entry;
 use entry::{Piece, Whole};
 pub(crate) use place::Sight;
 use place::{Place, Places};
+use table::Table;
 pub(crate) use view::Item;
 pub use view::{Found, View};
 
@@ -180,7 +182,7 @@ impl Store {
     #[must_use]
     pub fn sizes(&self) -> BTreeMap<(ResourceType, Layer), usize> {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        let rows = |table: &view::Table| {
+        let rows = |table: &Table| {
             table.iter().map(|(_, entry)| entry.segments.as_ref().map_or(1, |segments| segments.run.len())).sum()
         };
         let all = state.places.iter().filter(|(_, _, table)| !table.is_empty());
@@ -263,7 +265,7 @@ impl State {
                 changes.sort_unstable();
                 place.set_aliases(Arc::new(place.aliases().apply(changes)));
             }
-            place.set_table(Arc::new(old.apply(rows)));
+            place.set_table(Arc::new(Table::after(&old, rows)));
             if let Some(changed) = self.changed.get_mut(kind as usize) {
                 *changed = self.epoch;
             }

@@ -11,7 +11,8 @@ use arc_swap::ArcSwap;
 use sluice_model::{Layer, ResourceType, Scope};
 
 use super::aliases::{Aliases, has_aliases};
-use super::view::{Seen, Table, View};
+use super::table::Table;
+use super::view::{Seen, View};
 use crate::xds::wake::Wake;
 
 /// One layer of one type: what it has now, and which stacks it is in.

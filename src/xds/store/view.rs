@@ -10,12 +10,10 @@ use sluice_model::{Layer, ResourceType, Scope, Text};
 use super::aliases::{Aliases, Known, named, on_node};
 use super::assembly::Assembly;
 use super::entry::{Entry, Segments, Whole};
+use super::table::Table;
 use crate::xds::names::NameSet;
-use crate::xds::run::{Chunk, Run};
+use crate::xds::run::Chunk;
 use crate::xds::version::{Digest, Version};
-
-/// What a layer holds of one type, by resource name.
-pub(crate) type Table = Run<Entry>;
 
 /// The most names of a change that are remembered for the next client.
 const REMEMBERED: usize = 1024;
@@ -69,21 +67,12 @@ impl Seen {
             Some((from, names)) if std::ptr::eq(from.as_ptr(), Arc::as_ptr(old)) => names.clone(),
             _ => {
                 let mut names = BTreeSet::new();
-                self.tables.iter().zip(&old.tables).for_each(|(new, old)| differing(new, old, &mut names));
+                self.tables.iter().zip(&old.tables).for_each(|(new, old)| new.differing(old, &mut names));
                 let names = Arc::new(names);
                 *changed = (names.len() <= REMEMBERED).then(|| (Arc::downgrade(old), names.clone()));
                 names
             }
         }
-    }
-}
-
-/// Adds the names of which two states of a layer say different things.
-fn differing(new: &Arc<Table>, old: &Arc<Table>, names: &mut BTreeSet<Text>) {
-    if !Arc::ptr_eq(new, old) {
-        old.diff(new, Entry::same, |name| {
-            names.insert(name.clone());
-        });
     }
 }
 
@@ -331,7 +320,7 @@ impl View {
         }
         for (at, before) in common {
             if let (Some(new), Some(old)) = (new.tables.get(at), old.tables.get(before)) {
-                differing(new, old, &mut names);
+                new.differing(old, &mut names);
             }
         }
         names
