@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -331,9 +332,9 @@ where
 
 /// Ports that were free a moment ago.
 pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
-    let listeners: Vec<_> = (0..N).map(|_| std::net::TcpListener::bind("127.0.0.1:0")).collect::<Result<_, _>>()?;
-    let addresses: Vec<SocketAddr> =
-        listeners.iter().map(std::net::TcpListener::local_addr).collect::<Result<_, _>>()?;
-    let ports: Vec<u16> = addresses.iter().map(SocketAddr::port).collect();
+    // Below those that the kernel gives to connections: one of them may have a free port before Envoy does.
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    let is_free = |port: &u16| std::net::TcpListener::bind(("0.0.0.0", *port)).is_ok();
+    let ports = (0..10_000).map(|_| NEXT.fetch_add(1, Ordering::Relaxed)).filter(is_free).take(N).collect::<Vec<_>>();
     ports.try_into().ok().context("as many as asked")
 }
