@@ -9,8 +9,8 @@ use sluice_model::Text;
 use super::entry::Entry;
 use crate::xds::run::Run;
 
-/// The most names of a change that are remembered.
-const REMEMBERED: usize = 1024;
+/// The most names of a change that are remembered for who comes next.
+pub(super) const REMEMBERED: usize = 1024;
 
 /// What a layer holds of one type, by resource name. It remembers in which names it differs from the one before: whoever
 /// sees the layer comes from that one most of the time.

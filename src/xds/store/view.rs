@@ -10,13 +10,10 @@ use sluice_model::{Layer, ResourceType, Scope, Text};
 use super::aliases::{Aliases, Known, named, on_node};
 use super::assembly::Assembly;
 use super::entry::{Entry, Segments, Whole};
-use super::table::Table;
+use super::table::{REMEMBERED, Table};
 use crate::xds::names::NameSet;
 use crate::xds::run::Chunk;
 use crate::xds::version::{Digest, Version};
-
-/// The most names of a change that are remembered for the next client.
-const REMEMBERED: usize = 1024;
 
 /// What one scope sees of one type at one epoch. Keeping it costs what changed since.
 #[derive(Clone, Debug)]
