@@ -166,12 +166,15 @@ impl Store {
         let before = std::mem::replace(&mut cut.epoch, state.epoch);
         cut.stamp = state.stamps.back().map(|(_, stamp)| *stamp);
         let Some(sight) = &cut.sight else { return };
-        for kind in kinds.iter() {
+        for kind in ResourceType::ALL {
             let (Some(view), Some(changed)) = (cut.views.get_mut(kind as usize), state.changed.get(kind as usize))
             else {
                 continue;
             };
-            if view.is_none() || *changed > before {
+            if !kinds.contains(kind) {
+                // It is not kept up from here on; whoever asks for it again begins anew.
+                *view = None;
+            } else if view.is_none() || *changed > before {
                 *view = Some(sight.view(kind, state.epoch));
                 cut.renewed.insert(kind);
             }

@@ -72,6 +72,26 @@ fn what_is_asked_for_by_name_comes_and_nothing_else() {
 }
 
 #[test]
+fn what_changed_while_a_type_was_not_subscribed_is_seen_afterwards() {
+    let mesh = three_clusters();
+    let mut client = Client::connect(&mesh, Sotw);
+    client.want_all(Cluster);
+    client.want(Endpoint, &["a"]);
+    assert_eq!(client.settled(), ["CDS +a +b +c", "EDS +a"]);
+    client.change(Endpoint, &[], &["a"]);
+    assert_eq!(client.settled(), [""; 0]);
+    mesh.set(Endpoint, "base", "a", &message("a", "2"));
+    mesh.commit();
+    // Only this wakes the stream.
+    mesh.cluster("base", "b", "2");
+    mesh.commit();
+    assert_eq!(client.settled(), ["CDS +a +b +c"]);
+    client.change(Endpoint, &["a"], &[]);
+    assert_eq!(client.settled(), ["EDS +a"]);
+    assert_eq!(client.holds[&Endpoint]["a"].1, mesh.current(SIDECAR, Endpoint)["a"]);
+}
+
+#[test]
 fn a_name_that_is_not_there_is_answered_and_comes_when_it_appears() {
     for (protocol, nothing, gone) in [(Sotw, "EDS", None), (Delta, "EDS -x", Some("EDS -x"))] {
         let mesh = three_clusters();
