@@ -159,7 +159,7 @@ mod tests {
         };
         session.request(request, Instant::now()).expect("taken");
         let response =
-            session.poll(&mut store.cut(proxy, session.kinds().iter()), None, Instant::now()).expect("all clusters");
+            session.poll(&store.cut(proxy, session.kinds().iter()), None, Instant::now()).expect("all clusters");
         let pieces = encode(&response).finish().collect::<Vec<_>>();
         pieces.iter().map(|piece| (piece.as_ptr() as usize, piece.len())).collect()
     }

@@ -137,7 +137,6 @@ impl Hub {
             seat: None,
             watched: None,
             kinds: Kinds::default(),
-            asks: 0,
             cut: Cut::default(),
             asks_for_secrets: false,
             stamps: BTreeMap::new(),
@@ -251,8 +250,6 @@ pub struct Stream {
     /// What wakes it: changes of this scope's layers, of these types.
     watched: Option<Arc<Sight>>,
     kinds: Kinds,
-    /// The session's [`asks`](Session::asks) they are of.
-    asks: u64,
     /// What its proxy sees of these types: the latest as long as it is not woken.
     cut: Cut,
     /// The mesh has been told that it asks for secrets.
@@ -375,7 +372,7 @@ impl Stream {
         let seat = self.seat.clone()?;
         let mut woken = seat.wake.take();
         let mut session = seat.session.lock().unwrap_or_else(PoisonError::into_inner);
-        if woken.is_some() || self.cut.sight.is_none() || self.asks != session.asks() {
+        if woken.is_some() || self.cut.sight.is_none() || self.kinds != session.kinds() {
             self.hub.renew(&mut self.cut, &seat, &session);
             if self.watch(&seat, &session) {
                 // What changed before we were told of changes.
@@ -383,7 +380,7 @@ impl Stream {
                 self.hub.renew(&mut self.cut, &seat, &session);
             }
         }
-        let response = session.poll(&mut self.cut, woken, now);
+        let response = session.poll(&self.cut, woken, now);
         let unserved = session.take_unserved();
         drop(session);
         if !unserved.is_empty() {
@@ -475,10 +472,10 @@ impl Stream {
             (Some(old), Some(new)) => Arc::ptr_eq(old, new),
             _ => false,
         };
-        if same_scope && self.asks == session.asks() {
+        let kinds = session.kinds();
+        if same_scope && self.kinds == kinds {
             return false;
         }
-        let kinds = session.kinds();
         if let Some(sight) = &self.watched {
             let gone = if same_scope { self.kinds.without(kinds) } else { self.kinds };
             gone.iter().for_each(|kind| sight.unwatch(kind, seat.id));
@@ -489,7 +486,6 @@ impl Stream {
         }
         self.watched.clone_from(&self.cut.sight);
         self.kinds = kinds;
-        self.asks = session.asks();
         true
     }
 }

@@ -15,10 +15,6 @@ impl Kinds {
         self.0 |= Self::bit(kind);
     }
 
-    pub(crate) fn remove(&mut self, kind: ResourceType) {
-        self.0 &= !Self::bit(kind);
-    }
-
     pub(crate) const fn contains(self, kind: ResourceType) -> bool {
         self.0 & Self::bit(kind) != 0
     }

@@ -45,8 +45,6 @@ pub struct Session {
     responses: u64,
     names: Arc<Names>,
     watches: Watches,
-    /// Types of which there is nothing to send until the client asks or there is another view.
-    calm: Kinds,
     /// Types that are not ours, and whether an answer is due.
     unknown: BTreeMap<Text, bool>,
     /// The proxy has clusters that wait for endpoints it was never sent, though it has asked for them before.
@@ -85,7 +83,6 @@ impl Session {
             responses: 0,
             names,
             watches: Watches::default(),
-            calm: Kinds::default(),
             unknown: BTreeMap::new(),
             cold: false,
             since: None,
@@ -129,11 +126,6 @@ impl Session {
         self.watches.kinds()
     }
 
-    /// Another number whenever these types are others.
-    pub(crate) fn asks(&self) -> u64 {
-        self.watches.changes()
-    }
-
     /// When to poll again although nothing happened.
     #[must_use]
     pub fn retry_at(&self) -> Option<Instant> {
@@ -151,7 +143,6 @@ impl Session {
         let Some(kind) = ResourceType::from_type_url(&request.type_url) else {
             return self.request_unknown(&request).map(|()| Noted::Request);
         };
-        self.calm.remove(kind);
         if let Interest::Exactly(names) = &request.interest
             && names.is_empty()
             && !kind.is_wildcard()
@@ -224,9 +215,8 @@ impl Session {
     /// The next response, if there is something to send now. To be asked again until there is none.
     ///
     /// `woken` is the first epoch since the last call that may concern the session.
-    pub fn poll(&mut self, cut: &mut Cut, woken: Option<u64>, now: Instant) -> Option<Response> {
+    pub fn poll(&mut self, cut: &Cut, woken: Option<u64>, now: Instant) -> Option<Response> {
         self.retry_at = None;
-        self.calm = self.calm.without(cut.take_renewed());
         self.since = match (self.since, woken) {
             (Some(since), Some(woken)) => Some(since.min(woken)),
             (since, woken) => since.or(woken),
@@ -240,7 +230,7 @@ impl Session {
         // Nobody is answered before it is known what he may see.
         cut.sight.as_ref()?;
         let mut blocked = false;
-        for kind in self.kinds().without(self.calm).iter() {
+        for kind in self.kinds().iter() {
             // What refers to clusters waits for the clusters that came with it.
             if blocked && matches!(kind, ResourceType::Listener | ResourceType::Route | ResourceType::VirtualHost) {
                 continue;
@@ -252,8 +242,7 @@ impl Session {
             }
         }
         for kind in [ResourceType::Cluster, ResourceType::Endpoint] {
-            if !self.calm.contains(kind)
-                && self.watches.get(kind).is_some_and(|watch| !watch.leaving.is_empty())
+            if self.watches.get(kind).is_some_and(|watch| !watch.leaving.is_empty())
                 && let plan::Planned::Send(response) = self.plan(kind, cut, now)
             {
                 return Some(*response);

@@ -71,8 +71,6 @@ pub struct Cut {
     /// The proxy's scope; nothing until it has been derived.
     pub(crate) sight: Option<Arc<Sight>>,
     views: [Option<View>; ResourceType::ALL.len()],
-    /// The types of which there may be another view than when this was last asked.
-    renewed: Kinds,
 }
 
 impl Cut {
@@ -90,11 +88,6 @@ impl Cut {
     /// When the changes of `epoch` came in, if this is of it.
     pub(crate) fn stamp(&self, epoch: u64) -> Option<Stamp> {
         self.stamp.filter(|_| self.epoch == epoch)
-    }
-
-    /// The types of which there may be another view than at the last call.
-    pub(crate) fn take_renewed(&mut self) -> Kinds {
-        std::mem::take(&mut self.renewed)
     }
 
     /// Takes everything out of it, for whoever may see nothing yet.
@@ -176,7 +169,6 @@ impl Store {
                 *view = None;
             } else if view.is_none() || *changed > before {
                 *view = Some(sight.view(kind, state.epoch));
-                cut.renewed.insert(kind);
             }
         }
     }

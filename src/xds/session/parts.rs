@@ -29,7 +29,6 @@ impl Session {
         if let Some(hosts) = self.watches.get_mut(ResourceType::VirtualHost) {
             // The name of a host of it: what removes that tells Envoy of a table that it has none.
             hosts.asked.extend(tables.iter().map(|table| Text::from(format!("{table}/"))));
-            self.calm.remove(ResourceType::VirtualHost);
         }
     }
 }

@@ -44,7 +44,6 @@ impl Session {
         }
         let dirty = watch.sent.as_ref().is_none_or(|sent| !sent.is_same(view));
         if !dirty && watch.leaving.is_empty() && !watch.is_asked() {
-            self.calm.insert(kind);
             return Planned::Nothing;
         }
         let busy = self.successors_busy(cut, now);
@@ -142,7 +141,6 @@ impl Session {
         if endpoints.sent.is_none() {
             return;
         }
-        self.calm.remove(ResourceType::Endpoint);
         if all {
             endpoints.asked_all = true;
             return;

@@ -9,8 +9,6 @@ use crate::xds::kinds::Kinds;
 #[derive(Debug, Default)]
 pub(super) struct Watches {
     places: [Option<Box<Watch>>; ResourceType::ALL.len()],
-    kinds: Kinds,
-    changes: u64,
 }
 
 impl Watches {
@@ -25,8 +23,6 @@ impl Watches {
     /// Sets the subscription to the type that it is of.
     pub(super) fn insert(&mut self, watch: Watch) {
         if let Some(place) = self.places.get_mut(watch.kind as usize) {
-            self.kinds.insert(watch.kind);
-            self.changes += 1;
             *place = Some(Box::new(watch));
         }
     }
@@ -34,19 +30,12 @@ impl Watches {
     pub(super) fn remove(&mut self, kind: ResourceType) {
         if let Some(place) = self.places.get_mut(kind as usize) {
             *place = None;
-            self.kinds.remove(kind);
-            self.changes += 1;
         }
     }
 
     /// The types there is a subscription to.
     pub(super) fn kinds(&self) -> Kinds {
-        self.kinds
-    }
-
-    /// How often a type has come or gone.
-    pub(super) fn changes(&self) -> u64 {
-        self.changes
+        self.iter().map(|watch| watch.kind).collect()
     }
 
     /// All in push order.
