@@ -99,8 +99,8 @@ impl ProxyInput for EngineProxies {
         Ok(proxy)
     }
 
-    fn set(&self, key: ProxyKey, proxy: Proxy) {
-        self.input.set(key, proxy);
+    fn set(&self, key: ProxyKey, proxy: Arc<Proxy>) {
+        self.input.set_shared(key, proxy);
     }
 
     fn asks_for_secrets(&self, key: ProxyKey) {
@@ -147,7 +147,7 @@ mod tests {
         let ztunnel = proxies.parse(&node("ztunnel~10.0.0.2~ztunnel-x.istio-system~istio-system.svc.cluster.local"));
         assert!(ztunnel.expect_err("ambient mode is off").contains("PILOT_ENABLE_AMBIENT"));
         let key = ProxyKey(id.into());
-        proxies.set(key.clone(), proxies.parse(&node(id)).expect("a node"));
+        proxies.set(key.clone(), proxies.parse(&node(id)).expect("a node").into());
         let name = ResourceKey { resource_type: ResourceType::Cluster, layer: Layer::default(), name: "a".into() };
         let received =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970") - Duration::from_secs(3);

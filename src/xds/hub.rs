@@ -57,7 +57,7 @@ const COLD: usize = 10_000;
 pub(crate) struct Seat {
     pub(crate) id: u64,
     pub(crate) key: ProxyKey,
-    pub(crate) proxy: Proxy,
+    pub(crate) proxy: Arc<Proxy>,
     pub(crate) caller: Caller,
     pub(crate) connected_at: SystemTime,
     pub(crate) session: Mutex<Session>,
@@ -216,7 +216,7 @@ impl Hub {
         }
     }
 
-    fn seat(&self, protocol: Protocol, caller: &Caller, proxy: Proxy) -> Arc<Seat> {
+    fn seat(&self, protocol: Protocol, caller: &Caller, proxy: Arc<Proxy>) -> Arc<Seat> {
         let id = self.streams.fetch_add(1, Ordering::Relaxed) + 1;
         let key = self.roster.enter(id, &proxy);
         let mut session = Session::new(protocol, key.clone(), self.salt.wrapping_add(id), self.names.clone());
@@ -310,7 +310,7 @@ impl Stream {
                 let mut proxy = self.hub.proxy(&self.caller, &request)?;
                 // Envoy takes them over delta streams only, and refuses tables that lead to them otherwise.
                 proxy.virtual_hosts &= self.protocol == Protocol::Delta;
-                let seat = self.hub.seat(self.protocol, &self.caller, proxy);
+                let seat = self.hub.seat(self.protocol, &self.caller, proxy.into());
                 tracing::debug!(target: "ads", node = %seat.key.0, peer = %seat.caller.address(), stream = seat.id, "connected");
                 self.seat.insert(seat).clone()
             }

@@ -16,7 +16,7 @@ pub trait ProxyInput: Send + Sync + 'static {
     fn parse(&self, node: &Node) -> Result<Proxy, String>;
 
     /// The proxy is connected and is like this. Must not block.
-    fn set(&self, key: ProxyKey, proxy: Proxy);
+    fn set(&self, key: ProxyKey, proxy: Arc<Proxy>);
 
     /// The proxy, which is connected, asks for secrets. Must not block.
     fn asks_for_secrets(&self, key: ProxyKey);
@@ -37,7 +37,7 @@ pub(crate) struct Roster {
 
 /// A proxy and the streams it has.
 struct Streams {
-    proxy: Proxy,
+    proxy: Arc<Proxy>,
     streams: BTreeSet<u64>,
     /// When the last of them ended.
     left: Option<Instant>,
@@ -46,7 +46,7 @@ struct Streams {
 }
 
 impl Streams {
-    fn one(proxy: &Proxy, stream: u64) -> Self {
+    fn one(proxy: &Arc<Proxy>, stream: u64) -> Self {
         Self { proxy: proxy.clone(), streams: [stream].into(), left: None, joined: false }
     }
 }
@@ -61,7 +61,7 @@ impl Roster {
     }
 
     /// The key of the proxy that a stream is of. It is not known to the mesh before it joins.
-    pub(crate) fn enter(&self, stream: u64, proxy: &Proxy) -> ProxyKey {
+    pub(crate) fn enter(&self, stream: u64, proxy: &Arc<Proxy>) -> ProxyKey {
         let mut proxies = self.proxies.lock().unwrap_or_else(PoisonError::into_inner);
         let mut key = ProxyKey(proxy.id.clone());
         for number in 2.. {
@@ -131,14 +131,14 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Recorded(Mutex<Vec<(ProxyKey, Option<Proxy>)>>);
+    struct Recorded(Mutex<Vec<(ProxyKey, Option<Arc<Proxy>>)>>);
 
     impl ProxyInput for Recorded {
         fn parse(&self, _: &Node) -> Result<Proxy, String> {
             Err("no node is read here".into())
         }
 
-        fn set(&self, key: ProxyKey, proxy: Proxy) {
+        fn set(&self, key: ProxyKey, proxy: Arc<Proxy>) {
             self.0.lock().expect("no panic").push((key, Some(proxy)));
         }
 
@@ -154,9 +154,10 @@ mod tests {
         let input = Arc::new(Recorded::default());
         let roster = Roster::new(input.clone());
         let seen = || std::mem::take(&mut *input.0.lock().expect("no panic"));
-        let proxy = |version: &str| Proxy { id: "web".into(), istio_version: version.into(), ..Proxy::default() };
+        let proxy =
+            |version: &str| Arc::new(Proxy { id: "web".into(), istio_version: version.into(), ..Proxy::default() });
         let start = Instant::now();
-        let enter = |stream: u64, proxy: &Proxy| {
+        let enter = |stream: u64, proxy: &Arc<Proxy>| {
             let key = roster.enter(stream, proxy);
             roster.join(&key);
             key

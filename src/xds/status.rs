@@ -31,7 +31,7 @@ pub struct StreamStatus {
     /// Number of the stream, in order of beginning.
     pub id: u64,
     /// The proxy, as its node says.
-    pub proxy: Proxy,
+    pub proxy: Arc<Proxy>,
     /// Address of the client.
     pub peer: String,
     /// When it began.
@@ -164,8 +164,14 @@ impl Status {
                 resources.insert(kind.type_url(), SynczType { sent, acked, sent_time, last_error });
             }
             let proxy = stream.proxy;
-            let (cluster_id, proxy_type, istio_version) = (proxy.cluster, proxy.proxy_type, proxy.istio_version);
-            Syncz { cluster_id, proxy: short_id(&proxy.id), proxy_type, istio_version, by_type, resources }
+            Syncz {
+                cluster_id: proxy.cluster.clone(),
+                proxy: short_id(&proxy.id),
+                proxy_type: proxy.proxy_type,
+                istio_version: proxy.istio_version.clone(),
+                by_type,
+                resources,
+            }
         };
         let is_of = |stream: &StreamStatus| namespace.is_none_or(|wanted| stream.proxy.namespace.as_str() == wanted);
         self.streams().into_iter().filter(is_of).map(of).collect()
@@ -178,9 +184,9 @@ impl Status {
             connection_id: format!("{}-{}", short_id(&stream.proxy.id), stream.id),
             connected_at: time(stream.connected_at),
             address: stream.peer,
-            labels: stream.proxy.labels,
-            metadata: stream.proxy.metadata,
-            locality: stream.proxy.locality,
+            labels: stream.proxy.labels.clone(),
+            metadata: stream.proxy.metadata.clone(),
+            locality: stream.proxy.locality.clone(),
             watches: stream.types.iter().map(|(kind, status)| (kind.type_url(), status.names)).collect(),
         };
         let clients: Vec<AdszClient> = self.streams().into_iter().map(of).collect();
@@ -264,8 +270,8 @@ fn client_config(stream: StreamStatus) -> DebugResource {
     };
     let proxy = stream.proxy;
     let metadata =
-        [("CLUSTER_ID", proxy.cluster), ("ISTIO_VERSION", proxy.istio_version), ("NAMESPACE", proxy.namespace)];
-    let text = |text: Text| Value { kind: Some(value::Kind::StringValue(text.to_string())) };
+        [("CLUSTER_ID", &proxy.cluster), ("ISTIO_VERSION", &proxy.istio_version), ("NAMESPACE", &proxy.namespace)];
+    let text = |text: &Text| Value { kind: Some(value::Kind::StringValue(text.to_string())) };
     let metadata = metadata.into_iter().filter(|(_, value)| !is_blank(value));
     let metadata = metadata.map(|(name, value)| (name.to_owned(), text(value))).collect();
     let mut configs: Vec<GenericXdsConfig> = stream.types.into_iter().map(config).collect();

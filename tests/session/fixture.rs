@@ -37,8 +37,8 @@ impl ProxyInput for Recorded {
         })
     }
 
-    fn set(&self, key: ProxyKey, proxy: Proxy) {
-        self.0.lock().unwrap().push((key.0, Some(proxy.istio_version)));
+    fn set(&self, key: ProxyKey, proxy: Arc<Proxy>) {
+        self.0.lock().unwrap().push((key.0, Some(proxy.istio_version.clone())));
         self.1.lock().unwrap().push(proxy.virtual_hosts);
     }
 

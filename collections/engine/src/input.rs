@@ -94,6 +94,11 @@ impl<K: Key, V: Value> Input<K, V> {
         self.send(Op::Set(Dyn::new(key), Dyn::new(value), None));
     }
 
+    /// Gives `key` a value that is kept elsewhere too.
+    pub fn set_shared(&self, key: K, value: Arc<V>) {
+        self.send(Op::Set(Dyn::new(key), Dyn::shared(value), None));
+    }
+
     /// Gives `key` the value, and says where it came from.
     pub fn set_from(&self, key: K, value: V, origin: Origin) {
         self.send(Op::Set(Dyn::new(key), Dyn::new(value), Some(origin)));
@@ -128,7 +133,7 @@ impl<K: Key, V: Value> Input<K, V> {
     }
 
     fn send(&self, op: Op) {
-        self.queue.send(self.hot, Command::Write(self.source, op));
+        self.queue.send(self.hot, Command::Write(self.source, Box::new(op)));
     }
 }
 

@@ -61,9 +61,13 @@ pub(crate) struct Dyn {
 
 impl Dyn {
     pub(crate) fn new<T: Key>(value: T) -> Self {
+        Self::shared(Arc::new(value))
+    }
+
+    pub(crate) fn shared<T: Key>(value: Arc<T>) -> Self {
         let mut hasher = rapidhash::quality::RapidHasher::default();
         value.hash(&mut hasher);
-        Self { hash: hasher.finish(), value: Arc::new(value) }
+        Self { hash: hasher.finish(), value }
     }
 
     pub(crate) fn pair(first: &Self, second: &Self) -> Self {

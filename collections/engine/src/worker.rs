@@ -31,7 +31,7 @@ const READER_PAUSE: Duration = Duration::from_millis(1);
 /// What the dataflow thread can be told.
 pub(crate) enum Command {
     /// One write to a source.
-    Write(usize, Op),
+    Write(usize, Box<Op>),
     /// Writes that become visible together; answered with their epoch.
     Transaction(Vec<(usize, Op)>, Sender<Epoch>),
     /// Answered when everything queued before is committed.
@@ -205,7 +205,7 @@ impl Engineer {
     /// Takes one command into the open epoch; gives its weight.
     fn take(&mut self, command: Command, commands: &Commands, questions: &mut Vec<Question>) -> usize {
         let question = match command {
-            Command::Write(source, op) => return self.write(source, op),
+            Command::Write(source, op) => return self.write(source, *op),
             Command::Stop => return 0,
             Command::Transaction(writes, reply) => {
                 let before = self.take_hot(commands, questions);

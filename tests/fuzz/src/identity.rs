@@ -32,14 +32,14 @@ const TRUSTED: &str = "10.1.0.0/16";
 
 /// Proxies that were let in.
 #[derive(Default)]
-struct Recorded(Mutex<Vec<Proxy>>);
+struct Recorded(Mutex<Vec<Arc<Proxy>>>);
 
 impl ProxyInput for Recorded {
     fn parse(&self, node: &Node) -> Result<Proxy, String> {
         sluice_parse::parse_proxy(node, &BTreeMap::new())
     }
 
-    fn set(&self, _: ProxyKey, proxy: Proxy) {
+    fn set(&self, _: ProxyKey, proxy: Arc<Proxy>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(proxy);
     }
 
