@@ -10,6 +10,7 @@ mod debug;
 mod decode;
 mod delta;
 mod feed;
+mod frames;
 mod hub;
 mod kinds;
 mod limit;

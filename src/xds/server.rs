@@ -25,6 +25,7 @@ use crate::auth::{Authenticators, Call};
 use crate::tls::Connection;
 use crate::xds::admission::Busy;
 use crate::xds::body::{AdsBody, status_of};
+use crate::xds::frames::SmallFrames;
 use crate::xds::hub::Hub;
 use crate::xds::messages::Messages;
 use crate::xds::reflection::{ADS, PATHS, Reflection};
@@ -33,6 +34,9 @@ use crate::xds::request::Protocol;
 /// What the transport takes of a response before the client has read it, in bytes: it holds the pieces of a response one by
 /// one, and every connection keeps the room for as many as it ever held.
 const SEND_BUFFER: usize = 64 << 10;
+/// What a client may send before it has been read, in bytes: of a stream, and of a connection.
+const STREAM_WINDOW: u32 = 64 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
 /// How often what nobody is sent any more is given back.
 const TIDY: Duration = Duration::from_secs(2);
 
@@ -161,10 +165,10 @@ where
         .keep_alive_interval(Some(options.keepalive_interval))
         .keep_alive_timeout(options.keepalive_timeout)
         .max_concurrent_streams(options.max_streams)
-        .initial_stream_window_size(1 << 20)
-        .initial_connection_window_size(4 << 20)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buf_size(SEND_BUFFER);
-    let mut serving = std::pin::pin!(http.serve_connection(TokioIo::new(io), service));
+    let mut serving = std::pin::pin!(http.serve_connection(TokioIo::new(SmallFrames::new(io)), service));
     let age = async {
         match options.max_connection_age {
             Some(age) => tokio::time::sleep(age).await,
