@@ -29,6 +29,7 @@ pub use fixed::{build_black_hole, build_inbound_passthrough, build_passthrough, 
 pub(crate) use hbone::ORIGINAL_DST;
 pub use hbone::{HboneSettings, build_connect_originate};
 pub use inbound::{InboundInputs, InboundTarget, build_inbound};
+pub(crate) use load_balancer::near_first;
 pub use load_balancer::{LocalityMode, locality_mode};
 pub use outbound::{DnsLoad, OutboundInputs, build_outbound, discovery_type, uses_dns, uses_eds};
 pub(crate) use outlier::sends_unhealthy;

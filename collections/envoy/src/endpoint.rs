@@ -7,7 +7,7 @@ mod metadata;
 mod networks;
 
 pub use assignment::{AssignmentInputs, Backend, build_assignment};
-pub use client::{EndpointClient, Tier, tier};
+pub use client::{EndpointClient, Tier, tier, tier_of_service, tiers_of_mesh, tiers_of_rule};
 pub(crate) use metadata::canonical_service;
 
 #[cfg(test)]

@@ -43,6 +43,7 @@ pub mod secrets;
 mod services;
 pub mod sidecar_routes;
 pub mod sidecars;
+mod tiers;
 mod views;
 pub mod virtual_hosts;
 pub mod virtual_services;
@@ -51,6 +52,7 @@ mod workloads;
 use std::time::Duration;
 
 use sluice_engine::{Builder, Collection, Index, Published};
+use sluice_envoy::endpoint::Tier;
 use sluice_model::{
     DestinationRule, Endpoint, Gateway, Host, Jwks, JwksKey, Labels, MeshConfig, MeshNetworks, Namespace,
     NetworkGateway, Node, ObjectKey, PeerAuthentication, Pod, Proxy, ProxyConfigResource, ProxyKey, Reject, Resource,
@@ -81,6 +83,7 @@ use proxies::TargetInputs;
 use pull_secrets::PullAccess;
 use secrets::Secrets;
 use sidecars::{HostInputs, SidecarHeads, Sidecars};
+use tiers::RareTiers;
 
 /// What the process was told and never changes while it runs.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -198,6 +201,8 @@ pub struct Spine<'s> {
     pub identities: Collection<'s, ServiceKey, Vec<Text>>,
     /// Connected proxies, with the locality of their node where they send none.
     pub proxies: Collection<'s, ProxyKey, Proxy>,
+    /// Tiers of clients that are written only where a service needs them.
+    pub(crate) rare_tiers: RareTiers<'s>,
     /// Which workload each proxy is.
     pub workload_names: Collection<'s, ProxyKey, WorkloadName>,
     /// Distinct workloads of connected proxies: what their inbound sides depend on.
@@ -240,6 +245,13 @@ pub struct Spine<'s> {
     pub secrets: Secrets<'s>,
     /// Who may have which credentials for images of extensions.
     pub(crate) pulls: Collection<'s, ProxyKey, PullAccess>,
+}
+
+impl<'s> Spine<'s> {
+    /// The proxies that services may tell apart as clients of a tier.
+    pub(crate) fn clients(&self, tier: Tier) -> &Collection<'s, ProxyKey, Proxy> {
+        self.rare_tiers.clients(&self.proxies, tier)
+    }
 }
 
 /// The ends of the graph that the process holds.
@@ -367,6 +379,7 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
         let gateway_names = network_gateways::derive_gateway_names(&network_gateways);
         let resolved_network_gateways =
             network_gateways::derive_resolved_gateways(&network_gateways, &raw.resolved_names);
+        let rare_tiers = RareTiers::new(&services, &all_rules, &mesh, &proxies);
         let destination_rules_by_host = destination_rules::index_by_host(&all_rules);
         let rule_policy = destination_rules::derive_rule_policy(&mesh);
         let peer_authentications_by_namespace = peer_authentications::index_by_namespace(&objects.peer_authentications);
@@ -407,6 +420,7 @@ pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
             endpoints,
             identities,
             proxies,
+            rare_tiers,
             workload_names,
             workloads,
             attached,

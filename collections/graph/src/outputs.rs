@@ -20,7 +20,7 @@ pub(crate) mod trust_bundle;
 pub(crate) mod virtual_hosts;
 
 use sluice_engine::{Collection, Graph, Key};
-use sluice_model::{Layer, Proxy, Resource, ResourceKey, ResourceType, Segment, SegmentKey};
+use sluice_model::{Layer, Proxy, ProxyKey, Resource, ResourceKey, ResourceType, Segment, SegmentKey};
 
 use crate::proxies::SelectedLabels;
 use crate::scopes::derive_patched_layers;
@@ -79,15 +79,15 @@ pub(crate) fn derive_outputs<'s>(
 }
 
 /// The profiles in use: distinct over connected proxies.
-/// Key: the profile. From: `proxies`.
+/// Key: the profile. From: `proxies`, or of them the clients of a rare tier.
 /// Changes when: the first proxy with a profile connects or the last leaves.
 /// Size: a handful. Rejects: none.
 pub(crate) fn derive_profiles<'s, P: Key>(
-    spine: &Spine<'s>,
+    proxies: &Collection<'s, ProxyKey, Proxy>,
     name: &str,
     profile: impl Fn(&Proxy) -> P + 'static,
 ) -> Collection<'s, P, ()> {
-    spine.proxies.index(&format!("{name}/by-content"), move |_, proxy| [(profile(proxy), ())]).distinct(name)
+    proxies.index(&format!("{name}/by-content"), move |_, proxy| [(profile(proxy), ())]).distinct(name)
 }
 
 /// The profiles in use by routers that route to clusters by server name.

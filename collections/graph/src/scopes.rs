@@ -1,9 +1,11 @@
 //! Scopes: which layers of each type a proxy gets.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps};
+use sluice_envoy::endpoint::Tier;
 use sluice_envoy::listener::Facts;
 use sluice_model::{Labels, Layer, Proxy, ProxyKey, ProxyType, ResourceType, Scope, Text, View};
 
@@ -23,6 +25,8 @@ pub struct Client<'a> {
     pub facts: &'a Facts,
     /// Its labels, as far as a rule for clients selects on them.
     pub labels: &'a Labels,
+    /// The tiers of clients that services may tell it apart by.
+    pub tiers: &'a [Tier],
     /// It is a router that routes to clusters by server name.
     pub auto_passthrough: bool,
     /// The view of its clusters, if it is a router that gets those of what it sends to only.
@@ -38,7 +42,7 @@ impl Client<'_> {
         if let Some(sidecar) = self.proxy.sidecar.as_ref().filter(|sidecar| sidecar.limits) {
             let all = sidecars::view(&sidecar.scope);
             let selected = (!self.labels.is_empty())
-                .then(|| View::Sidecar { scope: sidecar.scope.clone(), labels: self.labels.clone() });
+                .then(|| View::Sidecar { scope: Arc::new(sidecar.scope.clone()), labels: self.labels.clone() });
             return selected.into_iter().chain([all]).map(layer).collect();
         }
         let namespace = &self.proxy.namespace;
@@ -65,6 +69,7 @@ struct Clients {
     labels: Dep<(), SelectedLabels>,
     passing: Dep<ProxyKey, ()>,
     facts: Dep<ProxyKey, Facts>,
+    tiers: Dep<Tier, ()>,
     reach: Option<Dep<ProxyKey, View>>,
 }
 
@@ -75,6 +80,7 @@ impl Clients {
             labels: deps.on(labels),
             passing: deps.on(&spine.routers.auto_passthrough),
             facts: deps.on(&spine.attached.facts),
+            tiers: deps.on(&spine.rare_tiers.needed),
             reach: spine.reach.as_ref().map(|reach| deps.on(&reach.views)),
         }
     }
@@ -87,16 +93,20 @@ impl Clients {
         let auto_passthrough = proxy.proxy_type == ProxyType::Router && cx.get(&self.passing, key).is_some();
         let reach = self.reach.as_ref().and_then(|reach| cx.get(reach, key));
         let reach = reach.as_deref();
-        let client = Client { proxy, workload: &workload, facts: &facts, labels: &labels, auto_passthrough, reach };
+        let is_needed = |tier: &Tier| !tier.is_rare() || cx.get(&self.tiers, tier).is_some();
+        let tiers: Vec<Tier> = Tier::ALL.into_iter().filter(is_needed).collect();
+        let tiers = &tiers;
+        let client =
+            Client { proxy, workload: &workload, facts: &facts, labels: &labels, tiers, auto_passthrough, reach };
         Some(outputs::LAYERS.iter().map(|(resource_type, layers)| (*resource_type, layers(&client))).collect())
     }
 }
 
 /// What each proxy gets: for each type its layers in order, and what it fills into templates.
-/// Key: `ProxyKey`. From: `proxies`, `workload_names`, `listener_facts`, `selected_labels`, `routers/auto-passthrough`,
-/// `proxy_patches`, `secret_access`, `pull_access`.
+/// Key: `ProxyKey`. From: `proxies`, `workload_names`, `listener_facts`, `selected_labels`, `rare_tiers`,
+/// `routers/auto-passthrough`, `proxy_patches`, `secret_access`, `pull_access`.
 /// Changes when: the proxy's own facts do, the services it is part of, what is attached to it, the labels that rules
-/// select on, or its patches; for a router also its first or last server of TLS mode AUTO_PASSTHROUGH.
+/// select on, the rare tiers in need, or its patches; for a router also its first or last server of TLS mode AUTO_PASSTHROUGH.
 /// Size: connected proxies. Rejects: none.
 pub(crate) fn derive_scopes<'s>(
     spine: &Spine<'s>,

@@ -117,7 +117,7 @@ impl SidecarLookup {
     #[must_use]
     pub fn labelled(&self, cx: &Context, scope: &SidecarScope) -> Vec<View> {
         let found = cx.by(&self.labels, scope).into_iter();
-        found.map(|((scope, labels), _)| View::Sidecar { scope, labels }).collect()
+        found.map(|((scope, labels), _)| View::Sidecar { scope: scope.into(), labels }).collect()
     }
 }
 

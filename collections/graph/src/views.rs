@@ -1,6 +1,7 @@
 //! For whose eyes something is written, and what of it differs from what everyone sees.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use sluice_model::{Resource, SidecarScope, Text, View};
 
@@ -35,7 +36,7 @@ impl Overlay {
         views.extend(below);
         let base = f(&View::Base);
         let mut namespaces: BTreeMap<Text, BTreeMap<N, Resource>> = BTreeMap::new();
-        let mut scopes: BTreeMap<SidecarScope, BTreeMap<N, Resource>> = BTreeMap::new();
+        let mut scopes: BTreeMap<Arc<SidecarScope>, BTreeMap<N, Resource>> = BTreeMap::new();
         let nothing = BTreeMap::new();
         let mut rows = Vec::new();
         // Namespace views sort before Selected ones, and no labels before some.

@@ -46,8 +46,8 @@ pub enum View {
     /// Proxies of which a Sidecar says what they see: all of it, over nothing else. With labels, what differs for proxies
     /// with these values of the labels that are selected on.
     Sidecar {
-        /// The Sidecar, in the namespace of the proxies.
-        scope: SidecarScope,
+        /// The Sidecar, in the namespace of the proxies. Shared, as views are many and most are not of this kind.
+        scope: Arc<SidecarScope>,
         /// Only the label keys that are selected on.
         labels: Labels,
     },

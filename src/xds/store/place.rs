@@ -4,7 +4,7 @@
 //! pointers. All who see the same layers of a type share their [`Stack`], and with it what is there now.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
@@ -15,13 +15,23 @@ use super::table::Table;
 use super::view::{Seen, View};
 use crate::xds::wake::Wake;
 
+/// What a layer has before it has anything. Every proxy has some layers of its own, and most of those never do.
+static NOTHING: LazyLock<(Arc<Table>, Arc<Aliases>)> = LazyLock::new(Default::default);
+
 /// One layer of one type: what it has now, and which stacks it is in.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Place {
     table: ArcSwap<Table>,
     /// By which other names its rows are known.
     aliases: ArcSwap<Aliases>,
     stacks: Mutex<Vec<Weak<Stack>>>,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        let (table, aliases) = NOTHING.clone();
+        Self { table: table.into(), aliases: aliases.into(), stacks: Mutex::default() }
+    }
 }
 
 impl Place {

@@ -62,7 +62,8 @@ pub fn locality_mode(lb: Option<&LoadBalancer>, service: &Service, settings: &Cl
     on(&settings.locality_lb, false)
 }
 
-fn near_first(distribution: TrafficDistribution) -> Option<LocalityLb> {
+/// What a service's own word on near endpoints means.
+pub(crate) fn near_first(distribution: TrafficDistribution) -> Option<LocalityLb> {
     const PLACES: [&str; 5] = [
         "topology.istio.io/network",
         "topology.kubernetes.io/region",

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use sluice_model::{DestinationRule, IpFamilies, Labels, Locality, Proxy, Service, Text};
 
-use crate::cluster::{ClusterSettings, LocalityMode, locality_mode, sends_no_hbone};
+use crate::cluster::{ClusterSettings, LocalityMode, locality_mode, near_first, sends_no_hbone};
 
 /// Labels that an endpoint or client has by its place.
 pub(super) const REGION: &str = "topology.kubernetes.io/region";
@@ -41,6 +41,12 @@ pub enum Tier {
 impl Tier {
     /// Every tier, that of the fewest facts first.
     pub const ALL: [Self; 5] = [Self::Network, Self::Cluster, Self::Place, Self::Node, Self::Labels];
+
+    /// Whether it tells apart about as many clients as there are nodes or workloads.
+    #[must_use]
+    pub fn is_rare(self) -> bool {
+        self >= Self::Node
+    }
 }
 
 /// The facts of a proxy that can change what endpoints it is sent.
@@ -127,13 +133,7 @@ pub fn tier(
     subset: &str,
     rule: Option<&DestinationRule>,
 ) -> Tier {
-    let mut tier = Tier::Network;
-    if service.cluster_local {
-        tier = Tier::Cluster;
-    }
-    if service.node_local {
-        tier = Tier::Node;
-    }
+    let tier = own_tier(service);
     let policy = rule.and_then(|rule| rule.policy(subset, port));
     let outlier = policy.as_ref().is_some_and(|policy| policy.outlier_detection.is_some());
     let lb = policy.as_ref().and_then(|policy| policy.load_balancer.as_ref());
@@ -147,6 +147,20 @@ pub fn tier(
     if !mode.fails_over(outlier) {
         return tier;
     }
+    tier.max(tier_of_order(order))
+}
+
+/// What the service says itself.
+fn own_tier(service: &Service) -> Tier {
+    match (service.node_local, service.cluster_local) {
+        (true, _) => Tier::Node,
+        (false, true) => Tier::Cluster,
+        (false, false) => Tier::Network,
+    }
+}
+
+/// The tier of clients that an order of labels tells apart.
+fn tier_of_order(order: &[Text]) -> Tier {
     let of_label = |entry: &Text| match entry.split('=').next().unwrap_or_default() {
         REGION | ZONE | SUBZONE | CLUSTER => Tier::Place,
         NODE => Tier::Node,
@@ -154,5 +168,35 @@ pub fn tier(
         NETWORK => Tier::Place,
         _ => Tier::Labels,
     };
-    order.iter().map(of_label).fold(tier.max(Tier::Place), Tier::max)
+    order.iter().map(of_label).fold(Tier::Place, Tier::max)
+}
+
+/// The highest tier that a service can be of by what it says itself. A [`tier`] is always this, or less, or one of
+/// [`tiers_of_rule`] of its rule, or [`tiers_of_mesh`].
+#[must_use]
+pub fn tier_of_service(service: &Service) -> Tier {
+    let order = near_first(service.traffic_distribution).map(|setting| tier_of_order(&setting.failover_priority));
+    order.unwrap_or_default().max(own_tier(service))
+}
+
+/// The tiers that some policy of a rule can lead to.
+pub fn tiers_of_rule(rule: &DestinationRule) -> impl Iterator<Item = Tier> {
+    let subsets = rule.subsets.iter().filter_map(|subset| subset.traffic_policy.as_ref());
+    let policies = rule.traffic_policy.iter().chain(subsets);
+    let balancers = policies.flat_map(|policy| {
+        let ports = policy.port_level.iter().filter_map(|port| port.load_balancer.as_ref());
+        policy.load_balancer.iter().chain(ports)
+    });
+    balancers.flat_map(|balancer| {
+        let zone_aware = balancer.zone_aware.iter().map(|setting| &setting.failover_priority);
+        let orders = zone_aware.chain(balancer.locality.iter().map(|setting| &setting.failover_priority));
+        orders.map(|order| tier_of_order(order)).collect::<Vec<_>>()
+    })
+}
+
+/// The tiers that the mesh's own settings can lead to.
+#[must_use]
+pub fn tiers_of_mesh(settings: &ClusterSettings) -> Vec<Tier> {
+    let zone_aware = settings.zone_aware_lb.iter().map(|setting| &setting.failover_priority);
+    zone_aware.chain([&settings.locality_lb.failover_priority]).map(|order| tier_of_order(order)).collect()
 }

@@ -3,11 +3,14 @@ use std::collections::BTreeMap;
 use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use sluice_model::{
     DestinationRule, Endpoint, Health, Labels, LoadBalancer, Locality, LocalityDistribute, LocalityLb, MeshConfig,
-    NetworkGateway, OutlierDetection, Protocol, Service, ServicePort, Text, TlsMode, TrafficDistribution,
-    TrafficPolicy,
+    NetworkGateway, OutlierDetection, PortTrafficPolicy, Protocol, Service, ServicePort, Subset, Text, TlsMode,
+    TrafficDistribution, TrafficPolicy,
 };
 
-use super::{AssignmentInputs, Backend, EndpointClient, Tier, build_assignment, tier};
+use super::{
+    AssignmentInputs, Backend, EndpointClient, Tier, build_assignment, tier, tier_of_service, tiers_of_mesh,
+    tiers_of_rule,
+};
 use crate::cluster::ClusterSettings;
 
 fn service() -> Service {
@@ -160,6 +163,52 @@ fn clients_are_told_apart_no_more_than_a_service_needs() {
     assert_eq!(of(&service(), Some(&rule(Some(labelled), true))), Tier::Labels);
     let near = Service { traffic_distribution: TrafficDistribution::PreferSameNode, ..service() };
     assert_eq!(of(&near, None), Tier::Node);
+}
+
+#[test]
+fn no_service_is_of_a_rare_tier_that_nobody_may_need() {
+    let orders: [&[&str]; 4] = [&[], &["topology.kubernetes.io/zone"], &["kubernetes.io/hostname"], &["rack=a"]];
+    let settings = |order: &[&str]| LocalityLb {
+        failover_priority: order.iter().map(|label| Text::from(*label)).collect(),
+        ..LocalityLb::default()
+    };
+    let mut rules = vec![None];
+    rules.extend(orders.iter().map(|order| Some(rule(Some(settings(order)), true))));
+    let of_port = |order: &[&str]| {
+        let policy = rule(Some(settings(order)), true).traffic_policy.expect("a policy");
+        let TrafficPolicy { load_balancer, outlier_detection, .. } = policy;
+        let port = PortTrafficPolicy { port: 80, load_balancer, outlier_detection, ..PortTrafficPolicy::default() };
+        let policy = TrafficPolicy { port_level: vec![port], ..TrafficPolicy::default() };
+        let subset = Subset { name: "v1".into(), traffic_policy: Some(policy), ..Subset::default() };
+        DestinationRule { subsets: vec![subset], ..rule(None, true) }
+    };
+    rules.extend(orders.iter().map(|order| Some(of_port(order))));
+    let mut rare = 0;
+    for distribution in
+        [TrafficDistribution::Any, TrafficDistribution::PreferSameZone, TrafficDistribution::PreferSameNode]
+    {
+        for local in [(false, false), (false, true), (true, false)] {
+            let service = Service {
+                traffic_distribution: distribution,
+                cluster_local: local.0,
+                node_local: local.1,
+                ..service()
+            };
+            for order in orders {
+                let mesh = MeshConfig { locality_lb: settings(order), ..MeshConfig::default() };
+                let mesh = ClusterSettings::new(&mesh, false);
+                for (rule, subset) in rules.iter().flat_map(|rule| [(rule, ""), (rule, "v1")]) {
+                    let mut needed = tiers_of_mesh(&mesh);
+                    needed.push(tier_of_service(&service));
+                    needed.extend(rule.iter().flat_map(tiers_of_rule));
+                    let tier = tier(&mesh, &service, 80, subset, rule.as_ref());
+                    assert!(!tier.is_rare() || needed.contains(&tier), "{tier:?}: {service:?} {rule:?} {order:?}");
+                    rare += usize::from(tier.is_rare());
+                }
+            }
+        }
+    }
+    assert!(rare > 100, "{rare}");
 }
 
 #[test]

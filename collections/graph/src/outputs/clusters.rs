@@ -76,7 +76,7 @@ pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
     }
     let fixed = profile_text(&FixedProfile::of(proxy));
     layers.push(Layer { view: View::Workload(FIXED.into()), profile: fixed });
-    let tiers = || Tier::ALL.into_iter().map(Some).chain([None]);
+    let tiers = || client.tiers.iter().copied().map(Some).chain([None]);
     let profiles: Vec<Text> = tiers().map(|tier| profile_text(&OutboundProfile::of(proxy, tier))).collect();
     let passing = tiers().map(|tier| profile_text(&OutboundProfile::passing_through(proxy, tier)));
     let passing: Vec<Text> = if client.auto_passthrough { passing.collect() } else { Vec::new() };
@@ -121,7 +121,7 @@ fn derive_fixed<'s>(
     spine: &Spine<'s>,
     settings: &Collection<'s, (), ClusterSettings>,
 ) -> Collection<'s, ResourceKey, Resource> {
-    let profiles = derive_profiles(spine, "cluster_profiles", FixedProfile::of);
+    let profiles = derive_profiles(&spine.proxies, "cluster_profiles", FixedProfile::of);
     let outbound = spine.mesh.map("outbound_policy", |(), mesh| mesh.outbound_policy);
     let hbone = spine.mesh.map("hbone_settings", |(), mesh| HboneSettings::new(mesh));
     profiles.derive_many("clusters/fixed", |deps| {
@@ -156,7 +156,8 @@ fn derive_outbound<'s>(
     settings: &Collection<'s, (), ClusterSettings>,
 ) -> Collection<'s, ResourceKey, Resource> {
     let of_tier = |name: &str, tier: Option<Tier>| {
-        let plain = derive_profiles(spine, name, move |proxy| OutboundProfile::of(proxy, tier));
+        let clients = tier.map_or(&spine.proxies, |tier| spine.clients(tier));
+        let plain = derive_profiles(clients, name, move |proxy| OutboundProfile::of(proxy, tier));
         let passing = derive_passing_profiles(spine, &format!("{name}/passing"), move |proxy| {
             OutboundProfile::passing_through(proxy, tier)
         });

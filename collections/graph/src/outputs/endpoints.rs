@@ -20,9 +20,9 @@ use crate::{Client, Overlay, Spine, profile_text};
 
 /// What a proxy sees of the mesh, as much of it being told apart as each service needs.
 pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
-    let profiles = Tier::ALL.map(|tier| EndpointClient::of(client.proxy, tier));
-    let passing = profiles.iter().filter(|_| client.auto_passthrough).cloned().map(EndpointClient::passing_through);
-    let profiles: Vec<Text> = profiles.iter().cloned().chain(passing).map(|profile| profile_text(&profile)).collect();
+    let plain = || client.tiers.iter().map(|tier| EndpointClient::of(client.proxy, *tier));
+    let passing = plain().filter(|_| client.auto_passthrough).map(EndpointClient::passing_through);
+    let profiles: Vec<Text> = plain().chain(passing).map(|profile| profile_text(&profile)).collect();
     let outbound = client.outbound(&Text::default()).into_iter();
     outbound
         .flat_map(|layer| profiles.iter().map(move |profile| Layer { profile: profile.clone(), ..layer.clone() }))
@@ -44,7 +44,7 @@ pub(crate) fn derive_endpoint_assignments<'s>(_graph: &Graph<'s>, spine: &Spine<
     });
     let clients = Tier::ALL.map(|tier| {
         let name = format!("endpoint_clients/{tier:?}").to_lowercase();
-        let plain = derive_profiles(spine, &name, move |proxy| EndpointClient::of(proxy, tier));
+        let plain = derive_profiles(spine.clients(tier), &name, move |proxy| EndpointClient::of(proxy, tier));
         let passing = derive_passing_profiles(spine, &format!("{name}/passing"), move |proxy| {
             EndpointClient::of(proxy, tier).passing_through()
         });

@@ -94,7 +94,7 @@ fn table(profile: Text) -> Layer {
 /// Size: services × profiles, plus pods with names of their own, plus what special namespaces see otherwise.
 /// Rejects: none.
 pub(crate) fn derive_name_tables<'s>(spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
-    let profiles = derive_profiles(spine, "name_table_profiles", NameProfile::of);
+    let profiles = derive_profiles(&spine.proxies, "name_table_profiles", NameProfile::of);
     let tables: Collection<'s, SegmentKey, Segment> = profiles.flat_map("name_tables", |profile, ()| {
         [(segment(table(profile_text(profile)), Text::default()), Resource::Encoded(bytes::Bytes::new()))]
     });

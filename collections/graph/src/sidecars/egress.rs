@@ -228,7 +228,7 @@ impl EgressScope {
 
 /// The view of the proxies of a scope, whatever their labels.
 pub(crate) fn view(scope: &SidecarScope) -> View {
-    View::Sidecar { scope: scope.clone(), labels: sluice_model::Labels::new() }
+    View::Sidecar { scope: Arc::new(scope.clone()), labels: sluice_model::Labels::new() }
 }
 
 /// Whether these listeners let everything through as if there were none.

@@ -1,5 +1,9 @@
 //! What a change touches, and thereby what it does not.
 
+use std::collections::BTreeSet;
+
+use sluice_model::{ProxyKey, ResourceType};
+
 use super::{Mesh, sidecar};
 
 /// Three namespaces with four Services each, and a sidecar in two of them.
@@ -104,4 +108,41 @@ fn one_more_replica_connects_without_making_anything() {
     let changed = mesh.changed();
     assert!(changed.iter().all(|line| line.contains("client-2")), "{changed:#?}");
     assert!(changed.iter().any(|line| line.starts_with("+scopes")), "{changed:#?}");
+}
+
+#[test]
+fn workloads_have_layers_of_their_own_only_where_a_service_tells_them_apart() {
+    let mesh = town();
+    let [one, two] = [("one", "10.9.0.3"), ("two", "10.9.0.4")]
+        .map(|(app, ip)| mesh.connect(sidecar("east", app, ip, &[("app", app)])));
+    let layers = |mesh: &Mesh, proxy: &ProxyKey| {
+        let scope = mesh.get(&mesh.handles.scopes, proxy).expect("a scope");
+        [ResourceType::Endpoint, ResourceType::Cluster].map(|kind| scope.layers[&kind].to_vec())
+    };
+    let [before, clusters] = layers(&mesh, &one);
+    assert_eq!(layers(&mesh, &two)[0], before);
+    mesh.apply(
+        "
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: mill, namespace: east}
+spec:
+  host: mill.east.svc.cluster.local
+  trafficPolicy:
+    outlierDetection: {consecutive5xxErrors: 5}
+    loadBalancer: {localityLbSetting: {failoverPriority: [app]}}
+",
+    );
+    let own: Vec<_> = {
+        let others = layers(&mesh, &two)[0].clone();
+        layers(&mesh, &one)[0].iter().filter(|layer| !others.contains(layer)).cloned().collect()
+    };
+    let snapshot = mesh.engine.snapshot();
+    let rows = mesh.handles.resources.iter().flat_map(|of| snapshot.iter(of));
+    let names: BTreeSet<String> =
+        rows.filter(|(key, _)| own.contains(&key.layer)).map(|(key, _)| key.name.to_string()).collect();
+    let ports = [80, 9000].map(|port| format!("outbound|{port}||mill.east.svc.cluster.local"));
+    assert_eq!(names, BTreeSet::from(ports), "what tells them apart, and nothing else");
+    mesh.delete(sluice_model::Kind::DestinationRule, "east", "mill");
+    assert_eq!(layers(&mesh, &one), [before, clusters]);
 }

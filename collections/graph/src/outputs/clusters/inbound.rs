@@ -27,7 +27,7 @@ pub(super) fn derive_inbound<'s>(
     spine: &Spine<'s>,
     settings: &Collection<'s, (), ClusterSettings>,
 ) -> Collection<'s, ResourceKey, Resource> {
-    let profiles = derive_profiles(spine, "inbound_cluster_profiles", profile);
+    let profiles = derive_profiles(&spine.proxies, "inbound_cluster_profiles", profile);
     spine.workloads.derive_many("clusters/inbound", |deps| {
         let own = OwnPorts {
             services: deps.on(&spine.services),
