@@ -7,6 +7,7 @@
 mod build;
 mod position;
 mod scalar;
+mod simple;
 
 use std::fmt;
 
@@ -89,16 +90,13 @@ impl Chunk<'_> {
             return Err(SyntaxError { line: self.line, column: 0, reason });
         }
         let json = if self.text.trim_start().starts_with('{') { parse_json(self.text) } else { None };
-        let mut documents = match json {
+        let simple = || simple::parse(self.text, limits).map(|document| vec![document]);
+        let mut documents = match json.or_else(simple) {
             Some(documents) => documents,
-            None => {
-                let mut builder = Builder::new(limits);
-                read_events(self.text, |event, at| builder.event(event, at.line)).map_err(|mut error| {
-                    error.line += self.line - 1;
-                    error
-                })?;
-                builder.into_documents()
-            }
+            None => parse_events(self.text, limits).map_err(|mut error| {
+                error.line += self.line - 1;
+                error
+            })?,
         };
         for document in &mut documents {
             document.line += self.line - 1;
@@ -179,6 +177,13 @@ pub fn find_position(text: &str, document: usize, path: &str) -> Position {
     }
 }
 
+/// The documents of a chunk, whatever is in it.
+fn parse_events(chunk: &str, limits: &Limits) -> Result<Vec<Document>, SyntaxError> {
+    let mut builder = Builder::new(limits);
+    read_events(chunk, |event, at| builder.event(event, at.line))?;
+    Ok(builder.into_documents())
+}
+
 /// JSON texts one after the other; `None` if the text is not JSON, for it may still be YAML in flow style.
 fn parse_json(text: &str) -> Option<Vec<Document>> {
     let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Value>();
@@ -249,5 +254,7 @@ fn read_events<'t>(
     Ok(())
 }
 
+#[cfg(test)]
+mod simple_tests;
 #[cfg(test)]
 mod tests;

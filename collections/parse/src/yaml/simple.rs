@@ -1,0 +1,271 @@
+//! Documents in the few forms that people and tools mostly write, without a parser.
+//!
+//! A directory of a large mesh is read at every start, and nine tenths of its text are block mappings and sequences of plain
+//! scalars, with flow collections that end on their line. Those are read here, ten times faster. Whatever is not plainly of
+//! these forms, and everything wrong, is left to the parser: what is read here is read exactly as there.
+
+use serde_json::{Map, Value};
+
+use super::build::key_text;
+use super::scalar::resolve_plain;
+use super::{Document, Limits};
+
+/// Longest key, in bytes; YAML has 1,024 characters.
+const MAX_KEY: usize = 1000;
+
+/// The one document of a chunk, whose lines count from 1; nothing if it takes the parser to read it.
+pub(super) fn parse(chunk: &str, limits: &Limits) -> Option<Document> {
+    if !chunk.bytes().all(|byte| byte == b'\n' || (b' '..=b'~').contains(&byte)) {
+        return None;
+    }
+    let mut lines = Lines { rest: chunk.lines(), number: 0, next: None };
+    lines.advance();
+    if lines.next.as_ref().is_some_and(|line| line.indent == 0 && line.text == "---") {
+        lines.advance();
+    }
+    let line = lines.next.as_ref().filter(|line| line.indent == 0)?.number;
+    let mut reader = Reader { lines, depth: limits.depth };
+    let value = reader.mapping(0, None)?;
+    reader.lines.next.is_none().then_some(Document { line, value })
+}
+
+/// A line that says something.
+#[derive(Clone, Copy)]
+struct Line<'t> {
+    number: usize,
+    indent: usize,
+    /// Without the indent, and what is blank behind it.
+    text: &'t str,
+}
+
+impl<'t> Line<'t> {
+    /// What follows the dash, and how far that is indented.
+    fn item(&self) -> Option<(usize, &'t str)> {
+        let text = self.text.strip_prefix("- ")?.trim_start_matches(' ');
+        Some((self.indent + self.text.len() - text.len(), text))
+    }
+}
+
+struct Lines<'t> {
+    rest: std::str::Lines<'t>,
+    number: usize,
+    next: Option<Line<'t>>,
+}
+
+impl Lines<'_> {
+    fn advance(&mut self) {
+        for line in self.rest.by_ref() {
+            self.number += 1;
+            let text = line.trim_start_matches(' ');
+            if !text.is_empty() && !text.starts_with('#') {
+                let indent = line.len() - text.len();
+                self.next = Some(Line { number: self.number, indent, text: text.trim_end_matches(' ') });
+                return;
+            }
+        }
+        self.next = None;
+    }
+}
+
+struct Reader<'t> {
+    lines: Lines<'t>,
+    /// Levels of nesting that are left.
+    depth: usize,
+}
+
+impl<'t> Reader<'t> {
+    fn nested<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        self.depth = self.depth.checked_sub(1)?;
+        let read = read(self);
+        self.depth += 1;
+        read
+    }
+
+    /// A mapping of keys that are indented so far; the first may stand behind a dash.
+    fn mapping(&mut self, indent: usize, first: Option<&'t str>) -> Option<Value> {
+        self.nested(|this| {
+            let mut map = Map::new();
+            let mut text = match first {
+                Some(text) => text,
+                None => this.lines.next?.text,
+            };
+            loop {
+                let (key, rest) = split_key(text)?;
+                this.lines.advance();
+                let value = if rest.is_empty() { this.below(indent)? } else { this.on_line(rest, indent)? };
+                add(&mut map, key, value)?;
+                match this.lines.next {
+                    Some(line) if line.indent > indent => return None,
+                    Some(line) if line.indent == indent => text = line.text,
+                    _ => return Some(Value::Object(map)),
+                }
+            }
+        })
+    }
+
+    /// The value of a key with nothing behind it.
+    fn below(&mut self, indent: usize) -> Option<Value> {
+        match self.lines.next {
+            Some(line) if line.indent >= indent && line.item().is_some() => self.sequence(line.indent),
+            Some(line) if line.indent > indent => self.mapping(line.indent, None),
+            _ => Some(Value::Null),
+        }
+    }
+
+    fn sequence(&mut self, indent: usize) -> Option<Value> {
+        self.nested(|this| {
+            let mut items = Vec::new();
+            while let Some(line) = this.lines.next.filter(|line| line.indent == indent) {
+                // What is not an item is the next key of the mapping around this.
+                let Some((within, text)) = line.item() else { break };
+                let is_mapping = split_key(text).is_some();
+                items.push(if is_mapping {
+                    this.mapping(within, Some(text))?
+                } else {
+                    this.lines.advance();
+                    this.on_line(text, indent)?
+                });
+            }
+            Some(Value::Array(items))
+        })
+    }
+
+    /// A value that ends on its line, which has been taken; a line that is indented further would go on with it.
+    fn on_line(&self, text: &str, indent: usize) -> Option<Value> {
+        if self.lines.next.is_some_and(|next| next.indent > indent) {
+            return None;
+        }
+        if text.starts_with(['{', '[', '"', '\'']) {
+            let mut flow = Flow { text, at: 0, depth: self.depth };
+            let value = flow.value()?;
+            return (flow.at == text.len()).then_some(value);
+        }
+        is_plain(text).then(|| resolve_plain(text).ok())?
+    }
+}
+
+/// A key and what follows its colon.
+fn split_key(text: &str) -> Option<(&str, &str)> {
+    let (key, rest) = text.split_at(key_end(text));
+    let rest = rest.strip_prefix(':')?;
+    let value = rest.trim_start_matches(' ');
+    (rest.is_empty() || value.len() < rest.len()).then_some((key, value))
+}
+
+/// Where a key that is a plain scalar, and nothing else, ends.
+fn key_end(text: &str) -> usize {
+    let is_key = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'/' | b'-');
+    if text.starts_with('-') {
+        return 0;
+    }
+    text.bytes().take(MAX_KEY).position(|byte| !is_key(byte)).unwrap_or(0)
+}
+
+fn add(map: &mut Map<String, Value>, key: &str, value: Value) -> Option<()> {
+    if key.is_empty() {
+        return None;
+    }
+    let key = key_text(resolve_plain(key).ok()?).ok()?;
+    map.insert(key, value).is_none().then_some(())
+}
+
+/// Whether a text can begin a plain scalar: the parser knows more that can.
+fn begins_plain(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    match bytes.next() {
+        Some(b'-') => bytes.next().is_some_and(|byte| byte.is_ascii_alphanumeric() || byte == b'.'),
+        Some(byte) => {
+            byte.is_ascii_alphanumeric()
+                || matches!(byte, b'/' | b'.' | b'_' | b'+' | b'$' | b'(' | b')' | b'^' | b'=' | b'<' | b'~' | b';')
+        }
+        None => false,
+    }
+}
+
+/// Whether the rest of a line is one plain scalar.
+fn is_plain(text: &str) -> bool {
+    begins_plain(text) && !text.ends_with(':') && !text.contains(": ") && !text.contains(" #")
+}
+
+/// A value in flow style, on one line.
+struct Flow<'t> {
+    text: &'t str,
+    at: usize,
+    depth: usize,
+}
+
+impl<'t> Flow<'t> {
+    fn rest(&self) -> &'t str {
+        &self.text[self.at..]
+    }
+
+    /// Skips blanks, and says what is next.
+    fn peek(&mut self) -> Option<u8> {
+        let rest = self.rest();
+        self.at += rest.len() - rest.trim_start_matches(' ').len();
+        self.rest().bytes().next()
+    }
+
+    fn value(&mut self) -> Option<Value> {
+        match self.peek()? {
+            b'{' => self.collection(b'}', Map::new(), |flow, map| {
+                let key = flow.rest();
+                let key = &key[..key_end(key)];
+                flow.at += key.len();
+                flow.rest().strip_prefix(": ")?;
+                flow.at += 1;
+                let value = flow.value()?;
+                add(map, key, value)
+            }),
+            b'[' => self.collection(b']', Vec::new(), |flow, items| {
+                items.push(flow.value()?);
+                Some(())
+            }),
+            quote @ (b'"' | b'\'') => self.quoted(quote),
+            _ => self.plain(),
+        }
+    }
+
+    fn collection<C: Into<Value>>(
+        &mut self,
+        end: u8,
+        mut collection: C,
+        mut add_next: impl FnMut(&mut Self, &mut C) -> Option<()>,
+    ) -> Option<Value> {
+        self.depth = self.depth.checked_sub(1)?;
+        self.at += 1;
+        if self.peek()? != end {
+            loop {
+                self.peek()?;
+                add_next(self, &mut collection)?;
+                match self.peek()? {
+                    b',' => self.at += 1,
+                    byte if byte == end => break,
+                    _ => return None,
+                }
+            }
+        }
+        self.at += 1;
+        self.depth += 1;
+        Some(collection.into())
+    }
+
+    /// A text in quotes that escapes nothing.
+    fn quoted(&mut self, quote: u8) -> Option<Value> {
+        let text = self.rest().get(1..)?;
+        let end = text.bytes().position(|byte| byte == quote)?;
+        let (text, after) = text.split_at(end);
+        if (quote == b'"' && text.contains('\\')) || after.as_bytes().get(1) == Some(&quote) {
+            return None;
+        }
+        self.at += end + 2;
+        Some(Value::String(text.to_owned()))
+    }
+
+    fn plain(&mut self) -> Option<Value> {
+        let rest = self.rest();
+        let text = rest[..rest.find([',', '[', ']', '{', '}'])?].trim_end_matches(' ');
+        self.at += text.len();
+        is_plain(text).then(|| resolve_plain(text).ok())?
+    }
+}
