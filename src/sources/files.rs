@@ -29,8 +29,10 @@ use tree::Tree;
 
 /// How often everything is looked at even if nobody says that it changed.
 const SWEEP: Duration = Duration::from_secs(10);
-/// Changes handed on at once at most, and while the first reading goes on.
+/// Changes handed on at once at most.
 const BATCH: usize = 8192;
+/// Changes handed on while the first reading goes on: soon, for computing them takes longer than reading.
+const FIRST: usize = 1024;
 
 /// Why a directory cannot be a source.
 #[derive(Debug, thiserror::Error)]
@@ -112,7 +114,7 @@ impl FileSource {
                 Ok((text, reading)) => changes.extend(tree.take(path, &text, reading, reread)),
                 Err(error) => tree.fail(path, error.line, error.reason),
             }
-            if changes.len() >= BATCH {
+            if changes.len() >= FIRST {
                 commit(sink, std::mem::take(&mut changes));
             }
         });

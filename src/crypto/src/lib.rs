@@ -18,5 +18,16 @@ pub fn client(policy: Option<CompliancePolicy>) -> Result<ConfigBuilder<ClientCo
     ClientConfig::builder_with_provider(provider(policy)).with_protocol_versions(protocols(policy))
 }
 
+/// Has the library gather, meanwhile, the entropy it begins with: that takes it a good part of a tenth of a second, and whoever
+/// needs the first key would wait for it.
+pub fn gather_entropy() {
+    let gather = || {
+        // Where this fails, what needs entropy will say so.
+        let _ = provider(None).secure_random.fill(&mut [0]);
+    };
+    // Without a thread it is gathered when it is needed.
+    let _ = std::thread::Builder::new().name("entropy".to_owned()).spawn(gather);
+}
+
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! Many files read at once, by a thread a core.
+//! Many files read at once, by a thread a core but one: that one computes what follows from them meanwhile.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,8 @@ pub(super) type FileRead = Result<(FileText<'static>, Reading), ReadError>;
 
 /// Reads files that have not been read before, and gives each to `take`, in their order.
 pub(super) fn read_at_once(reader: &Reader, paths: &[PathBuf], mut take: impl FnMut(&Path, FileRead)) {
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(paths.len().max(1));
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let threads = (cores - 1).min(paths.len()).max(1);
     let read = |path: &Path| {
         let text = FileText::new(Cow::Owned(read_text(path)?));
         let reading = reader.read(path, &text, &FileRecord::default());
