@@ -102,6 +102,7 @@ fn storm_cells(storm: &StormResult) -> Vec<String> {
         storm.traffic.ended.to_string(),
         maybe(storm.memory.map(|memory| mebibytes(memory.resident_kib))),
         maybe(storm.memory.map(|memory| mebibytes(memory.peak_kib))),
+        maybe(storm.loopback_ms),
         storm.beside.as_ref().map_or_else(
             || "–".to_owned(),
             |beside| {
@@ -113,7 +114,7 @@ fn storm_cells(storm: &StormResult) -> Vec<String> {
     ]
 }
 
-const STORM_HEAD: [&str; 14] = [
+const STORM_HEAD: [&str; 15] = [
     "storm",
     "p50 ms",
     "p99 ms",
@@ -126,6 +127,7 @@ const STORM_HEAD: [&str; 14] = [
     "streams ended",
     "RSS MiB",
     "peak MiB",
+    "same bytes, bare sockets, ms",
     "changes beside it, last ms p50",
     "missed",
 ];
@@ -189,17 +191,24 @@ pub(crate) fn table(result: &RunResult) -> String {
     text
 }
 
-const BUDGET_HEAD: [&str; 6] = ["budget", "figure", "measured", "budget is", "reference", "met"];
+const BUDGET_HEAD: [&str; 7] =
+    ["budget", "figure", "measured", "without bare sockets", "budget is", "reference", "met"];
 
 fn verdicts(result: &RunResult) -> Vec<Vec<String>> {
     let cells = |verdict: Verdict| {
+        let met = match (verdict.is_met(), verdict.is_met_by_share()) {
+            (true, _) => "met",
+            (false, true) => "met but for the sockets",
+            (false, false) => "NOT MET",
+        };
         vec![
             verdict.what,
             verdict.figure.to_owned(),
             short(verdict.measured),
+            maybe(verdict.share),
             short(verdict.budget),
             maybe(verdict.reference),
-            if verdict.met { "met".to_owned() } else { "NOT MET".to_owned() },
+            met.to_owned(),
         ]
     };
     budgets::judge(result).into_iter().map(cells).collect()

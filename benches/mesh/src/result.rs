@@ -106,6 +106,9 @@ pub(crate) struct StormResult {
     pub(crate) server_cpu_seconds: Option<f64>,
     pub(crate) own_cpu_seconds: f64,
     pub(crate) memory: Option<Memory>,
+    /// How long the same bytes take to as many readers through bare sockets.
+    #[serde(default)]
+    pub(crate) loopback_ms: Option<f64>,
     /// How changes fared beside it, if any were made.
     #[serde(default)]
     pub(crate) beside: Option<Beside>,

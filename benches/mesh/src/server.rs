@@ -3,6 +3,8 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -105,9 +107,12 @@ impl Server {
     }
 }
 
+/// A free port below those that the kernel gives to connections: of thousands, one may have a port before the server does.
 fn free_port() -> Result<SocketAddr> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port")?;
-    Ok(listener.local_addr()?)
+    static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| AtomicU16::new(21_000 + (std::process::id() % 8000) as u16));
+    let is_free = |address: &SocketAddr| TcpListener::bind(address).is_ok();
+    let ports = (0..1000).map(|_| NEXT.fetch_add(1, Ordering::Relaxed));
+    ports.map(|port| (Ipv4Addr::LOCALHOST, port).into()).find(is_free).context("find a free port")
 }
 
 async fn is_ready(http: SocketAddr) -> bool {

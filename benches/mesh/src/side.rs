@@ -111,6 +111,9 @@ impl Side {
             tokio::time::sleep(Duration::from_secs(manner.rest)).await;
             connect.memory = Some(process.memory()?);
         }
+        #[expect(clippy::cast_precision_loss, reason = "some bytes")]
+        let bytes = connect.traffic.bytes as f64;
+        connect.loopback_ms = sockets(manner, bytes, crew.sidecars.len() + crew.gateways, 1).await?;
         eprintln!("{}", report::storm_line(&connect));
         ensure!(connect.missed == 0, "{} proxies were not configured", connect.missed);
         let manner = manner.clone();
@@ -215,21 +218,7 @@ impl Side {
     pub(crate) async fn beside_loopback(&self, result: &mut ChangeResult) -> Result<()> {
         #[expect(clippy::cast_precision_loss, reason = "some bytes")]
         let bytes = result.median(|round| Some(round.traffic.bytes as f64)).unwrap_or_default();
-        if self.manner.no_loopback || bytes < 1.0 || result.affected == 0 {
-            return Ok(());
-        }
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            clippy::cast_precision_loss,
-            reason = "bytes"
-        )]
-        let each = (bytes / result.affected as f64) as usize;
-        let mut times = Vec::new();
-        for _ in 0..3 {
-            times.push(loopback::measure(each, result.affected).await?.last_ms);
-        }
-        result.loopback_ms = Some(of(times, 0.5));
+        result.loopback_ms = sockets(&self.manner, bytes, result.affected, 3).await?;
         Ok(())
     }
 
@@ -302,4 +291,18 @@ fn commit(binary: Option<&Path>) -> String {
     };
     let beside = binary.and_then(Path::parent).filter(|parent| !parent.as_os_str().is_empty());
     beside.and_then(describe).or_else(|| describe(Path::new("."))).unwrap_or_default()
+}
+
+/// Milliseconds that so many bytes take to so many readers through bare sockets, the median of some times.
+async fn sockets(manner: &Manner, bytes: f64, readers: usize, times: usize) -> Result<Option<f64>> {
+    if manner.no_loopback || bytes < 1.0 || readers == 0 {
+        return Ok(None);
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "bytes")]
+    let each = (bytes / readers as f64) as usize;
+    let mut found = Vec::new();
+    for _ in 0..times {
+        found.push(loopback::measure(each, readers).await?.last_ms);
+    }
+    Ok(Some(of(found, 0.5)))
 }

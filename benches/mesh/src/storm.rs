@@ -48,6 +48,7 @@ pub(crate) async fn connect(
         server_cpu_seconds: server_after.zip(server_before).map(|(after, before)| after - before),
         own_cpu_seconds: own.cpu()? - own_before,
         memory: server.process.as_ref().map(Process::memory).transpose()?,
+        loopback_ms: None,
         beside: None,
     })
 }
