@@ -35,8 +35,8 @@ use crate::xds::request::Protocol;
 /// one, and every connection keeps the room for as many as it ever held.
 const SEND_BUFFER: usize = 64 << 10;
 /// What a client may send before it has been read, in bytes: of a stream, and of a connection.
-const STREAM_WINDOW: u32 = 64 << 10;
-const CONNECTION_WINDOW: u32 = 1 << 20;
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;
 /// How often what nobody is sent any more is given back.
 const TIDY: Duration = Duration::from_secs(2);
 

@@ -106,7 +106,8 @@ impl Clients {
 /// Key: `ProxyKey`. From: `proxies`, `workload_names`, `listener_facts`, `selected_labels`, `rare_tiers`,
 /// `routers/auto-passthrough`, `proxy_patches`, `secret_access`, `pull_access`.
 /// Changes when: the proxy's own facts do, the services it is part of, what is attached to it, the labels that rules
-/// select on, the rare tiers in need, or its patches; for a router also its first or last server of TLS mode AUTO_PASSTHROUGH.
+/// select on, the rare tiers that are needed, or its patches; for a router also its first or last server of TLS mode
+/// AUTO_PASSTHROUGH.
 /// Size: connected proxies. Rejects: none.
 pub(crate) fn derive_scopes<'s>(
     spine: &Spine<'s>,
