@@ -1,7 +1,7 @@
 //! What of a client its endpoints depend on.
 
 use serde::Serialize;
-use sluice_model::{DestinationRule, IpFamilies, Labels, Locality, Proxy, Service, Text};
+use sluice_model::{DestinationRule, IpFamilies, Labels, Locality, LocalityLb, Proxy, Service, Text, ZoneAwareLb};
 
 use crate::cluster::{ClusterSettings, LocalityMode, locality_mode, near_first, sends_no_hbone};
 
@@ -187,16 +187,20 @@ pub fn tiers_of_rule(rule: &DestinationRule) -> impl Iterator<Item = Tier> {
         let ports = policy.port_level.iter().filter_map(|port| port.load_balancer.as_ref());
         policy.load_balancer.iter().chain(ports)
     });
-    balancers.flat_map(|balancer| {
-        let zone_aware = balancer.zone_aware.iter().map(|setting| &setting.failover_priority);
-        let orders = zone_aware.chain(balancer.locality.iter().map(|setting| &setting.failover_priority));
-        orders.map(|order| tier_of_order(order)).collect::<Vec<_>>()
-    })
+    balancers.flat_map(|balancer| tiers_of_settings(balancer.zone_aware.as_ref(), balancer.locality.as_ref()))
 }
 
 /// The tiers that the mesh's own settings can lead to.
 #[must_use]
 pub fn tiers_of_mesh(settings: &ClusterSettings) -> Vec<Tier> {
-    let zone_aware = settings.zone_aware_lb.iter().map(|setting| &setting.failover_priority);
-    zone_aware.chain([&settings.locality_lb.failover_priority]).map(|order| tier_of_order(order)).collect()
+    tiers_of_settings(settings.zone_aware_lb.as_ref(), Some(&settings.locality_lb)).collect()
+}
+
+fn tiers_of_settings<'a>(
+    zone_aware: Option<&'a ZoneAwareLb>,
+    locality: Option<&'a LocalityLb>,
+) -> impl Iterator<Item = Tier> + 'a {
+    let zone_aware = zone_aware.map(|setting| &setting.failover_priority);
+    let orders = zone_aware.into_iter().chain(locality.map(|setting| &setting.failover_priority));
+    orders.map(|order| tier_of_order(order))
 }

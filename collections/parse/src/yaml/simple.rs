@@ -1,8 +1,8 @@
 //! Documents in the few forms that people and tools mostly write, without a parser.
 //!
-//! A directory of a large mesh is read at every start, and nine tenths of its text are block mappings and sequences of plain
-//! scalars, with flow collections that end on their line. Those are read here, ten times faster. Whatever is not plainly of
-//! these forms, and everything wrong, is left to the parser: what is read here is read exactly as there.
+//! A directory of a large mesh is read at every start, and most of its text are block mappings and sequences of plain scalars,
+//! with flow collections that end on their line. Those are read here. Whatever is not plainly of these forms, and everything
+//! wrong, is left to the parser: what is read here is read exactly as there.
 
 use serde_json::{Map, Value};
 
@@ -140,7 +140,7 @@ impl<'t> Reader<'t> {
             let value = flow.value()?;
             return (flow.at == text.len()).then_some(value);
         }
-        is_plain(text).then(|| resolve_plain(text).ok())?
+        plain(text)
     }
 }
 
@@ -182,9 +182,10 @@ fn begins_plain(text: &str) -> bool {
     }
 }
 
-/// Whether the rest of a line is one plain scalar.
-fn is_plain(text: &str) -> bool {
-    begins_plain(text) && !text.ends_with(':') && !text.contains(": ") && !text.contains(" #")
+/// The value of a text that is one plain scalar.
+fn plain(text: &str) -> Option<Value> {
+    let is_plain = begins_plain(text) && !text.ends_with(':') && !text.contains(": ") && !text.contains(" #");
+    if is_plain { resolve_plain(text).ok() } else { None }
 }
 
 /// A value in flow style, on one line.
@@ -266,6 +267,6 @@ impl<'t> Flow<'t> {
         let rest = self.rest();
         let text = rest[..rest.find([',', '[', ']', '{', '}'])?].trim_end_matches(' ');
         self.at += text.len();
-        is_plain(text).then(|| resolve_plain(text).ok())?
+        plain(text)
     }
 }
