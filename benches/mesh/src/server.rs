@@ -1,13 +1,12 @@
 //! The server under measurement: one this tool starts, or a running one.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use sluice_testkit::ports::free_ports;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
@@ -56,7 +55,7 @@ impl Server {
 
     /// Starts one on free ports; gives it when it is ready, and the seconds that took.
     pub(crate) async fn start(recipe: &Recipe) -> Result<(Self, f64)> {
-        let (grpc, http, monitoring) = (free_port()?, free_port()?, free_port()?);
+        let [grpc, http, monitoring] = free_ports()?.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let log_path = recipe.directory.join(LOG);
         let log = std::fs::File::create(&log_path).context("make a log file")?;
         let objects = match &recipe.source {
@@ -105,14 +104,6 @@ impl Server {
         *self = server;
         Ok(seconds)
     }
-}
-
-/// A free port below those that the kernel gives to connections: of thousands, one may have a port before the server does.
-fn free_port() -> Result<SocketAddr> {
-    static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| AtomicU16::new(21_000 + (std::process::id() % 8000) as u16));
-    let is_free = |address: &SocketAddr| TcpListener::bind(address).is_ok();
-    let ports = (0..1000).map(|_| NEXT.fetch_add(1, Ordering::Relaxed));
-    ports.map(|port| (Ipv4Addr::LOCALHOST, port).into()).find(is_free).context("find a free port")
 }
 
 async fn is_ready(http: SocketAddr) -> bool {

@@ -5,6 +5,7 @@ pub mod api_server;
 pub mod handshake;
 pub mod parity;
 pub mod pods;
+pub mod ports;
 pub mod secure;
 pub mod server;
 pub mod wait;

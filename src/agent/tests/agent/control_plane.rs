@@ -26,13 +26,14 @@ use sluice_proto::envoy::service::discovery::v3::{
 };
 use sluice_proto::google::protobuf::Any;
 use sluice_proto::istio::v1::auth::{IstioCertificateRequest, IstioCertificateResponse};
+use sluice_testkit::ports::free_ports;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::body::Body;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::machine::{Upstream, free_ports};
+use crate::machine::Upstream;
 
 pub(crate) const TOKEN: &str = "eyJ.this-is.the-token-nobody-may-see";
 /// Who the token is of.

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -16,6 +15,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::{Value, json};
+use sluice_testkit::ports::free_ports;
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio_rustls::TlsConnector;
@@ -328,13 +328,4 @@ where
     let (sender, connection) = handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     Ok(sender)
-}
-
-/// Ports that were free a moment ago.
-pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
-    // Below those that the kernel gives to connections: one of them may have a free port before Envoy does.
-    static NEXT: AtomicU16 = AtomicU16::new(20_000);
-    let is_free = |port: &u16| std::net::TcpListener::bind(("0.0.0.0", *port)).is_ok();
-    let ports = (0..10_000).map(|_| NEXT.fetch_add(1, Ordering::Relaxed)).filter(is_free).take(N).collect::<Vec<_>>();
-    ports.try_into().ok().context("as many as asked")
 }

@@ -3,12 +3,13 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sluice_testkit::pods::token::TokenIssuer;
+use sluice_testkit::ports::free_ports;
 use sluice_testkit::server::{Options, Sluiced};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use crate::control_plane::IDENTITY;
-use crate::machine::{Machine, Upstream, free_ports, until};
+use crate::machine::{Machine, Upstream, until};
 
 /// A gateway that shows the workload's certificate on one port and answers by itself on another.
 fn objects(port: u16, plain: u16) -> String {
