@@ -136,35 +136,25 @@ fn one_change(criterion: &mut Criterion, sizes: &[u32]) {
     group.finish();
 }
 
-/// What operators cost that have nothing to do, in the same dataflow and in another.
+/// What operators cost that have nothing to do.
 fn idle(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("a change beside idle join_groups");
-    for (count, apart) in [(0, false), (10, false), (50, false), (100, false), (100, true)] {
+    for count in [0, 10, 100] {
         let (engine, input) = start(move |b| {
-            let idle = move |g: &Graph<'_>| {
+            b.dataflow("main", |g| {
+                let (input, rows) = g.input::<u32, Thing>("rows");
+                drop(rows.map("out", |_, v| v.version).publish());
                 let (_, left) = g.input::<u32, Thing>("left");
                 let (_, right) = g.input::<u32, Thing>("right");
                 for _ in 0..count {
                     let index = right.index("idle-index", |k, v| [(*k, v.version)]);
                     left.join_group("idle", &index, |_, v, _| Some(v.version));
                 }
-            };
-            let input = b.dataflow("busy", |g| {
-                let (input, rows) = g.input::<u32, Thing>("rows");
-                drop(rows.map("out", |_, v| v.version).publish());
-                if !apart {
-                    idle(g);
-                }
                 input
-            });
-            if apart {
-                b.dataflow("idle", idle);
-            }
-            input
+            })
         });
-        let name = format!("{count} {}", if apart { "in another dataflow" } else { "in the same dataflow" });
         let mut version = 0;
-        group.bench_function(name, |bencher| {
+        group.bench_function(count.to_string(), |bencher| {
             bencher.iter_custom(|rounds| {
                 (0..rounds)
                     .map(|_| {

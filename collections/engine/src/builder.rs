@@ -1,64 +1,36 @@
 //! Building the graph: dataflows and the collections that have no parent.
 
+use std::marker::PhantomData;
 use std::rc::Rc;
 
-use differential_dataflow::input::InputSession;
-use timely::communication::allocator::{Allocator, thread::Thread};
-use timely::worker::{Config, Worker};
-
 use crate::collection::{Collection, Export};
-use crate::flow::{Build, Flow, FlowScope};
+use crate::flow::{Build, Core, Flow};
 use crate::input::{Input, Op, Source};
-use crate::spines::Time;
+use crate::spines::{Delta, size_change};
 use crate::value::{Dyn, Key, Value};
 use crate::why::Provenance;
 
 /// Builds the dataflows of an engine, on its thread.
 pub struct Builder {
-    pub(crate) worker: Worker,
     pub(crate) build: Rc<Build>,
 }
 
 impl Builder {
-    pub(crate) fn new(build: Rc<Build>) -> Self {
-        // One worker and no timer: idle means blocked on the command queue.
-        let worker = Worker::new(Config::default(), Allocator::Thread(Thread::default()), None);
-        Self { worker, build }
-    }
-
-    /// Adds a dataflow. Within a commit dataflows run in the order they were added, and only those whose inputs
-    /// changed: put what changes often into a small one of its own.
+    /// Adds a dataflow: a part of the graph, with a name that listings show.
     pub fn dataflow<R>(&mut self, name: &str, build: impl FnOnce(&Graph<'_>) -> R) -> R {
-        let mut result = None;
-        self.dataflow_erased(name, Box::new(|graph| result = Some(build(graph))));
-        match result {
-            Some(result) => result,
-            None => unreachable!("timely runs the closure it is given"),
-        }
-    }
-
-    fn dataflow_erased(&mut self, name: &str, build: Box<dyn FnOnce(&Graph<'_>) + '_>) {
-        let flow = self.build.flows.borrow().len();
-        self.build.flows.borrow_mut().push(Flow {
-            name: name.to_owned(),
-            probe: timely::dataflow::operators::probe::Handle::new(),
-            sources: Vec::new(),
-            imports: Vec::new(),
-            traces: Vec::new(),
-        });
-        let shared = self.build.clone();
-        let probe = self.worker.dataflow_named::<Time, _, _>(name, |scope| {
-            let graph = Graph { flow: Rc::new(FlowScope::new(scope, flow, shared)) };
-            build(&graph);
-            graph.flow.probe()
-        });
-        self.build.flows.borrow_mut()[flow].probe = probe;
+        let mut flows = self.build.flows.borrow_mut();
+        flows.push(name.to_owned());
+        let number = flows.len() - 1;
+        drop(flows);
+        build(&Graph { flow: Rc::new(Flow { number, build: self.build.clone() }), build_only: PhantomData })
     }
 }
 
 /// One dataflow while it is built: makes the collections that have no parent in it.
 pub struct Graph<'s> {
-    flow: Rc<FlowScope<'s>>,
+    flow: Rc<Flow>,
+    /// Collections are of no use once the graph is built, so none can be kept.
+    build_only: PhantomData<&'s ()>,
 }
 
 impl<'s> Graph<'s> {
@@ -89,35 +61,27 @@ impl<'s> Graph<'s> {
         Collection::of(core)
     }
 
-    fn add_source(&self, name: &str, kind: &'static str) -> (usize, Rc<crate::flow::Core<'s>>) {
+    fn add_source(&self, name: &str, kind: &'static str) -> (usize, Rc<Core>) {
         let flow = &self.flow;
         let mut sources = flow.build.sources.borrow_mut();
         let source = sources.len();
         let (id, gauge) = flow.node(name, kind, Vec::new(), Provenance::Source(source));
-        let mut session = InputSession::new();
-        let raw = session.to_collection(flow.scope);
-        sources.push(Source::new(id, flow.flow, session));
-        flow.build.flows.borrow_mut()[flow.flow].sources.push(source);
-        (source, flow.core(id, gauge, raw))
+        let (inlet, stream) = flow.build.network.borrow_mut().add_inlet();
+        sources.push(Source::new(id, inlet));
+        (source, flow.core(id, gauge, stream))
     }
 
     /// A collection of an earlier dataflow, with its changes in the epoch that made them.
-    ///
-    /// # Panics
-    /// When the export is not from an earlier dataflow: its changes would come too late.
     pub fn import<K: Key, V: Value>(&self, export: &Export<K, V>) -> Collection<'s, K, V> {
-        let flow = &self.flow;
-        let name = flow.build.nodes.borrow()[export.node].name.clone();
-        let (id, gauge) = flow.node(&name, "import", vec![export.node], Provenance::SameKey);
-        let mut session = InputSession::new();
-        let raw = session.to_collection(flow.scope);
-        let mut flows = flow.build.flows.borrow_mut();
-        let imports = &mut flows[flow.flow].imports;
-        imports.push(session);
-        let exports = flow.build.exports.borrow();
-        assert!(exports[export.slot].flow < flow.flow, "{name} is not from an earlier dataflow");
-        exports[export.slot].importers.borrow_mut().push((flow.flow, imports.len() - 1, gauge.clone()));
-        drop(flows);
-        Collection::of(flow.core(id, gauge, raw))
+        let exported = &export.core;
+        let (id, gauge) = self.flow.node(exported.name(), "import", vec![exported.id], Provenance::SameKey);
+        let meter = gauge.clone();
+        let logic = move |_, deltas: &mut [Vec<Delta>], out: &mut Vec<Delta>| {
+            meter.took_in(deltas[0].len());
+            meter.made(size_change(&deltas[0]), deltas[0].len());
+            out.append(&mut deltas[0]);
+        };
+        let stream = self.flow.operator(vec![exported.stream()], Box::new(logic));
+        Collection::of(self.flow.core(id, gauge, stream))
     }
 }

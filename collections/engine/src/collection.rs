@@ -5,11 +5,12 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 
 use crate::derive::{Context, Deps, derive};
-use crate::flow::{Core, ExportSlot, Feedstock, NodeId};
+use crate::flow::{Core, Feedstock, NodeId};
 use crate::gather;
 use crate::index::Index;
+use crate::network::Stream;
 use crate::output::{Published, Slot};
-use crate::spines::{self, Raw, Reducer, Row};
+use crate::spines::{Delta, Reducer, Row};
 use crate::transform::Owners;
 use crate::value::{Dyn, Key, Pair, Types, Value};
 use crate::why::Provenance;
@@ -18,8 +19,8 @@ use crate::why::Provenance;
 /// shares everything. Closures must be pure functions of their arguments: they run again for old values too, and a
 /// result that depends on anything else cannot be retracted.
 pub struct Collection<'s, K, V> {
-    pub(crate) core: Rc<Core<'s>>,
-    types: Types<(K, V)>,
+    pub(crate) core: Rc<Core>,
+    types: Types<(&'s (), K, V)>,
 }
 
 impl<K, V> Clone for Collection<'_, K, V> {
@@ -36,19 +37,18 @@ impl<'s, K, V> AsRef<Collection<'s, K, V>> for Collection<'s, K, V> {
 
 /// Names a collection of an earlier dataflow, for [`Graph::import`](crate::Graph::import).
 pub struct Export<K, V> {
-    pub(crate) slot: usize,
-    pub(crate) node: NodeId,
+    pub(crate) core: Rc<Core>,
     types: Types<(K, V)>,
 }
 
 impl<K, V> Clone for Export<K, V> {
     fn clone(&self) -> Self {
-        Self { slot: self.slot, node: self.node, types: PhantomData }
+        Self { core: self.core.clone(), types: PhantomData }
     }
 }
 
 impl<'s, K: Key, V: Value> Collection<'s, K, V> {
-    pub(crate) fn of(core: Rc<Core<'s>>) -> Self {
+    pub(crate) fn of(core: Rc<Core>) -> Self {
         Self { core, types: PhantomData }
     }
 
@@ -74,14 +74,8 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
     ) -> Collection<'s, K2, V2> {
         let core = &self.core;
         let parents = vec![core.id];
-        Collection::of(Core::expand(
-            &core.flow,
-            (name, kind),
-            parents,
-            provenance,
-            (core.stream(), Feedstock::Parent),
-            Rc::new(expand),
-        ))
+        let input = |_: &_| (core.stream(), Feedstock::Parent);
+        Collection::of(Core::expand(&core.flow, (name, kind), parents, provenance, Rc::new(expand), input))
     }
 
     /// The same keys with other values.
@@ -132,16 +126,12 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
         other: &Collection<'s, K, V2>,
         f: impl Fn(&K, &V, &V2) -> Option<V3> + 'static,
     ) -> Collection<'s, K, V3> {
-        let (left, right) = (&self.core, &other.core);
-        let pairs = spines::join(left.arranged(), right.arranged(), pair_values);
-        let pairs = (pairs, Feedstock::Pairs(pair_values));
         let expand = move |key: &Dyn, value: &Dyn, out: &mut Vec<Row>| {
             let Some(Pair(a, b)) = value.as_pair() else { return };
             out.extend(f(key.get(), a.get(), b.get()).map(|made| (key.clone(), Dyn::new(made))));
         };
-        let parents = vec![left.id, right.id];
-        let core = Core::expand(&left.flow, (name, "join"), parents, Provenance::SameKey, pairs, Rc::new(expand));
-        Collection::of(core)
+        let sides = (&self.core, &other.core);
+        Collection::of(Core::joined(sides, (name, "join"), Provenance::SameKey, Rc::new(expand), pair_values))
     }
 
     /// The keys of this collection, with a value made of both, `None` where `other` lacks the key.
@@ -151,15 +141,14 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
         other: &Collection<'s, K, V2>,
         f: impl Fn(&K, &V, Option<&V2>) -> Option<V3> + 'static,
     ) -> Collection<'s, K, V3> {
-        let right = tag(&other.core, 0);
-        let rows = spines::concat(self.core.stream(), [right]);
-        let reducer = move |key: &Dyn, rows: &[(&Dyn, isize)]| {
+        let rows = self.core.stream().and(tag(&other.core, 0));
+        let reducer: Reducer = Rc::new(move |key: &Dyn, rows: &[(&Dyn, isize)]| {
             let (left, right) = split(rows);
             let right = right.iter().map(|pair| &pair.1).min_by(|a, b| a.by_content(b));
             f(key.get(), left?.get(), right.map(Dyn::get)).map(Dyn::new)
-        };
+        });
         let parents = vec![self.core.id, other.core.id];
-        Collection::of(reduced(&self.core, (name, "left_join"), parents, Provenance::SameKey, rows, Rc::new(reducer)))
+        Collection::of(reduced(&self.core, (name, "left_join"), parents, Provenance::SameKey, rows, &reducer))
     }
 
     /// An index: for each record any number of (index key, row). Rows keep the source key, so equal rows stay apart.
@@ -175,15 +164,14 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
             out.sort_unstable();
             out.dedup();
         };
-        let parents = vec![core.id];
-        let provenance = Provenance::IndexRows;
+        let input = |_: &_| (core.stream(), Feedstock::Parent);
         Index::of(Core::expand(
             &core.flow,
             (name, "index"),
-            parents,
-            provenance,
-            (core.stream(), Feedstock::Parent),
+            vec![core.id],
+            Provenance::IndexRows,
             Rc::new(expand),
+            input,
         ))
     }
 
@@ -195,14 +183,14 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
         index: &Index<'s, K, K2, R>,
         f: impl Fn(&K, &V, &[(&K2, &R)]) -> Option<V3> + 'static,
     ) -> Collection<'s, K, V3> {
-        let rows = spines::concat(self.core.stream(), [index.core.stream()]);
-        let reducer = move |key: &Dyn, rows: &[(&Dyn, isize)]| {
+        let rows = self.core.stream().and(index.core.stream());
+        let reducer: Reducer = Rc::new(move |key: &Dyn, rows: &[(&Dyn, isize)]| {
             let (left, pairs) = split(rows);
             let group = crate::index::typed_group(pairs);
             f(key.get(), left?.get(), &group).map(Dyn::new)
-        };
+        });
         let parents = vec![self.core.id, index.core.id];
-        Collection::of(reduced(&self.core, (name, "join_group"), parents, Provenance::Grouped, rows, Rc::new(reducer)))
+        Collection::of(reduced(&self.core, (name, "join_group"), parents, Provenance::Grouped, rows, &reducer))
     }
 
     /// The keys any of them has; where several have it, the first in order (this, then `others`) wins.
@@ -231,7 +219,7 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
         pick: impl Fn(&Dyn, &[&Dyn]) -> Option<Dyn> + 'static,
     ) -> Collection<'s, K, V2> {
         let others = others.iter().map(|other| &other.as_ref().core);
-        let parents: Vec<&Rc<Core<'s>>> = std::iter::once(&self.core).chain(others).collect();
+        let parents: Vec<&Rc<Core>> = std::iter::once(&self.core).chain(others).collect();
         Collection::of(gather::merged((name, kind), &parents, Box::new(pick)))
     }
 
@@ -272,12 +260,7 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
     /// Lets later dataflows import it; they see each change in the epoch that made it.
     #[must_use]
     pub fn export(&self) -> Export<K, V> {
-        let core = &self.core;
-        let buffer = Rc::new(RefCell::new(Vec::new()));
-        let mut exports = core.flow.build.exports.borrow_mut();
-        exports.push(ExportSlot { flow: core.flow.flow, buffer: buffer.clone(), importers: RefCell::default() });
-        core.flow.sink(core.name(), core.stream(), Box::new(move |deltas| buffer.borrow_mut().append(deltas)));
-        Export { slot: exports.len() - 1, node: core.id, types: PhantomData }
+        Export { core: self.core.clone(), types: PhantomData }
     }
 
     /// Makes it readable from outside: in snapshots and feeds.
@@ -291,7 +274,7 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
             let mut slots = build.slots.borrow_mut();
             slots.push(Slot::new(core.id, buffer.clone()));
             build.nodes.borrow_mut()[core.id].published = Some(slots.len() - 1);
-            core.flow.sink(core.name(), core.stream(), Box::new(move |deltas| buffer.borrow_mut().append(deltas)));
+            core.flow.sink(core.stream(), Box::new(move |deltas| buffer.borrow_mut().append(deltas)));
             slots.len() - 1
         });
         Published { slot, node: core.id, name: core.name().into(), types: PhantomData }
@@ -303,47 +286,31 @@ fn pair_values(key: &Dyn, left: &Dyn, right: &Dyn) -> Row {
 }
 
 /// A node whose values are made from all rows of a key.
-pub(crate) fn reduced<'s>(
-    of: &Core<'s>,
+pub(crate) fn reduced(
+    of: &Core,
     (name, kind): (&str, &'static str),
     parents: Vec<NodeId>,
     provenance: Provenance,
-    rows: Raw<'s>,
-    reducer: Reducer,
-) -> Rc<Core<'s>> {
-    let rows = spines::arrange(rows, name);
-    let trace = Rc::new(RefCell::new(rows.trace.clone()));
-    let core = reduced_of(of, (name, kind), parents, provenance, rows, reducer);
-    of.flow.build.flows.borrow_mut()[of.flow.flow].traces.push((core.gauge.clone(), trace.clone()));
-    of.flow.build.nodes.borrow_mut()[core.id].grouped = Some(trace);
-    core
-}
-
-/// As [`reduced`], of an arrangement that is there already.
-pub(crate) fn reduced_of<'s>(
-    of: &Core<'s>,
-    (name, kind): (&str, &'static str),
-    parents: Vec<NodeId>,
-    provenance: Provenance,
-    rows: spines::Arr<'s>,
-    reducer: Reducer,
-) -> Rc<Core<'s>> {
+    rows: Stream,
+    reducer: &Reducer,
+) -> Rc<Core> {
     let (id, gauge) = of.flow.node(name, kind, parents, provenance);
-    let made = spines::reduce(rows, &gauge.name, gauge.clone(), reducer);
-    let core = of.flow.core(id, gauge, spines::stream_of(made.clone()));
-    core.set_arranged(made);
+    let (logic, [grouped, made]) = of.flow.build.circuits.reduce(gauge.clone(), reducer);
+    let core = of.flow.core(id, gauge, of.flow.operator(vec![rows], logic));
+    core.arranged_at(&made);
+    of.flow.build.nodes.borrow_mut()[id].grouped = Some(grouped);
     core
 }
 
 /// Marks the rows of a stream, to tell them apart among those of others under the same key.
-fn tag<'s>(core: &Core<'s>, place: u32) -> Raw<'s> {
+fn tag(core: &Core, place: u32) -> Stream {
     let place = Dyn::new(place);
-    let logic = move |_, deltas: &mut [Vec<spines::Delta>], out: &mut Vec<spines::Delta>| {
+    let logic = move |_, deltas: &mut [Vec<Delta>], out: &mut Vec<Delta>| {
         out.extend(
             deltas[0].drain(..).map(|((key, value), time, diff)| ((key, Dyn::pair(&place, &value)), time, diff)),
         );
     };
-    core.flow.epochwise(core.name(), vec![core.stream()], Box::new(logic))
+    core.flow.operator(vec![core.stream()], Box::new(logic))
 }
 
 /// Parts the rows of a key into the plain one and the pairs. No user's value is a pair: the type is private.

@@ -7,11 +7,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::collection::Collection;
-use crate::flow::{Core, FlowScope, NodeId};
+use crate::flow::{Core, Flow, NodeId};
 use crate::index::Index;
 use crate::metrics::Gauge;
+use crate::network::Stream;
 use crate::rows::Rows;
-use crate::spines::{Delta, Raw, Row, Time, size_change};
+use crate::spines::{Delta, Row, Time, size_change};
 use crate::store::{GroupsRef, StoreRef, by_key};
 use crate::transform::Owners;
 use crate::value::{Dyn, Key, ReadyState, Types, Value};
@@ -19,10 +20,11 @@ use crate::why::Provenance;
 
 /// Names what a `derive` closure may look up. Handed to its set-up closure.
 pub struct Deps<'s> {
-    flow: Rc<FlowScope<'s>>,
+    flow: Rc<Flow>,
     tables: Vec<Table>,
-    inputs: Vec<Raw<'s>>,
+    inputs: Vec<Stream>,
     parents: Vec<NodeId>,
+    build_only: Types<&'s ()>,
 }
 
 /// A collection a `derive` closure may look into.
@@ -64,7 +66,7 @@ impl<'s> Deps<'s> {
         DepBy { at: self.add(&index.core, Table::Groups(groups), changes), types: PhantomData }
     }
 
-    fn add(&mut self, core: &Core<'s>, table: Table, changes: Raw<'s>) -> u32 {
+    fn add(&mut self, core: &Core, table: Table, changes: Stream) -> u32 {
         self.tables.push(table);
         self.inputs.push(changes);
         self.parents.push(core.id);
@@ -365,20 +367,26 @@ impl Derived {
 
 /// Builds the operator behind `derive` and `derive_many`. `setup` makes the closure once the dependencies are named.
 pub(crate) fn derive<'s>(
-    primary: &Core<'s>,
+    primary: &Core,
     name: &str,
     renames: bool,
     setup: impl FnOnce(&mut Deps<'s>) -> Deriver,
-) -> Rc<Core<'s>> {
+) -> Rc<Core> {
     let (store, changes) = primary.store();
     let flow = primary.flow.clone();
-    let mut deps = Deps { flow: flow.clone(), tables: Vec::new(), inputs: vec![changes], parents: vec![primary.id] };
+    let mut deps = Deps {
+        flow: flow.clone(),
+        tables: Vec::new(),
+        inputs: vec![changes],
+        parents: vec![primary.id],
+        build_only: PhantomData,
+    };
     let deriver = setup(&mut deps);
     build(deps, store, name, renames, deriver)
 }
 
-fn build<'s>(deps: Deps<'s>, primary: StoreRef, name: &str, renames: bool, deriver: Deriver) -> Rc<Core<'s>> {
-    let Deps { flow, tables, inputs, parents } = deps;
+fn build(deps: Deps<'_>, primary: StoreRef, name: &str, renames: bool, deriver: Deriver) -> Rc<Core> {
+    let Deps { flow, tables, inputs, parents, .. } = deps;
     let derived = DerivedRef::default();
     let owners = renames.then(Owners::default);
     let kind = if renames { "derive_many" } else { "derive" };
@@ -410,6 +418,6 @@ fn build<'s>(deps: Deps<'s>, primary: StoreRef, name: &str, renames: bool, deriv
         differential_dataflow::consolidation::consolidate_updates(out);
         meter.made(size_change(out), out.len());
     };
-    let raw = flow.epochwise(&gauge.name, inputs, Box::new(logic));
-    flow.core(id, gauge, raw)
+    let stream = flow.operator(inputs, Box::new(logic));
+    flow.core(id, gauge, stream)
 }

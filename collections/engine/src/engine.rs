@@ -101,14 +101,14 @@ impl Engine {
             let (queue, hub, timing, panic_log) = (queue.clone(), hub.clone(), timing.clone(), panic_log.clone());
             std::thread::Builder::new().name("sluice-dataflow".to_owned()).spawn(move || {
                 let _close = CloseOnDrop(hub.clone());
-                let mut builder = Builder::new(std::rc::Rc::new(Build::new(options, queue, panic_log)));
+                let mut builder = Builder { build: std::rc::Rc::new(Build::new(options, queue, panic_log)) };
                 build(&mut builder);
                 let mut engineer = Engineer::new(builder, hub, timing);
                 engineer.commit(0);
                 let nodes = &engineer.nodes;
                 let flows = engineer.flow_names();
                 let gauges: Vec<_> = nodes.iter().map(|node| node.gauge.clone()).collect();
-                let infos: Vec<_> = (0..nodes.len()).map(|node| CollectionInfo::of(node, nodes, &flows)).collect();
+                let infos: Vec<_> = (0..nodes.len()).map(|node| CollectionInfo::of(node, nodes, flows)).collect();
                 // The starting thread waits for this.
                 let _ = ready.send((gauges, infos));
                 engineer.run(&commands);

@@ -1,14 +1,14 @@
 //! Unions and counts: operators that keep the rows of a key themselves.
 //!
 //! Nobody else wants those rows by key, so an arrangement of them, another of the results and the operators in between
-//! would only cost memory, and time in every epoch.
+//! would only cost memory and time.
 
 use std::rc::Rc;
 
 use smallvec::SmallVec;
 
 use crate::flow::{Core, NodeId};
-use crate::operator::EpochLogic;
+use crate::network::EpochLogic;
 use crate::rows::Rows;
 use crate::spines::size_change;
 use crate::store::{StoreRef, apply, by_key};
@@ -22,7 +22,7 @@ pub(crate) type Pick = Box<dyn Fn(&Dyn, &[&Dyn]) -> Option<Dyn>>;
 type Placed = SmallVec<[(u32, Dyn, isize); 1]>;
 
 /// The keys any of the parents has.
-pub(crate) fn merged<'s>((name, kind): (&str, &'static str), parents: &[&Rc<Core<'s>>], pick: Pick) -> Rc<Core<'s>> {
+pub(crate) fn merged((name, kind): (&str, &'static str), parents: &[&Rc<Core>], pick: Pick) -> Rc<Core> {
     let flow = &parents[0].flow;
     let ids: Vec<NodeId> = parents.iter().map(|parent| parent.id).collect();
     let (id, gauge) = flow.node(name, kind, ids, Provenance::SameKey);
@@ -52,16 +52,16 @@ pub(crate) fn merged<'s>((name, kind): (&str, &'static str), parents: &[&Rc<Core
         meter.count_stored(&mut counted, rows.len() + kept.len());
         meter.made(size_change(out), out.len());
     });
-    let raw = flow.epochwise(&gauge.name, parents.iter().map(|parent| parent.stream()).collect(), logic);
-    flow.core_with_store(id, gauge, raw, store)
+    let stream = flow.operator(parents.iter().map(|parent| parent.stream()).collect(), logic);
+    flow.core_with_store(id, gauge, stream, store)
 }
 
 /// A value for each key of the parent, an index, made of the number of its rows.
-pub(crate) fn tallied<'s>(
+pub(crate) fn tallied(
     (name, kind): (&str, &'static str),
-    parent: &Rc<Core<'s>>,
+    parent: &Rc<Core>,
     value: impl Fn(isize) -> Dyn + 'static,
-) -> Rc<Core<'s>> {
+) -> Rc<Core> {
     let flow = &parent.flow;
     let (id, gauge) = flow.node(name, kind, vec![parent.id], Provenance::Grouped);
     let store = StoreRef::default();
@@ -82,8 +82,8 @@ pub(crate) fn tallied<'s>(
         meter.count_stored(&mut counted, rows.len() + counts.len());
         meter.made(size_change(out), out.len());
     });
-    let raw = flow.epochwise(&gauge.name, vec![parent.stream()], logic);
-    flow.core_with_store(id, gauge, raw, store)
+    let stream = flow.operator(vec![parent.stream()], logic);
+    flow.core_with_store(id, gauge, stream, store)
 }
 
 /// Takes a change into what a key has.

@@ -3,18 +3,18 @@
 use std::marker::PhantomData;
 use std::rc::Rc;
 
-use crate::collection::{Collection, reduced_of};
-use crate::flow::{Core, Feedstock};
+use crate::collection::{Collection, reduced};
+use crate::flow::Core;
 use crate::gather;
-use crate::spines::{self, Row};
+use crate::spines::{Reducer, Row};
 use crate::transform::Owners;
 use crate::value::{Dyn, Key, Pair, Types, Value};
 use crate::why::Provenance;
 
-/// Rows `R` of records `K`, found by `I`. One arrangement serves every `group` and `join`, one store every `derive`.
+/// Rows `R` of records `K`, found by `I`. One store serves every `derive` that looks into it.
 pub struct Index<'s, I, K, R> {
-    pub(crate) core: Rc<Core<'s>>,
-    types: Types<(I, K, R)>,
+    pub(crate) core: Rc<Core>,
+    types: Types<(&'s (), I, K, R)>,
 }
 
 impl<I, K, R> Clone for Index<'_, I, K, R> {
@@ -24,7 +24,7 @@ impl<I, K, R> Clone for Index<'_, I, K, R> {
 }
 
 impl<'s, I: Key, K: Key, R: Value> Index<'s, I, K, R> {
-    pub(crate) fn of(core: Rc<Core<'s>>) -> Self {
+    pub(crate) fn of(core: Rc<Core>) -> Self {
         Self { core, types: PhantomData }
     }
 
@@ -41,14 +41,13 @@ impl<'s, I: Key, K: Key, R: Value> Index<'s, I, K, R> {
         name: &str,
         f: impl Fn(&I, &[(&K, &R)]) -> Option<V2> + 'static,
     ) -> Collection<'s, I, V2> {
-        let reducer = move |key: &Dyn, rows: &[(&Dyn, isize)]| {
+        let reducer: Reducer = Rc::new(move |key: &Dyn, rows: &[(&Dyn, isize)]| {
             let pairs = rows.iter().filter(|(_, n)| *n > 0).filter_map(|(row, _)| row.as_pair()).collect();
             let group = typed_group(pairs);
             if group.is_empty() { None } else { f(key.get(), &group).map(Dyn::new) }
-        };
+        });
         let core = &self.core;
-        let rows = core.arranged();
-        Collection::of(reduced_of(core, (name, "group"), vec![core.id], Provenance::Grouped, rows, Rc::new(reducer)))
+        Collection::of(reduced(core, (name, "group"), vec![core.id], Provenance::Grouped, core.stream(), &reducer))
     }
 
     /// Each row whose index key `other` has, with its value there. The new keys must be unique over all rows: make the
@@ -59,16 +58,14 @@ impl<'s, I: Key, K: Key, R: Value> Index<'s, I, K, R> {
         other: &Collection<'s, I, V2>,
         f: impl Fn(&I, &K, &R, &V2) -> Option<(K3, V3)> + 'static,
     ) -> Collection<'s, K3, V3> {
-        let (left, right) = (&self.core, &other.core);
-        let pairs = (spines::join(left.arranged(), right.arranged(), pair_row), Feedstock::Pairs(pair_row));
         let expand = move |key: &Dyn, value: &Dyn, out: &mut Vec<Row>| {
             let (Some(Pair(index, source)), Some(Pair(row, found))) = (key.as_pair(), value.as_pair()) else { return };
             let made = f(index.get(), source.get(), row.get(), found.get());
             out.extend(made.map(|(key, value)| (Dyn::new(key), Dyn::new(value))));
         };
         let provenance = Provenance::JoinedRows(Owners::default());
-        let parents = vec![left.id, right.id];
-        Collection::of(Core::expand(&left.flow, (name, "index_join"), parents, provenance, pairs, Rc::new(expand)))
+        let sides = (&self.core, &other.core);
+        Collection::of(Core::joined(sides, (name, "index_join"), provenance, Rc::new(expand), pair_row))
     }
 
     /// How many rows each index key has. A change costs the same however many those are.

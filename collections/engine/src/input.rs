@@ -5,12 +5,13 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use differential_dataflow::input::InputSession;
+use differential_dataflow::consolidation::consolidate_updates;
 use serde::Serialize;
 
 use crate::flow::NodeId;
+use crate::network::{Inlet, Network};
 use crate::rows::Rows;
-use crate::spines::{Row, Time};
+use crate::spines::{Delta, Time};
 use crate::value::{Dyn, DynMap, Key, Value};
 use crate::worker::{Command, Queue};
 
@@ -147,8 +148,7 @@ pub(crate) struct SourceRow {
 /// An input on the dataflow thread: what it holds, and what the open epoch does to it.
 pub(crate) struct Source {
     pub(crate) node: NodeId,
-    pub(crate) flow: usize,
-    pub(crate) session: InputSession<Time, Row, isize>,
+    inlet: Inlet,
     pub(crate) rows: Rows<SourceRow>,
     pub(crate) synced: bool,
     pending: DynMap<Option<(Dyn, Option<Origin>)>>,
@@ -165,11 +165,10 @@ pub(crate) struct InputChange {
 }
 
 impl Source {
-    pub(crate) fn new(node: NodeId, flow: usize, session: InputSession<Time, Row, isize>) -> Self {
+    pub(crate) fn new(node: NodeId, inlet: Inlet) -> Self {
         Self {
             node,
-            flow,
-            session,
+            inlet,
             rows: Rows::default(),
             synced: false,
             pending: DynMap::default(),
@@ -201,15 +200,9 @@ impl Source {
         false
     }
 
-    /// Sends what really changed into the dataflow, in key-hash order, and reports it.
-    pub(crate) fn flush(&mut self, epoch: Time, changes: &mut Vec<InputChange>) -> bool {
-        if self.pending.is_empty() {
-            return false;
-        }
-        // Its dataflow may have been left alone for many epochs; messages must carry the time of their records.
-        self.session.advance_to(epoch);
-        self.session.flush();
-        let before = changes.len();
+    /// Sends what really changed into the network, and reports it in key-hash order.
+    pub(crate) fn flush(&mut self, epoch: Time, network: &mut Network, changes: &mut Vec<InputChange>) {
+        let mut deltas: Vec<Delta> = Vec::new();
         let pending: BTreeMap<_, _> = std::mem::take(&mut self.pending).into_iter().collect();
         for (key, new) in pending {
             match new {
@@ -228,20 +221,21 @@ impl Source {
                     }
                     let row = SourceRow { value: value.clone(), origin: origin.clone() };
                     if let Some(old) = self.rows.insert(key.clone(), row) {
-                        self.session.update((key.clone(), old.value), -1);
+                        deltas.push(((key.clone(), old.value), epoch, -1));
                     }
-                    self.session.update((key.clone(), value), 1);
+                    deltas.push(((key.clone(), value), epoch, 1));
                     changes.push(InputChange { node: self.node, key, origin, deleted: false });
                 }
                 None => {
                     let Some(old) = self.rows.remove(&key) else { continue };
-                    self.session.update((key.clone(), old.value), -1);
+                    deltas.push(((key.clone(), old.value), epoch, -1));
                     let origin = self.deleted_by.remove(&key).map(Arc::new).or(old.origin);
                     changes.push(InputChange { node: self.node, key, origin, deleted: true });
                 }
             }
         }
         self.deleted_by.clear();
-        changes.len() > before
+        consolidate_updates(&mut deltas);
+        network.send(&self.inlet, deltas);
     }
 }

@@ -58,13 +58,12 @@
 //! - An [`Index`] has its rows under other keys, each with its source key.
 //! - An [`Epoch`] is one consistent cut. The engine takes what is queued, runs it through, shows it, and meanwhile the
 //!   next epoch gathers; there is no timer. A lone write is through at once, a storm makes larger epochs.
-//! - A *dataflow* ([`Builder::dataflow`]) is a part of the graph that runs only when its inputs changed. Idle operators
-//!   of a running dataflow cost a few microseconds each, so keep what changes often apart from what is large and cold.
-//!   All dataflows advance within the same epoch, in the order they were built.
+//! - A *dataflow* ([`Builder::dataflow`]) is a named part of the graph. An epoch runs the operators that a change
+//!   reaches, each once, parents before children; one that nothing reaches costs nothing, however large the graph.
 //!
 //! # Two ways to derive
-//! `join`, `left_join`, `index`, `group` and `join_group` keep arrangements, shared where they can be; `count`,
-//! `distinct`, `union` and `union_merge` keep their rows themselves: for relations. `derive` and `derive_many` run a
+//! `join`, `left_join`, `group` and `join_group` are operators of differential dataflow and keep arrangements of what they
+//! read; `index` keeps nothing, `count`, `distinct`, `union` and `union_merge` their rows: for relations. `derive` and `derive_many` run a
 //! closure that looks things up through a [`Context`]; look-ups are recorded, found or not: for anything one would phrase
 //! as "for this object, look up those". Both give a [`Collection`].
 //!
@@ -100,7 +99,7 @@ mod gather;
 mod index;
 mod input;
 mod metrics;
-mod operator;
+mod network;
 mod output;
 mod rows;
 mod scan;

@@ -36,13 +36,13 @@ pub struct CollectionMetrics {
     pub records_in: u64,
     /// Records it put out, changes and retractions counted apart.
     pub records_out: u64,
-    /// Time spent in its closure and around it; time of shared arrangements is not in it.
+    /// Time spent in its closure and around it; time of arrangements is not in it.
     pub busy: Duration,
     /// Closures that panicked.
     pub panics: u64,
     /// Keys that have more than one value now; the smallest value wins.
     pub conflicts: i64,
-    /// Updates in its arrangements, as of the last epoch of its dataflow. Deleted rows stay until batches merge.
+    /// Updates in its arrangements, as of the last epoch that reached it. Deleted rows stay until batches merge.
     pub arranged: i64,
     /// Rows in its stores and tables beside the dataflow: rows by key, index groups, recorded reads, owners of keys.
     pub stored: i64,

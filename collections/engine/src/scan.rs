@@ -84,8 +84,8 @@ impl Scan {
                 let input = Box::new(Self::of(it.parents[0], nodes, sources));
                 Self::Expand { input, transform: transform.clone() }
             }
-            Some((transform, Feedstock::Pairs(pair))) => {
-                let cursors = (nodes[it.parents[0]].cursor(), nodes[it.parents[1]].cursor());
+            Some((transform, Feedstock::Pairs([left, right], pair))) => {
+                let cursors = (TraceCursor::of(left), TraceCursor::of(right));
                 let (Some(left), Some(right)) = cursors else { return Self::Empty };
                 let input = Box::new(Self::Pairs { left, right, pair: *pair });
                 Self::Expand { input, transform: transform.clone() }

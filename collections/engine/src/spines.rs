@@ -1,18 +1,27 @@
 //! Every differential type and every call that instantiates heavy generic code, once and erased.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use differential_dataflow::VecCollection;
+use differential_dataflow::input::InputSession;
 use differential_dataflow::operators::arrange::arrangement::arrange_core;
 use differential_dataflow::operators::arrange::{Arranged, TraceAgent};
 use differential_dataflow::trace::cursor::CursorList;
 use differential_dataflow::trace::implementations::{ContainerChunker, ValBatcher, ValBuilder, ValSpine};
-use differential_dataflow::trace::{BatchCursor, Cursor, TraceReader};
-use differential_dataflow::{AsCollection, VecCollection};
+use differential_dataflow::trace::{BatchCursor, BatchReader, Cursor, TraceReader};
+use timely::communication::allocator::{Allocator, thread::Thread};
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::Scope;
 use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::generic::Operator;
+use timely::dataflow::operators::{Probe, probe};
 use timely::progress::frontier::AntichainRef;
+use timely::worker::{Config, Worker};
 
 use crate::metrics::Gauge;
+use crate::network::EpochLogic;
 use crate::value::Dyn;
 
 /// Logical time: the number of an epoch.
@@ -21,38 +30,139 @@ pub(crate) type Time = u64;
 pub(crate) type Row = (Dyn, Dyn);
 /// A change of a record.
 pub(crate) type Delta = (Row, Time, isize);
-/// A stream of changes.
-pub(crate) type Raw<'s> = VecCollection<'s, Time, Row, isize>;
+/// A stream of changes within a circuit.
+type Raw<'s> = VecCollection<'s, Time, Row, isize>;
+/// The indexed history behind an arrangement.
+type Spine = ValSpine<Dyn, Dyn, Time, isize>;
+/// A handle that keeps it readable.
+type Trace = TraceAgent<Spine>;
+/// Changes together with their trace.
+type Arr<'s> = Arranged<'s, Trace>;
+/// An arrangement, for who makes it and who reads it.
+pub(crate) type TraceRef = Rc<RefCell<Trace>>;
+/// Computes the value of a key from its rows with their multiplicities.
+pub(crate) type Reducer = Rc<dyn Fn(&Dyn, &[(&Dyn, isize)]) -> Option<Dyn>>;
+
 /// How many records more there are by these changes.
 pub(crate) fn size_change(deltas: &[Delta]) -> isize {
     deltas.iter().map(|(_, _, diff)| diff).sum()
 }
 
-/// The indexed history behind an arrangement.
-pub(crate) type Spine = ValSpine<Dyn, Dyn, Time, isize>;
-/// A handle that keeps it readable.
-pub(crate) type Trace = TraceAgent<Spine>;
-/// Changes together with their trace, shared by all who join or group on the key.
-pub(crate) type Arr<'s> = Arranged<'s, Trace>;
-/// Computes the value of a key from its rows with their multiplicities.
-pub(crate) type Reducer = Rc<dyn Fn(&Dyn, &[(&Dyn, isize)]) -> Option<Dyn>>;
+/// The timely worker all circuits of an engine share.
+#[derive(Clone)]
+pub(crate) struct Circuits(Rc<RefCell<Worker>>);
+
+impl Circuits {
+    pub(crate) fn new() -> Self {
+        // One worker and no timer: idle means blocked on the command queue.
+        let worker = Worker::new(Config::default(), Allocator::Thread(Thread::default()), None);
+        Self(Rc::new(RefCell::new(worker)))
+    }
+
+    /// Pairs the rows of two inputs key by key; `pair` names the row that comes out. Gives the two arrangements too.
+    pub(crate) fn join(&self, gauge: Arc<Gauge>, pair: fn(&Dyn, &Dyn, &Dyn) -> Row) -> (EpochLogic, [TraceRef; 2]) {
+        let circuit = self.build(gauge, 2, &mut |_, rows| {
+            let [left, right] = [&rows[0], &rows[1]];
+            let made = left.clone().join_core(right.clone(), move |key, a, b| Some(pair(key, a, b)));
+            (made, None)
+        });
+        let traces = [circuit.traces[0].clone(), circuit.traces[1].clone()];
+        (circuit.logic(), traces)
+    }
+
+    /// One value a key from all its rows. When `reducer` panics the key keeps the value it has. Gives the arrangements of
+    /// the rows and of the values too.
+    pub(crate) fn reduce(&self, gauge: Arc<Gauge>, reducer: &Reducer) -> (EpochLogic, [TraceRef; 2]) {
+        let circuit = self.build(gauge, 1, &mut |gauge, rows| {
+            let made = reduce(rows[0].clone(), gauge.clone(), reducer.clone());
+            let trace = made.trace.clone();
+            (made.as_collection(|key, value| (key.clone(), value.clone())), Some(trace))
+        });
+        let traces = [circuit.traces[0].clone(), circuit.traces[1].clone()];
+        (circuit.logic(), traces)
+    }
+
+    fn build(&self, gauge: Arc<Gauge>, inputs: usize, operator: &mut Differential) -> Circuit {
+        let made = Rc::new(RefCell::new(Vec::new()));
+        let probe = probe::Handle::new();
+        let mut sessions: Vec<_> = (0..inputs).map(|_| InputSession::new()).collect();
+        let mut traces = Vec::new();
+        self.0.borrow_mut().dataflow_named::<Time, _, _>(&gauge.name, |scope: Scope<'_, Time>| {
+            let arranged: Vec<_> =
+                sessions.iter_mut().map(|session| arrange(session.to_collection(scope), &gauge.name)).collect();
+            traces.extend(arranged.iter().map(|rows| rows.trace.clone()));
+            let (changes, trace) = operator(&gauge, &arranged);
+            traces.extend(trace);
+            let buffer = made.clone();
+            // A stream of nothing: what it is for is that the probe sees it end after the changes are taken.
+            let taken = changes.inner.unary::<CapacityContainerBuilder<Vec<()>>, _, _, _>(Pipeline, "take", |_, _| {
+                move |input, _| input.for_each(|_, changes| buffer.borrow_mut().append(changes))
+            });
+            taken.probe_with(&probe);
+        });
+        let traces = traces.into_iter().map(|trace| Rc::new(RefCell::new(trace))).collect();
+        Circuit { circuits: self.clone(), gauge, sessions, traces, made, probe }
+    }
+}
+
+/// Puts an operator on arrangements of its inputs: its changes, and its arrangement if it keeps one.
+type Differential<'a> = dyn for<'s> FnMut(&Arc<Gauge>, &[Arr<'s>]) -> (Raw<'s>, Option<Trace>) + 'a;
+
+/// A timely dataflow of one differential operator with its arrangements, as one operator of the network. Only what an
+/// epoch reaches is stepped; its time jumps over the epochs that did not.
+struct Circuit {
+    circuits: Circuits,
+    gauge: Arc<Gauge>,
+    sessions: Vec<InputSession<Time, Row, isize>>,
+    traces: Vec<TraceRef>,
+    made: Rc<RefCell<Vec<Delta>>>,
+    probe: probe::Handle<Time>,
+}
+
+impl Circuit {
+    fn logic(mut self) -> EpochLogic {
+        Box::new(move |time, deltas, out| self.run(time, deltas, out))
+    }
+
+    fn run(&mut self, time: Time, inputs: &mut [Vec<Delta>], out: &mut Vec<Delta>) {
+        let next = time + 1;
+        for (session, deltas) in self.sessions.iter_mut().zip(inputs) {
+            // It may have been left alone for many epochs; messages must carry the time of their records.
+            session.advance_to(time);
+            session.flush();
+            for (row, _, diff) in deltas.drain(..) {
+                session.update(row, diff);
+            }
+            session.advance_to(next);
+            session.flush();
+        }
+        let mut worker = self.circuits.0.borrow_mut();
+        while self.probe.less_than(&next) {
+            worker.step();
+        }
+        out.append(&mut self.made.borrow_mut());
+        let mut updates = 0;
+        for trace in &self.traces {
+            let mut trace = trace.borrow_mut();
+            // A trace held back here would keep all history.
+            trace.set_logical_compaction(AntichainRef::new(&[next]));
+            trace.set_physical_compaction(AntichainRef::new(&[next]));
+            trace.map_batches(|batch| updates += batch.len());
+        }
+        self.gauge.set_arranged(updates);
+    }
+}
 
 /// Arranges by key. One worker, so nothing is exchanged.
-pub(crate) fn arrange<'s>(raw: Raw<'s>, name: &str) -> Arr<'s> {
+fn arrange<'s>(raw: Raw<'s>, name: &str) -> Arr<'s> {
     arrange_core::<_, _, ContainerChunker<Vec<Delta>>, ValBatcher<_, _, _, _>, ValBuilder<_, _, _, _>, Spine>(
         raw.inner, Pipeline, name,
     )
 }
 
-/// Pairs the rows of two arrangements key by key; `pair` names the row that comes out.
-pub(crate) fn join<'s>(left: Arr<'s>, right: Arr<'s>, pair: fn(&Dyn, &Dyn, &Dyn) -> Row) -> Raw<'s> {
-    left.join_core(right, move |key, a, b| Some(pair(key, a, b)))
-}
-
-/// One value a key from all its rows. When `reducer` panics the key keeps the value it has.
-pub(crate) fn reduce<'s>(rows: Arr<'s>, name: &str, gauge: Arc<Gauge>, reducer: Reducer) -> Arr<'s> {
+fn reduce(rows: Arr<'_>, gauge: Arc<Gauge>, reducer: Reducer) -> Arr<'_> {
     rows.reduce_core::<_, ValBuilder<_, _, _, _>, Spine, _, _>(
-        name,
+        &gauge.name.clone(),
         move |key, input, output, change| {
             let made = if input.is_empty() { Some(None) } else { gauge.run(key, input.len(), || reducer(key, input)) };
             let Some(new) = made else { return };
@@ -77,19 +187,6 @@ pub(crate) fn reduce<'s>(rows: Arr<'s>, name: &str, gauge: Arc<Gauge>, reducer: 
     )
 }
 
-/// The changes of an arrangement as a plain stream.
-pub(crate) fn stream_of<'s>(rows: Arr<'s>) -> Raw<'s> {
-    rows.as_collection(|key, value| (key.clone(), value.clone()))
-}
-
-/// All the changes of several streams.
-pub(crate) fn concat<'s>(first: Raw<'s>, others: impl IntoIterator<Item = Raw<'s>>) -> Raw<'s> {
-    use timely::dataflow::operators::Concatenate;
-    let scope = first.inner.scope();
-    let streams: Vec<_> = std::iter::once(first).chain(others).map(|raw| raw.inner).collect();
-    scope.concatenate(streams).as_collection()
-}
-
 /// Reads an arrangement as it is now, also while later epochs go on: its batches do not change.
 pub(crate) struct TraceCursor {
     cursor: CursorList<BatchCursor<Trace>>,
@@ -97,8 +194,8 @@ pub(crate) struct TraceCursor {
 }
 
 impl TraceCursor {
-    pub(crate) fn new(trace: &mut Trace) -> Option<Self> {
-        let (cursor, batches) = trace.cursor_through(AntichainRef::new(&[]))?;
+    pub(crate) fn of(trace: &TraceRef) -> Option<Self> {
+        let (cursor, batches) = trace.borrow_mut().cursor_through(AntichainRef::new(&[]))?;
         Some(Self { cursor, batches })
     }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::metrics::Gauge;
-use crate::operator::EpochLogic;
+use crate::network::EpochLogic;
 use crate::rows::Rows;
 use crate::spines::{Delta, Time};
 use crate::value::{Dyn, DynMap};

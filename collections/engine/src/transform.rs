@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::metrics::Gauge;
-use crate::operator::EpochLogic;
+use crate::network::EpochLogic;
 use crate::spines::{Delta, Row, size_change};
 use crate::store::by_key;
 use crate::value::{Dyn, DynMap, ReadyState};

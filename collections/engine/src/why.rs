@@ -144,7 +144,7 @@ impl Engineer {
     fn grouped(&self, node: NodeId, key: &Dyn) -> Vec<(NodeId, Option<Dyn>)> {
         let it = &self.nodes[node];
         let Some((index, before)) = it.parents.split_last() else { return Vec::new() };
-        let own = it.grouped.as_ref().and_then(|trace| TraceCursor::new(&mut trace.borrow_mut()));
+        let own = it.grouped.as_ref().and_then(TraceCursor::of);
         let rows = match own {
             Some(mut cursor) => source_keys(&mut cursor, key),
             None => self.index_rows(*index, key),

@@ -6,18 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, select};
-use differential_dataflow::trace::{BatchReader, TraceReader};
-use timely::progress::frontier::AntichainRef;
 
 use crate::builder::Builder;
 use crate::engine::EngineOptions;
 use crate::explain::{EpochSummary, Explanation};
 use crate::feed::Hub;
-use crate::flow::{ExportSlot, Flow, Node, NodeId};
+use crate::flow::{Node, NodeId};
 use crate::input::{InputChange, Op, Source};
+use crate::network::Network;
 use crate::output::{Epoch, EpochTiming, RawEvent, Slot, Snapshot};
 use crate::scan::{Job, Part, Scan};
-use crate::spines::{Time, size_change};
+use crate::spines::Time;
 use crate::value::{ByContent, Dyn};
 use crate::why::Provenance;
 
@@ -116,12 +115,11 @@ impl EpochRecord {
 
 /// The state of the dataflow thread.
 pub(crate) struct Engineer {
-    worker: timely::worker::Worker,
     options: EngineOptions,
     pub(crate) nodes: Vec<Node>,
     pub(crate) sources: Vec<Source>,
-    flows: Vec<Flow>,
-    exports: Vec<ExportSlot>,
+    network: Network,
+    flows: Vec<String>,
     slots: Vec<Slot>,
     touched: Vec<usize>,
     sync_changed: bool,
@@ -137,17 +135,16 @@ pub(crate) struct Engineer {
 
 impl Engineer {
     pub(crate) fn new(builder: Builder, hub: Arc<Hub>, timing: Arc<Timing>) -> Self {
-        let Builder { worker, build } = builder;
+        let Builder { build } = builder;
         let sources = build.sources.take();
         let touched = (0..sources.len()).collect();
         let slots = build.slots.take();
         Self {
-            worker,
             options: build.options.clone(),
             nodes: build.nodes.take(),
             sources,
+            network: build.network.take(),
             flows: build.flows.take(),
-            exports: build.exports.take(),
             maps: Arc::new(slots.iter().map(|slot| slot.map.clone()).collect()),
             slots,
             touched,
@@ -242,8 +239,8 @@ impl Engineer {
         self.slots[slot].node
     }
 
-    pub(crate) fn flow_names(&self) -> Vec<String> {
-        self.flows.iter().map(|flow| flow.name.clone()).collect()
+    pub(crate) fn flow_names(&self) -> &[String] {
+        &self.flows
     }
 
     fn write(&mut self, source: usize, op: Op) -> usize {
@@ -254,29 +251,23 @@ impl Engineer {
         weight
     }
 
-    /// Runs everything written so far through the dataflows, and shows the result.
+    /// Runs everything written so far through the network, and shows the result.
     pub(crate) fn commit(&mut self, weight: usize) -> Epoch {
         let start = self.options.clock.now();
         let epoch = self.epoch + 1;
         let mut inputs = Vec::new();
-        let mut stale = vec![epoch == 1; self.flows.len()];
         self.touched.sort_unstable();
         self.touched.dedup();
         for source in self.touched.drain(..) {
             let source = &mut self.sources[source];
-            stale[source.flow] |= source.flush(epoch, &mut inputs);
+            source.flush(epoch, &mut self.network, &mut inputs);
             self.nodes[source.node].gauge.set_size(source.rows.len());
         }
-        if !self.sync_changed && !stale.contains(&true) {
+        if !self.sync_changed && inputs.is_empty() && epoch > 1 {
             return Epoch(self.epoch);
         }
         self.epoch = epoch;
-        for flow in 0..self.flows.len() {
-            if stale[flow] {
-                self.step(flow, epoch);
-                self.forward(flow, epoch, &mut stale);
-            }
-        }
+        self.network.run(epoch);
         let changes = self.close(Epoch(epoch));
         let took = self.options.clock.now().saturating_sub(start);
         let write_count = inputs.len();
@@ -294,60 +285,6 @@ impl Engineer {
         self.show(Epoch(epoch), changes, EpochTiming { received, took });
         self.time(took, weight);
         Epoch(epoch)
-    }
-
-    /// Runs one dataflow until the epoch is through it.
-    fn step(&mut self, flow: usize, epoch: Time) {
-        let next = epoch + 1;
-        let flow = &mut self.flows[flow];
-        for source in &flow.sources {
-            let session = &mut self.sources[*source].session;
-            session.advance_to(next);
-            session.flush();
-        }
-        for session in &mut flow.imports {
-            session.advance_to(next);
-            session.flush();
-        }
-        while flow.probe.less_than(&next) {
-            self.worker.step();
-        }
-        // A trace held back here would keep all history.
-        for (_, trace) in &flow.traces {
-            let mut trace = trace.borrow_mut();
-            trace.set_logical_compaction(AntichainRef::new(&[next]));
-            trace.set_physical_compaction(AntichainRef::new(&[next]));
-        }
-        // A collection may have two: what it groups, and what comes out.
-        for traces in flow.traces.chunk_by(|(a, _), (b, _)| Arc::ptr_eq(a, b)) {
-            let mut updates = 0;
-            for (_, trace) in traces {
-                trace.borrow().map_batches(|batch| updates += batch.len());
-            }
-            traces[0].0.set_arranged(updates);
-        }
-    }
-
-    /// Hands what a dataflow exports to those that import it.
-    fn forward(&mut self, flow: usize, epoch: Time, stale: &mut [bool]) {
-        for export in self.exports.iter().filter(|export| export.flow == flow) {
-            let mut deltas = std::mem::take(&mut *export.buffer.borrow_mut());
-            differential_dataflow::consolidation::consolidate_updates(&mut deltas);
-            if deltas.is_empty() {
-                continue;
-            }
-            for (importer, import, gauge) in export.importers.borrow().iter() {
-                stale[*importer] = true;
-                gauge.took_in(deltas.len());
-                gauge.made(size_change(&deltas), deltas.len());
-                let session = &mut self.flows[*importer].imports[*import];
-                session.advance_to(epoch);
-                session.flush();
-                for (row, _, diff) in &deltas {
-                    session.update(row.clone(), *diff);
-                }
-            }
-        }
     }
 
     /// Brings the published maps to the epoch; gives what changed, by slot.
