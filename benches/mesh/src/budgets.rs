@@ -99,7 +99,7 @@ pub(crate) struct Verdict {
     pub(crate) measured: f64,
     pub(crate) budget: f64,
     pub(crate) reference: Option<f64>,
-    /// Of a time: without what the same bytes take through bare sockets, which is no server's to save.
+    /// Of a time: the server's share of it, see [`Outside`].
     pub(crate) share: Option<f64>,
 }
 
@@ -109,7 +109,7 @@ impl Verdict {
         self.measured <= self.budget
     }
 
-    /// It does, or would where the sockets took no time.
+    /// It does, or would with a simulator and sockets that take no time.
     pub(crate) fn is_met_by_share(&self) -> bool {
         self.is_met() || self.share.is_some_and(|share| share <= self.budget)
     }
@@ -124,8 +124,9 @@ pub(crate) fn judge(result: &RunResult) -> Vec<Verdict> {
             if row.virtual_hosts.is_some_and(|wanted| wanted != result.virtual_hosts) {
                 continue;
             }
-            let Some((what, measured, sockets)) = measure(&row.of, result) else { continue };
-            let share = |measured: f64| sockets.map(|sockets| (measured - sockets).max(0.0));
+            let Some((what, measured, outside)) = measure(&row.of, result) else { continue };
+            let cpus = result.machine.cpus;
+            let share = |measured: f64| Some((measured - outside.as_ref()?.milliseconds(cpus)?).max(0.0));
             let figures = measured.each().into_iter().zip(row.budget.each()).zip(row.reference.each());
             for (((figure, measured), (_, budget)), (_, reference)) in figures {
                 if let (Some(measured), Some(budget)) = (measured, budget) {
@@ -152,8 +153,28 @@ impl ShapeBudget {
     }
 }
 
-/// The figures of one thing, if the result has it, and the milliseconds that its bytes take through bare sockets.
-fn measure(of: &Of, result: &RunResult) -> Option<(String, Figures, Option<f64>)> {
+/// What of a time is no server's to save: what the same bytes take through bare sockets, or the simulator's own CPU spread
+/// over the machine's, whichever is more. The one is in part in the other, so they are not added.
+struct Outside {
+    sockets_ms: Option<f64>,
+    own_cpu_seconds: f64,
+}
+
+impl Outside {
+    fn of(storm: &StormResult) -> Self {
+        Self { sockets_ms: storm.loopback_ms, own_cpu_seconds: storm.own_cpu_seconds }
+    }
+
+    /// None if sockets were not measured.
+    fn milliseconds(&self, cpus: usize) -> Option<f64> {
+        #[expect(clippy::cast_precision_loss, reason = "a handful")]
+        let cpus = cpus.max(1) as f64;
+        Some(self.sockets_ms?.max(self.own_cpu_seconds * 1000.0 / cpus))
+    }
+}
+
+/// The figures of one thing, if the result has it, and what of its times is not the server's.
+fn measure(of: &Of, result: &RunResult) -> Option<(String, Figures, Option<Outside>)> {
     let memory = |kib: Option<u64>| kib.map(|kib| number(kib) * 1024.0 / 1e6);
     match of {
         Of::Change(kind) => {
@@ -172,15 +193,16 @@ fn measure(of: &Of, result: &RunResult) -> Option<(String, Figures, Option<f64>)
                 messages: median(&|round| Some(number(round.traffic.messages))),
                 ..Figures::default()
             };
-            Some((kind.name(), figures, change.loopback_ms))
+            let own_cpu_seconds = median(&|round| Some(round.own_cpu_seconds)).unwrap_or_default();
+            Some((kind.name(), figures, Some(Outside { sockets_ms: change.loopback_ms, own_cpu_seconds })))
         }
         Of::Storm(name) => {
             let storm = result.storms.iter().find(|storm| storm.name == *name)?;
-            Some((name.clone(), storm_figures(storm), storm.loopback_ms))
+            Some((name.clone(), storm_figures(storm), Some(Outside::of(storm))))
         }
         Of::Connect => {
             let connect = &result.connect;
-            Some(("all connect at once".to_owned(), storm_figures(connect), connect.loopback_ms))
+            Some(("all connect at once".to_owned(), storm_figures(connect), Some(Outside::of(connect))))
         }
         Of::Connected => {
             let memory = Figures {
@@ -214,6 +236,14 @@ fn number(value: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_server_has_no_part_in_sockets_and_the_simulator() {
+        let outside = |sockets_ms, own_cpu_seconds| Outside { sockets_ms, own_cpu_seconds }.milliseconds(2);
+        assert_eq!(outside(Some(19.0), 0.010), Some(19.0));
+        assert_eq!(outside(Some(19.0), 0.060), Some(30.0));
+        assert_eq!(outside(None, 0.060), None);
+    }
 
     #[test]
     fn every_budget_can_be_measured() -> serde_json::Result<()> {

@@ -191,14 +191,13 @@ pub(crate) fn table(result: &RunResult) -> String {
     text
 }
 
-const BUDGET_HEAD: [&str; 7] =
-    ["budget", "figure", "measured", "without bare sockets", "budget is", "reference", "met"];
+const BUDGET_HEAD: [&str; 7] = ["budget", "figure", "measured", "server's share", "budget is", "reference", "met"];
 
 fn verdicts(result: &RunResult) -> Vec<Vec<String>> {
     let cells = |verdict: Verdict| {
         let met = match (verdict.is_met(), verdict.is_met_by_share()) {
             (true, _) => "met",
-            (false, true) => "met but for the sockets",
+            (false, true) => "met by the server's share",
             (false, false) => "NOT MET",
         };
         vec![

@@ -100,6 +100,9 @@ pub(crate) fn derive_passing_profiles<'s, P: Key>(
     profile: impl Fn(&Proxy) -> P + 'static,
 ) -> Collection<'s, P, ()> {
     let routers = &spine.routers.auto_passthrough;
-    let passing = routers.join(&format!("{name}/of-proxies"), &spine.proxies, move |_, (), proxy| Some(profile(proxy)));
+    let passing = routers.derive(&format!("{name}/of-proxies"), |deps| {
+        let proxies = deps.on(&spine.proxies);
+        move |cx, key, ()| Some(profile(&*cx.get(&proxies, key)?))
+    });
     passing.index(&format!("{name}/by-content"), |_, profile| [(profile.clone(), ())]).distinct(name)
 }

@@ -120,10 +120,14 @@ fn derive_readers<'s>(
     options: &GraphOptions,
 ) -> Collection<'s, ProxyKey, SecretReader> {
     let own = options.cluster.clone();
-    clients.join("secret_readers", proxies, move |_, (), proxy| {
-        let Identity { namespace, service_account, .. } = proxy.identity.clone()?;
-        let cluster = if proxy.cluster.is_empty() { own.clone() } else { proxy.cluster.clone() };
-        Some(SecretReader { cluster, namespace, service_account })
+    clients.derive("secret_readers", |deps| {
+        let proxies = deps.on(proxies);
+        move |cx, key, ()| {
+            let proxy = cx.get(&proxies, key)?;
+            let Identity { namespace, service_account, .. } = proxy.identity.clone()?;
+            let cluster = if proxy.cluster.is_empty() { own.clone() } else { proxy.cluster.clone() };
+            Some(SecretReader { cluster, namespace, service_account })
+        }
     })
 }
 

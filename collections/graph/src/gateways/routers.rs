@@ -94,7 +94,10 @@ pub fn derive_routers<'s>(inputs: &RouterInputs<'_, 's>, options: &GraphOptions)
 fn derive_proxies<'s>(inputs: &RouterInputs<'_, 's>) -> Collection<'s, ProxyKey, Router> {
     let workloads = inputs.workload_names;
     let routers = inputs.proxies.filter("routers/proxies", |_, proxy| proxy.proxy_type == ProxyType::Router);
-    routers.join("routers", workloads, |_, proxy, workload| Some(Router::of(proxy, workload)))
+    routers.derive("routers", |deps| {
+        let workloads = deps.on(workloads);
+        move |cx, key, proxy| Some(Router::of(proxy, &*cx.get(&workloads, key)?))
+    })
 }
 
 /// Whether a workload's place behind a Service makes it a router of a Gateway of the Gateway API.

@@ -23,8 +23,12 @@ pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
 pub(crate) fn derive_routes<'s>(spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
     let inputs = RouteInputs::new(spine);
     outputs.segments.extend(derive_sidecar_segments(&inputs));
-    let profiles = spine.routers.proxies.join("routers/with-proxies", &spine.proxies, |_, router, proxy| {
-        Some(RouterProfile { router: router.clone(), profile: RouteProfile::of(proxy) })
+    let profiles = spine.routers.proxies.derive("routers/with-proxies", |deps| {
+        let proxies = deps.on(&spine.proxies);
+        move |cx, key, router| {
+            let profile = RouteProfile::of(&*cx.get(&proxies, key)?);
+            Some(RouterProfile { router: router.clone(), profile })
+        }
     });
     let profiles = profiles.index("router_profiles/by-content", |_, profile| [(profile.clone(), ())]);
     let profiles = profiles.distinct("router_profiles");

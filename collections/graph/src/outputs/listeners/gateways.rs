@@ -137,8 +137,9 @@ pub(super) fn derive_sides<'s>(
     spine: &Spine<'s>,
     routers: &Collection<'s, ProxyKey, Router>,
 ) -> Collection<'s, Side, ()> {
-    let sides = routers.join(&format!("{collection}/by-proxy"), &spine.attached.facts, |_, router, facts| {
-        Some(Side { router: router.clone(), profile: facts.profile() })
+    let sides = routers.derive(&format!("{collection}/by-proxy"), |deps| {
+        let facts = deps.on(&spine.attached.facts);
+        move |cx, key, router| Some(Side { router: router.clone(), profile: cx.get(&facts, key)?.profile() })
     });
     sides.index(&format!("{collection}/by-content"), |_, side| [(side.clone(), ())]).distinct(collection)
 }
