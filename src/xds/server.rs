@@ -33,7 +33,7 @@ use crate::xds::request::Protocol;
 
 /// What the transport takes of a response before the client has read it, in bytes: it holds the pieces of a response one by
 /// one, and every connection keeps the room for as many as it ever held.
-const SEND_BUFFER: usize = 32 << 10;
+const SEND_BUFFER: usize = 64 << 10;
 /// What a client may send before it has been read, in bytes: of a stream, and of a connection.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
