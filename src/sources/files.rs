@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -68,6 +69,24 @@ pub enum FilesError {
     Thread(io::Error),
 }
 
+/// What a walk through a directory found.
+struct Found {
+    files: BTreeMap<PathBuf, Stamp>,
+    /// Directories that cannot be listed.
+    unlisted: Vec<PathBuf>,
+}
+
+impl Found {
+    fn walk(root: &Path) -> Self {
+        let mut errors = Vec::new();
+        let files = read::walk(root, &mut errors);
+        for (directory, error) in &errors {
+            warn!(directory = %directory.display(), %error, "cannot list directory");
+        }
+        Self { files, unlisted: errors.into_iter().map(|(directory, _)| directory).collect() }
+    }
+}
+
 /// A directory that has been opened, and is being watched from then on.
 pub struct FileSource {
     cluster: Cluster,
@@ -103,7 +122,7 @@ impl FileSource {
     /// With `strict`, the first file that is no text of objects.
     pub fn load(&mut self, sink: &dyn Sink, strict: bool) -> Result<(), FilesError> {
         let started = Instant::now();
-        let found = self.walk().0;
+        let found = Found::walk(&self.root).files;
         let paths: Vec<PathBuf> = found.keys().cloned().collect();
         let Self { tree, stamps, .. } = self;
         let reader = tree.reader().clone();
@@ -144,8 +163,11 @@ impl FileSource {
     fn run(&mut self, sink: &dyn Sink) {
         let mut pending: BTreeMap<PathBuf, Instant> = BTreeMap::new();
         let mut next_sweep = Instant::now() + SWEEP;
+        let mut walk: Option<Receiver<Found>> = None;
         loop {
-            let wake = pending.values().copied().min().map_or(next_sweep, |due| due.min(next_sweep));
+            // A walk wakes it when it ends, and none begins before.
+            let sweep = if walk.is_none() { next_sweep } else { Instant::now() + SWEEP };
+            let wake = pending.values().copied().min().map_or(sweep, |due| due.min(sweep));
             match self.watch.next(wake) {
                 Due::Stop => return,
                 Due::Everything => next_sweep = Instant::now(),
@@ -171,29 +193,43 @@ impl FileSource {
             for path in present.iter().chain(&gone) {
                 self.check(path, &mut changes);
             }
-            if next_sweep <= now {
-                changes.extend(self.sweep(&pending));
-                next_sweep = Instant::now() + SWEEP;
+            match walk.as_ref().map(Receiver::try_recv) {
+                Some(Ok(found)) => {
+                    walk = None;
+                    changes.extend(self.sweep(&found, &pending));
+                }
+                Some(Err(TryRecvError::Disconnected)) => walk = None,
+                Some(Err(TryRecvError::Empty)) | None => {}
+            }
+            if walk.is_none() && next_sweep <= now {
+                walk = Some(self.begin_walk());
+                next_sweep = now + SWEEP;
             }
             commit(sink, changes);
         }
     }
 
-    /// Every file, and the directories that cannot be listed.
-    fn walk(&self) -> (BTreeMap<PathBuf, Stamp>, Vec<PathBuf>) {
-        let mut errors = Vec::new();
-        let found = read::walk(&self.root, &mut errors);
-        for (directory, error) in &errors {
-            warn!(directory = %directory.display(), %error, "cannot list directory");
+    /// Walks through the directory on a thread of its own: with many files it takes long, and changes should not wait.
+    fn begin_walk(&self) -> Receiver<Found> {
+        let (sender, found) = channel();
+        let (root, waker) = (self.root.clone(), self.watch.stopper());
+        let walk = move || {
+            // Fails only when the source has ended.
+            let _ = sender.send(Found::walk(&root));
+            waker.wake();
+        };
+        if let Err(error) = thread::Builder::new().name("files-walk".to_owned()).spawn(walk) {
+            warn!(%error, "cannot start a thread, files that changed unnoticed are looked for later");
         }
-        (found, errors.into_iter().map(|(directory, _)| directory).collect())
+        found
     }
 
-    /// Looks at every file but those still being written.
-    fn sweep(&mut self, busy: &BTreeMap<PathBuf, Instant>) -> Vec<Change> {
-        let (found, unlisted) = self.walk();
+    /// Looks at every file that is not what it was when it was read last, but those still being written. What was found
+    /// may be of a while ago: each of these files is looked at again.
+    fn sweep(&mut self, found: &Found, busy: &BTreeMap<PathBuf, Instant>) -> Vec<Change> {
+        let Found { files, unlisted } = found;
         let mut changes = Vec::new();
-        for (path, stamp) in &found {
+        for (path, stamp) in files {
             if self.stamps.get(path) != Some(stamp) && !busy.contains_key(path) {
                 self.check(path, &mut changes);
             }
@@ -201,7 +237,7 @@ impl FileSource {
         // A directory that cannot be listed for once has not lost its files.
         let lost = |path: &Path| !unlisted.iter().any(|directory| path.starts_with(directory));
         let gone: BTreeSet<_> =
-            self.stamps.keys().filter(|path| !found.contains_key(*path) && lost(path)).cloned().collect();
+            self.stamps.keys().filter(|path| !files.contains_key(*path) && lost(path)).cloned().collect();
         for path in gone {
             self.check(&path, &mut changes);
         }

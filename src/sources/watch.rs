@@ -19,7 +19,7 @@ pub(super) enum Due {
     File(PathBuf, Instant),
     /// Whatever is there.
     Everything,
-    /// Nothing: the time waited for has come.
+    /// Nothing: the time waited for has come, or somebody woke it.
     Nothing,
     /// The source is to end.
     Stop,
@@ -27,6 +27,7 @@ pub(super) enum Due {
 
 enum Message {
     Event(Result<Event, notify::Error>),
+    Wake,
     Stop,
 }
 
@@ -82,7 +83,7 @@ impl Watch {
             match self.messages.recv_timeout(wake.saturating_duration_since(Instant::now())) {
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return Due::Stop,
                 Ok(Message::Event(event)) => self.ready = self.interpret(event),
-                Err(RecvTimeoutError::Timeout) => return Due::Nothing,
+                Ok(Message::Wake) | Err(RecvTimeoutError::Timeout) => return Due::Nothing,
             }
         }
     }
@@ -92,6 +93,7 @@ impl Watch {
         while self.ready.is_empty() {
             match self.messages.try_recv() {
                 Ok(Message::Event(event)) => self.ready = self.interpret(event),
+                Ok(Message::Wake) => self.ready = vec![Due::Nothing],
                 Ok(Message::Stop) => self.ready = vec![Due::Stop],
                 Err(_) => return false,
             }
@@ -150,11 +152,17 @@ impl Watch {
     }
 }
 
-/// Ends a [`Watch`].
+/// Ends or wakes a [`Watch`].
 #[derive(Clone)]
 pub(super) struct Stopper(Sender<Message>);
 
 impl Stopper {
+    /// Has it return from waiting.
+    pub(super) fn wake(&self) {
+        // Fails only when it has ended.
+        let _ = self.0.send(Message::Wake);
+    }
+
     pub(super) fn stop(&self) {
         // Fails only when it has ended.
         let _ = self.0.send(Message::Stop);
