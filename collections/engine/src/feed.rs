@@ -37,7 +37,13 @@ impl Hub {
     }
 
     /// Shows a new snapshot. `wake` tells whether subscribers have anything to see in it.
-    pub(crate) fn publish(&self, snapshot: Snapshot, wake: bool) {
+    pub(crate) fn publish(&self, mut snapshot: Snapshot, wake: bool) {
+        if !wake {
+            // The same turn as before: who has not seen it yet is to find what led to it.
+            let current = self.current.load();
+            snapshot.changes.clone_from(&current.changes);
+            snapshot.timing = current.timing;
+        }
         self.current.store(Arc::new(snapshot));
         if wake {
             self.wake(false);

@@ -226,3 +226,23 @@ fn async_readers_are_woken() {
     let Poll::Ready(Some(batch)) = feed.poll_next(&mut cx) else { panic!("nothing to read") };
     assert_eq!(batch.len(), 1);
 }
+
+#[test]
+fn an_epoch_that_shows_nothing_takes_nothing_from_a_feed() {
+    let (engine, (shown, hidden, out)) = Engine::start(EngineOptions::default(), |b| {
+        b.dataflow("main", |g| {
+            let (shown, rows) = g.input::<u32, i64>("shown");
+            let (hidden, _) = g.input::<u32, i64>("hidden");
+            (shown, hidden, rows.publish())
+        })
+    });
+    let mut feed = engine.feed();
+    assert!(feed.try_next().is_some_and(|batch| batch.is_first()));
+    shown.set(1, 7);
+    engine.flush();
+    hidden.set(1, 1);
+    engine.flush();
+    let events: Vec<_> = feed.try_next().expect("a batch").events(&out).map(|event| *event.key).collect();
+    assert_eq!(events, [1]);
+    assert!(feed.try_next().is_none(), "it is told once");
+}
