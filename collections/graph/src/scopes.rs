@@ -1,7 +1,6 @@
 //! Scopes: which layers of each type a proxy gets.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -103,29 +102,6 @@ impl Clients {
     }
 }
 
-/// Lists of layers made lately. Proxies of a namespace have most of theirs in common, and share them.
-#[derive(Default)]
-struct RecentLists(RefCell<HashSet<Arc<[Layer]>>>);
-
-/// How many are remembered.
-const RECENT_LISTS: usize = 1024;
-
-impl RecentLists {
-    /// The list as it was last made, or a new one.
-    fn shared(&self, layers: Vec<Layer>) -> Arc<[Layer]> {
-        let mut lists = self.0.borrow_mut();
-        if let Some(known) = lists.get(layers.as_slice()) {
-            return known.clone();
-        }
-        if lists.len() >= RECENT_LISTS {
-            lists.clear();
-        }
-        let list: Arc<[Layer]> = layers.into();
-        lists.insert(list.clone());
-        list
-    }
-}
-
 /// What each proxy gets: for each type its layers in order, and what it fills into templates.
 /// Key: `ProxyKey`. From: `proxies`, `workload_names`, `listener_facts`, `selected_labels`, `rare_tiers`,
 /// `routers/auto-passthrough`, `proxy_patches`, `secret_access`, `pull_access`.
@@ -141,7 +117,6 @@ pub(crate) fn derive_scopes<'s>(
         let clients = Clients::on(deps, spine, labels);
         let patches = deps.on(&spine.patches.of_proxies);
         let (access, pulls) = (deps.on(&spine.secrets.access), deps.on(&spine.pulls));
-        let lists = RecentLists::default();
         move |cx, key, proxy| {
             let mut layers = clients.layers(cx, key, proxy)?;
             if let Some(access) = cx.get(&access, key) {
@@ -159,7 +134,7 @@ pub(crate) fn derive_scopes<'s>(
             }
             let node = if proxy.proxy_type == ProxyType::Ztunnel { proxy.node_name.clone() } else { Text::default() };
             let identity = proxy.identity.clone();
-            let layers = layers.into_iter().map(|(kind, layers)| (kind, lists.shared(layers))).collect();
+            let layers = layers.into_iter().map(|(kind, layers)| (kind, layers.into())).collect();
             Some(Scope { layers, slots: sluice_envoy::identity_slots(proxy), identity, node })
         }
     })
