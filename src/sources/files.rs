@@ -154,7 +154,7 @@ impl FileSource {
     /// # Errors
     /// The thread cannot be started.
     pub fn follow(mut self, sink: Arc<dyn Sink>) -> Result<FollowGuard, FilesError> {
-        let stop = self.watch.stopper();
+        let stop = self.watch.handle();
         let name = format!("files-{}", self.cluster.id);
         let thread = thread::Builder::new().name(name).spawn(move || self.run(&*sink)).map_err(FilesError::Thread)?;
         Ok(FollowGuard::new(stop, thread))
@@ -212,7 +212,7 @@ impl FileSource {
     /// Walks through the directory on a thread of its own: with many files it takes long, and changes should not wait.
     fn begin_walk(&self) -> Receiver<Found> {
         let (sender, found) = channel();
-        let (root, waker) = (self.root.clone(), self.watch.stopper());
+        let (root, waker) = (self.root.clone(), self.watch.handle());
         let walk = move || {
             // Fails only when the source has ended.
             let _ = sender.send(Found::walk(&root));

@@ -121,7 +121,7 @@ impl MeshFiles {
     pub fn follow(self, sink: Arc<dyn Sink>, reporter: Reporter) -> Result<FollowGuard, MeshFileError> {
         let paths = self.files.each_ref().map(|file| file.absolute.clone());
         let watch = Watch::new(move |path| paths.iter().any(|wanted| wanted == path)).map_err(MeshFileError::Watch)?;
-        let stop = watch.stopper();
+        let stop = watch.handle();
         let mut follower = Follower { files: self.files, watch, reporter };
         let thread = thread::Builder::new().name("mesh-files".to_owned()).spawn(move || follower.run(&*sink));
         Ok(FollowGuard::new(stop, thread.map_err(MeshFileError::Thread)?))

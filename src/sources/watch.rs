@@ -70,8 +70,8 @@ impl Watch {
         self.watcher.watch(directory, RecursiveMode::NonRecursive)
     }
 
-    pub(super) fn stopper(&self) -> Stopper {
-        Stopper(self.sender.clone())
+    pub(super) fn handle(&self) -> Handle {
+        Handle(self.sender.clone())
     }
 
     /// What to look at next, or `Nothing` at `wake`.
@@ -154,9 +154,9 @@ impl Watch {
 
 /// Ends or wakes a [`Watch`].
 #[derive(Clone)]
-pub(super) struct Stopper(Sender<Message>);
+pub(super) struct Handle(Sender<Message>);
 
-impl Stopper {
+impl Handle {
     /// Has it return from waiting.
     pub(super) fn wake(&self) {
         // Fails only when it has ended.
@@ -171,12 +171,12 @@ impl Stopper {
 
 /// Ends the following of files when dropped.
 pub struct FollowGuard {
-    stop: Stopper,
+    stop: Handle,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl FollowGuard {
-    pub(super) fn new(stop: Stopper, thread: thread::JoinHandle<()>) -> Self {
+    pub(super) fn new(stop: Handle, thread: thread::JoinHandle<()>) -> Self {
         Self { stop, thread: Some(thread) }
     }
 }
@@ -208,7 +208,7 @@ pub fn follow_changes(
     for directory in directories {
         watch.add_directory(directory)?;
     }
-    let stopper = watch.stopper();
+    let stopper = watch.handle();
     let following = move || {
         let mut wake = Instant::now() + ANYHOW;
         loop {

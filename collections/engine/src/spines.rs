@@ -66,8 +66,7 @@ impl Circuits {
             let made = left.clone().join_core(right.clone(), move |key, a, b| Some(pair(key, a, b)));
             (made, None)
         });
-        let traces = [circuit.traces[0].clone(), circuit.traces[1].clone()];
-        (circuit.logic(), traces)
+        circuit.into_operator()
     }
 
     /// One value a key from all its rows. When `reducer` panics the key keeps the value it has. Gives the arrangements of
@@ -78,8 +77,7 @@ impl Circuits {
             let trace = made.trace.clone();
             (made.as_collection(|key, value| (key.clone(), value.clone())), Some(trace))
         });
-        let traces = [circuit.traces[0].clone(), circuit.traces[1].clone()];
-        (circuit.logic(), traces)
+        circuit.into_operator()
     }
 
     fn build(&self, gauge: Arc<Gauge>, inputs: usize, operator: &mut Differential) -> Circuit {
@@ -120,8 +118,10 @@ struct Circuit {
 }
 
 impl Circuit {
-    fn logic(mut self) -> EpochLogic {
-        Box::new(move |time, deltas, out| self.run(time, deltas, out))
+    /// As one operator of the network, with its two arrangements.
+    fn into_operator(mut self) -> (EpochLogic, [TraceRef; 2]) {
+        let traces = [self.traces[0].clone(), self.traces[1].clone()];
+        (Box::new(move |time, deltas, out| self.run(time, deltas, out)), traces)
     }
 
     fn run(&mut self, time: Time, inputs: &mut [Vec<Delta>], out: &mut Vec<Delta>) {
