@@ -41,7 +41,7 @@ pub use request::{
     HeldList, Interest, MAX_ERROR, MAX_NAME, MAX_NAME_BYTES, MAX_NAMES, MAX_UNKNOWN_TYPES, Malformed, NameList,
     Protocol, Refusal, Request, Response,
 };
-pub use server::{AdsService, Beside, ServerOptions, serve, serve_on};
+pub use server::{Beside, ServerOptions, serve, serve_on};
 pub use session::{HEALTH_TYPE, Noted, PATIENCE, Progress, Session, TypeStatus};
 pub use status::{Adsz, Frontier, Status, StreamStatus, SyncState, Syncz};
 pub use store::{Changes, Cut, Found, Stamp, Store, View};

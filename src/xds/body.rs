@@ -8,16 +8,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use http_body::Frame;
+use hyper::body::Incoming;
 use tokio::time::Sleep;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::Status;
+use tonic::body::Body;
 
 use crate::xds::admission::Turn;
 use crate::xds::hub::{Encoded, Stream};
 use crate::xds::messages::Messages;
 use crate::xds::request::{Protocol, Refusal, Request};
+use crate::xds::wire::Pieces;
 
 /// Requests taken in before it is the turn of a response.
 const TURN: usize = 32;
@@ -25,12 +28,15 @@ const TURN: usize = 32;
 /// Room for as many pieces of a response is kept for the next.
 const FEW: usize = 8;
 
+/// The transport is handed pieces of a response until they are as many bytes: a few of its frames.
+const HANDED: usize = 64 << 10;
+
 /// The body of a stream's answer.
 pub(crate) struct AdsBody {
     stream: Stream,
     protocol: Protocol,
-    requests: Messages,
-    frames: VecDeque<Bytes>,
+    requests: Messages<Incoming>,
+    pieces: VecDeque<Bytes>,
     /// When the response that is being sent was begun.
     sending: Option<Instant>,
     draining: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -54,7 +60,7 @@ enum End {
 }
 
 impl AdsBody {
-    pub(crate) fn new(stream: Stream, protocol: Protocol, requests: Messages) -> Self {
+    pub(crate) fn new(stream: Stream, protocol: Protocol, requests: Messages<Incoming>) -> Self {
         let draining = Box::pin(stream.hub().draining().clone().cancelled_owned());
         let turn = Turn::new(stream.hub().admission().clone());
         Self {
@@ -63,7 +69,7 @@ impl AdsBody {
             stream,
             protocol,
             requests,
-            frames: VecDeque::new(),
+            pieces: VecDeque::new(),
             sending: None,
             draining,
             told: None,
@@ -72,22 +78,28 @@ impl AdsBody {
         }
     }
 
-    fn next_piece(&mut self) -> Option<Bytes> {
-        let piece = self.frames.pop_front()?;
-        if self.frames.is_empty() {
-            if self.frames.capacity() > FEW {
-                self.frames = VecDeque::new();
+    /// What is handed to the transport next of the response that is being sent.
+    fn next_pieces(&mut self) -> Option<Pieces> {
+        let mut next = Pieces::from(self.pieces.pop_front()?);
+        while next.remaining() < HANDED
+            && let Some(piece) = self.pieces.pop_front()
+        {
+            next.push(piece);
+        }
+        if self.pieces.is_empty() {
+            if self.pieces.capacity() > FEW {
+                self.pieces = VecDeque::new();
             }
             if let Some(begun) = self.sending.take() {
                 self.stream.hub().metrics().sent(begun.elapsed());
             }
         }
-        Some(piece)
+        Some(next)
     }
 
     fn start(&mut self, response: Encoded) -> Result<(), Status> {
         let pieces = response.rope.finish_response();
-        self.frames.extend(pieces.ok_or_else(|| Status::resource_exhausted("the response is too big"))?);
+        self.pieces.extend(pieces.ok_or_else(|| Status::resource_exhausted("the response is too big"))?);
         self.sending = Some(response.begun);
         Ok(())
     }
@@ -126,7 +138,7 @@ impl AdsBody {
         self.draining.as_mut().poll(cx).is_ready()
     }
 
-    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Status>> {
+    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<Result<Pieces, Status>> {
         if std::mem::take(&mut self.answered) {
             // What was to be sent is in the transport's hands.
             self.turn.end(Instant::now());
@@ -139,8 +151,8 @@ impl AdsBody {
             self.stream.register(cx);
             if let Poll::Ready(answer) = self.stream.poll_debug(cx) {
                 self.start(answer.map_err(status_of)?)?;
-                if let Some(piece) = self.next_piece() {
-                    return Poll::Ready(Ok(piece));
+                if let Some(pieces) = self.next_pieces() {
+                    return Poll::Ready(Ok(pieces));
                 }
             }
             let now = Instant::now();
@@ -150,8 +162,8 @@ impl AdsBody {
             if let Some(response) = self.stream.poll_encoded(now) {
                 self.start(response)?;
                 self.answered = true;
-                if let Some(piece) = self.next_piece() {
-                    return Poll::Ready(Ok(piece));
+                if let Some(pieces) = self.next_pieces() {
+                    return Poll::Ready(Ok(pieces));
                 }
             }
             self.turn.end(now);
@@ -170,16 +182,16 @@ impl AdsBody {
 }
 
 impl http_body::Body for AdsBody {
-    type Data = Bytes;
+    type Data = Pieces;
     type Error = Status;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if let Some(piece) = self.next_piece() {
-            return Poll::Ready(Some(Ok(Frame::data(piece))));
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Pieces>, Status>>> {
+        if let Some(pieces) = self.next_pieces() {
+            return Poll::Ready(Some(Ok(Frame::data(pieces))));
         }
         if matches!(self.end, End::Open) {
             match std::task::ready!(self.poll_open(cx)) {
-                Ok(piece) => return Poll::Ready(Some(Ok(Frame::data(piece)))),
+                Ok(pieces) => return Poll::Ready(Some(Ok(Frame::data(pieces)))),
                 Err(status) => self.end = End::Due(status),
             }
         }
@@ -193,6 +205,34 @@ impl http_body::Body for AdsBody {
                 Poll::Ready(Some(Ok(Frame::trailers(trailers))))
             }
             End::Open | End::Done => Poll::Ready(None),
+        }
+    }
+}
+
+/// The body of any answer on a connection that ADS is served on.
+pub(crate) enum AnyBody {
+    Ads(Box<AdsBody>),
+    Other(Body),
+}
+
+impl http_body::Body for AnyBody {
+    type Data = Pieces;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Pieces>, Status>>> {
+        match &mut *self {
+            Self::Ads(body) => Pin::new(&mut **body).poll_frame(cx),
+            Self::Other(body) => {
+                let frame = std::task::ready!(Pin::new(body).poll_frame(cx));
+                Poll::Ready(frame.map(|frame| Ok(frame?.map_data(Pieces::from))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Ads(body) => body.is_end_stream(),
+            Self::Other(body) => body.is_end_stream(),
         }
     }
 }

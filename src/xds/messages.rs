@@ -4,9 +4,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use http_body::Body as _;
+use http_body::Body;
 use tonic::Status;
-use tonic::body::Body;
 
 use crate::xds::wire::PREFIX;
 
@@ -14,16 +13,16 @@ use crate::xds::wire::PREFIX;
 const KEPT: usize = 4096;
 
 /// Cuts a request body into its messages, without a codec that keeps the biggest one's memory for the stream's life.
-pub(crate) struct Messages {
-    body: Body,
+pub(crate) struct Messages<B> {
+    body: B,
     buffer: BytesMut,
     most: usize,
     ended: bool,
 }
 
-impl Messages {
+impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> Messages<B> {
     /// Messages of at most that many bytes.
-    pub(crate) fn new(body: Body, most: usize) -> Self {
+    pub(crate) fn new(body: B, most: usize) -> Self {
         Self { body, buffer: BytesMut::new(), most, ended: false }
     }
 
@@ -41,7 +40,7 @@ impl Messages {
             }
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 None => self.ended = true,
-                Some(Err(status)) => return Poll::Ready(Err(status)),
+                Some(Err(error)) => return Poll::Ready(Err(Status::from_error(error.into()))),
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         self.buffer.extend_from_slice(&data);
@@ -84,7 +83,7 @@ mod tests {
     fn messages(frames: &[&[u8]], most: usize) -> Vec<Result<Bytes, tonic::Code>> {
         let frames: Vec<Result<_, Status>> =
             frames.iter().map(|frame| Ok(http_body::Frame::data(Bytes::copy_from_slice(frame)))).collect();
-        let mut messages = Messages::new(Body::new(StreamBody::new(futures::stream::iter(frames))), most);
+        let mut messages = Messages::new(StreamBody::new(futures::stream::iter(frames)), most);
         let mut cx = Context::from_waker(futures::task::noop_waker_ref());
         let mut all = Vec::new();
         loop {

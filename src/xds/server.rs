@@ -1,11 +1,8 @@
 //! ADS on gRPC.
 
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use futures::future::BoxFuture;
 use futures::{Stream, StreamExt as _};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -15,8 +12,6 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
-use tonic::body::Body;
-use tonic::server::NamedService;
 use tonic::service::Routes;
 use tonic::transport::server::{Connected, TcpConnectInfo, TcpIncoming};
 use tower::Service;
@@ -24,15 +19,14 @@ use tower::Service;
 use crate::auth::{Authenticators, Call};
 use crate::tls::Connection;
 use crate::xds::admission::Busy;
-use crate::xds::body::{AdsBody, status_of};
+use crate::xds::body::{AdsBody, AnyBody, status_of};
 use crate::xds::frames::SmallFrames;
 use crate::xds::hub::Hub;
 use crate::xds::messages::Messages;
 use crate::xds::reflection::{ADS, PATHS, Reflection};
 use crate::xds::request::Protocol;
 
-/// What the transport takes of a response before the client has read it, in bytes: it holds the pieces of a response one by
-/// one, and every connection keeps the room for as many as it ever held.
+/// What the transport takes of a response before the client has read it, in bytes.
 const SEND_BUFFER: usize = 64 << 10;
 /// What a client may send before it has been read, in bytes: of a stream, and of a connection.
 const STREAM_WINDOW: u32 = 1 << 20;
@@ -113,9 +107,9 @@ where
     IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     E: Into<tower::BoxError>,
 {
-    let ads = AdsService::new(hub.clone(), &options, authenticators);
+    let ads = Ads { hub: hub.clone(), authenticators, max_request_bytes: options.max_request_bytes };
     let reflection = Reflection::of([ADS].into_iter().chain(beside.files.iter().copied()));
-    let router = beside.routes.add_service(ads).into_axum_router();
+    let router = beside.routes.into_axum_router();
     let router = PATHS.into_iter().fold(router, |router, path| router.route_service(path, reflection.clone()));
     let routes = Routes::from(router).prepare();
     let ending = CancellationToken::new();
@@ -130,7 +124,7 @@ where
                 () = &mut shutdown => break,
                 accepted = incoming.next() => match accepted {
                     Some(Ok(io)) => {
-                        connections.spawn(connection(io, routes.clone(), options.clone(), ending.clone()));
+                        connections.spawn(connection(io, ads.clone(), routes.clone(), options.clone(), ending.clone()));
                     }
                     Some(Err(error)) => tracing::debug!(target: "ads", error = %error.into(), "a connection did not come"),
                     None => anyhow::bail!("no more connections"),
@@ -151,14 +145,20 @@ where
 }
 
 /// Serves one connection until it ends; asks it to go away when it is too old, or the server ends.
-async fn connection<IO>(io: IO, routes: Routes, options: ServerOptions, ending: CancellationToken)
+async fn connection<IO>(io: IO, ads: Ads, routes: Routes, options: ServerOptions, ending: CancellationToken)
 where
     IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
     let from = io.connect_info();
     let service = service_fn(move |mut request: http::Request<Incoming>| {
         request.extensions_mut().insert(from.clone());
-        routes.clone().call(request)
+        let (ads, mut routes) = (ads.clone(), routes.clone());
+        async move {
+            match request.uri().path().strip_prefix(PATH).map(str::to_owned) {
+                Some(method) => Ok(ads.answer(&method, request).await),
+                None => routes.call(request).await.map(|response| response.map(AnyBody::Other)),
+            }
+        }
     });
     let mut http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())
@@ -192,22 +192,36 @@ where
     }
 }
 
+/// What the paths of the AggregatedDiscoveryService's methods begin with.
+const PATH: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/";
+
 /// The AggregatedDiscoveryService, without tonic's encoder: bodies are shared bytes.
 #[derive(Clone)]
-pub struct AdsService {
+struct Ads {
     hub: Arc<Hub>,
     authenticators: Authenticators,
     max_request_bytes: usize,
 }
 
-impl AdsService {
-    /// The service over these streams.
-    #[must_use]
-    pub fn new(hub: Arc<Hub>, options: &ServerOptions, authenticators: Authenticators) -> Self {
-        Self { hub, authenticators, max_request_bytes: options.max_request_bytes }
+impl Ads {
+    async fn answer(self, method: &str, request: http::Request<Incoming>) -> http::Response<AnyBody> {
+        let answer = match method {
+            "StreamAggregatedResources" => self.stream(Protocol::Sotw, request).await,
+            "DeltaAggregatedResources" => self.stream(Protocol::Delta, request).await,
+            _ => Err(Status::unimplemented("no such method")),
+        };
+        match answer {
+            Ok(body) => {
+                let mut response = http::Response::new(AnyBody::Ads(Box::new(body)));
+                let grpc = http::HeaderValue::from_static("application/grpc");
+                response.headers_mut().insert(http::header::CONTENT_TYPE, grpc);
+                response
+            }
+            Err(status) => status.into_http().map(AnyBody::Other),
+        }
     }
 
-    async fn answer(self, protocol: Protocol, request: http::Request<Body>) -> Result<http::Response<Body>, Status> {
+    async fn stream(self, protocol: Protocol, request: http::Request<Incoming>) -> Result<AdsBody, Status> {
         match self.hub.admission().begin(Instant::now()) {
             // Clients try again after a while with either (X14).
             Err(busy) => {
@@ -234,34 +248,6 @@ impl AdsService {
         })?;
         let stream = self.hub.open(protocol, caller).map_err(status_of)?;
         let requests = Messages::new(request.into_body(), self.max_request_bytes);
-        let mut response = http::Response::new(Body::new(AdsBody::new(stream, protocol, requests)));
-        response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/grpc"));
-        Ok(response)
-    }
-}
-
-impl NamedService for AdsService {
-    const NAME: &'static str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
-}
-
-impl Service<http::Request<Body>> for AdsService {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let service = self.clone();
-        Box::pin(async move {
-            let answer = match request.uri().path().rsplit('/').next() {
-                Some("StreamAggregatedResources") => service.answer(Protocol::Sotw, request).await,
-                Some("DeltaAggregatedResources") => service.answer(Protocol::Delta, request).await,
-                _ => Err(Status::unimplemented("no such method")),
-            };
-            Ok(answer.unwrap_or_else(Status::into_http))
-        })
+        Ok(AdsBody::new(stream, protocol, requests))
     }
 }

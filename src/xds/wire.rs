@@ -1,6 +1,9 @@
 //! The few protobuf and gRPC encodings that are written by hand, so that payloads stay shared.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use std::io::IoSlice;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use smallvec::SmallVec;
 
 /// Tag of a length-delimited field.
 pub(crate) const fn tag(field: u8) -> u8 {
@@ -115,5 +118,90 @@ impl Rope {
             prefix.copy_from_slice(&len.to_be_bytes());
         }
         Some(self.finish())
+    }
+}
+
+/// Shared bytes that the transport is handed in one: it cuts its frames across pieces, and keeps a place for a handful of them
+/// where it would keep one for every piece.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    pieces: SmallVec<[Bytes; 1]>,
+    /// The first that has not all been sent.
+    at: usize,
+    /// Bytes that have not been sent.
+    left: usize,
+}
+
+impl Pieces {
+    /// Adds a piece.
+    pub(crate) fn push(&mut self, piece: Bytes) {
+        if !piece.is_empty() {
+            self.left += piece.len();
+            self.pieces.push(piece);
+        }
+    }
+}
+
+impl From<Bytes> for Pieces {
+    fn from(piece: Bytes) -> Self {
+        let mut pieces = Self::default();
+        pieces.push(piece);
+        pieces
+    }
+}
+
+impl Buf for Pieces {
+    fn remaining(&self) -> usize {
+        self.left
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.pieces.get(self.at).map_or(&[], |piece| piece)
+    }
+
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let pieces = slices.iter_mut().zip(&self.pieces[self.at..]);
+        pieces.map(|(slice, piece)| *slice = IoSlice::new(piece)).count()
+    }
+
+    fn advance(&mut self, mut sent: usize) {
+        self.left = self.left.checked_sub(sent).expect("no more is sent than there is");
+        while sent > 0 {
+            let piece = &mut self.pieces[self.at];
+            if sent < piece.len() {
+                return piece.advance(sent);
+            }
+            sent -= piece.len();
+            // Nobody waits for the rest to give it back.
+            *piece = Bytes::new();
+            self.at += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_one_text_however_it_is_taken() {
+        let texts: [&'static str; 4] = ["ab", "", "cdefg", "h"];
+        for taken in 1..=8 {
+            let mut pieces = Pieces::default();
+            texts.into_iter().for_each(|text| pieces.push(Bytes::from_static(text.as_bytes())));
+            let mut all = Vec::new();
+            while pieces.has_remaining() {
+                let mut slices = [IoSlice::new(&[]); 2];
+                let filled = pieces.chunks_vectored(&mut slices);
+                let seen = slices[..filled].iter().flat_map(|slice| slice.iter().copied()).collect::<Vec<u8>>();
+                assert!(seen.starts_with(pieces.chunk()) && !pieces.chunk().is_empty());
+                let now = taken.min(seen.len());
+                all.extend_from_slice(&seen[..now]);
+                pieces.advance(now);
+                assert_eq!(pieces.remaining(), 8 - all.len());
+            }
+            assert_eq!(all, b"abcdefgh", "{taken} at a time");
+            assert_eq!((pieces.chunk(), pieces.chunks_vectored(&mut [IoSlice::new(&[])])), (&[][..], 0));
+        }
     }
 }
