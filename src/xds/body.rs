@@ -210,8 +210,9 @@ impl http_body::Body for AdsBody {
 }
 
 /// The body of any answer on a connection that ADS is served on.
+#[expect(clippy::large_enum_variant, reason = "nearly all are the big one, and lie where they are polled")]
 pub(crate) enum AnyBody {
-    Ads(Box<AdsBody>),
+    Ads(AdsBody),
     Other(Body),
 }
 
@@ -221,7 +222,7 @@ impl http_body::Body for AnyBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Pieces>, Status>>> {
         match &mut *self {
-            Self::Ads(body) => Pin::new(&mut **body).poll_frame(cx),
+            Self::Ads(body) => Pin::new(body).poll_frame(cx),
             Self::Other(body) => {
                 let frame = std::task::ready!(Pin::new(body).poll_frame(cx));
                 Poll::Ready(frame.map(|frame| Ok(frame?.map_data(Pieces::from))))

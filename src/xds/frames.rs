@@ -9,9 +9,12 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The most payload of a frame of data that the transport is shown: with its header it fits what the transport has room for
-/// at first.
-const MOST: usize = 8192 - HEADER;
+/// The most payload of a frame of data that the transport is shown. It reads into 8 KiB, and takes twice that when a frame
+/// begins in the first half and does not fit after it: one this big does but for a few bytes of beginnings. The biggest frames that clients
+/// send are four of it.
+const MOST: usize = 4096;
+/// After so many bytes the transport hands on what it has read: what it has not, it keeps room for, frame by frame.
+const TURN: usize = 8 * MOST;
 /// What a client says before its first frame.
 const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 /// Size of a frame's header: three bytes of length, then type, flags, and four of the stream.
@@ -32,6 +35,8 @@ pub(crate) struct SmallFrames<IO> {
     cut: Vec<u8>,
     /// How much of it has been passed on.
     passed: usize,
+    /// Bytes passed on in this turn.
+    turn: usize,
 }
 
 /// Where in the frames the reading is.
@@ -49,7 +54,7 @@ struct Cutter {
 impl<IO> SmallFrames<IO> {
     pub(crate) fn new(io: IO) -> Self {
         let cutter = Cutter { left: PREFACE, rest: None, header: [0; HEADER], have: 0 };
-        Self { io, cutter, cut: Vec::new(), passed: 0 }
+        Self { io, cutter, cut: Vec::new(), passed: 0, turn: 0 }
     }
 }
 
@@ -124,45 +129,59 @@ impl Cutter {
     }
 }
 
-impl<IO: AsyncRead + Unpin> AsyncRead for SmallFrames<IO> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
+impl<IO: AsyncRead + Unpin> SmallFrames<IO> {
+    fn poll_more(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
-            let waiting = &this.cut[this.passed..];
+            let waiting = &self.cut[self.passed..];
             if !waiting.is_empty() {
                 let now = waiting.len().min(buf.remaining());
                 buf.put_slice(&waiting[..now]);
-                this.passed += now;
-                if this.passed == this.cut.len() {
-                    (this.cut, this.passed) = (Vec::new(), 0);
+                self.passed += now;
+                if self.passed == self.cut.len() {
+                    (self.cut, self.passed) = (Vec::new(), 0);
                 }
                 return Poll::Ready(Ok(()));
             }
-            if this.cutter.have > 0 {
+            if self.cutter.have > 0 {
                 // The rest of a header cannot be read into what may have no room for all of it.
                 let mut few = [0; HEADER];
                 let mut few = ReadBuf::new(&mut few);
-                ready!(Pin::new(&mut this.io).poll_read(cx, &mut few))?;
+                ready!(Pin::new(&mut self.io).poll_read(cx, &mut few))?;
                 if few.filled().is_empty() {
                     // The end, within a header: what there is of it is of no use to anybody.
                     return Poll::Ready(Ok(()));
                 }
-                this.cutter.cut(few.filled(), &mut this.cut);
+                self.cutter.cut(few.filled(), &mut self.cut);
                 continue;
             }
             let before = buf.filled().len();
-            ready!(Pin::new(&mut this.io).poll_read(cx, buf))?;
+            ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
             let read = &mut buf.filled_mut()[before..];
             if read.is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            let ready = this.cutter.cut_in_place(read);
-            this.cutter.cut(&read[ready..], &mut this.cut);
+            let ready = self.cutter.cut_in_place(read);
+            self.cutter.cut(&read[ready..], &mut self.cut);
             buf.set_filled(before + ready);
             if ready > 0 {
                 return Poll::Ready(Ok(()));
             }
         }
+    }
+}
+
+impl<IO: AsyncRead + Unpin> AsyncRead for SmallFrames<IO> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.turn >= TURN {
+            this.turn = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let before = buf.filled().len();
+        let polled = this.poll_more(cx, buf);
+        this.turn = if polled.is_pending() { 0 } else { this.turn + buf.filled().len() - before };
+        polled
     }
 }
 

@@ -153,12 +153,13 @@ where
     let service = service_fn(move |mut request: http::Request<Incoming>| {
         request.extensions_mut().insert(from.clone());
         let (ads, mut routes) = (ads.clone(), routes.clone());
-        async move {
+        // The stream's task keeps room for what is bigger, this or the answer's body.
+        Box::pin(async move {
             match request.uri().path().strip_prefix(PATH).map(str::to_owned) {
                 Some(method) => Ok(ads.answer(&method, request).await),
                 None => routes.call(request).await.map(|response| response.map(AnyBody::Other)),
             }
-        }
+        })
     });
     let mut http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())
@@ -212,7 +213,7 @@ impl Ads {
         };
         match answer {
             Ok(body) => {
-                let mut response = http::Response::new(AnyBody::Ads(Box::new(body)));
+                let mut response = http::Response::new(AnyBody::Ads(body));
                 let grpc = http::HeaderValue::from_static("application/grpc");
                 response.headers_mut().insert(http::header::CONTENT_TYPE, grpc);
                 response
