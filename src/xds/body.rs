@@ -3,12 +3,11 @@
 //! The transport asks for the next frame when it has room for it, and only then is the next response made. So a slow client
 //! costs nothing but its place, and what it is sent then is the latest.
 
-use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use bytes::{Buf as _, Bytes};
+use bytes::Buf as _;
 use http_body::Frame;
 use hyper::body::Incoming;
 use tokio::time::Sleep;
@@ -20,13 +19,10 @@ use crate::xds::admission::Turn;
 use crate::xds::hub::{Encoded, Stream};
 use crate::xds::messages::Messages;
 use crate::xds::request::{Protocol, Refusal, Request};
-use crate::xds::wire::Pieces;
+use crate::xds::wire::{Finished, Pieces};
 
 /// Requests taken in before it is the turn of a response.
 const TURN: usize = 32;
-
-/// Room for as many pieces of a response is kept for the next.
-const FEW: usize = 8;
 
 /// The transport is handed pieces of a response until they are as many bytes: a few of its frames.
 const HANDED: usize = 64 << 10;
@@ -36,7 +32,8 @@ pub(crate) struct AdsBody {
     stream: Stream,
     protocol: Protocol,
     requests: Messages<Incoming>,
-    pieces: VecDeque<Bytes>,
+    /// What is left of the response that is being sent.
+    pieces: Option<Finished>,
     /// When the response that is being sent was begun.
     sending: Option<Instant>,
     draining: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -69,7 +66,7 @@ impl AdsBody {
             stream,
             protocol,
             requests,
-            pieces: VecDeque::new(),
+            pieces: None,
             sending: None,
             draining,
             told: None,
@@ -80,16 +77,15 @@ impl AdsBody {
 
     /// What is handed to the transport next of the response that is being sent.
     fn next_pieces(&mut self) -> Option<Pieces> {
-        let mut next = Pieces::from(self.pieces.pop_front()?);
+        let left = self.pieces.as_mut()?;
+        let mut next = Pieces::default();
         while next.remaining() < HANDED
-            && let Some(piece) = self.pieces.pop_front()
+            && let Some(piece) = left.next()
         {
             next.push(piece);
         }
-        if self.pieces.is_empty() {
-            if self.pieces.capacity() > FEW {
-                self.pieces = VecDeque::new();
-            }
+        if left.size_hint().0 == 0 {
+            self.pieces = None;
             if let Some(begun) = self.sending.take() {
                 self.stream.hub().metrics().sent(begun.elapsed());
             }
@@ -99,7 +95,7 @@ impl AdsBody {
 
     fn start(&mut self, response: Encoded) -> Result<(), Status> {
         let pieces = response.rope.finish_response();
-        self.pieces.extend(pieces.ok_or_else(|| Status::resource_exhausted("the response is too big"))?);
+        self.pieces = Some(pieces.ok_or_else(|| Status::resource_exhausted("the response is too big"))?);
         self.sending = Some(response.begun);
         Ok(())
     }

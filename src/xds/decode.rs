@@ -29,6 +29,12 @@ impl<'a> Piece<'a> {
         std::str::from_utf8(self.as_slice()).map_err(|_| Malformed("a text is not UTF-8"))
     }
 
+    /// Whether it is a text.
+    pub(crate) fn check(&self) -> Result<(), Malformed> {
+        // Names nearly always are ASCII, which is quicker to see.
+        if self.as_slice().is_ascii() { Ok(()) } else { self.as_str().map(drop) }
+    }
+
     /// The bytes it is a stretch of.
     pub(crate) fn message(&self) -> &'a Bytes {
         self.message

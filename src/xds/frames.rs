@@ -3,18 +3,20 @@
 //! The transport keeps room for the biggest frame it was ever sent as long as the connection lasts, and every client's first
 //! request has some of the biggest there may be. So it is shown big frames of data as several small ones, which mean the same.
 
+use std::cell::Cell;
 use std::io;
+use std::ops::Range;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The most payload of a frame of data that the transport is shown. It reads into 8 KiB, and takes twice that when a frame
-/// begins in the first half and does not fit after it: one this big does but for a few bytes of beginnings. The biggest frames that clients
-/// send are four of it.
+/// begins in the first half and does not fit after it: one of this size does, but for a few places. The biggest frames that
+/// clients send are four of it.
 const MOST: usize = 4096;
-/// After so many bytes the transport hands on what it has read: what it has not, it keeps room for, frame by frame.
-const TURN: usize = 8 * MOST;
+/// So much is read at a time. The transport hands it on before there is more: it keeps room for as many frames as it ever held.
+const READ: usize = 8 * MOST;
 /// What a client says before its first frame.
 const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 /// Size of a frame's header: three bytes of length, then type, flags, and four of the stream.
@@ -26,17 +28,22 @@ const DATA: u8 = 0;
 const END_STREAM: u8 = 1;
 const PADDED: u8 = 8;
 
+thread_local! {
+    /// What the connections of a thread read into, one after the other.
+    static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
 /// A connection of HTTP/2 whose frames of data are read in small ones. What is written goes through as it is.
 #[derive(Debug)]
 pub(crate) struct SmallFrames<IO> {
     io: IO,
     cutter: Cutter,
-    /// What was read and cut, and has not been passed on: the tail of a read with a big frame in it.
-    cut: Vec<u8>,
-    /// How much of it has been passed on.
-    passed: usize,
-    /// Bytes passed on in this turn.
-    turn: usize,
+    /// What was read; nothing once all of it has been passed on.
+    read: Vec<u8>,
+    /// Where in it what has not been passed on begins and ends.
+    waiting: Range<usize>,
+    /// All of what was read has been passed on, and no more is until the transport has had its turn.
+    passed: bool,
 }
 
 /// Where in the frames the reading is.
@@ -49,12 +56,24 @@ struct Cutter {
     /// A header that has come in part, and how many bytes of it.
     header: [u8; HEADER],
     have: usize,
+    /// A header that the transport is shown, and how many bytes of it it has not been.
+    shown: [u8; HEADER],
+    to_show: usize,
 }
 
 impl<IO> SmallFrames<IO> {
     pub(crate) fn new(io: IO) -> Self {
-        let cutter = Cutter { left: PREFACE, rest: None, header: [0; HEADER], have: 0 };
-        Self { io, cutter, cut: Vec::new(), passed: 0, turn: 0 }
+        Self { io, cutter: Cutter::new(), read: Vec::new(), waiting: 0..0, passed: false }
+    }
+
+    /// Passes on what was read, as far as there is room.
+    fn pass_on(&mut self, room: &mut ReadBuf<'_>) {
+        self.waiting.start += self.cutter.cut(&self.read[self.waiting.clone()], room);
+        if self.waiting.is_empty() && !self.read.is_empty() {
+            self.passed = self.waiting.end == READ;
+            self.waiting = 0..0;
+            ROOM.set(std::mem::take(&mut self.read));
+        }
     }
 }
 
@@ -68,8 +87,12 @@ fn set_length(header: &mut [u8; HEADER], length: usize) {
 }
 
 impl Cutter {
-    /// The header that the transport sees of a frame with this one; what is left of the frame is remembered.
-    fn begin(&mut self, mut header: [u8; HEADER]) -> [u8; HEADER] {
+    fn new() -> Self {
+        Self { left: PREFACE, rest: None, header: [0; HEADER], have: 0, shown: [0; HEADER], to_show: 0 }
+    }
+
+    /// Begins a frame with this header: what the transport is shown of it, and what is left for frames after that.
+    fn begin(&mut self, mut header: [u8; HEADER]) {
         let whole = length(&header);
         if header[TYPE] == DATA && header[FLAGS] & PADDED == 0 && whole > MOST {
             let mut rest = header;
@@ -79,109 +102,76 @@ impl Cutter {
             set_length(&mut header, MOST);
         }
         self.left = length(&header);
-        header
+        (self.shown, self.to_show) = (header, HEADER);
     }
 
-    /// Cuts what has been read where it lies, up to where something has to be put in: how much of it may be passed on.
-    fn cut_in_place(&mut self, bytes: &mut [u8]) -> usize {
+    /// Passes bytes on as far as there is room; how many of them.
+    fn cut(&mut self, bytes: &[u8], room: &mut ReadBuf<'_>) -> usize {
         let mut at = 0;
         loop {
-            let payload = self.left.min(bytes.len() - at);
-            at += payload;
-            self.left -= payload;
-            if self.left > 0 || self.rest.is_some() {
+            if self.to_show > 0 {
+                let now = self.to_show.min(room.remaining());
+                let from = HEADER - self.to_show;
+                room.put_slice(&self.shown[from..from + now]);
+                self.to_show -= now;
+                if self.to_show > 0 {
+                    return at;
+                }
+            }
+            if self.left > 0 {
+                let now = self.left.min(bytes.len() - at).min(room.remaining());
+                if now == 0 {
+                    return at;
+                }
+                room.put_slice(&bytes[at..at + now]);
+                at += now;
+                self.left -= now;
+                continue;
+            }
+            if let Some(rest) = self.rest.take() {
+                self.begin(rest);
+                continue;
+            }
+            if at == bytes.len() {
                 return at;
             }
-            let Some(header) = bytes[at..].first_chunk_mut::<HEADER>() else { return at };
-            *header = self.begin(*header);
-            at += HEADER;
-        }
-    }
-
-    /// Cuts what has been read, and appends what the transport is to see of it.
-    fn cut(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) {
-        loop {
-            if self.left == 0
-                && let Some(rest) = self.rest.take()
-            {
-                let header = self.begin(rest);
-                out.extend_from_slice(&header);
-            }
-            if bytes.is_empty() {
-                return;
-            }
-            let wanted = if self.left > 0 { self.left } else { HEADER - self.have };
-            let (taken, after) = bytes.split_at(wanted.min(bytes.len()));
-            bytes = after;
-            if self.left > 0 {
-                out.extend_from_slice(taken);
-                self.left -= taken.len();
-                continue;
-            }
-            self.header[self.have..self.have + taken.len()].copy_from_slice(taken);
-            self.have += taken.len();
+            let now = (HEADER - self.have).min(bytes.len() - at);
+            self.header[self.have..self.have + now].copy_from_slice(&bytes[at..at + now]);
+            at += now;
+            self.have += now;
             if self.have == HEADER {
                 self.have = 0;
-                let header = self.begin(self.header);
-                out.extend_from_slice(&header);
-            }
-        }
-    }
-}
-
-impl<IO: AsyncRead + Unpin> SmallFrames<IO> {
-    fn poll_more(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        loop {
-            let waiting = &self.cut[self.passed..];
-            if !waiting.is_empty() {
-                let now = waiting.len().min(buf.remaining());
-                buf.put_slice(&waiting[..now]);
-                self.passed += now;
-                if self.passed == self.cut.len() {
-                    (self.cut, self.passed) = (Vec::new(), 0);
-                }
-                return Poll::Ready(Ok(()));
-            }
-            if self.cutter.have > 0 {
-                // The rest of a header cannot be read into what may have no room for all of it.
-                let mut few = [0; HEADER];
-                let mut few = ReadBuf::new(&mut few);
-                ready!(Pin::new(&mut self.io).poll_read(cx, &mut few))?;
-                if few.filled().is_empty() {
-                    // The end, within a header: what there is of it is of no use to anybody.
-                    return Poll::Ready(Ok(()));
-                }
-                self.cutter.cut(few.filled(), &mut self.cut);
-                continue;
-            }
-            let before = buf.filled().len();
-            ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
-            let read = &mut buf.filled_mut()[before..];
-            if read.is_empty() {
-                return Poll::Ready(Ok(()));
-            }
-            let ready = self.cutter.cut_in_place(read);
-            self.cutter.cut(&read[ready..], &mut self.cut);
-            buf.set_filled(before + ready);
-            if ready > 0 {
-                return Poll::Ready(Ok(()));
+                self.begin(self.header);
             }
         }
     }
 }
 
 impl<IO: AsyncRead + Unpin> AsyncRead for SmallFrames<IO> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.turn >= TURN {
-            this.turn = 0;
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
+        let before = room.filled().len();
+        loop {
+            this.pass_on(room);
+            if room.filled().len() > before || room.remaining() == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            if std::mem::take(&mut this.passed) {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let mut into = ROOM.take();
+            into.resize(READ, 0);
+            let mut read = ReadBuf::new(&mut into);
+            let polled = Pin::new(&mut this.io).poll_read(cx, &mut read);
+            let len = read.filled().len();
+            if len == 0 {
+                // Nothing yet, an error, or the end; what there is of a header then is of no use to anybody.
+                ROOM.set(into);
+                return polled;
+            }
+            (this.read, this.waiting) = (into, 0..len);
         }
-        let before = buf.filled().len();
-        let polled = this.poll_more(cx, buf);
-        this.turn = if polled.is_pending() { 0 } else { this.turn + buf.filled().len() - before };
-        polled
     }
 }
 
@@ -249,7 +239,7 @@ mod tests {
                 read => all.extend_from_slice(&buffer[..read]),
             }
         }
-        assert_eq!(small.cut.capacity(), 0, "the room for what was cut is given back");
+        assert_eq!(small.read.capacity(), 0, "the room for what was read is given back");
         all
     }
 

@@ -3,19 +3,19 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf as _, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use tonic::Status;
 
 use crate::xds::wire::PREFIX;
 
-/// A buffer that has grown beyond this is given back after the message it grew for.
-const KEPT: usize = 4096;
-
-/// Cuts a request body into its messages, without a codec that keeps the biggest one's memory for the stream's life.
+/// Cuts a request body into its messages. One that came in a frame is a piece of that; others are put together.
 pub(crate) struct Messages<B> {
     body: B,
-    buffer: BytesMut,
+    /// What has come after the last message.
+    frame: Bytes,
+    /// A message of which there was more to come than its first frame had.
+    parts: BytesMut,
     most: usize,
     ended: bool,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Messages<B> {
 impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> Messages<B> {
     /// Messages of at most that many bytes.
     pub(crate) fn new(body: B, most: usize) -> Self {
-        Self { body, buffer: BytesMut::new(), most, ended: false }
+        Self { body, frame: Bytes::new(), parts: BytesMut::new(), most, ended: false }
     }
 
     /// The next message; nothing at the end of the body.
@@ -33,7 +33,7 @@ impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> Messages<B> {
                 return Poll::Ready(Ok(Some(message)));
             }
             if self.ended {
-                return Poll::Ready(match self.buffer.is_empty() {
+                return Poll::Ready(match self.parts.is_empty() {
                     true => Ok(None),
                     false => Err(Status::invalid_argument("the request ends within a message")),
                 });
@@ -41,17 +41,37 @@ impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> Messages<B> {
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 None => self.ended = true,
                 Some(Err(error)) => return Poll::Ready(Err(Status::from_error(error.into()))),
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.buffer.extend_from_slice(&data);
-                    }
-                }
+                Some(Ok(frame)) => self.frame = frame.into_data().unwrap_or_default(),
             }
         }
     }
 
+    /// The next message if all of it is there; if not, `frame` is empty.
     fn cut(&mut self) -> Result<Option<Bytes>, Status> {
-        let Some((&[flag, a, b, c, d], _)) = self.buffer.split_first_chunk::<PREFIX>() else { return Ok(None) };
+        if self.parts.is_empty() {
+            match self.size_of(&self.frame)? {
+                Some(size) if size <= self.frame.len() => return Ok(Some(self.frame.split_to(size).slice(PREFIX..))),
+                // In one go: what grows by frames is copied again and again.
+                size => self.parts.reserve(size.unwrap_or(self.frame.len())),
+            }
+        }
+        loop {
+            let size = self.size_of(&self.parts)?;
+            let wanted = size.unwrap_or(PREFIX) - self.parts.len();
+            if size.is_some() && wanted == 0 {
+                return Ok(Some(std::mem::take(&mut self.parts).freeze().slice(PREFIX..)));
+            }
+            if self.frame.is_empty() {
+                return Ok(None);
+            }
+            self.parts.reserve(wanted);
+            self.parts.extend_from_slice(&self.frame.split_to(wanted.min(self.frame.len())));
+        }
+    }
+
+    /// Size of the message that begins there, with its prefix; nothing if that has not all come.
+    fn size_of(&self, bytes: &[u8]) -> Result<Option<usize>, Status> {
+        let Some((&[flag, a, b, c, d], _)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
         if flag != 0 {
             return Err(Status::unimplemented("compressed requests are not taken"));
         }
@@ -60,17 +80,7 @@ impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> Messages<B> {
             let most = self.most;
             return Err(Status::resource_exhausted(format!("a request has {len} bytes, at most {most} are taken")));
         }
-        if self.buffer.len() < PREFIX + len {
-            // In one go: what grows by frames is copied again and again.
-            self.buffer.reserve(PREFIX + len - self.buffer.len());
-            return Ok(None);
-        }
-        self.buffer.advance(PREFIX);
-        let message = self.buffer.split_to(len).freeze();
-        if self.buffer.is_empty() && len > KEPT {
-            self.buffer = BytesMut::new();
-        }
-        Ok(Some(message))
+        Ok(Some(PREFIX + len))
     }
 }
 

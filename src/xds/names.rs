@@ -65,14 +65,14 @@ impl Default for Names {
 }
 
 impl Names {
-    fn hash(&self, name: &str) -> u128 {
-        let low = rapidhash_v3_seeded(name.as_bytes(), &self.low);
-        let high = rapidhash_v3_seeded(name.as_bytes(), &self.high);
+    fn hash(&self, name: &[u8]) -> u128 {
+        let low = rapidhash_v3_seeded(name, &self.low);
+        let high = rapidhash_v3_seeded(name, &self.high);
         (u128::from(high) << 64) | u128::from(low)
     }
 
     fn digest(&self, names: &NameList) -> u128 {
-        names.iter().map(|name| self.hash(name)).fold(0, u128::wrapping_add)
+        names.bytes().map(|name| self.hash(name)).fold(0, u128::wrapping_add)
     }
 
     /// The set of these names without `*`. If there is one already, no name is copied.
@@ -104,14 +104,14 @@ impl Names {
         let mut changes: Vec<(Text, Option<()>)> = Vec::new();
         for name in add {
             if !set.contains(&name) && !remove.contains(&name) {
-                digest = digest.wrapping_add(self.hash(&name));
+                digest = digest.wrapping_add(self.hash(name.as_bytes()));
                 bytes += name.len();
                 changes.push((name, Some(())));
             }
         }
         for name in remove {
             if set.contains(name) {
-                digest = digest.wrapping_sub(self.hash(name));
+                digest = digest.wrapping_sub(self.hash(name.as_bytes()));
                 bytes -= name.len();
                 changes.push((name.clone(), None));
             }

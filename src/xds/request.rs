@@ -44,12 +44,15 @@ impl NameList {
     /// # Errors
     /// When it is not UTF-8.
     pub(crate) fn push(&mut self, name: Piece<'_>) -> Result<(), Malformed> {
-        name.as_str()?;
+        name.check()?;
+        let range = name.range();
         if self.places.is_empty() {
             self.message = name.message().clone();
+            // What grows is copied again and again. Others are about as long, and each has a tag and a length.
+            let more = (self.message.len() - range.start) / (range.len() + 2);
+            self.places.reserve(more.min(MAX_NAMES));
         }
         let place = |at: usize| u32::try_from(at).map_err(|_| Malformed("it is longer than 4 GiB"));
-        let range = name.range();
         self.places.push((place(range.start)?, place(range.end)?));
         Ok(())
     }
@@ -110,6 +113,7 @@ impl HeldList {
     /// When its name is not UTF-8.
     pub(crate) fn push(&mut self, name: Piece<'_>, version: Option<Version>) -> Result<(), Malformed> {
         self.names.push(name)?;
+        self.versions.reserve(self.names.places.capacity() - self.versions.len());
         self.versions.push(version);
         Ok(())
     }
@@ -123,6 +127,11 @@ impl HeldList {
     /// The resources in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Option<Version>)> {
         self.names.iter().zip(self.versions.iter().copied())
+    }
+
+    /// The same, for what need not know that names are text.
+    pub(crate) fn bytes(&self) -> impl Iterator<Item = (&[u8], Option<Version>)> {
+        self.names.bytes().zip(self.versions.iter().copied())
     }
 
     /// How many there are.

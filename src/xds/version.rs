@@ -25,8 +25,8 @@ impl Version {
     }
 
     /// This version under a name, to be summed into a [`Digest`].
-    fn named(self, name: &str) -> u64 {
-        let name = rapidhash_v3(name.as_bytes());
+    fn named(self, name: &[u8]) -> u64 {
+        let name = rapidhash_v3(name);
         let mut both = [0; 16];
         both[..8].copy_from_slice(&name.to_le_bytes());
         both[8..].copy_from_slice(&self.0.to_le_bytes());
@@ -55,12 +55,12 @@ pub(crate) struct Digest(u64);
 
 impl Digest {
     /// Adds a member.
-    pub(crate) fn add(&mut self, name: &str, version: Version) {
+    pub(crate) fn add(&mut self, name: &[u8], version: Version) {
         self.0 = self.0.wrapping_add(version.named(name));
     }
 
     /// Takes a member out again.
-    pub(crate) fn remove(&mut self, name: &str, version: Version) {
+    pub(crate) fn remove(&mut self, name: &[u8], version: Version) {
         self.0 = self.0.wrapping_sub(version.named(name));
     }
 

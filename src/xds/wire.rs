@@ -1,6 +1,8 @@
 //! The few protobuf and gRPC encodings that are written by hand, so that payloads stay shared.
 
 use std::io::IoSlice;
+use std::iter::Chain;
+use std::{option, vec};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use smallvec::SmallVec;
@@ -47,6 +49,9 @@ pub(crate) fn put_field(field: u8, value: &[u8], out: &mut BytesMut) {
 pub(crate) const PREFIX: usize = 5;
 /// What most responses fit in.
 const ROOM: usize = 2048;
+
+/// The pieces of a message in order.
+pub(crate) type Finished = Chain<option::IntoIter<Bytes>, vec::IntoIter<Bytes>>;
 
 /// A message in pieces: small ones are copied together, big ones stay shared.
 #[derive(Debug, Default)]
@@ -105,13 +110,13 @@ impl Rope {
     }
 
     /// The pieces in order.
-    pub(crate) fn finish(mut self) -> impl Iterator<Item = Bytes> {
+    pub(crate) fn finish(mut self) -> Finished {
         self.flush_above(0);
         self.first.map(BytesMut::freeze).into_iter().chain(self.pieces)
     }
 
     /// The pieces of the gRPC body's message that a [`Self::response`] is; nothing if it is too big for one.
-    pub(crate) fn finish_response(mut self) -> Option<impl Iterator<Item = Bytes>> {
+    pub(crate) fn finish_response(mut self) -> Option<Finished> {
         let len = u32::try_from(self.len).ok()?;
         self.flush_above(0);
         if let Some(prefix) = self.first.as_mut().and_then(|first| first.get_mut(1..PREFIX)) {

@@ -15,7 +15,7 @@ pub(super) struct Holds {
 impl Holds {
     pub(super) fn new(list: HeldList) -> Self {
         let mut digest = Digest::default();
-        for (name, version) in list.iter() {
+        for (name, version) in list.bytes() {
             digest.add(name, version.unwrap_or_default());
         }
         Self { list, digest }

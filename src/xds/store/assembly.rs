@@ -42,12 +42,12 @@ impl<'a> Assembly<'a> {
                 if let Some((_, below)) = below {
                     elements -= element_len(name, below);
                     if let Some((version, _)) = &below.content {
-                        digest.remove(name, *version);
+                        digest.remove(name.as_bytes(), *version);
                     }
                 }
                 elements += element_len(name, piece);
                 if let Some((version, _)) = &piece.content {
-                    digest.add(name, *version);
+                    digest.add(name.as_bytes(), *version);
                 }
                 winners.push((name, piece));
             }

@@ -163,13 +163,13 @@ impl Segments {
         for (name, piece) in &changes {
             if let Some((name, old)) = self.run.get(name) {
                 if let Some((version, _)) = &old.content {
-                    digest.remove(name, *version);
+                    digest.remove(name.as_bytes(), *version);
                 }
                 elements -= element_len(name, old);
             }
             if let Some(piece) = piece {
                 if let Some((version, _)) = &piece.content {
-                    digest.add(name, *version);
+                    digest.add(name.as_bytes(), *version);
                 }
                 elements += element_len(name, piece);
             }

@@ -130,7 +130,7 @@ impl Item {
             Self::Stretch { chunk, rows } => digest_of(chunk, rows.clone()),
             Self::One(found) => {
                 let mut digest = Digest::default();
-                digest.add(&found.name, found.version);
+                digest.add(found.name.as_bytes(), found.version);
                 digest
             }
         }
@@ -157,7 +157,7 @@ fn digest_of(chunk: &Chunk<Entry>, rows: Range<usize>) -> Digest {
         let mut digest = Digest::default();
         for (name, entry) in rows {
             if let Some((version, _)) = entry.shared() {
-                digest.add(name, version);
+                digest.add(name.as_bytes(), version);
             }
         }
         digest
@@ -368,7 +368,7 @@ impl View {
     fn add(&self, name: &Text, (count, digest): &mut (usize, Digest)) {
         if let Some(version) = self.version(name) {
             *count += 1;
-            digest.add(name, version);
+            digest.add(name.as_bytes(), version);
         }
     }
 
