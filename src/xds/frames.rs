@@ -15,7 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// begins in the first half and does not fit after it: one of this size does, but for a few places. The biggest frames that
 /// clients send are four of it.
 const MOST: usize = 4096;
-/// So much is read at a time. The transport hands it on before there is more: it keeps room for as many frames as it ever held.
+/// So much is read at a time. The transport hands on as much before it is given more: it keeps room for as many frames as it
+/// ever held.
 const READ: usize = 8 * MOST;
 /// What a client says before its first frame.
 const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
@@ -42,8 +43,8 @@ pub(crate) struct SmallFrames<IO> {
     read: Vec<u8>,
     /// Where in it what has not been passed on begins and ends.
     waiting: Range<usize>,
-    /// All of what was read has been passed on, and no more is until the transport has had its turn.
-    passed: bool,
+    /// Bytes read since the transport had its turn.
+    turn: usize,
 }
 
 /// Where in the frames the reading is.
@@ -63,14 +64,13 @@ struct Cutter {
 
 impl<IO> SmallFrames<IO> {
     pub(crate) fn new(io: IO) -> Self {
-        Self { io, cutter: Cutter::new(), read: Vec::new(), waiting: 0..0, passed: false }
+        Self { io, cutter: Cutter::new(), read: Vec::new(), waiting: 0..0, turn: 0 }
     }
 
     /// Passes on what was read, as far as there is room.
     fn pass_on(&mut self, room: &mut ReadBuf<'_>) {
         self.waiting.start += self.cutter.cut(&self.read[self.waiting.clone()], room);
         if self.waiting.is_empty() && !self.read.is_empty() {
-            self.passed = self.waiting.end == READ;
             self.waiting = 0..0;
             ROOM.set(std::mem::take(&mut self.read));
         }
@@ -156,7 +156,8 @@ impl<IO: AsyncRead + Unpin> AsyncRead for SmallFrames<IO> {
             if room.filled().len() > before || room.remaining() == 0 {
                 return Poll::Ready(Ok(()));
             }
-            if std::mem::take(&mut this.passed) {
+            if this.turn >= READ {
+                this.turn = 0;
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -168,8 +169,10 @@ impl<IO: AsyncRead + Unpin> AsyncRead for SmallFrames<IO> {
             if len == 0 {
                 // Nothing yet, an error, or the end; what there is of a header then is of no use to anybody.
                 ROOM.set(into);
+                this.turn = 0;
                 return polled;
             }
+            this.turn += len;
             (this.read, this.waiting) = (into, 0..len);
         }
     }
@@ -273,6 +276,32 @@ mod tests {
             for room in [1, 8, 9, 1000, 4096, 8192, 65_536] {
                 assert_eq!(frames(&read(&sent, come, room).await), expected, "{come} at a time into room for {room}");
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_read_is_handed_on_before_there_is_more() {
+        let sent = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(DATA, 0, 1, &vec![7; 4 * READ])].concat();
+        for come in [sent.len(), READ / 2 + 1] {
+            let (mut client, server) = tokio::io::duplex(come);
+            let sent = sent.clone();
+            tokio::spawn(async move { client.write_all(&sent).await });
+            let mut small = SmallFrames::new(server);
+            let mut buffer = vec![0; 8192];
+            let (mut turn, mut turns, mut all) = (0, 0, 0);
+            while all < 4 * READ {
+                let mut room = ReadBuf::new(&mut buffer);
+                let polled =
+                    std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut small).poll_read(cx, &mut room))).await;
+                if polled.is_pending() {
+                    (turn, turns) = (0, turns + 1);
+                    tokio::task::yield_now().await;
+                }
+                turn += room.filled().len();
+                all += room.filled().len();
+                assert!(turn <= 2 * READ, "{turn} bytes in one turn");
+            }
+            assert!(turns >= 3, "{turns} turns, {come} come at a time");
         }
     }
 

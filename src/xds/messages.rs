@@ -121,6 +121,18 @@ mod tests {
     }
 
     #[test]
+    fn a_message_that_came_in_a_frame_is_a_piece_of_it() {
+        let frame = Bytes::from_static(b"\0\0\0\0\x03abc\0\0\0\0\x01d");
+        let body = http_body_util::Full::new(frame.clone());
+        let (mut messages, mut cx) = (Messages::new(body, 10), Context::from_waker(futures::task::noop_waker_ref()));
+        for at in [5, 13] {
+            let Poll::Ready(Ok(Some(message))) = messages.poll_next(&mut cx) else { panic!("it is there") };
+            assert_eq!(message.as_ptr(), frame[at..].as_ptr());
+        }
+        assert!(matches!(messages.poll_next(&mut cx), Poll::Ready(Ok(None))));
+    }
+
+    #[test]
     fn what_is_no_message_is_an_error() {
         assert_eq!(messages(&[b"\0\0\0\0\x03ab"], 10), [Err(tonic::Code::InvalidArgument)]);
         assert_eq!(messages(&[b"\0\0\0\0\x0babcdefghijk"], 10), [Err(tonic::Code::ResourceExhausted)]);
