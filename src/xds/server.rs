@@ -155,10 +155,10 @@ where
         let (ads, mut routes) = (ads.clone(), routes.clone());
         // The stream's task keeps room for what is bigger, this or the answer's body.
         Box::pin(async move {
-            match request.uri().path().strip_prefix(PATH).map(str::to_owned) {
-                Some(method) => Ok(ads.answer(&method, request).await),
-                None => routes.call(request).await.map(|response| response.map(AnyBody::Other)),
+            if request.uri().path().starts_with(PATH) {
+                return Ok(ads.answer(request).await);
             }
+            routes.call(request).await.map(|response| response.map(AnyBody::Other))
         })
     });
     let mut http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
@@ -205,10 +205,10 @@ struct Ads {
 }
 
 impl Ads {
-    async fn answer(self, method: &str, request: http::Request<Incoming>) -> http::Response<AnyBody> {
-        let answer = match method {
-            "StreamAggregatedResources" => self.stream(Protocol::Sotw, request).await,
-            "DeltaAggregatedResources" => self.stream(Protocol::Delta, request).await,
+    async fn answer(self, request: http::Request<Incoming>) -> http::Response<AnyBody> {
+        let answer = match request.uri().path().strip_prefix(PATH) {
+            Some("StreamAggregatedResources") => self.stream(Protocol::Sotw, request).await,
+            Some("DeltaAggregatedResources") => self.stream(Protocol::Delta, request).await,
             _ => Err(Status::unimplemented("no such method")),
         };
         match answer {

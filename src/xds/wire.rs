@@ -63,7 +63,7 @@ pub(crate) struct Rope {
     len: usize,
 }
 
-/// Pieces up to this size are copied rather than sent as a frame of their own.
+/// What is up to this size is copied rather than shared as a piece of its own.
 const COPIED: usize = 4096;
 
 impl Rope {
