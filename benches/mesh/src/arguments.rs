@@ -167,6 +167,10 @@ pub(crate) struct Manner {
     /// Proxies take the virtual hosts of route tables one by one (VHDS); a started server is told to offer that.
     #[arg(long)]
     pub(crate) virtual_hosts: bool,
+    /// Flow-control window of each proxy's stream and connection, in KiB, up to which the server may be ahead of it; as
+    /// Envoy has it if not given. With thousands of proxies of a big mesh, a smaller one saves this tool's memory.
+    #[arg(long, value_name = "KIB", default_value_t = 16 << 10, value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
+    pub(crate) window: u32,
     /// Where objects are written to.
     #[arg(long, value_enum, default_value_t = Driver::Directory)]
     pub(crate) driver: Driver,

@@ -5,31 +5,33 @@
 //! comes is acknowledged at once. What is left out: a listener that goes leaves its route tables subscribed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::marker::PhantomData;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bytes::{Buf as _, BufMut as _, Bytes};
+use bytes::{BufMut as _, Bytes, BytesMut};
+use futures::{StreamExt as _, stream};
+use http::{HeaderValue, header};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, StreamBody};
 use prost::Message;
 use sluice_proto::envoy::config::core::v3::Node;
 use tokio::sync::{Notify, mpsc};
 use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
-use tonic::codegen::http::uri::PathAndQuery;
-use tonic::metadata::{Ascii, MetadataValue};
+use tonic::body::Body;
 use tonic::transport::Endpoint;
-use tonic::{Status, Streaming};
+use tonic::{Code, Status};
+use tower::{Service as _, ServiceExt as _};
 
 use crate::arguments::Protocol;
 use crate::fleet::Shared;
-use crate::held::Held;
-use crate::messages::{DeltaRequest, DeltaResponse, Request, Response};
+use crate::held::{Dictionary, Held};
+use crate::incoming::{Incoming, Part};
+use crate::messages::{Any, DeltaRequest, DeltaResource, Request, Subscribe};
 use crate::scan::{TYPES, Type, asks_for, name};
 use crate::watch::{Arrival, Watch};
 
-/// Flow-control windows as a recent Envoy has them.
-const WINDOW: u32 = 16 << 20;
 /// Waits this long before it tries again after a refused stream, doubled each time up to [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
@@ -51,7 +53,7 @@ pub(crate) struct Client {
     pub(crate) pace: Pace,
     node: Arc<Node>,
     /// What a gateway in front of the server says of the proxy's certificate.
-    certificate: Option<MetadataValue<Ascii>>,
+    certificate: Option<HeaderValue>,
     held: [Held; TYPES],
     /// State of the world: the version of each type.
     versions: [String; TYPES],
@@ -59,9 +61,14 @@ pub(crate) struct Client {
 
 impl Client {
     /// One that holds nothing. It is who `certificate` says, if that is given.
-    pub(crate) fn new(number: usize, node: Arc<Node>, certificate: Option<MetadataValue<Ascii>>) -> Self {
-        let (held, versions) = (Default::default(), Default::default());
-        Self { number, pace: Pace::Prompt, node, certificate, held, versions }
+    pub(crate) fn new(
+        number: usize,
+        node: Arc<Node>,
+        certificate: Option<HeaderValue>,
+        dictionaries: &[Arc<Dictionary>; TYPES],
+    ) -> Self {
+        let held = dictionaries.clone().map(Held::new);
+        Self { number, pace: Pace::Prompt, node, certificate, held, versions: Default::default() }
     }
 
     /// What it holds of a type.
@@ -69,12 +76,27 @@ impl Client {
         &self.held[kind as usize]
     }
 
-    fn identify<T>(&self, message: T) -> tonic::Request<T> {
-        let mut request = tonic::Request::new(message);
+    /// The call of the protocol's method with messages that are still to come.
+    fn call(&self, protocol: Protocol, messages: mpsc::UnboundedReceiver<Bytes>) -> Result<http::Request<Body>> {
+        let framed = UnboundedReceiverStream::new(messages).flat_map(|message| {
+            let mut prefix = BytesMut::with_capacity(5);
+            prefix.put_u8(0);
+            prefix.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
+            stream::iter([prefix.freeze(), message].map(|bytes| Ok::<_, Infallible>(Frame::data(bytes))))
+        });
+        let method = match protocol {
+            Protocol::Delta => "DeltaAggregatedResources",
+            Protocol::Sotw => "StreamAggregatedResources",
+        };
+        let path = format!("/envoy.service.discovery.v3.AggregatedDiscoveryService/{method}");
+        let mut request = http::Request::post(path)
+            .header(header::CONTENT_TYPE, "application/grpc")
+            .header(header::TE, "trailers")
+            .body(Body::new(StreamBody::new(framed)))?;
         if let Some(certificate) = &self.certificate {
-            request.metadata_mut().insert("x-forwarded-client-cert", certificate.clone());
+            request.headers_mut().insert("x-forwarded-client-cert", certificate.clone());
         }
-        request
+        Ok(request)
     }
 
     /// Resources it holds, over all types.
@@ -113,32 +135,27 @@ pub(crate) async fn run(mut client: Client, shared: Arc<Shared>, stop: Arc<Notif
 /// One stream from its opening to its end.
 async fn stream(client: &mut Client, shared: &Shared) -> Result<()> {
     let endpoint = Endpoint::from_shared(format!("http://{}", shared.address()))?
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
+        .initial_stream_window_size(shared.window)
+        .initial_connection_window_size(shared.window)
         .tcp_nodelay(true);
-    let channel = endpoint.connect().await.context("connect")?;
-    let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(usize::MAX);
-    grpc.ready().await?;
-    let (requests, outgoing) = mpsc::unbounded_channel::<Bytes>();
-    let request = client.identify(UnboundedReceiverStream::new(outgoing));
+    let mut channel = endpoint.connect().await.context("connect")?;
+    let (requests, messages) = mpsc::unbounded_channel();
+    let call = client.call(shared.protocol, messages)?;
     let mut stream = Stream::new(client, shared, requests);
     match shared.protocol {
-        Protocol::Delta => {
-            let path = PathAndQuery::from_static(
-                "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources",
-            );
-            stream.open_delta();
-            let answers = grpc.streaming(request, path, Counted::default()).await?.into_inner();
-            stream.read(answers, Stream::take_delta).await
-        }
-        Protocol::Sotw => {
-            let path = PathAndQuery::from_static(
-                "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources",
-            );
-            stream.open_sotw();
-            let answers = grpc.streaming(request, path, Counted::default()).await?.into_inner();
-            stream.read(answers, Stream::take_sotw).await
-        }
+        Protocol::Delta => stream.open_delta(),
+        Protocol::Sotw => stream.open_sotw(),
+    }
+    let answer = channel.ready().await?.call(call).await?;
+    succeeded(answer.headers())?;
+    stream.read(answer.into_body()).await
+}
+
+/// Fails with what headers or trailers say of the call, if they do.
+fn succeeded(headers: &http::HeaderMap) -> Result<()> {
+    match Status::from_header_map(headers) {
+        Some(status) if status.code() != Code::Ok => Err(status.into()),
+        _ => Ok(()),
     }
 }
 
@@ -152,9 +169,29 @@ struct Stream<'a> {
     answered: [bool; TYPES],
     /// State of the world: the nonce of the last answer.
     nonces: [String; TYPES],
+    /// The response that is coming in.
+    response: Response,
     /// The node goes with the first request.
     introduced: bool,
     configured: bool,
+}
+
+/// What has come of a response.
+#[derive(Default)]
+struct Response {
+    /// Its first part has come.
+    begun: bool,
+    /// The change that was on its way by then, and which of its expectations are met.
+    watch: Option<Arc<Watch>>,
+    meets: u64,
+    version: String,
+    type_url: String,
+    nonce: String,
+    removed: Vec<Bytes>,
+    /// State of the world: the names that are there, of types that are subscribed as a whole.
+    there: BTreeSet<String>,
+    /// What its resources lead to.
+    subscribe: BTreeMap<Type, Subscribe>,
 }
 
 impl<'a> Stream<'a> {
@@ -166,6 +203,7 @@ impl<'a> Stream<'a> {
             asked: [false; TYPES],
             answered: [false; TYPES],
             nonces: Default::default(),
+            response: Response::default(),
             introduced: false,
             configured: false,
         }
@@ -176,39 +214,54 @@ impl<'a> Stream<'a> {
         first.then(|| (*self.client.node).clone())
     }
 
-    fn send(&self, request: &impl Message) {
-        self.send_encoded(request.encode_to_vec());
-    }
-
-    fn send_encoded(&self, request: Vec<u8>) {
+    fn send(&self, request: Vec<u8>) {
         // The stream's end is seen where it is read.
         let _ = self.requests.send(request.into());
     }
 
-    async fn read<M>(
-        mut self,
-        mut answers: Streaming<(M, usize)>,
-        mut take: impl FnMut(&mut Self, M, Option<&Watch>),
-    ) -> Result<()>
-    where
-        M: Send + 'static,
-    {
+    /// Reads to the end of the stream.
+    async fn read(mut self, mut body: Body) -> Result<()> {
         if self.client.pace == Pace::Dead {
             std::future::pending::<()>().await;
         }
-        while let Some((message, bytes)) = answers.message().await? {
-            if let Pace::Slow(wait) = self.client.pace {
-                tokio::time::sleep(wait).await;
+        let mut incoming = Incoming::default();
+        while let Some(frame) = body.frame().await {
+            match frame?.into_data() {
+                Ok(data) => incoming.put(data),
+                Err(trailers) => succeeded(trailers.trailers_ref().unwrap_or(&http::HeaderMap::new()))?,
             }
-            self.shared.count_message(bytes);
-            let watch = self.shared.watch();
-            take(&mut self, message, watch.as_deref());
-            if !self.configured && self.is_configured() {
-                self.configured = true;
-                self.shared.set_configured(self.client.number, true);
+            while let Some(part) = incoming.part()? {
+                self.take(part).await;
             }
+            // Others are to read too while there is more to read.
+            tokio::task::coop::consume_budget().await;
         }
         Ok(())
+    }
+
+    async fn take(&mut self, part: Part) {
+        if !std::mem::replace(&mut self.response.begun, true) {
+            self.response.watch = self.shared.watch();
+        }
+        let take = match self.shared.protocol {
+            Protocol::Delta => Self::delta,
+            Protocol::Sotw => Self::sotw,
+        };
+        let Part::End(bytes) = part else { return take(self, part) };
+        if let Pace::Slow(wait) = self.client.pace {
+            tokio::time::sleep(wait).await;
+        }
+        self.shared.count_message(bytes);
+        take(self, part);
+        // A proxy has nothing of a response before it has all of it.
+        let Response { watch, meets, .. } = std::mem::take(&mut self.response);
+        if let Some(watch) = watch {
+            self.shared.arrived(&watch, self.client.number, meets);
+        }
+        if !self.configured && self.is_configured() {
+            self.configured = true;
+            self.shared.set_configured(self.client.number, true);
+        }
     }
 
     /// Everything asked for was answered.
@@ -222,9 +275,18 @@ impl<'a> Stream<'a> {
         })
     }
 
-    fn arrive(&self, watch: Option<&Watch>, kind: Type, name: &str, bytes: Option<&Bytes>) {
-        if let Some(watch) = watch {
-            self.shared.arrive(watch, self.client.number, &Arrival { kind, name, bytes });
+    fn arrive(&mut self, kind: Type, name: &str, bytes: Option<&Bytes>) {
+        if let Some(watch) = &self.response.watch {
+            self.response.meets |= watch.meets(self.client.number, &Arrival { kind, name, bytes });
+        }
+    }
+
+    /// Asks for what a resource leads to with the end of the response.
+    fn follow(&mut self, kind: Type, resource: &Bytes) {
+        for (next, name) in asks_for(kind, resource) {
+            if self.client.held[next as usize].ask(name) {
+                self.response.subscribe.entry(next).or_default().add(name);
+            }
         }
     }
 
@@ -249,72 +311,83 @@ impl Stream<'_> {
                 Type::Vhds => !name.contains('/'),
                 kind => !kind.is_wildcard(),
             };
-            let mut subscribe = held.names().filter(is_subscribed).peekable();
-            if !kind.is_wildcard() && subscribe.peek().is_none() {
+            let mut subscribe = Subscribe::default();
+            held.names().filter(is_subscribed).for_each(|name| subscribe.add(name));
+            if !kind.is_wildcard() && subscribe.is_empty() {
                 continue;
             }
             let request = DeltaRequest { node, type_url: kind.url().into(), ..Default::default() };
-            self.send_encoded(request.first(subscribe, held.versions()));
+            self.send(request.with(&subscribe, held.versions()));
         }
     }
 
-    fn take_delta(&mut self, response: DeltaResponse, watch: Option<&Watch>) {
-        let Some(kind) = Type::of_url(&response.type_url) else { return };
+    /// Takes a part of a `DeltaDiscoveryResponse`.
+    fn delta(&mut self, part: Part) {
+        match part {
+            Part::Field(2, resource) => self.delta_resource(resource),
+            Part::Field(4, url) => self.response.type_url = text(&url).to_owned(),
+            Part::Field(5, nonce) => self.response.nonce = text(&nonce).to_owned(),
+            Part::Field(6, name) => self.response.removed.push(name),
+            Part::Field(..) => {}
+            Part::End(_) => self.end_delta(),
+        }
+    }
+
+    fn delta_resource(&mut self, resource: Bytes) {
+        let Ok(DeltaResource { version, resource: Some(any), name }) = DeltaResource::decode(resource) else { return };
+        let (Some(kind), name) = (Type::of_url(text(&any.type_url)), text(&name)) else { return };
+        self.shared.count_resource(kind);
+        let held = &mut self.client.held[kind as usize];
+        if matches!(kind, Type::Eds | Type::Rds | Type::Sds) && !held.has(name) {
+            // It was on its way when it was no longer wanted.
+            return;
+        }
+        held.tell(name, text(&version), self.shared.digest(&any.value));
+        if kind == Type::Vhds
+            && let Some((table, _)) = name.rsplit_once('/')
+        {
+            // Asked for by the table they are of.
+            held.tell(table, "", 0);
+        }
+        self.follow(kind, &any.value);
+        self.arrive(kind, name, Some(&any.value));
+    }
+
+    fn end_delta(&mut self) {
+        let Some(kind) = Type::of_url(&self.response.type_url) else { return };
         self.answered[kind as usize] = true;
-        let mut subscribe: BTreeMap<Type, Vec<String>> = BTreeMap::new();
         let mut unsubscribe = Vec::new();
-        for resource in &response.resources {
-            self.shared.count_resource(kind);
-            let Some(any) = &resource.resource else { continue };
-            let (name, version) = (text(&resource.name), text(&resource.version));
-            let texts = &self.shared.texts;
+        for name in std::mem::take(&mut self.response.removed) {
+            let name = text(&name);
             let held = &mut self.client.held[kind as usize];
-            if matches!(kind, Type::Eds | Type::Rds | Type::Sds) && !held.has(name) {
-                // It was on its way when it was no longer wanted.
+            if kind.is_wildcard() {
+                held.forget(name);
+            } else if held.has(name) {
+                // What is subscribed stays so: there is none of that name now.
+                held.tell(name, "", 0);
+            } else {
                 continue;
             }
-            held.tell(texts.get(name), texts.get(version), self.shared.digest(&any.value));
-            if kind == Type::Vhds
-                && let Some((table, _)) = name.rsplit_once('/')
-            {
-                // Asked for by the table they are of.
-                held.tell(texts.get(table), texts.get(""), 0);
-            }
-            for (next, name) in asks_for(kind, &any.value) {
-                if self.client.held[next as usize].ask(name, texts) {
-                    subscribe.entry(next).or_default().push(name.to_owned());
-                }
-            }
-            self.arrive(watch, kind, name, Some(&any.value));
-        }
-        for name in &response.removed {
-            if kind.is_wildcard() {
-                self.client.held[kind as usize].forget(name);
-            } else {
-                // What is subscribed stays so: there is none of that name now.
-                let (texts, held) = (&self.shared.texts, &mut self.client.held[kind as usize]);
-                if !held.has(name) {
-                    continue;
-                }
-                held.tell(texts.get(name), texts.get(""), 0);
-            }
             if kind == Type::Cds && self.client.held[Type::Eds as usize].forget(name) {
-                unsubscribe.push(name.clone());
+                unsubscribe.push(name.to_owned());
             }
-            self.arrive(watch, kind, name, None);
+            self.arrive(kind, name, None);
         }
-        self.send(&DeltaRequest { type_url: response.type_url, nonce: response.nonce, ..Default::default() });
+        let (type_url, nonce) = (kind.url().into(), std::mem::take(&mut self.response.nonce));
+        self.send(DeltaRequest { type_url, nonce, ..Default::default() }.encode_to_vec());
+        let mut subscribe = std::mem::take(&mut self.response.subscribe);
         if !unsubscribe.is_empty() {
             subscribe.entry(Type::Eds).or_default();
         }
         for (next, subscribe) in subscribe {
             self.asked[next as usize] = true;
             let unsubscribe = if next == Type::Eds { std::mem::take(&mut unsubscribe) } else { Vec::new() };
-            self.send(&DeltaRequest { type_url: next.url().into(), subscribe, unsubscribe, ..Default::default() });
+            let request = DeltaRequest { type_url: next.url().into(), unsubscribe, ..Default::default() };
+            self.send(request.with(&subscribe, std::iter::empty()));
         }
         if self.is_time_for_listeners() {
             self.asked[Type::Lds as usize] = true;
-            self.send(&DeltaRequest { type_url: Type::Lds.url().into(), ..Default::default() });
+            self.send(DeltaRequest { type_url: Type::Lds.url().into(), ..Default::default() }.encode_to_vec());
         }
     }
 }
@@ -338,43 +411,53 @@ impl Stream<'_> {
         }
         let version = self.client.versions[kind as usize].clone();
         let nonce = self.nonces[kind as usize].clone();
-        self.send(&Request { version, node, names, type_url: kind.url().into(), nonce });
+        self.send(Request { version, node, names, type_url: kind.url().into(), nonce }.encode_to_vec());
     }
 
-    fn take_sotw(&mut self, response: Response, watch: Option<&Watch>) {
-        let Some(kind) = Type::of_url(&response.type_url) else { return };
+    /// Takes a part of a `DiscoveryResponse`.
+    fn sotw(&mut self, part: Part) {
+        match part {
+            Part::Field(1, version) => self.response.version = text(&version).to_owned(),
+            Part::Field(2, resource) => self.sotw_resource(resource),
+            Part::Field(4, url) => self.response.type_url = text(&url).to_owned(),
+            Part::Field(5, nonce) => self.response.nonce = text(&nonce).to_owned(),
+            Part::Field(..) => {}
+            Part::End(_) => self.end_sotw(),
+        }
+    }
+
+    fn sotw_resource(&mut self, resource: Bytes) {
+        let Ok(any) = Any::decode(resource) else { return };
+        let Some(kind) = Type::of_url(text(&any.type_url)) else { return };
+        self.shared.count_resource(kind);
+        let Some(name) = name(&any.value) else { return };
+        self.client.held[kind as usize].tell(name, "held", self.shared.digest(&any.value));
+        if kind.is_wildcard() {
+            self.response.there.insert(name.to_owned());
+        }
+        self.follow(kind, &any.value);
+        self.arrive(kind, name, Some(&any.value));
+    }
+
+    fn end_sotw(&mut self) {
+        let Some(kind) = Type::of_url(&self.response.type_url) else { return };
         self.answered[kind as usize] = true;
-        self.client.versions[kind as usize] = response.version;
-        self.nonces[kind as usize] = response.nonce;
-        let mut gone: Vec<String> = if kind.is_wildcard() {
-            self.client.held[kind as usize].names().map(str::to_owned).collect()
+        self.client.versions[kind as usize] = std::mem::take(&mut self.response.version);
+        self.nonces[kind as usize] = std::mem::take(&mut self.response.nonce);
+        let mut asks: BTreeSet<Type> = std::mem::take(&mut self.response.subscribe).into_keys().collect();
+        let there = std::mem::take(&mut self.response.there);
+        let gone: Vec<String> = if kind.is_wildcard() {
+            let names = self.client.held[kind as usize].names();
+            names.filter(|name| !there.contains(*name)).map(str::to_owned).collect()
         } else {
             Vec::new()
         };
-        gone.sort_unstable();
-        let mut asks: BTreeSet<Type> = BTreeSet::new();
-        for any in &response.resources {
-            self.shared.count_resource(kind);
-            let Some(name) = name(&any.value) else { continue };
-            let texts = &self.shared.texts;
-            let digest = self.shared.digest(&any.value);
-            self.client.held[kind as usize].tell(texts.get(name), texts.get("held"), digest);
-            for (next, name) in asks_for(kind, &any.value) {
-                if self.client.held[next as usize].ask(name, texts) {
-                    asks.insert(next);
-                }
-            }
-            if let Ok(at) = gone.binary_search_by(|other| other.as_str().cmp(name)) {
-                gone.remove(at);
-            }
-            self.arrive(watch, kind, name, Some(&any.value));
-        }
         for name in gone {
             self.client.held[kind as usize].forget(&name);
             if kind == Type::Cds && self.client.held[Type::Eds as usize].forget(&name) {
                 asks.insert(Type::Eds);
             }
-            self.arrive(watch, kind, &name, None);
+            self.arrive(kind, &name, None);
         }
         self.ask_sotw(kind);
         for next in asks {
@@ -391,50 +474,4 @@ impl Stream<'_> {
 /// Text of a field that is kept as bytes.
 fn text(bytes: &Bytes) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
-}
-
-/// A codec of encoded requests that also says how long each received message was.
-#[derive(Debug)]
-struct Counted<M>(PhantomData<M>);
-
-impl<M> Default for Counted<M> {
-    fn default() -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<M> Encoder for Counted<M> {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, message: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        buffer.put(message);
-        Ok(())
-    }
-}
-
-impl<M: Message + Default> Decoder for Counted<M> {
-    type Item = (M, usize);
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Self::Item>, Status> {
-        let bytes = buffer.remaining();
-        let message = M::decode(buffer).map_err(|error| Status::internal(error.to_string()))?;
-        Ok(Some((message, bytes)))
-    }
-}
-
-impl<M: Message + Default + Send + 'static> Codec for Counted<M> {
-    type Encode = Bytes;
-    type Decode = (M, usize);
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self::default()
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self::default()
-    }
 }

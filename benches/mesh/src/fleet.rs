@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
+use http::HeaderValue;
 use serde::{Deserialize, Serialize};
 use sluice_proto::envoy::config::core::v3::Node;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tonic::metadata::MetadataValue;
 
 use crate::arguments::Protocol;
 use crate::background::Background;
 use crate::client::{self, Client, Pace};
-use crate::held::Texts;
+use crate::held::Dictionary;
 use crate::scan::{TYPES, Type};
 use crate::shape::Shape;
-use crate::watch::{Arrival, Expectation, Watch};
+use crate::watch::{Expectation, Watch};
 use crate::{gateway, nodes};
 
 /// What came in.
@@ -51,7 +51,10 @@ impl Traffic {
 /// What all clients share.
 pub(crate) struct Shared {
     pub(crate) protocol: Protocol,
-    pub(crate) texts: Texts,
+    /// Flow-control window of a proxy, in bytes.
+    pub(crate) window: u32,
+    /// Names and versions by type.
+    pub(crate) dictionaries: [Arc<Dictionary>; TYPES],
     address: RwLock<SocketAddr>,
     epoch: Instant,
     watch: RwLock<Option<Arc<Watch>>>,
@@ -100,7 +103,7 @@ impl Shared {
         self.kicks[proxy].notified().await;
     }
 
-    /// What tells contents apart, if anybody will ask.
+    /// What tells contents apart, if anybody will ask; 0 if not.
     pub(crate) fn digest(&self, content: &[u8]) -> u64 {
         if !self.digests {
             return 0;
@@ -119,8 +122,9 @@ impl Shared {
         self.watch.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn arrive(&self, watch: &Watch, proxy: usize, arrival: &Arrival<'_>) {
-        if watch.take(proxy, arrival, self.now()) {
+    /// Notes what of a change has come to a proxy.
+    pub(crate) fn arrived(&self, watch: &Watch, proxy: usize, meets: u64) {
+        if watch.take(proxy, meets, self.now()) {
             self.arrived.notify_one();
         }
     }
@@ -149,6 +153,8 @@ pub(crate) struct Crew {
     pub(crate) protocol: Protocol,
     /// They take virtual hosts one by one.
     pub(crate) by_virtual_host: bool,
+    /// Flow-control window of each, in bytes.
+    pub(crate) window: u32,
     /// They know the content of what they hold, which costs them time.
     pub(crate) digests: bool,
 }
@@ -205,7 +211,8 @@ impl Fleet {
         });
         let shared = Shared {
             protocol: crew.protocol,
-            texts: Texts::default(),
+            window: crew.window,
+            dictionaries: Default::default(),
             address: RwLock::new(address),
             epoch: Instant::now(),
             watch: RwLock::default(),
@@ -272,8 +279,8 @@ impl Fleet {
     pub(crate) fn fresh(&self) -> Vec<Client> {
         let client = |(number, node): (usize, &Arc<Node>)| {
             let is_gateway = matches!(self.crew.role(number), Role::Gateway(_));
-            let certificate = is_gateway.then(|| MetadataValue::from_static(gateway::CERTIFICATE));
-            Client::new(number, node.clone(), certificate)
+            let certificate = is_gateway.then(|| HeaderValue::from_static(gateway::CERTIFICATE));
+            Client::new(number, node.clone(), certificate, &self.shared.dictionaries)
         };
         self.nodes.iter().enumerate().map(client).collect()
     }

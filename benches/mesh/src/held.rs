@@ -1,75 +1,107 @@
-//! What a proxy holds: the names it was told of and their versions, each text once for all proxies.
+//! What a proxy holds: a number for each name it was told of, as thousands of proxies hold tens of thousands of names.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dashmap::DashSet;
+use dashmap::DashMap;
 use rapidhash::fast::RandomState;
 
-/// Texts that many proxies have in common.
+/// Texts that many proxies have in common, each with a number; they are never forgotten.
 #[derive(Debug, Default)]
-pub(crate) struct Texts(DashSet<Arc<str>, RandomState>);
+pub(crate) struct Texts {
+    numbers: DashMap<Arc<str>, usize, RandomState>,
+    texts: boxcar::Vec<Arc<str>>,
+}
 
 impl Texts {
-    pub(crate) fn get(&self, text: &str) -> Arc<str> {
-        if let Some(known) = self.0.get(text) {
-            return known.clone();
-        }
-        let new: Arc<str> = text.into();
-        self.0.insert(new.clone());
-        new
+    fn number(&self, text: &str) -> usize {
+        self.known(text).unwrap_or_else(|| {
+            let text: Arc<str> = text.into();
+            *self.numbers.entry(text.clone()).or_insert_with(|| self.texts.push(text))
+        })
+    }
+
+    /// The number of a text that has one.
+    fn known(&self, text: &str) -> Option<usize> {
+        self.numbers.get(text).map(|number| *number)
     }
 }
 
-/// What was told of a name.
-#[derive(Clone, Debug)]
-struct Told {
-    version: Arc<str>,
-    digest: u64,
+/// The texts of one type of resource.
+#[derive(Debug, Default)]
+pub(crate) struct Dictionary {
+    names: Texts,
+    versions: Texts,
+}
+
+/// What a proxy knows of a name.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum State {
+    #[default]
+    NotAsked,
+    Unknown,
+    Gone,
+    /// It is there in the version of that number.
+    There(u32),
 }
 
 /// One type at one proxy.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Held {
-    /// Names asked for, and the version each was told in, if it was. A name the server says is gone has an empty one.
-    names: HashMap<Arc<str>, Option<Told>, RandomState>,
+    dictionary: Arc<Dictionary>,
+    /// By number of the name.
+    states: Vec<State>,
+    /// By number of the name, the digest of its content, of proxies that are to know it.
+    digests: Vec<u64>,
+    /// Names asked for or told of.
+    len: usize,
     /// Names of which nothing is known.
     unknown: usize,
 }
 
 impl Held {
+    /// Nothing yet.
+    pub(crate) fn new(dictionary: Arc<Dictionary>) -> Self {
+        Self { dictionary, states: Vec::new(), digests: Vec::new(), len: 0, unknown: 0 }
+    }
+
     /// Asks for a name; whether that is new.
-    pub(crate) fn ask(&mut self, name: &str, texts: &Texts) -> bool {
-        let new = !self.has(name);
+    pub(crate) fn ask(&mut self, name: &str) -> bool {
+        let number = self.dictionary.names.number(name);
+        let new = self.state(number) == State::NotAsked;
         if new {
-            self.names.insert(texts.get(name), None);
-            self.unknown += 1;
+            self.set(number, State::Unknown);
         }
         new
     }
 
-    /// Takes what the server says of a name: a version, and the digest of the content, of proxies that are to know it.
-    pub(crate) fn tell(&mut self, name: Arc<str>, version: Arc<str>, digest: u64) {
-        if let Some(None) = self.names.insert(name, Some(Told { version, digest })) {
-            self.unknown -= 1;
+    /// Takes what the server says of a name: a version, empty if there is none of that name, and the digest of the
+    /// content, 0 for proxies that are not to know it.
+    pub(crate) fn tell(&mut self, name: &str, version: &str, digest: u64) {
+        let number = self.dictionary.names.number(name);
+        self.set(number, if version.is_empty() { State::Gone } else { self.there(version) });
+        if digest != 0 {
+            self.digests.resize(self.digests.len().max(number + 1), 0);
+            self.digests[number] = digest;
         }
+    }
+
+    fn there(&self, version: &str) -> State {
+        State::There(u32::try_from(self.dictionary.versions.number(version)).unwrap_or(u32::MAX))
     }
 
     /// Whether it asks for a name, or was told of it.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.names.contains_key(name)
+        self.dictionary.names.known(name).is_some_and(|number| self.state(number) != State::NotAsked)
     }
 
     /// No longer asks for a name; whether it did.
     pub(crate) fn forget(&mut self, name: &str) -> bool {
-        match self.names.remove(name) {
-            Some(None) => {
-                self.unknown -= 1;
-                true
-            }
-            Some(Some(_)) => true,
-            None => false,
+        let had = self.has(name);
+        if had {
+            self.set(self.dictionary.names.number(name), State::NotAsked);
         }
+        had
     }
 
     /// Something is known of every name.
@@ -78,26 +110,47 @@ impl Held {
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.names.keys().map(|name| &**name)
+        self.known().map(|(number, _)| self.name(number))
     }
 
     /// Names with the version that is held.
     pub(crate) fn versions(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.there().map(|(name, told)| (name, &*told.version))
+        let version = |state| match state {
+            State::There(version) => Some(&*self.dictionary.versions.texts[version as usize]),
+            State::NotAsked | State::Unknown | State::Gone => None,
+        };
+        self.known().filter_map(move |(number, state)| Some((self.name(number), version(state)?)))
     }
 
     /// Names of what there is, with the digest of its content.
     pub(crate) fn contents(&self) -> BTreeMap<&str, u64> {
-        self.there().map(|(name, told)| (name, told.digest)).collect()
-    }
-
-    fn there(&self) -> impl Iterator<Item = (&str, &Told)> {
-        let told = self.names.iter().filter_map(|(name, told)| Some((&**name, told.as_ref()?)));
-        told.filter(|(_, told)| !told.version.is_empty())
+        let there = self.known().filter(|(_, state)| matches!(state, State::There(_)));
+        there.map(|(number, _)| (self.name(number), self.digests.get(number).copied().unwrap_or_default())).collect()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.names.len()
+        self.len
+    }
+
+    fn known(&self) -> impl Iterator<Item = (usize, State)> {
+        self.states.iter().copied().enumerate().filter(|(_, state)| *state != State::NotAsked)
+    }
+
+    fn name(&self, number: usize) -> &str {
+        &self.dictionary.names.texts[number]
+    }
+
+    fn state(&self, number: usize) -> State {
+        self.states.get(number).copied().unwrap_or_default()
+    }
+
+    fn set(&mut self, number: usize, state: State) {
+        self.states.resize(self.states.len().max(number + 1), State::NotAsked);
+        let before = std::mem::replace(&mut self.states[number], state);
+        let is = |what: fn(&State) -> bool| (usize::from(what(&state)), usize::from(what(&before)));
+        let (known, unknown) = (is(|state| *state != State::NotAsked), is(|state| *state == State::Unknown));
+        self.len = self.len + known.0 - known.1;
+        self.unknown = self.unknown + unknown.0 - unknown.1;
     }
 }
 
@@ -107,23 +160,29 @@ mod tests {
 
     #[test]
     fn complete_is_when_every_name_was_answered() {
-        let texts = Texts::default();
-        let mut held = Held::default();
+        let dictionary = Arc::new(Dictionary::default());
+        let mut held = Held::new(dictionary.clone());
         assert!(held.is_complete());
-        assert!(held.ask("a", &texts) && held.ask("b", &texts) && !held.ask("a", &texts));
-        held.tell(texts.get("a"), texts.get("1"), 7);
-        held.tell(texts.get("a"), texts.get("2"), 7);
+        assert!(held.ask("a") && held.ask("b") && !held.ask("a"));
+        held.tell("a", "1", 7);
+        held.tell("a", "2", 7);
         assert!(!held.is_complete());
-        held.tell(texts.get("b"), texts.get(""), 7);
+        held.tell("b", "", 0);
         assert!(held.is_complete());
+        assert_eq!((held.len(), held.names().collect::<Vec<_>>()), (2, vec!["a", "b"]));
         assert_eq!(held.versions().collect::<Vec<_>>(), [("a", "2")]);
         assert_eq!(held.contents(), [("a", 7)].into());
         assert!(held.forget("b") && !held.forget("b"));
+        assert!(held.ask("c") && held.forget("c") && held.is_complete(), "what is not asked for need not be known");
+        assert_eq!(held.len(), 1);
+        let other = Held::new(dictionary);
+        assert!(!other.has("a"), "others know the text, and hold nothing");
     }
 
     #[test]
     fn a_text_is_kept_once() {
         let texts = Texts::default();
-        assert!(Arc::ptr_eq(&texts.get("x"), &texts.get("x")));
+        assert_eq!([texts.number("x"), texts.number("y"), texts.number("x")], [0, 1, 0]);
+        assert_eq!((texts.known("z"), texts.texts.count()), (None, 2));
     }
 }

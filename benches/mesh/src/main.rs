@@ -11,6 +11,7 @@ mod client;
 mod fleet;
 mod gateway;
 mod held;
+mod incoming;
 mod loopback;
 mod messages;
 mod nodes;

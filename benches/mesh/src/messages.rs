@@ -1,4 +1,4 @@
-//! The discovery messages with payloads that stay pieces of the received frame.
+//! The discovery messages as far as a simulated proxy reads and writes them, payloads staying pieces of what was received.
 //!
 //! Numbers are those of envoy/service/discovery/v3/discovery.proto.
 
@@ -8,22 +8,21 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::google::rpc::Status;
 
-/// Its type is that of the response.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Any {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(crate) type_url: Bytes,
     #[prost(bytes = "bytes", tag = "2")]
     pub(crate) value: Bytes,
 }
 
-/// Without what is held, which [`DeltaRequest::first`] adds.
+/// Without names that are subscribed and what is held, which [`DeltaRequest::with`] adds.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct DeltaRequest {
     #[prost(message, optional, tag = "1")]
     pub(crate) node: Option<Node>,
     #[prost(string, tag = "2")]
     pub(crate) type_url: String,
-    #[prost(string, repeated, tag = "3")]
-    pub(crate) subscribe: Vec<String>,
     #[prost(string, repeated, tag = "4")]
     pub(crate) unsubscribe: Vec<String>,
     #[prost(string, tag = "6")]
@@ -33,18 +32,13 @@ pub(crate) struct DeltaRequest {
 }
 
 impl DeltaRequest {
-    /// It, encoded, with more names that are subscribed and the names and versions of what is held.
-    pub(crate) fn first<'a>(
-        &self,
-        subscribe: impl Iterator<Item = &'a str>,
-        holds: impl Iterator<Item = (&'a str, &'a str)>,
-    ) -> Vec<u8> {
-        const SUBSCRIBE: u32 = 3;
+    /// It, encoded, with names that are subscribed, and the names and versions of what is held.
+    pub(crate) fn with<'a>(&self, subscribe: &Subscribe, holds: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<u8> {
         const HOLDS: u32 = 5;
-        let mut out = self.encode_to_vec();
-        for name in subscribe {
-            put(SUBSCRIBE, name, &mut out);
-        }
+        let mut out = Vec::with_capacity(self.encoded_len() + subscribe.0.len());
+        // There is room: it is a vector.
+        let _ = self.encode(&mut out);
+        out.extend_from_slice(&subscribe.0);
         let field = |text: &str| 1 + encoded_len_varint(text.len() as u64) + text.len();
         for (name, version) in holds {
             encode_key(HOLDS, WireType::LengthDelimited, &mut out);
@@ -53,6 +47,20 @@ impl DeltaRequest {
             put(2, version, &mut out);
         }
         out
+    }
+}
+
+/// Names that are subscribed, as fields of a delta request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Subscribe(Vec<u8>);
+
+impl Subscribe {
+    pub(crate) fn add(&mut self, name: &str) {
+        put(3, name, &mut self.0);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
@@ -74,18 +82,6 @@ pub(crate) struct DeltaResource {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct DeltaResponse {
-    #[prost(message, repeated, tag = "2")]
-    pub(crate) resources: Vec<DeltaResource>,
-    #[prost(string, tag = "4")]
-    pub(crate) type_url: String,
-    #[prost(string, tag = "5")]
-    pub(crate) nonce: String,
-    #[prost(string, repeated, tag = "6")]
-    pub(crate) removed: Vec<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
 pub(crate) struct Request {
     #[prost(string, tag = "1")]
     pub(crate) version: String,
@@ -93,18 +89,6 @@ pub(crate) struct Request {
     pub(crate) node: Option<Node>,
     #[prost(string, repeated, tag = "3")]
     pub(crate) names: Vec<String>,
-    #[prost(string, tag = "4")]
-    pub(crate) type_url: String,
-    #[prost(string, tag = "5")]
-    pub(crate) nonce: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Response {
-    #[prost(string, tag = "1")]
-    pub(crate) version: String,
-    #[prost(message, repeated, tag = "2")]
-    pub(crate) resources: Vec<Any>,
     #[prost(string, tag = "4")]
     pub(crate) type_url: String,
     #[prost(string, tag = "5")]
@@ -120,7 +104,10 @@ mod tests {
     #[test]
     fn a_first_request_has_what_is_held() {
         let request = DeltaRequest { type_url: "t".into(), ..DeltaRequest::default() };
-        let bytes = request.first(["a", "b"].into_iter(), [("a", "1"), ("c", "22")].into_iter());
+        let mut subscribe = Subscribe::default();
+        subscribe.add("a");
+        subscribe.add("b");
+        let bytes = request.with(&subscribe, [("a", "1"), ("c", "22")].into_iter());
         let read = DeltaDiscoveryRequest::decode(&*bytes).expect("a request");
         assert_eq!((&*read.type_url, &read.resource_names_subscribe[..]), ("t", &["a".to_owned(), "b".to_owned()][..]));
         let holds = [("a", "1"), ("c", "22")].map(|(name, version)| (name.to_owned(), version.to_owned()));

@@ -101,6 +101,7 @@ impl Side {
             gateways: shape.gateways,
             protocol: manner.protocol,
             by_virtual_host: manner.virtual_hosts,
+            window: manner.window.saturating_mul(1024),
             digests: setup.digests,
         };
         let mut fleet = Fleet::new(shape, crew.clone(), server.address)?;

@@ -72,21 +72,20 @@ impl Watch {
         Self { expected, met, at, left: AtomicUsize::new(left) }
     }
 
-    /// Takes an arrival at a proxy; whether the change has now arrived everywhere.
-    pub(crate) fn take(&self, proxy: usize, arrival: &Arrival<'_>, now: u64) -> bool {
+    /// Which expectations that a proxy still has are met by what arrives, a bit each.
+    pub(crate) fn meets(&self, proxy: usize, arrival: &Arrival<'_>) -> u64 {
         let before = self.met[proxy].load(Relaxed);
-        if before == u64::MAX || self.expected.is_empty() {
+        let open = self.expected.iter().enumerate().filter(|(bit, _)| before & (1 << bit) == 0);
+        open.filter(|(_, expectation)| expectation.is_met(arrival)).fold(0, |met, (bit, _)| met | 1 << bit)
+    }
+
+    /// Notes expectations as met at a proxy; whether the change has now arrived everywhere.
+    pub(crate) fn take(&self, proxy: usize, meets: u64, now: u64) -> bool {
+        let before = self.met[proxy].load(Relaxed);
+        if before == u64::MAX || meets & !before == 0 {
             return false;
         }
-        let mut met = before;
-        for (bit, expectation) in self.expected.iter().enumerate() {
-            if met & (1 << bit) == 0 && expectation.is_met(arrival) {
-                met |= 1 << bit;
-            }
-        }
-        if met == before {
-            return false;
-        }
+        let met = before | meets;
         if met == (1 << self.expected.len()) - 1 {
             self.at[proxy].store(now, Relaxed);
             self.met[proxy].store(u64::MAX, Relaxed);
@@ -123,15 +122,17 @@ mod tests {
         let watch = Watch::new(expected, &[false, true, false, true]);
         assert_eq!(watch.left(), 2);
         let (old, new) = (Bytes::from_static(b"the old one"), Bytes::from_static(b"the new one"));
-        let arrival = |name, bytes| Arrival { kind: Type::Eds, name, bytes };
-        assert!(!watch.take(1, &arrival("a", Some(&old)), 5));
-        assert!(!watch.take(1, &arrival("a", Some(&new)), 6));
-        assert!(!watch.take(1, &arrival("b", None), 7));
-        assert!(!watch.take(0, &arrival("a", Some(&new)), 8), "not concerned");
+        let take = |proxy, name, bytes, now| {
+            watch.take(proxy, watch.meets(proxy, &Arrival { kind: Type::Eds, name, bytes }), now)
+        };
+        assert!(!take(1, "a", Some(&old), 5));
+        assert!(!take(1, "a", Some(&new), 6));
+        assert!(!take(1, "b", None, 7));
+        assert!(!take(0, "a", Some(&new), 8), "not concerned");
         assert_eq!((watch.left(), watch.times()), (1, vec![7]));
-        assert!(!watch.take(3, &arrival("b", None), 8));
-        assert!(watch.take(3, &arrival("a", Some(&new)), 9));
-        assert!(!watch.take(3, &arrival("a", Some(&new)), 10), "it counts once");
+        assert!(!take(3, "b", None, 8));
+        assert!(take(3, "a", Some(&new), 9));
+        assert!(!take(3, "a", Some(&new), 10), "it counts once");
         assert_eq!(watch.times(), [7, 9]);
     }
 }
