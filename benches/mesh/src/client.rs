@@ -190,8 +190,8 @@ struct Response {
     removed: Vec<Bytes>,
     /// State of the world: the names that are there, of types that are subscribed as a whole.
     there: BTreeSet<String>,
-    /// What its resources lead to.
-    subscribe: BTreeMap<Type, Subscribe>,
+    /// The numbers of names that its resources lead to.
+    subscribe: BTreeMap<Type, Vec<usize>>,
 }
 
 impl<'a> Stream<'a> {
@@ -216,7 +216,7 @@ impl<'a> Stream<'a> {
 
     fn send(&self, request: Vec<u8>) {
         // The stream's end is seen where it is read.
-        let _ = self.requests.send(request.into());
+        let _ = self.requests.send(self.shared.recent.share(request));
     }
 
     /// Reads to the end of the stream.
@@ -284,8 +284,8 @@ impl<'a> Stream<'a> {
     /// Asks for what a resource leads to with the end of the response.
     fn follow(&mut self, kind: Type, resource: &Bytes) {
         for (next, name) in asks_for(kind, resource) {
-            if self.client.held[next as usize].ask(name) {
-                self.response.subscribe.entry(next).or_default().add(name);
+            if let Some(number) = self.client.held[next as usize].ask(name) {
+                self.response.subscribe.entry(next).or_default().push(number);
             }
         }
     }
@@ -379,8 +379,11 @@ impl Stream<'_> {
         if !unsubscribe.is_empty() {
             subscribe.entry(Type::Eds).or_default();
         }
-        for (next, subscribe) in subscribe {
+        for (next, numbers) in subscribe {
             self.asked[next as usize] = true;
+            let held = &self.client.held[next as usize];
+            let mut subscribe = Subscribe::default();
+            numbers.into_iter().for_each(|number| subscribe.add(held.name(number)));
             let unsubscribe = if next == Type::Eds { std::mem::take(&mut unsubscribe) } else { Vec::new() };
             let request = DeltaRequest { type_url: next.url().into(), unsubscribe, ..Default::default() };
             self.send(request.with(&subscribe, std::iter::empty()));

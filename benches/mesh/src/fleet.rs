@@ -17,6 +17,7 @@ use crate::arguments::Protocol;
 use crate::background::Background;
 use crate::client::{self, Client, Pace};
 use crate::held::Dictionary;
+use crate::messages::Recent;
 use crate::scan::{TYPES, Type};
 use crate::shape::Shape;
 use crate::watch::{Expectation, Watch};
@@ -55,6 +56,7 @@ pub(crate) struct Shared {
     pub(crate) window: u32,
     /// Names and versions by type.
     pub(crate) dictionaries: [Arc<Dictionary>; TYPES],
+    pub(crate) recent: Recent,
     address: RwLock<SocketAddr>,
     epoch: Instant,
     watch: RwLock<Option<Arc<Watch>>>,
@@ -213,6 +215,7 @@ impl Fleet {
             protocol: crew.protocol,
             window: crew.window,
             dictionaries: Default::default(),
+            recent: Recent::default(),
             address: RwLock::new(address),
             epoch: Instant::now(),
             watch: RwLock::default(),

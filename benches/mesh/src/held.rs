@@ -65,14 +65,14 @@ impl Held {
         Self { dictionary, states: Vec::new(), digests: Vec::new(), len: 0, unknown: 0 }
     }
 
-    /// Asks for a name; whether that is new.
-    pub(crate) fn ask(&mut self, name: &str) -> bool {
+    /// Asks for a name; its number if that is new.
+    pub(crate) fn ask(&mut self, name: &str) -> Option<usize> {
         let number = self.dictionary.names.number(name);
         let new = self.state(number) == State::NotAsked;
-        if new {
+        new.then(|| {
             self.set(number, State::Unknown);
-        }
-        new
+            number
+        })
     }
 
     /// Takes what the server says of a name: a version, empty if there is none of that name, and the digest of the
@@ -136,7 +136,8 @@ impl Held {
         self.states.iter().copied().enumerate().filter(|(_, state)| *state != State::NotAsked)
     }
 
-    fn name(&self, number: usize) -> &str {
+    /// The name of that number.
+    pub(crate) fn name(&self, number: usize) -> &str {
         &self.dictionary.names.texts[number]
     }
 
@@ -163,7 +164,7 @@ mod tests {
         let dictionary = Arc::new(Dictionary::default());
         let mut held = Held::new(dictionary.clone());
         assert!(held.is_complete());
-        assert!(held.ask("a") && held.ask("b") && !held.ask("a"));
+        assert_eq!([held.ask("a"), held.ask("b"), held.ask("a")], [Some(0), Some(1), None]);
         held.tell("a", "1", 7);
         held.tell("a", "2", 7);
         assert!(!held.is_complete());
@@ -173,7 +174,10 @@ mod tests {
         assert_eq!(held.versions().collect::<Vec<_>>(), [("a", "2")]);
         assert_eq!(held.contents(), [("a", 7)].into());
         assert!(held.forget("b") && !held.forget("b"));
-        assert!(held.ask("c") && held.forget("c") && held.is_complete(), "what is not asked for need not be known");
+        assert!(
+            held.ask("c").is_some() && held.forget("c") && held.is_complete(),
+            "what is not asked for need not be known"
+        );
         assert_eq!(held.len(), 1);
         let other = Held::new(dictionary);
         assert!(!other.has("a"), "others know the text, and hold nothing");

@@ -2,6 +2,9 @@
 //!
 //! Numbers are those of envoy/service/discovery/v3/discovery.proto.
 
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
 use bytes::Bytes;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
@@ -64,6 +67,31 @@ impl Subscribe {
     }
 }
 
+/// The big requests that were made last: thousands of proxies ask for the same, each with megabytes of names.
+#[derive(Debug, Default)]
+pub(crate) struct Recent(Mutex<VecDeque<Bytes>>);
+
+impl Recent {
+    /// Bytes from which a request is big.
+    const BIG: usize = 64 << 10;
+    const MOST: usize = 8;
+
+    /// The request, of which there is one if another proxy made the same just now.
+    pub(crate) fn share(&self, request: Vec<u8>) -> Bytes {
+        if request.len() < Self::BIG {
+            return request.into();
+        }
+        let mut recent = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(same) = recent.iter().find(|same| **same == request) {
+            return same.clone();
+        }
+        let request = Bytes::from(request);
+        recent.truncate(Self::MOST - 1);
+        recent.push_front(request.clone());
+        request
+    }
+}
+
 /// Writes a text field.
 fn put(field: u32, text: &str, out: &mut Vec<u8>) {
     encode_key(field, WireType::LengthDelimited, out);
@@ -115,5 +143,19 @@ mod tests {
             read.initial_resource_versions.into_iter().collect::<std::collections::BTreeMap<_, _>>(),
             holds.into()
         );
+    }
+
+    #[test]
+    fn of_big_requests_that_are_the_same_there_is_one() {
+        let recent = Recent::default();
+        let big = |byte| vec![byte; Recent::BIG];
+        let first = recent.share(big(1));
+        assert_eq!(recent.share(big(1)).as_ptr(), first.as_ptr());
+        for byte in 2..10 {
+            assert_eq!(recent.share(big(byte)), big(byte));
+        }
+        let again = recent.share(big(1));
+        assert_ne!(again.as_ptr(), first.as_ptr(), "it was long ago");
+        assert_eq!(recent.share(vec![1]), [1].as_slice());
     }
 }
