@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures::{StreamExt as _, stream};
 use http::{HeaderValue, header};
@@ -147,6 +147,7 @@ async fn stream(client: &mut Client, shared: &Shared) -> Result<()> {
         Protocol::Sotw => stream.open_sotw(),
     }
     let answer = channel.ready().await?.call(call).await?;
+    ensure!(answer.status().is_success(), "the server answers {}", answer.status());
     succeeded(answer.headers())?;
     stream.read(answer.into_body()).await
 }
