@@ -298,9 +298,8 @@ pub(crate) struct ScaleArguments {
     /// Leave shapes out that have a result in --out already.
     #[arg(long)]
     pub(crate) resume: bool,
-    /// Do not run shapes of more services × proxies than this: each takes this tool up to 150 bytes while all connect, most
-    /// of it for the route table that a proxy is in the middle of.
-    #[arg(long, default_value_t = 100_000_000)]
+    /// Do not run shapes of more services × proxies than this: each takes this tool up to 40 bytes while all connect.
+    #[arg(long, default_value_t = 150_000_000)]
     pub(crate) at_most: usize,
 }
 

@@ -27,7 +27,7 @@ use tower::{Service as _, ServiceExt as _};
 use crate::arguments::Protocol;
 use crate::fleet::Shared;
 use crate::held::{Dictionary, Held};
-use crate::incoming::{Incoming, Part};
+use crate::incoming::{AROUND_DELTA, AROUND_SOTW, Incoming, Of, Part, WHOLE};
 use crate::messages::{Any, DeltaRequest, DeltaResource, Request, Subscribe};
 use crate::scan::{TYPES, Type, asks_for, name};
 use crate::watch::{Arrival, Watch};
@@ -189,10 +189,33 @@ struct Response {
     type_url: String,
     nonce: String,
     removed: Vec<Bytes>,
+    coming: Coming,
     /// State of the world: the names that are there, of types that are subscribed as a whole.
     there: BTreeSet<String>,
     /// The numbers of names that its resources lead to.
     subscribe: BTreeMap<Type, Vec<usize>>,
+}
+
+/// What has come of a resource.
+#[derive(Default)]
+struct Coming {
+    kind: Option<Type>,
+    /// Of the delta protocol.
+    version: Bytes,
+    name: Bytes,
+    /// What its content calls it.
+    own_name: Bytes,
+    /// Content that came in pieces and has to be looked at as a whole.
+    pieces: BytesMut,
+    /// What the watch found.
+    found: u64,
+    digest: u64,
+}
+
+impl Coming {
+    fn name(&self) -> &str {
+        text(if self.name.is_empty() { &self.own_name } else { &self.name })
+    }
 }
 
 impl<'a> Stream<'a> {
@@ -225,10 +248,18 @@ impl<'a> Stream<'a> {
         if self.client.pace == Pace::Dead {
             std::future::pending::<()>().await;
         }
-        let mut incoming = Incoming::default();
+        let mut incoming = Incoming::new(match self.shared.protocol {
+            // A digest is of a whole content.
+            _ if self.shared.digests => WHOLE,
+            Protocol::Delta => AROUND_DELTA,
+            Protocol::Sotw => AROUND_SOTW,
+        });
         while let Some(frame) = body.frame().await {
             match frame?.into_data() {
-                Ok(data) => incoming.put(data),
+                Ok(data) => {
+                    self.shared.count_arrival();
+                    incoming.put(data);
+                }
                 Err(trailers) => succeeded(trailers.trailers_ref().unwrap_or(&http::HeaderMap::new()))?,
             }
             while let Some(part) = incoming.part()? {
@@ -276,18 +307,85 @@ impl<'a> Stream<'a> {
         })
     }
 
-    fn arrive(&mut self, kind: Type, name: &str, bytes: Option<&Bytes>) {
-        if let Some(watch) = &self.response.watch {
-            self.response.meets |= watch.meets(self.client.number, &Arrival { kind, name, bytes });
+    /// Takes a part of a resource that comes in pieces.
+    fn piece(&mut self, part: Part) {
+        let coming = &mut self.response.coming;
+        match (part, coming.kind) {
+            (Part::Field(Of::Resource, 1, version), _) => coming.version = version,
+            (Part::Field(Of::Resource, 3, name), _) => coming.name = name,
+            (Part::Field(Of::Any, 1, url), _) => coming.kind = Type::of_url(text(&url)),
+            (Part::Content(fields), Some(Type::Eds | Type::Rds)) => self.scan(&fields),
+            (Part::Content(fields), _) => coming.pieces.extend_from_slice(&fields),
+            (Part::Over, _) => {
+                let pieces = std::mem::take(&mut coming.pieces).freeze();
+                if !pieces.is_empty() {
+                    self.scan(&pieces);
+                }
+                self.come();
+            }
+            _ => {}
         }
     }
 
-    /// Asks for what a resource leads to with the end of the response.
-    fn follow(&mut self, kind: Type, resource: &Bytes) {
-        for (next, name) in asks_for(kind, resource) {
+    /// Takes a resource that has come whole.
+    fn whole(&mut self, version: Bytes, name: Bytes, content: &Any) {
+        let kind = Type::of_url(text(&content.type_url));
+        self.response.coming = Coming { kind, version, name, ..Default::default() };
+        self.scan(&content.value);
+        self.come();
+    }
+
+    /// Looks at the content of the resource that is coming, or some fields of it, and asks for what it leads to with the
+    /// end of the response.
+    fn scan(&mut self, fields: &Bytes) {
+        let Response { coming, watch, subscribe, .. } = &mut self.response;
+        let Some(kind) = coming.kind else { return };
+        if coming.own_name.is_empty()
+            && let Some(own) = name(fields)
+        {
+            coming.own_name = fields.slice_ref(own.as_bytes());
+        }
+        if let Some(watch) = watch {
+            coming.found |= watch.finds(self.client.number, kind, coming.name(), fields);
+        }
+        for (next, name) in asks_for(kind, text(&coming.own_name), fields) {
             if let Some(number) = self.client.held[next as usize].ask(name) {
-                self.response.subscribe.entry(next).or_default().push(number);
+                subscribe.entry(next).or_default().push(number);
             }
+        }
+        coming.digest = self.shared.digest(fields);
+    }
+
+    /// Takes the resource that was coming: all of it was looked at.
+    fn come(&mut self) {
+        let coming = std::mem::take(&mut self.response.coming);
+        let (Some(kind), name) = (coming.kind, coming.name()) else { return };
+        self.shared.count_resource(kind);
+        let held = &mut self.client.held[kind as usize];
+        if name.is_empty() || matches!(kind, Type::Eds | Type::Rds | Type::Sds) && !held.has(name) {
+            // It was on its way when it was no longer wanted.
+            return;
+        }
+        let version = match self.shared.protocol {
+            Protocol::Delta => text(&coming.version),
+            Protocol::Sotw => "held",
+        };
+        held.tell(name, version, coming.digest);
+        if kind == Type::Vhds
+            && let Some((table, _)) = name.rsplit_once('/')
+        {
+            // Asked for by the table they are of.
+            held.tell(table, "", 0);
+        }
+        if self.shared.protocol == Protocol::Sotw && kind.is_wildcard() {
+            self.response.there.insert(name.to_owned());
+        }
+        self.arrive(kind, name, Some(coming.found));
+    }
+
+    fn arrive(&mut self, kind: Type, name: &str, found: Option<u64>) {
+        if let Some(watch) = &self.response.watch {
+            self.response.meets |= watch.meets(self.client.number, &Arrival { kind, name, found });
         }
     }
 
@@ -325,33 +423,20 @@ impl Stream<'_> {
     /// Takes a part of a `DeltaDiscoveryResponse`.
     fn delta(&mut self, part: Part) {
         match part {
-            Part::Field(2, resource) => self.delta_resource(resource),
-            Part::Field(4, url) => self.response.type_url = text(&url).to_owned(),
-            Part::Field(5, nonce) => self.response.nonce = text(&nonce).to_owned(),
-            Part::Field(6, name) => self.response.removed.push(name),
-            Part::Field(..) => {}
+            Part::Field(Of::Response, number, field) => match number {
+                2 => {
+                    if let Ok(DeltaResource { version, resource: Some(any), name }) = DeltaResource::decode(field) {
+                        self.whole(version, name, &any);
+                    }
+                }
+                4 => text(&field).clone_into(&mut self.response.type_url),
+                5 => text(&field).clone_into(&mut self.response.nonce),
+                6 => self.response.removed.push(field),
+                _ => {}
+            },
             Part::End(_) => self.end_delta(),
+            part => self.piece(part),
         }
-    }
-
-    fn delta_resource(&mut self, resource: Bytes) {
-        let Ok(DeltaResource { version, resource: Some(any), name }) = DeltaResource::decode(resource) else { return };
-        let (Some(kind), name) = (Type::of_url(text(&any.type_url)), text(&name)) else { return };
-        self.shared.count_resource(kind);
-        let held = &mut self.client.held[kind as usize];
-        if matches!(kind, Type::Eds | Type::Rds | Type::Sds) && !held.has(name) {
-            // It was on its way when it was no longer wanted.
-            return;
-        }
-        held.tell(name, text(&version), self.shared.digest(&any.value));
-        if kind == Type::Vhds
-            && let Some((table, _)) = name.rsplit_once('/')
-        {
-            // Asked for by the table they are of.
-            held.tell(table, "", 0);
-        }
-        self.follow(kind, &any.value);
-        self.arrive(kind, name, Some(&any.value));
     }
 
     fn end_delta(&mut self) {
@@ -421,26 +506,20 @@ impl Stream<'_> {
     /// Takes a part of a `DiscoveryResponse`.
     fn sotw(&mut self, part: Part) {
         match part {
-            Part::Field(1, version) => self.response.version = text(&version).to_owned(),
-            Part::Field(2, resource) => self.sotw_resource(resource),
-            Part::Field(4, url) => self.response.type_url = text(&url).to_owned(),
-            Part::Field(5, nonce) => self.response.nonce = text(&nonce).to_owned(),
-            Part::Field(..) => {}
+            Part::Field(Of::Response, number, field) => match number {
+                1 => text(&field).clone_into(&mut self.response.version),
+                2 => {
+                    if let Ok(any) = Any::decode(field) {
+                        self.whole(Bytes::new(), Bytes::new(), &any);
+                    }
+                }
+                4 => text(&field).clone_into(&mut self.response.type_url),
+                5 => text(&field).clone_into(&mut self.response.nonce),
+                _ => {}
+            },
             Part::End(_) => self.end_sotw(),
+            part => self.piece(part),
         }
-    }
-
-    fn sotw_resource(&mut self, resource: Bytes) {
-        let Ok(any) = Any::decode(resource) else { return };
-        let Some(kind) = Type::of_url(text(&any.type_url)) else { return };
-        self.shared.count_resource(kind);
-        let Some(name) = name(&any.value) else { return };
-        self.client.held[kind as usize].tell(name, "held", self.shared.digest(&any.value));
-        if kind.is_wildcard() {
-            self.response.there.insert(name.to_owned());
-        }
-        self.follow(kind, &any.value);
-        self.arrive(kind, name, Some(&any.value));
     }
 
     fn end_sotw(&mut self) {

@@ -73,7 +73,7 @@ pub(crate) struct Shared {
     /// By proxy: ends its stream.
     kicks: Vec<Notify>,
     /// Proxies know the content of what they hold.
-    digests: bool,
+    pub(crate) digests: bool,
 }
 
 impl Shared {
@@ -93,6 +93,10 @@ impl Shared {
     pub(crate) fn count_message(&self, bytes: usize) {
         self.messages.fetch_add(1, Relaxed);
         self.bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Something arrived, if only a piece of a message: a big one may take seconds.
+    pub(crate) fn count_arrival(&self) {
         self.last_arrival.store(self.now(), Relaxed);
     }
 

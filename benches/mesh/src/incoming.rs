@@ -1,34 +1,74 @@
 //! Responses as they come in, a field at a time: one is tens of megabytes in a big mesh, and thousands of proxies are in
-//! the middle of theirs at once.
+//! the middle of theirs at once. Of a big resource not even that much is kept: its content comes a few fields at a time.
 
 use anyhow::{Result, bail, ensure};
 use bytes::{Buf as _, Bytes, BytesMut};
 use prost::encoding::{WireType, decode_key, decode_varint};
 
+/// A message that fields are of.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Of {
+    Response,
+    /// A `Resource` of the delta protocol that is big.
+    Resource,
+    /// The `Any` around the content of a resource that is big.
+    Any,
+}
+
+/// Messages around the content of a resource, from the outside, each in field 2 of the one before.
+pub(crate) type Around = &'static [Of];
+pub(crate) const AROUND_DELTA: Around = &[Of::Response, Of::Resource, Of::Any];
+pub(crate) const AROUND_SOTW: Around = &[Of::Response, Of::Any];
+/// Resources come whole, however big they are.
+pub(crate) const WHOLE: Around = &[Of::Response];
+
 /// A piece of a response.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Part {
     /// The field of that number: a text, bytes or a message.
-    Field(u32, Bytes),
+    Field(Of, u32, Bytes),
+    /// Some whole fields of the content of a big resource.
+    Content(Bytes),
+    /// A big resource is over.
+    Over,
     /// The response is over; it had so many bytes.
     End(usize),
 }
 
 /// Before each message of gRPC: whether it is compressed, and its length.
 const PREFIX: usize = 5;
+/// Where resources are in a response, the `Any` in a `Resource`, and the content in an `Any`.
+const INNER: u32 = 2;
+/// Bytes from which a resource is big.
+const BIG: usize = 64 << 10;
 
 /// The gRPC messages of a stream.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Incoming {
+    around: Around,
     /// What came last, as far as it was not looked at.
     rest: Bytes,
     /// A piece that began before it.
     begun: BytesMut,
-    /// Of the present message: its length, and how much of it is left.
-    message: Option<(usize, usize)>,
+    /// The length of the present message.
+    length: usize,
+    /// How much is left of the present message, and of the ones in it that are read a field at a time.
+    left: Vec<usize>,
+}
+
+/// What to take next.
+enum Next {
+    /// So many bytes.
+    Take(usize),
+    /// So many bytes, after which a message of that length begins that is read a field at a time.
+    Enter(usize, usize),
 }
 
 impl Incoming {
+    pub(crate) fn new(around: Around) -> Self {
+        Self { around, rest: Bytes::new(), begun: BytesMut::new(), length: 0, left: Vec::new() }
+    }
+
     /// Takes what came in. All parts of what came before have to be taken by then.
     pub(crate) fn put(&mut self, bytes: Bytes) {
         debug_assert!(self.rest.is_empty());
@@ -41,42 +81,68 @@ impl Incoming {
     /// It is not gRPC, is compressed, or is no protobuf.
     pub(crate) fn part(&mut self) -> Result<Option<Part>> {
         loop {
-            if let Some((length, 0)) = self.message {
-                self.message = None;
-                return Ok(Some(Part::End(length)));
+            if let Some(0) = self.left.last() {
+                self.left.pop();
+                match self.left.len() {
+                    0 => return Ok(Some(Part::End(self.length))),
+                    1 => return Ok(Some(Part::Over)),
+                    _ => continue,
+                }
             }
-            let Some((length, left)) = self.message else {
-                let Some(mut prefix) = self.piece(|_| Some(PREFIX))? else { return Ok(None) };
+            let Some(level) = self.left.len().checked_sub(1) else {
+                let Some((mut prefix, _)) = self.piece(|_| Some(Next::Take(PREFIX)))? else { return Ok(None) };
                 ensure!(prefix.get_u8() == 0, "a compressed message, which was not asked for");
-                let length = prefix.get_u32() as usize;
-                self.message = Some((length, length));
+                self.length = prefix.get_u32() as usize;
+                self.left.push(self.length);
                 continue;
             };
-            let Some(mut field) = self.piece(field_length)? else { return Ok(None) };
-            let Some(left) = left.checked_sub(field.len()) else { bail!("a field is longer than its message") };
-            self.message = Some((length, left));
-            let (number, kind) = decode_key(&mut field)?;
+            let of = self.around.get(level).copied();
+            let enters_from = match level {
+                _ if self.around == WHOLE => usize::MAX,
+                0 => BIG,
+                _ => 0,
+            };
+            let next = |bytes: &[u8]| match of {
+                Some(_) => next_field(bytes, enters_from),
+                None => next_fields(bytes).map(Next::Take),
+            };
+            let Some((mut piece, inner)) = self.piece(next)? else { return Ok(None) };
+            let Some(left) = self.left[level].checked_sub(piece.len().saturating_add(inner.unwrap_or_default())) else {
+                bail!("a field is longer than its message");
+            };
+            self.left[level] = left;
+            if let Some(inner) = inner {
+                self.left.push(inner);
+                continue;
+            }
+            let Some(of) = of else { return Ok(Some(Part::Content(piece))) };
+            let (number, kind) = decode_key(&mut piece)?;
             if kind == WireType::LengthDelimited {
-                decode_varint(&mut field)?;
-                return Ok(Some(Part::Field(number, field)));
+                decode_varint(&mut piece)?;
+                return Ok(Some(Part::Field(of, number, piece)));
             }
         }
     }
 
-    /// The next bytes, as many as `length` says of their beginning when it can, if they have come.
-    fn piece(&mut self, length: impl Fn(&[u8]) -> Option<usize>) -> Result<Option<Bytes>> {
+    /// The next bytes, as many as `next` says of their beginning when it can, if they have come; and the length of the
+    /// message that is to be entered then.
+    fn piece(&mut self, next: impl Fn(&[u8]) -> Option<Next>) -> Result<Option<(Bytes, Option<usize>)>> {
+        let left = self.left.last().copied().unwrap_or(PREFIX);
         loop {
             let come = if self.begun.is_empty() { &*self.rest } else { &*self.begun };
+            let come = &come[..come.len().min(left)];
             // One more byte may tell how many it takes.
-            let wanted = length(come).unwrap_or(come.len() + 1);
+            let (wanted, inner) = match next(come) {
+                Some(Next::Take(wanted)) => (wanted, None),
+                Some(Next::Enter(wanted, inner)) => (wanted, Some(inner)),
+                None => (come.len() + 1, None),
+            };
             if come.len() >= wanted {
                 let is_whole = self.begun.is_empty();
-                return Ok(Some(if is_whole { self.rest.split_to(wanted) } else { self.begun.split().freeze() }));
+                let piece = if is_whole { self.rest.split_to(wanted) } else { self.begun.split().freeze() };
+                return Ok(Some((piece, inner)));
             }
-            ensure!(
-                self.message.is_none_or(|(_, left)| wanted <= left),
-                "a field is longer than its message, or is no protobuf"
-            );
+            ensure!(wanted <= left, "a field is longer than its message, or is no protobuf");
             if self.rest.is_empty() {
                 return Ok(None);
             }
@@ -87,8 +153,30 @@ impl Incoming {
     }
 }
 
-/// The length of the field that begins here, if it can be told yet.
-fn field_length(mut bytes: &[u8]) -> Option<usize> {
+/// The field that begins here, if it can be told yet; of an inner message of at least so many bytes, only what is before
+/// its content.
+fn next_field(bytes: &[u8], enters_from: usize) -> Option<Next> {
+    let (before, length) = field_lengths(bytes)?;
+    let is_inner = decode_key(&mut &*bytes).ok()? == (INNER, WireType::LengthDelimited);
+    let enters = is_inner && length >= enters_from;
+    Some(if enters { Next::Enter(before, length) } else { Next::Take(before.saturating_add(length)) })
+}
+
+/// The length of all the fields that have come, or else of the one that begins here, if it can be told yet.
+fn next_fields(bytes: &[u8]) -> Option<usize> {
+    let mut whole = 0;
+    while let Some((before, length)) = field_lengths(&bytes[whole..]) {
+        let field = before.saturating_add(length);
+        if bytes.len() - whole < field {
+            return Some(if whole == 0 { field } else { whole });
+        }
+        whole += field;
+    }
+    (whole > 0).then_some(whole)
+}
+
+/// The lengths of what is before the value of the field that begins here, and of the value, if they can be told yet.
+fn field_lengths(mut bytes: &[u8]) -> Option<(usize, usize)> {
     let all = bytes.len();
     let (_, kind) = decode_key(&mut bytes).ok()?;
     let value = match kind {
@@ -101,14 +189,16 @@ fn field_length(mut bytes: &[u8]) -> Option<usize> {
         WireType::LengthDelimited => usize::try_from(decode_varint(&mut bytes).ok()?).ok()?,
         WireType::StartGroup | WireType::EndGroup => return None,
     };
-    Some(all - bytes.len() + value)
+    Some((all - bytes.len(), value))
 }
 
 #[cfg(test)]
 mod tests {
     use bytes::BufMut as _;
     use prost::Message as _;
+    use sluice_proto::envoy::config::route::v3::{RouteConfiguration, Vhds, VirtualHost};
     use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryResponse, DiscoveryResponse, Resource};
+    use sluice_proto::google::protobuf::Any;
 
     use super::*;
 
@@ -120,8 +210,8 @@ mod tests {
     }
 
     /// What is read of bytes that come in chunks of that size.
-    fn read(bytes: &[u8], chunk: usize) -> Result<Vec<Part>> {
-        let (mut incoming, mut parts) = (Incoming::default(), Vec::new());
+    fn read(around: Around, bytes: &[u8], chunk: usize) -> Result<Vec<Part>> {
+        let (mut incoming, mut parts) = (Incoming::new(around), Vec::new());
         for chunk in bytes.chunks(chunk) {
             incoming.put(Bytes::copy_from_slice(chunk));
             while let Some(part) = incoming.part()? {
@@ -143,28 +233,90 @@ mod tests {
         let with_a_number = DiscoveryResponse { canary: true, version_info: "7".into(), ..Default::default() };
         let messages = [response.encode_to_vec(), Vec::new(), with_a_number.encode_to_vec()];
         let bytes: Vec<u8> = messages.iter().flat_map(|message| framed(message)).collect();
-        let resources = response.resources.iter().map(|resource| Part::Field(2, resource.encode_to_vec().into()));
+        let field = |number, value: Bytes| Part::Field(Of::Response, number, value);
+        let resources = response.resources.iter().map(|resource| field(2, resource.encode_to_vec().into()));
         let mut expected: Vec<Part> = resources.collect();
-        expected.push(Part::Field(4, "t".into()));
-        expected.push(Part::Field(5, "n".into()));
+        expected.push(field(4, "t".into()));
+        expected.push(field(5, "n".into()));
         expected.push(Part::End(messages[0].len()));
         expected.push(Part::End(0));
-        expected.push(Part::Field(1, "7".into()));
+        expected.push(field(1, "7".into()));
         expected.push(Part::End(messages[2].len()));
-        for chunk in [1, 2, 3, 5, 7, 64, 309, 310, bytes.len()] {
-            assert_eq!(read(&bytes, chunk).expect("messages"), expected, "in chunks of {chunk}");
+        for around in [WHOLE, AROUND_DELTA, AROUND_SOTW] {
+            for chunk in [1, 2, 3, 5, 7, 64, 309, 310, bytes.len()] {
+                assert_eq!(read(around, &bytes, chunk).expect("messages"), expected, "in chunks of {chunk}");
+            }
+        }
+    }
+
+    /// A route table of that many virtual hosts.
+    fn table(hosts: usize) -> RouteConfiguration {
+        let host = |number| VirtualHost { name: format!("{number}.shop:80"), ..Default::default() };
+        let virtual_hosts = (0..hosts).map(host).collect();
+        RouteConfiguration { name: "80".into(), virtual_hosts, vhds: Some(Vhds::default()), ..Default::default() }
+    }
+
+    #[test]
+    fn a_big_resource_comes_a_few_fields_at_a_time() {
+        let any = |hosts| Any { type_url: "table".into(), value: table(hosts).encode_to_vec() };
+        let resource = |name: &str, hosts| Resource {
+            name: name.into(),
+            version: "1".into(),
+            resource: Some(any(hosts)),
+            ..Default::default()
+        };
+        let delta = DeltaDiscoveryResponse {
+            resources: vec![resource("small", 2), resource("big", 6000), resource("empty", 0)],
+            nonce: "n".into(),
+            ..Default::default()
+        };
+        let sotw =
+            DiscoveryResponse { resources: vec![any(2), any(6000), any(0)], nonce: "n".into(), ..Default::default() };
+        let (response, text) = (Of::Response, |of, number, value: &'static str| Part::Field(of, number, value.into()));
+        let small = |resource: Vec<u8>| Part::Field(response, 2, resource.into());
+        let cases = [
+            (AROUND_DELTA, delta.encode_to_vec(), {
+                let of = |name, hosts| small(resource(name, hosts).encode_to_vec());
+                let big = [text(Of::Resource, 1, "1"), text(Of::Any, 1, "table")];
+                let end = [text(Of::Resource, 3, "big"), Part::Over, of("empty", 0), text(response, 5, "n")];
+                ([&[of("small", 2)], &big[..]].concat(), end)
+            }),
+            (AROUND_SOTW, sotw.encode_to_vec(), {
+                let of = |hosts| small(any(hosts).encode_to_vec());
+                let end = [Part::Over, of(0), text(response, 5, "n"), Part::End(sotw.encoded_len())];
+                (vec![of(2), text(Of::Any, 1, "table")], end)
+            }),
+        ];
+        for (around, message, (begin, end)) in cases {
+            let bytes = framed(&message);
+            for chunk in [1, 2, 3, 29, 64, 1000, 16 << 10, bytes.len()] {
+                let parts = read(around, &bytes, chunk).expect("messages");
+                let after = parts.iter().rposition(|part| matches!(part, Part::Content(_))).expect("content") + 1;
+                assert_eq!(parts[..begin.len()], begin, "in chunks of {chunk}");
+                assert_eq!(parts[after..after + end.len()], end, "in chunks of {chunk}");
+                let mut content = Vec::new();
+                for part in &parts[begin.len()..after] {
+                    let Part::Content(fields) = part else { panic!("{part:?} is no content") };
+                    RouteConfiguration::decode(fields.clone()).expect("whole fields");
+                    assert!(fields.len() <= chunk.max(64), "no more is kept than has to be");
+                    content.extend_from_slice(fields);
+                }
+                assert_eq!(RouteConfiguration::decode(&*content).expect("a table"), table(6000));
+            }
         }
     }
 
     #[test]
     fn what_is_no_message_is_an_error() {
         let compressed = [1, 0, 0, 0, 1, 0];
-        assert!(read(&compressed, 6).is_err());
+        assert!(read(WHOLE, &compressed, 6).is_err());
         let longer_than_its_message = framed(&[0x12, 0x7f, 1, 2]);
         let group = framed(&[0x13, 0x7f, 1, 2]);
         for bytes in [&longer_than_its_message, &group] {
             for chunk in [1, bytes.len()] {
-                assert!(read(bytes, chunk).is_err(), "{bytes:?} in chunks of {chunk}");
+                for around in [WHOLE, AROUND_DELTA] {
+                    assert!(read(around, bytes, chunk).is_err(), "{bytes:?} in chunks of {chunk}");
+                }
             }
         }
     }

@@ -109,7 +109,8 @@ mod tests {
                 _ => unreachable!("the command is given"),
             }
         };
-        assert_eq!(shapes("").len(), 20 - 1 + 4, "the biggest of the grid is over the limit");
+        assert_eq!(shapes("").len(), 20 + 4);
+        assert_eq!(shapes("--at-most 100000000").len(), 20 - 1 + 4, "the biggest of the grid is over the limit");
         let some = shapes("--services 3000,1000 --proxies 10 --large entries");
         assert_eq!(some, ["grid-1000-10", "grid-3000-10", "large-entries"]);
         assert_eq!(shapes("--grid none --large huge"), ["large-huge"]);

@@ -54,19 +54,18 @@ pub(crate) fn name(resource: &[u8]) -> Option<&str> {
 }
 
 /// The assignment a cluster asks for, if its endpoints come by EDS.
-fn assignment(cluster: &[u8]) -> Option<&str> {
+fn assignment<'a>(own_name: &'a str, cluster: &'a [u8]) -> Option<&'a str> {
     const EDS: u64 = 3;
     let mut discovered = false;
-    let (mut own, mut service) = (None, None);
+    let mut service = None;
     for field in fields(cluster) {
         match field.number {
-            1 => own = field.content(),
             2 => discovered = field.varint() == Some(EDS),
             3 => service = field.content().and_then(|config| contents(config, 2).find(|name| !name.is_empty())),
             _ => {}
         }
     }
-    discovered.then(|| service.or(own)).flatten().and_then(text)
+    discovered.then(|| service.and_then(text).unwrap_or(own_name))
 }
 
 /// The route tables a listener asks for.
@@ -104,20 +103,20 @@ fn secrets(listener: &[u8]) -> Vec<&str> {
     names
 }
 
-/// The route table if it says that its virtual hosts come one by one.
-fn in_pieces(table: &[u8]) -> Option<&str> {
-    contents(table, 9).next().and_then(|_| name(table))
+/// Whether a route table, or some fields of one, say that its virtual hosts come one by one.
+fn is_in_pieces(table: &[u8]) -> bool {
+    contents(table, 9).next().is_some()
 }
 
-/// What a resource makes its proxy ask for.
-pub(crate) fn asks_for(kind: Type, resource: &Bytes) -> Vec<(Type, &str)> {
+/// What a resource, of which a route table may be some fields, makes its proxy ask for.
+pub(crate) fn asks_for<'a>(kind: Type, own_name: &'a str, resource: &'a Bytes) -> Vec<(Type, &'a str)> {
     match kind {
-        Type::Cds => assignment(resource).map(|name| (Type::Eds, name)).into_iter().collect(),
+        Type::Cds => assignment(own_name, resource).map(|name| (Type::Eds, name)).into_iter().collect(),
         Type::Lds => {
             let tables = tables(resource).into_iter().map(|name| (Type::Rds, name));
             tables.chain(secrets(resource).into_iter().map(|name| (Type::Sds, name))).collect()
         }
-        Type::Rds => in_pieces(resource).map(|name| (Type::Vhds, name)).into_iter().collect(),
+        Type::Rds => is_in_pieces(resource).then_some((Type::Vhds, own_name)).into_iter().collect(),
         Type::Eds | Type::Vhds | Type::Sds => Vec::new(),
     }
 }
@@ -150,7 +149,8 @@ mod tests {
     fn a_table_in_pieces_asks_for_them() {
         let whole = RouteConfiguration { name: "80".into(), ..Default::default() };
         let pieces = RouteConfiguration { vhds: Some(Vhds::default()), ..whole.clone() };
-        let asks = |table: &RouteConfiguration| names(Type::Vhds, asks_for(Type::Rds, &table.encode_to_vec().into()));
+        let asks =
+            |table: &RouteConfiguration| names(Type::Vhds, asks_for(Type::Rds, "80", &table.encode_to_vec().into()));
         assert_eq!(asks(&pieces), ["80"]);
         assert!(asks(&whole).is_empty());
     }
@@ -171,7 +171,7 @@ mod tests {
         let chain = FilterChain { transport_socket: Some(socket), ..Default::default() };
         let listener = Listener { name: "l".into(), filter_chains: vec![chain], ..Default::default() };
         let bytes: Bytes = listener.encode_to_vec().into();
-        assert_eq!(names(Type::Sds, asks_for(Type::Lds, &bytes)), ["kubernetes://shop"]);
+        assert_eq!(names(Type::Sds, asks_for(Type::Lds, "l", &bytes)), ["kubernetes://shop"]);
     }
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
             eds_cluster_config: Some(EdsClusterConfig { service_name: service.into(), ..Default::default() }),
             ..Default::default()
         };
-        let asks = |cluster: &Cluster| names(Type::Eds, asks_for(Type::Cds, &cluster.encode_to_vec().into()));
+        let asks = |cluster: &Cluster| names(Type::Eds, asks_for(Type::Cds, "own", &cluster.encode_to_vec().into()));
         assert_eq!(asks(&cluster(DiscoveryType::Eds, "service")), ["service"]);
         assert_eq!(asks(&cluster(DiscoveryType::Eds, "")), ["own"]);
         assert!(asks(&cluster(DiscoveryType::StrictDns, "service")).is_empty());
@@ -207,7 +207,7 @@ mod tests {
             ..Default::default()
         };
         let bytes: Bytes = listener.encode_to_vec().into();
-        assert_eq!(names(Type::Rds, asks_for(Type::Lds, &bytes)), ["80", "81"]);
+        assert_eq!(names(Type::Rds, asks_for(Type::Lds, "l", &bytes)), ["80", "81"]);
         assert_eq!(name(&bytes), Some("l"));
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use bytes::Bytes;
 use memchr::memmem;
 
 use crate::scan::Type;
@@ -29,24 +28,34 @@ pub(crate) enum Content {
     Gone,
 }
 
-/// A resource as it arrives; no bytes if it is gone.
+/// A resource as it arrives.
 pub(crate) struct Arrival<'a> {
     pub(crate) kind: Type,
     pub(crate) name: &'a str,
-    pub(crate) bytes: Option<&'a Bytes>,
+    /// What [`Watch::finds`] of its content, over all pieces of it; none if the resource is gone.
+    pub(crate) found: Option<u64>,
 }
 
 impl Expectation {
-    fn is_met(&self, arrival: &Arrival<'_>) -> bool {
-        if arrival.kind != self.kind || self.name.as_deref().is_some_and(|name| name != arrival.name) {
-            return false;
-        }
-        let has = |text: &str| arrival.bytes.is_some_and(|bytes| memmem::find(bytes, text.as_bytes()).is_some());
+    fn is_of(&self, kind: Type, name: &str) -> bool {
+        kind == self.kind && self.name.as_deref().is_none_or(|own| own == name)
+    }
+
+    /// The text that decides whether it is met.
+    fn text(&self) -> Option<&str> {
         match &self.content {
-            Content::Any => arrival.bytes.is_some(),
-            Content::Has(text) => has(text),
-            Content::Lacks(text) => arrival.bytes.is_some() && !has(text),
-            Content::Gone => arrival.bytes.is_none(),
+            Content::Has(text) | Content::Lacks(text) => Some(text),
+            Content::Any | Content::Gone => None,
+        }
+    }
+
+    /// Whether it is met by a resource of it, of whose content it is known whether it has the text; none if it is gone.
+    fn is_met(&self, has: Option<bool>) -> bool {
+        match &self.content {
+            Content::Any => has.is_some(),
+            Content::Has(_) => has == Some(true),
+            Content::Lacks(_) => has == Some(false),
+            Content::Gone => has.is_none(),
         }
     }
 }
@@ -72,11 +81,26 @@ impl Watch {
         Self { expected, met, at, left: AtomicUsize::new(left) }
     }
 
+    /// The expectations of a resource that a proxy still has, each with its bit.
+    fn open(&self, proxy: usize, kind: Type, name: &str) -> impl Iterator<Item = (u64, &Expectation)> {
+        let before = self.met[proxy].load(Relaxed);
+        let open = self.expected.iter().enumerate().map(|(number, expectation)| (1 << number, expectation));
+        open.filter(move |(bit, expectation)| before & bit == 0 && expectation.is_of(kind, name))
+    }
+
+    /// Of which expectations that a proxy still has the text is in the content of a resource, or in a piece of it that
+    /// begins and ends with a field; a bit each.
+    pub(crate) fn finds(&self, proxy: usize, kind: Type, name: &str, content: &[u8]) -> u64 {
+        let has = |text: &str| memmem::find(content, text.as_bytes()).is_some();
+        let open = self.open(proxy, kind, name);
+        open.filter(|(_, expectation)| expectation.text().is_some_and(has)).fold(0, |found, (bit, _)| found | bit)
+    }
+
     /// Which expectations that a proxy still has are met by what arrives, a bit each.
     pub(crate) fn meets(&self, proxy: usize, arrival: &Arrival<'_>) -> u64 {
-        let before = self.met[proxy].load(Relaxed);
-        let open = self.expected.iter().enumerate().filter(|(bit, _)| before & (1 << bit) == 0);
-        open.filter(|(_, expectation)| expectation.is_met(arrival)).fold(0, |met, (bit, _)| met | 1 << bit)
+        let open = self.open(proxy, arrival.kind, arrival.name);
+        let met = open.filter(|(bit, expectation)| expectation.is_met(arrival.found.map(|found| found & bit != 0)));
+        met.fold(0, |met, (bit, _)| met | bit)
     }
 
     /// Notes expectations as met at a proxy; whether the change has now arrived everywhere.
@@ -121,18 +145,32 @@ mod tests {
         let expected = vec![expect("a", Content::Has("new".into())), expect("b", Content::Gone)];
         let watch = Watch::new(expected, &[false, true, false, true]);
         assert_eq!(watch.left(), 2);
-        let (old, new) = (Bytes::from_static(b"the old one"), Bytes::from_static(b"the new one"));
-        let take = |proxy, name, bytes, now| {
-            watch.take(proxy, watch.meets(proxy, &Arrival { kind: Type::Eds, name, bytes }), now)
+        let (old, new): (&[&str], &[&str]) = (&["the old one"], &["some", "the new one", "more"]);
+        let take = |proxy, name, pieces: Option<&[&str]>, now| {
+            let finds = |piece: &&str| watch.finds(proxy, Type::Eds, name, piece.as_bytes());
+            let found = pieces.map(|pieces| pieces.iter().map(finds).fold(0, |found, bits| found | bits));
+            watch.take(proxy, watch.meets(proxy, &Arrival { kind: Type::Eds, name, found }), now)
         };
-        assert!(!take(1, "a", Some(&old), 5));
-        assert!(!take(1, "a", Some(&new), 6));
+        assert!(!take(1, "a", Some(old), 5));
+        assert!(!take(1, "a", Some(new), 6));
         assert!(!take(1, "b", None, 7));
-        assert!(!take(0, "a", Some(&new), 8), "not concerned");
+        assert!(!take(0, "a", Some(new), 8), "not concerned");
         assert_eq!((watch.left(), watch.times()), (1, vec![7]));
         assert!(!take(3, "b", None, 8));
-        assert!(take(3, "a", Some(&new), 9));
-        assert!(!take(3, "a", Some(&new), 10), "it counts once");
+        assert!(take(3, "a", Some(new), 9));
+        assert!(!take(3, "a", Some(new), 10), "it counts once");
         assert_eq!(watch.times(), [7, 9]);
+    }
+
+    #[test]
+    fn a_text_is_lacking_only_if_no_piece_has_it() {
+        let watch = Watch::new(vec![expect("a", Content::Lacks("old".into()))], &[true]);
+        let meets = |pieces: &[&str]| {
+            let finds = |piece: &&str| watch.finds(0, Type::Eds, "a", piece.as_bytes());
+            let found = pieces.iter().map(finds).fold(0, |found, bits| found | bits);
+            watch.meets(0, &Arrival { kind: Type::Eds, name: "a", found: Some(found) })
+        };
+        assert_eq!(meets(&["some", "the old one", "more"]), 0);
+        assert_eq!(meets(&["some", "the new one", "more"]), 1);
     }
 }
