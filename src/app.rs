@@ -4,6 +4,7 @@ mod error;
 mod security;
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -439,12 +440,14 @@ fn election(config: &Config, client: Option<::kube::Client>) -> Election {
 }
 
 fn server_options(config: &Config) -> ServerOptions {
+    let default = ServerOptions::default();
     ServerOptions {
+        max_request_bytes: config.features.max_request_bytes.map_or(default.max_request_bytes, NonZeroUsize::get),
         keepalive_interval: config.serving.keepalive_interval,
         keepalive_timeout: config.serving.keepalive_timeout,
         max_connection_age: config.serving.max_connection_age,
         drain_timeout: config.serving.shutdown,
-        ..ServerOptions::default()
+        ..default
     }
 }
 

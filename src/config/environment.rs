@@ -111,8 +111,10 @@ pub struct Features {
     pub xds_auth: bool,
     /// `XDS_AUTH_PLAINTEXT`: they have to prove who they are on the plaintext port too.
     pub xds_auth_plaintext: bool,
-    /// `PILOT_PUSH_THROTTLE`: new streams whose answers are made at a time; two for each CPU if not set.
+    /// `PILOT_PUSH_THROTTLE`: streams whose answers are made at a time; two for each CPU if not set.
     pub push_throttle: Option<NonZeroUsize>,
+    /// `ISTIO_GPRC_MAXRECVMSGSIZE`: bytes a request may have; 4 MiB if not set.
+    pub max_request_bytes: Option<NonZeroUsize>,
     /// `PILOT_MAX_REQUESTS_PER_SECOND`: streams that may begin a second; as many as the load lets in if not set.
     pub max_streams_a_second: Option<NonZeroU32>,
     /// `SLUICE_VHDS`, experimental: delta clients whose metadata has `VHDS: "true"` get virtual hosts one by one, not in
@@ -290,6 +292,7 @@ impl Features {
             allocation_v4: read_or(&variable, "PILOT_IP_AUTOALLOCATE_IPV4_PREFIX", pools.v4, warnings),
             allocation_v6: read_or(&variable, "PILOT_IP_AUTOALLOCATE_IPV6_PREFIX", pools.v6, warnings),
             push_throttle: read_limit(&variable, "PILOT_PUSH_THROTTLE", warnings),
+            max_request_bytes: read_limit(&variable, "ISTIO_GPRC_MAXRECVMSGSIZE", warnings),
             remote_cluster_timeout: match variable("PILOT_REMOTE_CLUSTER_TIMEOUT").as_deref() {
                 Some("0" | "0s") => Duration::ZERO,
                 _ => read_interval(&variable, "PILOT_REMOTE_CLUSTER_TIMEOUT", HALF_A_MINUTE, warnings),

@@ -90,6 +90,7 @@ fn the_environment_is_read_with_istiods_names() {
         "ISTIO_DUAL_STACK" => Some("maybe".to_owned()),
         "PILOT_TRACE_SAMPLING" => Some("0.5".to_owned()),
         "PILOT_PUSH_THROTTLE" => Some("7".to_owned()),
+        "ISTIO_GPRC_MAXRECVMSGSIZE" => Some("16777216".to_owned()),
         "PILOT_MAX_REQUESTS_PER_SECOND" => Some("2.5".to_owned()),
         "PILOT_MULTICLUSTER_KUBECONFIG_PATH" => Some("/x".to_owned()),
         _ => None,
@@ -98,6 +99,7 @@ fn the_environment_is_read_with_istiods_names() {
     assert!(config.features.ambient && !config.features.dual_stack);
     assert_eq!(config.features.trace_sampling_millipercent, 500);
     assert_eq!(config.features.push_throttle.map(usize::from), Some(7));
+    assert_eq!(config.features.max_request_bytes.map(usize::from), Some(16 << 20));
     assert_eq!(config.features.max_streams_a_second.map(u32::from), Some(3));
     let about = |name: &str| config.warnings.iter().any(|warning| warning.contains(name));
     assert!(about("ISTIO_DUAL_STACK") && about("PILOT_MULTICLUSTER_KUBECONFIG_PATH"), "{:?}", config.warnings);

@@ -99,7 +99,16 @@ const POLICIES: &[Variable] = &[
 
 /// Load.
 const LOAD: &[Variable] = &[
-    ("PILOT_PUSH_THROTTLE", "two for each CPU", "New streams whose first answers are made at a time"),
+    (
+        "PILOT_PUSH_THROTTLE",
+        "two for each CPU",
+        "Streams whose answers are made at a time: first ones, and changes of many resources",
+    ),
+    (
+        "ISTIO_GPRC_MAXRECVMSGSIZE",
+        "4194304",
+        "Bytes a request may have: a delta proxy that comes back names all it holds",
+    ),
     ("PILOT_MAX_REQUESTS_PER_SECOND", "what the load lets in", "Streams that may begin a second"),
     (
         "SLUICE_VHDS",
