@@ -4,7 +4,7 @@
 //! answers are made in turns, a few at a time, in the order in which they were asked for; and while changes are on their
 //! way to streams that are configured, only one at a time. A turn lasts until the answer is in the transport's hands, but
 //! no longer than [`LEASE`]: a client that does not read keeps nobody from his. What changes for a configured stream needs
-//! no turn.
+//! no turn, unless it is many resources, which thousands of streams would hold at once; then it goes before new streams.
 //!
 //! New streams are refused when those that wait would keep them waiting too long, by how long turns have been taking.
 
@@ -54,12 +54,23 @@ pub struct Admission {
     waits: Notify,
 }
 
+/// Which streams go first.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Class {
+    /// Those that have their configuration.
+    Configured,
+    New,
+}
+
+/// The place of a stream among those that wait: streams of its class go in order.
+type Place = (Class, u64);
+
 #[derive(Debug)]
 struct State {
     /// Who has a turn, and since when.
-    running: BTreeMap<u64, Instant>,
+    running: BTreeMap<Place, Instant>,
     /// Who waits, in order.
-    waiting: BTreeMap<u64, Waker>,
+    waiting: BTreeMap<Place, Waker>,
     next: u64,
     /// How long turns last, smoothed.
     lasts: Duration,
@@ -118,15 +129,15 @@ impl Admission {
 
     /// Gives turns to who waits, if there are any to give, and wakes them; `asking` is awake, and would never sleep if it
     /// was woken by asking.
-    fn grant(&self, mut state: MutexGuard<'_, State>, now: Instant, asking: Option<u64>) {
+    fn grant(&self, mut state: MutexGuard<'_, State>, now: Instant, asking: Option<Place>) {
         state.running.retain(|_, since| now.saturating_duration_since(*since) < LEASE);
         let turns = if self.yields(now) { 1 } else { self.turns };
         let mut woken = Vec::new();
         while state.running.len() < turns
-            && let Some((number, waker)) = state.waiting.pop_first()
+            && let Some((place, waker)) = state.waiting.pop_first()
         {
-            state.running.insert(number, now);
-            woken.extend(Some(waker).filter(|_| asking != Some(number)));
+            state.running.insert(place, now);
+            woken.extend(Some(waker).filter(|_| asking != Some(place)));
         }
         self.crowded.store(!state.waiting.is_empty(), Ordering::SeqCst);
         drop(state);
@@ -173,20 +184,20 @@ impl Admission {
 #[derive(Debug)]
 pub(crate) struct Turn {
     admission: Arc<Admission>,
-    /// Its number while it waits or has a turn.
-    number: Option<u64>,
+    /// Its place while it waits or has a turn.
+    place: Option<Place>,
 }
 
 impl Turn {
     pub(crate) fn new(admission: Arc<Admission>) -> Self {
-        Self { admission, number: None }
+        Self { admission, place: None }
     }
 
     /// Waits for the turn; once it is there it stays until [`Self::end`].
-    pub(crate) fn poll(&mut self, cx: &Context<'_>, now: Instant) -> Poll<()> {
+    pub(crate) fn poll(&mut self, class: Class, cx: &Context<'_>, now: Instant) -> Poll<()> {
         let mut state = self.admission.state();
-        let number = match self.number {
-            Some(number) => match state.waiting.get_mut(&number) {
+        let place = match self.place {
+            Some(place) => match state.waiting.get_mut(&place) {
                 Some(waker) => {
                     waker.clone_from(cx.waker());
                     return Poll::Pending;
@@ -196,14 +207,14 @@ impl Turn {
             },
             None => {
                 state.next += 1;
-                state.next
+                (class, state.next)
             }
         };
-        self.number = Some(number);
-        state.waiting.insert(number, cx.waker().clone());
+        self.place = Some(place);
+        state.waiting.insert(place, cx.waker().clone());
         self.admission.crowded.store(true, Ordering::SeqCst);
-        self.admission.grant(state, now, Some(number));
-        if !self.admission.state().waiting.contains_key(&number) {
+        self.admission.grant(state, now, Some(place));
+        if !self.admission.state().waiting.contains_key(&place) {
             return Poll::Ready(());
         }
         self.admission.waits.notify_one();
@@ -212,10 +223,10 @@ impl Turn {
 
     /// The answer is in the transport's hands, or there was none.
     pub(crate) fn end(&mut self, now: Instant) {
-        let Some(number) = self.number.take() else { return };
+        let Some(place) = self.place.take() else { return };
         let mut state = self.admission.state();
-        state.waiting.remove(&number);
-        if let Some(since) = state.running.remove(&number) {
+        state.waiting.remove(&place);
+        if let Some(since) = state.running.remove(&place) {
             let lasted = now.saturating_duration_since(since).min(LEASE);
             state.lasts = (state.lasts * 15 + lasted) / 16;
         }
@@ -247,6 +258,7 @@ mod tests {
     /// Streams that want a turn, in order.
     struct Crowd {
         turns: Vec<Turn>,
+        classes: Vec<Class>,
         woken: Vec<Arc<Woken>>,
     }
 
@@ -254,13 +266,14 @@ mod tests {
         fn new(admission: &Arc<Admission>, count: usize) -> Self {
             Self {
                 turns: (0..count).map(|_| Turn::new(admission.clone())).collect(),
+                classes: vec![Class::New; count],
                 woken: (0..count).map(|_| Arc::default()).collect(),
             }
         }
 
         fn has_turn(&mut self, number: usize, now: Instant) -> bool {
             let waker = waker(self.woken[number].clone());
-            self.turns[number].poll(&Context::from_waker(&waker), now).is_ready()
+            self.turns[number].poll(self.classes[number], &Context::from_waker(&waker), now).is_ready()
         }
 
         fn with_turn(&mut self, now: Instant) -> Vec<usize> {
@@ -287,6 +300,17 @@ mod tests {
         // The one that ended asks again and is last.
         let with_turn: Vec<bool> = [1, 2, 3, 0].into_iter().map(|number| crowd.has_turn(number, now)).collect();
         assert_eq!(with_turn, [true, true, false, false], "who goes gives his turn to the next");
+    }
+
+    #[test]
+    fn streams_that_are_configured_go_first() {
+        let (admission, now) = (admission(1), Instant::now());
+        let mut crowd = Crowd::new(&admission, 4);
+        crowd.classes[3] = Class::Configured;
+        assert_eq!(crowd.with_turn(now), [0]);
+        crowd.turns[0].end(now);
+        let with_turn: Vec<bool> = [1, 2, 3].into_iter().map(|number| crowd.has_turn(number, now)).collect();
+        assert_eq!(with_turn, [false, false, true]);
     }
 
     #[test]
@@ -346,7 +370,7 @@ mod tests {
         let mut turn = Turn::new(admission.clone());
         let waker = waker(Arc::<Woken>::default());
         for _ in 0..100 {
-            assert!(turn.poll(&Context::from_waker(&waker), now).is_ready());
+            assert!(turn.poll(Class::New, &Context::from_waker(&waker), now).is_ready());
             turn.end(now + LEASE / 2);
         }
         let lasts = admission.state().lasts;

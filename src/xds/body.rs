@@ -108,7 +108,7 @@ impl AdsBody {
                 Poll::Ready(Ok(None)) => return Err(Status::ok("")),
                 Poll::Ready(Err(status)) => {
                     if !matches!(status.code(), tonic::Code::Cancelled | tonic::Code::Unavailable) {
-                        self.stream.hub().metrics().failed();
+                        self.stream.failed(&status);
                     }
                     return Err(status);
                 }
@@ -152,8 +152,8 @@ impl AdsBody {
                 }
             }
             let now = Instant::now();
-            if self.stream.takes_turns(now) {
-                std::task::ready!(self.turn.poll(cx, now));
+            if let Some(class) = self.stream.takes_turns(now) {
+                std::task::ready!(self.turn.poll(class, cx, now));
             }
             if let Some(response) = self.stream.poll_encoded(now) {
                 self.start(response)?;

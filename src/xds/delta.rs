@@ -138,30 +138,34 @@ mod tests {
 
     use sluice_model::{Layer, ProxyKey, Resource, ResourceKey, Scope, View};
 
-    use crate::xds::names::Names;
     use crate::xds::request::Protocol;
     use crate::xds::session::Session;
     use crate::xds::store::{Changes, Store};
 
     use super::*;
 
-    /// Addresses and sizes of the pieces a proxy is sent at first.
-    fn pieces(store: &Store, names: &Arc<Names>, proxy: &ProxyKey) -> Vec<(usize, usize)> {
-        let mut session = Session::new(Protocol::Delta, proxy.clone(), 1, names.clone());
-        let request = Request {
-            type_url: ResourceType::Cluster.type_url().into(),
-            interest: Interest::Change {
-                subscribe: NameList::default(),
-                unsubscribe: NameList::default(),
-                holds: HeldList::default(),
-            },
-            ..Request::default()
-        };
+    /// Asks for all clusters, or acknowledges them; gives addresses and sizes of the pieces that are sent then, and the nonce.
+    fn pieces(store: &Store, session: &mut Session, nonce: String) -> (Vec<(usize, usize)>, String) {
+        let (subscribe, unsubscribe, holds) = Default::default();
+        let interest = Interest::Change { subscribe, unsubscribe, holds };
+        let request =
+            Request { type_url: ResourceType::Cluster.type_url().into(), nonce, interest, ..Request::default() };
         session.request(request, Instant::now()).expect("taken");
-        let response =
-            session.poll(&store.cut(proxy, session.kinds().iter()), None, Instant::now()).expect("all clusters");
+        let cut = store.cut(session.proxy(), session.kinds().iter());
+        let response = session.poll(&cut, None, Instant::now()).expect("clusters");
         let pieces = encode(&response).finish().collect::<Vec<_>>();
-        pieces.iter().map(|piece| (piece.as_ptr() as usize, piece.len())).collect()
+        (pieces.iter().map(|piece| (piece.as_ptr() as usize, piece.len())).collect(), response.nonce)
+    }
+
+    fn total(pieces: &[(usize, usize)]) -> usize {
+        pieces.iter().map(|(_, len)| len).sum()
+    }
+
+    /// How much of some pieces lies within others.
+    fn shared(pieces: &[(usize, usize)], with: &[(usize, usize)]) -> usize {
+        let within =
+            |(at, len): &(usize, usize)| with.iter().any(|(start, size)| at >= start && at + len <= start + size);
+        pieces.iter().filter(|piece| within(piece)).map(|(_, len)| len).sum()
     }
 
     #[test]
@@ -185,17 +189,28 @@ mod tests {
         changes.scopes.push((special.clone(), scope(vec![layer("own"), Layer::default()])));
         let store = Store::default();
         store.apply(changes);
-        let names = Arc::default();
-        let (first, again) = (pieces(&store, &names, &plain), pieces(&store, &names, &plain));
-        let total = |pieces: &[(usize, usize)]| pieces.iter().map(|(_, len)| len).sum::<usize>();
-        let shared = |other: &[(usize, usize)]| {
-            let within =
-                |(at, len): &(usize, usize)| first.iter().any(|(start, size)| at >= start && at + len <= start + size);
-            other.iter().filter(|piece| within(piece)).map(|(_, len)| len).sum::<usize>()
-        };
-        assert!(total(&first) > 1_000_000);
-        assert!(total(&again) - shared(&again) < 1000, "all but the head is shared");
-        let other = pieces(&store, &names, &special);
-        assert!(total(&other) - shared(&other) < 10_000, "all is shared but the head and what is special");
+        let session = |proxy: &ProxyKey| Session::new(Protocol::Delta, proxy.clone(), 1, Arc::default());
+        let mut sessions = [&plain, &plain, &special].map(session);
+        let [first, again, other] = sessions.each_mut().map(|session| pieces(&store, session, String::new()));
+        assert!(total(&first.0) > 1_000_000);
+        assert!(total(&again.0) - shared(&again.0, &first.0) < 1000, "all but the head is shared");
+        assert!(total(&other.0) - shared(&other.0, &first.0) < 10_000, "and but what is special");
+
+        let mut changes = Changes::default();
+        for name in (0..1000).filter(|name| name % 50 != 0) {
+            let name = format!("cluster-{name:04}").into();
+            let key = ResourceKey { resource_type: ResourceType::Cluster, layer: Layer::default(), name };
+            changes.resources.push((key, Some(Resource::Encoded(vec![b'y'; 1000].into()))));
+        }
+        store.apply(changes);
+        let all = total(&first.0);
+        let next = sessions.iter_mut().zip([first, again, other]);
+        let next: Vec<_> = next.map(|(session, (_, nonce))| pieces(&store, session, nonce).0).collect();
+        let [first, again, other] = &*next else { unreachable!("there are three") };
+        assert!(total(first) > all * 9 / 10 && total(first) < all * 99 / 100, "only what changes");
+        // Short stretches at the ends of chunks are copied.
+        let copied = |pieces: &[(usize, usize)]| total(pieces) - shared(pieces, first);
+        assert!(copied(again) < total(again) / 10, "a change of many is shared too: {} copied", copied(again));
+        assert!(copied(other) < total(other) / 10, "{} copied", copied(other));
     }
 }

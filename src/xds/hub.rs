@@ -10,9 +10,10 @@ use bytes::Bytes;
 use rand::Rng as _;
 use sluice_model::{Identity, Proxy, ProxyKey, ResourceType};
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 
 use crate::auth::Caller;
-use crate::xds::admission::Admission;
+use crate::xds::admission::{Admission, Class};
 use crate::xds::debug::{self, DebugPages, Inspections};
 use crate::xds::kinds::Kinds;
 use crate::xds::metrics::Metrics;
@@ -49,6 +50,9 @@ pub struct Hub {
 
 /// How long a stream asks for no further type until it counts as configured.
 const SETTLED: Duration = Duration::from_secs(1);
+
+/// Changed resources above which an answer waits for a turn: thousands of streams would make theirs at once, and hold them.
+const BULK: usize = 256;
 
 /// The most proxies that are remembered as warming; beyond that some take longer to be warm.
 const COLD: usize = 10_000;
@@ -141,6 +145,7 @@ impl Hub {
             asks_for_secrets: false,
             stamps: BTreeMap::new(),
             late: None,
+            bulk: false,
             inspections: Inspections::default(),
             settled: Settled::default(),
         })
@@ -258,6 +263,8 @@ pub struct Stream {
     stamps: BTreeMap<ResourceType, Instant>,
     /// The changes that are being sent.
     late: Option<Stamp>,
+    /// They are many resources, and have not all been sent.
+    bulk: bool,
     /// Debug pages it has asked for.
     inspections: Inspections,
     settled: Settled,
@@ -358,6 +365,16 @@ impl Stream {
         Poll::Ready(answer.map(|answer| Encoded { rope: answer.encode(), begun: Instant::now() }))
     }
 
+    /// Its requests cannot be read any further.
+    pub(crate) fn failed(&self, status: &Status) {
+        self.hub.metrics.failed();
+        let node = self.seat.as_ref().map_or("unknown", |seat| &*seat.key.0);
+        tracing::info!(
+            target: "ads", node, peer = %self.caller.address(), code = ?status.code(),
+            "the stream is ended: {}", status.message()
+        );
+    }
+
     fn refused(&self, refusal: &Refusal) {
         self.hub.metrics.refused("debug");
         let identities: Vec<String> = self.caller.identities.iter().map(ToString::to_string).collect();
@@ -382,6 +399,7 @@ impl Stream {
         }
         let response = session.poll(&self.cut, woken, now);
         let unserved = session.take_unserved();
+        let is_blocked = session.retry_at().is_some();
         drop(session);
         if !unserved.is_empty() {
             self.hub.metrics.secrets_not_served(unserved.len());
@@ -405,6 +423,7 @@ impl Stream {
                 if let Some(stamp) = self.late.take() {
                     self.hub.metrics.converged(&stamp, now);
                 }
+                self.bulk &= is_blocked;
             }
         }
         response
@@ -423,8 +442,23 @@ impl Stream {
         Some(Encoded { rope, begun: now })
     }
 
-    /// Whether the next answer is one of those that new streams take turns with.
-    pub(crate) fn takes_turns(&mut self, now: Instant) -> bool {
+    /// Whose turn the next answer is to wait for, if anybody's.
+    pub(crate) fn takes_turns(&mut self, now: Instant) -> Option<Class> {
+        if self.is_bulk() {
+            return Some(Class::Configured);
+        }
+        self.is_new(now).then_some(Class::New)
+    }
+
+    /// Whether a stream that is configured is to be told of many resources.
+    fn is_bulk(&mut self) -> bool {
+        let Some(seat) = &self.seat else { return false };
+        self.bulk |= seat.wake.changed() > BULK;
+        self.bulk && matches!(self.settled, Settled::Yes)
+    }
+
+    /// Whether the next answer is one of those that a new stream takes turns with.
+    fn is_new(&mut self, now: Instant) -> bool {
         if matches!(self.settled, Settled::Yes) {
             return false;
         }
@@ -507,5 +541,72 @@ impl Drop for Stream {
         self.hub.roster.leave(&seat.key, seat.id, Instant::now());
         self.hub.metrics.connected(&seat.proxy.istio_version, -1);
         tracing::debug!(target: "ads", node = %seat.key.0, stream = seat.id, "disconnected");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_model::{Layer, Resource, ResourceKey, Scope};
+    use sluice_proto::envoy::config::core::v3::Node;
+
+    use super::*;
+    use crate::xds::store::Changes;
+
+    /// Any node is a proxy.
+    struct Anybody;
+
+    impl ProxyInput for Anybody {
+        fn parse(&self, node: &Node) -> Result<Proxy, String> {
+            Ok(Proxy { id: node.id.as_str().into(), ..Proxy::default() })
+        }
+
+        fn set(&self, _: ProxyKey, _: Arc<Proxy>) {}
+
+        fn asks_for_secrets(&self, _: ProxyKey) {}
+
+        fn remove(&self, _: ProxyKey) {}
+    }
+
+    /// An epoch that sets that many listeners.
+    fn listeners(count: usize, content: &'static str) -> Changes {
+        let key = |number: usize| ResourceKey {
+            resource_type: ResourceType::Listener,
+            layer: Layer::default(),
+            name: number.to_string().into(),
+        };
+        let set = |number| (key(number), Some(Resource::Encoded(Bytes::from_static(content.as_bytes()))));
+        Changes { resources: (0..count).map(set).collect(), ..Changes::default() }
+    }
+
+    #[test]
+    fn a_change_of_many_resources_waits_for_a_turn_and_one_of_few_does_not() {
+        let store = Arc::new(Store::default());
+        let layers = BTreeMap::from([(ResourceType::Listener, [Layer::default()].into())]);
+        let scope = Arc::new(Scope { layers, ..Scope::default() });
+        store.apply(Changes { scopes: vec![(ProxyKey("web".into()), Some(scope))], ..listeners(2 * BULK, "1") });
+        store.set_ready();
+        let hub = Hub::new(store.clone(), Arc::new(Anybody), Metrics::default(), false);
+        let mut stream = hub.open(Protocol::Delta, Caller::default()).expect("it is ready");
+        let mut now = Instant::now();
+        let type_url: String = ResourceType::Listener.type_url().into();
+        let node = Some(Node { id: "web".into(), ..Node::default() });
+        stream.request(Request { node, type_url: type_url.clone(), ..Request::default() }, now).expect("taken");
+        assert_eq!(stream.takes_turns(now), Some(Class::New), "what it is told first");
+        let answer = |stream: &mut Stream, now| {
+            let response = stream.poll(now)?;
+            let nonce = response.nonce.clone();
+            stream.request(Request { type_url: type_url.clone(), nonce, ..Request::default() }, now).expect("taken");
+            Some(response.count())
+        };
+        assert_eq!(answer(&mut stream, now), Some(2 * BULK));
+        assert_eq!((answer(&mut stream, now), stream.takes_turns(now)), (None, None));
+        now += SETTLED;
+        assert_eq!(stream.takes_turns(now), None);
+        store.apply(listeners(BULK, "2"));
+        assert_eq!((stream.takes_turns(now), answer(&mut stream, now)), (None, Some(BULK)), "they are few");
+        store.apply(listeners(BULK + 1, "3"));
+        assert_eq!(stream.takes_turns(now), Some(Class::Configured));
+        assert_eq!(answer(&mut stream, now), Some(BULK + 1));
+        assert_eq!((answer(&mut stream, now), stream.takes_turns(now)), (None, None), "it has been told");
     }
 }

@@ -78,7 +78,9 @@ impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> Messages<B> {
         let len = u32::from_be_bytes([a, b, c, d]) as usize;
         if len > self.most {
             let most = self.most;
-            return Err(Status::resource_exhausted(format!("a request has {len} bytes, at most {most} are taken")));
+            return Err(Status::resource_exhausted(format!(
+                "a request has {len} bytes, at most {most} are taken (ISTIO_GPRC_MAXRECVMSGSIZE)"
+            )));
         }
         Ok(Some(PREFIX + len))
     }

@@ -32,6 +32,9 @@ use crate::xds::kinds::Kinds;
 use crate::xds::metrics::Metrics;
 use crate::xds::wake::Wake;
 
+/// What a new scope counts as, in changed resources: everything the proxy sees may be another.
+const WHOLE_SCOPE: usize = 1 << 16;
+
 /// Epochs whose stamps are remembered.
 const STAMPS: usize = 1024;
 
@@ -109,12 +112,12 @@ impl Store {
             }
         }
         let now = Instant::now();
-        for place in layers.into_values().flatten() {
-            place.wake(epoch, now);
+        for (place, changed) in layers.into_values().flatten() {
+            place.wake(epoch, changed, now);
         }
         let watching = self.watching.lock().unwrap_or_else(PoisonError::into_inner);
         for wake in proxies.iter().filter_map(|proxy| watching.get(proxy)).flat_map(BTreeMap::values) {
-            wake.wake(epoch, now);
+            wake.wake(epoch, WHOLE_SCOPE, now);
         }
     }
 
@@ -223,9 +226,12 @@ impl Store {
     }
 }
 
+/// By type, the layers that change, each with the number of its rows that do.
+type Changed = BTreeMap<ResourceType, Vec<(Arc<Place>, usize)>>;
+
 impl State {
     /// Applies a batch; gives its epoch, the layers and the proxies whose content changed.
-    fn apply(&mut self, changes: Changes) -> (u64, BTreeMap<ResourceType, Vec<Arc<Place>>>, BTreeSet<ProxyKey>) {
+    fn apply(&mut self, changes: Changes) -> (u64, Changed, BTreeSet<ProxyKey>) {
         self.epoch += 1;
         if self.stamps.len() == STAMPS {
             self.stamps.pop_front();
@@ -241,7 +247,7 @@ impl State {
             let change = rows.entry((key.resource_type, key.layer)).or_default().entry(key.name).or_default();
             change.segments.insert(key.segment, segment.as_ref().map(Piece::new));
         }
-        let mut changed: BTreeMap<ResourceType, Vec<Arc<Place>>> = BTreeMap::new();
+        let mut changed = Changed::new();
         for ((kind, layer), rows) in rows {
             let place = self.places.of(kind, &layer);
             let old = place.table();
@@ -260,11 +266,11 @@ impl State {
                 changes.sort_unstable();
                 place.set_aliases(Arc::new(place.aliases().apply(changes)));
             }
+            changed.entry(kind).or_default().push((place.clone(), rows.len()));
             place.set_table(Arc::new(Table::after(&old, rows)));
             if let Some(changed) = self.changed.get_mut(kind as usize) {
                 *changed = self.epoch;
             }
-            changed.entry(kind).or_default().push(place.clone());
         }
         let mut proxies = BTreeSet::new();
         if !changes.scopes.is_empty() {

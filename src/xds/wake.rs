@@ -1,7 +1,7 @@
 //! Waking a session that waits.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Context;
 use std::time::Instant;
 
@@ -14,6 +14,8 @@ use crate::xds::admission::Admission;
 pub(crate) struct Wake {
     /// 0 if there is none.
     since: AtomicU64,
+    /// How many resources may differ since what was seen.
+    changed: AtomicUsize,
     waker: AtomicWaker,
     /// Who is told of epochs that a configured stream has yet to see; nobody if it is not.
     admission: Option<Arc<Admission>>,
@@ -25,9 +27,10 @@ pub(crate) struct Wake {
 impl Wake {
     /// One of a stream that is not configured yet.
     pub(crate) fn new(admission: Arc<Admission>) -> Self {
-        let (since, waker) = Default::default();
+        let (since, changed, waker) = Default::default();
         Self {
             since,
+            changed,
             waker,
             admission: Some(admission),
             configured: AtomicBool::new(false),
@@ -40,8 +43,9 @@ impl Wake {
         self.configured.store(true, Ordering::Relaxed);
     }
 
-    /// Says that there is this epoch to be seen, and wakes who waits. Epochs count from 1.
-    pub(crate) fn wake(&self, epoch: u64, now: Instant) {
+    /// Says that there is this epoch to be seen, which changes so many resources, and wakes who waits. Epochs count from 1.
+    pub(crate) fn wake(&self, epoch: u64, changed: usize, now: Instant) {
+        self.changed.fetch_add(changed, Ordering::Relaxed);
         if self.since.compare_exchange(0, epoch.max(1), Ordering::AcqRel, Ordering::Acquire).is_ok() {
             if let Some(admission) = &self.admission
                 && self.configured.load(Ordering::Relaxed)
@@ -58,9 +62,15 @@ impl Wake {
         self.waker.register(cx.waker());
     }
 
+    /// How many resources may differ since what was seen.
+    pub(crate) fn changed(&self) -> usize {
+        self.changed.load(Ordering::Relaxed)
+    }
+
     /// Takes the first epoch that was not seen.
     pub(crate) fn take(&self) -> Option<u64> {
         self.settle();
+        self.changed.store(0, Ordering::Relaxed);
         match self.since.swap(0, Ordering::AcqRel) {
             0 => None,
             epoch => Some(epoch),

@@ -288,6 +288,36 @@ fn endpoints_come_again_to_a_client_that_was_cut_off_while_its_clusters_were_war
 }
 
 #[test]
+fn endpoints_come_again_for_clusters_that_change_and_all_of_them_if_most_do() {
+    for protocol in BOTH {
+        let mesh = Mesh::new();
+        let names: Vec<String> = (0..1200).map(|number| format!("c{number:04}")).collect();
+        let change = |names: &[String], content: &str| {
+            names.iter().for_each(|name| mesh.cluster("base", name, content));
+            mesh.commit();
+        };
+        names.iter().for_each(|name| mesh.set(Endpoint, "base", name, &message(name, "1")));
+        change(&names, "1");
+        let mut client = Client::connect(&mesh, protocol);
+        client.want_all(Cluster);
+        client.want(Endpoint, &names.iter().map(String::as_str).collect::<Vec<_>>());
+        client.settle();
+        let counts = |client: &mut Client| {
+            let came = client.settle();
+            came.iter().map(|got| (got.kind(), got.names().len())).collect::<Vec<_>>()
+        };
+        let clusters = |changed| if protocol == Delta { changed } else { 1200 };
+        change(&names[..500], "2");
+        assert_eq!(counts(&mut client), [(Cluster, clusters(500)), (Endpoint, 500)]);
+        change(&names[100..], "3");
+        assert_eq!(counts(&mut client), [(Cluster, clusters(1100)), (Endpoint, 1200)]);
+        assert_eq!(client.holds[&Cluster].len(), 1200);
+        change(&names[..1], "4");
+        assert_eq!(counts(&mut client), [(Cluster, clusters(1)), (Endpoint, 1)], "one as before");
+    }
+}
+
+#[test]
 fn names_asked_for_again_are_sent_again() {
     let mesh = three_clusters();
     let mut client = Client::connect(&mesh, Delta);

@@ -11,8 +11,11 @@ use super::holds::Holds;
 use super::watch::Watch;
 use super::{PATIENCE, Session};
 use crate::xds::request::{Protocol, Response};
-use crate::xds::store::{Cut, Found, Item, View};
+use crate::xds::store::{Cut, Entry, Item, View};
 use crate::xds::version::{Digest, Version};
+
+/// Changed clusters from which on all endpoints are sent anew, if they are most.
+const MANY: usize = 1024;
 
 /// What there is to do about a type.
 pub(super) enum Planned {
@@ -79,8 +82,8 @@ impl Session {
         // Of secrets nothing is said until there is one: Envoy waits, and keeps what it has when one goes.
         let answer = watch.answer && !is_secret;
         let had_all = differences.complete;
-        let changed: Vec<Found> = match (kind, had_all) {
-            (ResourceType::Cluster, false) => found(&differences.items),
+        let changed = match (kind, had_all) {
+            (ResourceType::Cluster, false) => differences.items.iter().flat_map(assignments).collect(),
             _ => Vec::new(),
         };
         let items = match self.protocol {
@@ -123,7 +126,7 @@ impl Session {
         let nonce = self.next_nonce();
         self.new_tables.extend(new_tables);
         if kind == ResourceType::Cluster {
-            self.force_endpoints(had_all, &changed);
+            self.force_endpoints(had_all, changed);
         }
         let version = match self.protocol {
             Protocol::Sotw => digest(&items).version().to_string(),
@@ -136,21 +139,18 @@ impl Session {
     }
 
     /// A cluster that changes is warmed anew and waits for its endpoints, though the client asks for none it has (X07, X08).
-    fn force_endpoints(&mut self, all: bool, changed: &[Found]) {
+    fn force_endpoints(&mut self, all: bool, mut changed: Vec<Text>) {
         let Some(endpoints) = self.watches.get_mut(ResourceType::Endpoint) else { return };
         if endpoints.sent.is_none() {
             return;
         }
-        if all {
+        changed.retain(|name| endpoints.wants(name));
+        // Thousands of names, kept for each of thousands of clients, cost more than to send the few others too.
+        let most = changed.len() >= MANY && changed.len() * 2 >= endpoints.names.len();
+        if all || most {
             endpoints.asked_all = true;
-            return;
-        }
-        for cluster in changed {
-            if let Some(name) = endpoints_of(cluster)
-                && endpoints.wants(&name)
-            {
-                endpoints.asked.insert(name);
-            }
+        } else {
+            endpoints.asked.extend(changed);
         }
     }
 
@@ -172,7 +172,7 @@ impl Watch {
     /// Everything the client wants.
     fn listing(&self, view: &View) -> Vec<Item> {
         if self.is_on_demand() {
-            return self.names.iter().filter_map(|name| view.find(name)).map(Item::One).collect();
+            return self.pick(view, self.names.iter());
         }
         if self.by_parts() {
             return view.listing_by(|| Box::new(|name| self.wants(name)));
@@ -220,25 +220,31 @@ impl Watch {
             Some(sent) if !sent.is_same(view) => view.changed_since(sent),
             _ => Arc::default(),
         };
+        let mut differing = Vec::new();
         for name in changed.iter().filter(|name| self.wants(name) && !self.asked.contains(*name)) {
             let before = self.held_version(name);
             let after = view.version(name);
             if after.is_none() && before.is_some() {
                 out.removed.insert(name.clone());
-            } else if after != before && !out.complete {
-                out.items.extend(view.find(name).map(Item::One));
+            } else if after != before {
+                differing.push(name);
             }
         }
-        for name in &self.asked {
-            match view.find(name) {
-                Some(_) if out.complete => {}
-                Some(found) => out.items.push(Item::One(found)),
-                None => {
-                    out.removed.insert(name.clone());
-                }
-            }
+        out.removed.extend(self.asked.iter().filter(|name| view.version(name).is_none()).cloned());
+        if !out.complete {
+            out.items.extend(self.pick(view, differing.into_iter()));
+            out.items.extend(self.pick(view, self.asked.iter()));
         }
         out
+    }
+
+    /// The resources of these names, which are in order.
+    fn pick<'a>(&self, view: &View, names: impl Iterator<Item = &'a Text>) -> Vec<Item> {
+        // These say by which other name each was asked for.
+        if self.is_on_demand() {
+            return names.filter_map(|name| view.find(name)).map(Item::One).collect();
+        }
+        view.pick(names)
     }
 
     /// Whether what the client brought from an earlier stream is just what it wants. No resource is written for that.
@@ -270,7 +276,7 @@ impl Watch {
             if differ.len() == versions.len() {
                 out.items.push(item);
             } else {
-                out.items.extend(differ.into_iter().filter_map(|name| view.find(name)).map(Item::One));
+                out.items.extend(view.pick(differ.into_iter()));
             }
         }
         if known < holds.len() {
@@ -310,24 +316,25 @@ impl Watch {
     }
 }
 
-fn found(items: &[Item]) -> Vec<Found> {
-    let one = |item: &Item| match item {
-        Item::One(found) => Some(found.clone()),
-        Item::Stretch { .. } => None,
-    };
-    items.iter().filter_map(one).collect()
+/// The names by which clusters ask for their endpoints, of those that do.
+fn assignments(clusters: &Item) -> Vec<Text> {
+    match clusters {
+        Item::Stretch { chunk, rows } => {
+            let shared = |(name, entry): &(Text, Entry)| assignment(name, entry.shared()?.1);
+            chunk.rows()[rows.clone()].iter().filter_map(shared).collect()
+        }
+        Item::One(found) => assignment(&found.name, &found.bytes()).into_iter().collect(),
+    }
 }
 
-/// The name by which a cluster asks for its endpoints, if it does.
-fn endpoints_of(cluster: &Found) -> Option<Text> {
+fn assignment(name: &Text, cluster: &[u8]) -> Option<Text> {
     const EDS_CLUSTER_CONFIG: u32 = 3;
     const SERVICE_NAME: u32 = 2;
-    let bytes = cluster.bytes();
-    let config = contents(&bytes, EDS_CLUSTER_CONFIG).next()?;
+    let config = contents(cluster, EDS_CLUSTER_CONFIG).next()?;
     let service = contents(config, SERVICE_NAME).next();
     match service.filter(|name| !name.is_empty()) {
         Some(name) => std::str::from_utf8(name).ok().map(Text::from),
-        None => Some(cluster.name.clone()),
+        None => Some(name.clone()),
     }
 }
 

@@ -57,13 +57,13 @@ impl Place {
         Arc::ptr_eq(&self.table.load(), table)
     }
 
-    /// Tells everyone who looks at it of the epoch.
-    pub(super) fn wake(&self, epoch: u64, now: Instant) {
+    /// Tells everyone who looks at it of the epoch, in which so many rows change.
+    pub(super) fn wake(&self, epoch: u64, changed: usize, now: Instant) {
         let stacks: Vec<Arc<Stack>> = {
             let stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
             stacks.iter().filter_map(Weak::upgrade).collect()
         };
-        stacks.iter().for_each(|stack| stack.wake(epoch, now));
+        stacks.iter().for_each(|stack| stack.wake(epoch, changed, now));
     }
 
     fn is_in(&self, stack: &Arc<Stack>) {
@@ -164,9 +164,9 @@ impl Stack {
         Seen::new(self.kind, self.layers.clone(), tables, aliases)
     }
 
-    fn wake(&self, epoch: u64, now: Instant) {
+    fn wake(&self, epoch: u64, changed: usize, now: Instant) {
         for wake in self.watching.lock().unwrap_or_else(PoisonError::into_inner).values() {
-            wake.wake(epoch, now);
+            wake.wake(epoch, changed, now);
         }
     }
 }

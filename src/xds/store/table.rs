@@ -9,8 +9,8 @@ use sluice_model::Text;
 use super::entry::Entry;
 use crate::xds::run::Run;
 
-/// The most names of a change that are remembered for who comes next.
-pub(super) const REMEMBERED: usize = 1024;
+/// The most names of a change that a layer remembers for who comes next.
+const REMEMBERED: usize = 16 << 10;
 
 /// What a layer holds of one type, by resource name. It remembers in which names it differs from the one before: whoever
 /// sees the layer comes from that one most of the time.
@@ -24,7 +24,8 @@ impl Table {
     /// The table with these rows set or removed; `rows` is sorted by name, each name once, and each differs from what is
     /// there.
     pub(super) fn after(old: &Arc<Self>, rows: Vec<(Text, Option<Entry>)>) -> Self {
-        let few = rows.len() <= REMEMBERED;
+        // Of what is new as a whole all names differ.
+        let few = rows.len() <= REMEMBERED && !old.is_empty();
         let before = few.then(|| (Arc::downgrade(old), rows.iter().map(|(name, _)| name.clone()).collect()));
         Self { run: old.run.apply(rows), before }
     }

@@ -1,6 +1,6 @@
 //! What one scope sees of one type at one epoch.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -10,7 +10,7 @@ use sluice_model::{Layer, ResourceType, Scope, Text};
 use super::aliases::{Aliases, Known, named, on_node};
 use super::assembly::Assembly;
 use super::entry::{Entry, Segments, Whole};
-use super::table::{REMEMBERED, Table};
+use super::table::Table;
 use crate::xds::names::NameSet;
 use crate::xds::run::Chunk;
 use crate::xds::version::{Digest, Version};
@@ -37,6 +37,9 @@ pub(super) struct Seen {
 
 /// Names that differ from what somebody saw before.
 type Changed = (Weak<Seen>, Arc<BTreeSet<Text>>);
+
+/// The most names that are remembered: there is a [`Seen`] for each proxy of types in which it has a layer of its own.
+const REMEMBERED: usize = 1024;
 
 impl Seen {
     pub(super) fn new(
@@ -86,6 +89,11 @@ pub struct Found {
 }
 
 impl Found {
+    /// One that is known by its name only.
+    fn new(name: &Text, version: Version, pieces: Vec<Bytes>) -> Self {
+        Self { name: name.clone(), version, aliases: Vec::new(), pieces }
+    }
+
     /// Size of the encoded message.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -166,6 +174,23 @@ fn digest_of(chunk: &Chunk<Entry>, rows: Range<usize>) -> Digest {
     if rows.len() == all.len() { chunk.digest(of) } else { of(all.get(rows).unwrap_or_default()) }
 }
 
+/// The share of a chunk, one in so many, from which on all of it is encoded for the sake of some of its rows.
+const SHARE: usize = 4;
+
+/// Adds stretches of a chunk, or their resources one by one where they are too few of it.
+fn pick_of(chunk: &Arc<Chunk<Entry>>, stretches: Vec<Range<usize>>, items: &mut Vec<Item>) {
+    let count: usize = stretches.iter().map(ExactSizeIterator::len).sum();
+    if count > 1 && count * SHARE >= chunk.rows().len() {
+        items.extend(stretches.into_iter().map(|rows| Item::Stretch { chunk: chunk.clone(), rows }));
+        return;
+    }
+    let one = |(name, entry): &(Text, Entry)| {
+        let (version, bytes) = entry.shared()?;
+        Some(Item::One(Found::new(name, version, vec![bytes.clone()])))
+    };
+    items.extend(stretches.into_iter().flat_map(|rows| &chunk.rows()[rows]).filter_map(one));
+}
+
 enum Resolved<'a> {
     Nothing,
     Whole(&'a Text, &'a Whole),
@@ -201,21 +226,11 @@ impl View {
             Resolved::Nothing => None,
             Resolved::Whole(name, whole) => {
                 let version = whole.version_for(&self.scope)?;
-                Some(Found {
-                    name: name.clone(),
-                    version,
-                    aliases: Vec::new(),
-                    pieces: vec![whole.bytes_for(&self.scope)?],
-                })
+                Some(Found::new(name, version, vec![whole.bytes_for(&self.scope)?]))
             }
             Resolved::Assembled(name, layers) => {
                 let assembly = Assembly::new(self.seen.kind, &layers);
-                Some(Found {
-                    name: name.clone(),
-                    version: assembly.version()?,
-                    aliases: Vec::new(),
-                    pieces: assembly.pieces(),
-                })
+                Some(Found::new(name, assembly.version()?, assembly.pieces()))
             }
         }
     }
@@ -331,9 +346,39 @@ impl View {
     /// Everything the scope sees, or what of it is wanted, in as few stretches as possible.
     pub(crate) fn listing(&self, want: Option<&NameSet>) -> Vec<Item> {
         match want {
-            Some(want) if self.is_few(want) => want.iter().filter_map(|name| self.find(name)).map(Item::One).collect(),
+            Some(want) if self.is_few(want) => self.pick(want.iter()),
             want => self.listing_by(|| wanted(want)),
         }
+    }
+
+    /// The resources of these names, which are in order, as far as the scope sees them: in stretches where they are many
+    /// of a chunk, so that a change of thousands is encoded once for all whom it concerns.
+    pub(crate) fn pick<'a>(&self, names: impl Iterator<Item = &'a Text>) -> Vec<Item> {
+        let mut items = Vec::new();
+        let mut picked: BTreeMap<(usize, usize), Vec<Range<usize>>> = BTreeMap::new();
+        for name in names {
+            let Some((table, chunk, row)) = self.shared(name) else {
+                items.extend(self.find(name).map(Item::One));
+                continue;
+            };
+            let stretches = picked.entry((table, chunk)).or_default();
+            match stretches.last_mut() {
+                Some(last) if last.end == row => last.end += 1,
+                _ => stretches.push(row..row + 1),
+            }
+        }
+        for ((table, chunk), stretches) in picked {
+            pick_of(&self.seen.tables[table].chunks()[chunk], stretches, &mut items);
+        }
+        items
+    }
+
+    /// Where the resource of that name is, if it is the same for all who see its layer: table, chunk, row.
+    fn shared(&self, name: &str) -> Option<(usize, usize, usize)> {
+        let mut tables = self.seen.tables.iter().enumerate();
+        let (at, table, (chunk, row)) = tables.find_map(|(at, table)| Some((at, table, table.position(name)?)))?;
+        let (_, entry) = table.chunks().get(chunk)?.rows().get(row)?;
+        entry.shared().map(|_| (at, chunk, row))
     }
 
     /// Everything the scope sees that is wanted, in as few stretches as possible.
