@@ -5,6 +5,7 @@
 //! way to streams that are configured, only one at a time. A turn lasts until the answer is in the transport's hands, but
 //! no longer than [`LEASE`]: a client that does not read keeps nobody from his. What changes for a configured stream needs
 //! no turn, unless it is many resources, which thousands of streams would hold at once; then it goes before new streams.
+//! Even then changes of a few endpoints do not wait.
 //!
 //! New streams are refused when those that wait would keep them waiting too long, by how long turns have been taking.
 

@@ -152,15 +152,17 @@ impl AdsBody {
                 }
             }
             let now = Instant::now();
-            if let Some(class) = self.stream.takes_turns(now) {
-                std::task::ready!(self.turn.poll(class, cx, now));
-            }
-            if let Some(response) = self.stream.poll_encoded(now) {
+            if let Some(class) = self.stream.takes_turns(now)
+                && self.turn.poll(class, cx, now).is_pending()
+            {
+                let Some(response) = self.stream.poll_ahead(class, now) else { return Poll::Pending };
+                self.start(response)?;
+            } else if let Some(response) = self.stream.poll_encoded(now) {
                 self.start(response)?;
                 self.answered = true;
-                if let Some(pieces) = self.next_pieces() {
-                    return Poll::Ready(Ok(pieces));
-                }
+            }
+            if let Some(pieces) = self.next_pieces() {
+                return Poll::Ready(Ok(pieces));
             }
             self.turn.end(now);
             let Some(at) = self.stream.retry_at() else {

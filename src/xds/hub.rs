@@ -387,16 +387,8 @@ impl Stream {
     /// The next response, if there is something to send now. To be asked again until there is none.
     pub fn poll(&mut self, now: Instant) -> Option<Response> {
         let seat = self.seat.clone()?;
-        let mut woken = seat.wake.take();
         let mut session = seat.session.lock().unwrap_or_else(PoisonError::into_inner);
-        if woken.is_some() || self.cut.sight.is_none() || self.kinds != session.kinds() {
-            self.hub.renew(&mut self.cut, &seat, &session);
-            if self.watch(&seat, &session) {
-                // What changed before we were told of changes.
-                woken = woken.or(seat.wake.take());
-                self.hub.renew(&mut self.cut, &seat, &session);
-            }
-        }
+        let woken = self.look(&seat, &session);
         let response = session.poll(&self.cut, woken, now);
         let unserved = session.take_unserved();
         let is_blocked = session.retry_at().is_some();
@@ -407,18 +399,7 @@ impl Stream {
             tracing::warn!(target: "ads", node = %seat.key.0, peer = %seat.caller.address(), "secrets are not served: {reasons}");
         }
         match &response {
-            Some(response) => {
-                if response.since.is_none() {
-                    self.hub.metrics.triggered("proxyrequest");
-                }
-                if let (Some(kind), Some(epoch)) = (response.kind, response.since)
-                    && let Some(stamp) = self.cut.stamp(epoch).or_else(|| self.hub.store.stamp(epoch))
-                {
-                    self.hub.metrics.first_byte(&stamp, now);
-                    self.stamps.insert(kind, now);
-                    self.late = Some(stamp);
-                }
-            }
+            Some(response) => self.answers(response, now),
             None => {
                 if let Some(stamp) = self.late.take() {
                     self.hub.metrics.converged(&stamp, now);
@@ -429,17 +410,69 @@ impl Stream {
         response
     }
 
+    /// The next response about endpoints, while everything else waits for a turn. If many changed, they wait too.
+    fn poll_endpoints(&mut self, now: Instant) -> Option<Response> {
+        let seat = self.seat.clone()?;
+        let mut session = seat.session.lock().unwrap_or_else(PoisonError::into_inner);
+        let woken = self.look(&seat, &session);
+        let response = session.poll_endpoints(&self.cut, woken, BULK, now)?;
+        drop(session);
+        self.answers(&response, now);
+        Some(response)
+    }
+
+    /// Has the cut show what the proxy sees now; gives the first epoch that is new in it.
+    fn look(&mut self, seat: &Seat, session: &Session) -> Option<u64> {
+        let mut woken = seat.wake.take();
+        if woken.is_some() || self.cut.sight.is_none() || self.kinds != session.kinds() {
+            self.hub.renew(&mut self.cut, seat, session);
+            if self.watch(seat, session) {
+                // What changed before we were told of changes.
+                woken = woken.or(seat.wake.take());
+                self.hub.renew(&mut self.cut, seat, session);
+            }
+        }
+        woken
+    }
+
+    /// Remembers which change a response tells of.
+    fn answers(&mut self, response: &Response, now: Instant) {
+        if response.since.is_none() {
+            self.hub.metrics.triggered("proxyrequest");
+        }
+        if let (Some(kind), Some(epoch)) = (response.kind, response.since)
+            && let Some(stamp) = self.cut.stamp(epoch).or_else(|| self.hub.store.stamp(epoch))
+        {
+            self.hub.metrics.first_byte(&stamp, now);
+            self.stamps.insert(kind, now);
+            self.late = Some(stamp);
+        }
+    }
+
     /// The next response in the protocol's encoding.
     pub fn poll_encoded(&mut self, now: Instant) -> Option<Encoded> {
         let response = self.poll(now)?;
+        Some(self.encode(&response, now))
+    }
+
+    /// The next response that does not wait for the turn of this class.
+    pub(crate) fn poll_ahead(&mut self, class: Class, now: Instant) -> Option<Encoded> {
+        let response = match class {
+            Class::Configured => self.poll_endpoints(now)?,
+            Class::New => return None,
+        };
+        Some(self.encode(&response, now))
+    }
+
+    fn encode(&self, response: &Response, now: Instant) -> Encoded {
         let rope = match self.protocol {
-            Protocol::Sotw => crate::xds::sotw::encode(&response),
-            Protocol::Delta => crate::xds::delta::encode(&response),
+            Protocol::Sotw => crate::xds::sotw::encode(response),
+            Protocol::Delta => crate::xds::delta::encode(response),
         };
         if let Some(kind) = response.kind {
             self.hub.metrics.built(kind, rope.len(), now.elapsed());
         }
-        Some(Encoded { rope, begun: now })
+        Encoded { rope, begun: now }
     }
 
     /// Whose turn the next answer is to wait for, if anybody's.
@@ -546,8 +579,10 @@ impl Drop for Stream {
 
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
     use sluice_model::{Layer, Resource, ResourceKey, Scope};
     use sluice_proto::envoy::config::core::v3::Node;
+    use sluice_proto::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 
     use super::*;
     use crate::xds::store::Changes;
@@ -567,10 +602,10 @@ mod tests {
         fn remove(&self, _: ProxyKey) {}
     }
 
-    /// An epoch that sets that many listeners.
-    fn listeners(count: usize, content: &'static str) -> Changes {
+    /// An epoch that sets so many resources of a type.
+    fn changes(kind: ResourceType, count: usize, content: &'static str) -> Changes {
         let key = |number: usize| ResourceKey {
-            resource_type: ResourceType::Listener,
+            resource_type: kind,
             layer: Layer::default(),
             name: number.to_string().into(),
         };
@@ -578,35 +613,96 @@ mod tests {
         Changes { resources: (0..count).map(set).collect(), ..Changes::default() }
     }
 
+    /// The stream of a configured proxy that has all listeners and endpoints, so many of each.
+    struct Rig {
+        store: Arc<Store>,
+        stream: Stream,
+        now: Instant,
+    }
+
+    impl Rig {
+        const KINDS: [ResourceType; 2] = [ResourceType::Endpoint, ResourceType::Listener];
+
+        fn new(count: usize) -> Self {
+            let store = Arc::new(Store::default());
+            let layers = Self::KINDS.map(|kind| (kind, [Layer::default()].into())).into();
+            let scope = Arc::new(Scope { layers, ..Scope::default() });
+            store.apply(Changes { scopes: vec![(ProxyKey("web".into()), Some(scope))], ..Changes::default() });
+            Self::KINDS.iter().for_each(|kind| store.apply(changes(*kind, count, "1")));
+            store.set_ready();
+            let hub = Hub::new(store.clone(), Arc::new(Anybody), Metrics::default(), false);
+            let stream = hub.open(Protocol::Delta, Caller::default()).expect("it is ready");
+            let mut rig = Self { store, stream, now: Instant::now() };
+            for kind in Self::KINDS {
+                rig.request(DeltaDiscoveryRequest {
+                    node: Some(Node { id: "web".into(), ..Node::default() }),
+                    type_url: kind.type_url().into(),
+                    resource_names_subscribe: (0..count).map(|number| number.to_string()).collect(),
+                    ..DeltaDiscoveryRequest::default()
+                });
+                assert_eq!(rig.turns(), Some(Class::New), "what it is told first");
+                assert_eq!(rig.answer(), Some((kind, count)));
+            }
+            assert_eq!((rig.answer(), rig.turns()), (None, None));
+            rig.now += SETTLED;
+            assert_eq!(rig.turns(), None);
+            rig
+        }
+
+        fn request(&mut self, request: DeltaDiscoveryRequest) {
+            let request = Request::decode(Protocol::Delta, &request.encode_to_vec().into()).expect("it is one");
+            self.stream.request(request, self.now).expect("taken");
+        }
+
+        fn turns(&mut self) -> Option<Class> {
+            self.stream.takes_turns(self.now)
+        }
+
+        /// Of which type the next answer is and how much it has; it is acknowledged.
+        fn answer(&mut self) -> Option<(ResourceType, usize)> {
+            let response = self.stream.poll(self.now)?;
+            Some(self.acknowledge(&response))
+        }
+
+        /// The same of one that does not wait for a turn.
+        fn endpoints(&mut self) -> Option<(ResourceType, usize)> {
+            let response = self.stream.poll_endpoints(self.now)?;
+            Some(self.acknowledge(&response))
+        }
+
+        fn acknowledge(&mut self, response: &Response) -> (ResourceType, usize) {
+            let (type_url, response_nonce) = (response.type_url.to_string(), response.nonce.clone());
+            self.request(DeltaDiscoveryRequest { type_url, response_nonce, ..DeltaDiscoveryRequest::default() });
+            (response.kind.expect("one of ours"), response.count())
+        }
+    }
+
     #[test]
     fn a_change_of_many_resources_waits_for_a_turn_and_one_of_few_does_not() {
-        let store = Arc::new(Store::default());
-        let layers = BTreeMap::from([(ResourceType::Listener, [Layer::default()].into())]);
-        let scope = Arc::new(Scope { layers, ..Scope::default() });
-        store.apply(Changes { scopes: vec![(ProxyKey("web".into()), Some(scope))], ..listeners(2 * BULK, "1") });
-        store.set_ready();
-        let hub = Hub::new(store.clone(), Arc::new(Anybody), Metrics::default(), false);
-        let mut stream = hub.open(Protocol::Delta, Caller::default()).expect("it is ready");
-        let mut now = Instant::now();
-        let type_url: String = ResourceType::Listener.type_url().into();
-        let node = Some(Node { id: "web".into(), ..Node::default() });
-        stream.request(Request { node, type_url: type_url.clone(), ..Request::default() }, now).expect("taken");
-        assert_eq!(stream.takes_turns(now), Some(Class::New), "what it is told first");
-        let answer = |stream: &mut Stream, now| {
-            let response = stream.poll(now)?;
-            let nonce = response.nonce.clone();
-            stream.request(Request { type_url: type_url.clone(), nonce, ..Request::default() }, now).expect("taken");
-            Some(response.count())
-        };
-        assert_eq!(answer(&mut stream, now), Some(2 * BULK));
-        assert_eq!((answer(&mut stream, now), stream.takes_turns(now)), (None, None));
-        now += SETTLED;
-        assert_eq!(stream.takes_turns(now), None);
-        store.apply(listeners(BULK, "2"));
-        assert_eq!((stream.takes_turns(now), answer(&mut stream, now)), (None, Some(BULK)), "they are few");
-        store.apply(listeners(BULK + 1, "3"));
-        assert_eq!(stream.takes_turns(now), Some(Class::Configured));
-        assert_eq!(answer(&mut stream, now), Some(BULK + 1));
-        assert_eq!((answer(&mut stream, now), stream.takes_turns(now)), (None, None), "it has been told");
+        let mut rig = Rig::new(2 * BULK);
+        let listeners = |count| Some((ResourceType::Listener, count));
+        rig.store.apply(changes(ResourceType::Listener, BULK, "2"));
+        assert_eq!((rig.turns(), rig.answer()), (None, listeners(BULK)), "they are few");
+        rig.store.apply(changes(ResourceType::Listener, BULK + 1, "3"));
+        assert_eq!(rig.turns(), Some(Class::Configured));
+        assert_eq!(rig.answer(), listeners(BULK + 1));
+        assert_eq!((rig.answer(), rig.turns()), (None, None), "it has been told");
+    }
+
+    #[test]
+    fn few_endpoints_do_not_wait_with_many_resources() {
+        let mut rig = Rig::new(2 * BULK);
+        rig.store.apply(changes(ResourceType::Listener, 2 * BULK, "2"));
+        assert_eq!((rig.turns(), rig.endpoints()), (Some(Class::Configured), None), "there are none");
+        for content in ["2", "3"] {
+            rig.store.apply(changes(ResourceType::Endpoint, 1, content));
+            assert_eq!(rig.endpoints(), Some((ResourceType::Endpoint, 1)));
+        }
+        assert_eq!((rig.turns(), rig.endpoints()), (Some(Class::Configured), None), "the others wait on");
+        rig.store.apply(changes(ResourceType::Endpoint, BULK + 1, "4"));
+        assert_eq!(rig.endpoints(), None, "many wait too");
+        assert_eq!(rig.answer(), Some((ResourceType::Endpoint, BULK + 1)));
+        assert_eq!(rig.answer(), Some((ResourceType::Listener, 2 * BULK)));
+        assert_eq!((rig.answer(), rig.turns()), (None, None), "it has been told");
     }
 }

@@ -217,10 +217,7 @@ impl Session {
     /// `woken` is the first epoch since the last call that may concern the session.
     pub fn poll(&mut self, cut: &Cut, woken: Option<u64>, now: Instant) -> Option<Response> {
         self.retry_at = None;
-        self.since = match (self.since, woken) {
-            (Some(since), Some(woken)) => Some(since.min(woken)),
-            (since, woken) => since.or(woken),
-        };
+        self.note(woken);
         if let Some((type_url, due)) = self.unknown.iter_mut().find(|(_, due)| **due) {
             *due = false;
             let type_url = type_url.clone();
@@ -252,6 +249,35 @@ impl Session {
             self.since = None;
         }
         None
+    }
+
+    /// The next response about endpoints alone, if no more than `most` changed: they need not wait for the rest.
+    pub(crate) fn poll_endpoints(
+        &mut self,
+        cut: &Cut,
+        woken: Option<u64>,
+        most: usize,
+        now: Instant,
+    ) -> Option<Response> {
+        self.note(woken);
+        let view = cut.view(ResourceType::Endpoint)?;
+        let sent = self.watches.get(ResourceType::Endpoint)?.sent.as_ref()?;
+        // In another scope they are of other clusters, which come first.
+        if sent.is_same(view) || !view.is_of_scope(sent) || view.changed_since(sent).len() > most {
+            return None;
+        }
+        match self.plan(ResourceType::Endpoint, cut, now) {
+            plan::Planned::Send(response) => Some(*response),
+            plan::Planned::Blocked | plan::Planned::Nothing => None,
+        }
+    }
+
+    /// There are changes from this epoch on.
+    fn note(&mut self, woken: Option<u64>) {
+        self.since = match (self.since, woken) {
+            (Some(since), Some(woken)) => Some(since.min(woken)),
+            (since, woken) => since.or(woken),
+        };
     }
 
     /// Secrets that were found not to be there since the last call.

@@ -205,8 +205,7 @@ impl View {
     /// Whether nothing can have changed between the two.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.scope, &other.scope)
-            && (Arc::ptr_eq(&self.seen, &other.seen) || self.seen.is_same(&other.seen))
+        self.is_of_scope(other) && (Arc::ptr_eq(&self.seen, &other.seen) || self.seen.is_same(&other.seen))
     }
 
     /// The version of the resource of that name, if the scope sees one.
@@ -298,9 +297,14 @@ impl View {
         }
     }
 
+    /// Whether the same scope sees both.
+    pub(crate) fn is_of_scope(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.scope, &other.scope)
+    }
+
     /// Names whose resource may differ between the two views, in order.
     pub(crate) fn changed_since(&self, old: &Self) -> Arc<BTreeSet<Text>> {
-        if Arc::ptr_eq(&self.scope, &old.scope) {
+        if self.is_of_scope(old) {
             return self.seen.changed_since(&old.seen);
         }
         Arc::new(self.changed_with_scope(old))
