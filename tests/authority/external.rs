@@ -1,6 +1,6 @@
 //! Certificates from a signer behind the Kubernetes API (P09).
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -18,10 +18,8 @@ use tokio::task::JoinHandle;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
 
-use crate::until;
-
 const CART: &str = "spiffe://td/ns/shop/sa/cart";
-pub(crate) const GROUP: &str = "certificates.k8s.io";
+const GROUP: &str = "certificates.k8s.io";
 pub(crate) const REQUESTS: &str = "certificatesigningrequests";
 
 /// A request of a workload that names itself.
@@ -37,6 +35,7 @@ fn request() -> String {
 pub(crate) struct Signer {
     pub(crate) server: Arc<ApiServer>,
     pub(crate) root: String,
+    signed: Arc<Mutex<Vec<Value>>>,
     signing: JoinHandle<()>,
 }
 
@@ -49,7 +48,8 @@ impl Signer {
         params.distinguished_name.push(rcgen::DnType::CommonName, "signer");
         let root = params.self_signed(&key).expect("a root").pem();
         let issuer = Issuer::new(params, key);
-        let of = server.clone();
+        let signed = Arc::<Mutex<Vec<Value>>>::default();
+        let (of, record) = (server.clone(), signed.clone());
         let signing = tokio::spawn(async move {
             loop {
                 for mut object in of.list(GROUP, REQUESTS) {
@@ -61,6 +61,7 @@ impl Signer {
                         if status.is_null() {
                             continue;
                         }
+                        record.lock().expect("unpoisoned").push(object.clone());
                         for (name, value) in status.as_object().expect("a status") {
                             object["status"][name] = value.clone();
                         }
@@ -71,11 +72,16 @@ impl Signer {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         });
-        Self { server, root, signing }
+        Self { server, root, signed, signing }
     }
 
     fn ask(&self, config: SignerConfig) -> KubernetesSigner {
         KubernetesSigner::new(self.server.client().expect("a client"), config, Terms::default())
+    }
+
+    /// The first request that was signed: as the API server had it, which may have deleted it since.
+    pub(crate) fn first_signed(&self) -> Value {
+        self.signed.lock().expect("unpoisoned").first().expect("a signed request").clone()
     }
 
     /// Everything is deleted in the end, whatever came of it.
@@ -134,15 +140,11 @@ fn one(root: &str) -> SignerConfig {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_is_approved_signed_and_taken_away() {
     let signer = Signer::start(sign).await;
-    let seen = tokio::spawn({
-        let server = signer.server.clone();
-        async move { until("a request is there", || server.list(GROUP, REQUESTS).pop()).await }
-    });
     let issued = issue(&signer.ask(one(&signer.root)), "").await.expect("issued");
     assert_eq!(issued.chain.len(), 2);
     assert_eq!(issued.chain[1], signer.root);
     assert_eq!(sluice_ca::Certificate::from_pem("it", &issued.chain[0]).expect("a certificate").uris(), [CART]);
-    let object = seen.await.expect("no panic");
+    let object = signer.first_signed();
     assert_eq!(object["spec"]["signerName"], "example.com/mesh");
     assert_eq!(object["spec"]["expirationSeconds"], 3600);
     assert_eq!(

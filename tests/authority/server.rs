@@ -19,7 +19,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tokio_util::sync::CancellationToken;
 use x509_parser::time::ASN1Time;
 
-use super::external::{GROUP, REQUESTS, Requested, Signer, requested_key};
+use super::external::{REQUESTS, Requested, Signer, requested_key};
 use crate::{SYSTEM, until};
 
 const NAME: &str = "example.com/mesh";
@@ -91,12 +91,8 @@ async fn the_server_is_certified_and_renewed_by_a_signer_of_the_cluster() {
     assert_eq!(signer.server.count("create", REQUESTS), 0, "nobody is asked for what cannot be verified");
 
     certifier.follow(&mesh(&signer.root));
-    let seen = tokio::spawn({
-        let server = signer.server.clone();
-        async move { until("a request is there", || server.list(GROUP, REQUESTS).pop()).await }
-    });
     assert!(keeper.begin().await.expect("certified"));
-    let object = seen.await.expect("no panic");
+    let object = signer.first_signed();
     assert_eq!(object["spec"]["signerName"], NAME);
     assert_eq!(object["spec"]["expirationSeconds"], 3600);
     assert_eq!(object["spec"]["usages"], json!(["digital signature", "key encipherment", "server auth"]));
