@@ -46,7 +46,7 @@ fn number(value: &Value) -> u64 {
 async fn changes_arrive_at_everyone_concerned_and_storms_send_nothing_twice() -> Result<()> {
     let kinds = "endpoint-ready,endpoint-address,scale-up,service-add,service-remove,vs,dr,peer-authentication,\
                  mesh-config,no-op,rolling-restart,secret-rotation,sidecar,authz,authz-root";
-    let result = run(&["--changes", kinds, "--storms=reconnect,restart,rush,slow"]).await?;
+    let result = run(&["--changes", kinds, "--storms=reconnect,restart,rush,backlog,slow"]).await?;
     let changes = result["changes"].as_array().context("list the changes")?;
     assert_eq!(changes.len(), 16, "each kind once, and one more beside slow clients");
     for change in changes {
@@ -71,12 +71,18 @@ async fn changes_arrive_at_everyone_concerned_and_storms_send_nothing_twice() ->
     assert_eq!(kinds, [true, true, true, true, false, true], "all but virtual hosts one by one");
     let storms = result["storms"].as_array().context("list the storms")?;
     let names: BTreeSet<&str> = storms.iter().filter_map(|storm| storm["name"].as_str()).collect();
-    assert!(names.contains("reconnect") && names.contains("restart") && names.len() == 4, "{names:?}");
+    assert!(names.contains("reconnect") && names.contains("restart") && names.len() == 5, "{names:?}");
     for storm in storms {
         assert_eq!(number(&storm["missed"]), 0, "{storm}");
+        let beside = &storm["beside"];
         if storm["name"] == "rush of other proxies" {
-            let quiet = storm["beside"]["quiet_ms"].as_array().context("changes before")?;
+            let quiet = beside["quiet_ms"].as_array().context("changes before")?;
             assert!(!quiet.is_empty() && number(&storm["traffic"]["resources"][0]) > 0, "{storm}");
+        } else if storm["name"] == "endpoints while mesh config changes for all" {
+            let during = beside["storm_ms"].as_array().context("changes during it")?;
+            let [endpoints, listeners] = [1, 2].map(|kind| number(&storm["traffic"]["resources"][kind]));
+            assert_eq!((during.len(), endpoints), (5, 5 * 13), "each arrives at all");
+            assert!(listeners > endpoints, "{storm}");
         } else {
             assert_eq!(storm["traffic"]["resources"], json!([0, 0, 0, 0, 0, 0]), "{} sends nothing", storm["name"]);
         }

@@ -146,6 +146,8 @@ pub(crate) enum Storm {
     Slow,
     /// As many proxies again connect at once, while changes go to those that are connected: how much later than in quiet.
     Rush,
+    /// The mesh config changes for all, and endpoints while that is on its way: how much later than in quiet.
+    Backlog,
 }
 
 /// Where objects are written to, and the server reads them.

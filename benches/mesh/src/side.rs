@@ -1,7 +1,7 @@
 //! A server with its objects and its proxies, ready to be measured.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
@@ -174,6 +174,12 @@ impl Side {
             own_cpu_seconds: own_after - own_before,
         };
         Ok((affected, measured))
+    }
+
+    /// Makes a change and follows it no further; gives when it was written.
+    pub(crate) fn write(&self, kind: Kind, round: usize) -> Result<Instant> {
+        let plan = Plan { target: 0, by_virtual_host: self.manner.virtual_hosts };
+        (change::plan(kind, &self.world.shape, round, plan)?.write)(&self.world)
     }
 
     /// How long one change takes to its last proxy, in milliseconds, without waiting for quiet after it.

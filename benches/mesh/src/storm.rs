@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use crate::arguments::{RunArguments, Storm};
 use crate::change::Kind;
 use crate::client::{Client, Pace};
-use crate::fleet::{Crew, Fleet};
+use crate::fleet::{Crew, Fleet, Traffic};
 use crate::process::Process;
 use crate::result::{Beside, SHARES, StormResult};
 use crate::server::Server;
@@ -16,8 +16,12 @@ use crate::statistics::percentile;
 
 /// How long a slow client takes for each message.
 const SLOW: Duration = Duration::from_millis(500);
-/// Changes in quiet before a rush.
+/// Changes in quiet before those beside a storm.
 const QUIET_ROUNDS: usize = 8;
+/// Changes of mesh config in a backlog.
+const BACKLOGS: usize = 5;
+/// What changes beside a storm.
+const BESIDE: Kind = Kind::EndpointAddress;
 
 /// How long nothing comes any more when all has come.
 pub(crate) const QUIET: Duration = Duration::from_millis(200);
@@ -31,26 +35,46 @@ pub(crate) async fn connect(
     patience: Duration,
     quiet: Duration,
 ) -> Result<StormResult> {
-    let own = Process::new(std::process::id())?;
-    let cpu = |process: Option<&Process>| process.map(Process::cpu).transpose();
-    let (server_before, own_before, traffic) = (cpu(server.process.as_ref())?, own.cpu()?, fleet.traffic());
-    let start = Instant::now();
+    let account = Account::open(fleet, server)?;
+    let start = account.start;
     fleet.connect(clients);
     let (times, missed) = fleet.configured(start, patience).await;
     // What comes late is part of it.
     fleet.settle(start, quiet, start + patience).await;
-    let server_after = cpu(server.process.as_ref())?;
-    Ok(StormResult {
-        name: name.to_owned(),
-        distribution_ms: SHARES.iter().map(|share| percentile(&times, *share)).collect(),
-        missed,
-        traffic: fleet.traffic().since(&traffic),
-        server_cpu_seconds: server_after.zip(server_before).map(|(after, before)| after - before),
-        own_cpu_seconds: own.cpu()? - own_before,
-        memory: server.process.as_ref().map(Process::memory).transpose()?,
-        loopback_ms: None,
-        beside: None,
-    })
+    account.close(name, &times, missed, fleet, server)
+}
+
+/// What there was when a storm began.
+struct Account {
+    start: Instant,
+    own: Process,
+    own_cpu: f64,
+    server_cpu: Option<f64>,
+    traffic: Traffic,
+}
+
+impl Account {
+    fn open(fleet: &Fleet, server: &Server) -> Result<Self> {
+        let own = Process::new(std::process::id())?;
+        let (own_cpu, server_cpu) = (own.cpu()?, server.process.as_ref().map(Process::cpu).transpose()?);
+        Ok(Self { start: Instant::now(), own, own_cpu, server_cpu, traffic: fleet.traffic() })
+    }
+
+    /// What the storm cost, which took so long; `times` is sorted.
+    fn close(self, name: &str, times: &[f64], missed: usize, fleet: &Fleet, server: &Server) -> Result<StormResult> {
+        let server_cpu = server.process.as_ref().map(Process::cpu).transpose()?;
+        Ok(StormResult {
+            name: name.to_owned(),
+            distribution_ms: SHARES.iter().map(|share| percentile(times, *share)).collect(),
+            missed,
+            traffic: fleet.traffic().since(&self.traffic),
+            server_cpu_seconds: server_cpu.zip(self.server_cpu).map(|(after, before)| after - before),
+            own_cpu_seconds: self.own.cpu()? - self.own_cpu,
+            memory: server.process.as_ref().map(Process::memory).transpose()?,
+            loopback_ms: None,
+            beside: None,
+        })
+    }
 }
 
 /// Makes a storm with the proxies that are connected.
@@ -60,8 +84,10 @@ pub(crate) async fn make(
     arguments: &RunArguments,
     patience: Duration,
 ) -> Result<StormResult> {
-    if storm == Storm::Rush {
-        return rush(side, arguments, patience).await;
+    match storm {
+        Storm::Rush => return rush(side, arguments, patience).await,
+        Storm::Backlog => return backlog(side, patience).await,
+        Storm::Reconnect | Storm::Restart | Storm::Slow => {}
     }
     let (fleet, server) = (&mut side.fleet, &mut side.server);
     let mut clients = fleet.disconnect().await;
@@ -72,7 +98,7 @@ pub(crate) async fn make(
             fleet.move_to(server.address);
             connect("restart", fleet, clients, server, patience, QUIET).await
         }
-        Storm::Slow | Storm::Rush => {
+        Storm::Slow | Storm::Rush | Storm::Backlog => {
             let (dead, slow) = (arguments.dead_share, arguments.dead_share + arguments.slow_share);
             let all = clients.len();
             for client in &mut clients {
@@ -100,7 +126,6 @@ fn spread(number: usize, all: usize) -> f64 {
 
 /// Connects other proxies at once while changes go to those that are connected.
 async fn rush(side: &mut Side, arguments: &RunArguments, patience: Duration) -> Result<StormResult> {
-    const KIND: Kind = Kind::EndpointAddress;
     let shape = side.world.shape;
     let wanted = arguments.rush_proxies.unwrap_or(side.crew.sidecars.len());
     let first = side.crew.sidecars.end;
@@ -110,19 +135,14 @@ async fn rush(side: &mut Side, arguments: &RunArguments, patience: Duration) -> 
     let mut fleet = Fleet::new(&shape, crew, side.server.address)?;
     // What those that come do for themselves is not to keep those that are watched from looking.
     fleet.run_in_background()?;
-    let mut beside = Beside { kind: KIND, quiet_ms: Vec::new(), storm_ms: Vec::new() };
-    let mut number = 0;
-    for _ in 0..QUIET_ROUNDS {
-        beside.quiet_ms.extend(side.round(KIND, number).await?.1.last_ms);
-        number += 1;
-    }
+    let (mut beside, mut number) = (in_quiet(side).await?, QUIET_ROUNDS);
     let clients = fleet.fresh();
     let all = clients.len();
     let mut result = {
         let storm = connect("rush of other proxies", &mut fleet, clients, &side.server, patience, Duration::ZERO);
         tokio::pin!(storm);
         loop {
-            let round = side.brief_round(KIND, number);
+            let round = side.brief_round(BESIDE, number);
             number += 1;
             tokio::pin!(round);
             tokio::select! {
@@ -141,6 +161,33 @@ async fn rush(side: &mut Side, arguments: &RunArguments, patience: Duration) -> 
     fleet.disconnect().await;
     result.beside = Some(beside);
     Ok(result)
+}
+
+/// Changes before a storm, for comparison: as many as [`QUIET_ROUNDS`].
+async fn in_quiet(side: &Side) -> Result<Beside> {
+    let mut beside = Beside { kind: BESIDE, quiet_ms: Vec::new(), storm_ms: Vec::new() };
+    for number in 0..QUIET_ROUNDS {
+        beside.quiet_ms.extend(side.round(BESIDE, number).await?.1.last_ms);
+    }
+    Ok(beside)
+}
+
+/// Changes mesh config for all proxies a few times, and endpoints each time while that is on its way to them. The times are
+/// those until nothing came any more.
+async fn backlog(side: &Side, patience: Duration) -> Result<StormResult> {
+    let mut beside = in_quiet(side).await?;
+    let account = Account::open(&side.fleet, &side.server)?;
+    let mut times = Vec::new();
+    for number in 0..BACKLOGS {
+        let start = side.write(Kind::MeshConfig, number)?;
+        beside.storm_ms.extend(side.brief_round(BESIDE, QUIET_ROUNDS + number).await?);
+        side.fleet.settle(start, QUIET, start + patience).await;
+        times.push(start.elapsed().saturating_sub(QUIET).as_secs_f64() * 1000.0);
+    }
+    times.sort_by(f64::total_cmp);
+    let name = "endpoints while mesh config changes for all";
+    let result = account.close(name, &times, 0, &side.fleet, &side.server)?;
+    Ok(StormResult { beside: Some(beside), ..result })
 }
 
 #[cfg(test)]
