@@ -15,7 +15,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::Status;
 use tonic::body::Body;
 
-use crate::xds::admission::Turn;
+use crate::xds::admission::{Class, Turn};
 use crate::xds::hub::{Encoded, Stream};
 use crate::xds::messages::Messages;
 use crate::xds::request::{Protocol, Refusal, Request};
@@ -155,7 +155,11 @@ impl AdsBody {
             if let Some(class) = self.stream.takes_turns(now)
                 && self.turn.poll(class, cx, now).is_pending()
             {
-                let Some(response) = self.stream.poll_ahead(class, now) else { return Poll::Pending };
+                let endpoints = match class {
+                    Class::Configured => self.stream.poll_endpoints(now),
+                    Class::New => None,
+                };
+                let Some(response) = endpoints else { return Poll::Pending };
                 self.start(response)?;
             } else if let Some(response) = self.stream.poll_encoded(now) {
                 self.start(response)?;

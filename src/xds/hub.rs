@@ -410,17 +410,6 @@ impl Stream {
         response
     }
 
-    /// The next response about endpoints, while everything else waits for a turn. If many changed, they wait too.
-    fn poll_endpoints(&mut self, now: Instant) -> Option<Response> {
-        let seat = self.seat.clone()?;
-        let mut session = seat.session.lock().unwrap_or_else(PoisonError::into_inner);
-        let woken = self.look(&seat, &session);
-        let response = session.poll_endpoints(&self.cut, woken, BULK, now)?;
-        drop(session);
-        self.answers(&response, now);
-        Some(response)
-    }
-
     /// Has the cut show what the proxy sees now; gives the first epoch that is new in it.
     fn look(&mut self, seat: &Seat, session: &Session) -> Option<u64> {
         let mut woken = seat.wake.take();
@@ -455,12 +444,14 @@ impl Stream {
         Some(self.encode(&response, now))
     }
 
-    /// The next response that does not wait for the turn of this class.
-    pub(crate) fn poll_ahead(&mut self, class: Class, now: Instant) -> Option<Encoded> {
-        let response = match class {
-            Class::Configured => self.poll_endpoints(now)?,
-            Class::New => return None,
-        };
+    /// The next response about endpoints, while everything else waits for a turn. If many changed, they wait too.
+    pub fn poll_endpoints(&mut self, now: Instant) -> Option<Encoded> {
+        let seat = self.seat.clone()?;
+        let mut session = seat.session.lock().unwrap_or_else(PoisonError::into_inner);
+        let woken = self.look(&seat, &session);
+        let response = session.poll_endpoints(&self.cut, woken, BULK, now)?;
+        drop(session);
+        self.answers(&response, now);
         Some(self.encode(&response, now))
     }
 
@@ -582,7 +573,7 @@ mod tests {
     use prost::Message as _;
     use sluice_model::{Layer, Resource, ResourceKey, Scope};
     use sluice_proto::envoy::config::core::v3::Node;
-    use sluice_proto::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+    use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 
     use super::*;
     use crate::xds::store::Changes;
@@ -660,20 +651,22 @@ mod tests {
 
         /// Of which type the next answer is and how much it has; it is acknowledged.
         fn answer(&mut self) -> Option<(ResourceType, usize)> {
-            let response = self.stream.poll(self.now)?;
-            Some(self.acknowledge(&response))
+            let encoded = self.stream.poll_encoded(self.now)?;
+            Some(self.acknowledge(encoded))
         }
 
         /// The same of one that does not wait for a turn.
         fn endpoints(&mut self) -> Option<(ResourceType, usize)> {
-            let response = self.stream.poll_endpoints(self.now)?;
-            Some(self.acknowledge(&response))
+            let encoded = self.stream.poll_endpoints(self.now)?;
+            Some(self.acknowledge(encoded))
         }
 
-        fn acknowledge(&mut self, response: &Response) -> (ResourceType, usize) {
-            let (type_url, response_nonce) = (response.type_url.to_string(), response.nonce.clone());
+        fn acknowledge(&mut self, encoded: Encoded) -> (ResourceType, usize) {
+            let got = DeltaDiscoveryResponse::decode(encoded.bytes()).expect("a response");
+            let kind = ResourceType::from_type_url(&got.type_url).expect("one of ours");
+            let (type_url, response_nonce) = (got.type_url, got.nonce);
             self.request(DeltaDiscoveryRequest { type_url, response_nonce, ..DeltaDiscoveryRequest::default() });
-            (response.kind.expect("one of ours"), response.count())
+            (kind, got.resources.len())
         }
     }
 

@@ -170,6 +170,16 @@ impl Client {
     /// Takes the next response in and applies it; does not answer it.
     pub(crate) fn receive(&mut self) -> Option<Got> {
         let bytes = self.stream.poll_encoded(self.now)?.bytes();
+        Some(self.apply(bytes))
+    }
+
+    /// The same if it is about endpoints, of which it is told while everything else waits for its turn.
+    pub(crate) fn receive_endpoints(&mut self) -> Option<Got> {
+        let bytes = self.stream.poll_endpoints(self.now)?.bytes();
+        Some(self.apply(bytes))
+    }
+
+    fn apply(&mut self, bytes: Bytes) -> Got {
         let got = match self.protocol {
             Protocol::Sotw => {
                 let response = DiscoveryResponse::decode(bytes).expect("a DiscoveryResponse");
@@ -233,7 +243,7 @@ impl Client {
             }
         }
         self.unanswered.push_back(got.clone());
-        Some(got)
+        got
     }
 
     /// Answers the oldest response: accepts it, or says why not.

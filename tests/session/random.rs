@@ -27,6 +27,8 @@ enum Step {
     Scope(u8),
     /// The client receives one response.
     Receive,
+    /// It receives one about endpoints, while everything else waits.
+    ReceiveEndpoints,
     /// The client answers one; every so often with an error, after which it has it all the same.
     Answer { reject: bool },
     /// The client changes the names it wants.
@@ -45,6 +47,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => Just(Step::Commit),
         1 => (0u8..6).prop_map(Step::Scope),
         8 => Just(Step::Receive),
+        2 => Just(Step::ReceiveEndpoints),
         8 => prop::bool::weighted(0.1).prop_map(|reject| Step::Answer { reject }),
         2 => (0usize..2, 0u8..8, 0u8..8).prop_map(|(kind, add, remove)| Step::Names { kind: if kind == 0 { 1 } else { 3 }, add, remove }),
         1 => Just(Step::Reconnect),
@@ -101,6 +104,9 @@ fn run(protocol: Protocol, steps: Vec<Step>) -> Result<(), TestCaseError> {
             Step::Scope(order) => mesh.scope(SIDECAR, &scope(order)),
             Step::Receive => {
                 client.receive();
+            }
+            Step::ReceiveEndpoints => {
+                client.receive_endpoints();
             }
             Step::Answer { reject } => {
                 client.answer(reject.then_some("rejected"));
