@@ -20,6 +20,8 @@ const SLOW: Duration = Duration::from_millis(500);
 const QUIET_ROUNDS: usize = 8;
 /// Changes of mesh config in a backlog.
 const BACKLOGS: usize = 5;
+/// How often it is looked whether a backlog has begun.
+const POLL: Duration = Duration::from_millis(1);
 /// What changes beside a storm.
 const BESIDE: Kind = Kind::EndpointAddress;
 
@@ -172,14 +174,20 @@ async fn in_quiet(side: &Side) -> Result<Beside> {
     Ok(beside)
 }
 
-/// Changes mesh config for all proxies a few times, and endpoints each time while that is on its way to them. The times are
+/// Changes mesh config for all proxies a few times, and endpoints each time when the first of them has it. The times are
 /// those until nothing came any more.
 async fn backlog(side: &Side, patience: Duration) -> Result<StormResult> {
     let mut beside = in_quiet(side).await?;
     let account = Account::open(&side.fleet, &side.server)?;
     let mut times = Vec::new();
     for number in 0..BACKLOGS {
+        let messages = || side.fleet.traffic().messages;
+        let before = messages();
         let start = side.write(Kind::MeshConfig, number)?;
+        while messages() == before {
+            ensure!(start.elapsed() < patience, "a change of the mesh config did not arrive anywhere");
+            tokio::time::sleep(POLL).await;
+        }
         beside.storm_ms.extend(side.brief_round(BESIDE, QUIET_ROUNDS + number).await?);
         side.fleet.settle(start, QUIET, start + patience).await;
         times.push(start.elapsed().saturating_sub(QUIET).as_secs_f64() * 1000.0);
