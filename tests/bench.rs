@@ -184,5 +184,8 @@ async fn mistakes_are_told() -> Result<()> {
     let shape = ["run", "--proxies=9", "--services=2", "--namespaces=1", "--endpoints=1"];
     let output = bench()?.args(shape).arg("--sluiced").arg(&sluiced).output().await?;
     assert!(String::from_utf8_lossy(&output.stderr).contains("at most the 2 pods"));
+    let nothing_to_narrow = ["run", "--proxies=2", "--services=2", "--namespaces=1", "--changes=sidecar"];
+    let output = bench()?.args(nothing_to_narrow).arg("--sluiced").arg(&sluiced).output().await?;
+    assert!(String::from_utf8_lossy(&output.stderr).contains("sidecar needs more --namespaces than one"));
     Ok(())
 }

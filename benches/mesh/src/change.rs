@@ -45,7 +45,7 @@ pub(crate) enum Kind {
     AuthorizationPolicyRoot,
     /// A PeerAuthentication of one namespace changes its mode.
     PeerAuthentication,
-    /// A namespace gets a Sidecar that narrows its scope, then loses it.
+    /// A namespace gets a Sidecar that narrows its scope to itself and one host, then loses it; needs two namespaces.
     Sidecar,
     /// The mesh config changes the access log's format.
     MeshConfig,
@@ -63,6 +63,15 @@ impl Kind {
     /// Every kind of change.
     pub(crate) fn all() -> Vec<Self> {
         Self::value_variants().iter().copied().filter(|kind| *kind != Self::None).collect()
+    }
+
+    /// What a mesh has to be given for it to change anything, if it has not.
+    pub(crate) fn needs(self, shape: &Shape) -> Option<&'static str> {
+        match self {
+            Self::SecretRotation if shape.gateways == 0 => Some("--gateways"),
+            Self::Sidecar if shape.namespaces == 1 => Some("more --namespaces than one"),
+            _ => None,
+        }
     }
 
     /// Its name on the command line.

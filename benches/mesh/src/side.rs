@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::api::Api;
 use crate::arguments::{Driver, Manner, Protocol};
@@ -136,11 +136,14 @@ impl Side {
 
     /// The kinds to make, of those asked for.
     pub(crate) fn kinds(&self, wanted: &[Kind]) -> Result<Vec<Kind>> {
-        let gateways = self.world.shape.gateways > 0;
-        ensure!(gateways || !wanted.contains(&Kind::SecretRotation), "secret-rotation needs --gateways");
+        let shape = &self.world.shape;
+        for kind in wanted {
+            if let Some(what) = kind.needs(shape) {
+                bail!("{} needs {what}", kind.name());
+            }
+        }
         let kinds = if wanted.is_empty() { Kind::all() } else { wanted.to_vec() };
-        let made = |kind: &Kind| *kind != Kind::None && (gateways || *kind != Kind::SecretRotation);
-        Ok(kinds.into_iter().filter(made).collect())
+        Ok(kinds.into_iter().filter(|kind| *kind != Kind::None && kind.needs(shape).is_none()).collect())
     }
 
     /// One change, followed to the last proxy.
