@@ -13,9 +13,9 @@ empty to leave the port closed. Durations are written as in Go: `10s`, `1h30m`, 
 lower case with dashes (`--config-dir`). Flags of istiod that mean nothing here are accepted with a warning.
 
 Streams beyond PILOT_PUSH_THROTTLE wait for their first answers until there is a turn; changes for configured proxies go
-before them, and take turns only if they are of more than 256 resources. Streams that would wait too long, or beyond
-PILOT_MAX_REQUESTS_PER_SECOND, are refused with RESOURCE_EXHAUSTED, and their proxies try again. `--help` lists all
-variables of the environment.
+before them, and take turns only if they are of more than 256 resources; changes of few endpoints do not wait even then.
+Streams that would wait too long, or beyond PILOT_MAX_REQUESTS_PER_SECOND, are refused with RESOURCE_EXHAUSTED, and their
+proxies try again. `--help` lists all variables of the environment.
 
 Exit codes: 0 stopped on request, 1 failed while running, 2 wrong flags, 3 an address cannot be listened on,
 4 the Kubernetes API or a configuration directory cannot be used, 5 mesh config or networks are invalid,
