@@ -69,15 +69,15 @@ struct Figures {
     beside_ratio: Option<f64>,
 }
 
-/// What the time to the last proxy is called.
-const LAST: &str = "last proxy, ms";
+/// What times to the last proxy are called.
+const LAST: [&str; 3] = ["last proxy, ms", "last proxy p95, ms", "last proxy p99, ms"];
 
 impl Figures {
     fn each(&self) -> [(&'static str, Option<f64>); 12] {
         [
-            (LAST, self.last_ms),
-            ("last proxy p95, ms", self.last_p95_ms),
-            ("last proxy p99, ms", self.last_p99_ms),
+            (LAST[0], self.last_ms),
+            (LAST[1], self.last_p95_ms),
+            (LAST[2], self.last_p99_ms),
             ("server CPU, s", self.server_cpu_s),
             ("sent, MB", self.sent_mb),
             ("messages", self.messages),
@@ -101,6 +101,8 @@ pub(crate) struct Verdict {
     pub(crate) reference: Option<f64>,
     /// Of a time: the server's share of it, see [`Outside`].
     pub(crate) share: Option<f64>,
+    /// Of a time: how long the same bytes take through bare sockets, in milliseconds.
+    pub(crate) sockets_ms: Option<f64>,
 }
 
 impl Verdict {
@@ -112,6 +114,11 @@ impl Verdict {
     /// It does, or would with a simulator and sockets that take no time.
     pub(crate) fn is_met_by_share(&self) -> bool {
         self.is_met() || self.share.is_some_and(|share| share <= self.budget)
+    }
+
+    /// No server could keep it here: the bytes alone take longer. Gives how long, in milliseconds.
+    pub(crate) fn is_beyond_sockets(&self) -> Option<f64> {
+        self.sockets_ms.filter(|sockets| *sockets > self.budget)
     }
 }
 
@@ -131,8 +138,10 @@ pub(crate) fn judge(result: &RunResult) -> Vec<Verdict> {
             for (((figure, measured), (_, budget)), (_, reference)) in figures {
                 if let (Some(measured), Some(budget)) = (measured, budget) {
                     let what = format!("{}: {what}", shape.name);
-                    let share = if figure == LAST { share(measured) } else { None };
-                    verdicts.push(Verdict { what, figure, measured, budget, reference, share });
+                    let is_time = LAST.contains(&figure);
+                    let share = if is_time { share(measured) } else { None };
+                    let sockets_ms = outside.as_ref().filter(|_| is_time).and_then(|outside| outside.sockets_ms);
+                    verdicts.push(Verdict { what, figure, measured, budget, reference, share, sockets_ms });
                 }
             }
         }
@@ -243,6 +252,23 @@ mod tests {
         assert_eq!(outside(Some(19.0), 0.010), Some(19.0));
         assert_eq!(outside(Some(19.0), 0.060), Some(30.0));
         assert_eq!(outside(None, 0.060), None);
+    }
+
+    #[test]
+    fn what_bare_sockets_exceed_no_server_keeps() {
+        let verdict = |sockets_ms| Verdict {
+            what: String::new(),
+            figure: LAST[0],
+            measured: 580.0,
+            budget: 50.0,
+            reference: None,
+            share: Some(315.0),
+            sockets_ms,
+        };
+        assert_eq!(verdict(Some(228.0)).is_beyond_sockets(), Some(228.0));
+        assert_eq!(verdict(Some(20.0)).is_beyond_sockets(), None);
+        assert_eq!(verdict(None).is_beyond_sockets(), None);
+        assert!(!verdict(Some(228.0)).is_met_by_share(), "it is said, but is not met by that");
     }
 
     #[test]

@@ -195,10 +195,11 @@ const BUDGET_HEAD: [&str; 7] = ["budget", "figure", "measured", "server's share"
 
 fn verdicts(result: &RunResult) -> Vec<Vec<String>> {
     let cells = |verdict: Verdict| {
-        let met = match (verdict.is_met(), verdict.is_met_by_share()) {
-            (true, _) => "met",
-            (false, true) => "met by the server's share",
-            (false, false) => "NOT MET",
+        let met = match (verdict.is_met(), verdict.is_met_by_share(), verdict.is_beyond_sockets()) {
+            (true, ..) => "met".to_owned(),
+            (_, true, _) => "met by the server's share".to_owned(),
+            (.., Some(sockets)) => format!("NOT MET: {} ms by bare sockets alone", short(sockets)),
+            _ => "NOT MET".to_owned(),
         };
         vec![
             verdict.what,
@@ -207,7 +208,7 @@ fn verdicts(result: &RunResult) -> Vec<Vec<String>> {
             maybe(verdict.share),
             short(verdict.budget),
             maybe(verdict.reference),
-            met.to_owned(),
+            met,
         ]
     };
     budgets::judge(result).into_iter().map(cells).collect()
