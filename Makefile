@@ -42,7 +42,7 @@ SOAK ?= 1h
 .PHONY: bench-build
 bench-build:
 	$(CARGO) build --locked --release --target-dir target -p sluice -p sluice-bench --bins
-	@mkdir -p $(RESULTS)
+	@mkdir -p $(RESULTS)/soak
 
 .PHONY: bench
 bench: bench-build ## how changes reach 100 and 1,000 simulated proxies (minutes); results in target/bench
@@ -65,7 +65,7 @@ bench-full: bench ## the same over sizes of mesh, both drivers and all storms (h
 
 .PHONY: soak
 soak: bench-build ## random changes for an hour (SOAK=10m): memory stays flat, the state is that of a fresh server
-	target/release/sluice-bench soak --sluiced target/release/sluiced --services 200 --duration $(SOAK) --json $(RESULTS)/soak.json
+	target/release/sluice-bench soak --sluiced target/release/sluiced --services 200 --duration $(SOAK) --json $(RESULTS)/soak/soak.json
 
 .PHONY: fuzz
 fuzz: build ## mutated objects and requests; TARGET=objects|patches|xds|csr|jwt|identity FUZZ_SECONDS=60 SEED=1
