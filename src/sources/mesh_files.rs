@@ -141,12 +141,7 @@ impl Follower {
             let due = self.files.iter().filter_map(|file| file.due).min();
             match self.watch.next(due.map_or(next_sweep, |due| due.min(next_sweep))) {
                 Due::Stop => return,
-                Due::Everything => {
-                    for file in &mut self.files {
-                        // One that is being written is still read when it is done.
-                        file.due.get_or_insert_with(Instant::now);
-                    }
-                }
+                Due::Everything => self.all_due(),
                 Due::File(path, at) => {
                     for file in self.files.iter_mut().filter(|file| file.absolute == path) {
                         file.due = Some(at);
@@ -165,6 +160,14 @@ impl Follower {
         }
     }
 
+    /// Has both files read at once, which one link may have changed: when the one that is being written is done, if one is.
+    fn all_due(&mut self) {
+        let at = self.files.iter().filter_map(|file| file.due).max().unwrap_or_else(Instant::now);
+        for file in &mut self.files {
+            file.due = Some(at);
+        }
+    }
+
     /// Reads the files whose time has come and commits what they say now, both at once.
     fn read_due(&mut self, sink: &dyn Sink) {
         let now = Instant::now();
@@ -180,15 +183,20 @@ impl Follower {
 
     /// Has files read that are not what they were, although nobody said so.
     fn sweep(&mut self) {
+        let mut differs = false;
         for file in &mut self.files {
             if let Some(directory) = file.absolute.parent() {
                 // It may not exist, or be one that took the place of the one that was watched. Where nothing can be
                 // watched, the next look at the file will do.
                 let _ = self.watch.add_directory(directory);
             }
-            if file.due.is_none() && is_followed(&file.path) && see(&file.path) != file.seen {
-                // Whoever writes it may not be done.
-                file.due = Some(Instant::now() + QUIET);
+            differs |= file.due.is_none() && is_followed(&file.path) && see(&file.path) != file.seen;
+        }
+        if differs {
+            // Whoever writes may not be done, and may have changed the other after it was looked at.
+            let at = Instant::now() + QUIET;
+            for file in &mut self.files {
+                file.due.get_or_insert(at);
             }
         }
     }
@@ -294,4 +302,31 @@ fn see(path: &Path) -> Seen {
 fn first_line(text: &str) -> usize {
     let documents = yaml::parse_documents(text, &Limits::default());
     documents.into_iter().next().and_then(Result::ok).map_or(1, |document| document.line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_link_changes_is_read_at_once() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = |name| directory.path().join(name);
+        let files = MeshFiles::open(&path("config"), &path("networks")).expect("none yet").files;
+        let watch = Watch::new(|_| true).expect("watched");
+        let mut follower = Follower { files, watch, reporter: Reporter::default() };
+        let dues = |follower: &Follower| follower.files.each_ref().map(|file| file.due);
+        // A sweep that finds one of them changed has both read.
+        std::fs::write(path("networks"), "networks: {}").expect("written");
+        follower.sweep();
+        let [mesh, networks] = dues(&follower);
+        assert!(mesh.is_some() && mesh == networks);
+        // So has a link that moves while one of them is waited for.
+        follower.files[0].due = None;
+        follower.all_due();
+        assert_eq!(dues(&follower), [networks; 2]);
+        follower.files.iter_mut().for_each(|file| file.due = None);
+        follower.all_due();
+        assert!(dues(&follower).iter().all(|due| due.is_some_and(|due| due <= Instant::now())));
+    }
 }
