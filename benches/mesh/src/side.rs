@@ -146,13 +146,17 @@ impl Side {
         Ok(kinds.into_iter().filter(|kind| *kind != Kind::None && kind.needs(shape).is_none()).collect())
     }
 
+    fn plan(&self, kind: Kind, round: usize) -> Result<Change> {
+        let plan = Plan { target: 0, by_virtual_host: self.manner.virtual_hosts };
+        change::plan(kind, &self.world.shape, round, plan)
+    }
+
     /// One change, followed to the last proxy.
     pub(crate) async fn round(&self, kind: Kind, round: usize) -> Result<(usize, Round)> {
         let shape = self.world.shape;
         let limits = (Duration::from_secs(self.manner.patience), Duration::from_millis(self.manner.quiet));
         let own = Process::new(std::process::id())?;
-        let plan = Plan { target: 0, by_virtual_host: self.manner.virtual_hosts };
-        let Change { before, write, expected, concerned } = change::plan(kind, &shape, round, plan)?;
+        let Change { before, write, expected, concerned } = self.plan(kind, round)?;
         if let Some(before) = before {
             self.fleet.follow(Vec::new(), |_| false, limits, || before(&self.world)).await?;
         }
@@ -181,15 +185,13 @@ impl Side {
 
     /// Makes a change and follows it no further; gives when it was written.
     pub(crate) fn write(&self, kind: Kind, round: usize) -> Result<Instant> {
-        let plan = Plan { target: 0, by_virtual_host: self.manner.virtual_hosts };
-        (change::plan(kind, &self.world.shape, round, plan)?.write)(&self.world)
+        (self.plan(kind, round)?.write)(&self.world)
     }
 
     /// How long one change takes to its last proxy, in milliseconds, without waiting for quiet after it.
     pub(crate) async fn brief_round(&self, kind: Kind, round: usize) -> Result<Option<f64>> {
         let shape = self.world.shape;
-        let plan = Plan { target: 0, by_virtual_host: self.manner.virtual_hosts };
-        let Change { write, expected, concerned, .. } = change::plan(kind, &shape, round, plan)?;
+        let Change { write, expected, concerned, .. } = self.plan(kind, round)?;
         let limits = (Duration::from_secs(self.manner.patience), Duration::ZERO);
         let has = |role| concerned.has(&shape, role);
         let followed = self.fleet.follow(expected, has, limits, || write(&self.world)).await?;

@@ -87,20 +87,18 @@ pub(crate) async fn make(
     patience: Duration,
 ) -> Result<StormResult> {
     match storm {
-        Storm::Rush => return rush(side, arguments, patience).await,
-        Storm::Backlog => return backlog(side, patience).await,
-        Storm::Reconnect | Storm::Restart | Storm::Slow => {}
-    }
-    let (fleet, server) = (&mut side.fleet, &mut side.server);
-    let mut clients = fleet.disconnect().await;
-    match storm {
-        Storm::Reconnect => connect("reconnect", fleet, clients, server, patience, QUIET).await,
-        Storm::Restart => {
-            server.restart().await.context("restart the server")?;
-            fleet.move_to(server.address);
-            connect("restart", fleet, clients, server, patience, QUIET).await
+        Storm::Reconnect => {
+            let clients = side.fleet.disconnect().await;
+            come_back("reconnect", side, clients, patience).await
         }
-        Storm::Slow | Storm::Rush | Storm::Backlog => {
+        Storm::Restart => {
+            let clients = side.fleet.disconnect().await;
+            side.server.restart().await.context("restart the server")?;
+            side.fleet.move_to(side.server.address);
+            come_back("restart", side, clients, patience).await
+        }
+        Storm::Slow => {
+            let mut clients = side.fleet.disconnect().await;
             let (dead, slow) = (arguments.dead_share, arguments.dead_share + arguments.slow_share);
             let all = clients.len();
             for client in &mut clients {
@@ -110,11 +108,18 @@ pub(crate) async fn make(
                     share if share < slow => Pace::Slow(SLOW),
                     _ => Pace::Prompt,
                 };
-                fleet.set_pace(client, pace);
+                side.fleet.set_pace(client, pace);
             }
-            connect("slow and dead clients among them", fleet, clients, server, patience, QUIET).await
+            come_back("slow and dead clients among them", side, clients, patience).await
         }
+        Storm::Rush => rush(side, arguments, patience).await,
+        Storm::Backlog => backlog(side, patience).await,
     }
+}
+
+/// Connects proxies again, with what they hold.
+async fn come_back(name: &str, side: &mut Side, clients: Vec<Client>, patience: Duration) -> Result<StormResult> {
+    connect(name, &mut side.fleet, clients, &side.server, patience, QUIET).await
 }
 
 /// A number between 0 and 1 for each proxy, neighbours far from each other, each hundredth as often.
