@@ -85,5 +85,23 @@ check: ## formatting, lints, docs
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
+TOOLS = target/tools/bin
+
+.PHONY: tools
+tools: ## install the pinned cargo-deny and cargo-shear into target/tools
+	@.ci/install-tools
+
+.PHONY: deny
+deny: tools ## bans, licences and sources of dependencies (deny.toml)
+	$(TOOLS)/cargo-deny --locked --workspace check -D unmatched-skip bans licenses sources
+
+.PHONY: audit
+audit: tools ## advisories about dependencies; needs GitHub, so CI does not run it
+	$(TOOLS)/cargo-deny --locked --workspace check advisories
+
+.PHONY: unused
+unused: tools ## dependencies without a user
+	$(TOOLS)/cargo-shear shear --locked
+
 .PHONY: ci
-ci: check test demo-once ## what CI runs
+ci: check deny unused test demo-once ## what CI runs

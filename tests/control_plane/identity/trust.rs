@@ -9,8 +9,8 @@ use sluice_testkit::ads::{AdsStream, Protocol};
 use sluice_testkit::pods::identity::Authority;
 use sluice_testkit::secure::{Ask, Presented, signing_request};
 
-use crate::mesh::{CART, Mesh};
-use crate::node;
+use super::mesh::{CART, Mesh};
+use super::node;
 
 const TYPE: &str = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig";
 

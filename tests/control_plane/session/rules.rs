@@ -9,8 +9,8 @@ use sluice_model::{Part, Resource, ResourceType, Template};
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 
-use crate::client::{Client, message, sotw};
-use crate::fixture::{Mesh, SIDECAR};
+use super::client::{Client, message, sotw};
+use super::fixture::{Mesh, SIDECAR};
 
 use Protocol::{Delta, Sotw};
 use ResourceType::{Cluster, Endpoint, ExtensionConfig, Listener, NameTable, ProxyConfig, Route};

@@ -5,8 +5,8 @@ use sluice::xds::Protocol::{Delta, Sotw};
 use sluice_model::ResourceType::{Address, Workload};
 use sluice_proto::istio::workload::{self, NetworkAddress, PortList, address::Type};
 
-use crate::client::{Client, Got};
-use crate::fixture::{Mesh, NODE};
+use super::client::{Client, Got};
+use super::fixture::{Mesh, NODE};
 
 const WEB: &str = "shop/web.shop.svc.cluster.local";
 
@@ -139,5 +139,5 @@ fn state_of_the_world_has_all_of_it() {
     mesh.delete(Workload, "base", "db-1");
     mesh.commit();
     assert_eq!(client.settled().len(), 1);
-    assert_eq!(mesh.current(crate::fixture::SIDECAR, Workload).len(), 2);
+    assert_eq!(mesh.current(super::fixture::SIDECAR, Workload).len(), 2);
 }

@@ -7,8 +7,8 @@ use sluice_proto::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 use Protocol::{Delta, Sotw};
 use ResourceType::{Cluster, Route, VirtualHost};
 
-use crate::client::{Client, message};
-use crate::fixture::Mesh;
+use super::client::{Client, message};
+use super::fixture::Mesh;
 
 #[test]
 fn virtual_hosts_are_asked_for_by_their_table() {

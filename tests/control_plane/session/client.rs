@@ -14,7 +14,7 @@ use sluice_proto::envoy::service::discovery::v3::{
 };
 use sluice_proto::google::rpc::Status;
 
-use crate::fixture::{Mesh, SIDECAR};
+use super::fixture::{Mesh, SIDECAR};
 
 /// A response, of whichever protocol.
 #[derive(Clone, Debug, Eq, PartialEq)]

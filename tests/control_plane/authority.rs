@@ -1,10 +1,7 @@
 //! The certificate authority in a cluster: its Secret, the ConfigMaps of every namespace, tokens that are reviewed.
 
-#[path = "authority/external.rs"]
 mod external;
-#[path = "authority/leader.rs"]
 mod leader;
-#[path = "authority/server.rs"]
 mod server;
 
 use std::collections::BTreeMap;

@@ -7,7 +7,7 @@ use sluice::xds::{Protocol, Refusal, Request, Stream};
 use sluice_model::{Identity, ProxyKey, ResourceType};
 use sluice_proto::envoy::config::core::v3::Node;
 
-use crate::fixture::{Mesh, SIDECAR};
+use super::fixture::{Mesh, SIDECAR};
 
 fn gardener() -> Identity {
     Identity::new("cluster.local", "orchard", "gardener")

@@ -1,14 +1,9 @@
 //! The certificate authority and the secure port, from outside: a real `sluiced`, real TLS, real tokens, no cluster.
 
-#[path = "identity/debug.rs"]
 mod debug;
-#[path = "identity/mesh.rs"]
 mod mesh;
-#[path = "identity/refusals.rs"]
 mod refusals;
-#[path = "identity/rotation.rs"]
 mod rotation;
-#[path = "identity/trust.rs"]
 mod trust;
 
 use std::os::unix::fs::PermissionsExt;

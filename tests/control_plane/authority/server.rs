@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use x509_parser::time::ASN1Time;
 
 use super::external::{REQUESTS, Requested, Signer, requested_key};
-use crate::{SYSTEM, until};
+use super::{SYSTEM, until};
 
 const NAME: &str = "example.com/mesh";
 const ISTIOD: &str = "istiod.istio-system.svc";

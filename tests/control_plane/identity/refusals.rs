@@ -8,9 +8,9 @@ use sluice_testkit::pods::token::TokenIssuer;
 use sluice_testkit::secure::{Ask, Presented, signing_request};
 use tonic::{Code, Status};
 
-use crate::mesh::{CART, Mesh, now, until, uris};
+use super::mesh::{CART, Mesh, now, until, uris};
 
-const WEAK: &str = include_str!("../../src/ca/src/tests/weak-rsa-1024.csr");
+const WEAK: &str = include_str!("../../../src/ca/src/tests/weak-rsa-1024.csr");
 
 /// The refusal, which is logged once, with the reason and nothing that was presented.
 async fn refused(mesh: &Mesh, channel: &tonic::transport::Channel, ask: Ask, reason: &str) -> Status {

@@ -3,7 +3,7 @@
 use sluice_testkit::pods::identity::Authority;
 use sluice_testkit::secure::{Ask, Presented, signing_request};
 
-use crate::mesh::{CART, Mesh, until};
+use super::mesh::{CART, Mesh, until};
 
 /// Puts an authority of an organization into a directory; gives its certificate.
 fn plug_in(organization: &Authority, directory: &std::path::Path, name: &str) -> String {

@@ -23,7 +23,7 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
-use crate::fixture::{Mesh, SIDECAR};
+use super::fixture::{Mesh, SIDECAR};
 
 use ResourceType::{Cluster, Listener};
 

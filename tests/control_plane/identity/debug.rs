@@ -11,8 +11,8 @@ use sluice_testkit::secure::{Ask, Presented, signing_request};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use crate::mesh::{CART, Mesh};
-use crate::node;
+use super::mesh::{CART, Mesh};
+use super::node;
 
 const PAGE: &str = "istio.io/debug";
 const SYNC: &str = "istio.io/debug/syncz";

@@ -24,7 +24,7 @@ use sluice_model::ResourceType;
 use sluice_proto::envoy::config::core::v3::Node;
 use tower::ServiceExt;
 
-use crate::fixture::{Mesh, SIDECAR};
+use super::fixture::{Mesh, SIDECAR};
 
 const TILL: &str = "sidecar~10.0.0.2~till.shop~shop.svc.cluster.local";
 const STRANGER: &str = "10.0.0.9:4711";

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use sluice::xds::Protocol;
 use sluice_model::{Resource, ResourceType};
 
-use crate::client::{Client, message};
-use crate::fixture::{Mesh, SIDECAR};
+use super::client::{Client, message};
+use super::fixture::{Mesh, SIDECAR};
 
 use ResourceType::{Cluster, Endpoint, Listener, Route};
 

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::{SYSTEM, until};
+use super::{SYSTEM, until};
 
 /// A replica, and whether it leads.
 struct Replica {

@@ -1,0 +1,17 @@
+//! The control plane from outside and from inside: one test binary, a module for each area.
+//!
+//! All modules share one binary because linking dominates the cost of a small change. A test sets nothing that applies
+//! to the whole process: no environment variable, no working directory, no global subscriber.
+
+mod admin;
+mod authority;
+mod clusters;
+mod dataflow;
+mod files;
+mod hostile;
+mod identity;
+mod kube;
+mod mesh_files;
+mod secrets;
+mod session;
+mod startup;
