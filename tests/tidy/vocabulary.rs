@@ -1,0 +1,78 @@
+//! The words that people read (CONTRIBUTING.md): plain technical English, and the type names of the field.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::{files, pending, root};
+
+/// Words that name a machine or a caller as a person. They are compared without regard to case, and parts of
+/// identifiers count as words.
+const PERSONS: [&str; 9] =
+    ["he", "him", "his", "himself", "whoever", "nobody", "somebody", "anybody", "everybody"];
+
+/// Phrases that stand for a term of the field.
+const PHRASES: [&str; 5] = ["in doubt", "turned away", "says who it is", "lies over", "gardener"];
+
+/// Names that types had before they were called as in Envoy, Kubernetes and differential dataflow.
+const TYPE_NAMES: [&str; 27] = [
+    "Seat", "Sight", "Cut", "Rope", "Roster", "Stamp", "Engineer", "Feedstock", "Seen", "Found", "Wanted", "Asked",
+    "Told", "Said", "Had", "Got", "Thing", "Place", "Manner", "Wish", "Wishes", "Siege", "Town", "Crew", "Crowd", "Dice",
+    "Impostor",
+];
+
+#[test]
+fn words_are_those_of_the_field() {
+    let mut findings: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for file in files() {
+        let name = file.display().to_string();
+        let rust = name.ends_with(".rs");
+        if !rust && !name.ends_with(".md") || name == "tests/tidy/vocabulary.rs" {
+            continue;
+        }
+        let text = std::fs::read_to_string(root().join(&file)).expect("read a source file");
+        let found = findings.entry(directory(&file)).or_default();
+        for (number, line) in text.lines().enumerate() {
+            for word in banned(line, rust) {
+                found.push(format!("{name}:{}: {word}: {}", number + 1, line.trim()));
+            }
+        }
+    }
+    findings.retain(|_, found| !found.is_empty());
+    pending::check("vocabulary-pending.txt", &findings);
+}
+
+/// The key of a file's count: its top directory.
+fn directory(file: &Path) -> String {
+    let top = file.parent().and_then(|parent| parent.iter().next());
+    top.map_or_else(|| ".".to_owned(), |top| top.to_string_lossy().into_owned())
+}
+
+fn banned(line: &str, rust: bool) -> Vec<&'static str> {
+    let mut out = Vec::new();
+    for word in line.split(|c: char| !c.is_ascii_alphanumeric()) {
+        out.extend(PERSONS.iter().filter(|person| word.eq_ignore_ascii_case(person)));
+    }
+    out.extend(PHRASES.iter().filter(|phrase| line.contains(**phrase)));
+    if rust {
+        let code = line.split("//").next().unwrap_or_default();
+        let quoted = |index: usize| code[..index].matches('"').count() % 2 == 1;
+        for (index, word) in words(code) {
+            out.extend(TYPE_NAMES.iter().filter(|name| word == **name && !quoted(index)));
+        }
+    }
+    out
+}
+
+/// Identifiers with where they begin.
+fn words(code: &str) -> impl Iterator<Item = (usize, &str)> {
+    let parts = code.split(|c: char| !c.is_alphanumeric() && c != '_');
+    parts.map(move |part| (part.as_ptr() as usize - code.as_ptr() as usize, part))
+}
+
+#[test]
+fn words_are_found_as_words() {
+    assert_eq!(banned("/// What he holds, his own.", true), ["he", "his"]);
+    assert_eq!(banned("fn nobody_is_served() {}", true), ["nobody"]);
+    assert!(banned("the cache, this history, \"Seat\"", true).is_empty());
+    assert_eq!(banned("let seat = Seat::default(); // Cut off", true), ["Seat"]);
+}
