@@ -182,10 +182,7 @@ impl Crate {
     }
 }
 
-fn reachable<'a>(
-    start: &'a String,
-    edges: &'a BTreeMap<(String, String), (Module, Module)>,
-) -> BTreeSet<&'a String> {
+fn reachable<'a>(start: &'a String, edges: &'a BTreeMap<(String, String), (Module, Module)>) -> BTreeSet<&'a String> {
     let mut out = BTreeSet::new();
     let mut queue = vec![start];
     while let Some(name) = queue.pop() {
@@ -230,7 +227,8 @@ fn used_paths(code: &str) -> Vec<Vec<String>> {
     let mut out = Vec::new();
     for line_start in code.match_indices("use ").map(|(index, _)| index) {
         let before = code[..line_start].rsplit('\n').next().unwrap_or_default().trim();
-        let is_declaration = before.is_empty() || before == "pub" || (before.starts_with("pub(") && before.ends_with(')'));
+        let is_declaration =
+            before.is_empty() || before == "pub" || (before.starts_with("pub(") && before.ends_with(')'));
         if !is_declaration {
             continue;
         }
@@ -248,7 +246,9 @@ fn expand(prefix: &[String], tree: &str, out: &mut Vec<Vec<String>>) {
     }
     let Some((path, group)) = tree.split_once('{').filter(|(path, _)| path.is_empty() || path.ends_with("::")) else {
         let mut path = prefix.to_vec();
-        path.extend(tree.split("::").filter(|part| *part != "self" || prefix.is_empty()).map(|part| part.trim().to_owned()));
+        path.extend(
+            tree.split("::").filter(|part| *part != "self" || prefix.is_empty()).map(|part| part.trim().to_owned()),
+        );
         path.retain(|part| part != "*");
         out.push(path);
         return;

@@ -9,7 +9,19 @@ const MOST_DEFINITIONS: usize = 2;
 
 /// Nouns of protocols and of Rust that mean the same wherever they are used.
 const SHARED: [&str; 14] = [
-    "Args", "Command", "CommandLine", "Config", "Error", "Metrics", "Options", "Outcome", "Problem", "Reject", "Request", "Response", "Settings",
+    "Args",
+    "Command",
+    "CommandLine",
+    "Config",
+    "Error",
+    "Metrics",
+    "Options",
+    "Outcome",
+    "Problem",
+    "Reject",
+    "Request",
+    "Response",
+    "Settings",
     "State",
 ];
 

@@ -7,16 +7,39 @@ use super::{files, pending, root};
 
 /// Words that name a machine or a caller as a person. They are compared without regard to case, and parts of
 /// identifiers count as words.
-const PERSONS: [&str; 9] =
-    ["he", "him", "his", "himself", "whoever", "nobody", "somebody", "anybody", "everybody"];
+const PERSONS: [&str; 9] = ["he", "him", "his", "himself", "whoever", "nobody", "somebody", "anybody", "everybody"];
 
 /// Phrases that stand for a term of the field.
 const PHRASES: [&str; 5] = ["in doubt", "turned away", "says who it is", "lies over", "gardener"];
 
 /// Names that types had before they were called as in Envoy, Kubernetes and differential dataflow.
 const TYPE_NAMES: [&str; 27] = [
-    "Seat", "Sight", "Cut", "Rope", "Roster", "Stamp", "Engineer", "Feedstock", "Seen", "Found", "Wanted", "Asked",
-    "Told", "Said", "Had", "Got", "Thing", "Place", "Manner", "Wish", "Wishes", "Siege", "Town", "Crew", "Crowd", "Dice",
+    "Seat",
+    "Sight",
+    "Cut",
+    "Rope",
+    "Roster",
+    "Stamp",
+    "Engineer",
+    "Feedstock",
+    "Seen",
+    "Found",
+    "Wanted",
+    "Asked",
+    "Told",
+    "Said",
+    "Had",
+    "Got",
+    "Thing",
+    "Place",
+    "Manner",
+    "Wish",
+    "Wishes",
+    "Siege",
+    "Town",
+    "Crew",
+    "Crowd",
+    "Dice",
     "Impostor",
 ];
 
