@@ -1,5 +1,9 @@
 //! Inputs: what sources write. One collection a kind, keyed by object.
 
+pub(crate) mod discovery;
+pub(crate) mod mesh_config;
+pub(crate) mod rejects;
+
 use serde::Serialize;
 use sluice_engine::{Collection, Graph, Input, Origin, Transaction, Value};
 use sluice_model::gateway_api::{
@@ -13,7 +17,7 @@ use sluice_model::{
     Sidecar, Telemetry, Text, TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
 };
 
-use crate::namespaces::{Discovery, discovered};
+use discovery::{Discovery, discovered};
 
 /// An object something is wrong with.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -50,10 +54,11 @@ macro_rules! kinds {
             pub trust_bundle: Input<(), Vec<Text>>,
         }
 
-        /// Parsed objects by kind.
+        /// Objects of the namespaces that are read, by kind.
         #[derive(Clone)]
-        pub struct Objects<'s> {
-            $($(#[$doc])* pub $field: Collection<'s, ObjectKey, $value>,)*
+        #[allow(dead_code, reason = "the debug pages list every kind, also a kind that no collection derives from")]
+        pub(crate) struct Objects<'s> {
+            $($(#[$doc])* pub(crate) $field: Collection<'s, ObjectKey, $value>,)*
         }
 
         /// What [`declare`] gives the graph.

@@ -4,30 +4,31 @@
 //! - a *profile*: a small struct of those facts of a proxy that change how the type is written, and a function that reads
 //!   it off a proxy;
 //! - `layers(&Client) -> Vec<Layer>`: which layers of the type a proxy gets, the most special first (see [`LAYERS`]);
-//! - `derive_…(graph, spine) -> Collection<ResourceKey, Resource>` for whole resources, or
+//! - `derive_…(graph, context) -> Collection<ResourceKey, Resource>` for whole resources, or
 //!   `Collection<SegmentKey, Segment>` for those assembled from segments, for every profile in use.
 
 pub(crate) mod addresses;
 pub(crate) mod clusters;
 pub(crate) mod endpoints;
 pub(crate) mod extension_configs;
+pub(crate) mod layers;
 pub(crate) mod listeners;
 pub(crate) mod name_tables;
 pub(crate) mod patched;
 pub(crate) mod routes;
 pub(crate) mod secrets;
 pub(crate) mod trust_bundle;
-pub(crate) mod virtual_hosts;
+pub(crate) mod vhds;
 
 use sluice_engine::{Collection, Graph, Key};
 use sluice_model::{Layer, Proxy, ProxyKey, Resource, ResourceKey, ResourceType, Segment, SegmentKey};
 
-use crate::proxies::SelectedLabels;
-use crate::scopes::derive_patched_layers;
-use crate::{Client, Spine};
+use crate::graph_context::GraphContext;
+use crate::outputs::layers::LayerInputs;
+use crate::proxies::selected_labels::SelectedLabels;
 
 /// Which layers of a type a proxy gets, the most special first.
-pub(crate) type Layers = fn(&Client<'_>) -> Vec<Layer>;
+pub(crate) type Layers = fn(&LayerInputs<'_>) -> Vec<Layer>;
 
 /// The types that are made, in push order, and who gets which layers of them.
 pub(crate) const LAYERS: &[(ResourceType, Layers)] = &[
@@ -54,27 +55,27 @@ pub(crate) struct Outputs<'s> {
 /// Every output in push order.
 pub(crate) fn derive_outputs<'s>(
     graph: &Graph<'s>,
-    spine: &Spine<'s>,
+    context: &GraphContext<'s>,
     labels: &Collection<'s, (), SelectedLabels>,
 ) -> Outputs<'s> {
     let mut outputs = Outputs { resources: Vec::new(), segments: Vec::new() };
-    clusters::derive_clusters(graph, spine, &mut outputs);
+    clusters::derive_clusters(graph, context, &mut outputs);
     let mut whole = outputs.resources.clone();
-    endpoints::derive_endpoint_assignments(graph, spine, &mut outputs);
+    endpoints::derive_endpoint_assignments(graph, context, &mut outputs);
     let others = outputs.resources.len();
-    listeners::derive_listeners(spine, &mut outputs);
+    listeners::derive_listeners(context, &mut outputs);
     whole.extend(outputs.resources.iter().skip(others).cloned());
-    routes::derive_routes(spine, &mut outputs);
-    name_tables::derive_name_tables(spine, &mut outputs);
-    let layers = derive_patched_layers(spine, labels);
-    patched::derive_patched(spine, &layers, &whole, &mut outputs);
-    extension_configs::derive_extension_configs(spine, &mut outputs);
-    if spine.options.virtual_hosts {
-        virtual_hosts::take_apart(&mut outputs);
+    routes::derive_routes(context, &mut outputs);
+    name_tables::derive_name_tables(context, &mut outputs);
+    let layers = patched::derive_patched_layers(context, labels);
+    patched::derive_patched(context, &layers, &whole, &mut outputs);
+    extension_configs::derive_extension_configs(context, &mut outputs);
+    if context.options.virtual_hosts {
+        vhds::take_apart(&mut outputs);
     }
-    addresses::derive_addresses(spine, &mut outputs);
-    secrets::derive_secrets(spine, &mut outputs);
-    trust_bundle::derive_trust_bundle(spine, &mut outputs);
+    addresses::derive_addresses(context, &mut outputs);
+    secrets::derive_secrets(context, &mut outputs);
+    trust_bundle::derive_trust_bundle(context, &mut outputs);
     outputs
 }
 
@@ -95,13 +96,13 @@ pub(crate) fn derive_profiles<'s, P: Key>(
 /// Changes when: the first such router with a profile connects or the last leaves, or is given such a server.
 /// Size: a handful. Rejects: none.
 pub(crate) fn derive_passing_profiles<'s, P: Key>(
-    spine: &Spine<'s>,
+    context: &GraphContext<'s>,
     name: &str,
     profile: impl Fn(&Proxy) -> P + 'static,
 ) -> Collection<'s, P, ()> {
-    let routers = &spine.routers.auto_passthrough;
+    let routers = &context.routers.auto_passthrough;
     let passing = routers.derive(&format!("{name}/of-proxies"), |deps| {
-        let proxies = deps.on(&spine.proxies);
+        let proxies = deps.on(&context.proxies);
         move |cx, key, ()| Some(profile(&*cx.get(&proxies, key)?))
     });
     passing.index(&format!("{name}/by-content"), |_, profile| [(profile.clone(), ())]).distinct(name)

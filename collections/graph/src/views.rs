@@ -5,21 +5,19 @@ use std::sync::Arc;
 
 use sluice_model::{Resource, SidecarScope, Text, View};
 
-use crate::sidecars;
-
 /// What is written for the views in which something about a host may differ.
 ///
 /// Everything about a host is a function of the view. It is evaluated for [`View::Base`] and for the special views that
 /// rules name; what comes out equal to what the layers below already give is left out, and a name that they have but the
 /// view must not see becomes [`Resource::Hidden`]. So the cost is that of the special views, never namespaces × hosts.
-pub struct Overlay;
+pub(crate) struct Overlay;
 
 impl Overlay {
     /// Evaluates `f` for the base and for each of `special`, and gives the rows to write: (view, name, resource).
     ///
     /// `special` needs no order; `Base` in it is superfluous. A `Selected` view lies on its namespace's view, which is
     /// evaluated too; a `Sidecar` view for selected labels on that for none, and that one on nothing.
-    pub fn rows<N: Ord + Clone>(
+    pub(crate) fn rows<N: Ord + Clone>(
         special: impl IntoIterator<Item = View>,
         mut f: impl FnMut(&View) -> BTreeMap<N, Resource>,
     ) -> Vec<(View, N, Resource)> {
@@ -29,7 +27,7 @@ impl Overlay {
             .iter()
             .filter_map(|view| match view {
                 View::Selected { namespace, .. } => Some(View::Namespace(namespace.clone())),
-                View::Sidecar { scope, .. } => Some(sidecars::view(scope)),
+                View::Sidecar { scope, .. } => Some(sidecar_view(scope)),
                 _ => None,
             })
             .collect();
@@ -71,10 +69,9 @@ fn difference<N: Ord + Clone>(under: &BTreeMap<N, Resource>, own: &BTreeMap<N, R
         .collect()
 }
 
-/// The views of these namespaces.
-pub fn namespace_views<'a>(namespaces: impl IntoIterator<Item = &'a Text>) -> impl Iterator<Item = View> {
-    let distinct: BTreeSet<Text> = namespaces.into_iter().cloned().collect();
-    distinct.into_iter().map(View::Namespace)
+/// The view of the proxies of a scope, whatever their labels.
+pub(crate) fn sidecar_view(scope: &SidecarScope) -> View {
+    View::Sidecar { scope: Arc::new(scope.clone()), labels: sluice_model::Labels::new() }
 }
 
 #[cfg(test)]
@@ -84,7 +81,7 @@ mod tests {
     use bytes::Bytes;
     use sluice_model::{Labels, Resource, Text, View};
 
-    use super::{Overlay, namespace_views};
+    use super::Overlay;
 
     fn see(pairs: &[(&'static str, &'static str)]) -> BTreeMap<&'static str, Resource> {
         pairs.iter().map(|(name, text)| (*name, Resource::Encoded(Bytes::from_static(text.as_bytes())))).collect()
@@ -93,7 +90,7 @@ mod tests {
     #[test]
     fn only_what_differs_is_written() {
         let namespaces = ["same", "more", "less"].map(Text::from);
-        let rows = Overlay::rows(namespace_views(&namespaces), |view| match view.namespace() {
+        let rows = Overlay::rows(namespaces.map(View::Namespace), |view| match view.namespace() {
             "more" => see(&[("a", "1"), ("b", "2")]),
             "less" => see(&[]),
             _ => see(&[("a", "1")]),

@@ -5,10 +5,11 @@ use sluice_envoy::ztunnel::build_service;
 use sluice_model::{Layer, Resource, ResourceKey, ResourceType, Text};
 
 use super::Outputs;
-use crate::{Client, Spine};
+use crate::graph_context::GraphContext;
+use crate::outputs::layers::LayerInputs;
 
 /// Whoever asks sees all of them.
-pub(crate) fn layers(_: &Client<'_>) -> Vec<Layer> {
+pub(crate) fn layers(_: &LayerInputs<'_>) -> Vec<Layer> {
     vec![Layer::default()]
 }
 
@@ -17,8 +18,8 @@ pub(crate) fn layers(_: &Client<'_>) -> Vec<Layer> {
 /// Key: `ResourceKey`. From: `ambient_services`, `ambient_workloads`, `ambient_policies`.
 /// Changes when: what is named does.
 /// Size: pods, addresses of entries and slices, services and policies. Rejects: none.
-pub(crate) fn derive_addresses<'s>(spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
-    let Some(ambient) = &spine.ambient else { return };
+pub(crate) fn derive_addresses<'s>(context: &GraphContext<'s>, outputs: &mut Outputs<'s>) {
+    let Some(ambient) = &context.ambient else { return };
     outputs.resources.push(ambient.services.flat_map("addresses/services", |_, service| {
         [(key(ResourceType::Address, service.resource_name()), Resource::Encoded(build_service(service)))]
     }));

@@ -21,9 +21,12 @@ use sluice_proto::envoy::config::cluster::v3::Cluster;
 
 use super::endpoints::{EndpointLookup, tier_of};
 use super::{Outputs, derive_passing_profiles, derive_profiles};
-use crate::destinations::Destinations;
-use crate::workloads::is_waypoint;
-use crate::{Client, Overlay, Spine, profile_text};
+use crate::content_names::profile_text;
+use crate::graph_context::GraphContext;
+use crate::outputs::layers::LayerInputs;
+use crate::registry::workloads::is_waypoint;
+use crate::traffic::destinations::Destinations;
+use crate::views::Overlay;
 
 /// The layer of clusters that depend on nothing but the profile.
 const FIXED: &str = "fixed";
@@ -66,7 +69,7 @@ impl FixedProfile {
 }
 
 /// Its own ports' clusters, those every proxy has, then what it sees of the mesh.
-pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
+pub(crate) fn layers(client: &LayerInputs<'_>) -> Vec<Layer> {
     let proxy = client.proxy;
     let mut layers = Vec::new();
     // A sidecar that intercepts nothing would listen where the application does, unless a Sidecar says where else.
@@ -101,29 +104,29 @@ pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
 /// endpoints come and go.
 /// Size: ports of services × (1 + subsets) × profiles, plus what special namespaces see otherwise, plus ports of
 /// workloads. Rejects: none.
-pub(crate) fn derive_clusters<'s>(_graph: &Graph<'s>, spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
+pub(crate) fn derive_clusters<'s>(_graph: &Graph<'s>, context: &GraphContext<'s>, outputs: &mut Outputs<'s>) {
     let (dual_stack, sends, prefers) =
-        (spine.options.dual_stack, spine.options.sends_hbone, spine.options.prefers_hbone);
-    let sessions = spine.options.sessions.clone();
-    let compliance = spine.options.security.compliance;
-    let settings = spine.mesh.map("cluster_settings", move |(), mesh| {
+        (context.options.dual_stack, context.options.sends_hbone, context.options.prefers_hbone);
+    let sessions = context.options.sessions.clone();
+    let compliance = context.options.security.compliance;
+    let settings = context.mesh.map("cluster_settings", move |(), mesh| {
         let settings = ClusterSettings::new(mesh, dual_stack).with_hbone(sends, prefers).with_sessions(&sessions);
         settings.with_compliance(compliance)
     });
     outputs.resources.extend([
-        derive_fixed(spine, &settings),
-        derive_outbound(spine, &settings),
-        inbound::derive_inbound(spine, &settings),
+        derive_fixed(context, &settings),
+        derive_outbound(context, &settings),
+        inbound::derive_inbound(context, &settings),
     ]);
 }
 
 fn derive_fixed<'s>(
-    spine: &Spine<'s>,
+    context: &GraphContext<'s>,
     settings: &Collection<'s, (), ClusterSettings>,
 ) -> Collection<'s, ResourceKey, Resource> {
-    let profiles = derive_profiles(&spine.proxies, "cluster_profiles", FixedProfile::of);
-    let outbound = spine.mesh.map("outbound_policy", |(), mesh| mesh.outbound_policy);
-    let hbone = spine.mesh.map("hbone_settings", |(), mesh| HboneSettings::new(mesh));
+    let profiles = derive_profiles(&context.proxies, "cluster_profiles", FixedProfile::of);
+    let outbound = context.mesh.map("outbound_policy", |(), mesh| mesh.outbound_policy);
+    let hbone = context.mesh.map("hbone_settings", |(), mesh| HboneSettings::new(mesh));
     profiles.derive_many("clusters/fixed", |deps| {
         let (settings, outbound, hbone) = (deps.on(settings), deps.on(&outbound), deps.on(&hbone));
         move |cx, fixed, ()| {
@@ -152,13 +155,13 @@ fn derive_fixed<'s>(
 }
 
 fn derive_outbound<'s>(
-    spine: &Spine<'s>,
+    context: &GraphContext<'s>,
     settings: &Collection<'s, (), ClusterSettings>,
 ) -> Collection<'s, ResourceKey, Resource> {
     let of_tier = |name: &str, tier: Option<Tier>| {
-        let clients = tier.map_or(&spine.proxies, |tier| spine.clients(tier));
+        let clients = tier.map_or(&context.proxies, |tier| context.clients(tier));
         let plain = derive_profiles(clients, name, move |proxy| OutboundProfile::of(proxy, tier));
-        let passing = derive_passing_profiles(spine, &format!("{name}/passing"), move |proxy| {
+        let passing = derive_passing_profiles(context, &format!("{name}/passing"), move |proxy| {
             OutboundProfile::passing_through(proxy, tier)
         });
         plain.union(&format!("{name}/all"), &[passing])
@@ -168,20 +171,20 @@ fn derive_outbound<'s>(
         let name = format!("outbound_cluster_profiles/{tier:?}").to_lowercase();
         of_tier(&name, Some(tier))
     });
-    let aliases = spine.mesh.map("trust_domain_aliases", |(), mesh| mesh.trust_domain_aliases.clone());
-    let port_mtls = derive_ports(spine, "port_mtls", |endpoint| endpoint.tls_mode == TlsMode::Istio);
-    let port_hbone = derive_ports(spine, "port_hbone", |endpoint| endpoint.hbone && !is_waypoint(endpoint));
-    spine.hosts.derive_many("clusters/outbound", |deps| {
-        let destinations = Destinations::on(deps, spine);
+    let aliases = context.mesh.map("trust_domain_aliases", |(), mesh| mesh.trust_domain_aliases.clone());
+    let port_mtls = derive_ports(context, "port_mtls", |endpoint| endpoint.tls_mode == TlsMode::Istio);
+    let port_hbone = derive_ports(context, "port_hbone", |endpoint| endpoint.hbone && !is_waypoint(endpoint));
+    context.hosts.derive_many("clusters/outbound", |deps| {
+        let destinations = Destinations::on(deps, &context.destination_inputs());
         let facts = ServiceFacts {
-            identities: deps.on(&spine.identities),
+            identities: deps.on(&context.identities),
             aliases: deps.on(&aliases),
             port_mtls: deps.on(&port_mtls),
             port_hbone: deps.on(&port_hbone),
-            endpoints: EndpointLookup::on(deps, spine),
+            endpoints: EndpointLookup::on(deps, context),
         };
         let settings = deps.on(settings);
-        let reach = spine.reach.as_ref().map(|reach| deps.by(&reach.by_host));
+        let reach = context.reach.as_ref().map(|reach| deps.by(&reach.by_host));
         let plain = deps.on(&plain);
         let by_tier = by_tier.each_ref().map(|profiles| deps.on(profiles));
         move |cx, host, ()| {
@@ -222,11 +225,11 @@ fn derive_outbound<'s>(
 
 /// Names of a service's ports that have endpoints, all of which are `so`; services without such ports are left out.
 fn derive_ports<'s>(
-    spine: &Spine<'s>,
+    context: &GraphContext<'s>,
     name: &str,
     so: impl Fn(&Endpoint) -> bool + 'static,
 ) -> Collection<'s, ServiceKey, Vec<Text>> {
-    spine.endpoints.filter_map(name, move |_, endpoints| {
+    context.endpoints.filter_map(name, move |_, endpoints| {
         let mut ports: BTreeMap<&Text, bool> = BTreeMap::new();
         for endpoint in endpoints {
             *ports.entry(&endpoint.port_name).or_insert(true) &= so(endpoint);

@@ -14,12 +14,15 @@ use sluice_model::{
 };
 
 use super::{Outputs, derive_passing_profiles, derive_profiles};
-use crate::destinations::{Destinations, HostDestinations};
-use crate::peer_authentications::{PeerLookup, PeerPolicies};
-use crate::{Client, Overlay, Spine, profile_text};
+use crate::content_names::profile_text;
+use crate::graph_context::GraphContext;
+use crate::outputs::layers::LayerInputs;
+use crate::proxies::peer_authentications::{PeerLookup, PeerPolicies};
+use crate::traffic::destinations::{Destinations, HostDestinations};
+use crate::views::Overlay;
 
 /// What a proxy sees of the mesh, as much of it being told apart as each service needs.
-pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
+pub(crate) fn layers(client: &LayerInputs<'_>) -> Vec<Layer> {
     let plain = || client.tiers.iter().map(|tier| EndpointClient::of(client.proxy, *tier));
     let passing = plain().filter(|_| client.auto_passthrough).map(EndpointClient::passing_through);
     let profiles: Vec<Text> = plain().chain(passing).map(|profile| profile_text(&profile)).collect();
@@ -35,24 +38,28 @@ pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
 /// `network_gateways`, `mesh_config`, `proxies` (what of them endpoints depend on).
 /// Changes when: an endpoint of the service comes, goes or changes; a rule or policy over it does.
 /// Size: ports of services × (1 + subsets) × distinct clients of the service's tier. Rejects: none.
-pub(crate) fn derive_endpoint_assignments<'s>(_graph: &Graph<'s>, spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
+pub(crate) fn derive_endpoint_assignments<'s>(
+    _graph: &Graph<'s>,
+    context: &GraphContext<'s>,
+    outputs: &mut Outputs<'s>,
+) {
     let (dual_stack, sends, prefers) =
-        (spine.options.dual_stack, spine.options.sends_hbone, spine.options.prefers_hbone);
-    let sessions = spine.options.sessions.clone();
-    let settings = spine.mesh.map("endpoint_settings", move |(), mesh| {
+        (context.options.dual_stack, context.options.sends_hbone, context.options.prefers_hbone);
+    let sessions = context.options.sessions.clone();
+    let settings = context.mesh.map("endpoint_settings", move |(), mesh| {
         ClusterSettings::new(mesh, dual_stack).with_hbone(sends, prefers).with_sessions(&sessions)
     });
     let clients = Tier::ALL.map(|tier| {
         let name = format!("endpoint_clients/{tier:?}").to_lowercase();
-        let plain = derive_profiles(spine.clients(tier), &name, move |proxy| EndpointClient::of(proxy, tier));
-        let passing = derive_passing_profiles(spine, &format!("{name}/passing"), move |proxy| {
+        let plain = derive_profiles(context.clients(tier), &name, move |proxy| EndpointClient::of(proxy, tier));
+        let passing = derive_passing_profiles(context, &format!("{name}/passing"), move |proxy| {
             EndpointClient::of(proxy, tier).passing_through()
         });
         plain.union(&format!("{name}/all"), &[passing])
     });
-    let assignments = spine.hosts.derive_many("endpoint_assignments", |deps| {
-        let destinations = Destinations::on(deps, spine);
-        let endpoints = EndpointLookup::on(deps, spine);
+    let assignments = context.hosts.derive_many("endpoint_assignments", |deps| {
+        let destinations = Destinations::on(deps, &context.destination_inputs());
+        let endpoints = EndpointLookup::on(deps, context);
         let settings = deps.on(&settings);
         let clients = clients.each_ref().map(|clients| deps.on(clients));
         move |cx, host, ()| {
@@ -171,12 +178,12 @@ pub(super) struct EndpointLookup {
 
 impl EndpointLookup {
     /// Declares the look-up.
-    pub(super) fn on<'s>(deps: &mut Deps<'s>, spine: &Spine<'s>) -> Self {
+    pub(super) fn on<'s>(deps: &mut Deps<'s>, context: &GraphContext<'s>) -> Self {
         Self {
-            endpoints: deps.on(&spine.endpoints),
-            gateways: deps.on(&spine.network_gateways),
-            resolved_gateways: deps.on(&spine.resolved_network_gateways),
-            policies: PeerLookup::on(deps, &spine.peer_authentications_by_namespace),
+            endpoints: deps.on(&context.endpoints),
+            gateways: deps.on(&context.network_gateways),
+            resolved_gateways: deps.on(&context.resolved_network_gateways),
+            policies: PeerLookup::on(deps, &context.peer_authentications_by_namespace),
         }
     }
 

@@ -14,29 +14,30 @@ use sluice_proto::envoy::config::core::v3::TypedExtensionConfig;
 
 use super::Outputs;
 use super::secrets::clusters;
-use crate::{Client, Spine};
+use crate::graph_context::GraphContext;
+use crate::outputs::layers::LayerInputs;
 
 /// Those of its namespace, then those of the root namespace, which are everybody's. Those with credentials for images come
 /// before them, those of patch sets before all.
-pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
+pub(crate) fn layers(client: &LayerInputs<'_>) -> Vec<Layer> {
     let layer = |view| Layer { view, profile: Text::default() };
     vec![layer(View::Namespace(client.proxy.namespace.clone())), layer(View::Base)]
 }
 
 /// Extension configs.
-pub(crate) fn derive_extension_configs<'s>(spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
-    outputs.resources.push(derive_patched(spine));
-    outputs.resources.push(derive_modules(spine));
-    outputs.resources.push(derive_pulled(spine));
+pub(crate) fn derive_extension_configs<'s>(context: &GraphContext<'s>, outputs: &mut Outputs<'s>) {
+    outputs.resources.push(derive_patched(context));
+    outputs.resources.push(derive_modules(context));
+    outputs.resources.push(derive_pulled(context));
 }
 
 /// Modules that extensions run: by name everybody of the extension's namespace may have them, of the root namespace
 /// everybody.
 /// Key: layer and name. From: `extensions`, `mesh_config` (the root namespace). Changes when: they do.
 /// Size: extensions, scripts apart. Rejects: none.
-fn derive_modules<'s>(spine: &Spine<'s>) -> Collection<'s, ResourceKey, Resource> {
-    spine.attached.extensions.derive_many("extension_configs/modules", |deps| {
-        let root = deps.on(&spine.attached.root);
+fn derive_modules<'s>(context: &GraphContext<'s>) -> Collection<'s, ResourceKey, Resource> {
+    context.attached.extensions.derive_many("extension_configs/modules", |deps| {
+        let root = deps.on(&context.attached.root);
         move |cx, _, extension: &TrafficExtension| {
             let (Some(root), Some(config)) = (cx.get(&root, &()), build_extension(extension, None)) else {
                 return Vec::new();
@@ -55,15 +56,16 @@ fn derive_modules<'s>(spine: &Spine<'s>) -> Collection<'s, ResourceKey, Resource
 /// the module is as everybody has it.
 /// Key: layer and name. From: `pull_access`, `extensions`, `secrets`. Changes when: such an extension or its Secret does.
 /// Size: extensions with pull secrets, for each combination of them that proxies have. Rejects: none.
-fn derive_pulled<'s>(spine: &Spine<'s>) -> Collection<'s, ResourceKey, Resource> {
-    let each: Index<'s, (Layer, Text, ObjectKey), _, ()> = spine.pulls.index("pull_access/by-content", |_, access| {
-        let layer = access.layer();
-        let row = |key: &ObjectKey| ((layer.clone(), access.cluster.clone(), key.clone()), ());
-        access.extensions.iter().map(row).collect::<Vec<_>>()
-    });
-    let own = spine.options.cluster.clone();
+fn derive_pulled<'s>(context: &GraphContext<'s>) -> Collection<'s, ResourceKey, Resource> {
+    let each: Index<'s, (Layer, Text, ObjectKey), _, ()> =
+        context.pulls.index("pull_access/by-content", |_, access| {
+            let layer = access.layer();
+            let row = |key: &ObjectKey| ((layer.clone(), access.cluster.clone(), key.clone()), ());
+            access.extensions.iter().map(row).collect::<Vec<_>>()
+        });
+    let own = context.options.cluster.clone();
     each.distinct("pull_access/extensions").derive_many("extension_configs/pulled", |deps| {
-        let (extensions, secrets) = (deps.on(&spine.attached.extensions), deps.on(&spine.objects.secrets));
+        let (extensions, secrets) = (deps.on(&context.attached.extensions), deps.on(&context.objects.secrets));
         move |cx, (layer, cluster, key), ()| {
             let Some(extension) = cx.get(&extensions, key) else { return Vec::new() };
             let ExtensionCode::Wasm(wasm) = &extension.code else { return Vec::new() };
@@ -85,8 +87,8 @@ fn derive_pulled<'s>(spine: &Spine<'s>) -> Collection<'s, ResourceKey, Resource>
 /// Extension configs that patches add; of several with one name the first.
 /// Key: layer and name. From: `patch_programs`. Changes when: an EnvoyFilter in use does.
 /// Size: extension configs of EnvoyFilters. Rejects: none.
-fn derive_patched<'s>(spine: &Spine<'s>) -> Collection<'s, ResourceKey, Resource> {
-    spine.patches.programs.flat_map("extension_configs/patches", |(set, resource_type), program| {
+fn derive_patched<'s>(context: &GraphContext<'s>) -> Collection<'s, ResourceKey, Resource> {
+    context.patches.programs.flat_map("extension_configs/patches", |(set, resource_type), program| {
         let mut added: BTreeMap<Text, Resource> = BTreeMap::new();
         let adds = program.patches.iter().filter(|patch| {
             *resource_type == ResourceType::ExtensionConfig

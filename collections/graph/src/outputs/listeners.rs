@@ -1,35 +1,37 @@
 //! Listeners (N02, N03, N05, N06).
 
 mod auto_passthrough;
+mod connection_routes;
 mod gateways;
 mod inbound;
 mod outbound;
+mod router_sides;
 mod rules;
 mod slots;
 
 use std::collections::BTreeMap;
 
-use sluice_engine::{Collection, Context, DepBy};
+use sluice_engine::Collection;
 use sluice_envoy::listener::{
     Collector, Facts, Settings, build_connect_originate, build_http_proxy, build_virtual_outbound, collector_services,
 };
-use sluice_envoy::{name, template, wire};
-use sluice_model::{
-    Host, Layer, ProviderService, ProxyType, Resource, ResourceKey, ResourceType, ServiceKey, Text, View,
-};
+use sluice_envoy::{template, wire};
+use sluice_model::{Layer, ProviderService, ProxyType, Resource, ResourceKey, ResourceType, Text, View};
 use sluice_proto::envoy::config::listener::v3::Listener;
 
 use super::Outputs;
-use crate::gateways::routers::Router;
-use crate::policies::PolicyIndex;
-use crate::{Client, Spine};
+use crate::graph_context::GraphContext;
+use crate::outputs::layers::LayerInputs;
+use crate::proxies::collectors::find_collector;
+use crate::proxies::policies::PolicyIndex;
+use crate::traffic::gateways::routers::Router;
 
 /// The layer of listeners that depend on nothing but the profile.
 const FIXED: &str = "fixed";
 
 /// What is hidden from the proxy because it would be itself, its inbound side, those every proxy has, then what it sees
 /// of the mesh.
-pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
+pub(crate) fn layers(client: &LayerInputs<'_>) -> Vec<Layer> {
     let profile = client.facts.profile();
     match client.proxy.proxy_type {
         ProxyType::Sidecar => {}
@@ -65,34 +67,35 @@ fn own_address(address: &Text) -> View {
 /// Changes when: the first or last service of an HTTP port comes or goes, a service that is not HTTP or a rule for it
 /// changes, the services or policies of a workload do, or a setting.
 /// Size: (HTTP ports + ports of other services) × profiles + workloads. Rejects: none.
-pub(crate) fn derive_listeners<'s>(spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
-    let settings = derive_settings(spine);
-    let policies = PolicyIndex::new(&spine.objects);
-    outputs.resources.push(derive_fixed(&settings, spine.options.sends_hbone));
-    outbound::derive_outbound(spine, &settings, outputs);
-    outputs.resources.push(inbound::derive_inbound(spine, &settings, &policies));
-    outputs.resources.push(gateways::derive_gateways(spine, &settings, &policies));
+pub(crate) fn derive_listeners<'s>(context: &GraphContext<'s>, outputs: &mut Outputs<'s>) {
+    let settings = derive_settings(context);
+    let policies = PolicyIndex::new(&context.objects);
+    outputs.resources.push(derive_fixed(&settings, context.options.sends_hbone));
+    outbound::derive_outbound(context, &settings, outputs);
+    outputs.resources.push(inbound::derive_inbound(context, &settings, &policies));
+    outputs.resources.push(gateways::derive_gateways(context, &settings, &policies));
 }
 
 /// Settings of the profiles in use.
 /// Key: the profile's text. From: `listener_profiles`, `attached`, `mesh_config`, `services_by_host` (of providers).
 /// Changes when: the mesh config does, or a service of a provider comes or goes. Size: a handful. Rejects: none.
-fn derive_settings<'s>(spine: &Spine<'s>) -> Collection<'s, Text, Settings> {
-    let profiles = spine.attached.facts.index("listener_profiles/by-content", |_, facts| [(facts.clone(), ())]);
+fn derive_settings<'s>(context: &GraphContext<'s>) -> Collection<'s, Text, Settings> {
+    let profiles = context.attached.facts.index("listener_profiles/by-content", |_, facts| [(facts.clone(), ())]);
     let profiles = profiles.distinct("listener_profiles");
-    let collectors = spine.mesh.derive("listeners/collectors", |deps| {
-        let by_host = deps.by(&spine.services_by_host);
+    let collectors = context.mesh.derive("listeners/collectors", |deps| {
+        let by_host = deps.by(&context.services_by_host);
         move |cx, (), mesh| {
             let services = mesh.extension_providers.iter().flat_map(|provider| collector_services(&provider.kind));
             let found = services.filter_map(|service| Some((service.clone(), find_collector(cx, by_host, service)?)));
             Some(found.collect::<BTreeMap<ProviderService, Collector>>())
         }
     });
-    let (dual_stack, switches, security) = (spine.options.dual_stack, spine.options.listeners, spine.options.security);
-    let mesh = spine.mesh.map("listeners/mesh", |(), mesh| std::sync::Arc::new(mesh.clone()));
+    let (dual_stack, switches, security) =
+        (context.options.dual_stack, context.options.listeners, context.options.security);
+    let mesh = context.mesh.map("listeners/mesh", |(), mesh| std::sync::Arc::new(mesh.clone()));
     profiles.derive_many("listener_settings", |deps| {
         let (mesh, collectors) = (deps.on(&mesh), deps.on(&collectors));
-        let (default, attached) = (deps.on(&spine.attached.default), deps.on(&spine.attached.by_name));
+        let (default, attached) = (deps.on(&context.attached.default), deps.on(&context.attached.by_name));
         move |cx, facts: &Facts, ()| {
             let (Some(mesh), Some(collectors)) = (cx.get(&mesh, &()), cx.get(&collectors, &())) else {
                 return Vec::new();
@@ -114,24 +117,6 @@ fn derive_settings<'s>(spine: &Spine<'s>) -> Collection<'s, Text, Settings> {
             vec![(facts.profile(), settings)]
         }
     })
-}
-
-/// Where a service that configuration names is found; a host of several namespaces is none until it is said whose.
-pub(crate) fn find_collector(
-    cx: &Context,
-    by_host: DepBy<Host, ServiceKey, ()>,
-    service: &ProviderService,
-) -> Option<Collector> {
-    let (namespace, host) = match service.service.split_once('/') {
-        Some((namespace, host)) => (Some(namespace), host),
-        None => (None, service.service.as_str()),
-    };
-    let host = Host::new(host);
-    let mut declared = cx.by(&by_host, &host);
-    declared.retain(|(key, _)| namespace.is_none_or(|namespace| *key.namespace == *namespace));
-    let [_] = declared.as_slice() else { return None };
-    let cluster = name::outbound_cluster(service.port, "", host.as_str()).into();
-    Some(Collector { host: host.0, cluster })
 }
 
 /// Listeners every sidecar has, whatever the services, and the one for HBONE that gateways have as well.

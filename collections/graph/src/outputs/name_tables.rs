@@ -11,9 +11,12 @@ use sluice_model::{
 };
 
 use super::{Outputs, derive_profiles};
-use crate::destinations::Destinations;
-use crate::virtual_hosts::{RouteProfile, addresses_for};
-use crate::{Client, Overlay, Spine, profile_text};
+use crate::content_names::profile_text;
+use crate::graph_context::GraphContext;
+use crate::outputs::layers::LayerInputs;
+use crate::outputs::routes::virtual_hosts::{RouteProfile, addresses_for};
+use crate::traffic::destinations::Destinations;
+use crate::views::Overlay;
 
 /// The layer of the table itself, which whoever sees no name has as well.
 const TABLE: &str = "table";
@@ -72,7 +75,7 @@ impl NameProfile {
 }
 
 /// The names a sidecar sees; others get an empty table.
-pub(crate) fn layers(client: &Client<'_>) -> Vec<Layer> {
+pub(crate) fn layers(client: &LayerInputs<'_>) -> Vec<Layer> {
     let profile = profile_text(&NameProfile::of(client.proxy));
     let mut layers = match client.proxy.proxy_type {
         ProxyType::Sidecar => client.outbound(&profile),
@@ -93,15 +96,15 @@ fn table(profile: Text) -> Layer {
 /// Changes when: a service comes, goes or gets another address; an endpoint of a headless service does.
 /// Size: services × profiles, plus pods with names of their own, plus what special namespaces see otherwise.
 /// Rejects: none.
-pub(crate) fn derive_name_tables<'s>(spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
-    let profiles = derive_profiles(&spine.proxies, "name_table_profiles", NameProfile::of);
+pub(crate) fn derive_name_tables<'s>(context: &GraphContext<'s>, outputs: &mut Outputs<'s>) {
+    let profiles = derive_profiles(&context.proxies, "name_table_profiles", NameProfile::of);
     let tables: Collection<'s, SegmentKey, Segment> = profiles.flat_map("name_tables", |profile, ()| {
         [(segment(table(profile_text(profile)), Text::default()), Resource::Encoded(bytes::Bytes::new()))]
     });
-    let dual_stack = spine.options.dual_stack;
-    let entries = spine.hosts.derive_many("name_tables/entries", |deps| {
-        let destinations = Destinations::on(deps, spine);
-        let (endpoints, profiles) = (deps.on(&spine.endpoints), deps.on(&profiles));
+    let dual_stack = context.options.dual_stack;
+    let entries = context.hosts.derive_many("name_tables/entries", |deps| {
+        let destinations = Destinations::on(deps, &context.destination_inputs());
+        let (endpoints, profiles) = (deps.on(&context.endpoints), deps.on(&profiles));
         move |cx, host, ()| {
             let destinations = destinations.get(cx, host);
             let mut rows = Vec::new();

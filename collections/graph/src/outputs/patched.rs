@@ -15,27 +15,29 @@ use sluice_model::{
 use sluice_patch::{Outcome, TableFacts, added, patch_cluster, patch_listener, patch_route_table, patch_virtual_host};
 
 use super::Outputs;
-use crate::Spine;
-use crate::envoy_filters::{PatchProgram, PatchSetName};
-use crate::gateways::MergedGateway;
-use crate::gateways::routers::Router;
+use super::layers::LayerReader;
+use crate::graph_context::GraphContext;
+use crate::proxies::envoy_filters::{PatchProgram, PatchSetName};
+use crate::proxies::selected_labels::SelectedLabels;
+use crate::traffic::gateways::MergedGateway;
+use crate::traffic::gateways::routers::Router;
 
 /// Patch sets by the layers that proxies with them have.
 pub(crate) type PatchedLayers<'s> = Collection<'s, (ResourceType, Layer), Vec<PatchSetName>>;
 
 /// Adds what patches make of clusters, listeners (whole resources) and of all segments there are, and what they add.
 pub(crate) fn derive_patched<'s>(
-    spine: &Spine<'s>,
+    context: &GraphContext<'s>,
     layers: &PatchedLayers<'s>,
     whole: &[Collection<'s, ResourceKey, Resource>],
     outputs: &mut Outputs<'s>,
 ) {
-    let ports = derive_gateway_ports(&spine.routers.merged);
+    let ports = derive_gateway_ports(&context.routers.merged);
     let segments: Vec<_> =
-        outputs.segments.iter().map(|of| derive_patched_segments(spine, layers, &ports, of)).collect();
+        outputs.segments.iter().map(|of| derive_patched_segments(context, layers, &ports, of)).collect();
     outputs.segments.extend(segments);
-    outputs.resources.extend(whole.iter().map(|of| derive_patched_resources(spine, layers, of)));
-    outputs.resources.push(derive_added(spine));
+    outputs.resources.extend(whole.iter().map(|of| derive_patched_resources(context, layers, of)));
+    outputs.resources.push(derive_added(context));
 }
 
 /// Resources as patches make them.
@@ -43,7 +45,7 @@ pub(crate) fn derive_patched<'s>(
 /// Changes when: a resource that patches change does, or an EnvoyFilter that changes one.
 /// Size: resources that patches change, for each set that does. Rejects: none.
 fn derive_patched_resources<'s>(
-    spine: &Spine<'s>,
+    context: &GraphContext<'s>,
     layers: &PatchedLayers<'s>,
     of: &Collection<'s, ResourceKey, Resource>,
 ) -> Collection<'s, ResourceKey, Resource> {
@@ -55,7 +57,7 @@ fn derive_patched_resources<'s>(
         Some((key.clone(), (resource.clone(), sets.clone())))
     });
     claimed.derive_many(&format!("{name}/patched"), |deps| {
-        let programs = deps.on(&spine.patches.programs);
+        let programs = deps.on(&context.patches.programs);
         let markers = marker_slots();
         move |cx, key: &ResourceKey, (resource, sets)| {
             let patched = |set: &PatchSetName| {
@@ -100,8 +102,8 @@ fn added_by(program: &PatchProgram, resource_type: ResourceType) -> Vec<(Text, B
 /// Clusters and listeners that patches add.
 /// Key: layer of the patch set and name. From: `patch_programs`. Changes when: an EnvoyFilter in use does.
 /// Size: what EnvoyFilters add, for each set. Rejects: none.
-fn derive_added<'s>(spine: &Spine<'s>) -> Collection<'s, ResourceKey, Resource> {
-    spine.patches.programs.flat_map("patches/added", |(set, resource_type), program| {
+fn derive_added<'s>(context: &GraphContext<'s>) -> Collection<'s, ResourceKey, Resource> {
+    context.patches.programs.flat_map("patches/added", |(set, resource_type), program| {
         let (resource_type, layer) = (*resource_type, set.added());
         let key = move |name| ResourceKey { resource_type, layer: layer.clone(), name };
         added_by(program, resource_type)
@@ -134,7 +136,7 @@ fn derive_gateway_ports<'s>(
 /// Changes when: a segment that patches change does, or an EnvoyFilter that changes one.
 /// Size: segments that patches change, for each set that does. Rejects: none.
 fn derive_patched_segments<'s>(
-    spine: &Spine<'s>,
+    context: &GraphContext<'s>,
     layers: &PatchedLayers<'s>,
     ports: &Collection<'s, View, GatewayPorts>,
     of: &Collection<'s, SegmentKey, Segment>,
@@ -147,7 +149,7 @@ fn derive_patched_segments<'s>(
         Some((key.clone(), (segment.clone(), sets.clone())))
     });
     claimed.derive_many(&format!("{name}/patched"), |deps| {
-        let programs = deps.on(&spine.patches.programs);
+        let programs = deps.on(&context.patches.programs);
         let ports: Dep<View, GatewayPorts> = deps.on(ports);
         move |cx, key: &SegmentKey, (segment, sets)| {
             let ports = if key.layer.view.namespace().is_empty() { cx.get(&ports, &key.layer.view) } else { None };
@@ -185,4 +187,35 @@ fn patch_segment(
         Outcome::Changed(bytes) => Some(Resource::Encoded(bytes)),
         Outcome::Removed => Some(Resource::Hidden),
     }
+}
+
+/// Which patch sets change what of which layers.
+/// Key: type and layer. From: what `scopes` are from.
+/// Changes when: the first proxy with a set and layer connects or the last leaves.
+/// Size: layers of proxies with patches. Rejects: none.
+pub(crate) fn derive_patched_layers<'s>(
+    context: &GraphContext<'s>,
+    labels: &Collection<'s, (), SelectedLabels>,
+) -> PatchedLayers<'s> {
+    let of_proxies = context.patches.of_proxies.derive("proxy_patched_layers", |deps| {
+        let clients = LayerReader::on(deps, context, labels);
+        let proxies = deps.on(&context.proxies);
+        move |cx, key, set| {
+            let proxy = cx.get(&proxies, key)?;
+            let layers = clients.layers(cx, key, &proxy)?.into_iter();
+            let concerned: BTreeMap<ResourceType, Vec<Layer>> = layers.filter(|(of, _)| set.concerns(*of)).collect();
+            Some((set.name(), concerned))
+        }
+    });
+    let distinct = of_proxies.index("patched_layers/by-content", |_, (set, layers)| {
+        let each = |(of, layers): (&ResourceType, &Vec<Layer>)| {
+            let of = *of;
+            layers.iter().map(move |layer| ((of, layer.clone(), set.clone()), ())).collect::<Vec<_>>()
+        };
+        layers.iter().flat_map(each).collect::<Vec<_>>()
+    });
+    let by_layer = distinct
+        .distinct("patched_layers/sets")
+        .index("patched_layers/by-layer", |(of, layer, set), ()| [((*of, layer.clone()), set.clone())]);
+    by_layer.group("patched_layers", |_, sets| Some(sets.iter().map(|(_, set)| (*set).clone()).collect()))
 }

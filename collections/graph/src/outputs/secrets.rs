@@ -8,17 +8,21 @@ use sluice_model::{
 };
 
 use super::Outputs;
-use crate::Spine;
-use crate::secrets::SecretLayer;
+use crate::graph_context::GraphContext;
+use crate::traffic::secrets::SecretLayer;
 
 /// Secrets.
-pub(crate) fn derive_secrets<'s>(spine: &Spine<'s>, outputs: &mut Outputs<'s>) {
-    let access = &spine.secrets.access;
+pub(crate) fn derive_secrets<'s>(context: &GraphContext<'s>, outputs: &mut Outputs<'s>) {
+    let access = &context.secrets.access;
     let in_use = access.index("secret_layers/by-content", |_, access| {
         access.layers.iter().map(|layer| (layer.clone(), ())).collect::<Vec<_>>()
     });
     let layers = in_use.distinct("secret_layers");
-    outputs.resources.extend([derive_own(spine, &layers), derive_bundles(spine, &layers), derive_referenced(spine)]);
+    outputs.resources.extend([
+        derive_own(context, &layers),
+        derive_bundles(context, &layers),
+        derive_referenced(context),
+    ]);
 }
 
 /// Reads Secrets, inside a `derive`.
@@ -53,19 +57,19 @@ pub(super) fn clusters<'a>(cluster: &'a Text, own: &'a Text) -> Vec<&'a Text> {
 /// Key: layer and name. From: `secrets`, `secret_layers`.
 /// Changes when: a Secret of such a namespace does. Size: Secrets of such namespaces, twice. Rejects: none.
 fn derive_own<'s>(
-    spine: &Spine<'s>,
+    context: &GraphContext<'s>,
     layers: &Collection<'s, SecretLayer, ()>,
 ) -> Collection<'s, ResourceKey, Resource> {
     let by_namespace = layers
         .index("secret_layers/by-namespace", |layer, ()| layer.namespace().map(|namespace| (namespace.clone(), ())));
-    let names = spine.objects.secrets.index("secrets/by-name", |key, _| {
+    let names = context.objects.secrets.index("secrets/by-name", |key, _| {
         let base = key.name.strip_suffix(ROOTS_SUFFIX).map(Text::from);
         let names = [Some(key.name.clone()), base].into_iter().flatten();
         names.map(|name| ((key.namespace.clone(), name), ())).collect::<Vec<_>>()
     });
-    let own = spine.options.cluster.clone();
+    let own = context.options.cluster.clone();
     names.distinct("secrets/names").derive_many("secrets/own", |deps| {
-        let lookup = Lookup { secrets: deps.on(&spine.objects.secrets) };
+        let lookup = Lookup { secrets: deps.on(&context.objects.secrets) };
         let by_namespace = deps.by(&by_namespace);
         move |cx, (namespace, name), ()| {
             let mut rows = Vec::new();
@@ -101,11 +105,11 @@ fn derive_own<'s>(
 /// Key: layer and name. From: `root_bundles`, `secret_layers`.
 /// Changes when: such a ConfigMap does. Size: ConfigMaps with roots, twice, once a proxy asks for secrets. Rejects: none.
 fn derive_bundles<'s>(
-    spine: &Spine<'s>,
+    context: &GraphContext<'s>,
     layers: &Collection<'s, SecretLayer, ()>,
 ) -> Collection<'s, ResourceKey, Resource> {
-    let own = spine.options.cluster.clone();
-    spine.secrets.bundles.derive_many("secrets/bundles", |deps| {
+    let own = context.options.cluster.clone();
+    context.secrets.bundles.derive_many("secrets/bundles", |deps| {
         let layers = deps.on(layers);
         move |cx, object, roots| {
             // One that is called so cannot be named.
@@ -124,8 +128,8 @@ fn derive_bundles<'s>(
 /// Secrets that Gateways refer to: `kubernetes-gateway://NAMESPACE/NAME`.
 /// Key: layer and name. From: `secret_access`, `secrets`.
 /// Changes when: such a Secret does. Size: such references of distinct routers. Rejects: none.
-fn derive_referenced<'s>(spine: &Spine<'s>) -> Collection<'s, ResourceKey, Resource> {
-    let references = spine.secrets.access.index("secret_references/by-content", |_, access| {
+fn derive_referenced<'s>(context: &GraphContext<'s>) -> Collection<'s, ResourceKey, Resource> {
+    let references = context.secrets.access.index("secret_references/by-content", |_, access| {
         let layer = access.layers.first().filter(|_| !access.references.is_empty());
         let each = |layer: &SecretLayer| {
             let layer = layer.clone();
@@ -133,9 +137,9 @@ fn derive_referenced<'s>(spine: &Spine<'s>) -> Collection<'s, ResourceKey, Resou
         };
         layer.map(each).unwrap_or_default()
     });
-    let own = spine.options.cluster.clone();
+    let own = context.options.cluster.clone();
     references.distinct("secret_references").derive_many("secrets/referenced", |deps| {
-        let lookup = Lookup { secrets: deps.on(&spine.objects.secrets) };
+        let lookup = Lookup { secrets: deps.on(&context.objects.secrets) };
         move |cx, (layer, resource), ()| {
             let Some(CredentialName { namespace: Some(namespace), name, .. }) = CredentialName::parse(resource) else {
                 return Vec::new();

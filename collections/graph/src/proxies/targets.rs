@@ -10,11 +10,12 @@ use sluice_model::{
     ServicePort, Text, match_labels,
 };
 
-use super::ProxyPods;
-use crate::endpoints::{AddressKey, Declared, ServiceSlice, Slices, workload_port};
-use crate::services::{DeclaredKey, service_host};
-use crate::workloads::{Instance, InstanceKey, Instances};
-use crate::{GraphOptions, Objects};
+use super::connected::ProxyPods;
+use crate::inputs::Objects;
+use crate::options::GraphOptions;
+use crate::registry::endpoints::{AddressKey, Declared, ServiceSlice, Slices, workload_port};
+use crate::registry::services::{DeclaredKey, service_host};
+use crate::registry::workloads::{Instance, InstanceKey, Instances};
 
 /// A service's port and where a workload listens for it.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]

@@ -11,10 +11,13 @@ use sluice_model::{
 };
 
 use super::row;
-use crate::destination_rules::{RuleClient, RulePolicy, covering_hosts, select_rule};
+use crate::content_names::profile_text;
+use crate::graph_context::GraphContext;
+use crate::host_patterns::covering_hosts;
 use crate::outputs::derive_profiles;
-use crate::sidecars::{SidecarInbound, SidecarLookup, ingress_endpoint, synthetic_host};
-use crate::{Spine, Workload, WorkloadName, profile_text};
+use crate::proxies::workloads::{Workload, WorkloadName};
+use crate::traffic::destination_rules::{RuleClient, RulePolicy, select_rule};
+use crate::traffic::sidecars::{SidecarInbound, SidecarLookup, ingress_endpoint, synthetic_host};
 
 /// What of a profile changes clusters of a workload's own ports.
 pub(super) fn profile(proxy: &Proxy) -> ClusterProfile {
@@ -24,17 +27,17 @@ pub(super) fn profile(proxy: &Proxy) -> ClusterProfile {
 
 /// Clusters of the ports of workloads: one a port, whatever services stand before it, or what a Sidecar declares.
 pub(super) fn derive_inbound<'s>(
-    spine: &Spine<'s>,
+    context: &GraphContext<'s>,
     settings: &Collection<'s, (), ClusterSettings>,
 ) -> Collection<'s, ResourceKey, Resource> {
-    let profiles = derive_profiles(&spine.proxies, "inbound_cluster_profiles", profile);
-    spine.workloads.derive_many("clusters/inbound", |deps| {
+    let profiles = derive_profiles(&context.proxies, "inbound_cluster_profiles", profile);
+    context.workloads.derive_many("clusters/inbound", |deps| {
         let own = OwnPorts {
-            services: deps.on(&spine.services),
-            sidecars: deps.on(&spine.sidecars.inbound),
-            lookup: SidecarLookup::on(deps, &spine.sidecars),
-            rules: deps.by(&spine.destination_rules_by_host),
-            policy: deps.on(&spine.rule_policy),
+            services: deps.on(&context.services),
+            sidecars: deps.on(&context.sidecars.inbound),
+            lookup: SidecarLookup::on(deps, &context.sidecars),
+            rules: deps.by(&context.destination_rules_by_host),
+            policy: deps.on(&context.rule_policy),
         };
         let (settings, profiles) = (deps.on(settings), deps.on(&profiles));
         move |cx, name, workload| {

@@ -9,9 +9,9 @@ use sluice_proto::envoy::config::listener::v3::Listener;
 
 use serde::Serialize;
 
-use super::gateways::{Side, derive_sides};
-use crate::Spine;
-use crate::destinations::Destinations;
+use super::router_sides::{Side, derive_sides};
+use crate::graph_context::GraphContext;
+use crate::traffic::destinations::Destinations;
 
 /// The chains of one host.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -25,18 +25,19 @@ pub(super) struct PassedKey {
 /// server of TLS mode AUTO_PASSTHROUGH; not from policies, which are for the proxy behind.
 /// Changes when: a service or rule of the host does. Size: hosts × such routers. Rejects: none.
 pub(super) fn derive_passed_chains<'s>(
-    spine: &Spine<'s>,
+    context: &GraphContext<'s>,
     settings: &Collection<'s, Text, Settings>,
 ) -> Index<'s, Side, PassedKey, Resource> {
-    let routers = spine.routers.proxies.join(
+    let routers = context.routers.proxies.join(
         "listeners/passing-routers/of-proxies",
-        &spine.routers.auto_passthrough,
+        &context.routers.auto_passthrough,
         |_, router, ()| Some(router.clone()),
     );
-    let sides = derive_sides("listeners/passing-routers", spine, &routers);
-    let chains = spine.hosts.derive_many("listeners/passed-chains", |deps| {
+    let sides = derive_sides("listeners/passing-routers", context, &routers);
+    let chains = context.hosts.derive_many("listeners/passed-chains", |deps| {
         let (settings, sides) = (deps.on(settings), deps.on(&sides));
-        let (destinations, merged) = (Destinations::on(deps, spine), deps.on(&spine.routers.merged));
+        let (destinations, merged) =
+            (Destinations::on(deps, &context.destination_inputs()), deps.on(&context.routers.merged));
         move |cx, host, ()| {
             let sides = cx.all(&sides);
             if sides.is_empty() {

@@ -8,27 +8,20 @@ use sluice_envoy::listener::{
     GatewayAction, GatewayChain, GatewayListener, GatewayPort as ServerPort, Settings, build_gateway, gateway_addresses,
 };
 use sluice_envoy::{name, template, wire};
-use sluice_model::{
-    Host, Labels, ObjectKey, ProxyKey, Resource, ResourceKey, ServerTlsMode, Text, View, VirtualService,
-};
+use sluice_model::{Host, Labels, ObjectKey, Resource, ResourceKey, ServerTlsMode, Text, View, VirtualService};
 
 use super::auto_passthrough::{Passing, derive_passed_chains};
+use super::connection_routes::{ConnectionRoute, TakenNames, tcp_route, tls_routes};
 use super::key;
+use super::router_sides::{Side, derive_sides};
 use super::rules::{RuleInputs, Rules, index_connection_routes};
-use crate::gateways::connections::{ConnectionRoute, TakenNames, tcp_route, tls_routes};
-use crate::gateways::routers::{Router, Routers};
-use crate::gateways::routes::visible;
-use crate::gateways::{BoundServer, GatewayPort, MergedGateway};
-use crate::policies::{PolicyBuilder, PolicyFinder, PolicyIndex, PolicyKeys};
-use crate::virtual_services::index_by_gateway;
-use crate::{Hosts, Spine};
-
-/// A router as proxies of one profile are.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub(super) struct Side {
-    pub(super) router: Router,
-    pub(super) profile: Text,
-}
+use crate::graph_context::GraphContext;
+use crate::outputs::routes::gateway_hosts::visible;
+use crate::proxies::policies::{PolicyBuilder, PolicyFinder, PolicyIndex, PolicyKeys};
+use crate::registry::services::Hosts;
+use crate::traffic::gateways::routers::{Router, Routers};
+use crate::traffic::gateways::{BoundServer, GatewayPort, MergedGateway};
+use crate::traffic::virtual_services::index_by_gateway;
 
 /// A listener of a router.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -57,26 +50,26 @@ struct Listening {
 /// Changes when: a server of the port does, a policy for the router or keys it names; for servers that carry bytes, when their route or what it leads to does.
 /// Size: routers × ports. Rejects: none.
 pub(super) fn derive_gateways<'s>(
-    spine: &Spine<'s>,
+    context: &GraphContext<'s>,
     settings: &Collection<'s, Text, Settings>,
-    policies: &PolicyIndex<'s>,
+    index: &PolicyIndex<'s>,
 ) -> Collection<'s, ResourceKey, Resource> {
-    let Routers { proxies: routers, merged, .. } = &spine.routers;
-    let policies = derive_router_policies(spine, merged, policies);
-    let sides = derive_sides("listeners/routers", spine, routers);
+    let Routers { proxies: routers, merged, .. } = &context.routers;
+    let policies = derive_router_policies(context, merged, index);
+    let sides = derive_sides("listeners/routers", context, routers);
     let ports = derive_ports(settings, merged, &sides);
-    let by_gateway = index_by_gateway("listeners/virtual-services-by-gateway", &spine.virtual_services);
-    let by_host = index_connection_routes(&spine.virtual_services);
-    let rules = RuleInputs::of(spine, &by_host);
-    let passed = derive_passed_chains(spine, settings);
+    let by_gateway = index_by_gateway("listeners/virtual-services-by-gateway", &context.virtual_services);
+    let by_host = index_connection_routes(&context.virtual_services);
+    let rules = RuleInputs::of(context, &by_host);
+    let passed = derive_passed_chains(context, settings);
     ports.derive_many("listeners/gateways", |deps| {
         let settings = deps.on(settings);
-        let (policies, filters) = (deps.on(&policies), PolicyBuilder::on(deps, spine));
+        let (policies, filters) = (deps.on(&policies), PolicyBuilder::on(deps, &context.policy_inputs(index)));
         let passing = Passing::on(deps, &passed);
         let routes = Routes {
-            virtual_services: deps.on(&spine.virtual_services),
+            virtual_services: deps.on(&context.virtual_services),
             by_gateway: deps.by(&by_gateway),
-            hosts: Hosts::on(deps, spine),
+            hosts: Hosts::on(deps, &context.services_by_host, &context.services),
             rules: Rules::on(deps, &rules),
         };
         move |cx, place: &Place, listening: &Listening| {
@@ -121,27 +114,14 @@ pub(super) fn derive_gateways<'s>(
 /// Key: `Router`. From: `merged_gateways`, `authorization_policies`, `request_authentications`, `root_namespace`.
 /// Changes when: a policy for the router comes or goes, or their order does. Size: routers. Rejects: none.
 fn derive_router_policies<'s>(
-    spine: &Spine<'s>,
+    context: &GraphContext<'s>,
     merged: &Collection<'s, Router, MergedGateway>,
     policies: &PolicyIndex<'s>,
 ) -> Collection<'s, Router, PolicyKeys> {
     merged.derive("router_policies", |deps| {
-        let finder = PolicyFinder::on(deps, policies, spine);
+        let finder = PolicyFinder::on(deps, &context.policy_inputs(policies));
         move |cx, router, merged| Some(finder.find(cx, &merged.namespace, &router.labels))
     })
-}
-
-/// Distinct routers, a profile each.
-pub(super) fn derive_sides<'s>(
-    collection: &str,
-    spine: &Spine<'s>,
-    routers: &Collection<'s, ProxyKey, Router>,
-) -> Collection<'s, Side, ()> {
-    let sides = routers.derive(&format!("{collection}/by-proxy"), |deps| {
-        let facts = deps.on(&spine.attached.facts);
-        move |cx, key, router| Some(Side { router: router.clone(), profile: cx.get(&facts, key)?.profile() })
-    });
-    sides.index(&format!("{collection}/by-content"), |_, side| [(side.clone(), ())]).distinct(collection)
 }
 
 /// What each router listens for, by listener.

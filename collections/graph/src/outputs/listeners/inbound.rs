@@ -12,10 +12,12 @@ use sluice_model::{
 };
 
 use super::{key, resource};
-use crate::peer_authentications::PeerLookup;
-use crate::policies::{PolicyBuilder, PolicyFinder, PolicyIndex, PolicyKeys};
-use crate::sidecars::{has_socket, ingress_address, synthetic_host};
-use crate::{ServiceTarget, Spine, WorkloadName, WorkloadSidecar};
+use crate::graph_context::GraphContext;
+use crate::proxies::peer_authentications::PeerLookup;
+use crate::proxies::policies::{PolicyBuilder, PolicyFinder, PolicyIndex, PolicyKeys};
+use crate::proxies::targets::ServiceTarget;
+use crate::proxies::workloads::{WorkloadName, WorkloadSidecar};
+use crate::traffic::sidecars::{has_socket, ingress_address, synthetic_host};
 
 /// A workload as proxies of one profile see it.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -46,14 +48,14 @@ struct ShapedSide {
 /// Changes when: the workload's services or policies do, or keys that they name. Size: workloads × (1 + ports with
 /// sockets), of which those of one shape share all but their names. Rejects: none.
 pub(super) fn derive_inbound<'s>(
-    spine: &Spine<'s>,
+    context: &GraphContext<'s>,
     settings: &Collection<'s, Text, Settings>,
     policies: &PolicyIndex<'s>,
 ) -> Collection<'s, ResourceKey, Resource> {
-    let sides = derive_sides(spine, settings, policies);
+    let sides = derive_sides(context, settings, policies);
     let shapes = sides.index("listeners/shapes-by-content", |_, side| [(Shape::clone(&side.shape), ())]);
     let built = shapes.distinct("listeners/shapes").derive("listeners/inbound-shared", |deps| {
-        let (settings, builder) = (deps.on(settings), PolicyBuilder::on(deps, spine));
+        let (settings, builder) = (deps.on(settings), PolicyBuilder::on(deps, &context.policy_inputs(policies)));
         move |cx, shape: &Shape, ()| {
             let settings = cx.get(&settings, &shape.profile)?;
             let listeners = build_inbound(&InboundInputs {
@@ -85,12 +87,12 @@ pub(super) fn derive_inbound<'s>(
 /// Key: workload and profile. From: `workloads`, `services`, `sidecars`, `peer_authentications`, `workload_policies`,
 /// `listener_settings`. Changes when: the workload's services do, or which policies it has. Size: workloads. Rejects: none.
 fn derive_sides<'s>(
-    spine: &Spine<'s>,
+    context: &GraphContext<'s>,
     settings: &Collection<'s, Text, Settings>,
     policies: &PolicyIndex<'s>,
 ) -> Collection<'s, Side, ShapedSide> {
-    let sides = spine.workload_names.derive("listeners/proxy-sides", |deps| {
-        let facts = deps.on(&spine.attached.facts);
+    let sides = context.workload_names.derive("listeners/proxy-sides", |deps| {
+        let facts = deps.on(&context.attached.facts);
         move |cx, proxy, workload| {
             let facts = cx.get(&facts, proxy)?;
             let sidecar = facts.proxy_type == ProxyType::Sidecar;
@@ -98,12 +100,12 @@ fn derive_sides<'s>(
         }
     });
     let sides = sides.index("listeners/sides-by-content", |_, side| [(side.clone(), ())]).distinct("listeners/sides");
-    let policies = derive_workload_policies(spine, policies);
+    let policies = derive_workload_policies(context, policies);
     sides.derive("listeners/shaped-sides", |deps| {
         let policies = deps.on(&policies);
-        let (workloads, services) = (deps.on(&spine.workloads), deps.on(&spine.services));
-        let sidecars = deps.on(&spine.sidecars.inbound);
-        let (settings, peers) = (deps.on(settings), PeerLookup::on(deps, &spine.peer_authentications_by_namespace));
+        let (workloads, services) = (deps.on(&context.workloads), deps.on(&context.services));
+        let sidecars = deps.on(&context.sidecars.inbound);
+        let (settings, peers) = (deps.on(settings), PeerLookup::on(deps, &context.peer_authentications_by_namespace));
         move |cx, side: &Side, ()| {
             let workload = cx.get(&workloads, &side.workload)?;
             let settings = cx.get(&settings, &side.profile)?;
@@ -130,11 +132,11 @@ fn derive_sides<'s>(
 /// Key: `WorkloadName`. From: `workloads`, `authorization_policies`, `request_authentications`, `root_namespace`.
 /// Changes when: a policy for the workload comes or goes, or their order does. Size: workloads. Rejects: none.
 fn derive_workload_policies<'s>(
-    spine: &Spine<'s>,
+    context: &GraphContext<'s>,
     policies: &PolicyIndex<'s>,
 ) -> Collection<'s, WorkloadName, PolicyKeys> {
-    spine.workloads.derive("workload_policies", |deps| {
-        let finder = PolicyFinder::on(deps, policies, spine);
+    context.workloads.derive("workload_policies", |deps| {
+        let finder = PolicyFinder::on(deps, &context.policy_inputs(policies));
         move |cx, _, workload| Some(finder.find(cx, &workload.namespace, &workload.labels))
     })
 }

@@ -15,29 +15,30 @@ use sluice_model::{
 use super::rules::{RuleInputs, Rules, index_connection_routes};
 use super::slots::{Asked, Content, Share, Slot, SlotKey, derive_first_http, index_others, overlay, shares_of};
 use super::{key, own_address, resource};
+use crate::graph_context::GraphContext;
 use crate::outputs::Outputs;
-use crate::sidecars::{EgressScope, SidecarLookup};
-use crate::{Hosts, Spine};
+use crate::registry::services::Hosts;
+use crate::traffic::sidecars::{EgressScope, SidecarLookup};
 
 /// Adds the outbound listeners, and what is hidden from a pod because it would be itself.
 pub(super) fn derive_outbound<'s>(
-    spine: &Spine<'s>,
+    context: &GraphContext<'s>,
     settings: &Collection<'s, Text, Settings>,
     outputs: &mut Outputs<'s>,
 ) {
-    let by_host = index_connection_routes(&spine.virtual_services);
-    let rules = RuleInputs::of(spine, &by_host);
-    let shares = derive_shares(spine, settings, &rules);
+    let by_host = index_connection_routes(&context.virtual_services);
+    let rules = RuleInputs::of(context, &by_host);
+    let shares = derive_shares(context, settings, &rules);
     let first_http = derive_first_http(&shares);
     let others = index_others(&shares);
     let slots = shares.index("listeners/by-slot", |key, _| [(key.slot.clone(), ())]).distinct("listeners/slots");
     let built = slots.derive("listeners/outbound", |deps| {
         let inputs = Inputs {
             settings: deps.on(settings),
-            services: deps.on(&spine.services),
-            hosts: Hosts::on(deps, spine),
+            services: deps.on(&context.services),
+            hosts: Hosts::on(deps, &context.services_by_host, &context.services),
             rules: Rules::on(deps, &rules),
-            sidecars: SidecarLookup::on(deps, &spine.sidecars),
+            sidecars: SidecarLookup::on(deps, &context.sidecars),
         };
         let (first_http, others) = (deps.on(&first_http), deps.by(&others));
         move |cx, slot: &Slot, ()| {
@@ -87,15 +88,15 @@ fn hidden_from_itself<'s>(shares: &Collection<'s, SlotKey, Content>) -> Collecti
 /// Changes when: a service does; pods of a headless service come and go.
 /// Size: ports of services × profiles, plus those special views see otherwise. Rejects: none.
 fn derive_shares<'s>(
-    spine: &Spine<'s>,
+    context: &GraphContext<'s>,
     settings: &Collection<'s, Text, Settings>,
     rules: &RuleInputs<'_, 's>,
 ) -> Collection<'s, SlotKey, Content> {
-    spine.hosts.derive_many("listeners/shares", |deps| {
-        let (hosts, rules) = (Hosts::on(deps, spine), Rules::on(deps, rules));
-        let (settings, endpoints) = (deps.on(settings), deps.on(&spine.endpoints));
-        let selections = deps.on(&spine.selections);
-        let sidecars = SidecarLookup::on(deps, &spine.sidecars);
+    context.hosts.derive_many("listeners/shares", |deps| {
+        let (hosts, rules) = (Hosts::on(deps, &context.services_by_host, &context.services), Rules::on(deps, rules));
+        let (settings, endpoints) = (deps.on(settings), deps.on(&context.endpoints));
+        let selections = deps.on(&context.selections);
+        let sidecars = SidecarLookup::on(deps, &context.sidecars);
         move |cx, host, ()| {
             let services = hosts.get(cx, host);
             let interests = sidecars.host(cx, host);

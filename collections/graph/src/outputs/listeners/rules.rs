@@ -9,11 +9,10 @@ use sluice_model::{
     DestinationRule, ExportTo, Host, Labels, ObjectKey, RouteSemantics, Service, Text, View, VirtualService,
 };
 
-use crate::Spine;
-use crate::destination_rules::{
-    RuleClient, RulePolicy, covering_hosts, select_rule, selects_clients, special_namespaces,
-};
-use crate::virtual_services::{is_visible, precedence};
+use crate::graph_context::GraphContext;
+use crate::host_patterns::covering_hosts;
+use crate::traffic::destination_rules::{RuleClient, RulePolicy, select_rule, selects_clients, special_namespaces};
+use crate::traffic::virtual_services::{is_visible, precedence};
 
 /// VirtualServices of sidecars that route connections rather than requests, by host as written.
 pub(super) fn index_connection_routes<'s>(
@@ -36,11 +35,11 @@ pub(super) struct RuleInputs<'a, 's> {
 
 impl<'a, 's> RuleInputs<'a, 's> {
     /// Those of the mesh, with the VirtualServices that route connections.
-    pub(super) fn of(spine: &'a Spine<'s>, by_host: &'a Index<'s, Host, ObjectKey, ()>) -> Self {
+    pub(super) fn of(context: &'a GraphContext<'s>, by_host: &'a Index<'s, Host, ObjectKey, ()>) -> Self {
         Self {
-            rules: &spine.destination_rules_by_host,
-            policy: &spine.rule_policy,
-            virtual_services: &spine.virtual_services,
+            rules: &context.destination_rules_by_host,
+            policy: &context.rule_policy,
+            virtual_services: &context.virtual_services,
             by_host,
         }
     }

@@ -9,7 +9,8 @@ use sluice_model::{
     ExportTo, Host, InterceptionMode, Protocol, Resolution, Service, ServiceKey, ServicePort, Text, Timestamp, View,
 };
 
-use crate::sidecars::{self, EgressListener};
+use crate::traffic::sidecars::EgressListener;
+use crate::views::sidecar_view;
 
 /// Where an outbound listener is.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -32,7 +33,7 @@ impl Slot {
         match &self.view {
             View::Base => None,
             View::Sidecar { labels, .. } if labels.is_empty() => None,
-            View::Sidecar { scope, .. } => Some(Self { view: sidecars::view(scope), ..self.clone() }),
+            View::Sidecar { scope, .. } => Some(Self { view: sidecar_view(scope), ..self.clone() }),
             _ => Some(self.base()),
         }
     }

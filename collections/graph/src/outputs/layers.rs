@@ -1,0 +1,106 @@
+//! What decides which layers of a resource type a proxy gets.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sluice_engine::{Collection, Context, Dep, Deps};
+use sluice_envoy::endpoint::Tier;
+use sluice_envoy::listener::Facts;
+use sluice_model::{Labels, Layer, Proxy, ProxyKey, ProxyType, ResourceType, Text, View};
+
+use crate::graph_context::GraphContext;
+use crate::proxies::selected_labels::SelectedLabels;
+use crate::proxies::workloads::WorkloadName;
+use crate::views::sidecar_view;
+
+/// What the layers of a proxy depend on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LayerInputs<'a> {
+    /// The proxy.
+    pub(crate) proxy: &'a Proxy,
+    /// The workload it is a replica of.
+    pub(crate) workload: &'a WorkloadName,
+    /// What its listeners are written from.
+    pub(crate) facts: &'a Facts,
+    /// Its labels, as far as a rule for clients selects on them.
+    pub(crate) labels: &'a Labels,
+    /// The tiers of clients that services may tell it apart by.
+    pub(crate) tiers: &'a [Tier],
+    /// It is a router that routes to clusters by server name.
+    pub(crate) auto_passthrough: bool,
+    /// The view of its clusters, if it is a router that gets those of what it sends to only.
+    pub(crate) reach: Option<&'a View>,
+}
+
+impl LayerInputs<'_> {
+    /// The layers of outbound resources, most special first: its selection if any rule selects on its labels, its
+    /// namespace, everyone; if it has a Sidecar that limits them, that one's alone.
+    #[must_use]
+    pub(crate) fn outbound(&self, profile: &Text) -> Vec<Layer> {
+        let layer = |view| Layer { view, profile: profile.clone() };
+        if let Some(sidecar) = self.proxy.sidecar.as_ref().filter(|sidecar| sidecar.limits) {
+            let all = sidecar_view(&sidecar.scope);
+            let selected = (!self.labels.is_empty())
+                .then(|| View::Sidecar { scope: Arc::new(sidecar.scope.clone()), labels: self.labels.clone() });
+            return selected.into_iter().chain([all]).map(layer).collect();
+        }
+        let namespace = &self.proxy.namespace;
+        let selected = (!self.labels.is_empty())
+            .then(|| View::Selected { namespace: namespace.clone(), labels: self.labels.clone() });
+        selected.into_iter().chain([View::Namespace(namespace.clone()), View::Base]).map(layer).collect()
+    }
+
+    /// The layer of its own inbound side.
+    #[must_use]
+    pub(crate) fn inbound(&self, profile: &Text) -> Layer {
+        Layer { view: self.workload.view(), profile: profile.clone() }
+    }
+}
+
+/// Reads what [`LayerInputs`]s are made of, inside a `derive`.
+pub(crate) struct LayerReader {
+    workloads: Dep<ProxyKey, WorkloadName>,
+    labels: Dep<(), SelectedLabels>,
+    passing: Dep<ProxyKey, ()>,
+    facts: Dep<ProxyKey, Facts>,
+    tiers: Dep<Tier, ()>,
+    reach: Option<Dep<ProxyKey, View>>,
+}
+
+impl LayerReader {
+    pub(crate) fn on<'s>(
+        deps: &mut Deps<'s>,
+        context: &GraphContext<'s>,
+        labels: &Collection<'s, (), SelectedLabels>,
+    ) -> Self {
+        Self {
+            workloads: deps.on(&context.workload_names),
+            labels: deps.on(labels),
+            passing: deps.on(&context.routers.auto_passthrough),
+            facts: deps.on(&context.attached.facts),
+            tiers: deps.on(&context.rare_tiers.needed),
+            reach: context.reach.as_ref().map(|reach| deps.on(&reach.views)),
+        }
+    }
+
+    /// The layers of a proxy, without those of patches.
+    pub(crate) fn layers(
+        &self,
+        cx: &Context,
+        key: &ProxyKey,
+        proxy: &Proxy,
+    ) -> Option<BTreeMap<ResourceType, Vec<Layer>>> {
+        let workload = cx.get(&self.workloads, key)?;
+        let facts = cx.get(&self.facts, key)?;
+        let labels = cx.get(&self.labels, &()).map(|labels| labels.outbound(proxy)).unwrap_or_default();
+        let auto_passthrough = proxy.proxy_type == ProxyType::Router && cx.get(&self.passing, key).is_some();
+        let reach = self.reach.as_ref().and_then(|reach| cx.get(reach, key));
+        let reach = reach.as_deref();
+        let is_needed = |tier: &Tier| !tier.is_rare() || cx.get(&self.tiers, tier).is_some();
+        let tiers: Vec<Tier> = Tier::ALL.into_iter().filter(is_needed).collect();
+        let tiers = &tiers;
+        let client =
+            LayerInputs { proxy, workload: &workload, facts: &facts, labels: &labels, tiers, auto_passthrough, reach };
+        Some(super::LAYERS.iter().map(|(resource_type, layers)| (*resource_type, layers(&client))).collect())
+    }
+}

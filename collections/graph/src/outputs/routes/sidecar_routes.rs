@@ -1,0 +1,436 @@
+//! Route tables of sidecars: virtual hosts by layer, the rest of each table, and what becomes of unknown hosts.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::Serialize;
+use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_envoy::listener::egress_cluster;
+use sluice_envoy::name::PASSTHROUGH;
+use sluice_envoy::route::{CatchAll, TableKind, build_catch_all, build_header};
+use sluice_model::{
+    DestinationRule, Host, HttpRetry, Labels, Layer, MeshConfig, ObjectKey, OutboundPolicy, ProxyType, Resolution,
+    Resource, ResourceType, Segment, SegmentKey, Service, ServiceKey, SessionLabels, Text, View, VirtualService,
+};
+
+use super::virtual_hosts::{
+    Client, HTTP_PROXY_TABLE, Mesh, RouteHeaders, RouteProfile, VirtualHosts, asks_for_hashing, special_namespaces,
+    uses_labels, virtual_hosts, visible_service,
+};
+use crate::content_names::profile_text;
+use crate::graph_context::GraphContext;
+use crate::host_patterns::covering_hosts;
+use crate::traffic::destination_rules::{self, RuleClient, RulePolicy, select_rule};
+use crate::traffic::sidecars::{EgressListener, EgressScope, SidecarLookup, Sidecars};
+
+/// What route tables of sidecars derive from.
+pub(crate) struct RouteInputs<'s> {
+    /// Services.
+    pub(crate) services: Collection<'s, ServiceKey, Service>,
+    /// Services of each host.
+    pub(crate) services_by_host: Index<'s, Host, ServiceKey, ()>,
+    /// Hosts that some Service has.
+    pub(crate) hosts: Collection<'s, Host, ()>,
+    /// VirtualServices with their delegates merged in.
+    pub(crate) virtual_services: Collection<'s, ObjectKey, VirtualService>,
+    /// DestinationRules by host as declared.
+    pub(crate) destination_rules: Index<'s, Host, ObjectKey, DestinationRule>,
+    /// Profiles of sidecars by their text.
+    pub(crate) profiles: Collection<'s, Text, RouteProfile>,
+    /// Namespaces and labels of clients, as far as rules ask for them.
+    pub(crate) selections: Collection<'s, (Text, Labels), ()>,
+    /// VirtualServices of sidecars by host.
+    routed: Index<'s, Host, ObjectKey, ()>,
+    /// Aliases by what they stand for.
+    by_alias: Index<'s, Host, ServiceKey, ()>,
+    /// Services by address and port.
+    by_address: Index<'s, (Text, u16), ServiceKey, ()>,
+    /// What of the mesh config counts.
+    defaults: Collection<'s, (), RouteDefaults>,
+    /// Sidecars in use.
+    sidecars: Sidecars<'s>,
+    /// Domain of the mesh.
+    pub(crate) domain: Text,
+    /// Addresses of both families are used.
+    pub(crate) dual_stack: bool,
+    /// How services ask for persistent sessions.
+    pub(crate) sessions: SessionLabels,
+}
+
+impl<'s> RouteInputs<'s> {
+    /// From the collections outputs are made of.
+    pub(crate) fn new(context: &GraphContext<'s>) -> Self {
+        let profiles = context.proxies.index("route_profiles/by-content", |_, proxy| {
+            let profile = RouteProfile::of(proxy);
+            (proxy.proxy_type == ProxyType::Sidecar).then(|| (profile_text(&profile), profile))
+        });
+        let by_alias = context.services.index("services/by-alias", |_, service| {
+            let alias = service.external_name.as_ref().filter(|_| service.resolution == Resolution::Alias);
+            alias.map(|target| (target.clone(), ()))
+        });
+        let by_address = context.services.index("services/by-address", |_, service| {
+            let addresses: BTreeSet<&Text> =
+                service.addresses.values().flatten().chain(&service.auto_allocated_addresses).collect();
+            let pairs = addresses
+                .into_iter()
+                .flat_map(|address| service.ports.iter().map(move |port| ((address.clone(), port.port), ())));
+            pairs.collect::<Vec<_>>()
+        });
+        Self {
+            services: context.services.clone(),
+            services_by_host: context.services_by_host.clone(),
+            hosts: context.hosts.clone(),
+            virtual_services: context.virtual_services.clone(),
+            destination_rules: context.destination_rules_by_host.clone(),
+            profiles: profiles.group("route_profiles", |_, proxies| proxies.first().map(|(_, p)| (*p).clone())),
+            selections: context.selections.clone(),
+            routed: context.virtual_services_by_host.clone(),
+            by_alias,
+            by_address,
+            defaults: derive_route_defaults(&context.mesh),
+            sidecars: context.sidecars.clone(),
+            domain: context.options.domain.clone(),
+            dual_stack: context.options.dual_stack,
+            sessions: context.options.sessions.clone(),
+        }
+    }
+}
+
+/// What of the mesh config changes routes.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct RouteDefaults {
+    outbound: OutboundPolicy,
+    retry: Option<HttpRetry>,
+    rules: RulePolicy,
+    headers: RouteHeaders,
+    http_proxy: bool,
+}
+
+/// The settings of the mesh that routes read, so that no other change of it concerns them.
+pub(crate) fn derive_route_defaults<'s>(mesh: &Collection<'s, (), MeshConfig>) -> Collection<'s, (), RouteDefaults> {
+    mesh.map("route_defaults", |(), mesh| RouteDefaults {
+        outbound: mesh.outbound_policy,
+        retry: mesh.default_http_retry_policy.clone(),
+        rules: RulePolicy::new(mesh),
+        headers: RouteHeaders::of(&mesh.default_config),
+        http_proxy: mesh.proxy_http_port > 0,
+    })
+}
+
+/// Segments of the route tables of sidecars: virtual hosts, and of each table that has any the rest.
+/// Key: `SegmentKey`. From: `services`, `virtual_services`, `destination_rules`, `mesh_config`, the profiles of sidecars.
+/// Changes when: a Service gains or loses an HTTP port, name or address; a VirtualService or rule over it changes.
+/// Size: HTTP ports of Services × (1 + namespaces that see them otherwise) × profiles. Rejects: none.
+pub(crate) fn derive_sidecar_segments<'s>(inputs: &RouteInputs<'s>) -> [Collection<'s, SegmentKey, Segment>; 2] {
+    let routed = inputs.routed.distinct("routes/routed-hosts");
+    let hosts = inputs.hosts.union("routes/hosts", &[routed]);
+    let hosts_with_segments = hosts.derive_many("routes/virtual-hosts", |d| {
+        let reads = MeshReads::on(d, inputs);
+        let profiles = d.on(&inputs.profiles);
+        let selections = d.on(&inputs.selections);
+        move |cx, host, ()| {
+            let mesh = reads.at(cx);
+            let namespaces = special_namespaces(&mesh, host);
+            let labelled = uses_labels(&mesh, host);
+            let selections = if labelled { cx.all(&selections) } else { Vec::new() };
+            let interests = mesh.reads.sidecars.host(cx, host);
+            let scopes: Vec<Arc<EgressScope>> = interests
+                .0
+                .iter()
+                .filter(|(_, interest)| interest.listed || interest.routed)
+                .filter_map(|(scope, _)| mesh.reads.sidecars.scope(cx, scope))
+                .collect();
+            let mut segments = Vec::new();
+            for (name, profile) in cx.all(&profiles) {
+                let write = |client: &Client| virtual_hosts(&mesh, host, client, &profile);
+                let base = write(&Client::default());
+                let mut own_of = BTreeMap::new();
+                for namespace in &namespaces {
+                    let client = Client { namespace: namespace.clone(), ..Client::default() };
+                    let own = write(&client);
+                    let view = View::Namespace(namespace.clone());
+                    put_difference(&mut segments, &Layer { view, profile: name.clone() }, &own, &base);
+                    own_of.insert(namespace.clone(), own);
+                }
+                for ((namespace, labels), _) in &selections {
+                    let client = Client { namespace: namespace.clone(), labels: labels.clone(), scope: None };
+                    let own = write(&client);
+                    let view = View::Selected { namespace: namespace.clone(), labels: labels.clone() };
+                    let below = own_of.get(namespace).unwrap_or(&base);
+                    put_difference(&mut segments, &Layer { view, profile: name.clone() }, &own, below);
+                }
+                for scope in scopes.iter().filter(|scope| scope.outbound == profile.outbound) {
+                    let of = |labels: &Labels| {
+                        let (namespace, labels) = (scope.namespace().clone(), labels.clone());
+                        write(&Client { namespace, labels, scope: Some(scope.clone()) })
+                    };
+                    let all = of(&Labels::new());
+                    let nothing = VirtualHosts::new();
+                    put_difference(&mut segments, &Layer { view: scope.view(), profile: name.clone() }, &all, &nothing);
+                    let views = if labelled { mesh.reads.sidecars.labelled(cx, &scope.scope) } else { Vec::new() };
+                    for view in views {
+                        let own = of(view.labels().unwrap_or(&Labels::new()));
+                        put_difference(&mut segments, &Layer { view, profile: name.clone() }, &own, &all);
+                    }
+                }
+                let layer = Layer { view: View::Base, profile: name };
+                put_difference(&mut segments, &layer, &base, &VirtualHosts::new());
+            }
+            segments
+        }
+    });
+    let rest = derive_tables(&hosts_with_segments, inputs);
+    [hosts_with_segments, rest]
+}
+
+/// What a layer has otherwise than the layers below it, and what it hides of them.
+pub(crate) fn put_difference(
+    out: &mut Vec<(SegmentKey, Segment)>,
+    layer: &Layer,
+    own: &VirtualHosts,
+    below: &VirtualHosts,
+) {
+    let key = |(table, name): &(Text, Text)| segment_key(layer, table, name);
+    for (at, bytes) in own {
+        if below.get(at) != Some(bytes) {
+            out.push((key(at), Resource::Encoded(bytes.clone())));
+        }
+    }
+    out.extend(below.keys().filter(|at| !own.contains_key(*at)).map(|at| (key(at), Resource::Hidden)));
+}
+
+pub(crate) fn segment_key(layer: &Layer, table: &Text, segment: &Text) -> SegmentKey {
+    SegmentKey {
+        resource_type: ResourceType::Route,
+        layer: layer.clone(),
+        name: table.clone(),
+        segment: segment.clone(),
+    }
+}
+
+/// The rest of every table that has a virtual host in a layer, and its virtual host of unknown hosts.
+fn derive_tables<'s>(
+    virtual_hosts: &Collection<'s, SegmentKey, Segment>,
+    inputs: &RouteInputs<'s>,
+) -> Collection<'s, SegmentKey, Segment> {
+    let tables = virtual_hosts.index("routes/tables/rows", |key, segment| {
+        let shown = *segment != Resource::Hidden;
+        shown.then(|| ((key.layer.clone(), key.name.clone()), ()))
+    });
+    let declared = derive_declared_tables(inputs);
+    let tables = tables.distinct("routes/tables").union("routes/all-tables", &[declared]);
+    tables.derive_many("routes/headers", |d| {
+        let profiles = d.on(&inputs.profiles);
+        let defaults = d.on(&inputs.defaults);
+        move |cx, (layer, table), ()| {
+            let header = build_header(table, TableKind::Full);
+            let mut segments = vec![(segment_key(layer, table, &Text::default()), encoded(&header))];
+            let Some(profile) = cx.get(&profiles, &layer.profile) else { return segments };
+            // A table of one Service has no unknown hosts.
+            if !table.contains(':') || table.starts_with("unix://") {
+                let Some(defaults) = cx.get(&defaults, &()) else { return segments };
+                let headers = profile.headers.unwrap_or(defaults.headers);
+                let outbound = profile.outbound.as_ref();
+                let egress_proxy = outbound.and_then(egress_cluster);
+                let catch_all = match outbound.map_or(defaults.outbound, |outbound| outbound.policy) {
+                    OutboundPolicy::AllowAny => CatchAll::Allow(egress_proxy.unwrap_or_else(|| PASSTHROUGH.into())),
+                    OutboundPolicy::AllowAnyDynamicDns => CatchAll::AllowDynamicDns,
+                    OutboundPolicy::RegistryOnly => CatchAll::Block,
+                };
+                let count_attempts = !headers.attempt_count_disabled;
+                let built = build_catch_all(&catch_all, count_attempts, headers.append_x_forwarded_host);
+                segments.push((segment_key(layer, table, &built.name.as_str().into()), encoded(&built)));
+            }
+            segments
+        }
+    })
+}
+
+/// Tables of the listeners that Sidecars declare: they are there even if nothing is found in them.
+fn derive_declared_tables<'s>(inputs: &RouteInputs<'s>) -> Collection<'s, (Layer, Text), ()> {
+    inputs.sidecars.scopes.derive_many("routes/declared-tables", |d| {
+        let (profiles, defaults) = (d.on(&inputs.profiles), d.on(&inputs.defaults));
+        move |cx, _, scope| {
+            let mut tables: BTreeSet<(Layer, Text)> = BTreeSet::new();
+            let proxied = cx.get(&defaults, &()).is_some_and(|defaults| defaults.http_proxy);
+            let profiles = cx.all(&profiles).into_iter().filter(|(_, profile)| profile.outbound == scope.outbound);
+            for (name, profile) in profiles {
+                let of_proxy = (proxied || profile.http_proxy).then(|| HTTP_PROXY_TABLE.into());
+                let layer = Layer { view: scope.view(), profile: name };
+                let declared = scope.listeners.iter().filter_map(EgressListener::table).chain(of_proxy);
+                tables.extend(declared.map(|table| (layer.clone(), table)));
+            }
+            tables.into_iter().map(|table| (table, ())).collect()
+        }
+    })
+}
+
+pub(crate) fn encoded<M: prost::Message + prost::Name>(message: &M) -> Segment {
+    Resource::Encoded(sluice_proto::wire::encode(message).into())
+}
+
+/// Everything virtual hosts read, as dependencies of a `derive`.
+pub(crate) struct MeshReads {
+    services: Dep<ServiceKey, Service>,
+    by_host: DepBy<Host, ServiceKey, ()>,
+    hosts: Dep<Host, ()>,
+    by_alias: DepBy<Host, ServiceKey, ()>,
+    by_address: DepBy<(Text, u16), ServiceKey, ()>,
+    virtual_services: Dep<ObjectKey, VirtualService>,
+    rules: DepBy<Host, ObjectKey, DestinationRule>,
+    routed: DepBy<Host, ObjectKey, ()>,
+    defaults: Dep<(), RouteDefaults>,
+    sidecars: SidecarLookup,
+    domain: Text,
+    dual_stack: bool,
+    sessions: SessionLabels,
+}
+
+impl MeshReads {
+    pub(crate) fn on<'s>(d: &mut Deps<'s>, inputs: &RouteInputs<'s>) -> Self {
+        Self {
+            services: d.on(&inputs.services),
+            by_host: d.by(&inputs.services_by_host),
+            hosts: d.on(&inputs.hosts),
+            by_alias: d.by(&inputs.by_alias),
+            by_address: d.by(&inputs.by_address),
+            virtual_services: d.on(&inputs.virtual_services),
+            rules: d.by(&inputs.destination_rules),
+            routed: d.by(&inputs.routed),
+            defaults: d.on(&inputs.defaults),
+            sidecars: SidecarLookup::on(d, &inputs.sidecars),
+            domain: inputs.domain.clone(),
+            dual_stack: inputs.dual_stack,
+            sessions: inputs.sessions.clone(),
+        }
+    }
+
+    pub(crate) fn at<'a>(&'a self, cx: &'a Context) -> MeshAt<'a> {
+        let defaults = cx.get(&self.defaults, &());
+        MeshAt { reads: self, cx, defaults, services: Memo::default(), routed: Memo::default(), rules: Memo::default() }
+    }
+}
+
+/// What was looked up by host: the same hosts are asked for once a client and port.
+type Memo<V> = RefCell<BTreeMap<Host, Vec<Arc<V>>>>;
+
+fn memoised<V>(memo: &Memo<V>, host: &Host, find: impl FnOnce() -> Vec<Arc<V>>) -> Vec<Arc<V>> {
+    if let Some(found) = memo.borrow().get(host) {
+        return found.clone();
+    }
+    let found = find();
+    memo.borrow_mut().insert(host.clone(), found.clone());
+    found
+}
+
+/// [`MeshReads`] within one run of a closure.
+pub(crate) struct MeshAt<'a> {
+    reads: &'a MeshReads,
+    cx: &'a Context,
+    defaults: Option<Arc<RouteDefaults>>,
+    services: Memo<Service>,
+    routed: Memo<VirtualService>,
+    rules: Memo<DestinationRule>,
+}
+
+impl MeshAt<'_> {
+    /// All rules over a host, or none if no rule asks for hashing: nothing else of a rule is seen in routes.
+    fn hashing_rules(&self, host: &Host) -> Vec<Arc<DestinationRule>> {
+        memoised(&self.rules, host, || {
+            let covering = covering_hosts(host);
+            let rules = covering.flat_map(|host| self.cx.by(&self.reads.rules, &host)).map(|(_, rule)| rule);
+            let rules: Vec<Arc<DestinationRule>> = rules.collect();
+            if rules.iter().any(|rule| asks_for_hashing(rule)) { rules } else { Vec::new() }
+        })
+    }
+
+    fn services_of(&self, keys: Vec<(ServiceKey, Arc<()>)>) -> Vec<Arc<Service>> {
+        keys.into_iter().filter_map(|(key, _)| self.cx.get(&self.reads.services, &key)).collect()
+    }
+}
+
+impl Mesh for MeshAt<'_> {
+    fn services(&self, host: &Host) -> Vec<Arc<Service>> {
+        memoised(&self.services, host, || self.services_of(self.cx.by(&self.reads.by_host, host)))
+    }
+
+    fn aliases(&self, host: &Host) -> Vec<Arc<Service>> {
+        // An alias may stand for another; a circle of them stands for nothing.
+        let (mut found, mut open, mut seen) = (Vec::new(), vec![host.clone()], BTreeSet::from([host.clone()]));
+        while let Some(target) = open.pop() {
+            for alias in self.services_of(self.cx.by(&self.reads.by_alias, &target)) {
+                if seen.insert(alias.host.clone()) {
+                    open.push(alias.host.clone());
+                    found.push(alias);
+                }
+            }
+        }
+        found
+    }
+
+    fn hosts_at(&self, address: &Text, port: u16) -> Vec<Host> {
+        let keys = self.cx.by(&self.reads.by_address, &(address.clone(), port));
+        keys.into_iter().map(|(key, _)| key.host).collect()
+    }
+
+    fn hosts_matching(&self, wildcard: &Host) -> Vec<Host> {
+        let hosts = self.cx.all(&self.reads.hosts).into_iter().map(|(host, _)| host);
+        hosts.filter(|host| host.overlaps(wildcard)).collect()
+    }
+
+    fn virtual_services(&self, host: &Host) -> Vec<Arc<VirtualService>> {
+        memoised(&self.routed, host, || {
+            let keys = self.cx.by(&self.reads.routed, host);
+            keys.into_iter().filter_map(|(key, _)| self.cx.get(&self.reads.virtual_services, &key)).collect()
+        })
+    }
+
+    fn destination_rule(&self, client: &Client, host: &Host) -> Option<DestinationRule> {
+        let rules = self.hashing_rules(host);
+        if rules.is_empty() {
+            return None;
+        }
+        let services = self.services(host);
+        let service = match &client.scope {
+            Some(scope) => self.reads.sidecars.host(self.cx, host).service(&scope.scope, &services)?,
+            None => visible_service(&services, &client.namespace)?,
+        };
+        let labels = Some(&client.labels).filter(|labels| !labels.is_empty());
+        let follower = RuleClient { namespace: &client.namespace, labels };
+        let policy = &self.defaults.as_ref()?.rules;
+        select_rule(&rules, policy, host, &service.namespace, follower)
+    }
+
+    fn destination_rule_namespaces(&self, host: &Host) -> BTreeSet<Text> {
+        destination_rules::special_namespaces(&self.hashing_rules(host))
+    }
+
+    fn rules_use_labels(&self, host: &Host) -> bool {
+        self.hashing_rules(host).iter().any(|rule| rule.workload_selector.is_some())
+    }
+
+    fn domain(&self) -> &str {
+        &self.reads.domain
+    }
+
+    fn default_retry(&self) -> Option<&HttpRetry> {
+        self.defaults.as_ref()?.retry.as_ref()
+    }
+
+    fn default_headers(&self) -> RouteHeaders {
+        self.defaults.as_ref().map(|defaults| defaults.headers).unwrap_or_default()
+    }
+
+    fn dual_stack(&self) -> bool {
+        self.reads.dual_stack
+    }
+
+    fn has_http_proxy(&self) -> bool {
+        self.defaults.as_ref().is_some_and(|defaults| defaults.http_proxy)
+    }
+
+    fn sessions(&self) -> &SessionLabels {
+        &self.reads.sessions
+    }
+}

@@ -1,0 +1,95 @@
+//! The addresses of a Service, as a kind of client reaches it.
+
+use std::net::IpAddr;
+
+use serde::Serialize;
+use sluice_model::{IpFamilies, OutboundTraffic, Proxy, ProxyConfig, Service, ServiceSource, Text};
+
+/// The facts of a proxy that change how its routes are written.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct RouteProfile {
+    /// Cluster it runs in: Services may have an address in each.
+    pub(crate) cluster: Text,
+    /// Address families it can use.
+    pub(crate) ip_families: IpFamilies,
+    /// It reaches Services without an address at addresses that were allocated.
+    pub(crate) auto_allocated: bool,
+    /// What its own configuration says of headers; `None` is as the mesh says.
+    pub(crate) headers: Option<RouteHeaders>,
+    /// It has an HTTP proxy listener of its own.
+    pub(crate) http_proxy: bool,
+    /// What its Sidecar makes of requests to hosts nobody declared; `None` is as the mesh says.
+    pub(crate) outbound: Option<OutboundTraffic>,
+    /// It takes virtual hosts one by one.
+    pub(crate) virtual_hosts: bool,
+}
+
+/// Headers proxies add to requests.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct RouteHeaders {
+    /// The number of tries is not told upstream.
+    pub(crate) attempt_count_disabled: bool,
+    /// `x-forwarded-host` is appended when the authority is rewritten.
+    pub(crate) append_x_forwarded_host: bool,
+}
+
+impl RouteHeaders {
+    /// Those of a proxy configuration.
+    #[must_use]
+    pub(crate) fn of(config: &ProxyConfig) -> Self {
+        let headers = config.proxy_headers.as_ref();
+        Self {
+            attempt_count_disabled: headers.is_some_and(|headers| headers.attempt_count_disabled == Some(true)),
+            append_x_forwarded_host: headers.is_some_and(|headers| headers.x_forwarded_host_enabled == Some(true)),
+        }
+    }
+}
+
+impl RouteProfile {
+    /// The profile of a proxy.
+    #[must_use]
+    pub(crate) fn of(proxy: &Proxy) -> Self {
+        Self {
+            cluster: proxy.cluster.clone(),
+            ip_families: proxy.ip_families,
+            auto_allocated: proxy.uses_allocated_addresses(),
+            headers: proxy.config.as_deref().map(RouteHeaders::of),
+            http_proxy: proxy.http_proxy_port > 0,
+            outbound: proxy.sidecar.as_ref().and_then(|sidecar| sidecar.outbound.clone()),
+            virtual_hosts: proxy.virtual_hosts,
+        }
+    }
+}
+
+/// The addresses a client of that profile reaches a Service at, the primary one first; none if it has none.
+///
+/// Unless `dual_stack` is on, a client with both families keeps to that of the Service's first address.
+#[must_use]
+pub(crate) fn addresses_for(service: &Service, profile: &RouteProfile, dual_stack: bool) -> Vec<Text> {
+    let own = service.addresses.get(&profile.cluster).filter(|addresses| !addresses.is_empty());
+    let own = match own {
+        Some(addresses) => addresses.as_slice(),
+        None if profile.auto_allocated => service.auto_allocated_addresses.as_slice(),
+        None => &[],
+    };
+    let is_v6 = |address: &Text| address.parse::<IpAddr>().is_ok_and(|address| address.is_ipv6());
+    let v6_only = match profile.ip_families {
+        IpFamilies::V4 => Some(false),
+        IpFamilies::V6 => Some(true),
+        IpFamilies::Dual if dual_stack => None,
+        IpFamilies::Dual => own.first().map(is_v6),
+    };
+    let usable = |address: &&Text| {
+        let known = address.parse::<IpAddr>().is_ok_and(|address| !address.is_unspecified());
+        known && v6_only.is_none_or(|v6| v6 == is_v6(address))
+    };
+    let usable_own: Vec<Text> = own.iter().filter(usable).cloned().collect();
+    if !usable_own.is_empty() {
+        return usable_own;
+    }
+    let declared = service.addresses.get(&service.cluster).or_else(|| service.addresses.values().next());
+    let Some(first) = declared.and_then(|addresses| addresses.first()) else { return Vec::new() };
+    // A ServiceEntry's address is only a name for it; a Service's must be reachable.
+    let is_fit = service.source == ServiceSource::ServiceEntry || usable(&first);
+    if is_fit { vec![first.clone()] } else { Vec::new() }
+}

@@ -1,0 +1,237 @@
+//! What Telemetries and extensions attach to proxies (T01, T05): found once for all proxies of a namespace that selectors
+//! do not tell apart, and named by content, so that proxies share listeners exactly as far as they are the same.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::Serialize;
+use sluice_engine::{Collection, Context, DepBy, Deps, Index};
+use sluice_envoy::listener::{Attached, Facts, ListenerExtension, Observation};
+use sluice_model::{
+    Attachment, DefaultProviders, Labels, MeshConfig, ObjectKey, Proxy, ProxyKey, Telemetry, Text, TrafficExtension,
+};
+
+use crate::content_names::content_hash;
+use crate::inputs::Objects;
+
+/// What of the mesh config decides what is attached.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct AttachDefaults {
+    providers: DefaultProviders,
+    root: Text,
+}
+
+/// Proxies that no selector tells apart.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct Subject {
+    namespace: Text,
+    /// Its labels, as far as a Telemetry or an extension that may be for it selects on them.
+    labels: Labels,
+}
+
+/// What is attached, and to whom.
+#[derive(Clone)]
+pub(crate) struct AttachedTo<'s> {
+    /// What is attached where nothing is said: one record.
+    pub(crate) default: Collection<'s, (), Arc<Attached>>,
+    /// What is attached elsewhere, by [`Facts::attached`].
+    pub(crate) by_name: Collection<'s, Text, Arc<Attached>>,
+    /// What listeners of each proxy are written from.
+    pub(crate) facts: Collection<'s, ProxyKey, Facts>,
+    /// TrafficExtensions, and WasmPlugins as what they are.
+    pub(crate) extensions: Collection<'s, ObjectKey, TrafficExtension>,
+    /// Namespace whose Telemetries and extensions are everybody's: one record.
+    pub(crate) root: Collection<'s, (), Text>,
+}
+
+/// Telemetries and extensions by namespace.
+struct Objected<'s> {
+    telemetries: Index<'s, Text, ObjectKey, Telemetry>,
+    extensions: Index<'s, Text, ObjectKey, TrafficExtension>,
+    labels: Index<'s, Text, (Text, Label), ()>,
+}
+
+/// A label: key and value.
+type Label = (Text, Text);
+
+/// Finds what is attached to each proxy.
+pub(crate) fn derive_attached<'s>(
+    objects: &Objects<'s>,
+    mesh: &Collection<'s, (), MeshConfig>,
+    proxies: &Collection<'s, ProxyKey, Proxy>,
+) -> AttachedTo<'s> {
+    let defaults = mesh.map("attached/defaults", |(), mesh| AttachDefaults {
+        providers: mesh.default_providers.clone(),
+        root: mesh.root_namespace.clone(),
+    });
+    let extensions = derive_extensions(objects);
+    let objected = Objected {
+        telemetries: objects
+            .telemetries
+            .index("attached/telemetries", |_, telemetry| [(telemetry.namespace.clone(), telemetry.clone())]),
+        extensions: extensions
+            .index("attached/extensions", |_, extension| [(extension.namespace.clone(), extension.clone())]),
+        labels: index_selected_labels(objects, &extensions),
+    };
+    let subjects = derive_subjects(proxies, &defaults, &objected);
+    let distinct = subjects.index("attached/by-subject", |_, subject| [(subject.clone(), ())]).distinct("subjects");
+    let contents = derive_contents(&distinct, &defaults, &objected);
+    let by_name: Index<'s, Text, Subject, Arc<Attached>> =
+        contents.index("attached/by-content", |_, attached| [(attached_name(attached), attached.clone())]);
+    let by_name = by_name.group("attached", |_, same| same.first().map(|(_, attached)| (*attached).clone()));
+    let default = defaults.map("attached/default", |(), defaults| {
+        let observation = Observation::merge(&defaults.providers, &[]);
+        Arc::new(Attached { observation, extensions: Vec::new() })
+    });
+    let root = defaults.map("attached/root-namespace", |(), defaults| defaults.root.clone());
+    AttachedTo { default, by_name, facts: derive_facts(proxies, &subjects, &contents), extensions, root }
+}
+
+/// TrafficExtensions, and WasmPlugins as what they are.
+/// Key: `ObjectKey`, of a WasmPlugin with the name of its extension. From: `traffic_extensions`, `wasm_plugins`.
+/// Changes when: they do. Size: both kinds. Rejects: none, parsing tells.
+fn derive_extensions<'s>(objects: &Objects<'s>) -> Collection<'s, ObjectKey, TrafficExtension> {
+    let plugins = objects.wasm_plugins.flat_map("extensions/wasm_plugins", |key, plugin| {
+        [(ObjectKey { name: plugin.name.clone(), ..key.clone() }, plugin.clone())]
+    });
+    objects.traffic_extensions.union("extensions", &[plugins])
+}
+
+/// Labels that Telemetries and extensions select on, by their namespace.
+fn index_selected_labels<'s>(
+    objects: &Objects<'s>,
+    extensions: &Collection<'s, ObjectKey, TrafficExtension>,
+) -> Index<'s, Text, (Text, Label), ()> {
+    let rows = |namespace: &Text, attachment: &Attachment| -> Vec<((Text, Label), ())> {
+        let labels = attachment.labels().map(|(key, value)| (key.clone(), value.clone()));
+        labels.collect::<BTreeSet<Label>>().into_iter().map(|label| ((namespace.clone(), label), ())).collect()
+    };
+    let of_telemetries = objects
+        .telemetries
+        .index("attached/telemetry-labels", move |_, telemetry| rows(&telemetry.namespace, &telemetry.attachment));
+    let of_extensions = extensions
+        .index("attached/extension-labels", move |_, extension| rows(&extension.namespace, &extension.attachment));
+    let of_extensions = of_extensions.distinct("attached/labels-of-extensions");
+    let labels = of_telemetries.distinct("attached/labels-of-telemetries").union("attached/labels", &[of_extensions]);
+    labels.index("attached/labels-by-namespace", |(namespace, _), ()| [(namespace.clone(), ())])
+}
+
+/// What each proxy is to selectors.
+/// Key: `ProxyKey`. From: `proxies`, the labels that Telemetries and extensions of its namespace and of the root
+/// namespace select on. Changes when: such a label of the proxy does. Size: connected proxies. Rejects: none.
+fn derive_subjects<'s>(
+    proxies: &Collection<'s, ProxyKey, Proxy>,
+    defaults: &Collection<'s, (), AttachDefaults>,
+    objected: &Objected<'s>,
+) -> Collection<'s, ProxyKey, Subject> {
+    proxies.derive("proxy_subjects", |deps| {
+        let (defaults, labels) = (deps.on(defaults), deps.by(&objected.labels));
+        move |cx, _, proxy| {
+            let defaults = cx.get(&defaults, &())?;
+            let namespaces = BTreeSet::from([&proxy.namespace, &defaults.root]);
+            let selected = namespaces.iter().flat_map(|namespace| cx.by(&labels, namespace));
+            let selected: BTreeSet<Label> = selected.map(|((_, label), _)| label).collect();
+            let labels = proxy.labels.iter().map(|(key, value)| (key.clone(), value.clone()));
+            let labels = labels.filter(|label| selected.contains(label)).collect();
+            Some(Subject { namespace: proxy.namespace.clone(), labels })
+        }
+    })
+}
+
+/// What is attached to each subject; nothing for one that has what everybody has.
+/// Key: `Subject`. From: `subjects`, `telemetries` and `extensions` of its namespace and of the root namespace.
+/// Changes when: one of those does. Size: subjects that have anything of their own. Rejects: none.
+fn derive_contents<'s>(
+    subjects: &Collection<'s, Subject, ()>,
+    defaults: &Collection<'s, (), AttachDefaults>,
+    objected: &Objected<'s>,
+) -> Collection<'s, Subject, Arc<Attached>> {
+    subjects.derive("attached/contents", |deps| {
+        let (lookup, defaults) = (Lookup::on(deps, objected), deps.on(defaults));
+        move |cx, subject: &Subject, ()| {
+            let defaults = cx.get(&defaults, &())?;
+            let telemetries = lookup.telemetries(cx, subject, &defaults.root);
+            let extensions = lookup.extensions(cx, subject, &defaults.root);
+            if telemetries.is_empty() && extensions.is_empty() {
+                return None;
+            }
+            let telemetries: Vec<&Telemetry> = telemetries.iter().map(AsRef::as_ref).collect();
+            let observation = Observation::merge(&defaults.providers, &telemetries);
+            let usual = extensions.is_empty() && observation == Observation::merge(&defaults.providers, &[]);
+            (!usual).then(|| Arc::new(Attached { observation, extensions }))
+        }
+    })
+}
+
+fn attached_name(attached: &Attached) -> Text {
+    content_hash(attached).into()
+}
+
+/// What listeners of each proxy are written from: its own facts, and the name of what is attached to it.
+/// Key: `ProxyKey`. From: `proxies`, `proxy_subjects`, `attached/contents`.
+/// Changes when: any of these does. Size: connected proxies. Rejects: none.
+fn derive_facts<'s>(
+    proxies: &Collection<'s, ProxyKey, Proxy>,
+    subjects: &Collection<'s, ProxyKey, Subject>,
+    contents: &Collection<'s, Subject, Arc<Attached>>,
+) -> Collection<'s, ProxyKey, Facts> {
+    let names = contents.map("attached/names", |_, attached| attached_name(attached));
+    proxies.derive("listener_facts", |deps| {
+        let (subjects, names) = (deps.on(subjects), deps.on(&names));
+        move |cx, key, proxy| {
+            let subject = cx.get(&subjects, key)?;
+            let attached = cx.get(&names, &subject).map(|name| (*name).clone()).unwrap_or_default();
+            Some(Facts { attached, ..Facts::of(proxy) })
+        }
+    })
+}
+
+/// Looks up what may be for a subject.
+#[derive(Clone, Copy)]
+struct Lookup {
+    telemetries: DepBy<Text, ObjectKey, Telemetry>,
+    extensions: DepBy<Text, ObjectKey, TrafficExtension>,
+}
+
+impl Lookup {
+    fn on<'s>(deps: &mut Deps<'s>, objected: &Objected<'s>) -> Self {
+        Self { telemetries: deps.by(&objected.telemetries), extensions: deps.by(&objected.extensions) }
+    }
+
+    /// The oldest that is for the whole mesh, the oldest for the whole namespace, then those for the subject itself, older
+    /// ones first.
+    fn telemetries(self, cx: &Context, subject: &Subject, root: &Text) -> Vec<Arc<Telemetry>> {
+        let of = |namespace: &Text| {
+            let mut rows = cx.by(&self.telemetries, namespace);
+            rows.sort_by(|(_, a), (_, b)| (a.created, &a.name).cmp(&(b.created, &b.name)));
+            rows
+        };
+        let wide =
+            |telemetry: &Telemetry| telemetry.attachment.selector.is_empty() && telemetry.attachment.targets.is_empty();
+        let own = of(&subject.namespace);
+        let mut found = Vec::new();
+        if subject.namespace != *root {
+            found.extend(of(root).into_iter().map(|(_, telemetry)| telemetry).find(|telemetry| wide(telemetry)));
+        }
+        found.extend(own.iter().map(|(_, telemetry)| telemetry.clone()).find(|telemetry| wide(telemetry)));
+        let selected = own.into_iter().filter(|(key, telemetry)| {
+            !wide(telemetry) && telemetry.attachment.is_for(key, &subject.namespace, &subject.labels)
+        });
+        found.extend(selected.map(|(_, telemetry)| telemetry));
+        found
+    }
+
+    /// Those of the namespace, then those of the root namespace, older ones first; higher priorities before all that.
+    fn extensions(self, cx: &Context, subject: &Subject, root: &Text) -> Vec<ListenerExtension> {
+        let own = std::iter::once(&subject.namespace);
+        let mut found: Vec<Arc<TrafficExtension>> = Vec::new();
+        for namespace in own.chain((subject.namespace != *root).then_some(root)) {
+            let mut rows = cx.by(&self.extensions, namespace);
+            rows.retain(|(key, extension)| extension.attachment.is_for(key, &subject.namespace, &subject.labels));
+            rows.sort_by(|(_, a), (_, b)| (a.created, &a.name).cmp(&(b.created, &b.name)));
+            found.extend(rows.into_iter().map(|(_, extension)| extension));
+        }
+        found.sort_by_key(|extension| std::cmp::Reverse(extension.priority.unwrap_or(i32::MIN)));
+        found.iter().map(|extension| ListenerExtension::of(extension)).collect()
+    }
+}

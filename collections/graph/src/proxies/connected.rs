@@ -1,0 +1,70 @@
+//! Connected proxies, with what the registry knows of their pods (S08).
+
+use std::sync::Arc;
+
+use sluice_engine::{Collection, Context, Dep};
+use sluice_model::{Locality, Node, ObjectKey, Pod, Proxy, ProxyKey};
+
+use super::sidecar_choice::{SidecarChoice, SidecarHeads};
+use crate::inputs::Objects;
+use crate::options::GraphOptions;
+use crate::registry::workloads::{pod_locality, with_topology};
+
+/// The pod of a proxy.
+#[derive(Clone, Copy)]
+pub(crate) struct ProxyPods {
+    pub(super) pods: Dep<ObjectKey, Pod>,
+}
+
+impl ProxyPods {
+    pub(super) fn get(self, cx: &Context, proxy: &Proxy, options: &GraphOptions) -> Option<(ObjectKey, Arc<Pod>)> {
+        let cluster = if proxy.cluster.is_empty() { &options.cluster } else { &proxy.cluster };
+        let key = ObjectKey::new(cluster.clone(), proxy.namespace.clone(), proxy.name.clone());
+        let pod = cx.get(&self.pods, &key)?;
+        Some((key, pod))
+    }
+}
+
+/// Connected proxies as the registry knows them: labels of their pod and locality of its node where there are any, else
+/// as they say themselves; and with their Sidecar.
+/// Key: `ProxyKey`. From: `connected_proxies`, `pods`, `nodes`, `sidecars`, `mesh_config`.
+/// Changes when: a proxy connects, leaves or says something else; labels of its pod or place of its node change; it gets
+/// another Sidecar, or one that tells its proxies apart in another way.
+/// Size: connected proxies. Rejects: none.
+pub(crate) fn derive_proxies<'s>(
+    connected: &Collection<'s, ProxyKey, Proxy>,
+    objects: &Objects<'s>,
+    sidecars: &SidecarHeads<'s>,
+    options: &GraphOptions,
+) -> Collection<'s, ProxyKey, Proxy> {
+    let options = options.clone();
+    connected.derive("proxies", |deps| {
+        let sidecars = SidecarChoice::on(deps, sidecars);
+        let pods = ProxyPods { pods: deps.on(&objects.pods) };
+        let nodes: Dep<ObjectKey, Node> = deps.on(&objects.nodes);
+        move |cx, _, connected| {
+            let mut proxy = connected.clone();
+            // Addresses that a status tells are for everybody who captures DNS.
+            proxy.dns_auto_allocate |= options.allocates_addresses;
+            let found = pods.get(cx, connected, &options);
+            if let Some((key, pod)) = &found {
+                let node = cx.get(&nodes, &ObjectKey::new(key.cluster.clone(), "", pod.node.clone()));
+                let locality = pod_locality(&pod.labels, node.as_deref());
+                proxy.labels = pod.labels.clone();
+                if !locality.is_empty() {
+                    proxy.locality = locality;
+                }
+            } else if let locality = pod_locality(&proxy.labels, None)
+                && locality != Locality::default()
+            {
+                proxy.locality = locality;
+            }
+            let node = if proxy.node_name.is_empty() { found.map(|(_, pod)| pod.node.clone()) } else { None };
+            let node = node.unwrap_or_else(|| proxy.node_name.clone());
+            proxy.labels = with_topology(&proxy.labels, &proxy.cluster, &proxy.locality, &node, &proxy.network);
+            proxy.virtual_hosts &= options.virtual_hosts;
+            proxy.sidecar = sidecars.get(cx, &proxy);
+            Some(proxy)
+        }
+    })
+}

@@ -1,0 +1,292 @@
+//! EnvoyFilters: which patches each proxy gets, and in which order (T06).
+//!
+//! The patches of a proxy are its *patch set*; proxies with the same set share what it changes. What is written for a set
+//! lies in layers of its own over those that everybody shares ([`PatchSet::lay_over`]).
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use regex::Regex;
+use serde::Serialize;
+use sluice_engine::{Collection, Context, Dep, DepBy, Index};
+use sluice_model::{
+    ApplyTo, Attachment, EnvoyFilter, EnvoyPatch, Labels, Layer, MeshConfig, ObjectKey, PatchContext, Proxy, ProxyKey,
+    ProxyType, ResourceType, Text, Timestamp, VersionMatch, View,
+};
+
+use crate::content_names::content_hash;
+use crate::inputs::Objects;
+
+/// A patch of an EnvoyFilter.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct PatchKey {
+    filter: ObjectKey,
+    /// Its place in the EnvoyFilter.
+    place: usize,
+    apply_to: ApplyTo,
+}
+
+/// The patches of a proxy, in the order in which they apply.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct PatchSet {
+    proxy_type: ProxyType,
+    patches: Vec<PatchKey>,
+}
+
+/// Names the content of a [`PatchSet`].
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct PatchSetName(Text);
+
+impl PatchSetName {
+    /// The layer of what the set changes of a layer.
+    pub(crate) fn over(&self, layer: &Layer) -> Layer {
+        Layer { view: layer.view.clone(), profile: format!("{}+{}", layer.profile, self.0).into() }
+    }
+
+    /// The layer of what the set adds.
+    pub(crate) fn added(&self) -> Layer {
+        Layer { view: View::Workload(self.0.clone()), profile: Text::default() }
+    }
+}
+
+impl PatchSet {
+    /// Its name: a hash of which patches it has, not of what they say.
+    pub(crate) fn name(&self) -> PatchSetName {
+        PatchSetName(format!("patches#{}", content_hash(self)).into())
+    }
+
+    /// The EnvoyFilters its patches are of.
+    pub(crate) fn filters(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.patches.iter().map(|patch| &patch.filter)
+    }
+
+    /// Whether some patch changes resources of that type.
+    pub(crate) fn concerns(&self, resource_type: ResourceType) -> bool {
+        self.patches.iter().any(|patch| patch.apply_to.resource_types().contains(&resource_type))
+    }
+
+    /// Puts what the set changes over the layers it may change, and what it adds behind all of them.
+    pub(crate) fn lay_over(&self, layers: &mut BTreeMap<ResourceType, Vec<Layer>>) {
+        let name = self.name();
+        for (resource_type, layers) in layers.iter_mut().filter(|(of, _)| self.concerns(**of)) {
+            let below = std::mem::take(layers);
+            if *resource_type == ResourceType::ExtensionConfig {
+                layers.push(name.added());
+                layers.extend(below);
+                continue;
+            }
+            for layer in below {
+                layers.extend([name.over(&layer), layer]);
+            }
+            layers.push(name.added());
+        }
+    }
+}
+
+/// What the patches of a set do to resources of one type.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct PatchProgram {
+    /// What kind of proxy has the set.
+    pub(crate) proxy_type: ProxyType,
+    /// Patches in order.
+    pub(crate) patches: Vec<EnvoyPatch>,
+}
+
+/// Which patches apply where.
+#[derive(Clone)]
+pub(crate) struct Patches<'s> {
+    /// The sets of proxies; a proxy without patches has none.
+    pub(crate) of_proxies: Collection<'s, ProxyKey, PatchSet>,
+    /// What sets in use do, by type.
+    pub(crate) programs: Collection<'s, (PatchSetName, ResourceType), PatchProgram>,
+}
+
+/// Which patches apply to which proxies.
+pub(crate) fn derive_patches<'s>(
+    objects: &Objects<'s>,
+    mesh: &Collection<'s, (), MeshConfig>,
+    proxies: &Collection<'s, ProxyKey, Proxy>,
+) -> Patches<'s> {
+    let of_proxies = derive_proxy_patches(objects, mesh, proxies);
+    let programs = derive_programs(objects, &of_proxies);
+    Patches { of_proxies, programs }
+}
+
+/// What of an EnvoyFilter decides where it applies.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct Head {
+    priority: i32,
+    created: Timestamp,
+    attachment: Attachment,
+    patches: Vec<Option<PatchHead>>,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct PatchHead {
+    apply_to: ApplyTo,
+    context: PatchContext,
+    version: VersionMatch,
+    metadata: Labels,
+}
+
+impl Head {
+    fn of(filter: &EnvoyFilter) -> Self {
+        let patch = |patch: &EnvoyPatch| PatchHead {
+            apply_to: patch.apply_to,
+            context: patch.context,
+            version: patch.version.clone(),
+            metadata: patch.metadata.clone(),
+        };
+        Self {
+            priority: filter.priority,
+            created: filter.created,
+            attachment: filter.attachment.clone(),
+            patches: filter.patches.iter().map(|found| found.as_ref().map(patch)).collect(),
+        }
+    }
+}
+
+impl PatchHead {
+    fn applies(&self, proxy: &Proxy, matches: impl Fn(&Text) -> bool) -> bool {
+        let sides: &[PatchContext] = match proxy.proxy_type {
+            ProxyType::Sidecar => &[PatchContext::SidecarInbound, PatchContext::SidecarOutbound],
+            ProxyType::Router => &[PatchContext::Gateway],
+            ProxyType::Waypoint | ProxyType::Ztunnel => &[],
+        };
+        // Extension configs are asked for by name, from whichever side.
+        let here = self.apply_to == ApplyTo::ExtensionConfig || sides.iter().any(|side| self.context.covers(*side));
+        let version = match &self.version {
+            VersionMatch::Any => true,
+            VersionMatch::Matches(pattern) => !proxy.istio_version.is_empty() && matches(pattern),
+            VersionMatch::Never => false,
+        };
+        let has = |(name, text): (&Text, &Text)| {
+            proxy
+                .metadata
+                .get(name)
+                .is_some_and(|json| *json.as_str() == *serde_json::Value::from(text.as_str()).to_string())
+        };
+        here && version && self.metadata.iter().all(has)
+    }
+}
+
+/// The patch sets of proxies.
+/// Key: `ProxyKey`. From: `proxies`, `envoy_filters`, `mesh_config` (the root namespace), `proxy_versions`.
+/// Changes when: an EnvoyFilter of its namespace or of the root namespace comes, goes or selects otherwise, or facts of
+/// the proxy that are selected on do; not with what patches say.
+/// Size: proxies that have patches. Rejects: none.
+fn derive_proxy_patches<'s>(
+    objects: &Objects<'s>,
+    mesh: &Collection<'s, (), MeshConfig>,
+    proxies: &Collection<'s, ProxyKey, Proxy>,
+) -> Collection<'s, ProxyKey, PatchSet> {
+    let by_namespace: Index<'s, Text, ObjectKey, Head> = objects
+        .envoy_filters
+        .index("envoy_filters/by-namespace", |key, filter| [(key.namespace.clone(), Head::of(filter))]);
+    let root = mesh.map("envoy_filters/root-namespace", |(), mesh| mesh.root_namespace.clone());
+    let versions = derive_version_matches(objects, proxies);
+    proxies.derive("proxy_patches", |deps| {
+        let selection =
+            Selection { filters: deps.by(&by_namespace), root: deps.on(&root), versions: deps.on(&versions) };
+        move |cx, _, proxy| {
+            let patches = selection.of(cx, proxy);
+            (!patches.is_empty()).then_some(PatchSet { proxy_type: proxy.proxy_type, patches })
+        }
+    })
+}
+
+struct Selection {
+    filters: DepBy<Text, ObjectKey, Head>,
+    root: Dep<(), Text>,
+    versions: Dep<Text, BTreeSet<Text>>,
+}
+
+impl Selection {
+    fn of(&self, cx: &Context, proxy: &Proxy) -> Vec<PatchKey> {
+        let root = cx.get(&self.root, &()).map(|root| (*root).clone()).unwrap_or_default();
+        let mut filters = cx.by(&self.filters, &proxy.namespace);
+        if root != proxy.namespace {
+            filters.extend(cx.by(&self.filters, &root));
+        }
+        filters.retain(|(key, head)| head.attachment.is_for(key, &proxy.namespace, &proxy.labels));
+        filters.sort_by(|a, b| order(&root, a, b));
+        let matches = |pattern: &Text| {
+            cx.get(&self.versions, pattern).is_some_and(|versions| versions.contains(&proxy.istio_version))
+        };
+        let mut patches = Vec::new();
+        for (filter, head) in filters {
+            for (place, patch) in head.patches.iter().enumerate() {
+                if let Some(patch) = patch
+                    && patch.applies(proxy, matches)
+                {
+                    patches.push(PatchKey { filter: filter.clone(), place, apply_to: patch.apply_to });
+                }
+            }
+        }
+        patches
+    }
+}
+
+/// Of equal priority those of the root namespace come first, then the older ones.
+fn order(root: &Text, a: &(ObjectKey, Arc<Head>), b: &(ObjectKey, Arc<Head>)) -> Ordering {
+    let name = |key: &ObjectKey| format!("{}.{}", key.name, key.namespace);
+    let ((a_key, a), (b_key, b)) = (a, b);
+    (a.priority.cmp(&b.priority))
+        .then_with(|| (a_key.namespace != *root).cmp(&(b_key.namespace != *root)))
+        .then_with(|| a.created.cmp(&b.created))
+        .then_with(|| name(a_key).cmp(&name(b_key)))
+}
+
+/// The versions of connected proxies that each expression matches.
+/// Key: the expression. From: `envoy_filters`, `proxy_versions`.
+/// Changes when: the first proxy of a version connects or the last leaves. Size: expressions in use. Rejects: none; one
+/// that is no expression was refused when it was read.
+fn derive_version_matches<'s>(
+    objects: &Objects<'s>,
+    proxies: &Collection<'s, ProxyKey, Proxy>,
+) -> Collection<'s, Text, BTreeSet<Text>> {
+    let versions = proxies.index("proxy_versions/by-content", |_, proxy| [(proxy.istio_version.clone(), ())]);
+    let versions = versions.distinct("proxy_versions");
+    let patterns = objects.envoy_filters.index("version_patterns/by-content", |_, filter| {
+        let patterns = filter.patches.iter().flatten().filter_map(|patch| match &patch.version {
+            VersionMatch::Matches(pattern) => Some((pattern.clone(), ())),
+            VersionMatch::Any | VersionMatch::Never => None,
+        });
+        patterns.collect::<Vec<_>>()
+    });
+    patterns.distinct("version_patterns").derive("version_matches", |deps| {
+        let versions = deps.on(&versions);
+        move |cx, pattern, ()| {
+            let pattern = Regex::new(pattern).ok()?;
+            let versions = cx.all(&versions).into_iter().map(|(version, _)| version);
+            Some(versions.filter(|version| pattern.is_match(version)).collect())
+        }
+    })
+}
+
+/// What the patch sets in use do, by type.
+/// Key: set and type. From: `proxy_patches`, `envoy_filters`.
+/// Changes when: the first proxy with a set connects or the last leaves, or what one of its patches says.
+/// Size: distinct sets. Rejects: none.
+fn derive_programs<'s>(
+    objects: &Objects<'s>,
+    sets: &Collection<'s, ProxyKey, PatchSet>,
+) -> Collection<'s, (PatchSetName, ResourceType), PatchProgram> {
+    let distinct = sets.index("patch_sets/by-content", |_, set| [(set.clone(), ())]).distinct("patch_sets");
+    distinct.derive_many("patch_programs", |deps| {
+        let filters = deps.on(&objects.envoy_filters);
+        move |cx, set: &PatchSet, ()| {
+            let patches: Vec<EnvoyPatch> = (set.patches.iter())
+                .filter_map(|key| cx.get(&filters, &key.filter)?.patches.get(key.place)?.clone())
+                .collect();
+            let types = ResourceType::ALL.into_iter().filter(|resource_type| set.concerns(*resource_type));
+            let program = |resource_type: ResourceType| {
+                let of_type = patches.iter().filter(|patch| patch.apply_to.resource_types().contains(&resource_type));
+                let program = PatchProgram { proxy_type: set.proxy_type, patches: of_type.cloned().collect() };
+                ((set.name(), resource_type), program)
+            };
+            types.map(program).collect()
+        }
+    })
+}

@@ -1,0 +1,135 @@
+//! What workloads ask of their clients (P14).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sluice_engine::{Collection, Context, DepBy, Deps, Index};
+use sluice_envoy::listener::{MtlsMode, PeerPolicy};
+use sluice_model::{Labels, ObjectKey, PeerAuthentication, PeerMtls, Text, match_labels};
+
+/// PeerAuthentications by namespace.
+pub(crate) fn index_by_namespace<'s>(
+    policies: &Collection<'s, ObjectKey, PeerAuthentication>,
+) -> Index<'s, Text, ObjectKey, PeerAuthentication> {
+    policies.index("peer_authentications/by-namespace", |_, policy| [(policy.namespace.clone(), policy.clone())])
+}
+
+/// Looks up the policies that can apply to workloads of a namespace.
+#[derive(Clone, Copy)]
+pub(crate) struct PeerLookup {
+    by_namespace: DepBy<Text, ObjectKey, PeerAuthentication>,
+}
+
+impl PeerLookup {
+    /// Declares the look-up.
+    pub(crate) fn on<'s>(deps: &mut Deps<'s>, index: &Index<'s, Text, ObjectKey, PeerAuthentication>) -> Self {
+        Self { by_namespace: deps.by(index) }
+    }
+
+    /// The policies of a namespace and those of the mesh, older ones first.
+    #[must_use]
+    pub(crate) fn get(&self, cx: &Context, namespace: &Text, root: &Text) -> PeerPolicies {
+        let of = |namespace| {
+            let rows = cx.by(&self.by_namespace, namespace);
+            let mut policies: Vec<_> = rows.into_iter().map(|(_, policy)| policy).collect();
+            policies.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
+            policies
+        };
+        let own = if namespace == root { Vec::new() } else { of(namespace) };
+        PeerPolicies { own, mesh: of(root) }
+    }
+}
+
+/// The policies that can apply to workloads of one namespace.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PeerPolicies {
+    own: Vec<Arc<PeerAuthentication>>,
+    mesh: Vec<Arc<PeerAuthentication>>,
+}
+
+impl PeerPolicies {
+    /// The mode clients of the namespace's services expect: that of the namespace, else of the mesh.
+    #[must_use]
+    pub(crate) fn of_namespace(&self) -> MtlsMode {
+        let wide = |policies: &[Arc<PeerAuthentication>]| {
+            policies.iter().find(|policy| policy.selector.is_empty()).and_then(|policy| mode(policy.mtls))
+        };
+        wide(&self.own).or_else(|| wide(&self.mesh)).unwrap_or_default()
+    }
+
+    /// What holds for a workload with these labels: the oldest policy that selects it, over that of its namespace, over
+    /// that of the mesh. A policy with a selector in the root namespace selects nothing elsewhere.
+    #[must_use]
+    pub(crate) fn of_workload(&self, labels: &Labels) -> PeerPolicy {
+        let selecting =
+            self.own.iter().find(|policy| !policy.selector.is_empty() && match_labels(&policy.selector, labels));
+        let whole = selecting.and_then(|policy| mode(policy.mtls)).unwrap_or_else(|| self.of_namespace());
+        let ports: BTreeMap<u32, MtlsMode> = selecting
+            .iter()
+            .flat_map(|policy| &policy.ports)
+            .map(|(port, of_port)| (*port, mode(*of_port).unwrap_or(whole)))
+            .collect();
+        PeerPolicy { mode: whole, ports }
+    }
+
+    /// Whether no policy tells workloads of the namespace apart.
+    #[must_use]
+    pub(crate) fn is_uniform(&self) -> bool {
+        self.own.iter().all(|policy| policy.selector.is_empty())
+    }
+}
+
+fn mode(declared: PeerMtls) -> Option<MtlsMode> {
+    match declared {
+        PeerMtls::Unset => None,
+        PeerMtls::Disable => Some(MtlsMode::Disable),
+        PeerMtls::Permissive => Some(MtlsMode::Permissive),
+        PeerMtls::Strict => Some(MtlsMode::Strict),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sluice_envoy::listener::MtlsMode;
+    use sluice_model::{Labels, PeerAuthentication, PeerMtls};
+
+    use super::PeerPolicies;
+
+    fn policy(mtls: PeerMtls, app: Option<&str>, ports: &[(u32, PeerMtls)]) -> Arc<PeerAuthentication> {
+        Arc::new(PeerAuthentication {
+            mtls,
+            selector: app.map(|app| ("app".into(), app.into())).into_iter().collect(),
+            ports: ports.iter().copied().collect(),
+            ..PeerAuthentication::default()
+        })
+    }
+
+    fn labels(app: &str) -> Labels {
+        [("app".into(), app.into())].into()
+    }
+
+    #[test]
+    fn the_workload_comes_before_the_namespace_before_the_mesh() {
+        let mut policies = PeerPolicies { mesh: vec![policy(PeerMtls::Strict, None, &[])], own: Vec::new() };
+        assert_eq!(policies.of_namespace(), MtlsMode::Strict);
+        policies.own.push(policy(PeerMtls::Disable, None, &[]));
+        policies.own.push(policy(PeerMtls::Strict, None, &[]));
+        assert_eq!(policies.of_namespace(), MtlsMode::Disable);
+        policies.own.push(policy(PeerMtls::Unset, Some("web"), &[(80, PeerMtls::Strict), (90, PeerMtls::Unset)]));
+        let web = policies.of_workload(&labels("web"));
+        assert_eq!([web.mode(80), web.mode(90), web.mode(1)], [MtlsMode::Strict, MtlsMode::Disable, MtlsMode::Disable]);
+        assert_eq!(policies.of_workload(&labels("db")).mode(80), MtlsMode::Disable);
+    }
+
+    #[test]
+    fn an_unset_namespace_is_as_the_mesh_and_an_unset_mesh_permissive() {
+        let unset = || policy(PeerMtls::Unset, None, &[]);
+        let policies = PeerPolicies { mesh: vec![policy(PeerMtls::Strict, None, &[])], own: vec![unset()] };
+        assert_eq!(policies.of_namespace(), MtlsMode::Strict);
+        let policies = PeerPolicies { mesh: vec![unset()], own: vec![unset()] };
+        assert_eq!(policies.of_namespace(), MtlsMode::Permissive);
+        assert_eq!(PeerPolicies::default().of_namespace(), MtlsMode::Permissive);
+    }
+}

@@ -1,0 +1,224 @@
+//! Which security policies are for whom (P15, P16), and what their filters are.
+//!
+//! A policy is looked for by namespace: the workload's own and the root namespace. What a workload reads afterwards are
+//! exactly the policies attached to it, so that a change of one rebuilds only what it is for.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_envoy::listener::{PolicyFilters, Settings};
+use sluice_envoy::name;
+use sluice_envoy::security::{KeySource, SecurityInputs, build_policies};
+use sluice_model::{
+    Attachment, AuthorizationPolicy, GATEWAY_NAME_LABEL, Host, Jwks, JwksKey, JwtKeys, JwtRule, Labels, ObjectKey,
+    RequestAuthentication, ServiceKey, Text, Timestamp,
+};
+
+use super::collectors::find_collector;
+use crate::inputs::Objects;
+use crate::options::{GraphOptions, JwksFetch};
+
+/// Time to fetch keys unless configured.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What of a policy decides whom it is for, and its place among others.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct Attached {
+    created: Timestamp,
+    attachment: Attachment,
+}
+
+/// The policies for somebody, in order.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct PolicyKeys {
+    /// AuthorizationPolicies: those of the root namespace first.
+    authorization: Vec<ObjectKey>,
+    /// RequestAuthentications: those of the own namespace first.
+    requests: Vec<ObjectKey>,
+}
+
+/// Attachments by the namespace of the policy.
+pub(crate) struct PolicyIndex<'s> {
+    authorization: Index<'s, Text, ObjectKey, Attached>,
+    requests: Index<'s, Text, ObjectKey, Attached>,
+}
+
+impl<'s> PolicyIndex<'s> {
+    /// Of all policies.
+    pub(crate) fn new(objects: &Objects<'s>) -> Self {
+        let row = |key: &ObjectKey, created, attachment: &Attachment| {
+            [(key.namespace.clone(), Attached { created, attachment: attachment.clone() })]
+        };
+        Self {
+            authorization: objects
+                .authorization_policies
+                .index("authorization_policies/by-namespace", move |key, policy: &AuthorizationPolicy| {
+                    row(key, policy.created, &policy.attachment)
+                }),
+            requests: objects
+                .request_authentications
+                .index("request_authentications/by-namespace", move |key, policy: &RequestAuthentication| {
+                    row(key, policy.created, &policy.attachment)
+                }),
+        }
+    }
+}
+
+/// What the look-ups of policies read.
+pub(crate) struct PolicyInputs<'a, 's> {
+    /// AuthorizationPolicies and RequestAuthentications.
+    pub(crate) objects: &'a Objects<'s>,
+    /// The same by the namespace of the policy.
+    pub(crate) index: &'a PolicyIndex<'s>,
+    /// Namespace whose policies are for the whole mesh: one record.
+    pub(crate) root_namespace: &'a Collection<'s, (), Text>,
+    /// JWKS that were fetched.
+    pub(crate) jwks: &'a Collection<'s, JwksKey, Jwks>,
+    /// Services of each host.
+    pub(crate) services_by_host: &'a Index<'s, Host, ServiceKey, ()>,
+    /// Policies without `targetRefs` do not apply to routers of Gateways of the Gateway API.
+    pub(crate) gateways_by_target_only: bool,
+    /// Which side fetches JWKS.
+    pub(crate) jwks_fetch: JwksFetch,
+}
+
+/// Finds the policies for a workload.
+#[derive(Clone, Copy)]
+pub(crate) struct PolicyFinder {
+    authorization: DepBy<Text, ObjectKey, Attached>,
+    requests: DepBy<Text, ObjectKey, Attached>,
+    root: Dep<(), Text>,
+    gateways_by_target_only: bool,
+}
+
+impl PolicyFinder {
+    /// Declares the look-ups.
+    pub(crate) fn on<'s>(deps: &mut Deps<'s>, inputs: &PolicyInputs<'_, 's>) -> Self {
+        Self {
+            authorization: deps.by(&inputs.index.authorization),
+            requests: deps.by(&inputs.index.requests),
+            root: deps.on(inputs.root_namespace),
+            gateways_by_target_only: inputs.gateways_by_target_only,
+        }
+    }
+
+    /// The policies for what has these labels in the namespace.
+    pub(crate) fn find(&self, cx: &Context, namespace: &Text, labels: &Labels) -> PolicyKeys {
+        let root = cx.get(&self.root, &()).map(|root| (*root).clone()).unwrap_or_default();
+        let targets_only = self.gateways_by_target_only && labels.contains_key(GATEWAY_NAME_LABEL);
+        let of = |by: &DepBy<Text, ObjectKey, Attached>, place: &Text| {
+            let mut rows = cx.by(by, place);
+            rows.retain(|(key, attached)| {
+                let counts = !targets_only || !attached.attachment.targets.is_empty();
+                counts && attached.attachment.is_for(key, namespace, labels)
+            });
+            rows.sort_by(|a, b| (a.1.created, &a.0.name).cmp(&(b.1.created, &b.0.name)));
+            rows.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+        };
+        let both = |by, first: &Text, second: &Text| {
+            let mut keys = of(by, first);
+            if first != second {
+                keys.extend(of(by, second));
+            }
+            keys
+        };
+        PolicyKeys {
+            authorization: both(&self.authorization, &root, namespace),
+            requests: both(&self.requests, namespace, &root),
+        }
+    }
+}
+
+/// Makes filters of policies, inside a `derive`.
+#[derive(Clone, Copy)]
+pub(crate) struct PolicyBuilder {
+    authorization: Dep<ObjectKey, AuthorizationPolicy>,
+    requests: Dep<ObjectKey, RequestAuthentication>,
+    jwks: Dep<JwksKey, Jwks>,
+    services_by_host: DepBy<Host, ServiceKey, ()>,
+    fetch: JwksFetch,
+}
+
+impl PolicyBuilder {
+    /// Declares the look-ups.
+    pub(crate) fn on<'s>(deps: &mut Deps<'s>, inputs: &PolicyInputs<'_, 's>) -> Self {
+        Self {
+            authorization: deps.on(&inputs.objects.authorization_policies),
+            requests: deps.on(&inputs.objects.request_authentications),
+            jwks: deps.on(inputs.jwks),
+            services_by_host: deps.by(inputs.services_by_host),
+            fetch: inputs.jwks_fetch,
+        }
+    }
+
+    /// The filters of these policies.
+    pub(crate) fn build(
+        &self,
+        cx: &Context,
+        settings: &Settings,
+        keys: &PolicyKeys,
+        clear_route_cache: bool,
+    ) -> PolicyFilters {
+        let authorization: Vec<_> =
+            keys.authorization.iter().filter_map(|key| cx.get(&self.authorization, key)).collect();
+        let requests: Vec<_> = keys.requests.iter().filter_map(|key| cx.get(&self.requests, key)).collect();
+        let authorization: Vec<&AuthorizationPolicy> = authorization.iter().map(AsRef::as_ref).collect();
+        let rules = requests.iter().flat_map(|request| &request.rules);
+        let tokens: Vec<(&JwtRule, KeySource)> = rules.map(|rule| (rule, self.source(cx, rule))).collect();
+        build_policies(&SecurityInputs { settings, authorization: &authorization, tokens: &tokens, clear_route_cache })
+    }
+
+    /// Where proxies have the keys of an issuer from.
+    fn source(&self, cx: &Context, rule: &JwtRule) -> KeySource {
+        if let JwtKeys::Inline(text) = &rule.keys {
+            return KeySource::Inline(text.clone());
+        }
+        if let (JwtKeys::Uri { uri, server }, JwksFetch::Hybrid | JwksFetch::Proxy) = (&rule.keys, self.fetch) {
+            let found = find_collector(cx, self.services_by_host, server).map(|found| found.cluster);
+            // A service may yet come; until then the proxy has no keys.
+            let cluster = || name::outbound_cluster(server.port, "", &server.service).into();
+            let cluster = found.or_else(|| (self.fetch == JwksFetch::Proxy).then(cluster));
+            if let Some(cluster) = cluster {
+                return KeySource::Remote { uri: uri.clone(), cluster };
+            }
+        }
+        let fetched = rule.remote_keys().and_then(|key| cx.get(&self.jwks, &key));
+        fetched.map_or(KeySource::None, |jwks| KeySource::Inline(jwks.text.clone()))
+    }
+}
+
+/// Keys of token issuers that the control plane fetches, with the time each fetch may take.
+/// Key: `JwksKey`. From: `request_authentications`; `services_by_host` where proxies fetch some themselves.
+/// Changes when: the first policy names them or the last one no longer does. Size: issuers. Rejects: none.
+pub(crate) fn derive_wanted_jwks<'s>(
+    objects: &Objects<'s>,
+    services_by_host: &Index<'s, Host, ServiceKey, ()>,
+    options: &GraphOptions,
+) -> Collection<'s, JwksKey, Duration> {
+    let fetch = options.jwks_fetch;
+    let rules = objects.request_authentications.derive("jwks/fetched", |deps| {
+        let by_host = deps.by(services_by_host);
+        move |cx, _, policy| {
+            let by_proxy = |rule: &JwtRule| match &rule.keys {
+                JwtKeys::Uri { server, .. } => match fetch {
+                    JwksFetch::ControlPlane => false,
+                    JwksFetch::Hybrid => find_collector(cx, by_host, server).is_some(),
+                    JwksFetch::Proxy => true,
+                },
+                _ => false,
+            };
+            let mut wanted: BTreeMap<JwksKey, Duration> = BTreeMap::new();
+            for rule in policy.rules.iter().filter(|rule| !by_proxy(rule)) {
+                if let Some(key) = rule.remote_keys() {
+                    let timeout = rule.timeout.unwrap_or(FETCH_TIMEOUT);
+                    wanted.entry(key).and_modify(|most| *most = timeout.max(*most)).or_insert(timeout);
+                }
+            }
+            Some(wanted)
+        }
+    });
+    let wanted: Index<'s, JwksKey, ObjectKey, Duration> = rules.index("jwks/by-key", |_, wanted| wanted.clone());
+    wanted.group("wanted_jwks", |_, rows| rows.iter().map(|(_, timeout)| **timeout).max())
+}

@@ -1,0 +1,211 @@
+//! Virtual addresses for hosts of ServiceEntries that declare none (S10).
+//!
+//! An address is a place within the prefixes, the same in both families. Who comes first by age gets the first free place
+//! of its own sequence, which is made of its name: so a newcomer never moves anybody, however objects arrive, and every
+//! replica comes to the same addresses. What a status says already stays, unless somebody older has it.
+
+mod hashed;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use serde::Serialize;
+use sluice_engine::Collection;
+use sluice_model::{Host, ObjectKey, Resolution, ServiceEntry, Text, Timestamp};
+
+use crate::content_names::content_hashes;
+use crate::inputs::Objects;
+use crate::options::{AddressPools, GraphOptions};
+
+/// Label of a ServiceEntry; `false` leaves its hosts without.
+const ALLOCATE: &str = "networking.istio.io/enable-autoallocate-ip";
+
+impl AddressPools {
+    /// Number of places, that of the network itself included.
+    fn places(&self) -> u32 {
+        let bits = (32 - self.v4.prefix_len()).min(128 - self.v6.prefix_len()).min(24);
+        1 << bits
+    }
+
+    /// The place of an address, if it is one of these.
+    fn place(&self, address: IpAddr) -> Option<u32> {
+        let offset = match address {
+            IpAddr::V4(it) if self.v4.contains(&it) => u128::from(u32::from(it) - u32::from(self.v4.network())),
+            IpAddr::V6(it) if self.v6.contains(&it) => u128::from(it) - u128::from(self.v6.network()),
+            _ => return None,
+        };
+        u32::try_from(offset).ok().filter(|place| *place < self.places())
+    }
+
+    fn addresses(&self, place: u32) -> Vec<Text> {
+        let v4 = Ipv4Addr::from(u32::from(self.v4.network()) + place);
+        let v6 = Ipv6Addr::from(u128::from(self.v6.network()) + u128::from(place));
+        vec![v4.to_string().into(), v6.to_string().into()]
+    }
+}
+
+/// A host of a ServiceEntry.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct AllocationKey {
+    pub(crate) entry: ObjectKey,
+    pub(crate) host: Host,
+}
+
+/// What an entry has or wants of the pools.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct Claim {
+    created: Timestamp,
+    /// Declared by the user: not ours to give to anybody else.
+    declared: Vec<IpAddr>,
+    /// By host in declared order, each host once: what its status says.
+    hosts: Vec<(Host, Vec<Text>)>,
+}
+
+/// What `status.addresses` of a ServiceEntry is and is to be.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub struct AddressUpdate {
+    /// As it is, (host, address).
+    pub is: Vec<(Host, Text)>,
+    /// As it is to be.
+    pub wanted: Vec<(Host, Text)>,
+}
+
+/// Whether hosts of the entry get addresses.
+pub(crate) fn allocates(entry: &ServiceEntry) -> bool {
+    let opted_out = entry.meta.labels.get(ALLOCATE).is_some_and(|word| word.eq_ignore_ascii_case("false"));
+    entry.addresses.is_empty() && entry.resolution != Resolution::Passthrough && !opted_out
+}
+
+/// The addresses of one host in a status, in the order that clients see them: one a family.
+pub(crate) fn in_status(entry: &ServiceEntry, host: &Host) -> Vec<Text> {
+    let own = || entry.allocated_addresses.iter().filter(|(of, _)| of == host).map(|(_, address)| address);
+    let last = |v6: bool| own().rfind(|address| address.parse::<IpAddr>().is_ok_and(|it| it.is_ipv6() == v6));
+    [last(false), last(true)].into_iter().flatten().cloned().collect()
+}
+
+/// Addresses of the hosts of ServiceEntries that declare none.
+/// Key: entry and host. From: `service_entries`.
+/// Changes when: an entry that declares no address comes or goes, or its status changes; of the others only those whose
+/// place that frees or takes.
+/// Size: such hosts; all of them are gone through when one changes, since only together they tell what is free.
+/// Rejects: none; who comes when the pools are exhausted gets nothing.
+pub(crate) fn derive_allocations<'s>(
+    objects: &Objects<'s>,
+    one: &Collection<'s, (), ()>,
+    options: &GraphOptions,
+) -> Collection<'s, AllocationKey, Vec<Text>> {
+    let pools = options.address_pools;
+    let hashes = !options.allocates_addresses;
+    let claims = objects.service_entries.filter_map("address_claims", move |_, entry| match pools {
+        _ if hashes => hashed::claim(entry),
+        pools => pools.and_then(|_| claim(entry)),
+    });
+    one.derive_many("address_allocations", |deps| {
+        let claims = deps.on(&claims);
+        move |cx, (), ()| {
+            let mut claims: Vec<_> = cx.all(&claims);
+            claims.sort_by(|(a, left), (b, right)| (left.created, a).cmp(&(right.created, b)));
+            match pools {
+                _ if hashes => hashed::allocate(&claims),
+                Some(pools) => allocate(&pools, &claims),
+                None => Vec::new(),
+            }
+        }
+    })
+}
+
+/// The hosts of an entry, each once.
+fn distinct_hosts(entry: &ServiceEntry) -> impl Iterator<Item = &Host> {
+    let mut known = BTreeSet::new();
+    entry.hosts.iter().filter(move |host| known.insert(*host))
+}
+
+fn claim(entry: &ServiceEntry) -> Option<Claim> {
+    let declared = entry.addresses.iter().filter_map(|text| {
+        let block = || text.parse::<IpNet>().ok().filter(|it| it.prefix_len() == it.max_prefix_len());
+        text.parse().ok().or_else(|| block().map(|block| block.addr()))
+    });
+    // A wildcard is no name that anybody asks DNS for, unless each of its names is resolved by itself.
+    let named = |host: &&Host| !host.is_wildcard() || entry.resolution == Resolution::DynamicDns;
+    let hosts = distinct_hosts(entry).filter(|_| allocates(entry)).filter(named);
+    let claim = Claim {
+        created: entry.meta.created,
+        declared: declared.collect(),
+        hosts: hosts.map(|host| (host.clone(), in_status(entry, host))).collect(),
+    };
+    (!claim.declared.is_empty() || !claim.hosts.is_empty()).then_some(claim)
+}
+
+/// `claims` by age.
+fn allocate<C: AsRef<Claim>>(pools: &AddressPools, claims: &[(ObjectKey, C)]) -> Vec<(AllocationKey, Vec<Text>)> {
+    let places = |addresses: &[Text]| -> Vec<u32> {
+        addresses.iter().filter_map(|text| text.parse().ok()).filter_map(|address| pools.place(address)).collect()
+    };
+    let mut taken: HashSet<u32> = HashSet::from([0]);
+    taken.extend(claims.iter().flat_map(|(_, claim)| &claim.as_ref().declared).filter_map(|it| pools.place(*it)));
+    let mut given: BTreeMap<AllocationKey, Vec<Text>> = BTreeMap::new();
+    let mut open = Vec::new();
+    for (entry, claim) in claims {
+        for (host, has) in &claim.as_ref().hosts {
+            let key = AllocationKey { entry: entry.clone(), host: host.clone() };
+            let own = places(has);
+            // Addresses from elsewhere are nobody else's.
+            if !has.is_empty() && own.iter().all(|place| !taken.contains(place)) {
+                taken.extend(own);
+                given.insert(key, has.clone());
+            } else {
+                open.push(key);
+            }
+        }
+    }
+    for key in open {
+        if let Some(place) = free_place(pools.places(), &key, &taken) {
+            taken.insert(place);
+            given.insert(key, pools.addresses(place));
+        }
+    }
+    given.into_iter().collect()
+}
+
+/// The first free place of a sequence that goes through all of them.
+fn free_place(places: u32, key: &AllocationKey, taken: &HashSet<u32>) -> Option<u32> {
+    let hashes = content_hashes(&(&key.entry.namespace, &key.entry.name, &key.host));
+    let mask = places - 1;
+    let [start, step] = hashes.map(|hash| u32::try_from(hash & u64::from(mask)).unwrap_or_default());
+    // An odd step meets every place, since their number is a power of two.
+    (0..places).map(|turn| start.wrapping_add(turn.wrapping_mul(step | 1)) & mask).find(|it| !taken.contains(it))
+}
+
+/// Statuses of ServiceEntries that are not as they should be.
+/// Key: the entry. From: `service_entries`, `address_allocations`.
+/// Changes when: an allocation does, or the status says it.
+/// Size: entries that are not written yet; none once all is written, and none without pools. Rejects: none.
+pub(crate) fn derive_address_updates<'s>(
+    objects: &Objects<'s>,
+    allocations: &Collection<'s, AllocationKey, Vec<Text>>,
+    options: &GraphOptions,
+) -> Collection<'s, ObjectKey, AddressUpdate> {
+    let enabled = options.allocates_addresses && options.address_pools.is_some();
+    let cluster = options.cluster.clone();
+    objects.service_entries.derive("address_updates", |deps| {
+        let allocations = deps.on(allocations);
+        move |cx, key, entry| {
+            if !enabled || key.cluster != cluster {
+                return None;
+            }
+            let mut wanted = Vec::new();
+            let mut known = BTreeSet::new();
+            for host in entry.hosts.iter().filter(|_| allocates(entry)).filter(|host| known.insert(*host)) {
+                let of = AllocationKey { entry: key.clone(), host: host.clone() };
+                let addresses = cx.get(&allocations, &of).map(|found| (*found).clone()).unwrap_or_default();
+                wanted.extend(addresses.into_iter().map(|address| (host.clone(), address)));
+            }
+            let update = AddressUpdate { is: entry.allocated_addresses.clone(), wanted };
+            (update.is != update.wanted).then_some(update)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

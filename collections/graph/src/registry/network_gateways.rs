@@ -1,0 +1,181 @@
+//! Gateways between networks (S20).
+
+use std::collections::BTreeSet;
+
+use sluice_engine::Collection;
+use sluice_model::{
+    GatewayAddress, KubernetesService, Labels, MeshNetworks, NetworkEndpoints, NetworkGateway, Node, ObjectKey,
+    ServiceType, Text, match_labels,
+};
+
+use crate::inputs::Objects;
+use crate::options::GraphOptions;
+use crate::registry::networks::NETWORK_LABEL;
+use crate::registry::services::service_host;
+
+/// Port for mutual TLS where nothing else is said.
+const MTLS_PORT: u16 = 15443;
+/// Port for HBONE.
+const HBONE_PORT: u16 = 15008;
+/// Label of a gateway's Service that names its port for mutual TLS.
+const PORT_LABEL: &str = "networking.istio.io/gatewayPort";
+/// Annotation of a Service of type NodePort that names the nodes it is reached at.
+const NODE_SELECTOR: &str = "traffic.istio.io/nodeSelector";
+
+/// Every way from one network to another, by address and port.
+/// Key: none, one record. From: `kubernetes_services`, `nodes`, `mesh_networks`.
+/// Changes when: a Service that is a gateway gains or loses an address, or `meshNetworks` changes.
+/// Size: 1. Rejects: none, what is not a gateway is left out.
+pub(crate) fn derive_network_gateways<'s>(
+    objects: &Objects<'s>,
+    mesh_networks: &Collection<'s, (), MeshNetworks>,
+    options: &GraphOptions,
+) -> Collection<'s, (), Vec<NetworkGateway>> {
+    let domain = options.domain.clone();
+    let services = objects.kubernetes_services.derive("network_gateways/services", |deps| {
+        let (networks, nodes) = (deps.on(mesh_networks), deps.on(&objects.nodes));
+        move |cx, key, service| {
+            let networks = cx.get(&networks, &());
+            let ports = gateway_ports(key, service, networks.as_deref(), &domain);
+            if ports.is_empty() {
+                return None;
+            }
+            let by_node = service.meta.annotations.get(NODE_SELECTOR).filter(|_| is_node_port(service));
+            let addresses = match by_node {
+                Some(selector) => node_addresses(selector, key, &cx.all(&nodes)),
+                None => external_addresses(service),
+            };
+            let at = |address: &Text| {
+                let gateways = ports.iter().map(|gateway| {
+                    let port = if by_node.is_some() { node_port(service, gateway.port) } else { gateway.port };
+                    NetworkGateway { address: address.clone(), port, cluster: key.cluster.clone(), ..gateway.clone() }
+                });
+                gateways.collect::<Vec<_>>()
+            };
+            let found: Vec<NetworkGateway> = addresses.iter().flat_map(at).collect();
+            (!found.is_empty()).then_some(found)
+        }
+    });
+    mesh_networks.derive("network_gateways", |deps| {
+        let services = deps.on(&services);
+        move |cx, (), networks| {
+            let mut gateways = declared(networks);
+            gateways.extend(cx.all(&services).into_iter().flat_map(|(_, found)| (*found).clone()));
+            gateways.sort();
+            gateways.dedup();
+            Some(gateways)
+        }
+    })
+}
+
+/// Host names of gateways, whose addresses have to be found out.
+/// Key: the name. From: `network_gateways`. Changes when: a gateway gains or loses a name. Size: names. Rejects: none.
+pub(crate) fn derive_gateway_names<'s>(gateways: &Collection<'s, (), Vec<NetworkGateway>>) -> Collection<'s, Text, ()> {
+    let names = gateways.index("gateway_names/by-name", |(), gateways| {
+        let named = gateways.iter().filter(|gateway| !is_address(&gateway.address));
+        named.map(|gateway| (gateway.address.clone(), ())).collect::<BTreeSet<_>>()
+    });
+    names.distinct("gateway_names")
+}
+
+/// Every way from one network to another, by IP address: for proxies that are sent endpoints and resolve no names.
+/// Key: none, one record. From: `network_gateways`, `resolved_names`.
+/// Changes when: a gateway does, or the addresses of its name. Size: 1. Rejects: none; a name without address is left out.
+pub(crate) fn derive_resolved_gateways<'s>(
+    gateways: &Collection<'s, (), Vec<NetworkGateway>>,
+    names: &Collection<'s, Text, Vec<Text>>,
+) -> Collection<'s, (), Vec<NetworkGateway>> {
+    gateways.derive("network_gateways/resolved", |deps| {
+        let names = deps.on(names);
+        move |cx, (), gateways| {
+            let mut resolved: Vec<NetworkGateway> = Vec::new();
+            for gateway in gateways {
+                if is_address(&gateway.address) {
+                    resolved.push(gateway.clone());
+                } else if let Some(addresses) = cx.get(&names, &gateway.address) {
+                    let at = |address: &Text| NetworkGateway { address: address.clone(), ..gateway.clone() };
+                    resolved.extend(addresses.iter().map(at));
+                }
+            }
+            resolved.sort();
+            resolved.dedup();
+            Some(resolved)
+        }
+    })
+}
+
+fn is_address(address: &str) -> bool {
+    address.parse::<std::net::IpAddr>().is_ok()
+}
+
+/// Gateways the configuration gives the address of.
+fn declared(networks: &MeshNetworks) -> Vec<NetworkGateway> {
+    let all = networks.networks.iter().flat_map(|(id, network)| network.gateways.iter().map(move |found| (id, found)));
+    let at = all.filter_map(|(id, gateway)| match &gateway.address {
+        GatewayAddress::Address(address) if !address.is_empty() => Some(NetworkGateway {
+            address: address.clone(),
+            port: u32::from(gateway.port),
+            network: id.clone(),
+            ..NetworkGateway::default()
+        }),
+        GatewayAddress::Address(_) | GatewayAddress::RegistryService(_) => None,
+    });
+    at.collect()
+}
+
+/// What a Service is a gateway of, without address: by its label, else by its host in the configuration.
+fn gateway_ports(
+    key: &ObjectKey,
+    service: &KubernetesService,
+    networks: Option<&MeshNetworks>,
+    domain: &str,
+) -> Vec<NetworkGateway> {
+    if let Some(network) = service.meta.labels.get(NETWORK_LABEL).filter(|network| !network.is_empty()) {
+        let declared = service.meta.labels.get(PORT_LABEL).and_then(|port| port.parse().ok());
+        // A gateway takes what it listens for: mutual TLS, HBONE or both.
+        let listens = |port: u16| if service.ports.iter().any(|p| p.port == port) { u32::from(port) } else { 0 };
+        let (port, hbone_port) = (listens(declared.unwrap_or(MTLS_PORT)), listens(HBONE_PORT));
+        let gateway = NetworkGateway { network: network.clone(), port, hbone_port, ..NetworkGateway::default() };
+        return if port == 0 && hbone_port == 0 { Vec::new() } else { vec![gateway] };
+    }
+    let host = service_host(&key.name, &key.namespace, domain);
+    let mut found = Vec::new();
+    for (id, network) in networks.iter().flat_map(|networks| &networks.networks) {
+        let of_cluster = |endpoints: &NetworkEndpoints| *endpoints == NetworkEndpoints::Registry(key.cluster.clone());
+        if !network.endpoints.iter().any(of_cluster) {
+            continue;
+        }
+        let named = network.gateways.iter().filter(|gateway| match &gateway.address {
+            GatewayAddress::RegistryService(name) => **name == *host.as_str(),
+            GatewayAddress::Address(_) => false,
+        });
+        found.extend(named.map(|gateway| NetworkGateway {
+            network: id.clone(),
+            port: u32::from(gateway.port),
+            ..NetworkGateway::default()
+        }));
+    }
+    found
+}
+
+fn is_node_port(service: &KubernetesService) -> bool {
+    service.service_type == ServiceType::NodePort
+}
+
+fn external_addresses(service: &KubernetesService) -> Vec<Text> {
+    let balanced =
+        if service.service_type == ServiceType::LoadBalancer { service.load_balancer.as_slice() } else { &[] };
+    balanced.iter().chain(&service.external_ips).cloned().collect()
+}
+
+fn node_port(service: &KubernetesService, port: u32) -> u32 {
+    let found = service.ports.iter().find(|found| u32::from(found.port) == port && found.node_port != 0);
+    found.map_or(port, |found| u32::from(found.node_port))
+}
+
+/// Addresses of the cluster's nodes with these labels, a JSON object of them.
+fn node_addresses(selector: &str, key: &ObjectKey, nodes: &[(ObjectKey, std::sync::Arc<Node>)]) -> Vec<Text> {
+    let Ok(selector) = serde_json::from_str::<Labels>(selector) else { return Vec::new() };
+    let own = nodes.iter().filter(|(node, _)| node.cluster == key.cluster);
+    own.filter(|(_, node)| match_labels(&selector, &node.labels)).flat_map(|(_, node)| node.addresses.clone()).collect()
+}

@@ -1,0 +1,269 @@
+//! Workloads that ServiceEntries and Services select by label: WorkloadEntries and pods (S09, S12).
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use sluice_engine::{Collection, Index};
+use sluice_model::{
+    Endpoint, Health, Kind, Labels, Locality, MeshConfig, Node, ObjectKey, ObjectMeta, Pod, Text, TlsMode,
+    WorkloadAddress,
+};
+
+use crate::inputs::Objects;
+use crate::options::GraphOptions;
+use crate::registry::networks::{NETWORK_LABEL, NetworkRules};
+use crate::registry::services::spiffe;
+
+/// Annotation of pods whose traffic the node's proxy takes.
+const REDIRECTION: &str = "ambient.istio.io/redirection";
+/// Label with the tunnels a workload takes.
+const TUNNEL: &str = "networking.istio.io/tunnel";
+/// Label of what a controller made for a Gateway.
+const MANAGED: &str = "gateway.istio.io/managed";
+const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
+const WORKLOAD_NAME_LABEL: &str = "service.istio.io/workload-name";
+const REGISTRATION_GROUP: &str = "istio.io/autoRegistrationGroup";
+const LOCALITY_LABELS: [&str; 2] = ["topology.istio.io/locality", "istio-locality"];
+const REGION: &str = "topology.kubernetes.io/region";
+const ZONE: &str = "topology.kubernetes.io/zone";
+const SUBZONE: &str = "topology.istio.io/subzone";
+const CLUSTER: &str = "topology.istio.io/cluster";
+const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// Where a workload is declared.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct InstanceKey {
+    /// `Pod` or `WorkloadEntry`.
+    pub(crate) kind: Kind,
+    /// The object.
+    pub(crate) object: ObjectKey,
+}
+
+/// A workload that can be selected: an endpoint that is no service's yet.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct Instance {
+    /// Everything but port and port name.
+    pub(crate) endpoint: Endpoint,
+    /// Port numbers by name.
+    pub(crate) ports: BTreeMap<Text, u32>,
+}
+
+/// Workloads that can be selected, and how to find them.
+pub(crate) struct Instances<'s> {
+    /// By (namespace, label, value), and under the empty label all of a namespace.
+    pub(crate) by_label: Index<'s, (Text, Text, Text), InstanceKey, Instance>,
+    /// WorkloadEntries by address.
+    pub(crate) by_address: Index<'s, Text, InstanceKey, Instance>,
+}
+
+/// Workloads that something may select: all WorkloadEntries, and the pods of namespaces that have a ServiceEntry with a
+/// selector (others are only reached through slices, and there are many).
+/// Key: `InstanceKey`. From: `workload_entries`, `pods`, `nodes`, `service_entries`, `mesh_config`, `networks`.
+/// Changes when: the workload does; for all pods of a namespace, when its first such ServiceEntry comes.
+/// Size: WorkloadEntries + pods of those namespaces. Rejects: none.
+pub(crate) fn derive_workload_instances<'s>(
+    objects: &Objects<'s>,
+    mesh: &Collection<'s, (), MeshConfig>,
+    networks: &Collection<'s, (), NetworkRules>,
+    options: &GraphOptions,
+) -> Instances<'s> {
+    let trust_domain = trust_domain(mesh);
+    let entries = objects.workload_entries.derive_many("workload_instances/entries", |deps| {
+        let (trust_domain, networks) = (deps.on(&trust_domain), deps.on(networks));
+        move |cx, key, entry| {
+            if !entry.healthy {
+                return Vec::new();
+            }
+            let trust_domain = cx.get(&trust_domain, &()).map(|found| (*found).clone()).unwrap_or_default();
+            let networks = cx.get(&networks, &()).map(|found| (*found).clone()).unwrap_or_default();
+            let name = entry_workload_name(&entry.meta);
+            let endpoint = address_endpoint(&entry.workload, key, name, &trust_domain, &networks);
+            let instance = Instance { endpoint, ports: entry.workload.ports.clone() };
+            vec![(InstanceKey { kind: Kind::WorkloadEntry, object: key.clone() }, instance)]
+        }
+    });
+    let selecting = objects
+        .service_entries
+        .index("workload_instances/selecting", |key, entry| {
+            entry.workload_selector.as_ref().map(|_| (key.namespace.clone(), ()))
+        })
+        .distinct("selecting_namespaces");
+    let (config_cluster, entries_select_pods) = (options.cluster.clone(), options.entries_select_pods);
+    let pods = objects.pods.derive_many("workload_instances/pods", |deps| {
+        let (selecting, nodes) = (deps.on(&selecting), deps.on(&objects.nodes));
+        let (trust_domain, networks) = (deps.on(&trust_domain), deps.on(networks));
+        move |cx, key, pod| {
+            let selectable = key.cluster == config_cluster && pod.ready && !pod.gone() && !pod.ips.is_empty();
+            if !entries_select_pods || !selectable || cx.get(&selecting, &key.namespace).is_none() {
+                return Vec::new();
+            }
+            let trust_domain = cx.get(&trust_domain, &()).map(|found| (*found).clone()).unwrap_or_default();
+            let networks = cx.get(&networks, &()).map(|found| (*found).clone()).unwrap_or_default();
+            let node = cx.get(&nodes, &ObjectKey::new(key.cluster.clone(), "", pod.node.clone()));
+            let endpoint = pod_endpoint(pod, key, node.as_deref(), &trust_domain, &networks);
+            let tcp = pod.ports.iter().rev().filter(|(name, _, transport)| !name.is_empty() && transport == "TCP");
+            let ports = tcp.map(|(name, port, _)| (name.clone(), u32::from(*port))).collect();
+            vec![(InstanceKey { kind: Kind::Pod, object: key.clone() }, Instance { endpoint, ports })]
+        }
+    });
+    let instances = entries.union("workload_instances", &[pods]);
+    let by_label = instances.index("workload_instances/by-label", |key, instance| {
+        let namespace = &key.object.namespace;
+        let mut rows = vec![((namespace.clone(), Text::default(), Text::default()), instance.clone())];
+        let labels = instance.endpoint.labels.iter();
+        rows.extend(labels.map(|(label, value)| ((namespace.clone(), label.clone(), value.clone()), instance.clone())));
+        rows
+    });
+    let by_address = instances.index("workload_instances/by-address", |key, instance| {
+        let address = instance.endpoint.addresses.first().filter(|_| key.kind == Kind::WorkloadEntry);
+        address.map(|address| (address.clone(), instance.clone()))
+    });
+    Instances { by_label, by_address }
+}
+
+/// Name of what a WorkloadEntry is a replica of.
+pub(crate) fn entry_workload_name(meta: &ObjectMeta) -> &Text {
+    let group = meta.annotations.get(REGISTRATION_GROUP);
+    group.or_else(|| meta.labels.get(WORKLOAD_NAME_LABEL)).unwrap_or(&meta.name)
+}
+
+/// The key to look workloads up that a selector selects; they still have to be checked against all of it.
+pub(crate) fn selector_key(namespace: &Text, selector: &Labels) -> (Text, Text, Text) {
+    let (label, value) = selector.iter().next().map(|(l, v)| (l.clone(), v.clone())).unwrap_or_default();
+    (namespace.clone(), label, value)
+}
+
+/// The trust domain alone, so that no other change of the mesh config concerns endpoints.
+pub(crate) fn trust_domain<'s>(mesh: &Collection<'s, (), MeshConfig>) -> Collection<'s, (), Text> {
+    mesh.map("trust_domain", |(), mesh| mesh.trust_domain.clone())
+}
+
+/// The endpoint a pod is, without port.
+pub(crate) fn pod_endpoint(
+    pod: &Pod,
+    key: &ObjectKey,
+    node: Option<&Node>,
+    trust_domain: &str,
+    networks: &NetworkRules,
+) -> Endpoint {
+    let locality = pod_locality(&pod.labels, node);
+    let address = pod.ips.first().map(Text::as_str).unwrap_or_default();
+    let network = networks.network(&key.cluster, address, &pod.labels);
+    let hostname = match (pod.subdomain.as_str(), pod.hostname.as_str()) {
+        ("", _) => Text::default(),
+        (_, "") => pod.name.clone(),
+        _ => pod.hostname.clone(),
+    };
+    Endpoint {
+        addresses: pod.ips.first().cloned().into_iter().collect(),
+        port: 0,
+        port_name: Text::default(),
+        labels: with_topology(&pod.labels, &key.cluster, &locality, &pod.node, &network),
+        locality,
+        node: pod.node.clone(),
+        cluster: key.cluster.clone(),
+        network,
+        namespace: pod.namespace.clone(),
+        workload_name: pod.workload_name.clone(),
+        service_account: spiffe(trust_domain, &pod.namespace, &pod.service_account),
+        tls_mode: tls_mode(&pod.labels, false),
+        health: Health::Unknown,
+        weight: 0,
+        hostname,
+        subdomain: pod.subdomain.clone(),
+        hbone: takes_hbone(&pod.labels) || pod.annotations.get(REDIRECTION).is_some_and(|word| *word == *"enabled"),
+        cluster_local: false,
+    }
+}
+
+/// The endpoint a WorkloadEntry or an address of a ServiceEntry is, without port. `key` is the object that declares it.
+pub(crate) fn address_endpoint(
+    workload: &WorkloadAddress,
+    key: &ObjectKey,
+    name: &Text,
+    trust_domain: &str,
+    networks: &NetworkRules,
+) -> Endpoint {
+    let label = locality_label(&workload.labels);
+    let locality = if workload.locality.is_empty() { label } else { Some(Locality::parse(&workload.locality)) };
+    let locality = locality.unwrap_or_default();
+    let found = networks.network(&key.cluster, &workload.address, &workload.labels);
+    let network = if workload.network.is_empty() { found } else { workload.network.clone() };
+    let account = &workload.service_account;
+    Endpoint {
+        addresses: vec![workload.address.clone()],
+        port: 0,
+        port_name: Text::default(),
+        labels: with_topology(&workload.labels, &key.cluster, &locality, "", &network),
+        locality,
+        node: Text::default(),
+        cluster: key.cluster.clone(),
+        network: workload.network.clone(),
+        namespace: key.namespace.clone(),
+        workload_name: name.clone(),
+        service_account: match account.as_str() {
+            "" => Text::default(),
+            account => spiffe(trust_domain, &key.namespace, account),
+        },
+        tls_mode: tls_mode(&workload.labels, !account.is_empty()),
+        health: Health::Unknown,
+        weight: workload.weight,
+        hostname: Text::default(),
+        subdomain: Text::default(),
+        hbone: takes_hbone(&workload.labels),
+        cluster_local: false,
+    }
+}
+
+/// Whether a workload takes HBONE itself, as it says or as waypoints do.
+fn takes_hbone(labels: &Labels) -> bool {
+    has_tunnel(labels) || labels.get(MANAGED).is_some_and(|by| *by == *"istio.io-mesh-controller")
+}
+
+fn has_tunnel(labels: &Labels) -> bool {
+    labels.get(TUNNEL).is_some_and(|tunnels| tunnels.split(',').any(|tunnel| tunnel == "http"))
+}
+
+/// Whether an endpoint takes HBONE only because it is a waypoint: metadata is exchanged with it nevertheless.
+pub(crate) fn is_waypoint(endpoint: &Endpoint) -> bool {
+    takes_hbone(&endpoint.labels) && !has_tunnel(&endpoint.labels)
+}
+
+/// By label; without one, by whether the workload has an identity that tells of a sidecar.
+fn tls_mode(labels: &Labels, has_identity: bool) -> TlsMode {
+    match labels.get(TLS_MODE_LABEL).map(Text::as_str) {
+        Some("istio") => TlsMode::Istio,
+        None if has_identity => TlsMode::Istio,
+        _ => TlsMode::Disabled,
+    }
+}
+
+/// The locality a label names. Label values have no slashes, so dots stand for them.
+fn locality_label(labels: &Labels) -> Option<Locality> {
+    let text = LOCALITY_LABELS.iter().find_map(|name| labels.get(name)).filter(|text| !text.is_empty())?;
+    Some(if text.contains('/') { Locality::parse(text) } else { Locality::parse(&text.replace('.', "/")) })
+}
+
+/// A pod's locality: its label's, else its node's (S06).
+pub(crate) fn pod_locality(labels: &Labels, node: Option<&Node>) -> Locality {
+    locality_label(labels).or_else(|| node.map(|node| node.locality.clone())).unwrap_or_default()
+}
+
+/// Labels with those that say where a workload is: subsets and failover may select on them.
+pub(crate) fn with_topology(labels: &Labels, cluster: &str, locality: &Locality, node: &str, network: &str) -> Labels {
+    let mut labels = labels.clone();
+    let places = [
+        (REGION, locality.region.as_str()),
+        (ZONE, &locality.zone),
+        (SUBZONE, &locality.subzone),
+        (CLUSTER, cluster),
+        (HOSTNAME, node),
+    ];
+    for (label, value) in places.into_iter().filter(|(_, value)| !value.is_empty()) {
+        labels.insert(label.into(), value.into());
+    }
+    if !network.is_empty() && labels.get(NETWORK_LABEL).is_none_or(|own| own.is_empty()) {
+        labels.insert(NETWORK_LABEL.into(), network.into());
+    }
+    labels
+}

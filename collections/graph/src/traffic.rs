@@ -1,0 +1,11 @@
+//! Rules for traffic: where requests go, which services a proxy sees, and what routers and node proxies serve.
+
+pub(crate) mod ambient;
+pub(crate) mod destination_rules;
+pub(crate) mod destinations;
+pub(crate) mod gateway_api;
+pub(crate) mod gateways;
+pub(crate) mod ingresses;
+pub(crate) mod secrets;
+pub(crate) mod sidecars;
+pub(crate) mod virtual_services;

@@ -1,0 +1,225 @@
+//! Ambient mode: what node proxies (ztunnel) are told of the cluster's workloads, services and policies (A01 to A05).
+//!
+//! All of it is of the config cluster. `services.rs` has one service a namespace and host; `pods.rs`, `entries.rs` and
+//! `slices.rs` make workloads; `policies.rs` has the policies and says which are for a workload; `waypoints.rs` says
+//! through which waypoint something is reached; `gateways.rs` how other networks are.
+
+mod entries;
+mod gateways;
+mod pods;
+mod policies;
+mod services;
+mod slices;
+mod waypoints;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::Serialize;
+use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_envoy::ztunnel::WorkloadAddress;
+use sluice_model::{
+    AmbientService, Labels, MeshConfig, Namespace, ObjectKey, Resource, Service, ServiceKey, Text, match_labels,
+};
+
+use crate::inputs::Objects;
+use crate::inputs::discovery::Discovery;
+use crate::options::{AmbientOptions, GraphOptions};
+use crate::registry::networks::NetworkRules;
+use crate::registry::services::DeclaredKey;
+use crate::registry::workloads::selector_key;
+
+use gateways::{GatewayReads, Gateways};
+use policies::{Policies, PolicyReads};
+use waypoints::{WaypointReads, Waypoints};
+
+/// What ambient mode derives from.
+pub(crate) struct AmbientInputs<'a, 's> {
+    pub(crate) objects: &'a Objects<'s>,
+    pub(crate) mesh: &'a Collection<'s, (), MeshConfig>,
+    pub(crate) networks: &'a Collection<'s, (), NetworkRules>,
+    pub(crate) discovery: &'a Collection<'s, (), Discovery>,
+    pub(crate) declared: &'a Collection<'s, DeclaredKey, Service>,
+}
+
+/// What node proxies are told.
+#[derive(Clone)]
+pub(crate) struct Ambient<'s> {
+    /// Services.
+    pub(crate) services: Collection<'s, ServiceKey, AmbientService>,
+    /// Workloads by uid, in collections that share none.
+    pub(crate) workloads: Vec<Collection<'s, Text, AmbientWorkload>>,
+    /// Policies by name (`NAMESPACE/NAME`).
+    pub(crate) policies: Collection<'s, Text, Resource>,
+}
+
+/// A workload as node proxies know it.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct AmbientWorkload {
+    /// The encoded `Address`.
+    pub(crate) address: Resource,
+    /// The encoded `Workload`: a part of the same bytes.
+    pub(crate) workload: Resource,
+}
+
+impl From<WorkloadAddress> for AmbientWorkload {
+    fn from(made: WorkloadAddress) -> Self {
+        Self { address: Resource::Encoded(made.address), workload: Resource::Encoded(made.workload) }
+    }
+}
+
+/// What of the mesh's settings every workload depends on.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct AmbientSettings {
+    trust_domain: Text,
+    root_namespace: Text,
+    /// The network of the cluster, empty if there is only one.
+    network: Text,
+}
+
+/// Everything ambient mode derives.
+pub(crate) fn derive_ambient<'s>(
+    inputs: &AmbientInputs<'_, 's>,
+    switches: AmbientOptions,
+    options: &GraphOptions,
+) -> Ambient<'s> {
+    let settings = derive_settings(inputs, options);
+    let network = settings.map("ambient_network", |(), settings| settings.network.clone());
+    let waypoints = Waypoints::new(inputs, &network, options);
+    let services = services::derive_services(inputs, &network, &waypoints, options);
+    let policies = policies::derive_policies(inputs, &settings, &waypoints, switches);
+    let gateways = gateways::derive_gateways(inputs, &settings, options);
+    let services_by_label = SelectingServices::new(&services);
+    let surroundings = Surroundings { settings, services: services_by_label, policies, waypoints, gateways };
+    let workloads = vec![
+        pods::derive_pods(inputs, &surroundings, options),
+        entries::derive_workload_entries(inputs, &surroundings, options),
+        entries::derive_service_entries(inputs, &surroundings, options),
+        slices::derive_slices(inputs, &surroundings, options),
+        surroundings.gateways.workloads.clone(),
+    ];
+    Ambient { services, workloads, policies: surroundings.policies.all }
+}
+
+/// Settings of the mesh that every workload depends on.
+/// Key: none, one record. From: `mesh_config`, `networks`. Changes when: one of the settings does. Size: 1.
+/// Rejects: none.
+fn derive_settings<'s>(inputs: &AmbientInputs<'_, 's>, options: &GraphOptions) -> Collection<'s, (), AmbientSettings> {
+    let cluster = options.cluster.clone();
+    inputs.mesh.join("ambient_settings", inputs.networks, move |(), mesh, networks| {
+        Some(AmbientSettings {
+            trust_domain: mesh.trust_domain.clone(),
+            root_namespace: mesh.root_namespace.clone(),
+            network: networks.of_cluster(&cluster),
+        })
+    })
+}
+
+/// What workloads look up, whatever declares them.
+struct Surroundings<'s> {
+    settings: Collection<'s, (), AmbientSettings>,
+    services: SelectingServices<'s>,
+    policies: Policies<'s>,
+    waypoints: Waypoints<'s>,
+    gateways: Gateways<'s>,
+}
+
+/// The same, inside a `derive`.
+struct Reads {
+    settings: Dep<(), AmbientSettings>,
+    services: ServiceReads,
+    policies: PolicyReads,
+    waypoints: WaypointReads,
+    gateways: GatewayReads,
+}
+
+impl<'s> Surroundings<'s> {
+    fn read(&self, deps: &mut Deps<'s>) -> Reads {
+        Reads {
+            settings: deps.on(&self.settings),
+            services: self.services.read(deps),
+            policies: PolicyReads::on(deps, &self.policies),
+            waypoints: WaypointReads::on(deps, &self.waypoints),
+            gateways: GatewayReads::on(deps, &self.gateways),
+        }
+    }
+}
+
+/// Services by the labels they select.
+struct SelectingServices<'s> {
+    all: Collection<'s, ServiceKey, AmbientService>,
+    by_label: Index<'s, LabelKey, ServiceKey, ()>,
+    labels: Collection<'s, (), BTreeSet<Text>>,
+}
+
+impl<'s> SelectingServices<'s> {
+    fn new(services: &Collection<'s, ServiceKey, AmbientService>) -> Self {
+        let by_label = services.index("ambient_services/by-label", |key, service| {
+            let selects = !service.selector.is_empty();
+            selects.then(|| (selector_key(&key.namespace, &service.selector), ()))
+        });
+        let labels = first_labels("ambient_services/labels", &by_label.distinct("ambient_services/selectors"));
+        Self { all: services.clone(), by_label, labels }
+    }
+
+    fn read(&self, deps: &mut Deps<'s>) -> ServiceReads {
+        ServiceReads { all: deps.on(&self.all), by_label: deps.by(&self.by_label), labels: deps.on(&self.labels) }
+    }
+}
+
+/// Looks services up, inside a `derive`.
+struct ServiceReads {
+    all: Dep<ServiceKey, AmbientService>,
+    by_label: DepBy<LabelKey, ServiceKey, ()>,
+    labels: Dep<(), BTreeSet<Text>>,
+}
+
+impl ServiceReads {
+    /// The services of a namespace that select these labels.
+    fn selecting(&self, cx: &Context, namespace: &Text, labels: &Labels) -> BTreeMap<ServiceKey, Arc<AmbientService>> {
+        let mut found = BTreeMap::new();
+        for at in label_keys(cx, &self.labels, namespace, labels) {
+            for (key, _) in cx.by(&self.by_label, &at) {
+                let service = cx.get(&self.all, &key);
+                if let Some(service) = service.filter(|service| match_labels(&service.selector, labels)) {
+                    found.insert(key, service);
+                }
+            }
+        }
+        found
+    }
+
+    fn get(&self, cx: &Context, key: &ServiceKey) -> Option<Arc<AmbientService>> {
+        cx.get(&self.all, key)
+    }
+}
+
+/// A namespace, a label and its value: the first that a selector names.
+type LabelKey = (Text, Text, Text);
+
+/// The labels that come first in some selector: only these have to be looked up.
+/// Key: none, one record. From: the selectors. Changes when: one begins with a label that none did. Size: 1.
+/// Rejects: none.
+fn first_labels<'s>(name: &str, selectors: &Collection<'s, LabelKey, ()>) -> Collection<'s, (), BTreeSet<Text>> {
+    let by_label = selectors.index(&format!("{name}/by-label"), |(_, label, _), ()| [(label.clone(), ())]);
+    let all =
+        by_label.distinct(&format!("{name}/each")).index(&format!("{name}/all"), |label, ()| [((), label.clone())]);
+    all.group(name, |(), rows| Some(rows.iter().map(|(_, label)| (*label).clone()).collect::<BTreeSet<Text>>()))
+}
+
+/// Under which keys selectors of these labels are found.
+fn label_keys(cx: &Context, first: &Dep<(), BTreeSet<Text>>, namespace: &Text, labels: &Labels) -> Vec<LabelKey> {
+    let Some(first) = cx.get(first, &()) else { return Vec::new() };
+    let concerned = labels.iter().filter(|(label, _)| first.contains(*label));
+    concerned.map(|(label, value)| (namespace.clone(), label.clone(), value.clone())).collect()
+}
+
+/// The key of the namespace that an object is in.
+fn namespace_of(key: &ObjectKey) -> ObjectKey {
+    ObjectKey::new(key.cluster.clone(), "", key.namespace.clone())
+}
+
+/// The labels of the namespace that an object is in.
+fn namespace_labels(cx: &Context, namespaces: &Dep<ObjectKey, Namespace>, key: &ObjectKey) -> Labels {
+    cx.get(namespaces, &namespace_of(key)).map(|namespace| namespace.labels.clone()).unwrap_or_default()
+}

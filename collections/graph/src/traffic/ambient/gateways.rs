@@ -1,0 +1,135 @@
+//! Gateways to other networks (A09): Gateways of class `istio-remote`.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::Serialize;
+use sluice_engine::{Collection, Context, DepBy, Deps, Index};
+use sluice_envoy::ztunnel::{WorkloadInputs, build_workload};
+use sluice_model::gateway_api::{AddressKind, Gateway};
+use sluice_model::{HboneAddress, HboneDestination, Host, ObjectKey, ServiceKey, Text};
+
+use super::{AmbientInputs, AmbientSettings, AmbientWorkload};
+use crate::options::GraphOptions;
+use crate::registry::networks::NETWORK_LABEL;
+
+/// Class of Gateways that stand for those of another network.
+const REMOTE: &str = "istio-remote";
+/// Annotation: the service account a gateway runs as.
+const ACCOUNT: &str = "gateway.istio.io/service-account";
+
+/// An address of a gateway to another network.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct RemoteGateway {
+    /// The network behind it.
+    network: Text,
+    address: Text,
+    port: u32,
+    /// Namespace and name of the service account it runs as.
+    namespace: Text,
+    account: Text,
+}
+
+impl RemoteGateway {
+    fn ip(&self) -> Option<IpAddr> {
+        self.address.parse().ok()
+    }
+
+    fn hbone(&self) -> HboneAddress {
+        let destination = match self.ip() {
+            Some(address) => HboneDestination::Address { network: self.network.clone(), address },
+            None => HboneDestination::Service(ServiceKey {
+                namespace: self.namespace.clone(),
+                host: Host::new(&self.address),
+            }),
+        };
+        HboneAddress { destination, port: self.port }
+    }
+
+    /// What it is known by as a workload.
+    fn uid(&self) -> Text {
+        format!("NetworkGateway/{}/{}/{}", self.network, self.address, self.port).into()
+    }
+}
+
+/// Gateways to other networks.
+pub(super) struct Gateways<'s> {
+    by_network: Index<'s, Text, (ObjectKey, Text), HboneAddress>,
+    /// Each as a workload, so that node proxies know who answers.
+    pub(super) workloads: Collection<'s, Text, AmbientWorkload>,
+}
+
+/// Gateways to other networks, and each of them as a workload.
+/// Key: uid. From: `kubernetes_gateways`, `mesh_config`. Changes when: the Gateway does. Size: their addresses.
+/// Rejects: none.
+pub(super) fn derive_gateways<'s>(
+    inputs: &AmbientInputs<'_, 's>,
+    settings: &Collection<'s, (), AmbientSettings>,
+    options: &GraphOptions,
+) -> Gateways<'s> {
+    let cluster = options.cluster.clone();
+    let gateways = inputs.objects.kubernetes_gateways.flat_map("ambient_gateways", move |key, gateway| {
+        let found = if key.cluster == cluster { addresses(gateway) } else { Vec::new() };
+        found.into_iter().map(|gateway| ((key.clone(), gateway.address.clone()), gateway)).collect::<Vec<_>>()
+    });
+    let by_network = gateways.index("ambient_gateways/by-network", |_, gateway: &RemoteGateway| {
+        [(gateway.network.clone(), gateway.hbone())]
+    });
+    let trust_domain = settings.map("ambient_gateways/trust-domain", |(), settings| settings.trust_domain.clone());
+    let by_uid = gateways.index("ambient_gateways/by-uid", |_, gateway| [(gateway.uid(), gateway.clone())]);
+    let each = by_uid.group("ambient_gateways/each", |_, gateways| gateways.first().map(|(_, first)| (*first).clone()));
+    let workloads = each.derive("ambient_workloads/gateways", |deps| {
+        let trust_domain = deps.on(&trust_domain);
+        move |cx, uid, gateway: &RemoteGateway| {
+            let ip = gateway.ip();
+            let made = build_workload(WorkloadInputs {
+                uid,
+                name: uid,
+                namespace: &gateway.namespace,
+                service_account: &gateway.account,
+                network: &gateway.network,
+                trust_domain: &cx.get(&trust_domain, &())?,
+                addresses: ip.into_iter().collect(),
+                hostname: if ip.is_some() { "" } else { &gateway.address },
+                ..WorkloadInputs::default()
+            });
+            Some(made.into())
+        }
+    });
+    Gateways { by_network, workloads }
+}
+
+fn addresses(gateway: &Gateway) -> Vec<RemoteGateway> {
+    let network = gateway.meta.labels.get(NETWORK_LABEL).filter(|network| !network.is_empty());
+    let hbone = gateway.listeners.iter().find(|listener| *listener.protocol == *"HBONE");
+    let (true, Some(network), Some(hbone)) = (*gateway.class == *REMOTE, network, hbone) else { return Vec::new() };
+    let named = gateway.meta.annotations.get(ACCOUNT).filter(|name| !name.is_empty());
+    let account = named.cloned().unwrap_or_else(|| format!("{}-{REMOTE}", gateway.meta.name).into());
+    let all = gateway.assigned_addresses.iter();
+    let usable = all.filter(|address| matches!(address.kind, AddressKind::Ip | AddressKind::Hostname));
+    let made = usable.map(|address| RemoteGateway {
+        network: network.clone(),
+        address: address.value.clone(),
+        port: u32::from(hbone.port),
+        namespace: gateway.meta.namespace.clone(),
+        account: account.clone(),
+    });
+    made.collect()
+}
+
+/// Looks gateways up, inside a `derive`.
+pub(super) struct GatewayReads(DepBy<Text, (ObjectKey, Text), HboneAddress>);
+
+impl GatewayReads {
+    pub(super) fn on<'s>(deps: &mut Deps<'s>, gateways: &Gateways<'s>) -> Self {
+        Self(deps.by(&gateways.by_network))
+    }
+
+    /// How a network is reached from others.
+    pub(super) fn to(&self, cx: &Context, network: &Text) -> Option<Arc<HboneAddress>> {
+        if network.is_empty() {
+            return None;
+        }
+        cx.by(&self.0, network).into_iter().map(|(_, gateway)| gateway).find(|gateway| gateway.port > 0)
+    }
+}

@@ -1,0 +1,228 @@
+//! Policies of node proxies, and which are for a workload (A04).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::Serialize;
+use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_envoy::ztunnel::{
+    Above, STRICT_POLICY, build_authorization, build_peer_authorization, build_strict_authorization,
+    build_waypoint_authorization, peer_policy_name,
+};
+use sluice_model::{
+    AmbientService, Labels, ObjectKey, PeerAuthentication, PeerMtls, Resource, Text, Waypoint, match_labels,
+};
+
+use super::waypoints::{WaypointReads, Waypoints};
+use super::{AmbientInputs, AmbientSettings, LabelKey, first_labels, label_keys};
+use crate::options::AmbientOptions;
+use crate::registry::workloads::selector_key;
+
+/// Policies, and how those for a workload are found.
+pub(super) struct Policies<'s> {
+    /// All that are sent, by name.
+    pub(super) all: Collection<'s, Text, Resource>,
+    by_label: Index<'s, LabelKey, ObjectKey, Labels>,
+    labels: Collection<'s, (), BTreeSet<Text>>,
+    peers: Index<'s, Text, ObjectKey, PeerAuthentication>,
+    allows_waypoints: bool,
+}
+
+/// An AuthorizationPolicy that node proxies enforce.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct Enforced {
+    selector: Labels,
+    message: Resource,
+}
+
+/// Policies by name (`NAMESPACE/NAME`): AuthorizationPolicies as far as connections go; PeerAuthentications that tell
+/// ports apart; with any PeerAuthentication the policy for workloads that take mutual TLS only; and, where that is
+/// asked for, one for each waypoint.
+/// Key: the name. From: `authorization_policies`, `peer_authentications`, `waypoints`, `mesh_config`.
+/// Changes when: the policy does; that of a PeerAuthentication also with those above it, that of a waypoint with the
+/// accounts of its instances. Size: policies. Rejects: none.
+pub(super) fn derive_policies<'s>(
+    inputs: &AmbientInputs<'_, 's>,
+    settings: &Collection<'s, (), AmbientSettings>,
+    waypoints: &Waypoints<'s>,
+    switches: AmbientOptions,
+) -> Policies<'s> {
+    let root = settings.map("ambient_root_namespace", |(), settings| settings.root_namespace.clone());
+    let authorization = inputs.objects.authorization_policies.derive("ambient_policies/authorization", |deps| {
+        let root = deps.on(&root);
+        move |cx, _, policy| {
+            let message = build_authorization(policy, &cx.get(&root, &())?, switches.dry_run_policies)?;
+            Some(Enforced { selector: policy.attachment.selector.clone(), message: Resource::Encoded(message) })
+        }
+    });
+    let by_label = authorization.index("ambient_policies/by-label", |key, policy| {
+        let selects = !policy.selector.is_empty();
+        selects.then(|| (selector_key(&key.namespace, &policy.selector), policy.selector.clone()))
+    });
+    let labels = first_labels("ambient_policies/labels", &by_label.distinct("ambient_policies/selectors"));
+    let peers = inputs
+        .objects
+        .peer_authentications
+        .index("ambient_policies/peers", |key, policy| [(key.namespace.clone(), policy.clone())]);
+    let enforced = authorization.flat_map("ambient_policies/enforced", |key, policy| {
+        [(name(&key.namespace, &key.name), policy.message.clone())]
+    });
+    let by_port = inputs.objects.peer_authentications.derive_many("ambient_policies/by-port", |deps| {
+        let (root, peers) = (deps.on(&root), deps.by(&peers));
+        move |cx, key, policy| {
+            let Some(root) = cx.get(&root, &()) else { return Vec::new() };
+            if key.namespace == *root || policy.selector.is_empty() || policy.ports.is_empty() {
+                return Vec::new();
+            }
+            let wide = |namespace: &Text| Peers::of(cx, &peers, namespace).wide().map(|policy| policy.mtls);
+            let above = Above { namespace: wide(&key.namespace), mesh: wide(&root) };
+            let message = build_peer_authorization(policy, above);
+            let row = |message| (name(&key.namespace, &peer_policy_name(&key.name)), Resource::Encoded(message));
+            message.map(row).into_iter().collect()
+        }
+    });
+    let any = inputs.objects.peer_authentications.index("ambient_policies/any-peer", |_, _| [((), ())]);
+    let strict = any.distinct("ambient_policies/has-peers").derive_many("ambient_policies/strict", |deps| {
+        let root = deps.on(&root);
+        move |cx, (), ()| {
+            let Some(root) = cx.get(&root, &()) else { return Vec::new() };
+            vec![(name(&root, STRICT_POLICY), Resource::Encoded(build_strict_authorization(&root)))]
+        }
+    });
+    let trust_domain = settings.map("ambient_trust_domain", |(), settings| settings.trust_domain.clone());
+    let implied = waypoints.all().derive_many("ambient_policies/waypoints", |deps| {
+        let trust_domain = deps.on(&trust_domain);
+        move |cx, _, waypoint| {
+            let Some(trust_domain) = cx.get(&trust_domain, &()) else { return Vec::new() };
+            if !switches.allows_waypoints || waypoint.accounts.is_empty() {
+                return Vec::new();
+            }
+            let namespace = &waypoint.key.namespace;
+            let principal = |account: &Text| format!("{trust_domain}/ns/{namespace}/sa/{account}").into();
+            let principals: Vec<Text> = waypoint.accounts.iter().map(principal).collect();
+            let policy = waypoint_policy(waypoint);
+            let message = build_waypoint_authorization(&policy, namespace, &principals);
+            vec![(name(namespace, &policy), Resource::Encoded(message))]
+        }
+    });
+    let all = enforced.union("ambient_policies", &[by_port, strict, implied]);
+    Policies { all, by_label, labels, peers, allows_waypoints: switches.allows_waypoints }
+}
+
+/// The name of a policy as workloads refer to it.
+fn name(namespace: &str, name: &str) -> Text {
+    format!("{namespace}/{name}").into()
+}
+
+/// Names of objects have no `_`.
+fn waypoint_policy(waypoint: &Waypoint) -> String {
+    format!("istio_allow_waypoint_{}_{}", waypoint.key.namespace, waypoint.key.name)
+}
+
+/// Looks policies up, inside a `derive`.
+pub(super) struct PolicyReads {
+    by_label: DepBy<LabelKey, ObjectKey, Labels>,
+    labels: Dep<(), BTreeSet<Text>>,
+    peers: DepBy<Text, ObjectKey, PeerAuthentication>,
+    allows_waypoints: bool,
+}
+
+impl PolicyReads {
+    pub(super) fn on<'s>(deps: &mut Deps<'s>, policies: &Policies<'s>) -> Self {
+        Self {
+            by_label: deps.by(&policies.by_label),
+            labels: deps.on(&policies.labels),
+            peers: deps.by(&policies.peers),
+            allows_waypoints: policies.allows_waypoints,
+        }
+    }
+
+    /// Names of the policies for a workload with these labels. Those for a whole namespace or mesh need no mention.
+    pub(super) fn of_workload(&self, cx: &Context, root: &Text, namespace: &Text, labels: &Labels) -> Vec<Text> {
+        let mut names = BTreeSet::new();
+        let elsewhere = Some(root).filter(|root| *root != namespace);
+        for namespace in [Some(namespace), elsewhere].into_iter().flatten() {
+            for at in label_keys(cx, &self.labels, namespace, labels) {
+                let found = cx.by(&self.by_label, &at).into_iter();
+                let found = found.filter(|(_, selector)| match_labels(selector, labels));
+                names.extend(found.map(|(key, _)| name(&key.namespace, &key.name)));
+            }
+        }
+        let own = Peers::of(cx, &self.peers, namespace);
+        let mesh = elsewhere.map(|root| Peers::of(cx, &self.peers, root));
+        let peer = match &mesh {
+            Some(mesh) => peer_policy(root, mesh.wide(), own.wide(), own.selecting(labels)),
+            None => peer_policy(root, own.wide(), None, None),
+        };
+        names.into_iter().chain(peer).collect()
+    }
+
+    /// Names of the policies that let waypoints pass which something reaches the workload through.
+    pub(super) fn of_waypoints<'a>(
+        &self,
+        cx: &Context,
+        waypoints: &WaypointReads,
+        own: Option<&Arc<Waypoint>>,
+        services: impl Iterator<Item = &'a AmbientService>,
+    ) -> Vec<Text> {
+        if !self.allows_waypoints {
+            return Vec::new();
+        }
+        let own_key = own.map(|own| &own.key);
+        let keys: BTreeSet<&ObjectKey> = services
+            .filter_map(|service| service.waypoints.waypoint.as_ref())
+            .filter(|key| Some(*key) != own_key)
+            .collect();
+        let others: Vec<Arc<Waypoint>> = keys.into_iter().filter_map(|key| waypoints.get(cx, key)).collect();
+        let all = others.iter().chain(own).filter(|waypoint| !waypoint.accounts.is_empty());
+        all.map(|waypoint| name(&waypoint.key.namespace, &waypoint_policy(waypoint))).collect()
+    }
+}
+
+/// The PeerAuthentications of a namespace, the oldest first.
+struct Peers(Vec<Arc<PeerAuthentication>>);
+
+impl Peers {
+    fn of(cx: &Context, peers: &DepBy<Text, ObjectKey, PeerAuthentication>, namespace: &Text) -> Self {
+        let mut policies: Vec<_> = cx.by(peers, namespace).into_iter().map(|(_, policy)| policy).collect();
+        policies.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
+        Self(policies)
+    }
+
+    /// The one for all of the namespace.
+    fn wide(&self) -> Option<&PeerAuthentication> {
+        self.0.iter().map(AsRef::as_ref).find(|policy| policy.selector.is_empty())
+    }
+
+    /// The one for workloads with these labels.
+    fn selecting(&self, labels: &Labels) -> Option<&PeerAuthentication> {
+        let mut all = self.0.iter().map(AsRef::as_ref);
+        all.find(|policy| !policy.selector.is_empty() && match_labels(&policy.selector, labels))
+    }
+}
+
+/// The policy that enforces what PeerAuthentications of the mesh, the namespace and the workload come to.
+fn peer_policy(
+    root: &str,
+    mesh: Option<&PeerAuthentication>,
+    namespace: Option<&PeerAuthentication>,
+    workload: Option<&PeerAuthentication>,
+) -> Option<Text> {
+    let declared =
+        |policy: Option<&PeerAuthentication>| policy.map(|policy| policy.mtls).filter(|mtls| *mtls != PeerMtls::Unset);
+    let above = declared(namespace).or_else(|| declared(mesh));
+    let strict = declared(workload).or(above) == Some(PeerMtls::Strict);
+    let exception = workload.filter(|policy| {
+        let mut ports = policy.ports.values();
+        match (strict, policy.mtls) {
+            // Without a mode of its own, a port that takes plain text only is left to the mode above.
+            (true, PeerMtls::Unset) => ports.any(|mode| *mode == PeerMtls::Permissive),
+            (true, _) => ports.any(|mode| matches!(mode, PeerMtls::Permissive | PeerMtls::Disable)),
+            (false, _) => ports.any(|mode| *mode == PeerMtls::Strict),
+        }
+    });
+    match exception {
+        Some(policy) => Some(name(&policy.namespace, &peer_policy_name(&policy.name))),
+        None => strict.then(|| name(root, STRICT_POLICY)),
+    }
+}

@@ -1,0 +1,203 @@
+//! Services as node proxies know them (A03).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::Serialize;
+use sluice_engine::Collection;
+use sluice_model::{
+    AmbientBalancing, AmbientPort, AmbientService, Host, Kind, KubernetesService, Labels, ObjectKey, Resolution,
+    Service, ServiceEntry, ServiceKey, ServiceSource, ServiceType, Text, Timestamp, TrafficDistribution, Visibility,
+};
+
+use super::waypoints::{WaypointReads, Waypoints};
+use super::{AmbientInputs, namespace_labels};
+use crate::options::GraphOptions;
+use crate::registry::services::{DeclaredKey, visibility};
+
+/// What decides which object's word on a host counts.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct Claim {
+    /// A ServiceEntry yields to a Service.
+    source: ServiceSource,
+    created: Timestamp,
+    private: bool,
+}
+
+/// The object that has the say of a service.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct Chosen {
+    declared: DeclaredKey,
+    canonical: bool,
+}
+
+/// Services, one a namespace and host.
+/// Key: `ServiceKey`. From: `declared_services`, `kubernetes_services`, `service_entries`, `waypoints`, `namespaces`,
+/// `mesh_config`.
+/// Changes when: the object that declares it does, its waypoint, or another object claims its host.
+/// Size: Services and hosts of ServiceEntries. Rejects: none.
+pub(super) fn derive_services<'s>(
+    inputs: &AmbientInputs<'_, 's>,
+    network: &Collection<'s, (), Text>,
+    waypoints: &Waypoints<'s>,
+    options: &GraphOptions,
+) -> Collection<'s, ServiceKey, AmbientService> {
+    let visibilities = inputs.mesh.map("service_entry_visibility", |(), mesh| mesh.service_entry_visibility.clone());
+    let cluster = options.cluster.clone();
+    let candidates = inputs.declared.derive("ambient_services/declared", |deps| {
+        let (services, entries) =
+            (deps.on(&inputs.objects.kubernetes_services), deps.on(&inputs.objects.service_entries));
+        let (network, visibilities) = (deps.on(network), deps.on(&visibilities));
+        let (namespaces, waypoints) = (deps.on(&inputs.objects.namespaces), WaypointReads::on(deps, waypoints));
+        move |cx, key: &DeclaredKey, service: &Service| {
+            if key.object.cluster != cluster {
+                return None;
+            }
+            let network = cx.get(&network, &()).map(|network| (*network).clone()).unwrap_or_default();
+            let of = |labels: &Labels, annotations: &Labels, private| {
+                waypoints.of_service(cx, &key.object, labels, annotations, private)
+            };
+            if key.kind == Kind::Service {
+                let object = cx.get(&services, &key.object)?;
+                let mut made = of_service(&key.object, service, &object)?;
+                made.waypoints = of(&object.meta.labels, &object.meta.annotations, false);
+                made.network = network;
+                return Some(made);
+            }
+            let entry = cx.get(&entries, &key.object)?;
+            let policy = cx.get(&visibilities, &()).and_then(|policy| (*policy).clone());
+            let labels = match &policy {
+                Some(_) => namespace_labels(cx, &namespaces, &key.object),
+                None => Labels::new(),
+            };
+            let visibility = visibility(policy.as_ref(), &labels);
+            let mut made = of_entry(&key.object, service, &entry).filter(|_| visibility != Visibility::None)?;
+            made.private = visibility == Visibility::Namespace;
+            made.waypoints = of(&entry.meta.labels, &entry.meta.annotations, made.private);
+            made.network = network;
+            Some(made)
+        }
+    });
+    let claims = candidates.index("ambient_services/by-host", |_, service| {
+        let claim = Claim { source: service.source, created: service.created, private: service.private };
+        [(service.host.clone(), claim)]
+    });
+    let chosen = claims.group("ambient_services/chosen-by-host", |_, claims| Some(choose(claims)));
+    let chosen = chosen.flat_map("ambient_services/chosen", |host: &Host, chosen| {
+        let service = |chosen: &Chosen| {
+            (ServiceKey { namespace: chosen.declared.object.namespace.clone(), host: host.clone() }, chosen.clone())
+        };
+        chosen.iter().map(service).collect::<Vec<_>>()
+    });
+    chosen.derive("ambient_services", |deps| {
+        let candidates = deps.on(&candidates);
+        move |cx, _, chosen: &Chosen| {
+            let service = cx.get(&candidates, &chosen.declared)?;
+            Some(AmbientService { canonical: chosen.canonical, ..(*service).clone() })
+        }
+    })
+}
+
+/// Of the objects that declare one host: one a namespace, a Service before the oldest ServiceEntry; and of those the one
+/// that is meant elsewhere, which is not one that only its namespace may know.
+fn choose(claims: &[(&DeclaredKey, &Claim)]) -> Vec<Chosen> {
+    let rank = |(key, claim): &(&DeclaredKey, &Claim)| {
+        (claim.source == ServiceSource::ServiceEntry, claim.created, (*key).clone())
+    };
+    let mut best: BTreeMap<&Text, (&DeclaredKey, &Claim)> = BTreeMap::new();
+    for claim in claims {
+        let of_namespace = best.entry(&claim.0.object.namespace).or_insert(*claim);
+        if rank(claim) < rank(of_namespace) {
+            *of_namespace = *claim;
+        }
+    }
+    let public = best.values().filter(|(_, claim)| !claim.private);
+    let canonical = public.min_by_key(|claim| rank(claim)).map(|(key, _)| (*key).clone());
+    let chosen = |(key, _): &(&DeclaredKey, &Claim)| Chosen {
+        declared: (*key).clone(),
+        canonical: canonical.as_ref() == Some(*key),
+    };
+    best.values().map(chosen).collect()
+}
+
+fn of_service(key: &ObjectKey, declared: &Service, object: &KubernetesService) -> Option<AmbientService> {
+    if object.service_type == ServiceType::ExternalName {
+        // The name behind it is looked up as any other.
+        return None;
+    }
+    let addresses = object.cluster_ips.iter().map(|address| address.parse::<IpAddr>().map(IpNet::from));
+    let ports = object.ports.iter().map(|port| {
+        let number = port.target_port.parse::<u32>().ok();
+        let named = !port.target_port.is_empty() && number.is_none();
+        AmbientPort {
+            port: u32::from(port.port),
+            name: port.name.clone(),
+            protocol: port.protocol,
+            target: if named { 0 } else { number.unwrap_or(u32::from(port.port)) },
+            target_name: if named { port.target_port.clone() } else { Text::default() },
+        }
+    });
+    Some(AmbientService {
+        object: key.clone(),
+        source: ServiceSource::Kubernetes,
+        created: object.meta.created,
+        host: declared.host.clone(),
+        addresses: addresses.collect::<Result<_, _>>().ok()?,
+        network: Text::default(),
+        ports: ports.collect(),
+        selector: object.selector.clone(),
+        subject_alt_names: Vec::new(),
+        waypoints: sluice_model::ServiceWaypoints::default(),
+        balancing: match declared.traffic_distribution {
+            _ if object.internal_traffic_local => AmbientBalancing::SameNode,
+            TrafficDistribution::Any => AmbientBalancing::Any,
+            preference => AmbientBalancing::Prefer(preference),
+        },
+        publish_not_ready: object.publish_not_ready,
+        ip_families: object.ip_families,
+        canonical: false,
+        private: false,
+    })
+}
+
+fn of_entry(key: &ObjectKey, declared: &Service, entry: &ServiceEntry) -> Option<AmbientService> {
+    let declares: Vec<IpNet> = entry.addresses.iter().map(|text| block(text)).collect::<Option<_>>()?;
+    // A wildcard is no name that is looked up, unless each of its names is resolved by itself.
+    let looked_up = !declared.host.is_wildcard() || entry.resolution == Resolution::DynamicDns;
+    let allocated = declared.auto_allocated_addresses.iter().filter(|_| looked_up).filter_map(|text| block(text));
+    let ports = entry.ports.iter().map(|port| AmbientPort {
+        port: u32::from(port.number),
+        name: port.name.clone(),
+        protocol: port.protocol,
+        target: u32::from(if port.target_port == 0 { port.number } else { port.target_port }),
+        target_name: Text::default(),
+    });
+    Some(AmbientService {
+        object: key.clone(),
+        source: ServiceSource::ServiceEntry,
+        created: entry.meta.created,
+        host: declared.host.clone(),
+        addresses: if declares.is_empty() { allocated.collect() } else { declares },
+        network: Text::default(),
+        ports: ports.collect(),
+        selector: entry.workload_selector.clone().unwrap_or_default(),
+        subject_alt_names: entry.subject_alt_names.clone(),
+        waypoints: sluice_model::ServiceWaypoints::default(),
+        balancing: match (entry.resolution, declared.traffic_distribution) {
+            (Resolution::Passthrough, _) => AmbientBalancing::Passthrough,
+            (_, TrafficDistribution::Any) => AmbientBalancing::Any,
+            (_, preference) => AmbientBalancing::Prefer(preference),
+        },
+        publish_not_ready: false,
+        ip_families: None,
+        canonical: false,
+        private: false,
+    })
+}
+
+/// An address, or a block of them by its first one.
+fn block(text: &str) -> Option<IpNet> {
+    let address = text.parse::<IpAddr>().ok().map(IpNet::from);
+    address.or_else(|| text.parse::<IpNet>().ok().map(|block| block.trunc()))
+}

@@ -1,0 +1,70 @@
+//! Workloads that are nothing but an address of an EndpointSlice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use sluice_engine::Collection;
+use sluice_envoy::ztunnel::{WorkloadInputs, build_workload, slice_ports};
+use sluice_model::{EndpointSlice, ServiceKey, ServiceSource, Text};
+
+use super::{AmbientInputs, AmbientWorkload, Surroundings};
+use crate::options::GraphOptions;
+use crate::registry::services::service_host;
+
+/// Workloads of addresses in slices of Services that are no pods': nobody knows more of them.
+/// Key: uid. From: `endpoint_slices`, `ambient_services`, `mesh_config`.
+/// Changes when: the slice does, or the ports of its Service.
+/// Size: such addresses. Rejects: none.
+pub(super) fn derive_slices<'s>(
+    inputs: &AmbientInputs<'_, 's>,
+    around: &Surroundings<'s>,
+    options: &GraphOptions,
+) -> Collection<'s, Text, AmbientWorkload> {
+    // Most slices hold pods only, and change often.
+    let bare = inputs.objects.endpoint_slices.filter_map("ambient_workloads/bare", |_, slice| {
+        let mut slice = slice.clone();
+        slice.endpoints.retain(|endpoint| endpoint.target_pod.is_none() && !endpoint.addresses.is_empty());
+        let counts = !slice.service.is_empty() && slice.address_type != "FQDN" && !slice.endpoints.is_empty();
+        counts.then_some(slice)
+    });
+    let (cluster, domain) = (options.cluster.clone(), options.domain.clone());
+    bare.derive_many("ambient_workloads/slices", |deps| {
+        let reads = around.read(deps);
+        let discovery = deps.on(inputs.discovery);
+        move |cx, key, slice: &EndpointSlice| {
+            let exists = key.cluster == cluster && cx.get(&discovery, &()).is_none_or(|found| found.allows(key));
+            let host = service_host(&slice.service, &key.namespace, &domain);
+            let service = reads.services.get(cx, &ServiceKey { namespace: key.namespace.clone(), host });
+            let service = service.filter(|service| service.source == ServiceSource::Kubernetes);
+            let (true, Some(service), Some(settings)) = (exists, service, cx.get(&reads.settings, &())) else {
+                return Vec::new();
+            };
+            let services = BTreeMap::from([(service.resource_name(), slice_ports(&service, slice))]);
+            let mut known = BTreeSet::new();
+            let mut made = Vec::new();
+            for endpoint in &slice.endpoints {
+                let addresses = endpoint.addresses.iter().map(|address| address.parse::<IpAddr>());
+                let Some(first) = endpoint.addresses.first().filter(|first| known.insert(*first)) else { continue };
+                let Ok(addresses) = addresses.collect::<Result<Vec<_>, _>>() else { continue };
+                let uid =
+                    format!("{}/discovery.k8s.io/EndpointSlice/{}/{}/{first}", key.cluster, key.namespace, key.name);
+                let workload = build_workload(WorkloadInputs {
+                    uid: &uid,
+                    name: &key.name,
+                    namespace: &key.namespace,
+                    cluster: &key.cluster,
+                    network: &settings.network,
+                    addresses,
+                    trust_domain: &settings.trust_domain,
+                    services: services.clone(),
+                    unhealthy: !endpoint.ready,
+                    // It may be anybody's.
+                    shared_address: true,
+                    ..WorkloadInputs::default()
+                });
+                made.push((Text::from(uid), workload.into()));
+            }
+            made
+        }
+    })
+}

@@ -1,0 +1,306 @@
+//! Waypoints, and through which of them something is reached (A05).
+
+use std::net::IpAddr;
+
+use sluice_engine::{Collection, Context, Dep, Deps};
+use sluice_model::gateway_api::{AddressKind, Gateway, Listener, NamespaceSelection};
+use sluice_model::{
+    GATEWAY_NAME_LABEL, HboneAddress, HboneDestination, Host, InboundBinding, Labels, Namespace, ObjectKey, ObjectMeta,
+    ServiceKey, ServiceWaypoints, Text, Waypoint, WaypointClients, is_true,
+};
+
+use super::{AmbientInputs, namespace_labels, namespace_of};
+use crate::options::GraphOptions;
+
+const USE: &str = "istio.io/use-waypoint";
+const USE_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
+const CANARY: &str = "istio.io/use-waypoint-canary";
+const CANARY_NAMESPACE: &str = "istio.io/use-waypoint-canary-namespace";
+/// Annotation: share of the traffic for the other waypoint, in percent.
+const CANARY_WEIGHT: &str = "istio.io/use-waypoint-canary-weight";
+const FOR_INGRESS: &str = "istio.io/ingress-use-waypoint";
+/// Label of what a controller made for a Gateway.
+const MANAGED: &str = "gateway.istio.io/managed";
+/// What it says of gateways that have no waypoint: waypoints themselves, and those between networks.
+const WITHOUT_WAYPOINT: [&str; 2] = ["istio.io-mesh-controller", "istio.io-eastwest-controller"];
+/// Label of a Gateway or its class: for what traffic it is.
+const WAYPOINT_FOR: &str = "istio.io/waypoint-for";
+const SERVICES: &str = "service";
+/// Annotation of a Gateway or its class: how its instances are given connections.
+const BINDING: &str = "ambient.istio.io/waypoint-inbound-binding";
+/// Protocol of a listener that connections come to with the PROXY protocol.
+const PROXY_PROTOCOL: &str = "istio.io/PROXY";
+const HBONE_PORT: u16 = 15008;
+/// Name that stands for no waypoint.
+const NONE: &str = "none";
+
+/// Waypoints, and what namespaces say about them.
+#[derive(Clone)]
+pub(super) struct Waypoints<'s> {
+    all: Collection<'s, ObjectKey, Waypoint>,
+    /// Of each namespace that says anything: the labels and annotations that concern waypoints.
+    declared: Collection<'s, ObjectKey, Declared>,
+    namespaces: Collection<'s, ObjectKey, Namespace>,
+}
+
+/// Labels and annotations that concern waypoints.
+type Declared = (Labels, Labels);
+
+impl<'s> Waypoints<'s> {
+    pub(super) fn new(
+        inputs: &AmbientInputs<'_, 's>,
+        network: &Collection<'s, (), Text>,
+        options: &GraphOptions,
+    ) -> Self {
+        let all = derive_waypoints(inputs, network, options);
+        let declared = inputs.objects.namespaces.filter_map("namespace_waypoints", |_, namespace| {
+            let mut labels = namespace.labels.clone();
+            labels.retain(|label, _| {
+                [USE, USE_NAMESPACE, CANARY, CANARY_NAMESPACE, FOR_INGRESS].contains(&label.as_str())
+            });
+            let mut annotations = namespace.annotations.clone();
+            annotations.retain(|name, _| *name == *CANARY_WEIGHT);
+            (!labels.is_empty()).then_some((labels, annotations))
+        });
+        Self { all, declared, namespaces: inputs.objects.namespaces.clone() }
+    }
+
+    /// Every waypoint.
+    pub(super) fn all(&self) -> &Collection<'s, ObjectKey, Waypoint> {
+        &self.all
+    }
+}
+
+/// Waypoints: Gateways of the Gateway API that have addresses, whatever their class.
+/// Key: the Gateway. From: `kubernetes_gateways`, `gateway_classes`, `pods` (accounts of instances), `networks`.
+/// Changes when: the Gateway does, its class, or the accounts of its instances.
+/// Size: such Gateways. Rejects: none.
+fn derive_waypoints<'s>(
+    inputs: &AmbientInputs<'_, 's>,
+    network: &Collection<'s, (), Text>,
+    options: &GraphOptions,
+) -> Collection<'s, ObjectKey, Waypoint> {
+    let instances = inputs.objects.pods.index("waypoints/accounts-by-pod", |key, pod| {
+        let gateway = pod.labels.get(GATEWAY_NAME_LABEL).filter(|name| !name.is_empty());
+        gateway.map(|name| ((ObjectKey { name: name.clone(), ..key.clone() }, pod.service_account.clone()), ()))
+    });
+    let accounts = instances
+        .distinct("waypoints/account")
+        .index("waypoints/accounts", |(gateway, account), ()| [(gateway.clone(), account.clone())]);
+    let cluster = options.cluster.clone();
+    inputs.objects.kubernetes_gateways.derive("waypoints", |deps| {
+        let (classes, accounts) = (deps.on(&inputs.objects.gateway_classes), deps.by(&accounts));
+        let network = deps.on(network);
+        move |cx, key, gateway| {
+            if key.cluster != cluster || gateway.assigned_addresses.is_empty() {
+                return None;
+            }
+            let class = cx.get(&classes, &ObjectKey::new(key.cluster.clone(), "", gateway.class.clone()));
+            let class = class.as_deref().map(|class| &class.meta);
+            let of_class = |class: &ObjectMeta| class.labels.get(WAYPOINT_FOR).cloned();
+            let traffic = gateway.meta.labels.get(WAYPOINT_FOR).cloned().or_else(|| class.and_then(of_class));
+            let traffic = traffic.unwrap_or_else(|| SERVICES.into());
+            let word = gateway.meta.annotations.get(BINDING);
+            let binding = word.or_else(|| class.and_then(|class| class.annotations.get(BINDING)));
+            let binding = binding.and_then(|word| inbound_binding(word));
+            let network = cx.get(&network, &()).map(|network| (*network).clone()).unwrap_or_default();
+            let mut accounts: Vec<Text> =
+                cx.by(&accounts, key).into_iter().map(|(_, account)| (*account).clone()).collect();
+            accounts.sort();
+            Some(Waypoint {
+                key: key.clone(),
+                address: address(key, gateway, network),
+                binding,
+                serves_services: *traffic == *SERVICES || *traffic == *"all",
+                serves_workloads: *traffic == *"workload" || *traffic == *"all",
+                clients: clients(gateway, binding),
+                accounts,
+            })
+        }
+    })
+}
+
+/// `NONE` or `PROXY`, optionally with a port.
+fn inbound_binding(word: &str) -> Option<InboundBinding> {
+    let (protocol, port) = word.split_once('/').unwrap_or((word, "0"));
+    let proxy_protocol = match protocol {
+        "NONE" => false,
+        "PROXY" => true,
+        _ => return None,
+    };
+    if port.contains('/') {
+        return None;
+    }
+    Some(InboundBinding { proxy_protocol, port: port.parse().unwrap_or_default() })
+}
+
+/// Where it listens: by its host name if it has one, since addresses come and go.
+fn address(key: &ObjectKey, gateway: &Gateway, network: Text) -> Option<HboneAddress> {
+    let all = || gateway.assigned_addresses.iter();
+    let named = all().find(|address| address.kind == AddressKind::Hostname).map(|address| {
+        let host = Host::new(&address.value);
+        HboneDestination::Service(ServiceKey { namespace: key.namespace.clone(), host })
+    });
+    let ips = || all().filter(|address| address.kind == AddressKind::Ip);
+    let by_ip = || ips().find_map(|address| address.value.parse::<IpAddr>().ok());
+    let destination = named.or_else(|| by_ip().map(|address| HboneDestination::Address { network, address }))?;
+    Some(HboneAddress { destination, port: u32::from(HBONE_PORT) })
+}
+
+/// Who may use it: by the listener that it is bound to, else by the one for HBONE.
+fn clients(gateway: &Gateway, binding: Option<InboundBinding>) -> WaypointClients {
+    let find = |fits: &dyn Fn(&Listener) -> bool| gateway.listeners.iter().find(|listener| fits(listener));
+    let bound = match binding {
+        Some(InboundBinding { port, .. }) if port > 0 => find(&|listener| u32::from(listener.port) == port),
+        Some(InboundBinding { proxy_protocol: true, .. }) => find(&|listener| *listener.protocol == *PROXY_PROTOCOL),
+        _ => None,
+    };
+    let hbone = || find(&|listener| *listener.protocol == *"HBONE" && listener.port == HBONE_PORT);
+    let Some(listener) = bound.or_else(hbone) else { return WaypointClients::Same };
+    match &listener.allowed_routes.namespaces {
+        NamespaceSelection::All => WaypointClients::All,
+        // A selector that is missing selects nothing.
+        NamespaceSelection::Selected(Some(selector)) => WaypointClients::Selected(selector.clone()),
+        NamespaceSelection::Selected(None) => WaypointClients::Nobody,
+        NamespaceSelection::Unset | NamespaceSelection::None | NamespaceSelection::Same => WaypointClients::Same,
+    }
+}
+
+/// Looks waypoints up, inside a `derive`.
+pub(super) struct WaypointReads {
+    all: Dep<ObjectKey, Waypoint>,
+    declared: Dep<ObjectKey, Declared>,
+    namespaces: Dep<ObjectKey, Namespace>,
+}
+
+/// What a label says.
+enum Wish {
+    /// Nothing.
+    Unsaid,
+    /// No waypoint.
+    None,
+    /// This one.
+    Named(ObjectKey),
+}
+
+/// How a workload is reached.
+#[derive(Debug, Default)]
+pub(super) struct WorkloadWaypoint {
+    /// Through this one.
+    pub(super) waypoint: Option<std::sync::Arc<Waypoint>>,
+    /// It is an instance of one, and is handed connections like this.
+    pub(super) binding: Option<InboundBinding>,
+}
+
+impl WaypointReads {
+    pub(super) fn on<'s>(deps: &mut Deps<'s>, waypoints: &Waypoints<'s>) -> Self {
+        Self {
+            all: deps.on(&waypoints.all),
+            declared: deps.on(&waypoints.declared),
+            namespaces: deps.on(&waypoints.namespaces),
+        }
+    }
+
+    /// The waypoint of that name.
+    pub(super) fn get(&self, cx: &Context, key: &ObjectKey) -> Option<std::sync::Arc<Waypoint>> {
+        cx.get(&self.all, key)
+    }
+
+    /// How the workload with these labels is reached; `key` is the declaring object.
+    pub(super) fn of_workload(&self, cx: &Context, key: &ObjectKey, labels: &Labels) -> WorkloadWaypoint {
+        let gateway = labels.get(GATEWAY_NAME_LABEL).filter(|name| !name.is_empty());
+        let instance = gateway.map(|name| ObjectKey { name: name.clone(), ..key.clone() });
+        if let Some(own) = instance.and_then(|instance| cx.get(&self.all, &instance)) {
+            return WorkloadWaypoint { waypoint: None, binding: own.binding };
+        }
+        let waypoint = self.target(cx, key, labels).filter(|waypoint| waypoint.serves_workloads);
+        WorkloadWaypoint { waypoint, binding: None }
+    }
+
+    /// The waypoints of a service; `key` is the declaring object, with these labels and annotations. A service that only
+    /// its namespace may know has none elsewhere.
+    pub(super) fn of_service(
+        &self,
+        cx: &Context,
+        key: &ObjectKey,
+        labels: &Labels,
+        annotations: &Labels,
+        private: bool,
+    ) -> ServiceWaypoints {
+        if labels.get(MANAGED).is_some_and(|by| WITHOUT_WAYPOINT.contains(&by.as_str())) {
+            return ServiceWaypoints::default();
+        }
+        let near = |waypoint: &Waypoint| !private || waypoint.key.namespace == key.namespace;
+        let found = self.target(cx, key, labels).filter(|waypoint| waypoint.serves_services && near(waypoint));
+        let Some(waypoint) = found else { return ServiceWaypoints::default() };
+        let of_namespace = cx.get(&self.declared, &namespace_of(key));
+        let namespace_labels = of_namespace.as_ref().map(|declared| &declared.0);
+        let word = labels.get(FOR_INGRESS).or_else(|| namespace_labels.and_then(|labels| labels.get(FOR_INGRESS)));
+        ServiceWaypoints {
+            waypoint: Some(waypoint.key.clone()),
+            address: waypoint.address.clone(),
+            for_ingress: word.is_some_and(|word| is_true(word)),
+            weighted: self.weighted(cx, key, (labels, annotations), of_namespace.as_deref(), &waypoint),
+        }
+    }
+
+    /// The shares of two waypoints, if some of the traffic goes to another. What of it is wrong leaves all with the first.
+    fn weighted(
+        &self,
+        cx: &Context,
+        key: &ObjectKey,
+        (labels, annotations): (&Labels, &Labels),
+        of_namespace: Option<&Declared>,
+        primary: &Waypoint,
+    ) -> Vec<(HboneAddress, u32)> {
+        // The namespace's word counts only where its waypoint does.
+        let inherited = of_namespace.filter(|_| !matches!(wish(labels, key, USE, USE_NAMESPACE), Wish::Named(_)));
+        let declaring = match inherited {
+            Some((of_namespace, _)) if !labels.contains_key(CANARY) && of_namespace.contains_key(CANARY) => {
+                of_namespace
+            }
+            _ => labels,
+        };
+        let Wish::Named(named) = wish(declaring, key, CANARY, CANARY_NAMESPACE) else { return Vec::new() };
+        let share = annotations.get(CANARY_WEIGHT).or_else(|| inherited.and_then(|(_, of)| of.get(CANARY_WEIGHT)));
+        let share = share.map_or(Some(0), |text| text.parse::<u32>().ok().filter(|share| *share <= 100));
+        let canary = cx.get(&self.all, &named).filter(|canary| self.allows(cx, canary, key) && canary.serves_services);
+        let canary = canary.filter(|canary| canary.key != primary.key).and_then(|canary| canary.address.clone());
+        match (share, canary, &primary.address) {
+            (Some(share), Some(canary), Some(address)) => vec![(address.clone(), 100 - share), (canary, share)],
+            _ => Vec::new(),
+        }
+    }
+
+    /// The waypoint that an object names or, if it names none, its namespace; one that is not there or does not let it
+    /// use it is no reason to take another.
+    fn target(&self, cx: &Context, key: &ObjectKey, labels: &Labels) -> Option<std::sync::Arc<Waypoint>> {
+        let named = match wish(labels, key, USE, USE_NAMESPACE) {
+            Wish::None => return None,
+            Wish::Named(named) => named,
+            Wish::Unsaid => {
+                let declared = cx.get(&self.declared, &namespace_of(key))?;
+                let Wish::Named(named) = wish(&declared.0, key, USE, USE_NAMESPACE) else { return None };
+                named
+            }
+        };
+        cx.get(&self.all, &named).filter(|waypoint| self.allows(cx, waypoint, key))
+    }
+
+    fn allows(&self, cx: &Context, waypoint: &Waypoint, key: &ObjectKey) -> bool {
+        let selects = matches!(waypoint.clients, WaypointClients::Selected(_));
+        let labels = if selects { namespace_labels(cx, &self.namespaces, key) } else { Labels::new() };
+        waypoint.allows(&key.namespace, &labels)
+    }
+}
+
+fn wish(labels: &Labels, key: &ObjectKey, name: &str, namespace: &str) -> Wish {
+    match labels.get(name) {
+        None => Wish::Unsaid,
+        Some(value) if value.is_empty() || *value == *NONE => Wish::None,
+        Some(value) => {
+            let namespace: &Text = labels.get(namespace).unwrap_or(&key.namespace);
+            Wish::Named(ObjectKey::new(key.cluster.clone(), namespace.clone(), value.clone()))
+        }
+    }
+}

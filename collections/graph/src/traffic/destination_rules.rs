@@ -1,0 +1,146 @@
+//! Which DestinationRule a client follows for a service (N15).
+//!
+//! Rules are looked for in the client's namespace, then in the service's, then in the root namespace; in each of them the
+//! most specific host wins, and rules of one host are merged. All of it is a function of the rules whose host covers the
+//! service's, so a change of a rule concerns only the services below its host.
+
+mod merge;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::Serialize;
+use sluice_engine::{Collection, Index};
+use sluice_model::{DestinationRule, Host, Labels, MeshConfig, ObjectKey, Text, match_labels};
+
+use merge::{Merged, merge};
+
+/// The exact words of `exportTo`.
+const EVERYWHERE: &str = "*";
+const OWN: &str = ".";
+
+/// DestinationRules by host as declared, wildcards included.
+pub(crate) fn index_by_host<'s>(
+    rules: &Collection<'s, ObjectKey, DestinationRule>,
+) -> Index<'s, Host, ObjectKey, DestinationRule> {
+    rules.index("destination_rules/by-host", |_, rule| [(rule.host.clone(), rule.clone())])
+}
+
+/// What of the mesh's configuration decides which rules apply.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct RulePolicy {
+    /// Namespace whose rules are for the whole mesh.
+    pub(crate) root_namespace: Text,
+    /// Rules without `exportTo` are for their own namespace only.
+    pub(crate) private_by_default: bool,
+}
+
+impl RulePolicy {
+    /// From the mesh's configuration.
+    #[must_use]
+    pub(crate) fn new(mesh: &MeshConfig) -> Self {
+        Self {
+            root_namespace: mesh.root_namespace.clone(),
+            private_by_default: mesh.default_destination_rule_export_to.iter().any(|word| *word == *OWN),
+        }
+    }
+}
+
+/// The mesh's word on rules.
+/// Key: none, one record. From: `mesh_config`. Changes when: its root namespace or default visibility of rules does.
+/// Size: 1. Rejects: none.
+pub(crate) fn derive_rule_policy<'s>(mesh: &Collection<'s, (), MeshConfig>) -> Collection<'s, (), RulePolicy> {
+    mesh.map("rule_policy", |(), mesh| RulePolicy::new(mesh))
+}
+
+/// Who follows a rule.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RuleClient<'a> {
+    /// Its namespace; empty is anybody no rule is special for.
+    pub(crate) namespace: &'a str,
+    /// Its labels. Without any, as for a workload's own inbound side, rules that select clients do not count.
+    pub(crate) labels: Option<&'a Labels>,
+}
+
+/// The rule a client follows for a service, out of all rules whose host covers the service's.
+#[must_use]
+pub(crate) fn select_rule(
+    rules: &[Arc<DestinationRule>],
+    policy: &RulePolicy,
+    host: &Host,
+    service_namespace: &str,
+    client: RuleClient<'_>,
+) -> Option<DestinationRule> {
+    let root = policy.root_namespace.as_str();
+    let own = if client.namespace == root {
+        // The root namespace's rules are for everybody; only those that are for itself alone come first.
+        merge(rules.iter().filter(|rule| rule.namespace == *root && is_private(rule, policy)))
+    } else if client.namespace.is_empty() {
+        Vec::new()
+    } else {
+        merge(rules.iter().filter(|rule| rule.namespace == *client.namespace && is_own(rule)))
+    };
+    let exported = |namespace: &str| {
+        let found = merge(rules.iter().filter(|rule| rule.namespace == *namespace && !is_private(rule, policy)));
+        found.into_iter().filter(|rule| is_exported(rule, client.namespace)).collect::<Vec<_>>()
+    };
+    let found = [own, exported(service_namespace), exported(root)];
+    let candidates = found.into_iter().find(|found| !found.is_empty())?;
+    debug_assert!(candidates.iter().all(|found| found.rule.host.contains(host)));
+    choose(candidates, client)
+}
+
+/// Of the rules of one host: the first that selects the client, else the last that selects nobody.
+fn choose(candidates: Vec<Merged>, client: RuleClient<'_>) -> Option<DestinationRule> {
+    let mut of_all = None;
+    for Merged { rule, .. } in candidates {
+        match (&rule.workload_selector, client.labels) {
+            (None, _) => of_all = Some(rule),
+            (Some(selector), Some(labels)) if rule.namespace == *client.namespace && match_labels(selector, labels) => {
+                return Some(rule);
+            }
+            (Some(_), _) => {}
+        }
+    }
+    of_all
+}
+
+/// Namespaces whose clients may follow another rule than anybody else.
+#[must_use]
+pub(crate) fn special_namespaces(rules: &[Arc<DestinationRule>]) -> BTreeSet<Text> {
+    let named = |rule: &DestinationRule| {
+        let words = rule.export_to.iter().filter(|word| !matches!(word.as_str(), EVERYWHERE | OWN | "~"));
+        words.cloned().collect::<Vec<_>>()
+    };
+    rules.iter().flat_map(|rule| named(rule).into_iter().chain([rule.namespace.clone()])).collect()
+}
+
+/// Whether some rule in a namespace is for selected clients only.
+#[must_use]
+pub(crate) fn selects_clients(rules: &[Arc<DestinationRule>], namespace: &str) -> bool {
+    rules.iter().any(|rule| rule.namespace == *namespace && rule.workload_selector.is_some())
+}
+
+/// Whether clients in the rule's own namespace follow it.
+fn is_own(rule: &DestinationRule) -> bool {
+    let words = merge::words(rule);
+    words.is_empty() || words.contains(EVERYWHERE) || words.contains(OWN) || words.contains(&rule.namespace)
+}
+
+/// Whether only clients in the rule's own namespace follow it.
+fn is_private(rule: &DestinationRule, policy: &RulePolicy) -> bool {
+    let words = merge::words(rule);
+    match words.len() {
+        0 => policy.private_by_default,
+        1 => words.contains(OWN) || words.contains(&rule.namespace),
+        _ => false,
+    }
+}
+
+fn is_exported(rule: &Merged, namespace: &str) -> bool {
+    let words = &rule.words;
+    words.is_empty() || words.contains(EVERYWHERE) || (!namespace.is_empty() && words.contains(namespace))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! What a client means by a host: the service it gets there, and the rule it follows for it.
+//!
+//! Not a collection: a look-up that clusters and endpoint assignments share, so that both agree on the views of a host.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_model::{DestinationRule, Host, Labels, ObjectKey, Service, ServiceKey, SidecarScope, Text, View};
+
+use crate::host_patterns::covering_hosts;
+use crate::registry::services::{HostServices, Hosts};
+use crate::traffic::destination_rules::{RuleClient, RulePolicy, select_rule, selects_clients, special_namespaces};
+use crate::traffic::sidecars::{SidecarHost, SidecarLookup, Sidecars};
+use crate::views::sidecar_view;
+
+/// What the look-up reads.
+pub(crate) struct DestinationInputs<'a, 's> {
+    /// Services, merged over clusters.
+    pub(crate) services: &'a Collection<'s, ServiceKey, Service>,
+    /// Services of each host.
+    pub(crate) services_by_host: &'a Index<'s, Host, ServiceKey, ()>,
+    /// DestinationRules by host as declared, wildcards included.
+    pub(crate) rules_by_host: &'a Index<'s, Host, ObjectKey, DestinationRule>,
+    /// The fields of the mesh config that decide which DestinationRules apply.
+    pub(crate) rule_policy: &'a Collection<'s, (), RulePolicy>,
+    /// Combinations of selected labels in use, with their namespace.
+    pub(crate) selections: &'a Collection<'s, (Text, Labels), ()>,
+    /// Sidecars in use.
+    pub(crate) sidecars: &'a Sidecars<'s>,
+}
+
+/// Looks up what clients mean by a host, inside a `derive` over hosts.
+#[derive(Clone, Copy)]
+pub(crate) struct Destinations {
+    hosts: Hosts,
+    rules: DepBy<Host, ObjectKey, DestinationRule>,
+    policy: Dep<(), RulePolicy>,
+    selections: Dep<(Text, Labels), ()>,
+    sidecars: SidecarLookup,
+}
+
+impl Destinations {
+    /// Declares the look-up.
+    pub(crate) fn on<'s>(deps: &mut Deps<'s>, inputs: &DestinationInputs<'_, 's>) -> Self {
+        Self {
+            hosts: Hosts::on(deps, inputs.services_by_host, inputs.services),
+            rules: deps.by(inputs.rules_by_host),
+            policy: deps.on(inputs.rule_policy),
+            selections: deps.on(inputs.selections),
+            sidecars: SidecarLookup::on(deps, inputs.sidecars),
+        }
+    }
+
+    /// All there is to know of a host.
+    pub(crate) fn get(&self, cx: &Context, host: &Host) -> HostDestinations {
+        let services = self.hosts.get(cx, host);
+        let rules: Vec<Arc<DestinationRule>> =
+            covering_hosts(host).flat_map(|covering| cx.by(&self.rules, &covering)).map(|(_, rule)| rule).collect();
+        let policy = cx.get(&self.policy, &()).map(|policy| (*policy).clone()).unwrap_or_default();
+        let mut namespaces: BTreeSet<Text> = services.special_namespaces().cloned().collect();
+        namespaces.extend(special_namespaces(&rules));
+        // Selections are only looked at for hosts with rules that select, so that no other host depends on them.
+        let selecting: BTreeSet<&Text> =
+            namespaces.iter().filter(|namespace| selects_clients(&rules, namespace)).collect();
+        let selected = if selecting.is_empty() { Vec::new() } else { cx.all(&self.selections) };
+        let selected = selected
+            .into_iter()
+            .filter(|((namespace, _), _)| selecting.contains(namespace))
+            .map(|((namespace, labels), _)| View::Selected { namespace, labels })
+            .collect::<Vec<_>>();
+        let sidecars = self.sidecars.host(cx, host);
+        let labelled = |scope: &SidecarScope| match selecting.contains(&scope.namespace) {
+            true => self.sidecars.labelled(cx, scope),
+            false => Vec::new(),
+        };
+        let of_sidecars =
+            sidecars.reaching().flat_map(|scope| [sidecar_view(scope)].into_iter().chain(labelled(scope)));
+        let views = namespaces.iter().cloned().map(View::Namespace).chain(selected).chain(of_sidecars).collect();
+        HostDestinations { host: host.clone(), services, sidecars: sidecars.clone(), rules, policy, views }
+    }
+}
+
+/// A host as its clients see it.
+pub(crate) struct HostDestinations {
+    host: Host,
+    services: HostServices,
+    sidecars: Arc<SidecarHost>,
+    rules: Vec<Arc<DestinationRule>>,
+    policy: RulePolicy,
+    views: Vec<View>,
+}
+
+impl HostDestinations {
+    /// Views from which the host may look otherwise than from the base.
+    pub(crate) fn special_views(&self) -> impl Iterator<Item = View> {
+        self.views.iter().cloned()
+    }
+
+    /// The service a view has at the host, and the rule it follows for it.
+    pub(crate) fn seen_from(&self, view: &View) -> Option<(Arc<Service>, Option<DestinationRule>)> {
+        let service = match view.sidecar() {
+            Some(scope) => self.sidecars.service(scope, self.services.iter())?,
+            None => self.services.visible_to(view.namespace())?.clone(),
+        };
+        let client = RuleClient { namespace: view.namespace(), labels: view.labels() };
+        let rule = select_rule(&self.rules, &self.policy, &self.host, &service.namespace, client);
+        Some((service, rule))
+    }
+
+    /// Whether the Sidecar of a view, if it is for one, names a service of the host.
+    pub(crate) fn is_named_in(&self, view: &View) -> bool {
+        let listed = |scope: &SidecarScope| self.sidecars.0.get(scope).is_some_and(|interest| interest.listed);
+        view.sidecar().is_none_or(listed)
+    }
+
+    /// Namespace of the mesh-wide configuration.
+    pub(crate) fn root_namespace(&self) -> &Text {
+        &self.policy.root_namespace
+    }
+}

@@ -1,0 +1,229 @@
+//! Attachment: which listeners a route is attached to (G02).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::Serialize;
+use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_model::gateway_api::{GROUP, GroupKind, ParentRef};
+use sluice_model::{Host, MESH_GATEWAY, ObjectKey, ServiceEntry, Text};
+
+use super::listeners::{BoundListener, ListenerKey, ParentKey};
+use crate::inputs::Objects;
+use crate::options::GraphOptions;
+use crate::registry::services::service_host;
+
+/// API group of ServiceEntries.
+const ISTIO: &str = "networking.istio.io";
+
+/// What routes can be attached to.
+pub(super) struct RouteParents<'s> {
+    listeners: Index<'s, ParentKey, ListenerKey, BoundListener>,
+    /// Services of Kubernetes, whatever is in them.
+    pub(super) services: Collection<'s, ObjectKey, ()>,
+    entries: Collection<'s, ObjectKey, Vec<Host>>,
+    domain: Text,
+}
+
+impl<'s> RouteParents<'s> {
+    /// Of all listeners, Services and ServiceEntries.
+    pub(super) fn new(
+        objects: &Objects<'s>,
+        listeners: &Collection<'s, ListenerKey, BoundListener>,
+        options: &GraphOptions,
+    ) -> Self {
+        Self {
+            listeners: listeners.index("gateway_api/by-parent", |key, bound| [(key.parent.clone(), bound.clone())]),
+            services: objects.kubernetes_services.map("gateway_api/services", |_, _| ()),
+            entries: objects
+                .service_entries
+                .map("gateway_api/service_entries", |_, entry: &ServiceEntry| entry.hosts.clone()),
+            domain: options.domain.clone(),
+        }
+    }
+}
+
+/// Looks parents up.
+#[derive(Clone)]
+pub(super) struct Parents {
+    listeners: DepBy<ParentKey, ListenerKey, BoundListener>,
+    services: Dep<ObjectKey, ()>,
+    entries: Dep<ObjectKey, Vec<Host>>,
+    domain: Text,
+}
+
+/// What a route is attached to.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(super) struct Attached {
+    /// The Gateway as `namespace/name`, or [`MESH_GATEWAY`].
+    pub(super) gateway: Text,
+    /// Place of the reference in the route.
+    pub(super) reference: usize,
+    /// Port the reference names, 0 if none.
+    pub(super) port: u16,
+    /// For the mesh: the hosts of the Service or ServiceEntry.
+    pub(super) hosts: Vec<Host>,
+    /// Host of the listener as declared, empty for any.
+    pub(super) hostname: Text,
+    /// Hosts of other listeners of the same port, which get what is theirs.
+    banned: BTreeSet<Text>,
+}
+
+impl Attached {
+    /// Whether sidecars are meant.
+    pub(super) fn is_mesh(&self) -> bool {
+        self.gateway == *MESH_GATEWAY
+    }
+
+    /// Whether requests for a host of the route come to this listener and to none that is more special.
+    pub(super) fn gets(&self, host: &str) -> bool {
+        let (host, own) = (Host::new(host), Host::new(&self.hostname));
+        let own_length = self.hostname.len();
+        if own_length > 0 && !own.is_wildcard() {
+            return true;
+        }
+        if own_length > 0 && !host.overlaps(&own) {
+            return false;
+        }
+        !self.banned.iter().any(|other| own_length <= other.len() && Host::new(other).contains(&host))
+    }
+}
+
+/// What is to be known of a route to attach it.
+pub(super) struct Attaching<'a> {
+    /// Its kind.
+    pub(super) kind: &'a GroupKind,
+    /// Where it lives.
+    pub(super) key: &'a ObjectKey,
+    /// Its parents.
+    pub(super) parents: &'a [ParentRef],
+    /// Its hosts.
+    pub(super) hostnames: &'a [Text],
+}
+
+impl Parents {
+    /// Declares the look-ups.
+    pub(super) fn on<'s>(deps: &mut Deps<'s>, parents: &RouteParents<'s>) -> Self {
+        Self {
+            listeners: deps.by(&parents.listeners),
+            services: deps.on(&parents.services),
+            entries: deps.on(&parents.entries),
+            domain: parents.domain.clone(),
+        }
+    }
+
+    /// What a route is attached to, by name of the gateway; what is wrong with a reference goes to `problem`, by its
+    /// place.
+    pub(super) fn attach(
+        &self,
+        cx: &Context,
+        route: &Attaching<'_>,
+        mut problem: impl FnMut(usize, &str),
+    ) -> Vec<Attached> {
+        let mut order: Vec<(usize, &ParentRef)> = route.parents.iter().enumerate().collect();
+        order.sort_by_key(|(_, parent)| {
+            let ParentRef { kind: GroupKind { group, kind }, name, section, port, namespace } = parent;
+            format!("{group}/{kind}/{name}/{section}/{port}.{namespace}")
+        });
+        let mut attached = Vec::new();
+        for (place, parent) in order {
+            let key = ObjectKey::new(route.key.cluster.clone(), parent.namespace.clone(), parent.name.clone());
+            let found = if parent.kind.is("", "Service") {
+                let host = service_host(&parent.name, &parent.namespace, &self.domain);
+                cx.get(&self.services, &key).map(|_| vec![host]).ok_or("there is no such Service")
+            } else if parent.kind.is(ISTIO, "ServiceEntry") {
+                let hosts = cx.get(&self.entries, &key);
+                hosts.map(|hosts| (*hosts).clone()).ok_or("there is no such ServiceEntry")
+            } else {
+                let is_set = parent.kind.is(GROUP, "ListenerSet");
+                if is_set || parent.kind.is(GROUP, "Gateway") {
+                    let parent_key = ParentKey { is_set, object: key };
+                    let before = attached.len();
+                    let reason = self.attach_to_listeners(cx, route, (place, parent), &parent_key, &mut attached);
+                    if let Some(reason) = reason.filter(|_| attached.len() == before) {
+                        problem(place, reason);
+                    }
+                }
+                // A reference to another kind is for another controller.
+                continue;
+            };
+            match found {
+                Ok(hosts) => attached.push(Attached {
+                    gateway: MESH_GATEWAY.into(),
+                    reference: place,
+                    port: parent.port,
+                    hosts,
+                    hostname: Text::default(),
+                    banned: BTreeSet::new(),
+                }),
+                Err(reason) => problem(place, reason),
+            }
+        }
+        attached.sort_by(|a, b| a.gateway.cmp(&b.gateway));
+        attached
+    }
+
+    /// Attaches a route to the listeners of an object that take it; gives why one of them does not.
+    fn attach_to_listeners(
+        &self,
+        cx: &Context,
+        route: &Attaching<'_>,
+        (place, reference): (usize, &ParentRef),
+        key: &ParentKey,
+        attached: &mut Vec<Attached>,
+    ) -> Option<&'static str> {
+        let listeners: Vec<(ListenerKey, Arc<BoundListener>)> = cx.by(&self.listeners, key);
+        let mut reason = None;
+        for (ListenerKey { section, .. }, bound) in &listeners {
+            if let Err(denied) = allowed(route, reference, section, bound) {
+                reason = Some(denied);
+                continue;
+            }
+            let rivals = listeners.iter().filter(|(other, rival)| {
+                other.section != *section && rival.port == bound.port && rival.protocol == bound.protocol
+            });
+            let mut banned: BTreeSet<Text> = rivals.map(|(_, rival)| rival.hostname.clone()).collect();
+            banned.remove(&bound.hostname);
+            attached.push(Attached {
+                gateway: format!("{}/{}", bound.gateway.namespace, bound.gateway.name).into(),
+                reference: place,
+                port: reference.port,
+                hosts: Vec::new(),
+                hostname: bound.hostname.clone(),
+                banned,
+            });
+        }
+        reason
+    }
+}
+
+/// Whether a listener takes a route, and if not, why.
+fn allowed(
+    route: &Attaching<'_>,
+    reference: &ParentRef,
+    section: &Text,
+    bound: &BoundListener,
+) -> Result<(), &'static str> {
+    if reference.port != 0 && reference.port != bound.port {
+        return Err("no listener has this port");
+    }
+    if !reference.section.is_empty() && reference.section != *section {
+        return Err("no listener has this name");
+    }
+    let any = [Text::from("*")];
+    let hostnames = if route.hostnames.is_empty() { &any } else { route.hostnames };
+    let server = bound.gateway.servers.first();
+    let (mut matched, mut host_matched) = (false, false);
+    for host in server.iter().flat_map(|server| &server.hosts) {
+        let (namespace, name) = host.split_once('/').unwrap_or(("*", host));
+        let name = Host::new(name);
+        let overlaps = hostnames.iter().any(|hostname| name.overlaps(&Host::new(hostname)));
+        host_matched |= overlaps;
+        matched |= overlaps && (namespace == "*" || namespace == route.key.namespace.as_str());
+    }
+    if !matched {
+        let namespace = "the listener takes no routes of this namespace";
+        return Err(if host_matched { namespace } else { "the listener has no host in common with the route" });
+    }
+    if bound.kinds.contains(route.kind) { Ok(()) } else { Err("the listener takes no routes of this kind") }
+}

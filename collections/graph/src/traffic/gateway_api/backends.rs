@@ -1,0 +1,122 @@
+//! Backends: where a route leads, and whether it may (G02, G03).
+
+use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_model::gateway_api::{Backend, BackendRef, EXPERIMENTAL_GROUP, GroupKind};
+use sluice_model::{Destination, Host, ObjectKey, ServiceKey, Text};
+
+use super::grants::{GrantIndex, Grants};
+use crate::inputs::Objects;
+use crate::options::GraphOptions;
+use crate::registry::services::service_host;
+
+/// What backends are looked up in.
+pub(super) struct BackendIndex<'a, 's> {
+    services: Collection<'s, ObjectKey, ()>,
+    backends: Collection<'s, ObjectKey, Backend>,
+    by_host: &'a Index<'s, Host, ServiceKey, ()>,
+    grants: &'a GrantIndex<'s>,
+    options: &'a GraphOptions,
+}
+
+impl<'a, 's> BackendIndex<'a, 's> {
+    /// Of all objects that can be backends.
+    pub(super) fn new(
+        objects: &Objects<'s>,
+        grants: &'a GrantIndex<'s>,
+        by_host: &'a Index<'s, Host, ServiceKey, ()>,
+        options: &'a GraphOptions,
+    ) -> Self {
+        Self {
+            services: objects.kubernetes_services.map("gateway_api/backends", |_, _| ()),
+            backends: objects.backends.clone(),
+            by_host,
+            grants,
+            options,
+        }
+    }
+}
+
+/// Looks backends up.
+#[derive(Clone)]
+pub(super) struct Backends {
+    services: Dep<ObjectKey, ()>,
+    backends: Dep<ObjectKey, Backend>,
+    by_host: DepBy<Host, ServiceKey, ()>,
+    grants: Grants,
+    domain: Text,
+    experimental: bool,
+}
+
+/// Who refers to a backend.
+#[derive(Clone, Copy)]
+pub(super) struct Referrer<'a> {
+    /// Kind of the route.
+    pub(super) kind: &'a GroupKind,
+    /// Where it lives.
+    pub(super) key: &'a ObjectKey,
+    /// It is for sidecars, which reach other namespaces without being granted it.
+    pub(super) is_mesh: bool,
+}
+
+impl Backends {
+    /// Declares the look-ups.
+    pub(super) fn on<'s>(deps: &mut Deps<'s>, index: &BackendIndex<'_, 's>) -> Self {
+        Self {
+            services: deps.on(&index.services),
+            backends: deps.on(&index.backends),
+            by_host: deps.by(index.by_host),
+            grants: Grants::on(deps, index.grants),
+            domain: index.options.domain.clone(),
+            experimental: index.options.gateway_api.experimental,
+        }
+    }
+
+    /// Where a reference leads, and what is wrong with it if something is. What cannot be reached has a destination all
+    /// the same: its share of requests is lost.
+    pub(super) fn resolve(
+        &self,
+        cx: &Context,
+        by: Referrer<'_>,
+        backend: &BackendRef,
+    ) -> (Destination, Option<&'static str>) {
+        let target = &backend.target;
+        let namespace = target.namespace_in(&by.key.namespace);
+        let from = (by.kind, &by.key.namespace);
+        if !by.is_mesh && !self.grants.allow(cx, from, (&target.kind, &namespace, &target.name)) {
+            return (Destination::default(), Some("no ReferenceGrant allows it"));
+        }
+        let key = ObjectKey::new(by.key.cluster.clone(), namespace.clone(), target.name.clone());
+        let (host, exists) =
+            if target.kind.is("", "Service") || target.kind.is("multicluster.x-k8s.io", "ServiceImport") {
+                (service_host(&target.name, &namespace, &self.domain), cx.get(&self.services, &key).is_some())
+            } else if target.kind.is("networking.istio.io", "Hostname") {
+                let host = Host::new(&target.name);
+                let exists = !cx.by(&self.by_host, &host).is_empty();
+                (host, exists)
+            } else if target.kind.is(EXPERIMENTAL_GROUP, "XBackend") && self.experimental {
+                return self.resolve_external(cx, &key, backend.port);
+            } else {
+                return (Destination::default(), Some("this kind cannot be a backend"));
+            };
+        let destination = Destination { host, port: backend.port.map(u32::from), ..Destination::default() };
+        (destination, (!exists).then_some("there is no such backend"))
+    }
+
+    fn resolve_external(
+        &self,
+        cx: &Context,
+        key: &ObjectKey,
+        port: Option<u16>,
+    ) -> (Destination, Option<&'static str>) {
+        let none = Destination::default();
+        let Some(found) = cx.get(&self.backends, key) else { return (none, Some("there is no such backend")) };
+        let Some(hostname) = &found.hostname else { return (none, Some("the backend has no host")) };
+        if port.is_some_and(|port| port != found.port) {
+            return (none, Some("the backend has another port"));
+        }
+        let host = Host::new(hostname);
+        let exists = !cx.by(&self.by_host, &host).is_empty();
+        let destination = Destination { host, port: Some(found.port.into()), ..Destination::default() };
+        (destination, (!exists).then_some("no ServiceEntry has the host of the backend"))
+    }
+}

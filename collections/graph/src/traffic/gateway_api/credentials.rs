@@ -1,0 +1,61 @@
+//! Certificates and roots of listeners: whether there are any of a name (G02).
+
+use sluice_engine::{Collection, Context, Dep, Deps};
+use sluice_model::{ObjectKey, Roots};
+
+use crate::inputs::Objects;
+
+/// What there is, without what it is: a certificate that is renewed changes no listener.
+pub(super) struct CredentialIndex<'s> {
+    certificates: Collection<'s, ObjectKey, ()>,
+    roots: Collection<'s, ObjectKey, ()>,
+    bundles: Collection<'s, ObjectKey, ()>,
+}
+
+impl<'s> CredentialIndex<'s> {
+    /// Of Secrets, and of ConfigMaps with roots.
+    pub(super) fn new(objects: &Objects<'s>, bundles: &Collection<'s, ObjectKey, Roots>) -> Self {
+        let secrets = &objects.secrets;
+        Self {
+            certificates: secrets.filter_map("gateway_api/certificates", |_, secret| {
+                secret.certificate.as_ref().filter(|certificate| certificate.readable).map(|_| ())
+            }),
+            roots: secrets.filter_map("gateway_api/roots", |_, secret| secret.roots.as_ref().map(|_| ())),
+            bundles: bundles.map("gateway_api/bundles", |_, _| ()),
+        }
+    }
+}
+
+/// Looks them up.
+#[derive(Clone, Copy)]
+pub(super) struct Credentials {
+    certificates: Dep<ObjectKey, ()>,
+    roots: Dep<ObjectKey, ()>,
+    bundles: Dep<ObjectKey, ()>,
+}
+
+impl Credentials {
+    /// Declares the look-up.
+    pub(super) fn on<'s>(deps: &mut Deps<'s>, index: &CredentialIndex<'s>) -> Self {
+        Self {
+            certificates: deps.on(&index.certificates),
+            roots: deps.on(&index.roots),
+            bundles: deps.on(&index.bundles),
+        }
+    }
+
+    /// Whether a Secret holds a certificate that Envoy can read, and its key.
+    pub(super) fn has_certificate(self, cx: &Context, secret: &ObjectKey) -> bool {
+        cx.get(&self.certificates, secret).is_some()
+    }
+
+    /// Whether a Secret holds roots.
+    pub(super) fn has_roots(self, cx: &Context, secret: &ObjectKey) -> bool {
+        cx.get(&self.roots, secret).is_some()
+    }
+
+    /// Whether a ConfigMap holds roots.
+    pub(super) fn has_bundle(self, cx: &Context, config_map: &ObjectKey) -> bool {
+        cx.get(&self.bundles, config_map).is_some()
+    }
+}

@@ -1,0 +1,277 @@
+//! HTTPRoutes and GRPCRoutes as VirtualServices, one a parent and host (G02).
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+
+use serde::Serialize;
+use sluice_engine::{Collection, Context};
+use sluice_model::gateway_api::{GROUP, GroupKind, HttpRoute, HttpRule};
+use sluice_model::{
+    DirectResponse, Host, HttpDestination, HttpMatch, HttpMirror, HttpRoute as VirtualRoute, Kind, ObjectKey, Reject,
+    RouteSemantics, Severity, StringMatch, Text, Timestamp, VirtualService,
+};
+
+use super::attachment::{Attached, Attaching, Parents, RouteParents};
+use super::backends::{BackendIndex, Backends, Referrer};
+use crate::inputs::{Objects, RejectKey};
+
+/// A route for one host of one parent: those with the same place are one VirtualService.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(super) struct PlacedRoute {
+    /// The parent and host: `GATEWAY/HOST`, or `NAMESPACE[/PORT]/HOST` for sidecars.
+    pub(super) place: Text,
+    /// Creation time of the route; older comes first.
+    pub(super) created: Timestamp,
+    /// What it stands for alone.
+    pub(super) virtual_service: VirtualService,
+}
+
+/// A route for one host of one parent, by the route and a number.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(super) struct PlacedKey {
+    kind: Kind,
+    route: ObjectKey,
+    number: usize,
+}
+
+/// What a route comes to.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct Bound {
+    placed: Vec<PlacedRoute>,
+    /// What is wrong with its references: path and reason.
+    problems: Vec<(Text, Text)>,
+}
+
+/// The rejects of the routes of each kind.
+pub(super) type RouteRejects<'s> = [Collection<'s, RejectKey, Vec<Reject>>; 2];
+
+/// Routes of requests, by parent and host, and what is wrong with their references.
+/// Key: `PlacedKey`. From: `http_routes`, `grpc_routes`, `gateway_api/listeners`, `services`, `reference_grants`.
+/// Changes when: the route, a listener of a parent, a grant of a namespace it refers to do; a Service it refers to comes
+/// or goes. Size: routes × their parents × their hosts. Rejects: references that lead nowhere.
+pub(super) fn derive_http_routes<'s>(
+    objects: &Objects<'s>,
+    parents: &RouteParents<'s>,
+    backends: &BackendIndex<'_, 's>,
+) -> (Collection<'s, PlacedKey, PlacedRoute>, RouteRejects<'s>) {
+    let bind = |kind: Kind, routes: &Collection<'s, ObjectKey, HttpRoute>| {
+        let name = kind.name();
+        let bound = routes.derive(&format!("gateway_api/{name}"), |deps| {
+            let binder = Binder {
+                parents: Parents::on(deps, parents),
+                backends: Backends::on(deps, backends),
+                kind: GroupKind { group: GROUP.into(), kind: name.clone().into() },
+            };
+            move |cx, key, route| Some(binder.bind(cx, key, route))
+        });
+        let placed = bound.flat_map(&format!("gateway_api/{name}/placed"), move |key, bound| {
+            let row = |(number, placed): (usize, &PlacedRoute)| {
+                (PlacedKey { kind, route: key.clone(), number }, placed.clone())
+            };
+            bound.placed.iter().enumerate().map(row).collect::<Vec<_>>()
+        });
+        let rejects = bound
+            .flat_map(&format!("gateway_api/{name}/rejects"), move |key, bound| rejects(kind, key, &bound.problems));
+        (placed, rejects)
+    };
+    let (http, http_rejects) = bind(Kind::HTTPRoute, &objects.http_routes);
+    let (grpc, grpc_rejects) = bind(Kind::GRPCRoute, &objects.grpc_routes);
+    (http.union("gateway_api/http", &[grpc]), [http_rejects, grpc_rejects])
+}
+
+/// What is wrong with an object, if anything is.
+pub(super) fn rejects(kind: Kind, key: &ObjectKey, problems: &[(Text, Text)]) -> Option<(RejectKey, Vec<Reject>)> {
+    let reject = |(path, reason): &(Text, Text)| Reject {
+        kind,
+        object: key.clone(),
+        field_path: path.clone(),
+        reason: reason.clone(),
+        severity: Severity::Error,
+    };
+    let key = RejectKey { kind, object: key.clone() };
+    (!problems.is_empty()).then(|| (key, problems.iter().map(reject).collect()))
+}
+
+struct Binder {
+    parents: Parents,
+    backends: Backends,
+    kind: GroupKind,
+}
+
+impl Binder {
+    fn bind(&self, cx: &Context, key: &ObjectKey, route: &HttpRoute) -> Bound {
+        let problems = RefCell::new(Vec::new());
+        let note = |path: String, reason: &str| problems.borrow_mut().push((Text::from(path), Text::from(reason)));
+        let attaching = Attaching { kind: &self.kind, key, parents: &route.parents, hostnames: &route.hostnames };
+        let attached =
+            self.parents.attach(cx, &attaching, |place, reason| note(format!("spec.parentRefs[{place}]"), reason));
+        let convert = |is_mesh: bool| {
+            let wanted = attached.iter().any(|attached| attached.is_mesh() == is_mesh);
+            let by = Referrer { kind: &self.kind, key, is_mesh };
+            if wanted { self.convert(cx, by, route, &note) } else { Vec::new() }
+        };
+        let (of_mesh, of_gateways) = (convert(true), convert(false));
+        let mut placed = Vec::new();
+        for attached in &attached {
+            let routes = if attached.is_mesh() { &of_mesh } else { &of_gateways };
+            if !routes.is_empty() {
+                place(route, attached, routes, &mut placed);
+            }
+        }
+        let mut problems = problems.into_inner();
+        problems.sort();
+        problems.dedup();
+        Bound { placed, problems }
+    }
+
+    /// The routes of all rules, each with one condition at most.
+    fn convert(
+        &self,
+        cx: &Context,
+        by: Referrer<'_>,
+        route: &HttpRoute,
+        note: &dyn Fn(String, &str),
+    ) -> Vec<VirtualRoute> {
+        let mut routes = Vec::new();
+        for (n, rule) in route.rules.iter().enumerate() {
+            let Some(action) = self.action(cx, by, n, rule, note) else { return Vec::new() };
+            if rule.matches.is_empty() {
+                routes.push(action.clone());
+            }
+            for condition in &rule.matches {
+                routes.push(VirtualRoute { matches: vec![condition.clone()], ..action.clone() });
+            }
+        }
+        routes.sort_by_key(precedence);
+        routes
+    }
+
+    /// What a rule does; `None` if that loses the route.
+    fn action(
+        &self,
+        cx: &Context,
+        by: Referrer<'_>,
+        n: usize,
+        rule: &HttpRule,
+        note: &dyn Fn(String, &str),
+    ) -> Option<VirtualRoute> {
+        let mut action = rule.action.clone();
+        for mirror in &rule.mirrors {
+            let (destination, problem) = self.backends.resolve(cx, by, &mirror.backend);
+            match problem {
+                None => action.mirrors.push(HttpMirror { destination, percentage: mirror.percentage }),
+                Some(problem) => {
+                    note(format!("spec.rules[{n}].filters"), problem);
+                    // A call that cannot be mirrored is not made, as the reference has it.
+                    if *self.kind.kind == *"GRPCRoute" {
+                        return None;
+                    }
+                }
+            }
+        }
+        let weights = rule.backends.iter().map(|backend| i64::from(backend.backend.weight)).sum::<i64>();
+        if weights == 0 && action.redirect.is_none() {
+            action.direct_response = Some(DirectResponse { status: 500, body: None });
+            return Some(action);
+        }
+        let counted = rule.backends.iter().enumerate().filter(|(_, to)| to.backend.weight != 0);
+        let only = counted.clone().count() == 1;
+        for (m, to) in counted {
+            let (destination, problem) = self.backends.resolve(cx, by, &to.backend);
+            if let Some(problem) = problem {
+                note(format!("spec.rules[{n}].backendRefs[{m}]"), problem);
+            }
+            let weight = if only { 0 } else { to.backend.weight };
+            action.route.push(HttpDestination { destination, weight, headers: to.headers.clone() });
+        }
+        Some(action)
+    }
+}
+
+/// Adds the VirtualServices of a route for the hosts of a parent.
+fn place(route: &HttpRoute, attached: &Attached, routes: &[VirtualRoute], placed: &mut Vec<PlacedRoute>) {
+    let any = [Text::from("*")];
+    let (place, hosts): (String, Vec<Text>) = if attached.is_mesh() {
+        let port = if attached.port == 0 { String::new() } else { format!("/{}", attached.port) };
+        (format!("{}{port}", route.meta.namespace), attached.hosts.iter().map(|host| host.0.clone()).collect())
+    } else {
+        let hostnames = if route.hostnames.is_empty() { &any[..] } else { &route.hostnames };
+        (attached.gateway.to_string(), hostnames.to_vec())
+    };
+    let http = if attached.is_mesh() && attached.port != 0 { on_port(routes, attached.port) } else { routes.to_vec() };
+    for host in hosts.iter().filter(|host| attached.gets(host)) {
+        placed.push(PlacedRoute {
+            place: format!("{place}/{host}").into(),
+            created: route.meta.created,
+            virtual_service: VirtualService {
+                namespace: route.meta.namespace.clone(),
+                name: route.meta.name.clone(),
+                created: route.meta.created,
+                hosts: vec![Host::new(host)],
+                gateways: vec![attached.gateway.clone()],
+                http: http.clone(),
+                semantics: RouteSemantics::GatewayApi,
+                ..VirtualService::default()
+            },
+        });
+    }
+}
+
+/// The routes, for requests to one port only.
+fn on_port(routes: &[VirtualRoute], port: u16) -> Vec<VirtualRoute> {
+    let mut routes = routes.to_vec();
+    for route in &mut routes {
+        if route.matches.is_empty() {
+            route.matches.push(HttpMatch::default());
+        }
+        for condition in &mut route.matches {
+            condition.port = port.into();
+        }
+    }
+    routes
+}
+
+/// Where a route stands among others of its host: the more special comes first, whatever the order they were written in.
+pub(super) fn precedence(route: &VirtualRoute) -> impl Ord + use<> {
+    let condition = route.matches.first();
+    let uri = condition.and_then(|condition| condition.uri.as_ref());
+    let (rank, length) = match uri {
+        Some(StringMatch::Exact(path)) => (3, path.len()),
+        Some(StringMatch::Prefix(path)) => (2, path.len()),
+        Some(StringMatch::Regex(expression)) => (1, expression.len()),
+        None => (0, 0),
+    };
+    let method = condition.is_some_and(|condition| condition.method.is_some());
+    let headers = condition.map_or(0, |condition| condition.headers.len());
+    let params = condition.map_or(0, |condition| condition.query_params.len());
+    (condition.is_none(), Reverse((rank, length, method, headers, params)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_more_special_condition_comes_first() {
+        let route = |name: &str, condition: Option<HttpMatch>| VirtualRoute {
+            name: name.into(),
+            matches: condition.into_iter().collect(),
+            ..VirtualRoute::default()
+        };
+        let at = |uri: StringMatch| HttpMatch { uri: Some(uri), ..HttpMatch::default() };
+        let with_header = |uri: StringMatch| HttpMatch { headers: [("a".into(), None)].into(), ..at(uri) };
+        let with_method = |uri: StringMatch| HttpMatch { method: Some(StringMatch::Exact("GET".into())), ..at(uri) };
+        let mut routes = [
+            route("any", None),
+            route("regex", Some(at(StringMatch::Regex("/a/long/expression.*".into())))),
+            route("prefix", Some(at(StringMatch::Prefix("/a".into())))),
+            route("header", Some(with_header(StringMatch::Prefix("/a".into())))),
+            route("method", Some(with_method(StringMatch::Prefix("/a".into())))),
+            route("longer", Some(at(StringMatch::Prefix("/a/b".into())))),
+            route("exact", Some(at(StringMatch::Exact("/".into())))),
+        ];
+        routes.sort_by_key(precedence);
+        let names: Vec<&str> = routes.iter().map(|route| route.name.as_str()).collect();
+        assert_eq!(names, ["exact", "longer", "method", "header", "prefix", "regex", "any"]);
+    }
+}

@@ -1,0 +1,212 @@
+//! TLSRoutes and TCPRoutes as VirtualServices (G02).
+
+use std::cell::RefCell;
+
+use serde::Serialize;
+use sluice_engine::{Collection, Context};
+use sluice_model::gateway_api::{BackendRef, GROUP, GroupKind, L4Route};
+use sluice_model::{
+    Destination, Host, Kind, L4Match, ObjectKey, RouteDestination, RouteSemantics, TcpRoute, Text, TlsMatch, TlsRoute,
+    VirtualService,
+};
+
+use super::attachment::{Attached, Attaching, Parents, RouteParents};
+use super::backends::{BackendIndex, Backends, Referrer};
+use super::http_routes::{RouteRejects, rejects};
+use super::{GENERATED, generated};
+use crate::inputs::Objects;
+use crate::options::GraphOptions;
+
+/// What a route comes to.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct Bound {
+    virtual_services: Vec<VirtualService>,
+    /// What is wrong with its references: path and reason.
+    problems: Vec<(Text, Text)>,
+}
+
+/// VirtualServices of routes of connections, one a parent and host, and what is wrong with their references.
+/// Key: `ObjectKey`. From: `tls_routes`, `tcp_routes`, `gateway_api/listeners`, `services`, `reference_grants`.
+/// Changes when: the route, a listener of a parent, a grant of a namespace it refers to do; a Service it refers to comes
+/// or goes. Size: routes × their parents × their hosts. Rejects: references that lead nowhere.
+pub(super) fn derive_l4_routes<'s>(
+    objects: &Objects<'s>,
+    parents: &RouteParents<'s>,
+    backends: &BackendIndex<'_, 's>,
+    options: &GraphOptions,
+) -> (Collection<'s, ObjectKey, VirtualService>, RouteRejects<'s>) {
+    let bind = |kind: Kind, routes: &Collection<'s, ObjectKey, L4Route>| {
+        let name = kind.name();
+        let cluster = options.cluster.clone();
+        let bound = routes.derive(&format!("gateway_api/{name}"), |deps| {
+            let binder = Binder {
+                parents: Parents::on(deps, parents),
+                backends: Backends::on(deps, backends),
+                kind: GroupKind { group: GROUP.into(), kind: name.clone().into() },
+                named: kind == Kind::TLSRoute,
+            };
+            move |cx, key, route| Some(binder.bind(cx, key, route))
+        });
+        let services = bound.flat_map(&format!("gateway_api/{name}/virtual_services"), move |_, bound| {
+            let row = |made: &VirtualService| (generated(&cluster, &made.namespace, &made.name), made.clone());
+            bound.virtual_services.iter().map(row).collect::<Vec<_>>()
+        });
+        let rejects = bound
+            .flat_map(&format!("gateway_api/{name}/rejects"), move |key, bound| rejects(kind, key, &bound.problems));
+        (services, rejects)
+    };
+    let (tls, tls_rejects) = bind(Kind::TLSRoute, &objects.tls_routes);
+    let (tcp, tcp_rejects) = bind(Kind::TCPRoute, &objects.tcp_routes);
+    (tls.union("gateway_api/l4", &[tcp]), [tls_rejects, tcp_rejects])
+}
+
+struct Binder {
+    parents: Parents,
+    backends: Backends,
+    kind: GroupKind,
+    /// Connections are told apart by server name.
+    named: bool,
+}
+
+impl Binder {
+    fn bind(&self, cx: &Context, key: &ObjectKey, route: &L4Route) -> Bound {
+        let problems = RefCell::new(Vec::new());
+        let note = |path: String, reason: &str| problems.borrow_mut().push((Text::from(path), Text::from(reason)));
+        let attaching = Attaching { kind: &self.kind, key, parents: &route.parents, hostnames: &route.hostnames };
+        let attached =
+            self.parents.attach(cx, &attaching, |place, reason| note(format!("spec.parentRefs[{place}]"), reason));
+        let mut made: Vec<VirtualService> = Vec::new();
+        for attached in &attached {
+            let by = Referrer { kind: &self.kind, key, is_mesh: attached.is_mesh() };
+            let rules: Vec<Vec<RouteDestination>> = route
+                .rules
+                .iter()
+                .enumerate()
+                .map(|(n, backends)| {
+                    self.destinations(cx, by, backends, |m, problem| {
+                        note(format!("spec.rules[{n}].backendRefs[{m}]"), problem);
+                    })
+                })
+                .collect();
+            let of_parent = if self.named { tls(route, attached, &rules) } else { tcp(attached, &rules) };
+            for (host, routes) in of_parent {
+                let sort = if self.named { "tls" } else { "tcp" };
+                made.push(VirtualService {
+                    namespace: key.namespace.clone(),
+                    name: format!("{}~{sort}~{}~{GENERATED}", key.name, made.len()).into(),
+                    created: route.meta.created,
+                    hosts: vec![host],
+                    gateways: vec![attached.gateway.clone()],
+                    semantics: RouteSemantics::GatewayApi,
+                    ..routes
+                });
+            }
+        }
+        let mut problems = problems.into_inner();
+        problems.sort();
+        problems.dedup();
+        Bound { virtual_services: made, problems }
+    }
+
+    /// Where the connections of a rule go; without a share for anything, nowhere.
+    fn destinations(
+        &self,
+        cx: &Context,
+        by: Referrer<'_>,
+        backends: &[BackendRef],
+        mut problem: impl FnMut(usize, &str),
+    ) -> Vec<RouteDestination> {
+        let counted = backends.iter().enumerate().filter(|(_, backend)| backend.weight != 0);
+        let count = counted.clone().count();
+        if count == 0 {
+            let nowhere =
+                Destination { host: "internal.cluster.local".into(), subset: "zero-weight".into(), port: Some(65535) };
+            return vec![RouteDestination { destination: nowhere, weight: 0 }];
+        }
+        let resolve = |(m, backend): (usize, &BackendRef)| {
+            let (destination, wrong) = self.backends.resolve(cx, by, backend);
+            if let Some(wrong) = wrong {
+                problem(m, wrong);
+            }
+            RouteDestination { destination, weight: if count == 1 { 0 } else { backend.weight } }
+        };
+        counted.map(resolve).collect()
+    }
+}
+
+/// The rules of a TCPRoute for a parent: there is one host for all connections of a listener.
+fn tcp(attached: &Attached, rules: &[Vec<RouteDestination>]) -> Vec<(Host, VirtualService)> {
+    let port = if attached.is_mesh() { u32::from(attached.port) } else { 0 };
+    let route = |route: &Vec<RouteDestination>| TcpRoute {
+        matches: if port == 0 { Vec::new() } else { vec![L4Match { port, ..L4Match::default() }] },
+        route: route.clone(),
+    };
+    let routes = VirtualService { tcp: rules.iter().map(route).collect(), ..VirtualService::default() };
+    let hosts = if attached.is_mesh() { attached.hosts.clone() } else { vec!["*".into()] };
+    hosts.into_iter().map(|host| (host, routes.clone())).collect()
+}
+
+/// The rules of a TLSRoute for a parent, by host: server names are those both have.
+fn tls(route: &L4Route, attached: &Attached, rules: &[Vec<RouteDestination>]) -> Vec<(Host, VirtualService)> {
+    let any = [Text::from("*")];
+    let written = if route.hostnames.is_empty() { &any[..] } else { &route.hostnames };
+    let with_names = |names: &[Text], port: u16| {
+        let route = |destinations: &Vec<RouteDestination>| {
+            let nowhere = destinations.iter().all(|to| to.destination.subset == *"zero-weight");
+            let on = TlsMatch { sni_hosts: names.to_vec(), port: port.into(), ..TlsMatch::default() };
+            TlsRoute { matches: if nowhere { Vec::new() } else { vec![on] }, route: destinations.clone() }
+        };
+        VirtualService { tls: rules.iter().map(route).collect(), ..VirtualService::default() }
+    };
+    if attached.is_mesh() {
+        let of_host = |host: &Host| {
+            let names: Vec<Text> = match written {
+                [all] if *all == *"*" => attached.hosts.iter().map(|host| host.0.clone()).collect(),
+                names => names.to_vec(),
+            };
+            // Of several names those that can be of the host count.
+            let fits = |name: &&Text| names.len() == 1 || host.overlaps(&Host::new(name));
+            let names: Vec<Text> = names.iter().filter(fits).cloned().collect();
+            (host.clone(), with_names(&names, attached.port))
+        };
+        return attached.hosts.iter().map(of_host).collect();
+    }
+    let names = if attached.hostname.is_empty() { written.to_vec() } else { common(written, &attached.hostname) };
+    names.iter().map(|name| (Host::new(name), with_names(&names, 0))).collect()
+}
+
+/// Names that both have, each the more special of the two.
+fn common(names: &[Text], hostname: &Text) -> Vec<Text> {
+    let listener = Host::new(hostname);
+    let mut common: Vec<Text> = Vec::new();
+    for name in names {
+        let host = Host::new(name);
+        let narrower = if listener.contains(&host) {
+            name
+        } else if host.contains(&listener) {
+            hostname
+        } else {
+            continue;
+        };
+        if !common.contains(narrower) {
+            common.push(narrower.clone());
+        }
+    }
+    common
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_listener_and_route() {
+        let of = |names: &[&str], listener: &str| -> Vec<String> {
+            let names: Vec<Text> = names.iter().map(|name| Text::from(*name)).collect();
+            common(&names, &listener.into()).iter().map(Text::to_string).collect()
+        };
+        assert_eq!(of(&["*.com", "a.example.com", "b.org"], "*.example.com"), ["*.example.com", "a.example.com"]);
+        assert_eq!(of(&["*"], "a.b"), ["a.b"]);
+        assert!(of(&["c.d"], "a.b").is_empty());
+    }
+}

@@ -1,0 +1,348 @@
+//! Listeners: each is a Gateway with one server, so that a route can be bound to it alone (G02).
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use sluice_engine::{Collection, Context, Dep, DepBy};
+use sluice_model::gateway_api::{
+    AddressKind, GROUP, Gateway, GatewayClass, GroupKind, Listener, ListenerSet, NamespaceSelection, TlsTreatment,
+};
+use sluice_model::{
+    Gateway as IstioGateway, GatewayOwner, GatewayServer, Host, LabelSelector, Labels, Namespace, ObjectKey,
+    ObjectMeta, Protocol, Text,
+};
+
+use super::classes::{GatewayController, find_controller};
+use super::conflicts::find_conflicts;
+use super::credentials::{CredentialIndex, Credentials};
+use super::grants::{GrantIndex, Grants};
+use super::tls::{TlsOwner, TlsReads, server_tls};
+use super::{GENERATED, generated};
+use crate::inputs::Objects;
+use crate::options::GraphOptions;
+use crate::registry::services::service_host;
+
+/// Annotation with another name for what is deployed.
+const NAME_OVERRIDE: &str = "gateway.istio.io/name-override";
+/// Annotation with another ServiceAccount for what is deployed.
+const SERVICE_ACCOUNT: &str = "gateway.istio.io/service-account";
+/// Label every namespace has.
+const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+/// Port of HBONE.
+const HBONE_PORT: u16 = 15008;
+
+/// An object with listeners.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(super) struct ParentKey {
+    /// It is a ListenerSet, not a Gateway.
+    pub(super) is_set: bool,
+    /// Where it lives.
+    pub(super) object: ObjectKey,
+}
+
+/// A listener of an object.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(super) struct ListenerKey {
+    /// The object.
+    pub(super) parent: ParentKey,
+    /// Name of the listener.
+    pub(super) section: Text,
+}
+
+/// A listener as routes see it, and what it stands for.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(super) struct BoundListener {
+    /// The Gateway with its one server.
+    pub(super) gateway: IstioGateway,
+    /// It can be served. Routes are attached to it all the same.
+    pub(super) valid: bool,
+    /// Kinds of routes it takes.
+    pub(super) kinds: Vec<GroupKind>,
+    /// Its host as declared, empty for any.
+    pub(super) hostname: Text,
+    /// Its port.
+    pub(super) port: u16,
+    /// Its protocol as declared.
+    pub(super) protocol: Text,
+}
+
+/// Listeners of the Gateways that are ours, and those that others add to them.
+/// Key: `ListenerKey`. From: `kubernetes_gateways`, `listener_sets`, `gateway_classes`, `reference_grants`,
+/// `namespaces` (those listeners select by label), `secrets` and `root_bundles` (whether they hold what is named).
+/// Changes when: the Gateway, a ListenerSet of it or its class does; a grant in a namespace it has certificates of, or
+/// whether there are these certificates; a namespace, if it selects namespaces. Size: listeners. Rejects: none; a listener that is lost to another is left out.
+pub(super) fn derive_listeners<'s>(
+    objects: &Objects<'s>,
+    grants: &GrantIndex<'s>,
+    credentials: &CredentialIndex<'s>,
+    options: &GraphOptions,
+) -> Collection<'s, ListenerKey, BoundListener> {
+    let sets = objects.listener_sets.index("listener_sets/by-gateway", |key, set| {
+        let ours = set.parent.kind.is(GROUP, "Gateway");
+        let namespace = set.parent.namespace_in(&key.namespace);
+        ours.then(|| (ObjectKey::new(key.cluster.clone(), namespace, set.parent.name.clone()), set.clone()))
+    });
+    let options = options.clone();
+    objects.kubernetes_gateways.derive_many("gateway_api/listeners", |deps| {
+        let reads = Reads {
+            classes: deps.on(&objects.gateway_classes),
+            namespaces: deps.on(&objects.namespaces),
+            sets: deps.by(&sets),
+            tls: TlsReads { grants: Grants::on(deps, grants), credentials: Credentials::on(deps, credentials) },
+        };
+        move |cx, key, gateway| reads.listeners(cx, key, gateway, &options)
+    })
+}
+
+/// The Gateways that listeners stand for.
+/// Key: `ObjectKey`. From: `gateway_api/listeners`. Changes when: the listener does. Size: listeners that can be served.
+/// Rejects: none.
+pub(super) fn derive_gateways<'s>(
+    listeners: &Collection<'s, ListenerKey, BoundListener>,
+) -> Collection<'s, ObjectKey, IstioGateway> {
+    listeners.flat_map("gateways/of-gateway-api", |key, bound| {
+        let name = generated(&key.parent.object.cluster, &bound.gateway.namespace, &bound.gateway.name);
+        // A ListenerSet may have the name of a Gateway.
+        let name =
+            if key.parent.is_set { ObjectKey { name: format!("{}/set", name.name).into(), ..name } } else { name };
+        bound.valid.then(|| (name, bound.gateway.clone()))
+    })
+}
+
+struct Reads {
+    classes: Dep<ObjectKey, GatewayClass>,
+    namespaces: Dep<ObjectKey, Namespace>,
+    sets: DepBy<ObjectKey, ObjectKey, ListenerSet>,
+    tls: TlsReads,
+}
+
+/// An object with listeners, and the Gateway it is or belongs to.
+struct Parent<'a> {
+    key: ParentKey,
+    meta: &'a ObjectMeta,
+    gateway: &'a Gateway,
+    controller: GatewayController,
+    owner: GatewayOwner,
+}
+
+impl Reads {
+    fn listeners(
+        &self,
+        cx: &Context,
+        key: &ObjectKey,
+        gateway: &Gateway,
+        options: &GraphOptions,
+    ) -> Vec<(ListenerKey, BoundListener)> {
+        let class = find_controller(cx, &self.classes, &key.cluster, &gateway.class, &options.gateway_api);
+        let Some(controller) = class.filter(|controller| *controller != GatewayController::Remote) else {
+            return Vec::new();
+        };
+        let hosts = services(gateway, controller, options);
+        // Without a Service nobody serves it.
+        if hosts.is_empty() {
+            return Vec::new();
+        }
+        let owner = GatewayOwner {
+            services: hosts,
+            namespace: key.namespace.clone(),
+            service_account: service_account(gateway, controller, options),
+            is_set: false,
+        };
+        let sets = if controller.takes_listener_sets() { self.eligible_sets(cx, key, gateway) } else { Vec::new() };
+        let own = ParentKey { is_set: false, object: key.clone() };
+        let mut parents =
+            vec![(Parent { key: own, meta: &gateway.meta, gateway, controller, owner }, &gateway.listeners)];
+        for (set_key, set) in &sets {
+            let key = ParentKey { is_set: true, object: set_key.clone() };
+            let owner = GatewayOwner { is_set: true, ..parents[0].0.owner.clone() };
+            parents.push((Parent { key, meta: &set.meta, gateway, controller, owner }, &set.listeners));
+        }
+        let all =
+            parents.iter().flat_map(|(parent, listeners)| listeners.iter().map(move |listener| (parent, listener)));
+        let all: Vec<(&Parent<'_>, &Listener)> = all.collect();
+        let lost = if controller.takes_listener_sets() {
+            find_conflicts(all.iter().map(|(parent, listener)| (*listener, port_of(parent, listener))))
+        } else {
+            vec![false; all.len()]
+        };
+        let kept = all.into_iter().zip(lost).filter(|(_, lost)| !lost).map(|(kept, _)| kept);
+        let mut rows: Vec<(ListenerKey, BoundListener)> = Vec::new();
+        for (parent, listener) in kept {
+            let key = ListenerKey { parent: parent.key.clone(), section: listener.name.clone() };
+            // Of two listeners with one name the first counts.
+            if rows.iter().any(|(known, _)| *known == key) {
+                continue;
+            }
+            rows.extend(self.bind(cx, parent, listener).map(|bound| (key, bound)));
+        }
+        rows
+    }
+
+    /// ListenerSets that may add to a Gateway, the oldest first.
+    fn eligible_sets(&self, cx: &Context, key: &ObjectKey, gateway: &Gateway) -> Vec<(ObjectKey, Arc<ListenerSet>)> {
+        let mut sets = cx.by(&self.sets, key);
+        sets.retain(|(set, _)| match &gateway.allowed_listeners {
+            NamespaceSelection::All => true,
+            NamespaceSelection::Same => set.namespace == key.namespace,
+            NamespaceSelection::Unset | NamespaceSelection::None => false,
+            NamespaceSelection::Selected(selector) => selector.as_ref().is_some_and(|selector| {
+                let name = ObjectKey::new(key.cluster.clone(), Text::default(), set.namespace.clone());
+                let namespace = cx.get(&self.namespaces, &name);
+                namespace.is_some_and(|namespace| selects(selector, &set.namespace, &namespace.labels))
+            }),
+        });
+        sets.sort_by(|(a, x), (b, y)| {
+            (x.meta.created, &a.namespace, &a.name).cmp(&(y.meta.created, &b.namespace, &b.name))
+        });
+        sets
+    }
+
+    /// The listener as a Gateway; `None` if no routes are bound to it.
+    fn bind(&self, cx: &Context, parent: &Parent<'_>, listener: &Listener) -> Option<BoundListener> {
+        let port = port_of(parent, listener);
+        let routed = match parent.controller {
+            GatewayController::Router => true,
+            GatewayController::EastWest => port != HBONE_PORT,
+            GatewayController::Waypoint | GatewayController::Remote => false,
+        };
+        if !routed {
+            return None;
+        }
+        let ObjectMeta { namespace, name, labels, created, .. } = parent.meta;
+        let kind = if parent.key.is_set { "ListenerSet" } else { "Gateway" };
+        let of = TlsOwner {
+            kind: GroupKind { group: GROUP.into(), kind: kind.into() },
+            cluster: &parent.key.object.cluster,
+            namespace,
+            labels,
+            gateway: parent.gateway,
+        };
+        let (tls, tls_valid) = server_tls(cx, self.tls, &of, listener);
+        let protocol = protocol(parent.controller, &listener.protocol);
+        if tls.is_none() && matches!(listener.protocol.as_str(), "HTTPS" | "TLS") {
+            return None;
+        }
+        let gateway = IstioGateway {
+            namespace: namespace.clone(),
+            name: format!("{name}~{GENERATED}~{}", listener.name).into(),
+            created: *created,
+            selector: Labels::new(),
+            servers: vec![GatewayServer {
+                port: port.into(),
+                port_name: "default".into(),
+                protocol: protocol.unwrap_or_default(),
+                protocol_text: listener.protocol.clone(),
+                hosts: self.hosts(cx, &parent.key.object, listener),
+                tls,
+                ..GatewayServer::default()
+            }],
+            owner: Some(parent.owner.clone()),
+        };
+        Some(BoundListener {
+            gateway,
+            valid: tls_valid && protocol.is_some() && port != 0,
+            kinds: kinds(listener),
+            hostname: listener.hostname.clone(),
+            port,
+            protocol: listener.protocol.clone(),
+        })
+    }
+
+    /// Hosts of the server: those of the listener, in the namespaces routes may come from.
+    fn hosts(&self, cx: &Context, object: &ObjectKey, listener: &Listener) -> Vec<Text> {
+        let host = if listener.hostname.is_empty() { "*" } else { listener.hostname.as_str() };
+        match &listener.allowed_routes.namespaces {
+            NamespaceSelection::All | NamespaceSelection::Selected(None) => vec![host.into()],
+            NamespaceSelection::Unset | NamespaceSelection::Same => {
+                vec![format!("{}/{host}", object.namespace).into()]
+            }
+            NamespaceSelection::None => vec![format!("~/{host}").into()],
+            NamespaceSelection::Selected(Some(selector)) => {
+                let all = cx.all(&self.namespaces).into_iter().filter(|(key, _)| key.cluster == object.cluster);
+                let selected = all.filter(|(key, namespace)| selects(selector, &key.name, &namespace.labels));
+                let hosts: Vec<Text> = selected.map(|(key, _)| format!("{}/{host}", key.name).into()).collect();
+                if hosts.is_empty() { vec![format!("~/{host}").into()] } else { hosts }
+            }
+        }
+    }
+}
+
+fn selects(selector: &LabelSelector, name: &Text, labels: &Labels) -> bool {
+    let mut labels = labels.clone();
+    labels.insert(NAMESPACE_NAME.into(), name.clone());
+    selector.matches(&labels)
+}
+
+/// The port of a listener: a ListenerSet may leave the usual one out.
+fn port_of(parent: &Parent<'_>, listener: &Listener) -> u16 {
+    match (listener.port, listener.protocol.as_str()) {
+        (0, "HTTP") if parent.key.is_set => 80,
+        (0, "HTTPS") if parent.key.is_set => 443,
+        (port, _) => port,
+    }
+}
+
+/// The protocol of a listener; `None` if it is not served.
+fn protocol(controller: GatewayController, written: &str) -> Option<Protocol> {
+    match written {
+        "HTTP" => Some(Protocol::Http),
+        "HTTPS" => Some(Protocol::Https),
+        "TLS" => Some(Protocol::Tls),
+        "TCP" => Some(Protocol::Tcp),
+        "HBONE" => {
+            matches!(controller, GatewayController::Waypoint | GatewayController::EastWest).then_some(Protocol::Hbone)
+        }
+        _ => None,
+    }
+}
+
+/// Kinds of routes a listener takes.
+fn kinds(listener: &Listener) -> Vec<GroupKind> {
+    let terminates = listener.tls.as_ref().is_some_and(|tls| tls.mode == Some(TlsTreatment::Terminate));
+    let suitable: &[&str] = match listener.protocol.as_str() {
+        "HTTP" | "HTTPS" => &["HTTPRoute", "GRPCRoute"],
+        "TCP" => &["TCPRoute"],
+        "TLS" if terminates => &["TLSRoute", "TCPRoute"],
+        "TLS" => &["TLSRoute"],
+        _ => &[],
+    };
+    let allowed = &listener.allowed_routes.kinds;
+    let suitable = suitable.iter().map(|kind| GroupKind { group: GROUP.into(), kind: (*kind).into() });
+    suitable.filter(|kind| allowed.is_empty() || allowed.contains(kind)).collect()
+}
+
+/// Whether routers are deployed for a Gateway, rather than run by somebody who names their Service.
+fn is_managed(gateway: &Gateway, options: &GraphOptions) -> bool {
+    !options.gateway_api.manual_deployment
+        || match gateway.addresses.as_slice() {
+            [] => true,
+            [only] => matches!(only.kind, AddressKind::Unset | AddressKind::Ip),
+            _ => false,
+        }
+}
+
+/// Name of what is deployed for a Gateway, unless it says another.
+fn default_name(gateway: &Gateway, controller: GatewayController) -> Text {
+    let name = &gateway.meta.name;
+    if controller.has_name_suffix() { format!("{name}-{}", gateway.class).into() } else { name.clone() }
+}
+
+/// Hosts of the Services of the routers that serve a Gateway.
+fn services(gateway: &Gateway, controller: GatewayController, options: &GraphOptions) -> Vec<Host> {
+    let host = |name: &str| service_host(name, &gateway.meta.namespace, &options.domain);
+    if is_managed(gateway, options) {
+        let name = gateway.meta.annotations.get(NAME_OVERRIDE).filter(|name| !name.is_empty()).cloned();
+        return vec![host(&name.unwrap_or_else(|| default_name(gateway, controller)))];
+    }
+    let named = gateway.addresses.iter().filter(|it| matches!(it.kind, AddressKind::Unset | AddressKind::Hostname));
+    named.map(|it| if it.value.contains('.') { Host::new(&it.value) } else { host(&it.value) }).collect()
+}
+
+/// The ServiceAccount of its routers; empty if that is not known.
+fn service_account(gateway: &Gateway, controller: GatewayController, options: &GraphOptions) -> Text {
+    if !is_managed(gateway, options) {
+        return Text::default();
+    }
+    let annotated = gateway.meta.annotations.get(SERVICE_ACCOUNT).filter(|name| !name.is_empty()).cloned();
+    annotated.unwrap_or_else(|| default_name(gateway, controller))
+}

@@ -1,0 +1,293 @@
+//! Policies for backends as DestinationRules: what a user's own rule says counts before them (G06).
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+use sluice_engine::{Collection, Index};
+use sluice_model::gateway_api::{
+    Backend, BackendTlsMode, BackendTlsPolicy, BackendTrafficPolicy, BackendValidation, PolicyTarget,
+};
+use sluice_model::{
+    ClientTls, ClientTlsMode, Decimal, DestinationRule, Host, KubernetesService, LoadBalancer, ObjectKey, ObjectMeta,
+    PortTrafficPolicy, RetryBudget, ServiceEntry, Text, TrafficPolicy,
+};
+
+use super::{GENERATED, generated};
+use crate::inputs::Objects;
+use crate::options::GraphOptions;
+use crate::registry::services::service_host;
+
+/// Annotation of policies that are for somebody else.
+const IGNORED: &str = "istio.io/ignore-policy-attachment";
+/// API group of ServiceEntries.
+const ISTIO: &str = "networking.istio.io";
+/// Name of roots nobody has: connections fail.
+const INVALID: &str = "invalid://";
+
+/// What a policy is for: an object and one of its hosts.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct Target {
+    kind: TargetKind,
+    object: ObjectKey,
+    host: Host,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+enum TargetKind {
+    Service,
+    ServiceEntry,
+    Backend,
+}
+
+/// What one policy says of a target.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct Said {
+    created: i64,
+    namespace: Text,
+    name: Text,
+    /// The only port meant; 0 is all.
+    port: u16,
+    tls: Option<ClientTls>,
+    retry_budget: Option<RetryBudget>,
+    load_balancer: Option<LoadBalancer>,
+}
+
+/// DestinationRules of policies, one a target and host.
+/// Key: `ObjectKey`. From: `backend_tls_policies`, `backend_traffic_policies`, `backends`, `kubernetes_services`,
+/// `service_entries`. Changes when: a policy of the target does, or the ports and hosts of the target.
+/// Size: targets of policies. Rejects: none; a policy whose target is not there has no effect.
+pub(super) fn derive_destination_rules<'s>(
+    objects: &Objects<'s>,
+    options: &GraphOptions,
+) -> Collection<'s, ObjectKey, DestinationRule> {
+    let targets = derive_targets(objects, options);
+    let by_target =
+        [derive_tls(objects, &targets), derive_traffic(objects, &targets), derive_external(objects, options)];
+    let [tls, traffic, external] = by_target;
+    let all = tls.union("gateway_api/policies", &[traffic, external]);
+    let by_target: Index<'s, Target, SaidKey, Said> =
+        all.index("gateway_api/policies-by-target", |key, said| [(key.target.clone(), said.clone())]);
+    let rules = by_target.group("gateway_api/destination_rules", |target, rows: &[(&SaidKey, &Said)]| {
+        let mut rows: Vec<&Said> = rows.iter().map(|(_, said)| *said).collect();
+        rows.sort_by_key(|said| (said.created, &said.namespace, &said.name));
+        Some(rule(target, &rows))
+    });
+    rules.flat_map("destination_rules/of-gateway-api", |target, rule| {
+        [(generated(&target.object.cluster, &rule.namespace, &rule.name), rule.clone())]
+    })
+}
+
+/// A policy and the place of the target in it.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct SaidKey {
+    kind: &'static str,
+    policy: ObjectKey,
+    place: usize,
+    target: Target,
+}
+
+/// Hosts and named ports of what can be a target.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+struct TargetObject {
+    hosts: Vec<Host>,
+    ports: BTreeMap<Text, u16>,
+}
+
+type Targets<'s> = Collection<'s, (TargetKind, ObjectKey), TargetObject>;
+
+fn derive_targets<'s>(objects: &Objects<'s>, options: &GraphOptions) -> Targets<'s> {
+    let domain = options.domain.clone();
+    let services =
+        objects.kubernetes_services.flat_map("gateway_api/target-services", move |key, service: &KubernetesService| {
+            let ports = service.ports.iter().map(|port| (port.name.clone(), port.port)).collect();
+            let hosts = vec![service_host(&key.name, &key.namespace, &domain)];
+            [((TargetKind::Service, key.clone()), TargetObject { hosts, ports })]
+        });
+    let entries = objects.service_entries.flat_map("gateway_api/target-entries", |key, entry: &ServiceEntry| {
+        let ports = entry.ports.iter().map(|port| (port.name.clone(), port.number)).collect();
+        [((TargetKind::ServiceEntry, key.clone()), TargetObject { hosts: entry.hosts.clone(), ports })]
+    });
+    services.union("gateway_api/targets", &[entries])
+}
+
+fn target_of(policy: &ObjectKey, target: &PolicyTarget) -> Option<(TargetKind, ObjectKey)> {
+    let kind = if target.kind.is("", "Service") {
+        TargetKind::Service
+    } else if target.kind.is(ISTIO, "ServiceEntry") {
+        TargetKind::ServiceEntry
+    } else {
+        return None;
+    };
+    Some((kind, ObjectKey { name: target.name.clone(), ..policy.clone() }))
+}
+
+fn is_ignored(meta: &ObjectMeta) -> bool {
+    meta.annotations.get(IGNORED).is_some_and(|value| value.eq_ignore_ascii_case("true"))
+}
+
+/// What BackendTLSPolicies say; of two for one port of a target the older counts.
+fn derive_tls<'s>(objects: &Objects<'s>, targets: &Targets<'s>) -> Collection<'s, SaidKey, Said> {
+    let counted =
+        objects.backend_tls_policies.filter("backend_tls_policies/counted", |_, policy| !is_ignored(&policy.meta));
+    let rivals = counted.index("backend_tls_policies/by-target", |key, policy| {
+        let rows = policy.targets.iter().map(|target| ((key.namespace.clone(), target.clone()), policy.meta.created));
+        rows.collect::<std::collections::BTreeSet<_>>()
+    });
+    counted.derive_many("gateway_api/backend_tls_policies", |deps| {
+        let (targets, rivals) = (deps.on(targets), deps.by(&rivals));
+        move |cx, key, policy: &BackendTlsPolicy| {
+            let mut rows = Vec::new();
+            for (place, target) in policy.targets.iter().enumerate() {
+                let Some(of) = target_of(key, target) else { continue };
+                let Some(object) = cx.get(&targets, &of) else { continue };
+                let port = if target.section.is_empty() {
+                    0
+                } else {
+                    let Some(port) = object.ports.get(&target.section) else { continue };
+                    *port
+                };
+                let older =
+                    cx.by(&rivals, &(key.namespace.clone(), target.clone())).into_iter().any(|(other, created)| {
+                        other != *key
+                            && created.cmp(&policy.meta.created.into()).then_with(|| other.name.cmp(&key.name))
+                                == Ordering::Less
+                    });
+                if older {
+                    continue;
+                }
+                let said = Said {
+                    port,
+                    tls: Some(client_tls(&policy.validation, &key.namespace)),
+                    ..said_by(key, &policy.meta)
+                };
+                rows.extend(for_hosts("BackendTLSPolicy", key, place, &of, &object.hosts, &said));
+            }
+            rows
+        }
+    })
+}
+
+/// What XBackendTrafficPolicies say.
+fn derive_traffic<'s>(objects: &Objects<'s>, targets: &Targets<'s>) -> Collection<'s, SaidKey, Said> {
+    objects.backend_traffic_policies.derive_many("gateway_api/backend_traffic_policies", |deps| {
+        let targets = deps.on(targets);
+        move |cx, key, policy: &BackendTrafficPolicy| {
+            let mut rows = Vec::new();
+            for (place, target) in policy.targets.iter().enumerate().filter(|_| !is_ignored(&policy.meta)) {
+                let Some(of) = target_of(key, target).filter(|(kind, _)| *kind == TargetKind::Service) else {
+                    continue;
+                };
+                let Some(object) = cx.get(&targets, &of) else { continue };
+                let budget = policy.retry_constraint.as_ref().map(|constraint| RetryBudget {
+                    percent: constraint.percent.map(|percent| Decimal::from_f64(percent.into())),
+                    min_retry_concurrency: constraint.minimum.unwrap_or(10),
+                    budget_interval: Some(constraint.interval.unwrap_or(Duration::from_secs(10))),
+                });
+                let said = Said {
+                    retry_budget: budget,
+                    load_balancer: Some(LoadBalancer::default()),
+                    ..said_by(key, &policy.meta)
+                };
+                rows.extend(for_hosts("XBackendTrafficPolicy", key, place, &of, &object.hosts, &said));
+            }
+            rows
+        }
+    })
+}
+
+/// What XBackends say of themselves.
+fn derive_external<'s>(objects: &Objects<'s>, options: &GraphOptions) -> Collection<'s, SaidKey, Said> {
+    let experimental = options.gateway_api.experimental;
+    objects.backends.flat_map("gateway_api/external-backends", move |key, backend: &Backend| {
+        let hostname = backend.hostname.as_ref().filter(|_| experimental);
+        let tls = backend.tls.as_ref().filter(|tls| tls.mode == BackendTlsMode::ServerOnly);
+        let said = hostname.zip(tls).map(|(hostname, tls)| {
+            let mut settings = client_tls(&tls.validation, &key.namespace);
+            if settings.sni.is_empty() {
+                settings.sni = hostname.clone();
+            }
+            let said = Said { port: backend.port, tls: Some(settings), ..said_by(key, &backend.meta) };
+            for_hosts("XBackend", key, 0, &(TargetKind::Backend, key.clone()), &[Host::new(hostname)], &said)
+        });
+        said.unwrap_or_default()
+    })
+}
+
+fn said_by(key: &ObjectKey, meta: &ObjectMeta) -> Said {
+    Said { created: meta.created, namespace: key.namespace.clone(), name: key.name.clone(), ..Said::default() }
+}
+
+fn for_hosts(
+    kind: &'static str,
+    policy: &ObjectKey,
+    place: usize,
+    (target_kind, object): &(TargetKind, ObjectKey),
+    hosts: &[Host],
+    said: &Said,
+) -> Vec<(SaidKey, Said)> {
+    let row = |host: &Host| {
+        let target = Target { kind: *target_kind, object: object.clone(), host: host.clone() };
+        (SaidKey { kind, policy: policy.clone(), place, target }, said.clone())
+    };
+    hosts.iter().map(row).collect()
+}
+
+/// How a backend is verified. Roots that cannot be used let nothing through.
+fn client_tls(validation: &BackendValidation, namespace: &Text) -> ClientTls {
+    let credential_name = match (validation.roots.first(), &validation.well_known_roots) {
+        (_, Some(_)) | (None, None) => Text::default(),
+        (Some(root), None) if root.kind.is("", "ConfigMap") => format!("configmap://{namespace}/{}", root.name).into(),
+        (Some(_), None) => INVALID.into(),
+    };
+    ClientTls {
+        mode: ClientTlsMode::Simple,
+        sni: validation.hostname.clone(),
+        subject_alt_names: validation.subject_alt_names.clone(),
+        credential_name,
+        ..ClientTls::default()
+    }
+}
+
+/// The rule of a target; of what two policies say the older's counts.
+fn rule(target: &Target, rows: &[&Said]) -> DestinationRule {
+    let mut policy = TrafficPolicy::default();
+    let mut ports: BTreeMap<u16, ClientTls> = BTreeMap::new();
+    for said in rows {
+        if let Some(tls) = &said.tls {
+            if said.port == 0 {
+                policy.tls.get_or_insert_with(|| tls.clone());
+            } else {
+                ports.entry(said.port).or_insert_with(|| tls.clone());
+            }
+        }
+        if let Some(load_balancer) = &said.load_balancer {
+            policy.load_balancer.get_or_insert_with(|| load_balancer.clone());
+        }
+        if let Some(budget) = &said.retry_budget {
+            policy.retry_budget.get_or_insert_with(|| budget.clone());
+        }
+    }
+    let level = |(port, tls): (u16, ClientTls)| PortTrafficPolicy {
+        port: port.into(),
+        tls: Some(tls),
+        ..PortTrafficPolicy::default()
+    };
+    policy.port_level = ports.into_iter().map(level).collect();
+    let ObjectKey { namespace, name, .. } = &target.object;
+    let name = match target.kind {
+        TargetKind::Service => format!("{name}~{GENERATED}"),
+        TargetKind::ServiceEntry | TargetKind::Backend => {
+            format!("{name}~{}~{GENERATED}", target.host.as_str().replace('.', "-"))
+        }
+    };
+    DestinationRule {
+        namespace: namespace.clone(),
+        name: name.into(),
+        host: target.host.clone(),
+        traffic_policy: Some(policy),
+        of_backend_policy: true,
+        ..DestinationRule::default()
+    }
+}

@@ -1,0 +1,301 @@
+//! Merging: who gets a port when several servers want it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sluice_envoy::sds::credential_resource;
+use sluice_model::{CredentialKind, CredentialName, Gateway, GatewayServer, Protocol, ServerTls, ServerTlsMode, Text};
+
+use super::{BoundServer, GatewayPort, GatewayTable, MergedGateway, PortTarget, SecretReference};
+
+/// What merging depends on beside Gateways.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MergeOptions {
+    /// HTTPS is served over HTTP/3 too, where the router's service takes datagrams.
+    pub(crate) http3: bool,
+}
+
+/// A Gateway that selects a router.
+#[derive(Clone, Debug)]
+pub(crate) struct SelectingGateway<'a> {
+    /// The Gateway.
+    pub(crate) gateway: &'a Gateway,
+    /// Ports of the router's Services, as far as they are the Gateway's.
+    pub(crate) targets: Vec<PortTarget>,
+}
+
+/// Merges the Gateways that select a router of `namespace`; they are given in order of precedence.
+///
+/// Plain HTTP servers of a port share one route table. TLS servers of a port are told apart by server name. Everything
+/// else that wants a port that is taken is left out.
+#[must_use]
+pub(crate) fn merge_gateways<'a>(
+    namespace: &str,
+    gateways: impl IntoIterator<Item = SelectingGateway<'a>>,
+    options: MergeOptions,
+) -> MergedGateway {
+    let mut merging = Merging::default();
+    let mut references = BTreeSet::new();
+    for SelectingGateway { gateway, targets } in gateways {
+        let tls = gateway.servers.iter().filter_map(|server| server.tls.as_ref());
+        references.extend(tls.flat_map(|tls| references_of(gateway, tls)));
+        let ports = |server: &GatewayServer| resolve_ports(server.port, &targets, gateway.owner.is_none());
+        let servers =
+            gateway.servers.iter().flat_map(|server| ports(server).into_iter().map(move |port| (server, port)));
+        for (server, port) in servers {
+            let Some((at, bound)) = merging.add(gateway, server, port) else { continue };
+            let takes_datagrams = targets.iter().any(|target| target.udp && u32::from(target.port) == server.port);
+            if options.http3 && server.terminates_https() && takes_datagrams {
+                merging.http3.insert(bound.route_name.clone());
+                merging.ports[at].http3.push(bound);
+            }
+        }
+    }
+    let http3 = merging.http3;
+    let tables = merging.tables.into_iter().map(|(name, servers)| {
+        let http3 = http3.contains(&name);
+        GatewayTable { name, servers, http3 }
+    });
+    MergedGateway { namespace: namespace.into(), tables: tables.collect(), ports: merging.ports, references }
+}
+
+/// The Secrets a server of a Gateway refers to that the Gateway has to be allowed to.
+fn references_of<'a>(gateway: &'a Gateway, tls: &'a ServerTls) -> impl Iterator<Item = SecretReference> + 'a {
+    let own = std::slice::from_ref(&tls.credential_name);
+    let names = if tls.credential_names.is_empty() { own } else { tls.credential_names.as_slice() };
+    let verifies = matches!(tls.mode, ServerTlsMode::Mutual | ServerTlsMode::OptionalMutual);
+    let all = names.iter().map(move |name| (name, verifies)).chain([(&tls.ca_cert_credential_name, false)]);
+    all.filter_map(|(name, with_roots)| {
+        let resource = credential_resource(name);
+        let kind = CredentialName::parse(&resource)?.kind;
+        let gateway_namespace = gateway.namespace.clone();
+        (kind == CredentialKind::GatewaySecret).then(|| SecretReference {
+            gateway_namespace,
+            resource: resource.into(),
+            with_roots,
+        })
+    })
+}
+
+/// The ports of the router's pods behind a port of its Services. To a Gateway that selects by label a port no Service has
+/// stands for itself, and of several the first counts.
+fn resolve_ports(port: u32, targets: &[PortTarget], by_label: bool) -> BTreeSet<u32> {
+    let mut found = targets.iter().filter(|target| u32::from(target.port) == port).map(|target| target.target.into());
+    if by_label { [found.next().unwrap_or(port)].into() } else { found.collect() }
+}
+
+/// Name of the route table of a server; empty if it is not routed by HTTP.
+fn route_name(gateway: &Gateway, server: &GatewayServer, port: u32) -> Text {
+    let bind = if server.bind.is_empty() { String::new() } else { format!(".{}", server.bind) };
+    if server.protocol.is_http() {
+        format!("http.{port}{bind}").into()
+    } else if server.protocol == Protocol::Https && !server.is_passthrough() {
+        let Gateway { name, namespace, .. } = gateway;
+        format!("https.{}.{}.{name}.{namespace}{bind}", server.port, server.port_name).into()
+    } else {
+        Text::default()
+    }
+}
+
+#[derive(Default)]
+struct Merging {
+    ports: Vec<GatewayPort>,
+    tables: BTreeMap<Text, Vec<BoundServer>>,
+    /// Where in `ports` the plain server of a port is.
+    plain: BTreeMap<u32, usize>,
+    /// Tables of servers that are served over HTTP/3 too.
+    http3: BTreeSet<Text>,
+    /// Hosts of TLS servers, by port and address.
+    tls_hosts: BTreeSet<(u32, Text, Text)>,
+}
+
+impl Merging {
+    /// Adds a server to the ports and gives the one it is on; nothing if it is left out.
+    fn add(&mut self, gateway: &Gateway, server: &GatewayServer, port: u32) -> Option<(usize, BoundServer)> {
+        let route_name = route_name(gateway, server, port);
+        if server.tls.is_some() && !self.claim_hosts(server, port) {
+            return None;
+        }
+        let bound = BoundServer {
+            gateway: format!("{}/{}", gateway.namespace, gateway.name).into(),
+            server: server.clone(),
+            route_name: route_name.clone(),
+        };
+        let taken = self.ports.iter().any(|existing| existing.port == port);
+        let at = match self.plain.get(&port).copied() {
+            Some(current) => self.beside_plain(bound.clone(), port, current)?,
+            None if taken && server.is_tls() => {
+                if server.is_http() {
+                    // Two tables of one name could not be told apart.
+                    if route_name.is_empty() || self.tables.contains_key(&route_name) {
+                        return None;
+                    }
+                    self.tables.insert(route_name, vec![bound.clone()]);
+                }
+                match self.find(port, server) {
+                    Some(existing) => {
+                        self.ports[existing].servers.push(bound.clone());
+                        existing
+                    }
+                    None => self.open(bound.clone(), port, false),
+                }
+            }
+            None => self.first(bound.clone(), port),
+        };
+        Some((at, bound))
+    }
+
+    /// A server on a port with a plain one: plain HTTP joins it, and another address is another listener.
+    fn beside_plain(&mut self, bound: BoundServer, port: u32, current: usize) -> Option<usize> {
+        let existing = &self.ports[current];
+        let existing_protocol = existing.servers.first().map_or(Protocol::Unsupported, |first| first.server.protocol);
+        let protocol = bound.server.protocol;
+        let mergeable = (protocol.is_http() || protocol == existing_protocol) && existing_protocol.is_http();
+        let at = if existing.bind == bound.server.bind {
+            if !mergeable || bound.route_name.is_empty() {
+                return None;
+            }
+            current
+        } else {
+            let Some(other) = self.find(port, &bound.server) else { return Some(self.first(bound, port)) };
+            self.ports[other].route_name = bound.route_name.clone();
+            other
+        };
+        self.tables.entry(bound.route_name.clone()).or_default().push(bound.clone());
+        self.ports[at].servers.push(bound);
+        Some(at)
+    }
+
+    /// A server with a port and address of its own.
+    fn first(&mut self, bound: BoundServer, port: u32) -> usize {
+        if bound.server.is_http() {
+            self.tables.insert(bound.route_name.clone(), vec![bound.clone()]);
+        }
+        let is_plain = !bound.server.is_tls();
+        let at = self.open(bound, port, true);
+        if is_plain {
+            self.plain.insert(port, at);
+        }
+        at
+    }
+
+    fn open(&mut self, bound: BoundServer, port: u32, with_route: bool) -> usize {
+        self.ports.push(GatewayPort {
+            port,
+            protocol: bound.server.protocol_text.clone(),
+            bind: bound.server.bind.clone(),
+            route_name: if with_route { bound.route_name.clone() } else { Text::default() },
+            servers: vec![bound],
+            http3: Vec::new(),
+        });
+        self.ports.len() - 1
+    }
+
+    fn find(&self, port: u32, server: &GatewayServer) -> Option<usize> {
+        self.ports.iter().position(|existing| {
+            existing.port == port && existing.protocol == server.protocol_text && existing.bind == server.bind
+        })
+    }
+
+    /// Takes the hosts of a TLS server; a host that is taken makes all of them unavailable.
+    fn claim_hosts(&mut self, server: &GatewayServer, port: u32) -> bool {
+        let keys: Vec<_> = server.hosts.iter().map(|host| (port, server.bind.clone(), host.clone())).collect();
+        let free = !keys.iter().any(|key| self.tls_hosts.contains(key));
+        if free {
+            self.tls_hosts.extend(keys);
+        }
+        free
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_model::{ServerTls, ServerTlsMode};
+
+    use super::*;
+
+    fn server(port: u32, protocol: Protocol, hosts: &[&str]) -> GatewayServer {
+        let tls = protocol.is_tls().then(|| ServerTls { mode: ServerTlsMode::Simple, ..ServerTls::default() });
+        GatewayServer {
+            port,
+            port_name: format!("p{port}-{}", hosts.first().copied().unwrap_or_default()).into(),
+            protocol,
+            protocol_text: format!("{protocol:?}").to_uppercase().into(),
+            hosts: hosts.iter().map(|host| Text::from(*host)).collect(),
+            tls,
+            ..GatewayServer::default()
+        }
+    }
+
+    fn gateway(name: &str, servers: Vec<GatewayServer>) -> Gateway {
+        Gateway { namespace: "edge".into(), name: name.into(), servers, ..Gateway::default() }
+    }
+
+    /// Merges Gateways that select a router by label.
+    fn merge(gateways: &[&Gateway], targets: &[PortTarget], options: MergeOptions) -> MergedGateway {
+        let selecting = gateways.iter().map(|gateway| SelectingGateway { gateway, targets: targets.to_vec() });
+        merge_gateways("edge", selecting, options)
+    }
+
+    fn summary(merged: &MergedGateway) -> Vec<(u32, &str, usize)> {
+        merged.ports.iter().map(|port| (port.port, port.route_name.as_str(), port.servers.len())).collect()
+    }
+
+    #[test]
+    fn plain_http_servers_share_a_table_on_the_target_port() {
+        let a = gateway("a", vec![server(80, Protocol::Http, &["a.com"])]);
+        let b = gateway("b", vec![server(80, Protocol::Http2, &["b.com"])]);
+        let targets = [PortTarget { port: 80, target: 8080, udp: false }];
+        let merged = merge(&[&a, &b], &targets, MergeOptions::default());
+        assert_eq!(summary(&merged), [(8080, "http.8080", 2)]);
+        assert_eq!(merged.tables.len(), 1);
+        assert_eq!(merged.tables[0].servers.len(), 2);
+    }
+
+    #[test]
+    fn a_gateway_of_the_gateway_api_has_the_ports_of_its_service_only() {
+        let owner = sluice_model::GatewayOwner::default();
+        let owned = Gateway { owner: Some(owner), ..gateway("a", vec![server(80, Protocol::Http, &["a.com"])]) };
+        let to = |target: u16| PortTarget { port: 80, target, udp: false };
+        let ports = |targets: &[PortTarget]| {
+            let merged = merge(&[&owned], targets, MergeOptions::default());
+            merged.ports.iter().map(|port| port.port).collect::<Vec<_>>()
+        };
+        assert_eq!(ports(&[to(8080), to(9080)]), [8080, 9080]);
+        assert!(ports(&[]).is_empty());
+    }
+
+    #[test]
+    fn tls_servers_have_a_table_each_and_no_host_twice() {
+        let a = gateway("a", vec![server(443, Protocol::Https, &["a.com"]), server(443, Protocol::Https, &["b.com"])]);
+        let b = gateway("b", vec![server(443, Protocol::Https, &["b.com"]), server(443, Protocol::Tls, &["c.com"])]);
+        let merged = merge(&[&a, &b], &[], MergeOptions::default());
+        let tables: Vec<_> = merged.tables.iter().map(|table| table.name.as_str()).collect();
+        assert_eq!(tables, ["https.443.p443-a.com.a.edge", "https.443.p443-b.com.a.edge"]);
+        let servers: Vec<_> = merged.ports.iter().map(|port| (port.protocol.as_str(), port.servers.len())).collect();
+        assert_eq!(servers, [("HTTPS", 2), ("TLS", 1)]);
+    }
+
+    #[test]
+    fn another_protocol_does_not_get_a_taken_port_but_another_address_does() {
+        let a = gateway("a", vec![server(80, Protocol::Http, &["a.com"])]);
+        let mut elsewhere = server(80, Protocol::Http, &["*"]);
+        elsewhere.bind = "10.0.0.9".into();
+        let b = gateway("b", vec![server(80, Protocol::Tcp, &["*"]), server(80, Protocol::Https, &["x"]), elsewhere]);
+        let merged = merge(&[&a, &b], &[], MergeOptions::default());
+        assert_eq!(summary(&merged), [(80, "http.80", 1), (80, "http.80.10.0.0.9", 1)]);
+    }
+
+    #[test]
+    fn http3_is_for_https_where_the_service_takes_datagrams() {
+        let servers = vec![server(443, Protocol::Https, &["a.com"]), server(8443, Protocol::Https, &["b.com"])];
+        let front = gateway("front", servers);
+        let targets = [PortTarget { port: 443, target: 443, udp: true }];
+        let merged = |http3: bool| {
+            let merged = merge(&[&front], &targets, MergeOptions { http3 });
+            let ports: Vec<_> = merged.ports.iter().map(|port| (port.port, port.http3.len())).collect();
+            (ports, merged.tables.iter().filter(|table| table.http3).count())
+        };
+        assert_eq!(merged(false), (vec![(443, 0), (8443, 0)], 0));
+        assert_eq!(merged(true), (vec![(443, 1), (8443, 0)], 1));
+    }
+}

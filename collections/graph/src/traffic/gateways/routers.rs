@@ -1,0 +1,158 @@
+//! Routers: which Gateways select each, and what that makes it listen for.
+
+use serde::Serialize;
+use sluice_engine::Collection;
+use sluice_model::{
+    Gateway, GatewayOwner, Labels, ObjectKey, Protocol, Proxy, ProxyKey, ProxyType, Service, ServiceKey, View,
+    match_labels,
+};
+
+use super::{MergeOptions, MergedGateway, PortTarget, SelectingGateway, merge_gateways};
+use crate::options::GraphOptions;
+use crate::proxies::targets::ServiceTarget;
+use crate::proxies::workloads::{Workload, WorkloadName};
+
+/// Services with this label are only meant by the numbers of their target ports.
+const NO_PORT_TRANSLATION: &str = "experimental.istio.io/disable-gateway-port-translation";
+
+/// Labels that tell replicas and revisions of a deployment apart, which no Gateway means.
+const REPLICA_LABELS: [&str; 6] = [
+    "apps.kubernetes.io/pod-index",
+    "controller-revision-hash",
+    "kubernetes.io/hostname",
+    "pod-template-hash",
+    "rollouts-pod-template-hash",
+    "statefulset.kubernetes.io/pod-name",
+];
+
+/// A router as far as its servers and routes depend on it: replicas are one.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct Router {
+    /// The services it stands behind.
+    pub(crate) workload: WorkloadName,
+    /// Its labels, less those that tell replicas and revisions of a deployment apart.
+    pub(crate) labels: Labels,
+}
+
+impl Router {
+    /// The router a proxy is a replica of.
+    #[must_use]
+    pub(crate) fn of(proxy: &Proxy, workload: &WorkloadName) -> Self {
+        let tells_replicas_apart =
+            |label: &str| REPLICA_LABELS.contains(&label) || label.starts_with("topology.kubernetes.io/");
+        let labels = proxy.labels.iter().filter(|(label, _)| !tells_replicas_apart(label));
+        Self { workload: workload.clone(), labels: labels.map(|(key, value)| (key.clone(), value.clone())).collect() }
+    }
+
+    /// The view of what is written for this router.
+    #[must_use]
+    pub(crate) fn view(&self) -> View {
+        let labels: Vec<String> = self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        View::Workload(format!("{}/{}", self.workload.0, labels.join(",")).into())
+    }
+}
+
+/// Connected routers, and what they listen for.
+#[derive(Clone)]
+pub(crate) struct Routers<'s> {
+    /// Which router each proxy is a replica of.
+    pub(crate) proxies: Collection<'s, ProxyKey, Router>,
+    /// What each distinct router listens for.
+    pub(crate) merged: Collection<'s, Router, MergedGateway>,
+    /// Those that route to clusters by server name.
+    pub(crate) auto_passthrough: Collection<'s, ProxyKey, ()>,
+}
+
+/// What routers depend on.
+pub(crate) struct RouterInputs<'a, 's> {
+    /// Connected proxies.
+    pub(crate) proxies: &'a Collection<'s, ProxyKey, Proxy>,
+    /// Which workload each is.
+    pub(crate) workload_names: &'a Collection<'s, ProxyKey, WorkloadName>,
+    /// Workloads.
+    pub(crate) workloads: &'a Collection<'s, WorkloadName, Workload>,
+    /// Services.
+    pub(crate) services: &'a Collection<'s, ServiceKey, Service>,
+    /// Gateways of every kind.
+    pub(crate) gateways: &'a Collection<'s, ObjectKey, Gateway>,
+}
+
+/// Connected routers and what they listen for.
+#[must_use]
+pub(crate) fn derive_routers<'s>(inputs: &RouterInputs<'_, 's>, options: &GraphOptions) -> Routers<'s> {
+    let proxies = derive_proxies(inputs);
+    let merged = derive_merged_gateways(inputs, &proxies, options);
+    let auto_passthrough = proxies.derive("routers/auto-passthrough", |d| {
+        let merged = d.on(&merged);
+        move |cx, _, router| cx.get(&merged, router).filter(|merged| merged.has_auto_passthrough()).map(|_| ())
+    });
+    Routers { proxies, merged, auto_passthrough }
+}
+
+/// Connected routers.
+/// Key: `ProxyKey`. From: `proxies`, `workload_names`.
+/// Changes when: a router connects or leaves, its labels or the services it stands behind change.
+/// Size: connected routers. Rejects: none.
+fn derive_proxies<'s>(inputs: &RouterInputs<'_, 's>) -> Collection<'s, ProxyKey, Router> {
+    let workloads = inputs.workload_names;
+    let routers = inputs.proxies.filter("routers/proxies", |_, proxy| proxy.proxy_type == ProxyType::Router);
+    routers.derive("routers", |deps| {
+        let workloads = deps.on(workloads);
+        move |cx, key, proxy| Some(Router::of(proxy, &*cx.get(&workloads, key)?))
+    })
+}
+
+/// Whether a workload's place behind a Service makes it a router of a Gateway of the Gateway API.
+fn is_of(owner: &GatewayOwner, target: &ServiceTarget) -> bool {
+    target.service.namespace == owner.namespace && owner.services.contains(&target.service.host)
+}
+
+/// What each distinct router listens for.
+/// Key: `Router`. From: `routers`, `gateways`, `workloads`, `services`.
+/// Changes when: any Gateway does, or the ports of a service of the router.
+/// Size: distinct routers. Rejects: none; servers that cannot be merged are left out.
+fn derive_merged_gateways<'s>(
+    inputs: &RouterInputs<'_, 's>,
+    routers: &Collection<'s, ProxyKey, Router>,
+    options: &GraphOptions,
+) -> Collection<'s, Router, MergedGateway> {
+    let distinct = routers.index("routers/by-content", |_, router| [(router.clone(), ())]).distinct("routers/distinct");
+    let scoped = options.scope_gateways;
+    let merge = MergeOptions { http3: options.http3 };
+    distinct.derive("merged_gateways", |d| {
+        let gateways = d.on(inputs.gateways);
+        let workloads = d.on(inputs.workloads);
+        let services = d.on(inputs.services);
+        move |cx, router, ()| {
+            let workload = cx.get(&workloads, &router.workload)?;
+            let mut selecting: Vec<_> = cx.all(&gateways).into_iter().map(|(_, gateway)| gateway).collect();
+            selecting.retain(|gateway| !scoped || gateway.namespace == workload.namespace);
+            selecting.retain(|gateway| match &gateway.owner {
+                Some(owner) => workload.targets.iter().any(|target| is_of(owner, target)),
+                None => match_labels(&gateway.selector, &router.labels),
+            });
+            selecting.sort_by(|a, b| (a.created, &a.name, &a.namespace).cmp(&(b.created, &b.name, &b.namespace)));
+            let translates = |key: &ServiceKey| {
+                let service: Option<std::sync::Arc<Service>> = cx.get(&services, key);
+                service.is_none_or(|service| !service.labels.contains_key(NO_PORT_TRANSLATION))
+            };
+            let port = |target: &ServiceTarget| {
+                let target_port = u16::try_from(target.target_port).ok()?;
+                let udp = target.port.protocol == Protocol::Udp;
+                Some(PortTarget { port: target.port.port, target: target_port, udp })
+            };
+            let translated = workload.targets.iter().filter(|target| translates(&target.service));
+            let targets: Vec<PortTarget> = translated.filter_map(port).collect();
+            let selecting = selecting.iter().map(|gateway| SelectingGateway {
+                gateway,
+                targets: match &gateway.owner {
+                    None => targets.clone(),
+                    Some(owner) => {
+                        workload.targets.iter().filter(|target| is_of(owner, target)).filter_map(port).collect()
+                    }
+                },
+            });
+            Some(merge_gateways(&workload.namespace, selecting, merge))
+        }
+    })
+}

@@ -1,0 +1,224 @@
+//! Who may have which certificates and keys (P17).
+//!
+//! Only a proxy whose identity is verified gets any. What it is given follows from that identity, never from what it says
+//! of itself: certificates and roots of the identity's namespace, roots in ConfigMaps, and what Gateways of its namespace
+//! that select it may refer to.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use sluice_engine::{Collection, Context, DepBy};
+use sluice_model::gateway_api::{GROUP, GroupKind, ReferenceGrant};
+use sluice_model::{
+    CredentialName, Identity, Layer, MeshConfig, ObjectKey, PrivateKeyProvider, Proxy, ProxyKey, ROOTS_SUFFIX, Roots,
+    SecretReader, Text, View,
+};
+
+use crate::content_names::content_hash;
+use crate::content_names::profile_text;
+use crate::inputs::Objects;
+use crate::inputs::Raw;
+use crate::options::GraphOptions;
+use crate::traffic::gateways::SecretReference;
+use crate::traffic::gateways::routers::Routers;
+
+/// A set of secrets that proxies share.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) enum SecretLayer {
+    /// What a Gateway of another kind refers to.
+    Referenced {
+        /// Names the resources.
+        content: Text,
+        /// Hardware that is handed the keys.
+        provider: Option<PrivateKeyProvider>,
+    },
+    /// Certificates in Secrets of a namespace.
+    Certificates {
+        /// The namespace.
+        namespace: Text,
+        /// The cluster whose Secrets count first.
+        cluster: Text,
+        /// Hardware that is handed the keys.
+        provider: Option<PrivateKeyProvider>,
+    },
+    /// Roots in Secrets of a namespace.
+    Roots {
+        /// The namespace.
+        namespace: Text,
+        /// The cluster whose Secrets count first.
+        cluster: Text,
+    },
+    /// Roots in ConfigMaps.
+    Bundles,
+}
+
+impl SecretLayer {
+    /// Where its resources are.
+    #[must_use]
+    pub(crate) fn layer(&self) -> Layer {
+        let view = match self {
+            Self::Referenced { content, .. } => View::Workload(format!("secrets#{content}").into()),
+            Self::Certificates { namespace, .. } | Self::Roots { namespace, .. } => View::Namespace(namespace.clone()),
+            Self::Bundles => View::Base,
+        };
+        Layer { view, profile: profile_text(self) }
+    }
+
+    /// The namespace whose Secrets are in it.
+    pub(crate) fn namespace(&self) -> Option<&Text> {
+        match self {
+            Self::Certificates { namespace, .. } | Self::Roots { namespace, .. } => Some(namespace),
+            Self::Referenced { .. } | Self::Bundles => None,
+        }
+    }
+}
+
+/// What a proxy may have.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct SecretAccess {
+    /// The layers it sees; none if its identity is not verified.
+    pub(crate) layers: Vec<SecretLayer>,
+    /// The resources of the first of them, if it is of references.
+    pub(crate) references: BTreeSet<Text>,
+}
+
+/// Who may have which secrets.
+#[derive(Clone)]
+pub(crate) struct Secrets<'s> {
+    /// ConfigMaps with roots.
+    pub(crate) bundles: Collection<'s, ObjectKey, Roots>,
+    /// What each proxy that asks for secrets may have.
+    pub(crate) access: Collection<'s, ProxyKey, SecretAccess>,
+    /// Who is to be asked about.
+    pub(crate) wanted_reviews: Collection<'s, SecretReader, ()>,
+}
+
+impl<'s> Secrets<'s> {
+    pub(crate) fn new(
+        raw: &Raw<'s>,
+        objects: &Objects<'s>,
+        bundles: Collection<'s, ObjectKey, Roots>,
+        mesh: &Collection<'s, (), MeshConfig>,
+        proxies: &Collection<'s, ProxyKey, Proxy>,
+        routers: &Routers<'s>,
+        options: &GraphOptions,
+    ) -> Self {
+        let readers = derive_readers(&raw.secret_clients, proxies, options);
+        let wanted = readers.index("secret_readers/by-content", |_, reader| [(reader.clone(), ())]);
+        Self {
+            bundles,
+            access: derive_access(raw, objects, &readers, mesh, proxies, routers, options),
+            wanted_reviews: wanted.distinct("wanted_secret_reviews"),
+        }
+    }
+}
+
+/// As whom proxies that ask for secrets read them.
+/// Key: `ProxyKey`. From: `secret_clients`, `proxies`. Changes when: a proxy with a verified identity asks for secrets for
+/// the first time, or leaves. Size: such proxies. Rejects: none.
+fn derive_readers<'s>(
+    clients: &Collection<'s, ProxyKey, ()>,
+    proxies: &Collection<'s, ProxyKey, Proxy>,
+    options: &GraphOptions,
+) -> Collection<'s, ProxyKey, SecretReader> {
+    let own = options.cluster.clone();
+    clients.derive("secret_readers", |deps| {
+        let proxies = deps.on(proxies);
+        move |cx, key, ()| {
+            let proxy = cx.get(&proxies, key)?;
+            let Identity { namespace, service_account, .. } = proxy.identity.clone()?;
+            let cluster = if proxy.cluster.is_empty() { own.clone() } else { proxy.cluster.clone() };
+            Some(SecretReader { cluster, namespace, service_account })
+        }
+    })
+}
+
+/// What each proxy that asks for secrets may have; nothing is said of one whose cluster has not answered yet.
+/// Key: `ProxyKey`. From: `secret_clients`, `secret_readers`, `secret_reviews`, `proxies`, `mesh_config` (hardware for
+/// keys), `merged_gateways` (what they refer to), `reference_grants`.
+/// Changes when: a proxy asks for secrets for the first time, its cluster says otherwise of it, or a Gateway that selects
+/// it refers to another Secret. Size: proxies that ask for secrets. Rejects: none.
+fn derive_access<'s>(
+    raw: &Raw<'s>,
+    objects: &Objects<'s>,
+    readers: &Collection<'s, ProxyKey, SecretReader>,
+    mesh: &Collection<'s, (), MeshConfig>,
+    proxies: &Collection<'s, ProxyKey, Proxy>,
+    routers: &Routers<'s>,
+    options: &GraphOptions,
+) -> Collection<'s, ProxyKey, SecretAccess> {
+    let provider = mesh.map("secrets/key_provider", |(), mesh| mesh.default_config.private_key_provider.clone());
+    let cluster = options.cluster.clone();
+    let grants = objects.reference_grants.index("reference_grants/by-namespace", move |key, grant| {
+        (key.cluster == cluster).then(|| (key.namespace.clone(), grant.clone()))
+    });
+    let reviewed = options.reviews_secrets;
+    raw.secret_clients.derive("secret_access", |deps| {
+        let (proxies, readers, reviews) = (deps.on(proxies), deps.on(readers), deps.on(&raw.secret_reviews));
+        let (routers, merged) = (deps.on(&routers.proxies), deps.on(&routers.merged));
+        let provider = deps.on(&provider);
+        let grants = Grants { by_namespace: deps.by(&grants) };
+        move |cx, key, ()| {
+            let proxy = cx.get(&proxies, key)?;
+            let Some(reader) = cx.get(&readers, key) else { return Some(SecretAccess::default()) };
+            let may_read = if reviewed { *cx.get(&reviews, &reader)? } else { true };
+            let provider = match &proxy.config {
+                Some(config) => config.private_key_provider.clone(),
+                None => cx.get(&provider, &()).and_then(|provider| (*provider).clone()),
+            };
+            let router = cx.get(&routers, key);
+            let merged = router.and_then(|router| cx.get(&merged, &router));
+            let references = merged.iter().flat_map(|merged| &merged.references);
+            let allowed = references.filter(|reference| grants.allow(cx, &reader.namespace, reference));
+            let references: BTreeSet<Text> = allowed.flat_map(SecretReference::resources).collect();
+
+            let SecretReader { cluster, namespace, .. } = (*reader).clone();
+            let mut layers = Vec::new();
+            if !references.is_empty() {
+                layers.push(SecretLayer::Referenced {
+                    content: content_hash(&references).into(),
+                    provider: provider.clone(),
+                });
+            }
+            if may_read {
+                layers.push(SecretLayer::Certificates {
+                    namespace: namespace.clone(),
+                    cluster: cluster.clone(),
+                    provider,
+                });
+            }
+            layers.extend([SecretLayer::Roots { namespace, cluster }, SecretLayer::Bundles]);
+            Some(SecretAccess { layers, references })
+        }
+    })
+}
+
+impl SecretReference {
+    /// The SDS resources that are meant.
+    fn resources(&self) -> impl Iterator<Item = Text> + use<> {
+        let roots = self.with_roots.then(|| format!("{}{ROOTS_SUFFIX}", self.resource).into());
+        [Some(self.resource.clone()), roots].into_iter().flatten()
+    }
+}
+
+/// Reads ReferenceGrants by namespace, inside a `derive`.
+#[derive(Clone, Copy)]
+struct Grants {
+    by_namespace: DepBy<Text, ObjectKey, ReferenceGrant>,
+}
+
+impl Grants {
+    /// Whether a proxy of `namespace` may have what a Gateway that selects it refers to: all are of one namespace, or that of
+    /// the Secret grants it to Gateways of the proxy's.
+    fn allow(self, cx: &Context, namespace: &Text, reference: &SecretReference) -> bool {
+        let Some(CredentialName { namespace: Some(of), name, .. }) = CredentialName::parse(&reference.resource) else {
+            return false;
+        };
+        if reference.gateway_namespace == *namespace && of == *namespace {
+            return true;
+        }
+        let gateway = GroupKind { group: GROUP.into(), kind: "Gateway".into() };
+        let secret = GroupKind { group: Text::default(), kind: "Secret".into() };
+        cx.by(&self.by_namespace, &of).iter().any(|(_, grant)| grant.allows(&gateway, namespace, &secret, &name))
+    }
+}

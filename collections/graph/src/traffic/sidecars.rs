@@ -1,0 +1,148 @@
+//! Sidecars: what of the mesh their proxies see (N21).
+//!
+//! A Sidecar is in use when a connected proxy has it and it limits what the proxy sees. Then it is a view of its own, in
+//! the namespace of the proxy: complete, over nothing else. What a host is to the Sidecars in use is found from the host,
+//! by an index over the names they list; so a change of a host concerns only the Sidecars that name it, and a mesh without
+//! Sidecars pays one look-up a host.
+
+mod egress;
+mod hosts;
+mod inbound;
+
+use std::sync::Arc;
+
+use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_model::{Host, Labels, ObjectKey, Proxy, ProxyKey, Service, Sidecar, SidecarScope, View};
+
+use crate::proxies::selected_labels::SelectedLabels;
+
+pub(crate) use egress::with_ports;
+pub(crate) use egress::{EgressListener, EgressScope};
+pub(crate) use hosts::HostInputs;
+pub(crate) use hosts::SidecarHost;
+pub(crate) use inbound::{SidecarInbound, has_socket, ingress_address, ingress_endpoint, synthetic_host};
+
+/// The Sidecars in use.
+#[derive(Clone)]
+pub(crate) struct Sidecars<'s> {
+    /// What each lets its proxies reach.
+    pub(crate) scopes: Collection<'s, SidecarScope, EgressScope>,
+    /// What each host is to them; hosts that none has to do with are absent.
+    pub(crate) hosts: Collection<'s, Host, SidecarHost>,
+    /// What each Sidecar says of a workload's own ports.
+    pub(crate) inbound: Collection<'s, ObjectKey, SidecarInbound>,
+    /// Combinations of selected labels in use, by Sidecar.
+    pub(crate) labels: Index<'s, SidecarScope, (SidecarScope, Labels), ()>,
+}
+
+/// Everything of Sidecars that outputs read.
+pub(crate) fn derive_sidecars<'s>(
+    one: &Collection<'s, (), ()>,
+    proxies: &Collection<'s, ProxyKey, Proxy>,
+    selected: &Collection<'s, (), SelectedLabels>,
+    sidecars: &Collection<'s, ObjectKey, Sidecar>,
+    inputs: &HostInputs<'_, 's>,
+) -> Sidecars<'s> {
+    let scopes = derive_scopes(proxies, sidecars);
+    let patterns = hosts::Patterns::new(&scopes, one);
+    let routes = hosts::derive_routes(inputs.virtual_services, &scopes, &patterns);
+    let hosts = hosts::derive_hosts(inputs, &scopes, &patterns, &routes);
+    let with_labels = proxies.derive("sidecars/proxy-labels", |deps| {
+        let selected = deps.on(selected);
+        move |cx, _, proxy| {
+            let sidecar = proxy.sidecar.as_ref().filter(|sidecar| sidecar.limits)?;
+            let labels = cx.get(&selected, &())?.outbound(proxy);
+            (!labels.is_empty()).then(|| (sidecar.scope.clone(), labels))
+        }
+    });
+    let distinct = with_labels.index("sidecars/labels-by-content", |_, view| [(view.clone(), ())]);
+    let labels =
+        distinct.distinct("sidecars/labels").index("sidecars/labels-by-scope", |(scope, _), ()| [(scope.clone(), ())]);
+    let inbound = sidecars.map("sidecars/inbound", |_, sidecar| SidecarInbound::of(sidecar));
+    Sidecars { scopes, hosts, inbound, labels }
+}
+
+/// The Sidecars in use, compiled.
+/// Key: `SidecarScope`. From: `proxies`, `sidecars`.
+/// Changes when: the first proxy of a Sidecar connects or the last leaves; its egress does, or its word on other traffic.
+/// Size: Sidecars × namespaces they are in use in. Rejects: none.
+fn derive_scopes<'s>(
+    proxies: &Collection<'s, ProxyKey, Proxy>,
+    sidecars: &Collection<'s, ObjectKey, Sidecar>,
+) -> Collection<'s, SidecarScope, EgressScope> {
+    let in_use = proxies.index("sidecars/by-scope", |_, proxy| {
+        let limiting = proxy.sidecar.as_ref().filter(|sidecar| sidecar.limits);
+        limiting.map(|sidecar| (sidecar.scope.clone(), sidecar.outbound.clone()))
+    });
+    let outbound = in_use.group("sidecars/outbound", |_, proxies| proxies.first().map(|(_, found)| (*found).clone()));
+    let egress = sidecars.map("sidecars/egress", |_, sidecar| sidecar.egress.clone());
+    outbound.derive("sidecars/scopes", |deps| {
+        let egress = deps.on(&egress);
+        move |cx, scope, outbound| {
+            let egress = cx.get(&egress, &scope.sidecar)?;
+            Some(EgressScope::new(scope.clone(), &egress, outbound.clone()))
+        }
+    })
+}
+
+/// Looks up what a host is to Sidecars, inside a `derive` over hosts.
+#[derive(Clone, Copy)]
+pub(crate) struct SidecarLookup {
+    hosts: Dep<Host, SidecarHost>,
+    scopes: Dep<SidecarScope, EgressScope>,
+    labels: DepBy<SidecarScope, (SidecarScope, Labels), ()>,
+}
+
+impl SidecarLookup {
+    /// Makes it available to a `derive`.
+    pub(crate) fn on<'s>(deps: &mut Deps<'s>, sidecars: &Sidecars<'s>) -> Self {
+        Self { hosts: deps.on(&sidecars.hosts), scopes: deps.on(&sidecars.scopes), labels: deps.by(&sidecars.labels) }
+    }
+
+    /// What a host is to the Sidecars in use.
+    #[must_use]
+    pub(crate) fn host(&self, cx: &Context, host: &Host) -> Arc<SidecarHost> {
+        cx.get(&self.hosts, host).unwrap_or_default()
+    }
+
+    /// What a Sidecar lets its proxies reach.
+    #[must_use]
+    pub(crate) fn scope(&self, cx: &Context, scope: &SidecarScope) -> Option<Arc<EgressScope>> {
+        cx.get(&self.scopes, scope)
+    }
+
+    /// The views of a Sidecar for proxies with selected labels.
+    #[must_use]
+    pub(crate) fn labelled(&self, cx: &Context, scope: &SidecarScope) -> Vec<View> {
+        let found = cx.by(&self.labels, scope).into_iter();
+        found.map(|((scope, labels), _)| View::Sidecar { scope: scope.into(), labels }).collect()
+    }
+}
+
+impl SidecarHost {
+    /// The service the proxies of a Sidecar reach at the host, out of its services.
+    #[must_use]
+    pub(crate) fn service<'a>(
+        &self,
+        scope: &SidecarScope,
+        services: impl IntoIterator<Item = &'a Arc<Service>>,
+    ) -> Option<Arc<Service>> {
+        let seen = self.0.get(scope)?.seen.as_ref()?;
+        let service = services.into_iter().find(|service| service.key() == seen.service)?;
+        Some(seen.ports.as_ref().map_or_else(|| service.clone(), |ports| with_ports(service, ports)))
+    }
+
+    /// Whether the proxies of a Sidecar reach a service at the host.
+    #[must_use]
+    pub(crate) fn reaches(&self, scope: &SidecarScope) -> bool {
+        self.0.get(scope).is_some_and(|interest| interest.seen.is_some())
+    }
+
+    /// The Sidecars whose proxies reach a service at the host.
+    pub(crate) fn reaching(&self) -> impl Iterator<Item = &SidecarScope> {
+        self.0.iter().filter(|(_, interest)| interest.seen.is_some()).map(|(scope, _)| scope)
+    }
+}
+
+#[cfg(test)]
+mod tests;

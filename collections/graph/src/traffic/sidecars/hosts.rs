@@ -1,0 +1,282 @@
+//! What a host is to the Sidecars in use.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::Serialize;
+use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_model::{Host, ObjectKey, Service, ServiceKey, ServiceSource, SidecarScope, Text, VirtualService};
+
+use super::egress::{EgressListener, EgressScope};
+use crate::host_patterns::covering_hosts;
+use crate::registry::services::Hosts;
+use crate::traffic::virtual_services::{destination_ports, destinations, precedence};
+
+/// The service a Sidecar's proxies reach at a host.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct SeenService {
+    /// The service.
+    pub(crate) service: ServiceKey,
+    /// The ports of it; `None` is all.
+    pub(crate) ports: Option<BTreeSet<u16>>,
+}
+
+impl SeenService {
+    /// Takes another listener's service in: of one service the ports add up, of several the first counts, unless only a
+    /// later one is Kubernetes'.
+    fn merge(&mut self, other: Self, kubernetes: impl Fn(&ServiceKey) -> bool) {
+        if self.service == other.service {
+            self.ports = match (self.ports.take(), other.ports) {
+                (Some(mut ports), Some(more)) => {
+                    ports.extend(more);
+                    Some(ports)
+                }
+                _ => None,
+            };
+        } else if !kubernetes(&self.service) && kubernetes(&other.service) {
+            *self = other;
+        }
+    }
+}
+
+/// What a host is to one Sidecar.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct HostInterest {
+    /// A listener names a service of the host.
+    pub(crate) listed: bool,
+    /// A VirtualService that applies has the host.
+    pub(crate) routed: bool,
+    /// The service that is reached there, named by a listener or the destination of a VirtualService that applies.
+    pub(crate) seen: Option<SeenService>,
+}
+
+/// What a host is to the Sidecars that have to do with it.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
+pub(crate) struct SidecarHost(pub(crate) BTreeMap<SidecarScope, HostInterest>);
+
+/// Sidecars in use by what they name: (namespace or `*`, host as written).
+pub(super) struct Patterns<'s> {
+    exact: Index<'s, (Text, Host), SidecarScope, ()>,
+    /// By every wildcard over what they name: a VirtualService with such a host may be meant.
+    below: Index<'s, (Text, Host), SidecarScope, ()>,
+    /// Whether there is any at all, so that without one a host costs one look-up.
+    any: Collection<'s, (), bool>,
+}
+
+impl<'s> Patterns<'s> {
+    pub(super) fn new(scopes: &Collection<'s, SidecarScope, EgressScope>, one: &Collection<'s, (), ()>) -> Self {
+        let exact = scopes.index("sidecars/by-pattern", |_, scope| {
+            let patterns = scope.patterns().into_iter();
+            patterns.map(|(namespace, host)| ((namespace.clone(), host.clone()), ())).collect::<Vec<_>>()
+        });
+        let below = scopes.index("sidecars/below-pattern", |_, scope| {
+            let covering = |(namespace, host): (&Text, &Host)| {
+                let namespace = namespace.clone();
+                covering_hosts(host).skip(1).map(move |wildcard| (namespace.clone(), wildcard)).collect::<Vec<_>>()
+            };
+            let wildcards: BTreeSet<(Text, Host)> = scope.patterns().into_iter().flat_map(covering).collect();
+            wildcards.into_iter().map(|wildcard| (wildcard, ())).collect::<Vec<_>>()
+        });
+        let keys = scopes.map("sidecars/in-use", |_, _| ());
+        let any = one.derive("sidecars/any", |deps| {
+            let keys = deps.on(&keys);
+            move |cx, (), ()| Some(!cx.all(&keys).is_empty())
+        });
+        Self { exact, below, any }
+    }
+}
+
+/// Finds Sidecars by what they name, inside a `derive`.
+#[derive(Clone, Copy)]
+struct PatternLookup {
+    exact: DepBy<(Text, Host), SidecarScope, ()>,
+    below: DepBy<(Text, Host), SidecarScope, ()>,
+    any: Dep<(), bool>,
+}
+
+impl PatternLookup {
+    fn on<'s>(deps: &mut Deps<'s>, patterns: &Patterns<'s>) -> Self {
+        Self { exact: deps.by(&patterns.exact), below: deps.by(&patterns.below), any: deps.on(&patterns.any) }
+    }
+
+    fn any(&self, cx: &Context) -> bool {
+        cx.get(&self.any, &()).is_some_and(|any| *any)
+    }
+
+    /// The Sidecars that may name a host of a namespace; with `wider`, also those that name hosts below it.
+    fn get(&self, cx: &Context, namespace: &Text, host: &Host, wider: bool, out: &mut BTreeSet<SidecarScope>) {
+        for namespace in [namespace.clone(), Text::from("*")] {
+            for covering in covering_hosts(host) {
+                out.extend(cx.by(&self.exact, &(namespace.clone(), covering)).into_iter().map(|(scope, _)| scope));
+            }
+            if wider && host.is_wildcard() {
+                out.extend(cx.by(&self.below, &(namespace, host.clone())).into_iter().map(|(scope, _)| scope));
+            }
+        }
+    }
+}
+
+/// VirtualServices of sidecars and the Sidecars in use that they apply for.
+/// Key: `ObjectKey`. From: `virtual_services`, `sidecars/scopes`.
+/// Changes when: the hosts or the visibility of a VirtualService do, or what a Sidecar names; never its routes.
+/// Size: VirtualServices that some Sidecar in use names. Rejects: none.
+pub(super) fn derive_routes<'s>(
+    virtual_services: &Collection<'s, ObjectKey, VirtualService>,
+    scopes: &Collection<'s, SidecarScope, EgressScope>,
+    patterns: &Patterns<'s>,
+) -> Collection<'s, ObjectKey, BTreeSet<SidecarScope>> {
+    virtual_services.derive("sidecars/routes", |deps| {
+        let (patterns, scopes) = (PatternLookup::on(deps, patterns), deps.on(scopes));
+        move |cx, _, virtual_service| {
+            if !virtual_service.is_mesh() || !patterns.any(cx) {
+                return None;
+            }
+            let mut found = BTreeSet::new();
+            for host in &virtual_service.hosts {
+                patterns.get(cx, &virtual_service.namespace, host, true, &mut found);
+            }
+            found.retain(|scope| cx.get(&scopes, scope).is_some_and(|scope| scope.imports_route(virtual_service)));
+            (!found.is_empty()).then_some(found)
+        }
+    })
+}
+
+/// What hosts are looked up in.
+pub(crate) struct HostInputs<'a, 's> {
+    pub(crate) services: &'a Collection<'s, ServiceKey, Service>,
+    pub(crate) services_by_host: &'a Index<'s, Host, ServiceKey, ()>,
+    pub(crate) hosts: &'a Collection<'s, Host, ()>,
+    pub(crate) virtual_services: &'a Collection<'s, ObjectKey, VirtualService>,
+    pub(crate) routed: &'a Index<'s, Host, ObjectKey, ()>,
+}
+
+/// What each host is to the Sidecars in use.
+/// Key: `Host`. From: `hosts`, `services`, `virtual_services`, `sidecars/scopes`.
+/// Changes when: the services of a host do, a Sidecar that names it, or a VirtualService that routes it or to it.
+/// Size: hosts that some Sidecar in use has to do with, and for each those Sidecars. Rejects: none.
+pub(super) fn derive_hosts<'s>(
+    inputs: &HostInputs<'_, 's>,
+    scopes: &Collection<'s, SidecarScope, EgressScope>,
+    patterns: &Patterns<'s>,
+    routes: &Collection<'s, ObjectKey, BTreeSet<SidecarScope>>,
+) -> Collection<'s, Host, SidecarHost> {
+    let by_destination = inputs.virtual_services.index("sidecars/routes-by-destination", |_, virtual_service| {
+        let hosts: BTreeSet<Host> = match virtual_service.is_mesh() {
+            true => destinations(virtual_service).map(|destination| destination.host.clone()).collect(),
+            false => BTreeSet::new(),
+        };
+        hosts.into_iter().map(|host| (host, ())).collect::<Vec<_>>()
+    });
+    let routed = inputs.routed.distinct("sidecars/routed-hosts");
+    let hosts = inputs.hosts.union("sidecars/all-hosts", &[routed]);
+    hosts.derive("sidecars/hosts", |deps| {
+        let (patterns, scopes) = (PatternLookup::on(deps, patterns), deps.on(scopes));
+        let services = Hosts::on(deps, inputs.services_by_host, inputs.services);
+        let (routes, virtual_services) = (deps.on(routes), deps.on(inputs.virtual_services));
+        let (routed, by_destination) = (deps.by(inputs.routed), deps.by(&by_destination));
+        move |cx, host, ()| {
+            if !patterns.any(cx) {
+                return None;
+            }
+            let services = services.get(cx, host);
+            let services = services.as_slice();
+            let mut named = BTreeSet::new();
+            for service in services {
+                patterns.get(cx, &service.namespace, host, false, &mut named);
+            }
+            let applied = |key: &ObjectKey| cx.get(&routes, key).map(|scopes| (*scopes).clone()).unwrap_or_default();
+            let routed: BTreeSet<SidecarScope> =
+                cx.by(&routed, host).iter().flat_map(|(key, _)| applied(key)).collect();
+            let mut towards: Vec<Arc<VirtualService>> = Vec::new();
+            let mut reaching = BTreeSet::new();
+            for (key, _) in cx.by(&by_destination, host) {
+                let scopes = applied(&key);
+                if !scopes.is_empty() {
+                    reaching.extend(scopes);
+                    towards.extend(cx.get(&virtual_services, &key));
+                }
+            }
+            let all: BTreeSet<&SidecarScope> = named.iter().chain(&routed).chain(&reaching).collect();
+            let mut found = BTreeMap::new();
+            for key in all {
+                let Some(scope) = cx.get(&scopes, key) else { continue };
+                let mut listed = false;
+                let seen = seen_service(&scope, host, services, &towards, &mut listed);
+                let interest = HostInterest { listed, routed: routed.contains(key), seen };
+                if interest != HostInterest::default() {
+                    found.insert(key.clone(), interest);
+                }
+            }
+            (!found.is_empty()).then_some(SidecarHost(found))
+        }
+    })
+}
+
+/// The service of a host that the proxies of a Sidecar reach.
+fn seen_service(
+    scope: &EgressScope,
+    host: &Host,
+    services: &[Arc<Service>],
+    towards: &[Arc<VirtualService>],
+    listed: &mut bool,
+) -> Option<SeenService> {
+    let client = scope.namespace();
+    let kubernetes = |key: &ServiceKey| {
+        services.iter().any(|service| service.key() == *key && service.source == ServiceSource::Kubernetes)
+    };
+    let mut seen: Option<SeenService> = None;
+    let mut add = |found: SeenService| match &mut seen {
+        None => seen = Some(found),
+        Some(seen) => seen.merge(found, kubernetes),
+    };
+    for listener in &scope.listeners {
+        if let Some(service) = listener.service(services, client) {
+            *listed = true;
+            add(SeenService { service: service.key(), ports: trimmed(&service, services) });
+        }
+        let mut routes: Vec<&Arc<VirtualService>> =
+            towards.iter().filter(|route| listener.imports_route(route, client)).collect();
+        routes.sort_by(|a, b| precedence(a, client).cmp(&precedence(b, client)));
+        for found in routes.into_iter().filter_map(|route| destination(route, listener, host, services, client)) {
+            add(found);
+        }
+    }
+    seen
+}
+
+/// The ports a listener left of a service, if not all.
+fn trimmed(service: &Arc<Service>, services: &[Arc<Service>]) -> Option<BTreeSet<u16>> {
+    let whole = services.iter().any(|other| Arc::ptr_eq(service, other));
+    (!whole).then(|| service.ports.iter().map(|port| port.port).collect())
+}
+
+/// What a VirtualService makes reachable at a host: the service of the client's namespace, else one of Kubernetes, else
+/// the oldest that the client sees.
+fn destination(
+    route: &VirtualService,
+    listener: &EgressListener,
+    host: &Host,
+    services: &[Arc<Service>],
+    client: &str,
+) -> Option<SeenService> {
+    let ports = destination_ports(route, host, client)?;
+    let visible = || services.iter().filter(|service| service.export_to.allows(client));
+    let service = services
+        .iter()
+        .find(|service| *service.namespace == *client)
+        .or_else(|| visible().find(|service| service.source == ServiceSource::Kubernetes))
+        .or_else(|| visible().min_by_key(|service| service.created))?;
+    let all: BTreeSet<u16> = service.ports.iter().map(|port| port.port).collect();
+    let wanted: BTreeSet<u16> = match listener.only_port() {
+        Some(port) => [port].into(),
+        // A destination without a port may be any of them.
+        None if ports.contains(&0) => all.clone(),
+        None => ports.iter().filter_map(|port| u16::try_from(*port).ok()).collect(),
+    };
+    let kept: BTreeSet<u16> = all.intersection(&wanted).copied().collect();
+    if kept.is_empty() {
+        return None;
+    }
+    let ports = (kept.len() < all.len()).then_some(kept);
+    Some(SeenService { service: service.key(), ports })
+}

@@ -1,0 +1,132 @@
+//! VirtualServices as they apply: delegates merged in, visibility resolved, found by host and by gateway.
+
+pub(crate) mod delegate;
+
+use std::collections::BTreeSet;
+
+use sluice_engine::{Collection, Index};
+use sluice_model::{
+    Destination, ExportTo, Host, HttpRoute, MESH_GATEWAY, MeshConfig, ObjectKey, RouteSemantics, Text, VirtualService,
+};
+
+/// VirtualServices with the routes of their delegates in place and with `export_to` always set (C23, C25).
+/// Key: `ObjectKey`. From: `virtual_services` as declared, `mesh_config`.
+/// Changes when: a VirtualService or one of its delegates changes, or the mesh's default visibility.
+/// Size: VirtualServices that have hosts. Rejects: none, a delegate that cannot be found loses only its route.
+pub(crate) fn derive_merged_virtual_services<'s>(
+    declared: &Collection<'s, ObjectKey, VirtualService>,
+    mesh_config: &Collection<'s, (), MeshConfig>,
+) -> Collection<'s, ObjectKey, VirtualService> {
+    declared.derive("virtual_services/merged", |d| {
+        let declared = d.on(declared);
+        let mesh_config = d.on(mesh_config);
+        move |cx, key, root| {
+            if root.is_delegate() {
+                return None;
+            }
+            let visibility = |vs: &VirtualService| match &vs.export_to {
+                Some(export_to) => export_to.clone(),
+                None => cx
+                    .get(&mesh_config, &())
+                    .map_or(ExportTo::All, |mesh| mesh.virtual_service_export_to(&vs.namespace)),
+            };
+            let mut merged = root.clone();
+            merged.export_to = Some(visibility(root));
+            if root.http.iter().any(|route| route.delegate.is_some()) {
+                merged.http.clear();
+                for route in &root.http {
+                    let Some((namespace, name)) = &route.delegate else {
+                        merged.http.push(route.clone());
+                        continue;
+                    };
+                    let delegate = ObjectKey::new(key.cluster.clone(), namespace.clone(), name.clone());
+                    let found = cx.get(&declared, &delegate).filter(|vs| vs.is_delegate());
+                    // One that is missing or not exported here loses only this route.
+                    if let Some(delegate) = found.filter(|vs| visibility(vs).allows(&root.namespace)) {
+                        merged.http.extend(delegate::merge_routes(route, &delegate.http));
+                    }
+                }
+            }
+            Some(merged)
+        }
+    })
+}
+
+/// VirtualServices of sidecars by host as written, wildcards included.
+pub(crate) fn index_by_host<'s>(merged: &Collection<'s, ObjectKey, VirtualService>) -> Index<'s, Host, ObjectKey, ()> {
+    merged.index("virtual_services/by-host", |_, vs| {
+        let hosts = if vs.is_mesh() { vs.hosts.as_slice() } else { &[] };
+        hosts.iter().map(|host| (host.clone(), ())).collect::<Vec<_>>()
+    })
+}
+
+/// VirtualServices of routers by gateway, as `namespace/name`.
+pub(crate) fn index_by_gateway<'s>(
+    name: &str,
+    merged: &Collection<'s, ObjectKey, VirtualService>,
+) -> Index<'s, Text, ObjectKey, ()> {
+    merged.index(name, |_, vs| {
+        let gateways = vs.gateways.iter().filter(|gateway| gateway.as_str() != MESH_GATEWAY);
+        gateways.map(|gateway| (gateway.clone(), ())).collect::<Vec<_>>()
+    })
+}
+
+fn http_destinations(route: &HttpRoute) -> impl Iterator<Item = &Destination> {
+    let routed = route.route.iter().map(|to| &to.destination);
+    routed.chain(&route.mirror).chain(route.mirrors.iter().map(|mirror| &mirror.destination))
+}
+
+fn other_destinations(vs: &VirtualService) -> impl Iterator<Item = &Destination> {
+    let tcp = vs.tcp.iter().flat_map(|route| &route.route);
+    tcp.chain(vs.tls.iter().flat_map(|route| &route.route)).map(|to| &to.destination)
+}
+
+/// Every destination of a VirtualService.
+pub(crate) fn destinations(vs: &VirtualService) -> impl Iterator<Item = &Destination> {
+    vs.http.iter().flat_map(http_destinations).chain(other_destinations(vs))
+}
+
+/// Whether a route is for clients in a namespace.
+fn concerns(route: &HttpRoute, namespace: &str) -> bool {
+    let named = |matched: &&sluice_model::HttpMatch| !matched.source_namespace.is_empty();
+    let mut namespaces = route.matches.iter().filter(named).map(|matched| &matched.source_namespace).peekable();
+    namespaces.peek().is_none() || namespaces.any(|wanted| *wanted == *namespace)
+}
+
+/// The hosts that requests of clients in `namespace` may be sent to; with an empty namespace those of all clients.
+pub(crate) fn destination_hosts<'a>(vs: &'a VirtualService, namespace: &str) -> BTreeSet<&'a Host> {
+    let http = vs.http.iter().filter(|route| namespace.is_empty() || concerns(route, namespace));
+    http.flat_map(http_destinations).chain(other_destinations(vs)).map(|destination| &destination.host).collect()
+}
+
+/// The ports of a host that requests of clients in `namespace` may be sent to, 0 standing for any; `None` if none are.
+#[must_use]
+pub(crate) fn destination_ports(vs: &VirtualService, host: &Host, namespace: &str) -> Option<BTreeSet<u32>> {
+    let http = vs.http.iter().filter(|route| concerns(route, namespace)).flat_map(http_destinations);
+    let found = http.chain(other_destinations(vs)).filter(|destination| destination.host == *host);
+    let ports: BTreeSet<u32> = found.map(|destination| destination.port.unwrap_or_default()).collect();
+    (!ports.is_empty()).then_some(ports)
+}
+
+/// Whether a client in `namespace` sees it; with an empty namespace, whether every client does.
+#[must_use]
+pub(crate) fn is_visible(vs: &VirtualService, namespace: &str) -> bool {
+    vs.export_to.as_ref().is_none_or(|export_to| export_to.allows(namespace))
+}
+
+/// Order of precedence for a client: what is private to its namespace, what is exported to it by name, what is public,
+/// of that routes of the Gateway API in its own namespace; within each the older, then by name.
+#[must_use]
+pub(crate) fn precedence<'a>(vs: &'a VirtualService, namespace: &str) -> (u8, i64, &'a str, &'a str) {
+    let is_own = vs.namespace.as_str() == namespace;
+    let class = match &vs.export_to {
+        Some(ExportTo::Namespaces(_)) if is_own => 0,
+        Some(ExportTo::Namespaces(_)) => 1,
+        _ if is_own && vs.semantics == RouteSemantics::GatewayApi => 2,
+        _ => 3,
+    };
+    (class, vs.created, &vs.name, &vs.namespace)
+}
+
+#[cfg(test)]
+mod tests;
