@@ -153,3 +153,51 @@ fn nothing_is_left_unfinished() {
     }
     assert!(findings.is_empty(), "{}", findings.join("\n"));
 }
+
+/// The modules of `collections/graph`, in the order in which data passes through them. A module uses only modules before
+/// it; `lib.rs` alone uses all.
+const GRAPH_MODULES: [&str; 12] = [
+    "content_names",
+    "host_patterns",
+    "options",
+    "views",
+    "inputs",
+    "registry",
+    "proxies",
+    "traffic",
+    "graph_context",
+    "outputs",
+    "scopes",
+    "handles",
+];
+
+#[test]
+fn graph_modules_depend_only_on_modules_before_them() {
+    let source = root().join("collections/graph/src");
+    let rank = |module: &str| GRAPH_MODULES.iter().position(|known| *known == module);
+    let mut findings = Vec::new();
+    for file in files() {
+        let Ok(path) = file.strip_prefix("collections/graph/src") else { continue };
+        let first = path.iter().next().and_then(|first| first.to_str()).unwrap_or_default();
+        let module = first.strip_suffix(".rs").unwrap_or(first);
+        if ["lib", "tests"].contains(&module) || path.file_name().is_some_and(|name| name == "tests.rs") {
+            continue;
+        }
+        let Some(own) = rank(module) else {
+            findings.push(format!("{}: the module is not in GRAPH_MODULES", path.display()));
+            continue;
+        };
+        let text = std::fs::read_to_string(source.join(path)).expect("read a source file");
+        for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//")) {
+            for used in line.split("crate::").skip(1) {
+                let used = used.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+                match rank(used) {
+                    Some(used) if used <= own => {}
+                    Some(_) => findings.push(format!("{}:{}: {module} uses {used}", path.display(), number + 1)),
+                    None => findings.push(format!("{}:{}: name the module, not the crate", path.display(), number + 1)),
+                }
+            }
+        }
+    }
+    assert!(findings.is_empty(), "{}", findings.join("\n"));
+}
