@@ -10,27 +10,29 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
+use sluice_auth::{Authenticators, ForwardedCertificates, TrustDomain};
+use sluice_authority::AuthorityMetrics;
 use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{AddressPools, AmbientOptions, GraphOptions, ListenerSwitches, SecurityOptions};
+use sluice_jwks::{JwksFetcher, JwksMetrics, JwksOptions, Schedule};
+use sluice_kube::{ADDRESSES_LEASE, Clients, Election, KubeOptions};
 use sluice_model::{Decimal, ObjectKey, Text};
+use sluice_sources::files::FileSource;
+use sluice_sources::kube::{
+    AddressWriter, ClusterMetrics, KubeSource, RemoteClusters, RemoteOptions, RemoteStates, SecretReviewer,
+};
+use sluice_sources::{
+    Cluster, InputSink, MeshFiles, MeshOverride, Reporter, Sink, SourceMetrics, gateway_names as names,
+};
+use sluice_telemetry::LogControl;
+use sluice_watch::FollowGuard;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::admin::{self, AdminMetrics, AdminState, PagesOverXds, Readiness, Refusals};
-use crate::auth::{Authenticators, ForwardedCertificates, TrustDomain};
-use crate::authority::AuthorityMetrics;
 use crate::config::{ClusterSource, Config, Features, Identity, ListenAddress};
-use crate::jwks::{JwksFetcher, JwksMetrics, JwksOptions, Schedule};
-use crate::names;
-use crate::sources::files::FileSource;
-use crate::sources::kube::{
-    self, ADDRESSES_LEASE, AddressWriter, Clients, ClusterMetrics, Election, KubeOptions, KubeSource, RemoteClusters,
-    RemoteOptions, RemoteStates, SecretReviewer,
-};
-use crate::sources::{Cluster, FollowGuard, InputSink, MeshFiles, MeshOverride, Reporter, Sink, SourceMetrics};
-use crate::telemetry::LogControl;
 use crate::xds::{self, Admission, EngineProxies, Hub, Outputs, ServerOptions, Status, Store};
 
 pub use error::AppError;
@@ -149,7 +151,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
                 guards.push(reading.await.map_err(|error| AppError::Runtime(error.into()))??);
             }
             ClusterSource::Kubernetes(kubeconfig) => {
-                let client = kube::connect(kubeconfig.as_deref()).await.map_err(AppError::Kubernetes)?;
+                let client = sluice_kube::connect(kubeconfig.as_deref()).await.map_err(AppError::Kubernetes)?;
                 if !cluster.is_remote {
                     own_client = Some(client.clone());
                 }
@@ -198,7 +200,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
             let remotes = RemoteClusters::new(options, sink.clone(), rejects, clients.clone(), states, cluster_metrics);
             let settled = remotes.settled();
             let client = match config.features.local_cluster_secrets {
-                true => kube::connect(None).await.map_err(AppError::Kubernetes)?,
+                true => sluice_kube::connect(None).await.map_err(AppError::Kubernetes)?,
                 false => client,
             };
             let stop = stop.clone();

@@ -13,13 +13,13 @@ use std::time::Duration;
 use serde::Serialize;
 use sluice_model::Text;
 use sluice_parse::parse_duration;
-
-use crate::telemetry::{LogLevels, LogTarget};
+use sluice_telemetry::LogConfig;
+use sluice_tls::TlsOptionError;
 
 pub use address::ListenAddress;
 pub use args::{Command, CommandLine, DiscoveryArgs};
 pub use environment::Features;
-pub use security::{AuthorityConfig, CertProvider, JwtRule, SecurityConfig, TokenConfig};
+pub use security::{CertProvider, JwtRule, SecurityConfig, TokenConfig};
 
 /// Everything that is configured, passed down by value.
 #[derive(Clone, Debug)]
@@ -115,17 +115,6 @@ pub struct ServingConfig {
     pub max_connection_age: Option<Duration>,
 }
 
-/// How to log.
-#[derive(Clone, Debug)]
-pub struct LogConfig {
-    /// By scope.
-    pub levels: LogLevels,
-    /// JSON lines instead of text.
-    pub json: bool,
-    /// Where to.
-    pub target: LogTarget,
-}
-
 /// A flag or variable that cannot be used.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{flag}: {reason}")]
@@ -134,6 +123,12 @@ pub struct ConfigError {
     pub flag: &'static str,
     /// What is wrong, a lower-case fragment.
     pub reason: String,
+}
+
+impl From<TlsOptionError> for ConfigError {
+    fn from(error: TlsOptionError) -> Self {
+        Self { flag: error.option, reason: error.reason }
+    }
 }
 
 impl Config {

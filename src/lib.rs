@@ -5,12 +5,5 @@
 
 pub mod admin;
 pub mod app;
-pub mod auth;
-pub mod authority;
 pub mod config;
-pub mod jwks;
-pub mod names;
-pub mod sources;
-pub mod telemetry;
-pub mod tls;
 pub mod xds;

@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use sluice::app::{self, AppError};
 use sluice::config::{Command, CommandLine, Config};
-use sluice::telemetry;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
@@ -34,7 +33,7 @@ fn main() -> ExitCode {
 }
 
 fn run(config: Config) -> Result<(), AppError> {
-    let log = telemetry::start(&config.log).map_err(|error| AppError::Runtime(error.into()))?;
+    let log = sluice_telemetry::start(&config.log).map_err(|error| AppError::Runtime(error.into()))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| AppError::Runtime(error.into()))?;
     runtime.block_on(async {

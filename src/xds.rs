@@ -35,7 +35,7 @@ pub use admission::Admission;
 pub use debug::{DEBUG_TYPE, DebugPages, DebugRequest, DebugResource};
 pub use feed::{EngineProxies, Outputs, follow};
 pub use hub::{Encoded, Hub, Stream};
-pub use metrics::{Count, Metrics, short_name};
+pub use metrics::{Metrics, short_name};
 pub use proxies::ProxyInput;
 pub use request::{
     HeldList, Interest, MAX_ERROR, MAX_NAME, MAX_NAME_BYTES, MAX_NAMES, MAX_UNKNOWN_TYPES, Malformed, NameList,

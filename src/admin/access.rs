@@ -10,11 +10,11 @@ use axum::response::{IntoResponse, Response};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
+use sluice_auth::{Call, Viewer};
+use sluice_telemetry::Count;
 use tracing::warn;
 
 use crate::admin::AdminState;
-use crate::auth::{Call, Viewer};
-use crate::xds::Count;
 
 /// Label `reason` of refusals.
 #[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]

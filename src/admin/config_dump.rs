@@ -8,11 +8,11 @@ use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
+use sluice_auth::Viewer;
 use sluice_model::ResourceType;
 
 use crate::admin::answer::{self, Parameters};
 use crate::admin::{AdminState, proxies};
-use crate::auth::Viewer;
 use crate::xds::Found;
 
 /// Prefix of the types of the parts of Envoy's dump.

@@ -13,10 +13,10 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sluice_engine::Engine;
 use sluice_model::Text;
+use sluice_sources::kube::{ClusterInfo, SyncStatus};
 
 use crate::admin::answer::{self, Parameters};
 use crate::admin::{AdminState, access, config_dump, proxies};
-use crate::sources::kube::{ClusterInfo, SyncStatus};
 
 /// A page: path, what it shows, who answers.
 type Page = (&'static str, &'static str, MethodRouter<Arc<AdminState>>);
@@ -56,7 +56,7 @@ pub(super) fn router(state: Arc<AdminState>) -> Router {
     open_router(state).layer(checked)
 }
 
-/// The pages for whoever asks; requests have to come with a [`Viewer`](crate::auth::Viewer).
+/// The pages for whoever asks; requests have to come with a [`Viewer`](sluice_auth::Viewer).
 pub(super) fn open_router(state: Arc<AdminState>) -> Router {
     let mut router = Router::new().route("/debug", get(index));
     for (path, _, handler) in pages() {

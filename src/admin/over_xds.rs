@@ -8,11 +8,11 @@ use axum::http::Request;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http_body_util::BodyExt;
+use sluice_auth::Viewer;
 use sluice_model::Identity;
 use tower::ServiceExt;
 
 use crate::admin::{AdminState, config_dump, debug};
-use crate::auth::Viewer;
 use crate::xds::{DEBUG_TYPE, DebugPages, DebugRequest, DebugResource, Refusal};
 
 /// Answers with what the pages over HTTP show.

@@ -3,15 +3,15 @@
 use std::sync::{Arc, Mutex, OnceLock};
 
 use prometheus_client::registry::Registry;
+use sluice_auth::{Authenticators, Viewer, ViewerRules};
 use sluice_engine::Engine;
 use sluice_graph::Handles;
+use sluice_sources::Reporter;
+use sluice_sources::kube::RemoteStates;
+use sluice_telemetry::LogControl;
 
 use crate::admin::{Readiness, Refusals};
-use crate::auth::{Authenticators, Viewer, ViewerRules};
 use crate::config::{Features, Identity};
-use crate::sources::Reporter;
-use crate::sources::kube::RemoteStates;
-use crate::telemetry::LogControl;
 use crate::xds::Status;
 
 /// Handles to everything there is to look at.

@@ -3,10 +3,11 @@
 use std::io;
 use std::process::ExitCode;
 
-use crate::authority::AuthorityError;
+use sluice_authority::AuthorityError;
+use sluice_sources::MeshFileError;
+use sluice_sources::files::FilesError;
+
 use crate::config::ConfigError;
-use crate::sources::MeshFileError;
-use crate::sources::files::FilesError;
 
 /// What keeps it from starting or from going on.
 #[derive(Debug, thiserror::Error)]

@@ -5,9 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
+use sluice_auth::{
+    Authenticator, Authenticators, ClientCertificates, FileKeys, ForwardedCertificates, RemoteKeys, ReviewedTokens,
+    SignedTokens, TrustDomain,
+};
+use sluice_authority::{
+    AuthorityError, AuthorityMetrics, BundleWriter, CertificateService, DnsNames, Issuing, Keeper, KubernetesSigner,
+    Maker, NodePods, PROTO, RemoteRoots, RootsOptions, ServerKeeper, ServerSigner, Signer, SignerConfig, TrustAnchors,
+    TrustBundleWriter,
+};
 use sluice_engine::Engine;
 use sluice_graph::Handles;
+use sluice_jwks::{JwksClient, JwksOptions};
+use sluice_kube::{Clients, Election, ROOTS_LEASE, TRUST_BUNDLE_LEASE};
 use sluice_model::{MeshConfig, Text};
+use sluice_tls::{ClientVerifier, SecureIncoming};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -15,20 +27,7 @@ use tonic::service::Routes;
 use tracing::{error, info, warn};
 
 use super::{AppError, server_options};
-use crate::auth::{
-    Authenticator, Authenticators, ClientCertificates, FileKeys, ForwardedCertificates, RemoteKeys, ReviewedTokens,
-    SignedTokens, TrustDomain,
-};
-use crate::authority::{
-    AuthorityError, AuthorityMetrics, CertificateService, DnsNames, Issuing, Keeper, KubernetesSigner, Maker, NodePods,
-    PROTO, ServerKeeper, ServerSigner, Signer, SignerConfig, TrustAnchors,
-};
 use crate::config::{CertProvider, ClusterSource, Config};
-use crate::jwks::{JwksClient, JwksOptions};
-use crate::sources::kube::{
-    BundleWriter, Clients, Election, ROOTS_LEASE, RemoteRoots, RootsOptions, TRUST_BUNDLE_LEASE, TrustBundleWriter,
-};
-use crate::tls::{self, ClientVerifier, SecureIncoming};
 use crate::xds::{self, Beside, Hub};
 
 /// How long a certificate of the server lives if there is no authority that says so.
@@ -252,7 +251,7 @@ impl Security {
             warn!("the secure port is not served: there is no certificate authority and no certificate");
             return Ok(());
         }
-        let tls = tls::server_config(&config.security.versions, identity, clients).map_err(AppError::Runtime)?;
+        let tls = sluice_tls::server_config(&config.security.versions, identity, clients).map_err(AppError::Runtime)?;
         let refused = self.metrics.refused_connections.clone();
         let mut beside = Beside::default();
         if let (Some(signer), Some(authority)) = (self.signer, &config.security.authority) {

@@ -9,9 +9,9 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
+use sluice_auth::Viewer;
 use sluice_model::Identity;
 
-use crate::auth::Viewer;
 use crate::xds::request::{Interest, MAX_NAME, Protocol, Refusal, Request};
 use crate::xds::sotw::{any_len, put_any_head};
 use crate::xds::wire::{Rope, field_len, put_field, put_head};

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use rand::Rng as _;
+use sluice_auth::Caller;
 use sluice_model::{Identity, Proxy, ProxyKey, ResourceType};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use crate::auth::Caller;
 use crate::xds::admission::{Admission, Class};
 use crate::xds::debug::{self, DebugPages, Inspections};
 use crate::xds::kinds::Kinds;

@@ -1,17 +1,15 @@
 //! What is measured of serving, under the reference's names where it has one (O13, O15).
 
-mod count;
-
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-pub use count::Count;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use sluice_model::{ResourceType, Text};
+use sluice_telemetry::Count;
 
 use crate::xds::store::Stamp;
 

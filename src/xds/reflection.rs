@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_complete_and_small() {
-        let bytes = descriptors(&[ADS, crate::authority::PROTO]).expect("they are in the pool");
+        let bytes = descriptors(&[ADS, sluice_authority::PROTO]).expect("they are in the pool");
         let set = FileDescriptorSet::decode(bytes.as_slice()).expect("a descriptor set");
         assert!(set.file.len() < 100, "{} files", set.file.len());
         prost_reflect::DescriptorPool::from_file_descriptor_set(set).expect("complete");

@@ -7,6 +7,8 @@ use futures::{Stream, StreamExt as _};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use sluice_auth::{Authenticators, Call};
+use sluice_tls::Connection;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -16,8 +18,6 @@ use tonic::service::Routes;
 use tonic::transport::server::{Connected, TcpConnectInfo, TcpIncoming};
 use tower::Service;
 
-use crate::auth::{Authenticators, Call};
-use crate::tls::Connection;
 use crate::xds::admission::Busy;
 use crate::xds::body::{AdsBody, AnyBody, status_of};
 use crate::xds::frames::SmallFrames;

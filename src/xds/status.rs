@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use serde::Serialize;
+use sluice_auth::Viewer;
 use sluice_model::{Proxy, ProxyKey, ProxyType, ResourceType, Text};
 use sluice_proto::envoy::admin::v3::UpdateFailureState;
 use sluice_proto::envoy::config::core::v3::Node;
@@ -12,7 +13,6 @@ use sluice_proto::envoy::service::status::v3::client_config::GenericXdsConfig;
 use sluice_proto::envoy::service::status::v3::{ClientConfig, ConfigStatus};
 use sluice_proto::google::protobuf::{Struct, Timestamp, Value, value};
 
-use crate::auth::Viewer;
 use crate::xds::debug::DebugResource;
 use crate::xds::hub::{Hub, Seat};
 use crate::xds::session::TypeStatus;

@@ -10,17 +10,17 @@ use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use sluice::auth::{Authenticator, Call, ReviewedTokens, TrustDomain, Verdict};
-use sluice::authority::TrustBundle;
-use sluice::sources::kube::{
-    Clients, ClusterMetrics, KubeOptions, KubeSource, RemoteClusters, RemoteOptions, RemoteRoots, RemoteStates,
-    RootsOptions, SecretReviewer, SyncStatus,
-};
-use sluice::sources::{Change, Cluster, InputSink, MeshOverride, Sink, SourceMetrics};
+use sluice_auth::{Authenticator, Call, ReviewedTokens, TrustDomain, Verdict};
+use sluice_authority::{RemoteRoots, RootsOptions, TrustBundle};
 use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, Handles, build};
+use sluice_kube::{Clients, KubeOptions};
 use sluice_model::{Identity, Kind, ObjectKey, Proxy, ProxyKey, Reject, Severity, Text};
 use sluice_parse::kind_info;
+use sluice_sources::kube::{
+    ClusterMetrics, KubeSource, RemoteClusters, RemoteOptions, RemoteStates, SecretReviewer, SyncStatus,
+};
+use sluice_sources::{Change, Cluster, InputSink, MeshOverride, Sink, SourceMetrics};
 use sluice_testkit::api_server::{self, ApiServer, Right};
 use sluice_testkit::server::{Options, Sluiced};
 use sluice_testkit::wait::until;

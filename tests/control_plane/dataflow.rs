@@ -6,17 +6,17 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use sluice::auth::Caller;
-use sluice::sources::files::FileSource;
-use sluice::sources::{Change, Cluster, InputSink, MeshOverride, Reporter, Sink, SourceMetrics};
 use sluice::xds::{
     EngineProxies, HeldList, Hub, Interest, Metrics, NameList, Outputs, Protocol, Request, Response, Store, Stream,
     follow,
 };
+use sluice_auth::Caller;
 use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, build};
 use sluice_model::{Kind, Object, ObjectKey, ResourceType, Text};
 use sluice_proto::envoy::config::core::v3::Node;
+use sluice_sources::files::FileSource;
+use sluice_sources::{Change, Cluster, InputSink, MeshOverride, Reporter, Sink, SourceMetrics};
 use sluice_testkit::wait::until;
 
 fn sample(name: &str) -> PathBuf {

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use sluice::sources::files::FileSource;
-use sluice::sources::{Change, Cluster, FollowGuard, Reporter, Sink};
 use sluice_model::{Kind, Text};
+use sluice_sources::files::FileSource;
+use sluice_sources::{Change, Cluster, Reporter, Sink};
+use sluice_watch::FollowGuard;
 
 /// The objects a source handed over, by name, with how often each was.
 #[derive(Default)]

@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderValue, header};
 use serde_json::{Value, json};
-use sluice::auth::{Authenticator, Call, ReviewedTokens, TrustDomain, Verdict};
-use sluice::authority::{Keeper, KubernetesSigner, SignerConfig, TrustBundle};
-use sluice::config::AuthorityConfig;
-use sluice::sources::kube::{
-    AddressWriter, BundleWriter, Election, KubeOptions, KubeSource, ROOTS_LEASE, SecretReviewer, TrustBundleWriter,
+use sluice_auth::{Authenticator, Call, ReviewedTokens, TrustDomain, Verdict};
+use sluice_authority::{
+    AuthorityConfig, BundleWriter, Keeper, KubernetesSigner, SignerConfig, TrustBundle, TrustBundleWriter,
 };
-use sluice::sources::{Change, Cluster, InputSink, MeshOverride, Sink, SourceMetrics};
 use sluice_engine::{Engine, EngineOptions, Published};
 use sluice_graph::{AddressPools, GraphOptions, Inputs, build};
+use sluice_kube::{Election, KubeOptions, ROOTS_LEASE};
 use sluice_model::{Kind, Namespace, ObjectKey, SecretReader, Text};
 use sluice_parse::{KINDS, kind_info};
+use sluice_sources::kube::{AddressWriter, KubeSource, SecretReviewer};
+use sluice_sources::{Change, Cluster, InputSink, MeshOverride, Sink, SourceMetrics};
 use sluice_testkit::api_server::{self, ApiServer, Right};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;

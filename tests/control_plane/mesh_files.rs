@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sluice::sources::files::FileSource;
-use sluice::sources::{
-    Cluster, FollowGuard, InputSink, MeshFiles, MeshOverride, Problem, Reporter, Sink, SourceMetrics,
-};
 use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, Handles, build};
 use sluice_model::ObjectKey;
+use sluice_sources::files::FileSource;
+use sluice_sources::{
+    Cluster, FollowGuard, InputSink, MeshFiles, MeshOverride, Problem, Reporter, Sink, SourceMetrics,
+};
 use sluice_testkit::server::{Options, Sluiced};
 
 /// How often files are looked at when nothing is told of them.

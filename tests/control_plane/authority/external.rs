@@ -10,7 +10,7 @@ use rcgen::{
     SignatureAlgorithm,
 };
 use serde_json::{Value, json};
-use sluice::authority::{KubernetesSigner, SignerConfig};
+use sluice_authority::{KubernetesSigner, SignerConfig};
 use sluice_ca::{IssueError, Issued, Terms};
 use sluice_model::{CaCertificate, MeshConfig};
 use sluice_testkit::api_server::ApiServer;

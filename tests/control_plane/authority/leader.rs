@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sluice::authority::TrustBundle;
-use sluice::sources::kube::{Election, ROOTS_LEASE, TrustBundleWriter};
+use sluice_authority::{TrustBundle, TrustBundleWriter};
+use sluice_kube::{Election, ROOTS_LEASE};
 use sluice_testkit::api_server::ApiServer;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use prost::Message as _;
-use sluice::auth::Caller;
 use sluice::xds::{Protocol, Refusal, Request, Stream};
+use sluice_auth::Caller;
 use sluice_model::ResourceType;
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::{

@@ -12,16 +12,16 @@ use futures::future::BoxFuture;
 use http_body_util::BodyExt;
 use prometheus_client::registry::Registry;
 use sluice::admin::{AdminState, Readiness, Refusals, http_router, monitoring_router};
-use sluice::auth::{Authenticator, Authenticators, Call, Caller, Verdict};
 use sluice::config::{CommandLine, Config};
-use sluice::sources::Reporter;
-use sluice::sources::kube::RemoteStates;
-use sluice::telemetry::{self, LogControl};
 use sluice::xds::{Protocol, Request as XdsRequest, Stream};
+use sluice_auth::{Authenticator, Authenticators, Call, Caller, Verdict};
 use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, build};
 use sluice_model::ResourceType;
 use sluice_proto::envoy::config::core::v3::Node;
+use sluice_sources::Reporter;
+use sluice_sources::kube::RemoteStates;
+use sluice_telemetry::LogControl;
 use tower::ServiceExt;
 
 use super::fixture::{Mesh, SIDECAR};
@@ -52,7 +52,7 @@ impl Authenticator for Believes {
 
 fn log() -> LogControl {
     static LOG: OnceLock<LogControl> = OnceLock::new();
-    LOG.get_or_init(|| telemetry::start(&config().log).expect("no log yet")).clone()
+    LOG.get_or_init(|| sluice_telemetry::start(&config().log).expect("no log yet")).clone()
 }
 
 fn config() -> Config {

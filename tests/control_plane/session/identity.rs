@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use sluice::auth::Caller;
 use sluice::xds::{Protocol, Refusal, Request, Stream};
+use sluice_auth::Caller;
 use sluice_model::{Identity, ProxyKey, ResourceType};
 use sluice_proto::envoy::config::core::v3::Node;
 

@@ -2,18 +2,17 @@
 
 use std::time::Duration;
 
+use Protocol::{Delta, Sotw};
+use ResourceType::{Cluster, Endpoint, ExtensionConfig, Listener, NameTable, ProxyConfig, Route};
 use prost::Message as _;
-use sluice::auth::{Caller, Viewer};
 use sluice::xds::{HEALTH_TYPE, PATIENCE, Protocol, Refusal, Status, SyncState};
+use sluice_auth::{Caller, Viewer};
 use sluice_model::{Part, Resource, ResourceType, Template};
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 
 use super::client::{Client, message, sotw};
 use super::fixture::{Mesh, SIDECAR};
-
-use Protocol::{Delta, Sotw};
-use ResourceType::{Cluster, Endpoint, ExtensionConfig, Listener, NameTable, ProxyConfig, Route};
 
 const BOTH: [Protocol; 2] = [Sotw, Delta];
 

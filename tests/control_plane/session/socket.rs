@@ -5,10 +5,11 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ResourceType::{Cluster, Listener};
 use bytes::{Buf as _, BufMut as _, Bytes};
 use futures::StreamExt as _;
-use sluice::auth::{Authenticators, ForwardedCertificates};
 use sluice::xds::{Admission, Protocol, ServerOptions, serve};
+use sluice_auth::{Authenticators, ForwardedCertificates};
 use sluice_model::ResourceType;
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
@@ -24,8 +25,6 @@ use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
 use super::fixture::{Mesh, SIDECAR};
-
-use ResourceType::{Cluster, Listener};
 
 /// A door at which nobody has to say who he is.
 fn plaintext() -> Authenticators {

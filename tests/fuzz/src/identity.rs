@@ -10,11 +10,11 @@ use std::time::Instant;
 
 use anyhow::Result;
 use serde_json::json;
-use sluice::auth::{
+use sluice::xds::{Hub, Metrics, Protocol, ProxyInput, Request, Store};
+use sluice_auth::{
     Authenticator, Authenticators, Call, Caller, ClientCertificates, FORWARDED_HEADER, FileKeys, ForwardedCertificates,
     SignedTokens, TrustDomain,
 };
-use sluice::xds::{Hub, Metrics, Protocol, ProxyInput, Request, Store};
 use sluice_model::{Identity, Proxy, ProxyKey, ResourceType, Text};
 use sluice_proto::envoy::config::core::v3::Node;
 

@@ -16,7 +16,7 @@ use aws_lc_rs::signature::{
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
-use sluice::auth::{Authenticator, Call, FileKeys, SignedTokens, TrustDomain, Verdict};
+use sluice_auth::{Authenticator, Call, FileKeys, SignedTokens, TrustDomain, Verdict};
 use sluice_model::Identity;
 
 use crate::bytes;

@@ -1,0 +1,111 @@
+//! Certificates that a trusted peer has seen: `x-forwarded-client-cert` (P07).
+
+mod header;
+
+use std::net::IpAddr;
+
+use futures::future::BoxFuture;
+use ipnet::IpNet;
+
+use crate::{Authenticator, Call, Verdict};
+
+/// The header that names the certificates of a caller's own caller.
+pub const FORWARDED_HEADER: &str = "x-forwarded-client-cert";
+
+/// Believes `x-forwarded-client-cert` of the loopback and of gateways in some address ranges.
+///
+/// Whoever reaches the control plane from there is believed to have verified what the header says: such a gateway must
+/// drop what its own callers send under that name (`SANITIZE_SET`).
+#[derive(Clone, Debug, Default)]
+pub struct ForwardedCertificates {
+    trusted: Vec<IpNet>,
+}
+
+impl ForwardedCertificates {
+    /// Believes the loopback and these.
+    #[must_use]
+    pub fn new(trusted: Vec<IpNet>) -> Self {
+        Self { trusted }
+    }
+
+    fn trusts(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        address.is_loopback() || self.trusted.iter().any(|range| range.contains(&address))
+    }
+
+    fn verdict(&self, call: &Call<'_>) -> Verdict {
+        let Some(value) = call.headers.get(FORWARDED_HEADER).filter(|value| !value.is_empty()) else {
+            return Verdict::NotMine;
+        };
+        if !call.peer.is_some_and(|peer| self.trusts(peer.ip())) {
+            return Verdict::Refused(format!("{FORWARDED_HEADER} counts from trusted addresses only"));
+        }
+        let elements = value.to_str().ok().and_then(header::parse);
+        let Some(elements) = elements.filter(|elements| !elements.is_empty()) else {
+            return Verdict::Refused(format!("{FORWARDED_HEADER} cannot be read"));
+        };
+        // Names that are no service accounts are of no use here, but their bearer is authenticated all the same.
+        Verdict::Identified(
+            elements.iter().flat_map(|element| &element.uris).filter_map(|uri| uri.parse().ok()).collect(),
+        )
+    }
+}
+
+impl Authenticator for ForwardedCertificates {
+    fn name(&self) -> &'static str {
+        "forwarded certificate"
+    }
+
+    fn authenticate<'a>(&'a self, call: &'a Call<'a>) -> BoxFuture<'a, Verdict> {
+        let verdict = self.verdict(call);
+        Box::pin(async move { verdict })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use http::{HeaderMap, HeaderValue};
+    use sluice_model::Identity;
+
+    use super::*;
+
+    const EDGE: &str = "By=spiffe://cluster.local/ns/istio-system/sa/istiod;URI=spiffe://cluster.local/ns/edge/sa/gw";
+
+    fn verdict(peer: &str, value: &'static [u8]) -> Verdict {
+        let trusted = vec!["10.1.0.0/16".parse().expect("a range"), "fd00:1::/32".parse().expect("a range")];
+        let mut headers = HeaderMap::new();
+        headers.insert(FORWARDED_HEADER, HeaderValue::from_bytes(value).expect("a header"));
+        let peer = Some(peer.parse::<SocketAddr>().expect("an address"));
+        ForwardedCertificates::new(trusted).verdict(&Call { headers: &headers, peer, certificates: &[] })
+    }
+
+    #[test]
+    fn only_trusted_peers_are_believed() {
+        let edge = Verdict::Identified(vec![Identity::new("cluster.local", "edge", "gw")]);
+        for peer in ["127.0.0.1:1", "127.8.8.8:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "10.1.255.3:1", "[fd00:1::7]:1"] {
+            assert_eq!(verdict(peer, EDGE.as_bytes()), edge, "{peer}");
+        }
+        assert_eq!(verdict("[::ffff:10.1.0.1]:1", EDGE.as_bytes()), edge, "an IPv4 address, however it is written");
+        for peer in ["10.2.0.1:1", "192.168.0.1:1", "[fd00:2::7]:1", "0.0.0.0:1"] {
+            assert!(matches!(verdict(peer, EDGE.as_bytes()), Verdict::Refused(_)), "{peer}");
+        }
+        let mut headers = HeaderMap::new();
+        let none = Call { headers: &headers, peer: None, certificates: &[] };
+        assert_eq!(ForwardedCertificates::default().verdict(&none), Verdict::NotMine);
+        headers.insert(FORWARDED_HEADER, HeaderValue::from_static(EDGE));
+        let nowhere = Call { headers: &headers, peer: None, certificates: &[] };
+        assert!(matches!(ForwardedCertificates::default().verdict(&nowhere), Verdict::Refused(_)));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused() {
+        for value in [&b"nonsense"[..], b"URI=", b"\xff\xfe", b"URI=\"spiffe://td/ns/a/sa/b", b";;,"] {
+            let refused = verdict("127.0.0.1:1", value);
+            assert!(matches!(refused, Verdict::Refused(_)), "{:?}: {refused:?}", String::from_utf8_lossy(value));
+        }
+        assert_eq!(verdict("127.0.0.1:1", b"By=a;DNS=web.example"), Verdict::Identified(Vec::new()));
+        assert_eq!(verdict("127.0.0.1:1", b"By=spiffe://td/ns/a/sa/b"), Verdict::Identified(Vec::new()));
+    }
+}

@@ -1,0 +1,198 @@
+//! Tokens of service accounts that the Kubernetes API reviews (P07).
+
+use std::collections::BTreeMap;
+
+use futures::future::BoxFuture;
+use http::{Request, header};
+use kube::Client;
+use serde::Deserialize;
+use serde_json::json;
+use sluice_kube::{Clients, explain};
+use sluice_model::Text;
+
+use super::token::bearer;
+use crate::{Authenticator, Call, PodName, TrustDomain, Verdict};
+
+const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
+const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
+
+/// Has tokens reviewed by the cluster that the caller says it is of.
+pub struct ReviewedTokens {
+    clusters: Clients,
+    /// The cluster of callers that name none.
+    own: Text,
+    aliases: BTreeMap<Text, Text>,
+    audiences: Vec<String>,
+    trust_domain: TrustDomain,
+}
+
+/// What the API says of a token.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Review {
+    status: Status,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    authenticated: bool,
+    error: String,
+    audiences: Vec<String>,
+    user: User,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct User {
+    username: String,
+    groups: Vec<String>,
+    extra: BTreeMap<String, Vec<String>>,
+}
+
+/// Who a token is of.
+#[derive(Debug, Eq, PartialEq)]
+struct Reviewed {
+    namespace: String,
+    service_account: String,
+    /// Name and UID, if the token is bound to a pod.
+    pod: Option<(String, String)>,
+}
+
+impl ReviewedTokens {
+    /// Clients of the clusters by id, one of them the own; tokens have to be meant for one of the audiences.
+    #[must_use]
+    pub fn new(
+        clusters: Clients,
+        own: Text,
+        aliases: BTreeMap<Text, Text>,
+        audiences: &[String],
+        trust_domain: TrustDomain,
+    ) -> Self {
+        Self { clusters, own, aliases, audiences: audiences.to_vec(), trust_domain }
+    }
+
+    /// The cluster of a name.
+    fn client(&self, id: &str) -> Option<(Text, Client)> {
+        let get = |id: &Text| self.clusters.get(id).map(|client| (id.clone(), client));
+        if id.is_empty() { get(&self.own) } else { get(&id.into()).or_else(|| get(self.aliases.get(id)?)) }
+    }
+
+    async fn verdict(&self, call: &Call<'_>) -> Verdict {
+        let Some(token) = bearer(call.headers) else { return Verdict::NotMine };
+        let id = super::token::cluster(call.headers);
+        let Some((cluster, client)) = self.client(id) else {
+            let known = self.clusters.ids();
+            return Verdict::Refused(format!("the caller says it is of cluster {id:?}, but only {known:?} are known"));
+        };
+        let review = json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
+            "spec": {"token": token, "audiences": self.audiences},
+        });
+        let request = Request::post("/apis/authentication.k8s.io/v1/tokenreviews")
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(review.to_string().into_bytes());
+        let Ok(request) = request else { return Verdict::Refused("the token cannot be reviewed".to_owned()) };
+        let review = match client.request::<Review>(request).await {
+            Ok(review) => review,
+            Err(error) => {
+                let why = explain(&error);
+                return Verdict::Refused(format!("cannot have the token reviewed by cluster {cluster}: {why}"));
+            }
+        };
+        match review.status.reviewed(&self.audiences) {
+            Ok(reviewed) => {
+                let identity = self.trust_domain.identity(&reviewed.namespace, &reviewed.service_account);
+                match reviewed.pod {
+                    Some((name, uid)) => {
+                        let (name, uid) = (name.into(), uid.into());
+                        let pod = PodName { cluster, namespace: identity.namespace.clone(), name, uid };
+                        Verdict::Pod(identity, pod)
+                    }
+                    None => Verdict::Identified(vec![identity]),
+                }
+            }
+            Err(reason) => Verdict::Refused(reason),
+        }
+    }
+}
+
+impl Status {
+    fn reviewed(self, audiences: &[String]) -> Result<Reviewed, String> {
+        if !self.error.is_empty() {
+            return Err("the token is refused by the Kubernetes API".to_owned());
+        }
+        if !self.authenticated {
+            return Err("the token is not authenticated".to_owned());
+        }
+        // A server that knows of audiences says which it has found.
+        if !self.audiences.is_empty() && !self.audiences.iter().any(|audience| audiences.contains(audience)) {
+            return Err(format!("the token is not meant for {}", audiences.join(" or ")));
+        }
+        if !self.user.groups.iter().any(|group| group == "system:serviceaccounts") {
+            return Err("the token is not that of a service account".to_owned());
+        }
+        let parts: Vec<&str> = self.user.username.split(':').collect();
+        let ["system", "serviceaccount", namespace, name] = parts.as_slice() else {
+            return Err("the token is not that of a service account".to_owned());
+        };
+        if namespace.is_empty() || name.is_empty() {
+            return Err("the token is not that of a service account".to_owned());
+        }
+        let extra = |key: &str| self.user.extra.get(key).and_then(|values| values.first()).cloned();
+        let pod = extra(POD_NAME).zip(extra(POD_UID));
+        Ok(Reviewed { namespace: (*namespace).to_owned(), service_account: (*name).to_owned(), pod })
+    }
+}
+
+impl Authenticator for ReviewedTokens {
+    fn name(&self) -> &'static str {
+        "token review"
+    }
+
+    fn authenticate<'a>(&'a self, call: &'a Call<'a>) -> BoxFuture<'a, Verdict> {
+        Box::pin(self.verdict(call))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn review(change: impl Fn(&mut Value)) -> Result<Reviewed, String> {
+        let mut status = json!({
+            "authenticated": true,
+            "audiences": ["istio-ca"],
+            "user": {
+                "username": "system:serviceaccount:shop:cart",
+                "groups": ["system:serviceaccounts", "system:authenticated"],
+                "extra": {"authentication.kubernetes.io/pod-name": ["cart-1"], "authentication.kubernetes.io/pod-uid": ["u"]},
+            },
+        });
+        change(&mut status);
+        let review: Review = serde_json::from_value(json!({"status": status})).expect("a review");
+        review.status.reviewed(&["istio-ca".to_owned()])
+    }
+
+    #[test]
+    fn only_service_accounts_that_the_token_is_meant_for_are_believed() {
+        let good = review(|_| {}).expect("good");
+        assert_eq!((good.namespace.as_str(), good.service_account.as_str()), ("shop", "cart"));
+        assert_eq!(good.pod, Some(("cart-1".to_owned(), "u".to_owned())));
+        assert!(review(|status| status["audiences"] = json!([])).is_ok(), "an old server");
+        assert_eq!(review(|status| status["user"]["extra"] = json!({})).expect("good").pod, None);
+        let refuse = |change: fn(&mut Value)| review(change).expect_err("refused");
+        assert_eq!(refuse(|status| status["authenticated"] = json!(false)), "the token is not authenticated");
+        assert_eq!(refuse(|status| status["audiences"] = json!(["api"])), "the token is not meant for istio-ca");
+        assert_eq!(refuse(|status| status["error"] = json!("no")), "the token is refused by the Kubernetes API");
+        let no_account = "the token is not that of a service account";
+        assert_eq!(refuse(|status| status["user"]["groups"] = json!(["system:masters"])), no_account);
+        for name in
+            ["alice", "system:serviceaccount:shop", "system:serviceaccount:shop:cart:x", "system:serviceaccount::"]
+        {
+            assert_eq!(review(|status| status["user"]["username"] = json!(name)).expect_err("refused"), no_account);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Which roots workloads are to trust where a mesh has several (P19): those of the authority and of external signers, those
+//! that mesh config names, and those that other trust domains publish.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use serde::Deserialize;
+use sluice_ca::Certificate;
+use sluice_engine::{Engine, Input};
+use sluice_graph::Handles;
+use sluice_jwks::JwksClient;
+use sluice_model::{JwksKey, MeshConfig, Text};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{KubernetesSigner, TrustBundle};
+
+/// How often published bundles are fetched, and sooner if one could not be.
+const REFRESH: Duration = Duration::from_secs(30 * 60);
+const RETRY: Duration = Duration::from_secs(30);
+/// Longest time a fetch may take.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Keeps the roots that workloads are to trust up to date in the graph.
+pub struct TrustAnchors {
+    client: JwksClient,
+    /// What the authority has.
+    bundle: watch::Receiver<TrustBundle>,
+    external: Option<Arc<KubernetesSigner>>,
+    input: Input<(), Vec<Text>>,
+    /// How often published bundles are fetched.
+    refresh: Duration,
+    /// Roots by address. What cannot be fetched again stays.
+    fetched: BTreeMap<Text, Vec<CertificateDer<'static>>>,
+    /// What was written last.
+    written: Vec<Text>,
+}
+
+impl TrustAnchors {
+    /// Fetches with a client, and writes to an input.
+    #[must_use]
+    pub fn new(
+        client: JwksClient,
+        bundle: watch::Receiver<TrustBundle>,
+        external: Option<Arc<KubernetesSigner>>,
+        input: Input<(), Vec<Text>>,
+    ) -> Self {
+        let (refresh, fetched, written) = (REFRESH, BTreeMap::new(), Vec::new());
+        Self { client, bundle, external, input, refresh, fetched, written }
+    }
+
+    /// With bundles that are fetched so often.
+    #[must_use]
+    pub fn refreshing(self, refresh: Duration) -> Self {
+        Self { refresh, ..self }
+    }
+
+    /// Until `stop` is cancelled or the engine stops.
+    pub async fn run(mut self, engine: Engine, handles: Handles, stop: CancellationToken) {
+        let mut feed = engine.feed().only(&handles.mesh);
+        let mut mesh = MeshConfig::default();
+        let mut due = Instant::now();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                batch = feed.next() => {
+                    let Some(batch) = batch else { return };
+                    for event in batch.events(&handles.mesh) {
+                        mesh = event.new.map(|mesh| (*mesh).clone()).unwrap_or_default();
+                    }
+                    let wanted = addresses(&mesh);
+                    self.fetched.retain(|address, _| wanted.contains(address));
+                    if wanted.iter().any(|address| !self.fetched.contains_key(address)) {
+                        due = Instant::now();
+                    }
+                }
+                changed = self.bundle.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep_until(due) => {
+                    due = Instant::now() + self.fetch(&mesh).await;
+                }
+            }
+            self.write(&mesh);
+        }
+    }
+
+    /// Fetches what is published; gives the time until that is to be done again.
+    async fn fetch(&mut self, mesh: &MeshConfig) -> Duration {
+        let wanted = addresses(mesh);
+        let client = &self.client;
+        let one = async |address: Text| {
+            let uri = match address.split_once("://") {
+                Some(("https", _)) => address.clone(),
+                Some(_) => return (address, Err("it is no address of https".to_owned())),
+                None => format!("https://{address}").into(),
+            };
+            let text = client.fetch(&JwksKey { uri, ..JwksKey::default() }, LIMIT).await;
+            (address, text.map_err(|error| error.to_string()).and_then(|text| published(&text)))
+        };
+        let mut wait = self.refresh;
+        for (address, result) in join_all(wanted.into_iter().map(one)).await {
+            match result {
+                Ok(roots) => drop(self.fetched.insert(address, roots)),
+                Err(error) => {
+                    warn!(target: "trustBundle", %address, error, "cannot fetch a trust bundle, what it had counts");
+                    wait = wait.min(RETRY);
+                }
+            }
+        }
+        wait
+    }
+
+    fn write(&mut self, mesh: &MeshConfig) {
+        let mut all = BTreeMap::new();
+        let mut add = |source: &str, der: &CertificateDer<'static>| match Certificate::parse("root", der) {
+            Ok(root) if root.is_authority => drop(all.insert(root.pem(), ())),
+            Ok(_) => warn!(target: "trustBundle", source, "a certificate is no authority, it does not count"),
+            Err(error) => warn!(target: "trustBundle", source, %error, "a certificate does not count"),
+        };
+        let bundle = self.bundle.borrow_and_update().clone();
+        // What the server is verified with may be none of the workloads' business.
+        let own = if bundle.workload_roots.is_empty() { bundle.roots } else { bundle.workload_roots };
+        let signers = self.external.iter().flat_map(|external| external.roots()).map(|text| ("signer", text));
+        let of_mesh = mesh.ca_certificates.iter().filter(|certificate| !certificate.pem.is_empty());
+        let of_mesh = of_mesh.map(|certificate| ("mesh config", certificate.pem.to_string()));
+        for (source, text) in [("authority", own)].into_iter().chain(signers).chain(of_mesh) {
+            for der in CertificateDer::pem_slice_iter(text.as_bytes()) {
+                match der {
+                    Ok(der) => add(source, &der),
+                    Err(_) => warn!(target: "trustBundle", source, "what is no PEM of certificates does not count"),
+                }
+            }
+        }
+        for (address, roots) in &self.fetched {
+            roots.iter().for_each(|root| add(address, root));
+        }
+        let roots: Vec<Text> = all.into_keys().map(Text::from).collect();
+        if roots != self.written {
+            info!(target: "trustBundle", roots = roots.len(), "the roots that workloads trust have changed");
+            self.written.clone_from(&roots);
+            self.input.set((), roots);
+        }
+    }
+}
+
+/// Where bundles are published.
+fn addresses(mesh: &MeshConfig) -> Vec<Text> {
+    let published = mesh.ca_certificates.iter().filter(|certificate| certificate.pem.is_empty());
+    published.map(|certificate| certificate.spiffe_bundle_url.clone()).filter(|address| !address.is_empty()).collect()
+}
+
+#[derive(Deserialize)]
+struct Bundle {
+    keys: Vec<Key>,
+}
+
+#[derive(Deserialize)]
+struct Key {
+    #[serde(rename = "use", default)]
+    usage: String,
+    #[serde(default)]
+    x5c: Vec<String>,
+}
+
+/// The roots in a bundle as SPIFFE has it: a set of keys, those for certificates with one certificate each.
+fn published(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    use base64::Engine as _;
+    let bundle: Bundle = serde_json::from_str(text).map_err(|_| "it is no trust bundle of SPIFFE".to_owned())?;
+    let mut roots = Vec::new();
+    for key in bundle.keys.iter().filter(|key| key.usage == "x509-svid") {
+        let [certificate] = key.x5c.as_slice() else {
+            return Err(format!("a key has {} certificates, not one", key.x5c.len()));
+        };
+        let der = base64::engine::general_purpose::STANDARD.decode(certificate);
+        let der = der.map_err(|_| "a certificate is no base64".to_owned())?;
+        Certificate::parse("root", &der).map_err(|error| error.to_string())?;
+        roots.push(CertificateDer::from(der));
+    }
+    if roots.is_empty() { Err("it has no root".to_owned()) } else { Ok(roots) }
+}
+
+/// Certificates as texts of their own, sorted: as they are written.
+#[cfg(test)]
+fn texts(roots: &[CertificateDer<'_>]) -> Vec<Text> {
+    let mut texts: Vec<Text> = roots.iter().map(|root| sluice_ca::to_pem(std::slice::from_ref(root)).into()).collect();
+    texts.sort();
+    texts
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,364 @@
+//! Where material comes from, and how it changes while the control plane runs.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use rand::Rng as _;
+use sluice_ca::store::{self, CACERTS, SECRET};
+use sluice_ca::{Authority, Certificate, Material, NewKey, RsaBits, root};
+use sluice_model::Text;
+use sluice_telemetry::unix_seconds;
+use sluice_watch::{FollowGuard, follow_changes};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use super::secret::{Secrets, Written};
+use super::{AuthorityError, Signer, directory};
+use crate::config::AuthorityConfig;
+
+/// Longest wait for a Secret at the start.
+const PATIENCE: Duration = Duration::from_secs(20 * 60);
+/// First and longest wait between two tries.
+const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// Where material is kept.
+enum Place {
+    /// An operator's files, or those we made.
+    Directory { is_generated: bool },
+    /// A Secret that we made, or another replica.
+    Secret(Secrets, &'static str),
+    /// An operator's Secret.
+    Remote(Secrets),
+    /// Nowhere: it ends with the process.
+    Memory,
+}
+
+/// Holds an authority and follows what becomes of its material.
+pub struct Keeper {
+    config: AuthorityConfig,
+    place: Place,
+    signer: Arc<Signer>,
+    /// Roots in the directory that are trusted beside a root of a Secret.
+    extra_roots: String,
+}
+
+impl Keeper {
+    /// Loads the authority or makes one, for a trust domain: with a cluster, in a Secret of the own namespace.
+    ///
+    /// # Errors
+    /// Material cannot be used, or the cluster not be reached in time.
+    pub async fn open(
+        config: AuthorityConfig,
+        cluster: Option<(Client, Text)>,
+        trust_domain: &str,
+    ) -> Result<Self, AuthorityError> {
+        let wrong = |error| AuthorityError::Directory { directory: config.directory.clone(), error };
+        let files = directory::read(&config.directory)?;
+        let found = store::from_files(&files, config.revocations).map_err(wrong)?;
+        let secrets = cluster.map(|(client, namespace)| Secrets::new(client, &namespace));
+        let mounts_own = config.in_cacerts && secrets.is_some();
+        if let Some(found) = found.filter(|found| !(found.is_generated && mounts_own)) {
+            let authority = Authority::new(&found.material, unix_seconds()).map_err(wrong)?;
+            info!(target: "pkica", directory = %config.directory.display(), "using the certificate authority of the directory");
+            let is_generated = found.is_generated && secrets.is_none();
+            return Ok(Self::new(config, Place::Directory { is_generated }, authority, String::new()));
+        }
+        let extra_roots = files.get(store::ROOTS).map(|text| text.to_string()).unwrap_or_default();
+        match secrets {
+            Some(secrets) => Self::open_secret(config, secrets, trust_domain, extra_roots).await,
+            None => Self::open_local(config, trust_domain),
+        }
+    }
+
+    fn new(config: AuthorityConfig, place: Place, authority: Authority, extra_roots: String) -> Self {
+        log_root(&authority);
+        Self { config, place, signer: Signer::new(authority), extra_roots }
+    }
+
+    /// Without a cluster: made in the directory if that was asked for, else in memory.
+    fn open_local(config: AuthorityConfig, trust_domain: &str) -> Result<Self, AuthorityError> {
+        let key = config.root_key.unwrap_or(NewKey::EcdsaP256);
+        let made = root::create(trust_domain, key, config.root_lifetime, unix_seconds());
+        let material = made.map_err(AuthorityError::Create)?;
+        let authority = Authority::new(&material, unix_seconds()).map_err(AuthorityError::Create)?;
+        let place = if config.create {
+            directory::write(&config.directory, &store::to_files(&material))?;
+            info!(target: "pkica", directory = %config.directory.display(), "made a certificate authority");
+            Place::Directory { is_generated: true }
+        } else {
+            warn!(
+                target: "pkica",
+                "there is no certificate authority in {}: a root in memory is used, which ends with this process \
+                 (--createCA keeps one)",
+                config.directory.display()
+            );
+            Place::Memory
+        };
+        Ok(Self::new(config, place, authority, String::new()))
+    }
+
+    async fn open_secret(
+        config: AuthorityConfig,
+        secrets: Secrets,
+        trust_domain: &str,
+        extra_roots: String,
+    ) -> Result<Self, AuthorityError> {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let mut wait = RETRY.0;
+        loop {
+            let (name, reason) = match try_secret(&config, &secrets, trust_domain, &extra_roots).await {
+                Ok(Some((authority, place))) => return Ok(Self::new(config, place, authority, extra_roots)),
+                // Another replica was faster: what it made is to be read.
+                Ok(None) => (SECRET, "it changes all the time".to_owned()),
+                Err((name, Failure::Material(reason))) => {
+                    return Err(AuthorityError::Secret { name: name.to_owned(), reason });
+                }
+                Err((name, Failure::Api(reason))) => {
+                    warn!(target: "pkica", secret = name, reason, "cannot use the Secret of the authority, trying again");
+                    (name, reason)
+                }
+            };
+            if tokio::time::Instant::now() + wait > deadline {
+                return Err(AuthorityError::Secret { name: name.to_owned(), reason });
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(RETRY.1);
+        }
+    }
+
+    /// Who signs.
+    #[must_use]
+    pub fn signer(&self) -> Arc<Signer> {
+        self.signer.clone()
+    }
+
+    /// Follows the files and renews roots until `stop` is cancelled.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let (told, mut changes) = mpsc::channel(1);
+        let _guard = self.follow(told);
+        let interval = self.config.check_interval;
+        let first = if self.config.jitter { interval.mul_f64(rand::rng().random_range(0.0..1.0)) } else { interval };
+        let mut wait = first;
+        loop {
+            let due = async {
+                if interval.is_zero() { std::future::pending().await } else { tokio::time::sleep(wait).await }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                Some(()) = changes.recv() => self.reload_files(),
+                () = due => {
+                    self.check().await;
+                    wait = interval;
+                }
+            }
+        }
+    }
+
+    fn follow(&self, told: mpsc::Sender<()>) -> Option<FollowGuard> {
+        if !matches!(self.place, Place::Directory { .. }) {
+            return None;
+        }
+        let wanted = |file: &Path| {
+            file.file_name().and_then(|name| name.to_str()).is_some_and(|name| store::FILES.contains(&name))
+        };
+        let guard = follow_changes(std::slice::from_ref(&self.config.directory), wanted, move || {
+            // A change that has been told of and not been looked at yet is enough.
+            let _ = told.try_send(());
+        });
+        guard
+            .inspect_err(|error| {
+                warn!(target: "pkica", %error, "cannot watch the certificate authority: changes count after a restart");
+            })
+            .ok()
+    }
+
+    /// What is in the directory by now.
+    fn reload_files(&mut self) {
+        let read = || -> Result<Option<(Authority, bool)>, String> {
+            let files = directory::read(&self.config.directory).map_err(|error| error.to_string())?;
+            let found = store::from_files(&files, self.config.revocations).map_err(|error| error.to_string())?;
+            let Some(found) = found else { return Err("its files are gone".to_owned()) };
+            let current = self.signer.current();
+            let new = Authority::new(&found.material, unix_seconds()).map_err(|error| error.to_string())?;
+            if new.material() == current.material() {
+                return Ok(None);
+            }
+            store::may_replace(&current, &new, self.config.multi_root)?;
+            Ok(Some((new, found.is_generated)))
+        };
+        match read() {
+            Ok(None) => {}
+            Ok(Some((authority, is_generated))) => {
+                info!(target: "pkica", directory = %self.config.directory.display(), "the certificate authority has changed");
+                if !is_generated {
+                    // What an operator has put in the place of ours is not ours to renew.
+                    self.place = Place::Directory { is_generated };
+                }
+                self.replace(authority);
+            }
+            Err(reason) => warn!(
+                target: "pkica", directory = %self.config.directory.display(), reason,
+                "the certificate authority stays as it was"
+            ),
+        }
+    }
+
+    fn replace(&self, authority: Authority) {
+        log_root(&authority);
+        self.signer.replace(authority);
+    }
+
+    /// Renews a root that is ours and due; takes what another replica has made.
+    async fn check(&mut self) {
+        let checked = match &self.place {
+            Place::Directory { is_generated: false } => Ok(()),
+            Place::Directory { is_generated: true } | Place::Memory => self.renew_local(),
+            Place::Secret(secrets, name) => self.check_secret(secrets, name).await,
+            Place::Remote(secrets) => self.check_remote(secrets).await,
+        };
+        if let Err(reason) = checked {
+            error!(target: "rootcertrotator", reason, "cannot look after the certificate authority");
+        }
+    }
+
+    fn is_due(&self, authority: &Authority) -> bool {
+        root::is_due(authority, self.config.grace_percent, unix_seconds())
+    }
+
+    fn renewed(&self, authority: &Authority) -> Result<(Material, Authority), String> {
+        let material =
+            root::renew(authority, self.config.root_lifetime, unix_seconds()).map_err(|error| error.to_string())?;
+        let all = store::with_roots(material.clone(), &self.extra_roots);
+        let authority = Authority::new(&all, unix_seconds()).map_err(|error| error.to_string())?;
+        Ok((material, authority))
+    }
+
+    fn renew_local(&self) -> Result<(), String> {
+        let current = self.signer.current();
+        if !self.is_due(&current) {
+            return Ok(());
+        }
+        let (material, authority) = self.renewed(&current)?;
+        if matches!(self.place, Place::Directory { .. }) {
+            directory::write(&self.config.directory, &store::to_files(&material)).map_err(|error| error.to_string())?;
+        }
+        info!(target: "rootcertrotator", "renewed the root certificate");
+        self.replace(authority);
+        Ok(())
+    }
+
+    async fn check_secret(&self, secrets: &Secrets, name: &'static str) -> Result<(), String> {
+        let secret = secrets.get(name).await?.ok_or_else(|| format!("there is no Secret {name} any more"))?;
+        let material = store::from_secret(name, &secret.data, &self.extra_roots).map_err(|error| error.to_string())?;
+        let current = self.signer.current();
+        let stored = Authority::new(&material, unix_seconds());
+        let is_due = match &stored {
+            Ok(stored) => self.is_due(stored),
+            // What else is wrong with it is not ours to mend.
+            Err(error) => {
+                let certificate = Certificate::from_pem(name, &material.certificate);
+                if certificate.is_ok_and(|certificate| certificate.not_after >= unix_seconds()) {
+                    return Err(format!("Secret {name}: {error}"));
+                }
+                true
+            }
+        };
+        if !is_due {
+            let stored = stored.map_err(|error| error.to_string())?;
+            if stored.certificate() != current.certificate() {
+                info!(target: "rootcertrotator", secret = name, "another replica has changed the root certificate");
+                self.replace(stored);
+            }
+            return Ok(());
+        }
+        // One that has expired cannot be loaded; the one in memory has the same key.
+        let (material, authority) = self.renewed(stored.as_ref().unwrap_or(&current))?;
+        match secrets.update(name, &secret, &store::to_secret(name, &material)).await? {
+            Written::Done => {
+                info!(target: "rootcertrotator", secret = name, "renewed the root certificate");
+                self.replace(authority);
+                Ok(())
+            }
+            Written::Conflict => Err(format!("Secret {name} has changed meanwhile")),
+        }
+    }
+
+    async fn check_remote(&self, secrets: &Secrets) -> Result<(), String> {
+        let secret = secrets.get(CACERTS).await?.ok_or_else(|| format!("there is no Secret {CACERTS} any more"))?;
+        let found = store::from_files(&secret.data, self.config.revocations).map_err(|error| error.to_string())?;
+        let found = found.ok_or_else(|| format!("Secret {CACERTS} is empty"))?;
+        let new = Authority::new(&found.material, unix_seconds()).map_err(|error| error.to_string())?;
+        let current = self.signer.current();
+        if new.material() != current.material() {
+            store::may_replace(&current, &new, self.config.multi_root)?;
+            self.replace(new);
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with a Secret: for good, or for now.
+enum Failure {
+    Material(String),
+    Api(String),
+}
+
+/// Reads the Secret, or creates it; nothing if another replica was faster.
+async fn try_secret(
+    config: &AuthorityConfig,
+    secrets: &Secrets,
+    trust_domain: &str,
+    extra_roots: &str,
+) -> Result<Option<(Authority, Place)>, (&'static str, Failure)> {
+    let material = |name| move |error: sluice_ca::MaterialError| (name, Failure::Material(error.to_string()));
+    let api = |name| move |reason: String| (name, Failure::Api(reason));
+    if config.remote_certs
+        && let Some(secret) = secrets.get(CACERTS).await.map_err(api(CACERTS))?
+        && let Some(found) = store::from_files(&secret.data, config.revocations).map_err(material(CACERTS))?
+        && !found.is_generated
+    {
+        let authority = Authority::new(&found.material, unix_seconds()).map_err(material(CACERTS))?;
+        info!(target: "pkica", secret = CACERTS, "using the certificate authority of the Secret");
+        return Ok(Some((authority, Place::Remote(secrets.clone()))));
+    }
+    // The one of old first, so that switching USE_CACERTS_FOR_SELF_SIGNED_CA on does not change the root.
+    let names: &[&'static str] = if config.in_cacerts { &[SECRET, CACERTS] } else { &[SECRET] };
+    for name in names.iter().copied() {
+        if let Some(secret) = secrets.get(name).await.map_err(api(name))? {
+            let loaded = store::from_secret(name, &secret.data, extra_roots).map_err(material(name))?;
+            let authority = Authority::new(&loaded, unix_seconds()).map_err(material(name))?;
+            info!(target: "pkica", secret = name, "using the root of the Secret");
+            return Ok(Some((authority, Place::Secret(secrets.clone(), name))));
+        }
+    }
+    let name = if config.in_cacerts { CACERTS } else { SECRET };
+    let (domain, lifetime) = (trust_domain.to_owned(), config.root_lifetime);
+    let key = config.root_key.unwrap_or(NewKey::Rsa(RsaBits::DEFAULT));
+    // An RSA key takes a good part of a second.
+    let made = tokio::task::spawn_blocking(move || root::create(&domain, key, lifetime, unix_seconds())).await;
+    let made = made.map_err(|error| (name, Failure::Api(error.to_string())))?.map_err(material(name))?;
+    let all = store::with_roots(made.clone(), extra_roots);
+    let authority = Authority::new(&all, unix_seconds()).map_err(material(name))?;
+    match secrets.create(name, &store::to_secret(name, &made)).await.map_err(api(name))? {
+        Written::Done => {
+            info!(target: "pkica", secret = name, "made a root and its Secret");
+            Ok(Some((authority, Place::Secret(secrets.clone(), name))))
+        }
+        Written::Conflict => Ok(None),
+    }
+}
+
+fn log_root(authority: &Authority) {
+    let certificate = authority.certificate();
+    info!(
+        target: "pkica",
+        roots = authority.roots().len(),
+        chain = authority.chain().len(),
+        algorithm = ?authority.key().algorithm(),
+        not_after = certificate.not_after,
+        "the certificate authority is ready"
+    );
+}

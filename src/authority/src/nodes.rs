@@ -1,0 +1,166 @@
+//! Node proxies that ask for certificates of the pods beside them (P08).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{PoisonError, RwLock};
+
+use sluice_auth::Caller;
+use sluice_engine::Engine;
+use sluice_graph::Handles;
+use sluice_model::{Identity, ObjectKey, Pod, Text};
+
+/// Which service accounts run on which node, and who may ask for them.
+#[derive(Debug, Default)]
+pub struct NodePods {
+    /// Namespace and name of the service accounts of node proxies.
+    trusted: BTreeSet<(Text, Text)>,
+    index: RwLock<Index>,
+}
+
+/// A pod as far as it matters here.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Placed {
+    uid: Text,
+    node: Text,
+    service_account: Text,
+}
+
+#[derive(Debug, Default)]
+struct Index {
+    pods: BTreeMap<ObjectKey, Placed>,
+    /// Pods by cluster, node, namespace and service account.
+    placed: BTreeMap<(Text, Text, Text, Text), usize>,
+}
+
+impl Index {
+    fn set(&mut self, key: &ObjectKey, pod: Option<Placed>) {
+        let place =
+            |pod: &Placed| (key.cluster.clone(), pod.node.clone(), key.namespace.clone(), pod.service_account.clone());
+        if let Some(pod) = &pod
+            && !pod.node.is_empty()
+        {
+            *self.placed.entry(place(pod)).or_default() += 1;
+        }
+        let old = match pod {
+            Some(pod) => self.pods.insert(key.clone(), pod),
+            None => self.pods.remove(key),
+        };
+        if let Some(old) = old.filter(|old| !old.node.is_empty()) {
+            let place = place(&old);
+            let left = self.placed.get(&place).map_or(0, |count| count - 1);
+            if left == 0 {
+                self.placed.remove(&place);
+            } else {
+                self.placed.insert(place, left);
+            }
+        }
+    }
+}
+
+impl NodePods {
+    /// These service accounts may ask; no pods are known yet.
+    #[must_use]
+    pub fn new(trusted: BTreeSet<(Text, Text)>) -> Self {
+        Self { trusted, index: RwLock::default() }
+    }
+
+    /// Follows the pods until the engine stops.
+    pub async fn follow(&self, engine: Engine, handles: &Handles) {
+        let mut feed = engine.feed().only(&handles.pods);
+        while let Some(batch) = feed.next().await {
+            let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+            for event in batch.events(&handles.pods) {
+                index.set(&event.key, event.new.as_deref().map(placed));
+            }
+        }
+    }
+
+    /// Whether a caller may have a certificate of an identity.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, caller: &Caller, wanted: &str) -> Result<Identity, String> {
+        let pod = caller.pod.as_ref().ok_or("the caller is not proven to be a pod")?;
+        let [own] = caller.identities.as_slice() else {
+            return Err("the caller is not one service account".to_owned());
+        };
+        let account = (own.namespace.clone(), own.service_account.clone());
+        if !self.trusted.contains(&account) {
+            return Err(format!("{}/{} is not in CA_TRUSTED_NODE_ACCOUNTS", account.0, account.1));
+        }
+        let identity: Identity = wanted.parse().map_err(|error| format!("{wanted:?} {error}"))?;
+        if identity.trust_domain != own.trust_domain {
+            return Err(format!("{wanted:?} is of another trust domain"));
+        }
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        let key = ObjectKey::new(pod.cluster.clone(), pod.namespace.clone(), pod.name.clone());
+        let placed = index.pods.get(&key).ok_or_else(|| format!("there is no pod {key}"))?;
+        if placed.uid != pod.uid {
+            return Err(format!("pod {key} is another one by now"));
+        }
+        if placed.service_account != own.service_account {
+            return Err(format!("pod {key} is of another service account"));
+        }
+        let (cluster, node) = (pod.cluster.clone(), placed.node.clone());
+        let place = (cluster, node, identity.namespace.clone(), identity.service_account.clone());
+        if placed.node.is_empty() || !index.placed.contains_key(&place) {
+            return Err(format!("no pod of {wanted:?} is on node {:?}", placed.node));
+        }
+        Ok(identity)
+    }
+}
+
+fn placed(pod: &Pod) -> Placed {
+    Placed { uid: pod.uid.clone(), node: pod.node.clone(), service_account: pod.service_account.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_auth::PodName;
+
+    fn key(namespace: &str, name: &str) -> ObjectKey {
+        ObjectKey::new("east", namespace, name)
+    }
+
+    fn pod(node: &str, account: &str, uid: &str) -> Option<Placed> {
+        Some(Placed { uid: uid.into(), node: node.into(), service_account: account.into() })
+    }
+
+    fn caller(account: &str, uid: &str) -> Caller {
+        let (namespace, name) = ("istio-system".into(), "ztunnel-1".into());
+        Caller {
+            means: Some("token review"),
+            identities: vec![Identity::new("td", "istio-system", account)],
+            pod: Some(PodName { cluster: "east".into(), namespace, name, uid: uid.into() }),
+            ..Caller::default()
+        }
+    }
+
+    #[test]
+    fn only_pods_on_the_callers_own_node_are_spoken_for() {
+        let nodes = NodePods::new([("istio-system".into(), "ztunnel".into())].into());
+        let set = |key: &ObjectKey, pod| nodes.index.write().expect("no panic").set(key, pod);
+        set(&key("istio-system", "ztunnel-1"), pod("one", "ztunnel", "u1"));
+        set(&key("shop", "cart-1"), pod("one", "cart", "u2"));
+        set(&key("shop", "cart-2"), pod("one", "cart", "u3"));
+        set(&key("bank", "vault-1"), pod("two", "vault", "u4"));
+        let (cart, vault) = ("spiffe://td/ns/shop/sa/cart", "spiffe://td/ns/bank/sa/vault");
+        let good = caller("ztunnel", "u1");
+        assert_eq!(nodes.check(&good, cart), Ok(Identity::new("td", "shop", "cart")));
+        let refuse = |caller: &Caller, wanted: &str| nodes.check(caller, wanted).expect_err("refused");
+        assert_eq!(refuse(&good, vault), format!("no pod of {vault:?} is on node \"one\""));
+        assert!(refuse(&good, "spiffe://other/ns/shop/sa/cart").contains("another trust domain"));
+        assert!(refuse(&good, "cart").contains("is not of the form"));
+        assert!(refuse(&caller("cart", "u1"), cart).contains("CA_TRUSTED_NODE_ACCOUNTS"));
+        assert!(refuse(&caller("ztunnel", "u9"), cart).contains("another one by now"));
+        assert!(refuse(&Caller { pod: None, ..good.clone() }, cart).contains("not proven to be a pod"));
+
+        set(&key("shop", "cart-1"), None);
+        assert!(nodes.check(&good, cart).is_ok(), "another of them is left");
+        set(&key("shop", "cart-2"), pod("two", "cart", "u3"));
+        assert!(nodes.check(&good, cart).is_err(), "it is elsewhere now");
+        set(&key("istio-system", "ztunnel-1"), pod("two", "other", "u1"));
+        assert!(refuse(&good, cart).contains("another service account"));
+        assert_eq!(nodes.index.read().expect("no panic").placed.len(), 3);
+    }
+}

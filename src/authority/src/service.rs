@@ -1,0 +1,188 @@
+//! `istio.v1.auth.IstioCertificateService/CreateCertificate` (P05, P06).
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures::future::BoxFuture;
+use http::HeaderMap;
+use sluice_auth::{Authenticators, Call, Caller};
+use sluice_ca::Terms;
+use sluice_proto::google::protobuf::value::Kind;
+use sluice_proto::istio::v1::auth::{IstioCertificateRequest, IstioCertificateResponse};
+use sluice_telemetry::unix_seconds;
+use sluice_tls::Connection;
+use tonic::body::Body;
+use tonic::server::{Grpc, NamedService, UnaryService};
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+use tower::Service;
+use tracing::{debug, warn};
+
+use super::{AuthorityMetrics, KubernetesSigner, NodePods, Signer};
+
+/// The file that declares the service.
+pub const PROTO: &str = "istio/security/certificate_service.proto";
+/// Longest request; one with the largest key is a quarter of that.
+const MOST_BYTES: usize = 64 << 10;
+/// Metadata of a request: the identity that a node proxy wants a certificate for.
+const IMPERSONATED: &str = "ImpersonatedIdentity";
+/// Metadata of a request: the signer that is to sign it, where the Kubernetes API has several.
+const SIGNER: &str = "CertSigner";
+
+/// Who makes certificates of workloads.
+#[derive(Clone)]
+pub enum Maker {
+    /// Our authority.
+    Own(Arc<Signer>),
+    /// A signer behind the Kubernetes API.
+    Kubernetes(Arc<KubernetesSigner>),
+}
+
+/// What issuing needs.
+pub struct Issuing {
+    /// Who signs.
+    pub maker: Maker,
+    /// Who is let in.
+    pub authenticators: Authenticators,
+    /// Pods that node proxies speak for, if any may.
+    pub nodes: Option<Arc<NodePods>>,
+    /// How long certificates live.
+    pub terms: Terms,
+    /// What is measured.
+    pub metrics: AuthorityMetrics,
+}
+
+/// The service.
+#[derive(Clone)]
+pub struct CertificateService {
+    issuing: Arc<Issuing>,
+}
+
+impl CertificateService {
+    /// The service over an authority.
+    #[must_use]
+    pub fn new(issuing: Issuing) -> Self {
+        Self { issuing: Arc::new(issuing) }
+    }
+}
+
+impl Issuing {
+    async fn answer(
+        &self,
+        headers: &HeaderMap,
+        connection: Option<&Connection>,
+        request: IstioCertificateRequest,
+    ) -> Result<IstioCertificateResponse, Status> {
+        self.metrics.requests.inc();
+        let none: &[_] = &[];
+        let call = Call {
+            headers,
+            peer: connection.map(|connection| connection.peer),
+            certificates: connection.map_or(none, |connection| &connection.certificates),
+        };
+        let caller = self.authenticators.caller(&call).await.map_err(|refused| {
+            self.metrics.unauthenticated.inc();
+            warn!(target: "serverca", "refused to issue a certificate: {refused}");
+            Status::unauthenticated("request authenticate failure")
+        })?;
+        let identities = self.identities(&caller, &request)?;
+        let seconds = request.validity_duration;
+        let issued = match &self.maker {
+            Maker::Own(signer) => {
+                signer.current().issue(&request.csr, &identities, seconds, self.terms, unix_seconds())
+            }
+            Maker::Kubernetes(signer) => {
+                let named = text_of(&request, SIGNER).unwrap_or_default();
+                signer.issue(&request.csr, &identities, seconds, named).await
+            }
+        };
+        let issued = issued.map_err(|error| {
+            if matches!(error, sluice_ca::IssueError::Request(_)) {
+                self.metrics.malformed.inc();
+            }
+            self.metrics.not_signed(error.label());
+            warn!(target: "serverca", peer = %caller.address(), ?identities, "refused to issue a certificate: {error}");
+            let text = format!("CSR signing error ({error})");
+            if error.is_callers() { Status::invalid_argument(text) } else { Status::internal(text) }
+        })?;
+        self.metrics.issued.inc();
+        debug!(target: "serverca", peer = %caller.address(), ?identities, not_after = issued.not_after, "issued a certificate");
+        Ok(IstioCertificateResponse { cert_chain: issued.chain })
+    }
+
+    /// Whom the certificate is for: the caller, or a pod on its node.
+    fn identities(&self, caller: &Caller, request: &IstioCertificateRequest) -> Result<Vec<String>, Status> {
+        if let Some(wanted) = text_of(request, IMPERSONATED) {
+            let checked = match &self.nodes {
+                Some(nodes) => nodes.check(caller, wanted),
+                None => Err("CA_TRUSTED_NODE_ACCOUNTS is not set".to_owned()),
+            };
+            return checked.map(|identity| vec![identity.to_string()]).map_err(|reason| {
+                self.metrics.unauthenticated.inc();
+                warn!(
+                    target: "serverca", peer = %caller.address(), identities = ?caller.identities, wanted,
+                    "refused to issue a certificate for another: {reason}"
+                );
+                Status::unauthenticated("request impersonation authentication failure")
+            });
+        }
+        if caller.identities.is_empty() {
+            self.metrics.unidentified.inc();
+            warn!(target: "serverca", peer = %caller.address(), "refused to issue a certificate: the caller is nobody of the mesh");
+            return Err(Status::unauthenticated("request authenticate failure"));
+        }
+        Ok(caller.identities.iter().map(ToString::to_string).collect())
+    }
+}
+
+/// A text of a request's metadata, if it is there and not empty.
+fn text_of<'r>(request: &'r IstioCertificateRequest, name: &str) -> Option<&'r str> {
+    match request.metadata.as_ref()?.fields.get(name)?.kind.as_ref()? {
+        Kind::StringValue(text) if !text.is_empty() => Some(text),
+        _ => None,
+    }
+}
+
+impl NamedService for CertificateService {
+    const NAME: &'static str = "istio.v1.auth.IstioCertificateService";
+}
+
+impl Service<http::Request<Body>> for CertificateService {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let method = CreateCertificate(self.issuing.clone());
+        Box::pin(async move {
+            if !request.uri().path().ends_with("/CreateCertificate") {
+                return Ok(Status::unimplemented("no such method").into_http());
+            }
+            let mut grpc = Grpc::new(ProstCodec::<IstioCertificateResponse, IstioCertificateRequest>::default())
+                .max_decoding_message_size(MOST_BYTES);
+            Ok(grpc.unary(method, request).await)
+        })
+    }
+}
+
+struct CreateCertificate(Arc<Issuing>);
+
+impl UnaryService<IstioCertificateRequest> for CreateCertificate {
+    type Response = IstioCertificateResponse;
+    type Future = BoxFuture<'static, Result<Response<IstioCertificateResponse>, Status>>;
+
+    fn call(&mut self, request: Request<IstioCertificateRequest>) -> Self::Future {
+        let issuing = self.0.clone();
+        Box::pin(async move {
+            let (metadata, extensions, request) = request.into_parts();
+            let headers = metadata.into_headers();
+            let answer = issuing.answer(&headers, extensions.get::<Connection>(), request).await?;
+            Ok(Response::new(answer))
+        })
+    }
+}

@@ -1,0 +1,167 @@
+//! Keys of token issuers (P15): which are wanted comes from the graph, what is fetched goes back into it.
+//!
+//! `state.rs` says what to fetch when, `client.rs` fetches.
+
+mod client;
+mod state;
+mod tls;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use prometheus_client::registry::Registry;
+use sluice_engine::{Engine, Input, Published};
+use sluice_model::{Jwks, JwksKey};
+use sluice_telemetry::Count;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+pub use client::{FetchError, JwksClient};
+pub use state::{JwksState, Outcome, Schedule};
+
+/// How keys are fetched.
+#[derive(Clone, Debug)]
+pub struct JwksOptions {
+    /// When.
+    pub schedule: Schedule,
+    /// Servers need not show that they are who they are (`JWKS_RESOLVER_INSECURE_SKIP_VERIFY`).
+    pub skip_verify: bool,
+    /// Addresses that are never asked (`BLOCKED_CIDRS_IN_JWKS_URIS`).
+    pub blocked: Vec<IpNet>,
+    /// PEM file with roots that count beside those of the system, if it exists.
+    pub extra_roots: PathBuf,
+}
+
+impl Default for JwksOptions {
+    fn default() -> Self {
+        Self {
+            schedule: Schedule::default(),
+            skip_verify: false,
+            blocked: Vec::new(),
+            extra_roots: PathBuf::from("/cacerts/extra.pem"),
+        }
+    }
+}
+
+/// How fetching goes.
+#[derive(Clone, Debug, Default)]
+pub struct JwksMetrics {
+    fetched: Count,
+    failed: Count,
+}
+
+impl JwksMetrics {
+    /// Adds everything to the registry.
+    pub fn register(&self, registry: &mut Registry) {
+        let (fetched, failed) = (self.fetched.clone(), self.failed.clone());
+        registry.register("pilot_jwks_resolver_network_fetch_success_total", "Sets of keys that were fetched", fetched);
+        registry.register("pilot_jwks_resolver_network_fetch_fail_total", "Failures to fetch a set of keys", failed);
+    }
+}
+
+/// Fetches what the graph wants, until the engine stops.
+pub struct JwksFetcher {
+    engine: Engine,
+    wanted: Published<JwksKey, Duration>,
+    fetched: Input<JwksKey, Jwks>,
+    client: Arc<JwksClient>,
+    state: JwksState,
+    metrics: JwksMetrics,
+    tried: watch::Sender<bool>,
+}
+
+impl JwksFetcher {
+    /// With nothing fetched yet.
+    #[must_use]
+    pub fn new(
+        engine: Engine,
+        wanted: Published<JwksKey, Duration>,
+        fetched: Input<JwksKey, Jwks>,
+        options: &JwksOptions,
+        metrics: JwksMetrics,
+    ) -> Self {
+        Self {
+            engine,
+            wanted,
+            fetched,
+            client: Arc::new(JwksClient::new(options)),
+            state: JwksState::new(options.schedule),
+            metrics,
+            tried: watch::Sender::new(false),
+        }
+    }
+
+    /// Tells whether everything that is wanted was tried to be fetched, so that a restart of the control plane does not
+    /// make proxies refuse good tokens for a moment.
+    #[must_use]
+    pub fn tried(&self) -> watch::Receiver<bool> {
+        self.tried.subscribe()
+    }
+
+    /// Does it. Ends when the engine stops.
+    pub async fn run(mut self) {
+        let mut feed = self.engine.feed().only(&self.wanted);
+        let mut fetches = JoinSet::new();
+        let mut synced = false;
+        loop {
+            let now = Instant::now();
+            for key in self.state.expire(now) {
+                warn!(target: "jwks", %key, "keys could not be fetched for long and no longer count");
+                self.fetched.delete(key);
+            }
+            for (key, timeout) in self.state.start(now) {
+                let client = self.client.clone();
+                fetches.spawn(async move {
+                    let result = client.fetch(&key, timeout).await;
+                    (key, result)
+                });
+            }
+            let next = self.state.next();
+            let due = async {
+                match next {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                batch = feed.next() => {
+                    let Some(batch) = batch else { return };
+                    synced = batch.all_synced();
+                    for event in batch.events(&self.wanted) {
+                        match event.new {
+                            Some(timeout) => self.state.want((*event.key).clone(), *timeout, Instant::now()),
+                            None => if self.state.forget(&event.key) {
+                                self.fetched.delete((*event.key).clone());
+                            },
+                        }
+                    }
+                }
+                Some(Ok((key, result))) = fetches.join_next() => self.take(key, result),
+                () = due => {}
+            }
+            let tried = synced && self.state.is_tried();
+            self.tried.send_if_modified(|before| std::mem::replace(before, tried) != tried);
+        }
+    }
+
+    fn take(&mut self, key: JwksKey, result: Result<String, FetchError>) {
+        match &result {
+            Ok(_) => self.metrics.fetched.inc(),
+            Err(error) => {
+                self.metrics.failed.inc();
+                warn!(target: "jwks", %key, %error, "failed to fetch keys");
+            }
+        }
+        if let Outcome::Changed(text) = self.state.done(&key, result.ok(), Instant::now()) {
+            info!(target: "jwks", %key, "keys are new");
+            self.fetched.set(key, Jwks { text });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

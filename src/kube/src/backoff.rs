@@ -1,0 +1,49 @@
+//! How long to wait after failures in a row.
+
+use std::time::Duration;
+
+use rand::Rng;
+
+/// Waits that double up to a limit, each spread at random so that clients do not come back together.
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    first: Duration,
+    last: Duration,
+    next: Duration,
+}
+
+impl Backoff {
+    pub fn new(first: Duration, last: Duration) -> Self {
+        Self { first, last, next: first }
+    }
+
+    /// The wait after one more failure: between half and all of the current step.
+    pub fn failed(&mut self) -> Duration {
+        let step = self.next.min(self.last);
+        self.next = (step * 2).min(self.last);
+        step.mul_f64(rand::rng().random_range(0.5..1.0))
+    }
+
+    /// Something worked.
+    pub fn worked(&mut self) {
+        self.next = self.first;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Backoff;
+
+    #[test]
+    fn waits_double_up_to_the_limit() {
+        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_millis(350));
+        for step in [100, 200, 350, 350] {
+            let wait = backoff.failed();
+            assert!(wait >= Duration::from_millis(step / 2) && wait <= Duration::from_millis(step), "{step}: {wait:?}");
+        }
+        backoff.worked();
+        assert!(backoff.failed() <= Duration::from_millis(100));
+    }
+}

@@ -1,0 +1,121 @@
+//! Changes that wait for an epoch, and which of them go first.
+
+use std::collections::VecDeque;
+
+use sluice_model::Kind;
+
+use super::Change;
+
+/// Changes that are one epoch, whatever they are. Of more, those that say where requests can go overtake the others, so
+/// that nobody is sent to a pod that is gone while a thousand routes are worked through.
+const TOGETHER: usize = 1024;
+
+/// Changes in the order they came, but for endpoints, which overtake. Those of one kind never overtake each other.
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    endpoints: Vec<Change>,
+    others: VecDeque<Change>,
+    /// The last epoch had endpoints only: it is the turn of the others, however many endpoints keep coming.
+    overtaken: bool,
+}
+
+fn is_endpoint(kind: Kind) -> bool {
+    matches!(kind, Kind::EndpointSlice | Kind::Pod | Kind::WorkloadEntry)
+}
+
+impl Backlog {
+    pub(super) fn add(&mut self, changes: Vec<Change>) {
+        for change in changes {
+            if is_endpoint(change.kind) {
+                self.endpoints.push(change);
+            } else {
+                self.others.push_back(change);
+            }
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.endpoints.len() + self.others.len()
+    }
+
+    /// Everything.
+    pub(super) fn take_all(&mut self) -> Vec<Change> {
+        let mut all = std::mem::take(&mut self.endpoints);
+        all.extend(std::mem::take(&mut self.others));
+        all
+    }
+
+    /// What the next epoch takes.
+    pub(super) fn take_next(&mut self) -> Vec<Change> {
+        if self.len() <= TOGETHER {
+            return self.take_all();
+        }
+        self.overtaken = !self.endpoints.is_empty() && (!self.overtaken || self.others.is_empty());
+        if self.overtaken {
+            std::mem::take(&mut self.endpoints)
+        } else {
+            self.others.drain(..TOGETHER.min(self.others.len())).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_model::{ObjectKey, Text};
+
+    use super::*;
+    use crate::Origin;
+
+    fn gone(kind: Kind, count: usize) -> Vec<Change> {
+        let change = |number| Change {
+            kind,
+            key: ObjectKey::new("one", "shop", format!("{kind}-{number}")),
+            object: None,
+            origin: Origin::default(),
+        };
+        (0..count).map(change).collect()
+    }
+
+    fn kinds(changes: &[Change]) -> Vec<(Kind, usize)> {
+        let runs = changes.chunk_by(|a, b| a.kind == b.kind);
+        runs.map(|run| (run[0].kind, run.len())).collect()
+    }
+
+    #[test]
+    fn what_is_little_stays_together() {
+        let mut backlog = Backlog::default();
+        backlog.add(gone(Kind::VirtualService, 1000));
+        backlog.add(gone(Kind::Pod, 24));
+        assert_eq!(kinds(&backlog.take_next()), [(Kind::Pod, 24), (Kind::VirtualService, 1000)]);
+        assert_eq!(backlog.len(), 0);
+    }
+
+    #[test]
+    fn endpoints_overtake_bulk_that_came_before_and_keep_their_order() {
+        let mut backlog = Backlog::default();
+        backlog.add(gone(Kind::VirtualService, 3000));
+        assert_eq!(kinds(&backlog.take_next()), [(Kind::VirtualService, 1024)]);
+        backlog.add(gone(Kind::EndpointSlice, 2));
+        let first = backlog.take_next();
+        let names: Vec<Text> = first.iter().map(|change| change.key.name.clone()).collect();
+        assert_eq!(names, ["EndpointSlice-0", "EndpointSlice-1"]);
+        let rest: Vec<_> = std::iter::from_fn(|| Some(backlog.take_next()).filter(|next| !next.is_empty())).collect();
+        let rest: Vec<_> = rest.iter().map(|changes| kinds(changes)).collect();
+        assert_eq!(rest, [[(Kind::VirtualService, 1024)], [(Kind::VirtualService, 952)]]);
+    }
+
+    #[test]
+    fn endpoints_that_keep_coming_hold_nobody_up() {
+        let mut backlog = Backlog::default();
+        backlog.add(gone(Kind::VirtualService, 3000));
+        let mut next = || {
+            backlog.add(gone(Kind::Pod, 1));
+            kinds(&backlog.take_next())
+        };
+        assert_eq!(next(), [(Kind::Pod, 1)]);
+        assert_eq!(next(), [(Kind::VirtualService, 1024)]);
+        assert_eq!(next(), [(Kind::Pod, 2)]);
+        assert_eq!(next(), [(Kind::VirtualService, 1024)]);
+        assert_eq!(next(), [(Kind::Pod, 2), (Kind::VirtualService, 952)]);
+    }
+}

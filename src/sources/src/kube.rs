@@ -1,0 +1,100 @@
+//! The Kubernetes API as the source of a cluster's objects (C03, C04).
+//!
+//! Each kind that something is derived from, or that a user may expect to have an effect, is listed in pages and then
+//! watched. Only what parsing leaves of an object is kept, and that by the sink: here are names only. Kinds of extensions
+//! begin when their definition appears and end when it goes.
+
+mod addresses;
+mod definitions;
+mod objects;
+mod remote;
+mod reviews;
+
+use std::sync::Arc;
+
+use kube::Client;
+use sluice_kube::{Api, Backoff, KubeOptions, ListWatch, Resource};
+use sluice_model::{Kind, Text};
+use sluice_parse::{KINDS, KindInfo};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::{Cluster, Sink};
+pub use addresses::AddressWriter;
+use definitions::Definitions;
+use objects::Objects;
+pub use remote::{ClusterInfo, ClusterMetrics, RemoteClusters, RemoteOptions, RemoteStates, SyncStatus};
+pub use reviews::SecretReviewer;
+
+/// A cluster behind the Kubernetes API.
+pub struct KubeSource {
+    /// How to reach it.
+    pub client: Client,
+    /// Which cluster it is.
+    pub cluster: Cluster,
+    /// Namespace of the control plane: its ConfigMaps are read, whichever `namespace` is.
+    pub system_namespace: Text,
+    /// The only namespace to read objects of; `None` is all.
+    pub namespace: Option<Text>,
+    /// How to use it.
+    pub options: KubeOptions,
+}
+
+impl KubeSource {
+    /// Lists and watches every kind until `stop` is cancelled. Failures are retried for ever: a cluster that is away keeps
+    /// what was read of it.
+    pub async fn run(self, sink: Arc<dyn Sink>, stop: CancellationToken) {
+        let api = Api::new(self.client.clone(), self.options).of_cluster(self.cluster.id.clone());
+        let mut tasks = JoinSet::new();
+        let (defined, definitions) = watch::channel(None);
+        let crds = Definitions::new(defined);
+        let watching = ListWatch::new(api.clone(), Definitions::resource(), self.backoff(), crds);
+        tasks.spawn(async move { drop(watching.run().await) });
+        let (read, ignored): (Vec<_>, Vec<_>) = KINDS.iter().partition(|info| self.reads(info));
+        // Nothing is derived from these, so there is nothing to wait for. Who writes them is told nevertheless that they
+        // have no effect.
+        sink.synced(&self.cluster.id, &ignored.iter().map(|info| info.kind).collect::<Vec<_>>());
+        let told = ignored.into_iter().filter(|info| info.warn_unsupported && self.cluster.reads(info.kind));
+        for info in read.into_iter().chain(told) {
+            let namespace = self.namespace_of(info);
+            let objects = Objects::new(info, self.cluster.clone(), sink.clone());
+            if info.is_custom() && !is_built_in(info) {
+                let following =
+                    definitions::follow(api.clone(), info, namespace, self.backoff(), objects, definitions.clone());
+                tasks.spawn(following);
+            } else {
+                let resource = Resource::new(info, info.versions.first().copied().unwrap_or("v1"), namespace);
+                let watching = ListWatch::new(api.clone(), resource, self.backoff(), objects);
+                tasks.spawn(async move { drop(watching.run().await) });
+            }
+        }
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = async { while tasks.join_next().await.is_some() {} } => {}
+        }
+        tasks.shutdown().await;
+    }
+
+    fn backoff(&self) -> Backoff {
+        Backoff::new(self.options.first_retry, self.options.last_retry)
+    }
+
+    fn reads(&self, info: &KindInfo) -> bool {
+        info.parse.is_some() && self.cluster.reads(info.kind)
+    }
+
+    fn namespace_of(&self, info: &KindInfo) -> Option<Text> {
+        match info.kind {
+            // That of the mesh is needed, whatever else is left out.
+            Kind::ConfigMap => self.namespace.as_ref().map(|_| self.system_namespace.clone()),
+            _ if info.namespaced => self.namespace.clone(),
+            _ => None,
+        }
+    }
+}
+
+/// Whether every API server has the kind, although its group looks like an extension's.
+fn is_built_in(info: &KindInfo) -> bool {
+    info.group == "networking.k8s.io"
+}

@@ -1,0 +1,131 @@
+//! Kinds of extensions: there while their definition is (C04).
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use sluice_kube::{Api, ApiError, Backoff, ListWatch, Receiver, Resource, Told};
+use sluice_model::Text;
+use sluice_parse::KindInfo;
+use tokio::sync::watch;
+use tracing::info;
+
+use super::objects::Objects;
+
+/// Names of the definitions, such as `gateways.networking.istio.io`; nothing before they have been listed.
+pub(super) type Defined = Option<BTreeSet<Text>>;
+
+/// The definitions there are, told to whoever follows a kind.
+pub(super) struct Definitions {
+    defined: watch::Sender<Defined>,
+    names: BTreeSet<Text>,
+}
+
+impl Definitions {
+    pub(super) fn new(defined: watch::Sender<Defined>) -> Self {
+        Self { defined, names: BTreeSet::new() }
+    }
+
+    /// What is to be listed and watched.
+    pub(super) fn resource() -> Resource {
+        Resource::definitions()
+    }
+
+    fn tell(&self) {
+        self.defined.send_if_modified(|defined| {
+            let changed = defined.as_ref() != Some(&self.names);
+            if changed {
+                *defined = Some(self.names.clone());
+            }
+            changed
+        });
+    }
+}
+
+impl Receiver for Definitions {
+    fn begin_list(&mut self) {
+        self.names.clear();
+    }
+
+    fn listed(&mut self, objects: Vec<Value>) {
+        self.names.extend(objects.iter().filter_map(name));
+    }
+
+    fn end_list(&mut self) {
+        self.tell();
+    }
+
+    fn told(&mut self, events: Vec<Told>) {
+        for event in events {
+            match event {
+                Told::Set(object) => self.names.extend(name(&object)),
+                Told::Deleted(object) => {
+                    if let Some(name) = name(&object) {
+                        self.names.remove(&name);
+                    }
+                }
+                Told::Bookmark(_) => {}
+            }
+        }
+        self.tell();
+    }
+
+    fn absent(&mut self) {
+        self.names.clear();
+        self.tell();
+    }
+}
+
+fn name(object: &Value) -> Option<Text> {
+    object.pointer("/metadata/name").and_then(Value::as_str).map(Text::from)
+}
+
+/// Follows a kind whenever it is defined. Before and after, it has no objects.
+pub(super) async fn follow(
+    api: Api,
+    info: &'static KindInfo,
+    namespace: Option<Text>,
+    mut backoff: Backoff,
+    mut objects: Objects,
+    mut definitions: watch::Receiver<Defined>,
+) {
+    let definition = Text::from(format!("{}.{}", info.plural, info.group));
+    loop {
+        let is_defined = |defined: &Defined| defined.as_ref().map(|names| names.contains(&definition));
+        let now = is_defined(&definitions.borrow_and_update());
+        if now == Some(true) {
+            match served_version(&api, info).await {
+                Some(version) => {
+                    info!(kind = %info.kind, version, "kind is defined");
+                    let resource = Resource::new(info, version, namespace.clone());
+                    // Comes back when the API server knows the kind no longer.
+                    objects = ListWatch::new(api.clone(), resource, backoff.clone(), objects).run().await;
+                }
+                // Defined and not served yet, or in no version we read.
+                None => tokio::task::block_in_place(|| objects.absent()),
+            }
+            // The server may be about to serve it, so look again even if nothing is told.
+            tokio::select! {
+                changed = definitions.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(backoff.failed()) => {}
+            }
+            continue;
+        }
+        if now == Some(false) {
+            tokio::task::block_in_place(|| objects.absent());
+            backoff.worked();
+        }
+        if definitions.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The version to read a kind in: the first of ours that the server has.
+async fn served_version(api: &Api, info: &'static KindInfo) -> Option<&'static str> {
+    match api.versions(info.group).await {
+        Ok(served) => info.versions.iter().copied().find(|version| served.iter().any(|it| it == version)),
+        Err(ApiError::Absent | ApiError::Gone) => None,
+        // Listing will say what is wrong.
+        Err(ApiError::Other(_)) => info.versions.first().copied(),
+    }
+}

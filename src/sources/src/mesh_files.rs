@@ -1,0 +1,332 @@
+//! Mesh config and networks from files (C12, C17), followed: where a file is there, it counts instead of the ConfigMap.
+//!
+//! The directories of both files are watched, and both are looked at every now and then as well: a directory may come
+//! later, and a link may lead to where nothing is watched. A file that is invalid leaves in force what was before.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use serde_json::Value;
+use sluice_model::{Kind, MeshConfig, MeshSettings, Object, ParsedObject, Text};
+use sluice_parse::yaml::{self, Limits};
+use sluice_parse::{Findings, lay_mesh_config, parse_mesh_networks};
+use sluice_telemetry::unix_time;
+use sluice_watch::{Due, FollowGuard, QUIET, Watch};
+use tracing::{info, warn};
+
+use super::mesh_override::MeshPart;
+use super::{Change, Origin, Problem, Reporter, Sink};
+
+/// How often files are looked at even if nobody says that they changed.
+const SWEEP: Duration = Duration::from_secs(2);
+
+/// Why files with mesh settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum MeshFileError {
+    /// One cannot be read.
+    #[error("cannot read {}: {reason}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system says.
+        reason: Text,
+    },
+    /// One is no YAML, or not what it should be.
+    #[error("{}: line {}: {}", path.display(), problem.line, problem.reason)]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Line and reason.
+        problem: Problem,
+    },
+    /// Nothing can be watched.
+    #[error("cannot watch files with mesh settings: {0}")]
+    Watch(notify::Error),
+    /// The thread that reads cannot be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// What is at a path.
+#[derive(Debug, Eq, PartialEq)]
+enum Seen {
+    Nothing,
+    Bytes(Vec<u8>),
+    /// It cannot be read, and why.
+    Failure(Text),
+}
+
+/// One of the files.
+#[derive(Debug)]
+struct MeshFile {
+    part: MeshPart,
+    /// As configured.
+    path: PathBuf,
+    /// The same from the root, as it is watched.
+    absolute: PathBuf,
+    /// What was there when it was last read.
+    seen: Seen,
+    /// When to read it again.
+    due: Option<Instant>,
+    /// When it was found to be away, until that counts.
+    away: Option<Instant>,
+}
+
+/// The files with mesh settings, read.
+#[derive(Debug)]
+pub struct MeshFiles {
+    files: [MeshFile; 2],
+    initial: Vec<Change>,
+}
+
+impl MeshFiles {
+    /// Reads both files, if they exist.
+    ///
+    /// # Errors
+    /// A file is there and cannot be read, or is invalid.
+    pub fn open(mesh: &Path, networks: &Path) -> Result<Self, MeshFileError> {
+        let file = |part, path: &Path| {
+            let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+            MeshFile { part, path: path.to_owned(), absolute, seen: Seen::Nothing, due: None, away: None }
+        };
+        let mut files = [file(MeshPart::Mesh, mesh), file(MeshPart::Networks, networks)];
+        let mut initial = Vec::new();
+        for file in &mut files {
+            let path = || file.path.clone();
+            file.seen = see(&file.path);
+            match &file.seen {
+                Seen::Nothing => {}
+                Seen::Failure(reason) => return Err(MeshFileError::Read { path: path(), reason: reason.clone() }),
+                Seen::Bytes(bytes) => {
+                    let settings = file.parse(bytes);
+                    let settings = settings.map_err(|problem| MeshFileError::Invalid { path: path(), problem })?;
+                    initial.push(file.change(Some(settings)));
+                }
+            }
+        }
+        Ok(Self { files, initial })
+    }
+
+    /// Commits what was read. To be done before anything else is committed.
+    pub fn load(&self, sink: &dyn Sink) {
+        sink.commit(self.initial.clone());
+    }
+
+    /// Follows changes since the files were read on a thread of its own, until the guard that is returned is dropped.
+    ///
+    /// # Errors
+    /// The system cannot watch files, or the thread cannot be started.
+    pub fn follow(self, sink: Arc<dyn Sink>, reporter: Reporter) -> Result<FollowGuard, MeshFileError> {
+        let paths = self.files.each_ref().map(|file| file.absolute.clone());
+        let watch = Watch::new(move |path| paths.iter().any(|wanted| wanted == path)).map_err(MeshFileError::Watch)?;
+        let stop = watch.handle();
+        let mut follower = Follower { files: self.files, watch, reporter };
+        let thread = thread::Builder::new().name("mesh-files".to_owned()).spawn(move || follower.run(&*sink));
+        Ok(FollowGuard::new(stop, thread.map_err(MeshFileError::Thread)?))
+    }
+}
+
+struct Follower {
+    files: [MeshFile; 2],
+    watch: Watch,
+    reporter: Reporter,
+}
+
+impl Follower {
+    fn run(&mut self, sink: &dyn Sink) {
+        let mut next_sweep = Instant::now();
+        loop {
+            let due = self.files.iter().filter_map(|file| file.due).min();
+            match self.watch.next(due.map_or(next_sweep, |due| due.min(next_sweep))) {
+                Due::Stop => return,
+                Due::Everything => self.all_due(),
+                Due::File(path, at) => {
+                    for file in self.files.iter_mut().filter(|file| file.absolute == path) {
+                        file.due = Some(at);
+                    }
+                }
+                Due::Nothing => {}
+            }
+            if self.watch.has_more() {
+                continue;
+            }
+            self.read_due(sink);
+            if next_sweep <= Instant::now() {
+                self.sweep();
+                next_sweep = Instant::now() + SWEEP;
+            }
+        }
+    }
+
+    /// Has both files read at once, which one link may have changed: when the one that is being written is done, if one is.
+    fn all_due(&mut self) {
+        let at = self.files.iter().filter_map(|file| file.due).max().unwrap_or_else(Instant::now);
+        for file in &mut self.files {
+            file.due = Some(at);
+        }
+    }
+
+    /// Reads the files whose time has come and commits what they say now, both at once.
+    fn read_due(&mut self, sink: &dyn Sink) {
+        let now = Instant::now();
+        let mut changes = Vec::new();
+        for file in self.files.iter_mut().filter(|file| file.due.is_some_and(|due| due <= now)) {
+            changes.extend(file.check(&self.reporter));
+            file.due = file.away.map(|away| away + QUIET);
+        }
+        if !changes.is_empty() {
+            sink.commit(changes);
+        }
+    }
+
+    /// Has files read that are not what they were, although nobody said so.
+    fn sweep(&mut self) {
+        let mut differs = false;
+        for file in &mut self.files {
+            if let Some(directory) = file.absolute.parent() {
+                // It may not exist, or be one that took the place of the one that was watched. Where nothing can be
+                // watched, the next look at the file will do.
+                let _ = self.watch.add_directory(directory);
+            }
+            differs |= file.due.is_none() && is_followed(&file.path) && see(&file.path) != file.seen;
+        }
+        if differs {
+            // Whoever writes may not be done, and may have changed the other after it was looked at.
+            let at = Instant::now() + QUIET;
+            for file in &mut self.files {
+                file.due.get_or_insert(at);
+            }
+        }
+    }
+}
+
+impl MeshFile {
+    /// Reads the file. The change to make if it has another content than before and that is valid.
+    fn check(&mut self, reporter: &Reporter) -> Option<Change> {
+        let away = self.away.take();
+        if !is_followed(&self.path) {
+            return None;
+        }
+        let seen = see(&self.path);
+        if seen == self.seen {
+            return None;
+        }
+        if seen == Seen::Nothing {
+            // Editors take a file away before they put another in its place.
+            let since = away.unwrap_or_else(Instant::now);
+            if since.elapsed() < QUIET {
+                self.away = Some(since);
+                return None;
+            }
+        }
+        self.seen = seen;
+        let place = Text::from(self.path.display().to_string());
+        let settings = match &self.seen {
+            Seen::Nothing => Ok(None),
+            Seen::Bytes(bytes) => self.parse(bytes).map(Some),
+            Seen::Failure(reason) => Err(Problem { line: 0, reason: reason.clone() }),
+        };
+        match settings {
+            Ok(settings) => {
+                let (what, is_there) = (self.part.name(), settings.is_some());
+                reporter.set(&place, None);
+                info!(file = %place, what, is_there, "mesh settings changed");
+                Some(self.change(settings))
+            }
+            Err(problem) => {
+                reporter.set(&place, Some(problem));
+                None
+            }
+        }
+    }
+
+    /// The settings of a text. Only the part that the file is for is meant.
+    fn parse(&self, bytes: &[u8]) -> Result<MeshSettings, Problem> {
+        let text = std::str::from_utf8(bytes).map_err(|error| {
+            let valid = bytes.iter().take(error.valid_up_to());
+            let line = valid.filter(|byte| **byte == b'\n').count() + 1;
+            Problem { line, reason: "not UTF-8".into() }
+        })?;
+        let value = yaml::parse_value(text, &Limits::default())
+            .map_err(|error| Problem { line: error.line, reason: error.reason.into() })?;
+        let value = if value.is_null() { Value::Object(serde_json::Map::new()) } else { value };
+        let findings = Findings::default();
+        let mut settings = MeshSettings::default();
+        match self.part {
+            MeshPart::Mesh => {
+                settings.mesh = lay_mesh_config(MeshConfig::default(), &value, "", &findings);
+                settings.given = value.to_string().into();
+            }
+            MeshPart::Networks => settings.networks = Some(parse_mesh_networks(&value, "", &findings)),
+        }
+        for finding in findings.into_vec() {
+            let field = finding.field_path.trim_start_matches('.');
+            let line = yaml::find_position(text, first_line(text), field).line;
+            let reason = format!("{field}: {}", finding.reason);
+            if finding.severity.is_refusal() {
+                return Err(Problem { line, reason: reason.into() });
+            }
+            warn!(file = %self.path.display(), line, reason, "mesh settings in doubt");
+        }
+        Ok(settings)
+    }
+
+    /// What to commit; no settings if the file is not there.
+    fn change(&self, settings: Option<MeshSettings>) -> Change {
+        let (kind, key) = (Kind::ConfigMap, self.part.key());
+        let object = settings.map(|settings| {
+            let object = Some(Object::MeshSettings(Box::new(settings)));
+            Box::new(ParsedObject { kind, key: key.clone(), object, rejects: Vec::new() })
+        });
+        let place = self.path.display().to_string().into();
+        Change { kind, key, object, origin: Origin { place, version: Text::default(), received: unix_time() } }
+    }
+}
+
+/// Whether a path may be read again: a pipe may not, it has been read.
+fn is_followed(path: &Path) -> bool {
+    std::fs::metadata(path).map_or(true, |metadata| metadata.is_file())
+}
+
+fn see(path: &Path) -> Seen {
+    match std::fs::read(path) {
+        Ok(bytes) => Seen::Bytes(bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Seen::Nothing,
+        Err(error) => Seen::Failure(error.to_string().into()),
+    }
+}
+
+/// The line a text's only document begins on.
+fn first_line(text: &str) -> usize {
+    let documents = yaml::parse_documents(text, &Limits::default());
+    documents.into_iter().next().and_then(Result::ok).map_or(1, |document| document.line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_link_changes_is_read_at_once() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = |name| directory.path().join(name);
+        let files = MeshFiles::open(&path("config"), &path("networks")).expect("none yet").files;
+        let watch = Watch::new(|_| true).expect("watched");
+        let mut follower = Follower { files, watch, reporter: Reporter::default() };
+        let dues = |follower: &Follower| follower.files.each_ref().map(|file| file.due);
+        // A sweep that finds one of them changed has both read.
+        std::fs::write(path("networks"), "networks: {}").expect("written");
+        follower.sweep();
+        let [mesh, networks] = dues(&follower);
+        assert!(mesh.is_some() && mesh == networks);
+        // So has a link that moves while one of them is waited for.
+        follower.files[0].due = None;
+        follower.all_due();
+        assert_eq!(dues(&follower), [networks; 2]);
+        follower.files.iter_mut().for_each(|file| file.due = None);
+        follower.all_due();
+        assert!(dues(&follower).iter().all(|due| due.is_some_and(|due| due <= Instant::now())));
+    }
+}

@@ -1,0 +1,245 @@
+//! What counts of the mesh's ConfigMap and of the files that stand in for parts of it (C12, C17).
+
+use serde_json::Value;
+use sluice_model::{HeaderValue, Kind, MeshSettings, Object, ObjectKey, ParsedObject, Reject, Text};
+use sluice_parse::{Findings, lay_mesh_config};
+
+use super::Change;
+
+/// One of the files with mesh settings.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum MeshPart {
+    /// `--meshConfig`.
+    Mesh,
+    /// `--networksConfig`.
+    Networks,
+}
+
+impl MeshPart {
+    /// The key a file's settings are committed under. No object has such a key: each has a cluster.
+    pub(super) fn key(self) -> ObjectKey {
+        ObjectKey::new("", "", self.name())
+    }
+
+    /// For the log.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Mesh => "mesh config",
+            Self::Networks => "mesh networks",
+        }
+    }
+}
+
+/// The mesh settings of the ConfigMap with those of files laid over them: a file that is there counts instead of the key of
+/// the ConfigMap. Beneath both lies the ConfigMap that users share among revisions, if one is named: fields of the own
+/// settings replace those of the shared ones, as they replace the defaults. One place remembers all, in the order in which
+/// they were committed, so that each can come and go.
+#[derive(Clone, Debug)]
+pub struct MeshOverride {
+    /// The ConfigMap the files stand in for.
+    key: ObjectKey,
+    config_map: Layer,
+    /// The ConfigMap beneath it (`SHARED_MESH_CONFIG`).
+    shared_key: Option<ObjectKey>,
+    shared: Layer,
+    mesh: Option<MeshSettings>,
+    networks: Option<MeshSettings>,
+    /// Where headers of providers are read from that are kept out of the mesh config.
+    variable: fn(&str) -> Option<String>,
+}
+
+/// A ConfigMap with mesh settings.
+#[derive(Clone, Debug, Default)]
+struct Layer {
+    /// The last good one.
+    settings: Option<Box<MeshSettings>>,
+    /// What is wrong with it now.
+    rejects: Vec<Reject>,
+}
+
+impl Layer {
+    fn set(&mut self, object: Option<Box<ParsedObject>>) {
+        let (object, rejects) = object.map_or_else(Default::default, |it| (it.object, it.rejects));
+        match object {
+            Some(Object::MeshSettings(settings)) => self.settings = Some(settings),
+            // One that is wrong in any part leaves the last good one in force.
+            _ if !rejects.is_empty() => {}
+            _ => self.settings = None,
+        }
+        self.rejects = rejects;
+    }
+}
+
+impl MeshOverride {
+    /// Nothing from files yet. `key` is the ConfigMap's, `shared` that of the one beneath it.
+    #[must_use]
+    pub fn new(key: ObjectKey, shared: Option<ObjectKey>) -> Self {
+        Self {
+            shared_key: shared.filter(|shared| *shared != key),
+            key,
+            config_map: Layer::default(),
+            shared: Layer::default(),
+            mesh: None,
+            networks: None,
+            variable: |name| std::env::var(name).ok(),
+        }
+    }
+
+    /// The change to make instead of one that concerns mesh settings; any other as it is.
+    pub(super) fn lay(&mut self, change: Change) -> Change {
+        if change.kind != Kind::ConfigMap {
+            return change;
+        }
+        let Change { kind, key, object, origin } = change;
+        if key == self.key {
+            self.config_map.set(object);
+        } else if self.shared_key.as_ref() == Some(&key) {
+            self.shared.set(object);
+        } else if key == MeshPart::Mesh.key() {
+            self.mesh = object.and_then(|parsed| settings_of(*parsed));
+        } else if key == MeshPart::Networks.key() {
+            self.networks = object.and_then(|parsed| settings_of(*parsed));
+        } else {
+            return Change { kind, key, object, origin };
+        }
+        let object = self.in_force().map(Box::new);
+        Change { kind, key: self.key.clone(), object, origin }
+    }
+
+    /// The ConfigMap as it would have to be; `None` if there is none and no file either.
+    fn in_force(&self) -> Option<ParsedObject> {
+        let layers = [&self.config_map, &self.shared];
+        let is_there = layers.iter().any(|layer| layer.settings.is_some());
+        let rejects: Vec<Reject> = layers.iter().flat_map(|layer| layer.rejects.iter().cloned()).collect();
+        // With rejects and nothing else the defaults are said in so many words: a ConfigMap without a value would leave
+        // in force what a file said that is gone.
+        (is_there || self.mesh.is_some() || self.networks.is_some() || !rejects.is_empty()).then(|| {
+            let object = Some(Object::MeshSettings(Box::new(self.settings())));
+            ParsedObject { kind: Kind::ConfigMap, key: self.key.clone(), object, rejects }
+        })
+    }
+
+    fn settings(&self) -> MeshSettings {
+        let (own, shared) = (self.config_map.settings.as_deref(), self.shared.settings.as_deref());
+        let own_mesh = self.mesh.as_ref().or(own);
+        let given = own_mesh.and_then(|it| serde_json::from_str::<Value>(&it.given).ok());
+        let mut mesh = match (shared, given) {
+            // What is wrong with either has been found when it was read.
+            (Some(shared), Some(given)) => lay_mesh_config(shared.mesh.clone(), &given, "", &Findings::default()),
+            (Some(shared), None) => shared.mesh.clone(),
+            (None, _) => own_mesh.map(|it| it.mesh.clone()).unwrap_or_default(),
+        };
+        for header in mesh.extension_providers.iter_mut().flat_map(|provider| provider.kind.headers_mut()) {
+            if let HeaderValue::Environment(name, value) = &mut header.value {
+                *value = (self.variable)(name).unwrap_or_default().into();
+            }
+        }
+        // Networks are not merged: the first that says something, the shared ones before.
+        let layers = [shared, self.networks.as_ref(), own];
+        let networks = layers.into_iter().flatten().find_map(|it| it.networks.clone());
+        MeshSettings { mesh, given: Text::default(), networks }
+    }
+}
+
+fn settings_of(parsed: ParsedObject) -> Option<MeshSettings> {
+    match parsed.object? {
+        Object::MeshSettings(settings) => Some(*settings),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use sluice_model::{MeshConfig, MeshNetworks, OpenTelemetryTracing, ProviderKind};
+    use sluice_parse::parse_object;
+
+    use super::*;
+    use crate::Origin;
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey::new("c", "istio-system", name)
+    }
+
+    fn change(name: &str, data: Option<Value>) -> Change {
+        let object = data.map(|data| {
+            let object = json!({
+                "apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"name": name, "namespace": "istio-system"}, "data": data,
+            });
+            Box::new(parse_object(&"c".into(), "cluster.local", &object).expect("a ConfigMap"))
+        });
+        Change { kind: Kind::ConfigMap, key: key(name), object, origin: Origin::default() }
+    }
+
+    /// What is in force after the change.
+    fn after(mesh: &mut MeshOverride, name: &str, data: Option<Value>) -> (MeshConfig, MeshNetworks, usize) {
+        let changed = mesh.lay(change(name, data));
+        assert_eq!(changed.key, key("istio"));
+        let rejects = changed.object.as_ref().map(|object| object.rejects.len()).unwrap_or_default();
+        let settings = changed.object.and_then(|object| settings_of(*object)).unwrap_or_default();
+        (settings.mesh, settings.networks.unwrap_or_default(), rejects)
+    }
+
+    #[test]
+    fn own_settings_lie_over_the_shared_ones() {
+        let mut mesh = MeshOverride::new(key("istio"), Some(key("shared")));
+        let own = json!({"mesh": "trustDomain: own\ndefaultConfig: {proxyMetadata: {A: own}}",
+                         "meshNetworks": "networks: {own: {}}"});
+        let (now, networks, _) = after(&mut mesh, "istio", Some(own));
+        assert_eq!((now.trust_domain.as_str(), networks.networks.len()), ("own", 1));
+
+        let shared = json!({"mesh": "trustDomain: shared\nrootNamespace: shared\n\
+                                     defaultConfig: {proxyMetadata: {A: shared, B: shared}}"});
+        let (now, networks, _) = after(&mut mesh, "shared", Some(shared));
+        assert_eq!((now.trust_domain.as_str(), now.root_namespace.as_str()), ("own", "shared"));
+        let metadata: Vec<_> = now.default_config.proxy_metadata.values().map(Text::as_str).collect();
+        assert_eq!((metadata, networks.networks.len()), (vec!["own", "shared"], 1));
+
+        // Shared networks come first, and what is wrong leaves the last good one.
+        let networks = json!({"mesh": "rootNamespace: shared", "meshNetworks": "networks: {}"});
+        assert_eq!(after(&mut mesh, "shared", Some(networks)).1.networks.len(), 0);
+        let (now, _, rejects) = after(&mut mesh, "shared", Some(json!({"mesh": "connectTimeout: soon"})));
+        assert_eq!((now.root_namespace.as_str(), rejects), ("shared", 1));
+        let (now, networks, rejects) = after(&mut mesh, "shared", None);
+        assert_eq!((now.root_namespace.as_str(), networks.networks.len(), rejects), ("istio-system", 1, 0));
+        assert_eq!(after(&mut mesh, "istio", None).0, MeshConfig::default());
+    }
+
+    #[test]
+    fn another_config_map_is_left_alone() {
+        let mut mesh = MeshOverride::new(key("istio"), None);
+        assert_eq!(mesh.lay(change("shared", Some(json!({"mesh": "{}"})))).key, key("shared"));
+    }
+
+    #[test]
+    fn headers_of_providers_come_from_the_environment() {
+        let object = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"namespace": "istio-system", "name": "istio"},
+            "data": {"mesh": "extensionProviders: [{name: o, opentelemetry: {service: s.example, port: 1, http: \
+                {path: /, headers: [{name: a, envName: KEY}, {name: b, envName: NONE}, {name: c, value: v}]}}}]"},
+        });
+        let parsed = parse_object(&"c".into(), "cluster.local", &object).expect("a ConfigMap");
+        let mut mesh = MeshOverride {
+            variable: |name| (name == "KEY").then(|| "secret".to_owned()),
+            ..MeshOverride::new(parsed.key.clone(), None)
+        };
+        let change = Change {
+            kind: parsed.kind,
+            key: parsed.key.clone(),
+            object: Some(Box::new(parsed)),
+            origin: Origin::default(),
+        };
+        let laid = mesh.lay(change).object.and_then(|parsed| settings_of(*parsed)).expect("settings");
+        let provider = laid.mesh.extension_providers.into_iter().find(|provider| provider.name == *"o");
+        let Some(ProviderKind::OpenTelemetry(otel)) = provider.map(|provider| provider.kind) else {
+            panic!("a tracer")
+        };
+        let OpenTelemetryTracing { http: Some(http), .. } = *otel else { panic!("over HTTP") };
+        let values: Vec<&str> = http.headers.iter().map(|header| header.value.value().as_str()).collect();
+        assert_eq!(values, ["secret", "", "v"]);
+        assert!(!format!("{http:?}").contains("secret"));
+    }
+}

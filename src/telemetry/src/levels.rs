@@ -1,0 +1,149 @@
+//! Levels by scope.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use tracing::level_filters::LevelFilter;
+use tracing::subscriber::Interest;
+use tracing::{Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+/// Scopes and the modules whose events belong to them; the longest module wins.
+pub const SCOPES: &[(&str, &[&str])] = &[
+    ("admin", &["sluice::admin", "sluice_admin"]),
+    ("ads", &["sluice::xds", "sluice_xds", "sluice_xds_protocol"]),
+    ("delta", &["sluice::xds::delta", "sluice_xds_protocol::delta"]),
+    ("files", &["sluice_sources::files", "sluice_watch"]),
+    ("grpc", &["tonic", "h2", "hyper", "hyper_util", "tower"]),
+    ("krt", &["sluice_engine", "sluice_graph"]),
+    ("kube", &["sluice_sources::kube", "sluice_kube", "kube", "kube_client"]),
+    ("model", &["sluice_parse", "sluice_model", "sluice_sources"]),
+    ("validation", &["sluice_sources::report"]),
+];
+
+/// The scope of events of a target, which is a module or a scope; `default` if of none in particular.
+#[must_use]
+pub fn scope_of(target: &str) -> &'static str {
+    if let Some((scope, _)) = SCOPES.iter().find(|(scope, _)| *scope == target) {
+        return scope;
+    }
+    let begins =
+        |module: &str| target.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
+    let matches = SCOPES.iter().flat_map(|(scope, modules)| modules.iter().map(move |module| (*scope, *module)));
+    matches
+        .filter(|(_, module)| begins(module))
+        .max_by_key(|(_, module)| module.len())
+        .map_or("default", |(scope, _)| scope)
+}
+
+/// The lowest level that is logged, by scope.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LogLevels {
+    default: LevelFilter,
+    scopes: BTreeMap<&'static str, LevelFilter>,
+}
+
+impl Default for LogLevels {
+    fn default() -> Self {
+        Self { default: LevelFilter::INFO, scopes: BTreeMap::new() }
+    }
+}
+
+impl LogLevels {
+    /// The level of a scope.
+    #[must_use]
+    pub fn of(&self, scope: &str) -> LevelFilter {
+        // The libraries below are chatty at info and would drown the rest at debug: they must be asked for by name.
+        let unless_named = if scope == "grpc" { self.default.min(LevelFilter::WARN) } else { self.default };
+        self.scopes.get(scope).copied().unwrap_or(unless_named)
+    }
+}
+
+impl FromStr for LogLevels {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut levels = Self::default();
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let (scope, level) = part.split_once(':').unwrap_or(("default", part));
+            let level = match level {
+                "none" => LevelFilter::OFF,
+                "fatal" | "error" => LevelFilter::ERROR,
+                "warn" => LevelFilter::WARN,
+                "info" => LevelFilter::INFO,
+                "debug" => LevelFilter::DEBUG,
+                "trace" => LevelFilter::TRACE,
+                _ => return Err(format!("{level:?} is no level: none, error, warn, info or debug")),
+            };
+            match scope {
+                "default" => levels.default = level,
+                "all" => {
+                    levels.default = level;
+                    levels.scopes = SCOPES.iter().map(|(scope, _)| (*scope, level)).collect();
+                }
+                _ => {
+                    // A scope that istiod has and we have not is no mistake.
+                    if let Some((known, _)) = SCOPES.iter().find(|(known, _)| *known == scope) {
+                        levels.scopes.insert(known, level);
+                    }
+                }
+            }
+        }
+        Ok(levels)
+    }
+}
+
+impl fmt::Display for LogLevels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "default:{}", self.default)?;
+        self.scopes.iter().try_for_each(|(scope, level)| write!(f, ",{scope}:{level}"))
+    }
+}
+
+impl<S: Subscriber> Layer<S> for LogLevels {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if self.enables(metadata) { Interest::always() } else { Interest::never() }
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        self.enables(metadata)
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        self.scopes.values().chain([&self.default]).max().copied()
+    }
+}
+
+impl LogLevels {
+    fn enables(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= self.of(scope_of(metadata.target()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::level_filters::LevelFilter;
+
+    use super::{LogLevels, scope_of};
+
+    #[test]
+    fn targets_have_scopes() {
+        assert_eq!(scope_of("sluice::xds::delta::codec"), "delta");
+        assert_eq!(scope_of("sluice::xds::session"), "ads");
+        assert_eq!(scope_of("sluice::xdsomething"), "default");
+        assert_eq!(scope_of("sluice::app"), "default");
+        assert_eq!(scope_of("delta"), "delta");
+    }
+
+    #[test]
+    fn levels_are_read_by_scope() {
+        let levels: LogLevels = "default:warn,ads:debug,nobody:debug".parse().expect("valid");
+        assert_eq!(levels.of("ads"), LevelFilter::DEBUG);
+        assert_eq!(levels.of("kube"), LevelFilter::WARN);
+        assert_eq!("debug".parse::<LogLevels>().expect("valid").of("kube"), LevelFilter::DEBUG);
+        assert_eq!("all:none".parse::<LogLevels>().expect("valid").of("ads"), LevelFilter::OFF);
+        assert!("ads:loud".parse::<LogLevels>().is_err());
+    }
+}

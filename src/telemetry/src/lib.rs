@@ -1,0 +1,91 @@
+//! The log (scopes, levels, the form of a line), counters, and the wall clock.
+
+mod clock;
+mod count;
+mod format;
+mod levels;
+
+use std::io::{self, Write};
+use std::str::FromStr;
+
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::reload;
+use tracing_subscriber::util::SubscriberInitExt;
+
+pub use clock::{unix_seconds, unix_time};
+pub use count::Count;
+pub use levels::{LogLevels, SCOPES, scope_of};
+
+/// Levels, form and target of the log.
+#[derive(Clone, Debug)]
+pub struct LogConfig {
+    /// Levels by scope.
+    pub levels: LogLevels,
+    /// JSON lines instead of text.
+    pub json: bool,
+    /// The stream that receives the log.
+    pub target: LogTarget,
+}
+
+/// The stream that receives the log.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum LogTarget {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+impl FromStr for LogTarget {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "stdout" => Ok(Self::Stdout),
+            "stderr" => Ok(Self::Stderr),
+            other => Err(format!("{other:?} is neither stdout nor stderr")),
+        }
+    }
+}
+
+impl<'w> MakeWriter<'w> for LogTarget {
+    type Writer = Box<dyn Write + 'w>;
+
+    fn make_writer(&'w self) -> Self::Writer {
+        match self {
+            Self::Stdout => Box::new(io::stdout().lock()),
+            Self::Stderr => Box::new(io::stderr().lock()),
+        }
+    }
+}
+
+/// Changes the levels of the running log.
+#[derive(Clone)]
+pub struct LogControl(reload::Handle<LogLevels, tracing_subscriber::Registry>);
+
+impl LogControl {
+    /// The levels now.
+    #[must_use]
+    pub fn levels(&self) -> LogLevels {
+        self.0.clone_current().unwrap_or_default()
+    }
+
+    /// Sets the levels.
+    pub fn set(&self, levels: LogLevels) {
+        // Fails only when the log is gone, with the process.
+        let _ = self.0.reload(levels);
+    }
+}
+
+/// Starts the log of this process; once.
+///
+/// # Errors
+/// There is a log already.
+pub fn start(config: &LogConfig) -> Result<LogControl, tracing_subscriber::util::TryInitError> {
+    let (filter, handle) = reload::Layer::new(config.levels.clone());
+    let lines =
+        tracing_subscriber::fmt::layer().event_format(format::Lines { json: config.json }).with_writer(config.target);
+    tracing_subscriber::registry().with(filter).with(lines).try_init()?;
+    Ok(LogControl(handle))
+}

@@ -1,0 +1,48 @@
+//! TLS of the secure port (X01, P10): a certificate that is replaced while connections go on, clients' certificates
+//! verified against the roots of the moment.
+
+mod accept;
+mod certificate;
+mod files;
+mod verifier;
+mod versions;
+
+pub use accept::{Connection, SecureIncoming, SecureStream};
+pub use certificate::ServerIdentity;
+pub use files::TlsFiles;
+pub use verifier::ClientVerifier;
+pub use versions::TlsVersions;
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use rustls::ServerConfig;
+
+/// An option of the command line that TLS does not accept.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{option}: {reason}")]
+pub struct TlsOptionError {
+    /// The flag.
+    pub option: &'static str,
+    /// What is wrong and what is accepted, a lower-case fragment.
+    pub reason: String,
+}
+
+/// The configuration of the port.
+///
+/// # Errors
+/// The versions and cipher suites do not go together.
+pub fn server_config(
+    versions: &TlsVersions,
+    identity: Arc<ServerIdentity>,
+    clients: Arc<ClientVerifier>,
+) -> anyhow::Result<Arc<ServerConfig>> {
+    let builder = ServerConfig::builder_with_provider(versions.provider());
+    let builder = builder.with_protocol_versions(versions.protocols()).context("choose versions of TLS")?;
+    let mut config = builder.with_client_cert_verifier(clients).with_cert_resolver(identity);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests;

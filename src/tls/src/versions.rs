@@ -1,0 +1,117 @@
+//! Versions of TLS and cipher suites.
+
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use rustls::{CipherSuite, ProtocolVersion, SupportedProtocolVersion};
+use sluice_model::CompliancePolicy;
+
+use crate::TlsOptionError;
+
+/// What of TLS is spoken.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct TlsVersions {
+    /// Not even 1.2.
+    only_13: bool,
+    /// Cipher suites of TLS 1.2; empty is all good ones. Those of 1.3 are all good.
+    suites: Vec<CipherSuite>,
+    /// What counts instead of the rest.
+    policy: Option<CompliancePolicy>,
+}
+
+impl TlsVersions {
+    /// Reads `--tls-min-version` and `--tls-cipher-suites`; suites have the names that IANA gives them.
+    ///
+    /// # Errors
+    /// The flag whose value is not known, or not safe.
+    pub fn parse(least: &str, suites: &[String]) -> Result<Self, TlsOptionError> {
+        let only_13 = match least {
+            "" | "VersionTLS12" | "TLSv1_2" | "1.2" => false,
+            "VersionTLS13" | "TLSv1_3" | "1.3" => true,
+            other => {
+                let reason = format!("{other:?} is not supported: VersionTLS12 or VersionTLS13");
+                return Err(TlsOptionError { option: "--tls-min-version", reason });
+            }
+        };
+        let known = suites_of_12();
+        let mut chosen = Vec::new();
+        for name in suites.iter().map(|name| name.trim()).filter(|name| !name.is_empty()) {
+            // Go's names of old say nothing of the hash.
+            let same = |suite: &&CipherSuite| {
+                suite.as_str().is_some_and(|it| it == name || it.strip_suffix("_SHA256") == Some(name))
+            };
+            match known.iter().find(same) {
+                Some(suite) => chosen.push(*suite),
+                None if name.starts_with("TLS_AES_") || name.starts_with("TLS_CHACHA20_") => {}
+                None => {
+                    let all: Vec<&str> = known.iter().filter_map(CipherSuite::as_str).collect();
+                    let reason = format!("{name:?} is not supported; these are: {}", all.join(", "));
+                    return Err(TlsOptionError { option: "--tls-cipher-suites", reason });
+                }
+            }
+        }
+        Ok(Self { only_13, suites: chosen, policy: None })
+    }
+
+    /// The same under a policy, which replaces what the flags say.
+    #[must_use]
+    pub fn limited_by(self, policy: Option<CompliancePolicy>) -> Self {
+        Self { policy, ..self }
+    }
+
+    pub(super) fn protocols(&self) -> &'static [&'static SupportedProtocolVersion] {
+        const ONLY_13: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
+        match self.policy {
+            None if self.only_13 => ONLY_13,
+            policy => sluice_crypto::protocols(policy),
+        }
+    }
+
+    pub(super) fn provider(&self) -> Arc<CryptoProvider> {
+        let provider = sluice_crypto::provider(self.policy);
+        if self.policy.is_some() || self.suites.is_empty() {
+            return provider;
+        }
+        let mut provider = provider.as_ref().clone();
+        provider.cipher_suites.retain(|suite| {
+            suite.version().version == ProtocolVersion::TLSv1_3 || self.suites.contains(&suite.suite())
+        });
+        Arc::new(provider)
+    }
+}
+
+fn suites_of_12() -> Vec<CipherSuite> {
+    let all = &sluice_crypto::provider(None).cipher_suites;
+    let of_12 = all.iter().filter(|suite| suite.version().version == ProtocolVersion::TLSv1_2);
+    of_12.map(rustls::SupportedCipherSuite::suite).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_safe_versions_and_suites_are_taken() {
+        let parse = |least: &str, suites: &[&str]| {
+            let suites: Vec<String> = suites.iter().map(|name| (*name).to_owned()).collect();
+            TlsVersions::parse(least, &suites)
+        };
+        let default = parse("", &[]).expect("nothing is asked for");
+        assert_eq!(default.protocols().len(), 2);
+        assert_eq!(default.provider().cipher_suites, sluice_crypto::provider(None).cipher_suites);
+        assert_eq!(parse("VersionTLS13", &[]).expect("known").protocols(), [&rustls::version::TLS13]);
+        for old in ["VersionTLS10", "VersionTLS11", "SSLv3"] {
+            assert_eq!(parse(old, &[]).expect_err("unsafe").option, "--tls-min-version");
+        }
+        let one = parse("1.2", &["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"]).expect("known");
+        let of_12 = |versions: &TlsVersions| {
+            let suites = versions.provider().cipher_suites.clone();
+            suites.iter().filter(|suite| suite.version().version == ProtocolVersion::TLSv1_2).count()
+        };
+        assert_eq!(of_12(&one), 1);
+        let old = parse("", &["TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305"]).expect("Go's name");
+        assert_eq!(of_12(&old), 1);
+        let error = parse("", &["TLS_RSA_WITH_AES_128_CBC_SHA"]).expect_err("unsafe");
+        assert!(error.reason.contains("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"), "{error}");
+    }
+}

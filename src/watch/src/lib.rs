@@ -1,0 +1,254 @@
+//! What the operating system tells of changes in directories.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind, RemoveKind};
+use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use tracing::warn;
+
+/// How long a file must be quiet that was written and not closed.
+pub const QUIET: Duration = Duration::from_millis(300);
+
+/// Something to look at.
+#[derive(Debug)]
+pub enum Due {
+    /// A file, from that moment on.
+    File(PathBuf, Instant),
+    /// Whatever is there.
+    Everything,
+    /// Nothing: the time waited for has come, or somebody woke it.
+    Nothing,
+    /// The source is to end.
+    Stop,
+}
+
+enum Message {
+    Event(Result<Event, notify::Error>),
+    Wake,
+    Stop,
+}
+
+/// Whether a file is one to tell of.
+type Wanted = Box<dyn Fn(&Path) -> bool + Send>;
+
+/// Watched directories.
+pub struct Watch {
+    messages: Receiver<Message>,
+    sender: Sender<Message>,
+    /// Taken from a message that told of more than one file.
+    ready: Vec<Due>,
+    wanted: Wanted,
+    /// Trees that are watched.
+    roots: Vec<PathBuf>,
+    // Dropping it ends the watching.
+    watcher: RecommendedWatcher,
+}
+
+impl Watch {
+    /// Watches nothing yet; files that are `wanted` will be told of.
+    pub fn new(wanted: impl Fn(&Path) -> bool + Send + 'static) -> Result<Self, notify::Error> {
+        let (sender, messages) = channel();
+        let events = sender.clone();
+        let watcher = notify::recommended_watcher(move |event| {
+            // Fails only when the source has ended.
+            let _ = events.send(Message::Event(event));
+        })?;
+        Ok(Self { messages, sender, ready: Vec::new(), wanted: Box::new(wanted), roots: Vec::new(), watcher })
+    }
+
+    /// Watches a directory and all below it.
+    pub fn add_tree(&mut self, root: &Path) -> Result<(), notify::Error> {
+        self.roots.push(root.to_owned());
+        self.watcher.watch(root, RecursiveMode::Recursive)
+    }
+
+    /// Watches what is in a directory, but not below it. Once more does no harm, and helps if it is another one by now.
+    pub fn add_directory(&mut self, directory: &Path) -> Result<(), notify::Error> {
+        self.watcher.watch(directory, RecursiveMode::NonRecursive)
+    }
+
+    /// A handle that stops or wakes it.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        Handle(self.sender.clone())
+    }
+
+    /// What to look at next, or `Nothing` at `wake`.
+    pub fn next(&mut self, wake: Instant) -> Due {
+        loop {
+            if let Some(due) = self.ready.pop() {
+                return due;
+            }
+            match self.messages.recv_timeout(wake.saturating_duration_since(Instant::now())) {
+                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return Due::Stop,
+                Ok(Message::Event(event)) => self.ready = self.interpret(event),
+                Ok(Message::Wake) | Err(RecvTimeoutError::Timeout) => return Due::Nothing,
+            }
+        }
+    }
+
+    /// Whether more has been told already, so that it can be taken together.
+    pub fn has_more(&mut self) -> bool {
+        while self.ready.is_empty() {
+            match self.messages.try_recv() {
+                Ok(Message::Event(event)) => self.ready = self.interpret(event),
+                Ok(Message::Wake) => self.ready = vec![Due::Nothing],
+                Ok(Message::Stop) => self.ready = vec![Due::Stop],
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Whether it lies in a hidden directory of a tree: nothing there is of interest.
+    fn is_left_out(&self, path: &Path) -> bool {
+        let below = self.roots.iter().find_map(|root| path.strip_prefix(root).ok()?.parent());
+        below.is_some_and(|below| below.iter().any(|name| name.as_encoded_bytes().starts_with(b".")))
+    }
+
+    fn interpret(&self, event: Result<Event, notify::Error>) -> Vec<Due> {
+        let now = Instant::now();
+        let event = match event {
+            Ok(event) => event,
+            Err(error) => {
+                warn!(%error, "watching files failed, everything is looked at");
+                return vec![Due::Everything];
+            }
+        };
+        if event.need_rescan() {
+            return vec![Due::Everything];
+        }
+        let at = match event.kind {
+            EventKind::Access(AccessKind::Close(AccessMode::Write))
+            | EventKind::Modify(ModifyKind::Name(_))
+            | EventKind::Remove(RemoveKind::File) => now,
+            // Its content follows, or it is a link and complete: the event does not say.
+            EventKind::Create(CreateKind::File | CreateKind::Any | CreateKind::Other) => now + QUIET,
+            EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Any | ModifyKind::Other) => now + QUIET,
+            EventKind::Modify(ModifyKind::Metadata(_)) => now + QUIET,
+            EventKind::Create(CreateKind::Folder) | EventKind::Remove(_) | EventKind::Any | EventKind::Other => {
+                return vec![Due::Everything];
+            }
+            EventKind::Access(_) => return Vec::new(),
+        };
+        let is_move = matches!(event.kind, EventKind::Modify(ModifyKind::Name(_)));
+        let mut due = Vec::new();
+        for path in event.paths {
+            if self.is_left_out(&path) {
+                continue;
+            }
+            let name = path.file_name().map_or(&b""[..], |name| name.as_encoded_bytes());
+            if (self.wanted)(&path) && !path.is_dir() {
+                due.push(Due::File(path, at));
+            } else if name.starts_with(b".") && !name.starts_with(b"..") {
+                // An editor's, not yet or no longer of interest.
+            } else if is_move || name.starts_with(b"..") {
+                // A directory moved, or the link that a mounted ConfigMap changes by.
+                return vec![Due::Everything];
+            }
+        }
+        due
+    }
+}
+
+/// Ends or wakes a [`Watch`].
+#[derive(Clone)]
+pub struct Handle(Sender<Message>);
+
+impl Handle {
+    /// Has it return from waiting.
+    pub fn wake(&self) {
+        // Fails only when it has ended.
+        let _ = self.0.send(Message::Wake);
+    }
+
+    /// Ends the watch.
+    pub fn stop(&self) {
+        // Fails only when it has ended.
+        let _ = self.0.send(Message::Stop);
+    }
+}
+
+/// Ends the following of files when dropped.
+pub struct FollowGuard {
+    stop: Handle,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl FollowGuard {
+    /// For a thread that ends when `stop` is called.
+    #[must_use]
+    pub fn new(stop: Handle, thread: thread::JoinHandle<()>) -> Self {
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for FollowGuard {
+    fn drop(&mut self) {
+        self.stop.stop();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been reported by then.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// How often it is looked whether something changed that was not told of.
+const ANYHOW: Duration = Duration::from_secs(60);
+
+/// Tells of changes of `wanted` files in directories until the guard is dropped: once for what changes together, and now and
+/// then without a reason.
+///
+/// # Errors
+/// A directory cannot be watched.
+pub fn follow_changes(
+    directories: &[PathBuf],
+    wanted: impl Fn(&Path) -> bool + Send + 'static,
+    tell: impl Fn() + Send + 'static,
+) -> Result<FollowGuard, notify::Error> {
+    let mut watch = Watch::new(wanted)?;
+    for directory in directories {
+        watch.add_directory(directory)?;
+    }
+    let stopper = watch.handle();
+    let following = move || {
+        let mut wake = Instant::now() + ANYHOW;
+        loop {
+            match watch.next(wake) {
+                Due::Stop => return,
+                // Files change one after the other: not before the last has.
+                Due::File(..) | Due::Everything => wake = Instant::now() + QUIET,
+                Due::Nothing => {
+                    tell();
+                    wake = Instant::now() + ANYHOW;
+                }
+            }
+        }
+    };
+    let thread = thread::Builder::new().name("follow-files".to_owned()).spawn(following).map_err(notify::Error::io)?;
+    Ok(FollowGuard::new(stopper, thread))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_moved_out_of_a_hidden_directory_is_all_that_is_told() {
+        let root = tempfile::tempdir().expect("a directory");
+        let staging = root.path().join(".staging");
+        std::fs::create_dir(&staging).expect("made");
+        let mut watch = Watch::new(|path| path.extension().is_some_and(|end| end == "yaml")).expect("a watch");
+        watch.add_tree(root.path()).expect("watched");
+        std::fs::write(staging.join("next"), "a").expect("written");
+        let target = root.path().join("a.yaml");
+        std::fs::rename(staging.join("next"), &target).expect("moved");
+        match watch.next(Instant::now() + Duration::from_secs(30)) {
+            Due::File(path, _) => assert_eq!(path, target),
+            other => panic!("{other:?}"),
+        }
+    }
+}
