@@ -12,10 +12,9 @@ use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, Handles, build};
 use sluice_model::ObjectKey;
 use sluice_sources::files::FileSource;
-use sluice_sources::{
-    Cluster, FollowGuard, InputSink, MeshFiles, MeshOverride, Problem, Reporter, Sink, SourceMetrics,
-};
+use sluice_sources::{Cluster, InputSink, MeshFiles, MeshOverride, Problem, Reporter, Sink, SourceMetrics};
 use sluice_testkit::server::{Options, Sluiced};
+use sluice_watch::FollowGuard;
 
 /// How often files are looked at when nothing is told of them.
 const SWEEP: Duration = Duration::from_secs(2);
