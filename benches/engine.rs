@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion};
 use serde::Serialize;
-use sluice_engine::{Builder, Clock, Collection, Engine, EngineOptions, Graph, Input};
+use sluice_engine::{Clock, Collection, DataflowBuilder, Engine, EngineOptions, GraphBuilder, Input};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -35,7 +35,7 @@ fn cpu_clock() -> Clock {
     })
 }
 
-fn start<H: Send + 'static>(build: impl FnOnce(&mut Builder) -> H + Send + 'static) -> (Engine, H) {
+fn start<H: Send + 'static>(build: impl FnOnce(&mut GraphBuilder) -> H + Send + 'static) -> (Engine, H) {
     Engine::start(EngineOptions { clock: cpu_clock(), ..EngineOptions::default() }, build)
 }
 
@@ -53,7 +53,7 @@ fn percentiles(mut times: Vec<Duration>) -> String {
 }
 
 /// A way to derive something from a collection of things and a second one with the same keys.
-type Make = for<'s> fn(&Graph<'s>, &Things<'s>, &Things<'s>);
+type Make = for<'s> fn(&DataflowBuilder<'s>, &Things<'s>, &Things<'s>);
 
 /// Each operator with an output that readers see.
 const OPERATORS: &[(&str, Make)] = &[
@@ -249,10 +249,10 @@ fn encode<'a>(pods: impl Iterator<Item = &'a Pod>) -> Vec<u8> {
 }
 
 /// index + join + index + group: pods and slices to one assignment a service.
-fn composite(b: &mut Builder) -> Mesh {
+fn composite(b: &mut GraphBuilder) -> Mesh {
     b.dataflow("endpoints", |g| {
-        let (pods_in, pods) = g.hot_input::<u32, Pod>("pods");
-        let (slices_in, slices) = g.hot_input::<u32, Slice>("slices");
+        let (pods_in, pods) = g.priority_input::<u32, Pod>("pods");
+        let (slices_in, slices) = g.priority_input::<u32, Slice>("slices");
         let endpoints = endpoints(&pods, &slices);
         let by_service = endpoints.index("endpoints/by-service", |(service, ..), pod| [(*service, pod.clone())]);
         drop(by_service.group("assignments", |_, rows| Some(encode(rows.iter().map(|(_, pod)| *pod)))).publish());
@@ -270,10 +270,10 @@ fn endpoints<'s>(
 }
 
 /// The same by look-ups instead of relations.
-fn composite_derived(b: &mut Builder) -> Mesh {
+fn composite_derived(b: &mut GraphBuilder) -> Mesh {
     b.dataflow("endpoints", |g| {
-        let (pods_in, pods) = g.hot_input::<u32, Pod>("pods");
-        let (slices_in, slices) = g.hot_input::<u32, Slice>("slices");
+        let (pods_in, pods) = g.priority_input::<u32, Pod>("pods");
+        let (slices_in, slices) = g.priority_input::<u32, Slice>("slices");
         let assignments = slices.derive("assignments", |d| {
             let pods = d.on(&pods);
             move |cx, _, slice: &Slice| {
@@ -287,7 +287,7 @@ fn composite_derived(b: &mut Builder) -> Mesh {
 }
 
 /// Everything a small control plane derives: assignments for two ports, clusters, routes with a fifth of services routed.
-fn everything(b: &mut Builder) -> Mesh {
+fn everything(b: &mut GraphBuilder) -> Mesh {
     let (services, routes, exported) = b.dataflow("config", |g| {
         let (services_in, services) = g.input::<u32, Thing>("services");
         let (routes_in, routes) = g.input::<u32, Thing>("routes");
@@ -303,8 +303,8 @@ fn everything(b: &mut Builder) -> Mesh {
         (services_in, routes_in, services.export())
     });
     b.dataflow("endpoints", |g| {
-        let (pods_in, pods) = g.hot_input::<u32, Pod>("pods");
-        let (slices_in, slices) = g.hot_input::<u32, Slice>("slices");
+        let (pods_in, pods) = g.priority_input::<u32, Pod>("pods");
+        let (slices_in, slices) = g.priority_input::<u32, Slice>("slices");
         let known = g.import(&exported);
         let endpoints = endpoints(&pods, &slices);
         let by_service = endpoints.index("endpoints/by-service", |(service, ..), pod| [(*service, pod.clone())]);
@@ -373,7 +373,7 @@ fn mesh(name: &str, build: BuildMesh, services: u32, each: u32, changes: u32) {
     );
 }
 
-type BuildMesh = fn(&mut Builder) -> Mesh;
+type BuildMesh = fn(&mut GraphBuilder) -> Mesh;
 
 const MESHES: [(&str, BuildMesh); 3] =
     [("index+join+index+group", composite), ("derive", composite_derived), ("everything", everything)];

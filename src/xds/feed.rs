@@ -116,14 +116,14 @@ impl ProxyInput for EngineProxies {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use sluice_engine::{Builder, EngineOptions, Origin};
+    use sluice_engine::{EngineOptions, GraphBuilder, Origin};
     use sluice_model::{Layer, ResourceType};
 
     use super::*;
 
     #[test]
     fn what_the_engine_publishes_is_served() {
-        let build = |builder: &mut Builder| {
+        let build = |builder: &mut GraphBuilder| {
             builder.dataflow("config", |graph| {
                 let (resource_input, resources) = graph.input::<ResourceKey, Resource>("resources");
                 let (_, segments) = graph.input::<SegmentKey, Segment>("segments");

@@ -11,36 +11,36 @@ use crate::value::{Dyn, Key, Value};
 use crate::why::Provenance;
 
 /// Builds the dataflows of an engine, on its thread.
-pub struct Builder {
+pub struct GraphBuilder {
     pub(crate) build: Rc<Build>,
 }
 
-impl Builder {
+impl GraphBuilder {
     /// Adds a dataflow: a part of the graph, with a name that listings show.
-    pub fn dataflow<R>(&mut self, name: &str, build: impl FnOnce(&Graph<'_>) -> R) -> R {
+    pub fn dataflow<R>(&mut self, name: &str, build: impl FnOnce(&DataflowBuilder<'_>) -> R) -> R {
         let mut flows = self.build.flows.borrow_mut();
         flows.push(name.to_owned());
         let number = flows.len() - 1;
         drop(flows);
-        build(&Graph { flow: Rc::new(Flow { number, build: self.build.clone() }), build_only: PhantomData })
+        build(&DataflowBuilder { flow: Rc::new(Flow { number, build: self.build.clone() }), build_only: PhantomData })
     }
 }
 
 /// One dataflow while it is built: makes the collections that have no parent in it.
-pub struct Graph<'s> {
+pub struct DataflowBuilder<'s> {
     flow: Rc<Flow>,
     /// Collections are of no use once the graph is built, so none can be kept.
     build_only: PhantomData<&'s ()>,
 }
 
-impl<'s> Graph<'s> {
+impl<'s> DataflowBuilder<'s> {
     /// A collection written from outside, and its writing end.
     pub fn input<K: Key, V: Value>(&self, name: &str) -> (Input<K, V>, Collection<'s, K, V>) {
         self.source(name, false)
     }
 
     /// As [`Self::input`], for changes that must not wait behind a long queue of others: its writes go first.
-    pub fn hot_input<K: Key, V: Value>(&self, name: &str) -> (Input<K, V>, Collection<'s, K, V>) {
+    pub fn priority_input<K: Key, V: Value>(&self, name: &str) -> (Input<K, V>, Collection<'s, K, V>) {
         self.source(name, true)
     }
 

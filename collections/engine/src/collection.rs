@@ -35,7 +35,7 @@ impl<'s, K, V> AsRef<Collection<'s, K, V>> for Collection<'s, K, V> {
     }
 }
 
-/// Names a collection of an earlier dataflow, for [`Graph::import`](crate::Graph::import).
+/// Names a collection of an earlier dataflow, for [`DataflowBuilder::import`](crate::DataflowBuilder::import).
 pub struct Export<K, V> {
     pub(crate) core: Rc<Core>,
     types: Types<(K, V)>,

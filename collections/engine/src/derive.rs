@@ -34,7 +34,7 @@ pub struct Dep<K, V> {
 }
 
 /// An index a `derive` closure may look into.
-pub struct DepBy<I, K, R> {
+pub struct IndexDep<I, K, R> {
     at: u32,
     types: Types<(I, K, R)>,
 }
@@ -46,12 +46,12 @@ impl<K, V> Clone for Dep<K, V> {
 }
 impl<K, V> Copy for Dep<K, V> {}
 
-impl<I, K, R> Clone for DepBy<I, K, R> {
+impl<I, K, R> Clone for IndexDep<I, K, R> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<I, K, R> Copy for DepBy<I, K, R> {}
+impl<I, K, R> Copy for IndexDep<I, K, R> {}
 
 impl<'s> Deps<'s> {
     /// Lets the closure look up keys of `collection`, or all of it.
@@ -61,9 +61,9 @@ impl<'s> Deps<'s> {
     }
 
     /// Lets the closure look up keys of `index`.
-    pub fn by<I: Key, K: Key, R: Value>(&mut self, index: &Index<'s, I, K, R>) -> DepBy<I, K, R> {
+    pub fn by<I: Key, K: Key, R: Value>(&mut self, index: &Index<'s, I, K, R>) -> IndexDep<I, K, R> {
         let (groups, changes) = index.core.groups();
-        DepBy { at: self.add(&index.core, Table::Groups(groups), changes), types: PhantomData }
+        IndexDep { at: self.add(&index.core, Table::Groups(groups), changes), types: PhantomData }
     }
 
     fn add(&mut self, core: &Core, table: Table, changes: Stream) -> u32 {
@@ -99,7 +99,7 @@ impl Context {
     }
 
     /// The rows of `key`, sorted by source key.
-    pub fn by<I: Key, K: Key, R: Value>(&self, dep: &DepBy<I, K, R>, key: &I) -> Vec<(K, Arc<R>)> {
+    pub fn by<I: Key, K: Key, R: Value>(&self, dep: &IndexDep<I, K, R>, key: &I) -> Vec<(K, Arc<R>)> {
         let Table::Groups(groups) = self.table(dep.at) else { return Vec::new() };
         let groups = groups.borrow();
         let key = Dyn::new(key.clone());
@@ -125,7 +125,7 @@ impl Context {
     }
 
     /// Keeps the last output of this record whatever the closure returns. Without a last output the return value counts.
-    pub fn discard(&self) {
+    pub fn discard_result(&self) {
         self.discard.set(true);
     }
 

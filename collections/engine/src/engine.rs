@@ -71,11 +71,11 @@ impl Engine {
     /// With the panic of `build`, if it panics, and when no thread can be started.
     pub fn start<H: Send + 'static>(
         options: EngineOptions,
-        build: impl FnOnce(&mut Builder) -> H + Send + 'static,
+        build: impl FnOnce(&mut GraphBuilder) -> H + Send + 'static,
     ) -> (Self, H) {
         let mut handles = None;
         let (sender, receiver) = bounded(1);
-        let build = move |builder: &mut Builder| {
+        let build = move |builder: &mut GraphBuilder| {
             // The receiver waits for this or for the end of the thread.
             let _ = sender.send(build(builder));
         };
@@ -88,7 +88,7 @@ impl Engine {
 
     fn start_erased(
         options: EngineOptions,
-        build: Box<dyn FnOnce(&mut Builder) + Send>,
+        build: Box<dyn FnOnce(&mut GraphBuilder) + Send>,
         receive: &mut dyn FnMut(),
     ) -> Self {
         let (queue, commands) = Queue::bounded(options.queue);
@@ -101,7 +101,7 @@ impl Engine {
             let (queue, hub, timing, panic_log) = (queue.clone(), hub.clone(), timing.clone(), panic_log.clone());
             std::thread::Builder::new().name("sluice-dataflow".to_owned()).spawn(move || {
                 let _close = CloseOnDrop(hub.clone());
-                let mut builder = Builder { build: std::rc::Rc::new(Build::new(options, queue, panic_log)) };
+                let mut builder = GraphBuilder { build: std::rc::Rc::new(Build::new(options, queue, panic_log)) };
                 build(&mut builder);
                 let mut engineer = Engineer::new(builder, hub, timing);
                 engineer.commit(0);

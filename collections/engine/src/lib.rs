@@ -51,14 +51,14 @@
 //! ```
 //!
 //! # Words
-//! - A [`Collection`] has at most one value a key. It is an *input* ([`Graph::input`]), *fixed* ([`Graph::fixed`]), an
+//! - A [`Collection`] has at most one value a key. It is an *input* ([`DataflowBuilder::input`]), *fixed* ([`DataflowBuilder::fixed`]), an
 //!   *import* from an earlier dataflow, or derived. Values are compared by content: writing an equal one is no change,
 //!   and a derived record that comes out the same is not put out.
 //!   A singleton, such as settings, is a collection keyed by `()`.
 //! - An [`Index`] has its rows under other keys, each with its source key.
 //! - An [`Epoch`] is one consistent cut. The engine takes what is queued, runs it through, shows it, and meanwhile the
 //!   next epoch gathers; there is no timer. A lone write is through at once, a storm makes larger epochs.
-//! - A *dataflow* ([`Builder::dataflow`]) is a named part of the graph. An epoch runs the operators that a change
+//! - A *dataflow* ([`GraphBuilder::dataflow`]) is a named part of the graph. An epoch runs the operators that a change
 //!   reaches, each once, parents before children; one that nothing reaches costs nothing, however large the graph.
 //!
 //! # Two ways to derive
@@ -110,10 +110,10 @@ mod value;
 mod why;
 mod worker;
 
-pub use builder::{Builder, Graph};
+pub use builder::{DataflowBuilder, GraphBuilder};
 pub use clock::Clock;
 pub use collection::{Collection, Export};
-pub use derive::{Context, Dep, DepBy, Deps};
+pub use derive::{Context, Dep, Deps, IndexDep};
 pub use dump::{CollectionInfo, Dump};
 pub use engine::{Engine, EngineOptions, Transaction};
 pub use explain::{Cause, EpochSummary, Explanation, Reason, Write};

@@ -134,8 +134,8 @@ pub(crate) struct Engineer {
 }
 
 impl Engineer {
-    pub(crate) fn new(builder: Builder, hub: Arc<Hub>, timing: Arc<Timing>) -> Self {
-        let Builder { build } = builder;
+    pub(crate) fn new(builder: GraphBuilder, hub: Arc<Hub>, timing: Arc<Timing>) -> Self {
+        let GraphBuilder { build } = builder;
         let sources = build.sources.take();
         let touched = (0..sources.len()).collect();
         let slots = build.slots.take();

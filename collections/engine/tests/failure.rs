@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use sluice_engine::{Collection, Engine, EngineOptions, Graph, Input, Published};
+use sluice_engine::{Collection, DataflowBuilder, Engine, EngineOptions, Input, Published};
 
 type Rows<'s> = Collection<'s, u32, u32>;
-type Make = for<'s> fn(&Graph<'s>, &Rows<'s>, &Rows<'s>) -> Rows<'s>;
+type Make = for<'s> fn(&DataflowBuilder<'s>, &Rows<'s>, &Rows<'s>) -> Rows<'s>;
 
 /// The value that makes closures panic.
 const BAD: u32 = 13;
@@ -132,7 +132,7 @@ fn a_discarded_result_keeps_the_last_one() {
         rows.derive("made", |_| {
             |cx, _, value| {
                 if *value == BAD {
-                    cx.discard();
+                    cx.discard_result();
                 }
                 Some(*value)
             }

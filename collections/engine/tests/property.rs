@@ -28,7 +28,7 @@ fn text(value: impl std::fmt::Debug) -> String {
 fn start() -> (Engine, Handles) {
     Engine::start(EngineOptions::default(), |b| {
         let (pods, pods_export, mut outputs) = b.dataflow("hot", |g| {
-            let (input, pods) = g.hot_input::<u32, (u32, bool)>("pods");
+            let (input, pods) = g.priority_input::<u32, (u32, bool)>("pods");
             let ready = pods.filter("ready", |_, (_, ready)| *ready);
             let by_service = ready.index("by-service", |_, (service, _)| [(*service, ())]);
             let outputs = vec![

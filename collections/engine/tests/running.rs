@@ -23,7 +23,7 @@ fn start(options: EngineOptions) -> (Engine, Handles) {
         });
         b.dataflow("second", |g| {
             let imported = g.import(&export);
-            let (right, rows) = g.hot_input::<u32, i64>("right");
+            let (right, rows) = g.priority_input::<u32, i64>("right");
             let sums = imported.join("sums", &rows, |_, a, b| Some(a + b));
             let copies = sums.map("copies", |_, sum| *sum);
             let both = copies.index("copies/all", |key, sum| [(key % 4, *sum)]);

@@ -7,7 +7,7 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
     CertificateValidationContext, PrivateKeyProvider as EnvoyProvider, Secret, TlsCertificate,
 };
 use envoy_types::pb::google::protobuf::{Any, Duration};
-use sluice_model::{Certificate, PrivateKeyProvider, Redacted, Roots};
+use sluice_model::{PrivateKeyProvider, Redacted, RootCertificates, TlsCertificate};
 use sluice_proto::private_key_providers::cryptomb::v3alpha::CryptoMbPrivateKeyMethodConfig;
 use sluice_proto::private_key_providers::qat::v3alpha::QatPrivateKeyMethodConfig;
 
@@ -15,7 +15,7 @@ use crate::wire::any;
 
 /// A certificate with its key. Hardware that works with keys is handed the key instead of Envoy.
 #[must_use]
-pub fn build_certificate(name: &str, certificate: &Certificate, provider: Option<&PrivateKeyProvider>) -> Secret {
+pub fn build_certificate(name: &str, certificate: &TlsCertificate, provider: Option<&PrivateKeyProvider>) -> Secret {
     let mut built = TlsCertificate { certificate_chain: Some(inline(&certificate.chain)), ..TlsCertificate::default() };
     match provider {
         Some(provider) => built.private_key_provider = Some(key_provider(provider, &certificate.key)),
@@ -29,7 +29,7 @@ pub fn build_certificate(name: &str, certificate: &Certificate, provider: Option
 
 /// Roots to verify others by.
 #[must_use]
-pub fn build_roots(name: &str, roots: &Roots) -> Secret {
+pub fn build_roots(name: &str, roots: &RootCertificates) -> Secret {
     let context = CertificateValidationContext {
         trusted_ca: Some(inline(&roots.certificates)),
         crl: roots.revoked.as_ref().map(inline),
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn roots_come_with_what_is_revoked() {
-        let roots = Roots { certificates: bytes("R"), revoked: Some(bytes("C")) };
+        let roots = RootCertificates { certificates: bytes("R"), revoked: Some(bytes("C")) };
         let expect = json!({
             "name": "n", "validationContext": {"trustedCa": {"inlineBytes": "Ug=="}, "crl": {"inlineBytes": "Qw=="}},
         });
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn hardware_is_handed_the_key_instead_of_envoy() {
         let certificate =
-            Certificate { chain: bytes("P"), key: bytes("K"), ocsp_staple: Some(bytes("S")), readable: true };
+            TlsCertificate { chain: bytes("P"), key: bytes("K"), ocsp_staple: Some(bytes("S")), readable: true };
         let plain = json!({"name": "n", "tlsCertificate": {
             "certificateChain": {"inlineBytes": "UA=="}, "privateKey": {"inlineBytes": "Sw=="},
             "ocspStaple": {"inlineBytes": "Uw=="},

@@ -8,7 +8,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use envoy_types::pb::envoy::r#type::tracing::v3::{CustomTag, custom_tag};
 use prost::Message;
-use sluice_model::{Part, Proxy, Resource, Slots, Template, Text};
+use sluice_model::{Proxy, Resource, SlotValues, Template, TemplatePart, Text};
 
 /// Ends and begins a marker; no name, address or pattern of ours has it.
 const MARK: u8 = 1;
@@ -53,7 +53,7 @@ const NAMES: [&str; 3] = [DATADOG_SERVICE, OTEL_SERVICE, OTEL_SEMANTIC_SERVICE];
 
 /// Puts the markers back: filled with these, a template is the message it was cut from, and [`template`] cuts it again.
 #[must_use]
-pub fn marker_slots() -> Slots {
+pub fn marker_slots() -> SlotValues {
     let tags = IDENTITY_TAGS.iter().map(|slot| {
         let tag = CustomTag { tag: element_marker(slot), r#type: None };
         (Text::from(*slot), OneTag { custom_tags: vec![tag] }.encode_to_vec().into())
@@ -67,7 +67,7 @@ pub fn marker_slots() -> Slots {
 
 /// What a proxy fills into listeners.
 #[must_use]
-pub fn identity_slots(proxy: &Proxy) -> Slots {
+pub fn identity_slots(proxy: &Proxy) -> SlotValues {
     let label = |name: &str, default: &'static str| {
         proxy.labels.get(name).filter(|value| !value.is_empty()).map_or_else(|| default.into(), Text::clone)
     };
@@ -113,7 +113,7 @@ pub fn template(encoded: Bytes) -> Resource {
         return Resource::Encoded(encoded);
     }
     match cut(&encoded, 0..encoded.len()) {
-        Cut::Parts(parts) if parts.iter().any(|part| !matches!(part, Part::Bytes(_))) => {
+        Cut::Parts(parts) if parts.iter().any(|part| !matches!(part, TemplatePart::Bytes(_))) => {
             Resource::Template(Template::new(parts))
         }
         _ => Resource::Encoded(encoded),
@@ -123,7 +123,7 @@ pub fn template(encoded: Bytes) -> Resource {
 /// What a message turned out to be.
 enum Cut {
     /// A message with slots inside.
-    Parts(Vec<Part>),
+    Parts(Vec<TemplatePart>),
     /// The element a marker names: it goes as a whole.
     Element(Text),
     /// Nothing to cut.
@@ -145,33 +145,33 @@ fn cut(encoded: &Bytes, range: Range<usize>) -> Cut {
         if let Some(slot) = marker(bytes, ELEMENT) {
             return Cut::Element(slot);
         }
-        let keep_until = |until: usize, parts: &mut Vec<Part>| {
+        let keep_until = |until: usize, parts: &mut Vec<TemplatePart>| {
             if until > kept {
-                parts.push(Part::Bytes(encoded.slice(kept..until)));
+                parts.push(TemplatePart::Bytes(encoded.slice(kept..until)));
             }
         };
         if let Some(slot) = marker(bytes, FIELD) {
             keep_until(field.start, &mut parts);
-            parts.push(Part::Slot(slot));
+            parts.push(TemplatePart::Slot(slot));
             kept = field.end;
             continue;
         }
         match cut(encoded, content) {
             Cut::Parts(inner) => {
                 keep_until(field.length_at, &mut parts);
-                parts.push(Part::Nested(inner));
+                parts.push(TemplatePart::Nested(inner));
                 kept = field.end;
             }
             Cut::Element(slot) => {
                 keep_until(field.start, &mut parts);
-                parts.push(Part::Slot(slot));
+                parts.push(TemplatePart::Slot(slot));
                 kept = field.end;
             }
             Cut::Nothing => {}
         }
     }
     if kept < range.end {
-        parts.push(Part::Bytes(encoded.slice(kept..range.end)));
+        parts.push(TemplatePart::Bytes(encoded.slice(kept..range.end)));
     }
     Cut::Parts(parts)
 }

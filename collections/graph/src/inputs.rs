@@ -5,7 +5,7 @@ pub(crate) mod mesh_config;
 pub(crate) mod rejects;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Graph, Input, Origin, Transaction, Value};
+use sluice_engine::{Collection, DataflowBuilder, Input, Origin, Transaction, Value};
 use sluice_model::gateway_api::{
     Backend, BackendTlsPolicy, BackendTrafficPolicy, Gateway as KubernetesGateway, GatewayClass, HttpRoute, L4Route,
     ListenerSet, ReferenceGrant,
@@ -13,8 +13,8 @@ use sluice_model::gateway_api::{
 use sluice_model::{
     AuthorizationPolicy, DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass, Jwks, JwksKey,
     Kind, KubernetesService, MeshSettings, Namespace, Node, Object, ObjectKey, ParsedObject, PeerAuthentication, Pod,
-    Proxy, ProxyConfigResource, ProxyKey, Reject, RequestAuthentication, Roots, Secret, SecretReader, ServiceEntry,
-    Sidecar, Telemetry, Text, TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
+    Proxy, ProxyConfigResource, ProxyKey, Reject, RequestAuthentication, RootCertificates, Secret, SecretReader,
+    ServiceEntry, Sidecar, Telemetry, Text, TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
 };
 
 use discovery::{Discovery, discovered};
@@ -45,7 +45,7 @@ macro_rules! kinds {
             /// Keys of token issuers that were fetched.
             pub jwks: Input<JwksKey, Jwks>,
             /// ConfigMaps with roots.
-            pub root_bundles: Input<ObjectKey, Roots>,
+            pub root_bundles: Input<ObjectKey, RootCertificates>,
             /// Proxies that ask for secrets.
             pub secret_clients: Input<ProxyKey, ()>,
             /// Whether the cluster lets those read Secrets that were asked about.
@@ -69,14 +69,14 @@ macro_rules! kinds {
             pub(crate) proxies: Collection<'s, ProxyKey, Proxy>,
             pub(crate) resolved_names: Collection<'s, Text, Vec<Text>>,
             pub(crate) jwks: Collection<'s, JwksKey, Jwks>,
-            pub(crate) root_bundles: Collection<'s, ObjectKey, Roots>,
+            pub(crate) root_bundles: Collection<'s, ObjectKey, RootCertificates>,
             pub(crate) secret_clients: Collection<'s, ProxyKey, ()>,
             pub(crate) secret_reviews: Collection<'s, SecretReader, bool>,
             pub(crate) trust_bundle: Collection<'s, (), Vec<Text>>,
         }
 
         /// Declares every input.
-        pub(crate) fn declare<'s>(graph: &Graph<'s>) -> (Inputs, Raw<'s>) {
+        pub(crate) fn declare<'s>(graph: &DataflowBuilder<'s>) -> (Inputs, Raw<'s>) {
             $(let $field = graph.$declare::<ObjectKey, $value>($name);)*
             let rejects = graph.input("parse_rejects");
             let cluster_rejects = graph.input("cluster_rejects");
@@ -174,7 +174,7 @@ kinds! {
     /// DestinationRules.
     destination_rules: DestinationRule(DestinationRule), input, "raw_destination_rules";
     /// EndpointSlices.
-    endpoint_slices: EndpointSlice(EndpointSlice), hot_input, "endpoint_slices";
+    endpoint_slices: EndpointSlice(EndpointSlice), priority_input, "endpoint_slices";
     /// EnvoyFilters.
     envoy_filters: EnvoyFilter(EnvoyFilter), input, "raw_envoy_filters";
     /// GRPCRoutes.
@@ -202,7 +202,7 @@ kinds! {
     /// PeerAuthentications.
     peer_authentications: PeerAuthentication(PeerAuthentication), input, "raw_peer_authentications";
     /// Pods, of every cluster.
-    pods: Pod(Pod), hot_input, "pods";
+    pods: Pod(Pod), priority_input, "pods";
     /// ProxyConfigs.
     proxy_configs: ProxyConfig(ProxyConfigResource), input, "raw_proxy_configs";
     /// ReferenceGrants.

@@ -28,7 +28,7 @@ mod scopes;
 mod traffic;
 mod views;
 
-use sluice_engine::{Builder, Collection};
+use sluice_engine::{Collection, GraphBuilder};
 
 pub use handles::Handles;
 pub use inputs::{Inputs, RejectKey};
@@ -56,7 +56,7 @@ use traffic::sidecars::HostInputs;
 use traffic::{ambient, destination_rules, gateway_api, ingresses, sidecars, virtual_services};
 
 /// Builds the graph: every collection in order.
-pub fn build(builder: &mut Builder, options: &GraphOptions) -> Handles {
+pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
     builder.dataflow("mesh", |graph| {
         let (inputs, raw) = inputs::declare(graph);
         let one = graph.fixed("one", [((), ())]);

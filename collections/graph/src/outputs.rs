@@ -20,7 +20,7 @@ pub(crate) mod secrets;
 pub(crate) mod trust_bundle;
 pub(crate) mod vhds;
 
-use sluice_engine::{Collection, Graph, Key};
+use sluice_engine::{Collection, DataflowBuilder, Key};
 use sluice_model::{Layer, Proxy, ProxyKey, Resource, ResourceKey, ResourceType, Segment, SegmentKey};
 
 use crate::graph_context::GraphContext;
@@ -54,7 +54,7 @@ pub(crate) struct Outputs<'s> {
 
 /// Every output in push order.
 pub(crate) fn derive_outputs<'s>(
-    graph: &Graph<'s>,
+    graph: &DataflowBuilder<'s>,
     context: &GraphContext<'s>,
     labels: &Collection<'s, (), SelectedLabels>,
 ) -> Outputs<'s> {

@@ -103,7 +103,7 @@ pub struct ServiceWaypoints {
 
 /// Who picks which endpoint of a service.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub enum AmbientBalancing {
+pub enum AmbientLoadBalancing {
     /// Any endpoint.
     #[default]
     Any,
@@ -154,7 +154,7 @@ pub struct AmbientService {
     /// The waypoints it is reached through.
     pub waypoints: ServiceWaypoints,
     /// How endpoints are picked.
-    pub balancing: AmbientBalancing,
+    pub balancing: AmbientLoadBalancing,
     /// Endpoints count even if they are not ready.
     pub publish_not_ready: bool,
     /// Address families, if declared.

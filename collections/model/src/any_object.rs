@@ -9,8 +9,8 @@ use crate::gateway_api::{
 use crate::{
     AuthorizationPolicy, DestinationRule, EndpointSlice, EnvoyFilter, Gateway, Ingress, IngressClass, Kind,
     KubernetesService, MeshConfig, MeshNetworks, Namespace, Node, ObjectKey, PeerAuthentication, Pod,
-    ProxyConfigResource, Reject, RequestAuthentication, Roots, Secret, ServiceEntry, Sidecar, Telemetry, Text,
-    TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
+    ProxyConfigResource, Reject, RequestAuthentication, RootCertificates, Secret, ServiceEntry, Sidecar, Telemetry,
+    Text, TrafficExtension, VirtualService, WorkloadEntry, WorkloadGroup,
 };
 
 /// ConfigMap `istio`: the mesh config and the networks.
@@ -52,7 +52,7 @@ pub enum Object {
     ReferenceGrant(ReferenceGrant),
     RequestAuthentication(Box<RequestAuthentication>),
     /// A ConfigMap with roots.
-    Roots(Roots),
+    RootCertificates(RootCertificates),
     Secret(Secret),
     Service(KubernetesService),
     ServiceEntry(ServiceEntry),

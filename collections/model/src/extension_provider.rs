@@ -37,7 +37,7 @@ pub enum LogFormat {
 
 /// Body of a request that is checked.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub struct CheckBody {
+pub struct ExtAuthzRequestBody {
     /// Most bytes of it.
     pub max_request_bytes: u32,
     /// A longer body is checked by its beginning.
@@ -60,7 +60,7 @@ pub struct ExtAuthz {
     /// HTTP status when it does not answer, empty for the default.
     pub status_on_error: Text,
     /// The body it sees.
-    pub include_request_body: Option<CheckBody>,
+    pub include_request_body: Option<ExtAuthzRequestBody>,
 }
 
 /// Headers of external authorization over HTTP.

@@ -11,7 +11,7 @@ mod route;
 pub use backend::{Backend, BackendTls, BackendTlsMode};
 pub use gateway::{
     AddressKind, AllowedRoutes, FrontendTls, FrontendValidation, Gateway, GatewayAddress, GatewayClass, Listener,
-    ListenerSet, ListenerTls, NamespaceSelection, TlsTreatment,
+    ListenerSet, ListenerTls, ListenerTlsMode, NamespaceSelection,
 };
 pub use grant::{GrantFrom, GrantTo, ReferenceGrant};
 pub use policy::{BackendTlsPolicy, BackendTrafficPolicy, BackendValidation, PolicyTarget, RetryConstraint};

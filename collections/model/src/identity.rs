@@ -35,21 +35,21 @@ impl Identity {
 
 /// The text is no SPIFFE id of a service account.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct NoIdentity;
+pub struct ParseIdentityError;
 
-impl fmt::Display for NoIdentity {
+impl fmt::Display for ParseIdentityError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("is not of the form spiffe://TRUST_DOMAIN/ns/NAMESPACE/sa/SERVICE_ACCOUNT")
     }
 }
 
-impl std::error::Error for NoIdentity {}
+impl std::error::Error for ParseIdentityError {}
 
 impl FromStr for Identity {
-    type Err = NoIdentity;
+    type Err = ParseIdentityError;
 
-    fn from_str(text: &str) -> Result<Self, NoIdentity> {
-        let path = text.strip_prefix(SCHEME).ok_or(NoIdentity)?;
+    fn from_str(text: &str) -> Result<Self, ParseIdentityError> {
+        let path = text.strip_prefix(SCHEME).ok_or(ParseIdentityError)?;
         let parts: Vec<&str> = path.split('/').collect();
         match parts.as_slice() {
             [trust_domain, "ns", namespace, "sa", account] if ![trust_domain, namespace, account].contains(&&"") => {
@@ -59,7 +59,7 @@ impl FromStr for Identity {
                     service_account: (*account).into(),
                 })
             }
-            _ => Err(NoIdentity),
+            _ => Err(ParseIdentityError),
         }
     }
 }
@@ -98,7 +98,7 @@ mod tests {
             "spiffe://td/sa/cart/ns/shop",
             " spiffe://td/ns/shop/sa/cart",
         ] {
-            assert_eq!(text.parse::<Identity>(), Err(NoIdentity), "{text:?}");
+            assert_eq!(text.parse::<Identity>(), Err(ParseIdentityError), "{text:?}");
         }
     }
 }

@@ -49,8 +49,8 @@ mod virtual_service;
 mod workload;
 
 pub use ambient::{
-    AmbientBalancing, AmbientPort, AmbientService, HboneAddress, HboneDestination, InboundBinding, ServiceWaypoints,
-    Waypoint, WaypointClients,
+    AmbientLoadBalancing, AmbientPort, AmbientService, HboneAddress, HboneDestination, InboundBinding,
+    ServiceWaypoints, Waypoint, WaypointClients,
 };
 pub use any_object::{MeshSettings, Object, ParsedObject};
 pub use attachment::{Attachment, GATEWAY_NAME_LABEL, TargetRef};
@@ -68,14 +68,14 @@ pub use envoy_filter::{
     VirtualHostMatch,
 };
 pub use extension_provider::{
-    CheckBody, DynatraceSampler, ExtAuthz, ExtAuthzHttp, ExtensionProvider, GrpcExporter, HeaderValue, HttpExporter,
-    LogFormat, OpenTelemetryTracing, ProviderHeader, ProviderKind, ProviderService,
+    DynatraceSampler, ExtAuthz, ExtAuthzHttp, ExtAuthzRequestBody, ExtensionProvider, GrpcExporter, HeaderValue,
+    HttpExporter, LogFormat, OpenTelemetryTracing, ProviderHeader, ProviderKind, ProviderService,
 };
 pub use gateway::{
     Gateway, GatewayOwner, GatewayServer, ServerTls, ServerTlsMode, TlsCertificateFiles, TlsProtocol, is_cipher_suite,
 };
 pub use host::{Host, match_labels};
-pub use identity::{Identity, NoIdentity};
+pub use identity::{Identity, ParseIdentityError};
 pub use ingress::{Ingress, IngressBackend, IngressClass, IngressPath, IngressRule, IngressTls, PathType};
 pub use kubernetes::{KubernetesService, KubernetesServicePort, Namespace, ServiceType};
 pub use load_balancer::{ConsistentHash, HashAlgorithm, HashKey, LoadBalancer, SimpleLb, Warmup};
@@ -84,12 +84,12 @@ pub use mesh_config::{
     OutboundPolicy, PathNormalization, ServiceEntryVisibility, ServiceSettings, TlsSettings, TlsVersion, Visibility,
     is_cluster_local,
 };
-pub use mesh_networks::{GatewayAddress, MeshNetworks, Network, NetworkEndpoints, NetworkGatewayConfig};
+pub use mesh_networks::{MeshNetworks, Network, NetworkEndpoints, NetworkGatewayAddress, NetworkGatewayConfig};
 pub use network_gateway::NetworkGateway;
 pub use object::{Kind, ObjectKey, ObjectMeta, Timestamp};
 pub use path_template::{check_path_template, is_path_template};
 pub use peer_authentication::{PeerAuthentication, PeerMtls};
-pub use proxy::{Extensions, InterceptionMode, IpFamilies, Proxy, ProxyKey, ProxySidecar, ProxyType};
+pub use proxy::{EnvoyExtensions, InterceptionMode, IpFamilies, Proxy, ProxyKey, ProxySidecar, ProxyType};
 pub use proxy_config::{
     ConnectionSettings, CurrentClientCert, CustomTag, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores,
     PrivateKeyProvider, ProxyConfig, ProxyHeaders, RemoteService, Topology, Tracer, Tracing, TracingServiceName,
@@ -98,7 +98,9 @@ pub use proxy_config_resource::{ProxyConfigLayers, ProxyConfigResource};
 pub use reject::{Reject, Severity};
 pub use request_authentication::{Jwks, JwksKey, JwtKeys, JwtRule, RequestAuthentication};
 pub use resource::{Resource, ResourceKey, ResourceType, Segment, SegmentKey};
-pub use secret::{Certificate, CredentialKind, CredentialName, ROOTS_SUFFIX, Redacted, Roots, Secret, SecretReader};
+pub use secret::{
+    CredentialKind, CredentialName, ROOTS_SUFFIX, Redacted, RootCertificates, Secret, SecretReader, TlsCertificate,
+};
 pub use service::{
     ExportTo, Protocol, Resolution, Service, ServiceKey, ServicePort, ServiceSource, TrafficDistribution,
 };
@@ -109,7 +111,7 @@ pub use telemetry::{
     MetricMatch, MetricsOverride, Telemetry, TelemetryLogging, TelemetryMetrics, TelemetryTracing, TraceTag,
     WorkloadMode,
 };
-pub use template::{Part, Slots, Template};
+pub use template::{SlotValues, Template, TemplatePart};
 pub use text::{Text, is_true};
 pub use text_map::{Labels, TextMap};
 pub use traffic_extension::{
@@ -121,9 +123,9 @@ pub use traffic_policy::{
 };
 pub use view::{Layer, Scope, SidecarScope, View};
 pub use virtual_service::{
-    AbortStatus, Body, CorsPolicy, Destination, DirectResponse, FaultAbort, FaultDelay, HeaderOperations, Headers,
-    HttpDestination, HttpFault, HttpMatch, HttpMirror, HttpRedirect, HttpRewrite, HttpRoute, L4Match, MESH_GATEWAY,
-    NamedMatches, RedirectPort, RouteDestination, RouteSemantics, StringMatch, TcpRoute, TlsMatch, TlsRoute,
-    VirtualService,
+    AbortStatus, CorsPolicy, Destination, DirectResponse, DirectResponseBody, FaultAbort, FaultDelay, HeaderOperations,
+    Headers, HttpDestination, HttpFault, HttpMatch, HttpMirror, HttpRedirect, HttpRewrite, HttpRoute, L4Match,
+    MESH_GATEWAY, NamedMatches, RedirectPort, RouteDestination, RouteSemantics, StringMatch, TcpRoute, TlsMatch,
+    TlsRoute, VirtualService,
 };
 pub use workload::{EndpointSlice, Locality, Node, NodeKey, Pod, SliceEndpoint, SlicePort};

@@ -17,7 +17,7 @@ pub enum NetworkEndpoints {
 
 /// How other networks reach it.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub enum GatewayAddress {
+pub enum NetworkGatewayAddress {
     /// By the external addresses of this Service host.
     RegistryService(Text),
     /// At this IP or host name.
@@ -28,7 +28,7 @@ pub enum GatewayAddress {
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct NetworkGatewayConfig {
     /// Where it is.
-    pub address: GatewayAddress,
+    pub address: NetworkGatewayAddress,
     /// Its port.
     pub port: u16,
     /// `region/zone/subzone`, empty if unknown.

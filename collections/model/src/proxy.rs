@@ -52,9 +52,9 @@ pub enum IpFamilies {
 
 /// The Envoy extensions a node lists. A node that lists none is taken to have everything.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub struct Extensions(pub Option<BTreeSet<Text>>);
+pub struct EnvoyExtensions(pub Option<BTreeSet<Text>>);
 
-impl Extensions {
+impl EnvoyExtensions {
     /// Whether the proxy has the extension of that name, such as `istio.stats`.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
@@ -128,7 +128,7 @@ pub struct Proxy {
     /// From the node message, else from its pod's node.
     pub locality: Locality,
     /// What its Envoy can do.
-    pub extensions: Extensions,
+    pub extensions: EnvoyExtensions,
     /// DNS is captured (`DNS_CAPTURE`).
     pub dns_capture: bool,
     /// Addresses that were allocated are used (`DNS_AUTO_ALLOCATE`), whether or not a status tells them.

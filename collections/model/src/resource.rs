@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use serde::{Serialize, Serializer};
 
-use crate::{Layer, Slots, Template, Text};
+use crate::{Layer, SlotValues, Template, Text};
 
 /// The xDS resource types (X02).
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -106,7 +106,7 @@ pub enum Resource {
 impl Resource {
     /// The bytes for a proxy with these slots; nothing if the resource is hidden.
     #[must_use]
-    pub fn bytes(&self, slots: &Slots) -> Option<Bytes> {
+    pub fn bytes(&self, slots: &SlotValues) -> Option<Bytes> {
         match self {
             Self::Encoded(bytes) => Some(bytes.clone()),
             Self::Template(template) => Some(template.fill(slots)),

@@ -25,7 +25,7 @@ impl Serialize for Redacted {
 
 /// A certificate with its key, as they were given: PEM, if all is well.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub struct Certificate {
+pub struct TlsCertificate {
     /// The certificate and what leads to a root.
     pub chain: Redacted,
     /// Its key.
@@ -38,7 +38,7 @@ pub struct Certificate {
 
 /// Roots, as they were given: PEM, if all is well.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub struct Roots {
+pub struct RootCertificates {
     /// The roots.
     pub certificates: Redacted,
     /// What is revoked.
@@ -49,9 +49,9 @@ pub struct Roots {
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Secret {
     /// To show.
-    pub certificate: Option<Certificate>,
+    pub certificate: Option<TlsCertificate>,
     /// To verify others by.
-    pub roots: Option<Roots>,
+    pub roots: Option<RootCertificates>,
     /// To pull images with: text of a Docker configuration.
     pub docker_config: Option<Redacted>,
 }
@@ -158,13 +158,13 @@ mod tests {
     fn nothing_of_a_secret_is_shown() {
         let bytes = |text: &'static str| Redacted(Bytes::from_static(text.as_bytes()));
         let secret = Secret {
-            certificate: Some(Certificate {
+            certificate: Some(TlsCertificate {
                 chain: bytes("PUBLIC"),
                 key: bytes("PRIVATE"),
                 ocsp_staple: Some(bytes("STAPLE")),
                 readable: true,
             }),
-            roots: Some(Roots { certificates: bytes("ROOTS"), revoked: Some(bytes("REVOKED")) }),
+            roots: Some(RootCertificates { certificates: bytes("ROOTS"), revoked: Some(bytes("REVOKED")) }),
             docker_config: Some(bytes("DOCKER")),
         };
         let shown = format!("{secret:?} {secret:#?}");

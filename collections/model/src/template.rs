@@ -11,17 +11,17 @@ use serde::{Serialize, Serializer};
 use crate::Text;
 
 /// What a proxy puts into the slots of templates, by slot name: encoded protobuf fields, inserted as they are.
-pub type Slots = BTreeMap<Text, Arc<[u8]>>;
+pub type SlotValues = BTreeMap<Text, Arc<[u8]>>;
 
 /// A piece of a [`Template`].
 #[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Hash)]
-pub enum Part {
+pub enum TemplatePart {
     /// Bytes that are the same for everyone.
     Bytes(Bytes),
     /// The value of the slot of that name; a proxy without it has nothing there.
     Slot(Text),
     /// A length-delimited value: its length, then its parts. The field's tag is in the bytes before it.
-    Nested(Vec<Part>),
+    Nested(Vec<TemplatePart>),
 }
 
 /// An encoded message with slots: one copy serves every proxy of a layer, each fills in its own identity.
@@ -36,7 +36,7 @@ pub struct Template {
 #[derive(Clone, Eq, PartialEq, Ord, PartialOrd)]
 struct Parts {
     hash: u64,
-    parts: Vec<Part>,
+    parts: Vec<TemplatePart>,
 }
 
 impl Hash for Parts {
@@ -48,7 +48,7 @@ impl Hash for Parts {
 impl Template {
     /// A template of these parts, in order.
     #[must_use]
-    pub fn new(parts: Vec<Part>) -> Self {
+    pub fn new(parts: Vec<TemplatePart>) -> Self {
         let mut hasher = rapidhash::quality::RapidHasher::default();
         parts.hash(&mut hasher);
         Self { parts: Arc::new(Parts { hash: hasher.finish(), parts }), filled: Box::default() }
@@ -56,13 +56,13 @@ impl Template {
 
     /// The template with some of its slots filled; it shares its parts with this one.
     #[must_use]
-    pub fn with(&self, slots: &Slots) -> Self {
-        let mut all = Slots::from_iter(self.filled.iter().cloned());
+    pub fn with(&self, slots: &SlotValues) -> Self {
+        let mut all = SlotValues::from_iter(self.filled.iter().cloned());
         all.extend(slots.iter().map(|(name, value)| (name.clone(), value.clone())));
         Self { parts: self.parts.clone(), filled: all.into_iter().collect() }
     }
 
-    fn values<'a>(&'a self, slots: &'a Slots) -> impl Fn(&Text) -> &'a [u8] {
+    fn values<'a>(&'a self, slots: &'a SlotValues) -> impl Fn(&Text) -> &'a [u8] {
         move |name| {
             let filled = self.filled.binary_search_by(|(known, _)| known.cmp(name)).ok().map(|at| &self.filled[at].1);
             filled.or_else(|| slots.get(name)).map_or(&[][..], |value| value)
@@ -71,7 +71,7 @@ impl Template {
 
     /// The message with the slots filled in and every enclosing length made right.
     #[must_use]
-    pub fn fill(&self, slots: &Slots) -> Bytes {
+    pub fn fill(&self, slots: &SlotValues) -> Bytes {
         let values = self.values(slots);
         let mut out = BytesMut::with_capacity(length(&self.parts.parts, &values));
         write(&self.parts.parts, &values, &mut out);
@@ -91,7 +91,7 @@ impl Template {
 
     /// Size of the filled message, in bytes.
     #[must_use]
-    pub fn len(&self, slots: &Slots) -> usize {
+    pub fn len(&self, slots: &SlotValues) -> usize {
         length(&self.parts.parts, &self.values(slots))
     }
 
@@ -104,7 +104,7 @@ impl Template {
 
 impl fmt::Debug for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Template({} bytes)", self.len(&Slots::new()))
+        write!(f, "Template({} bytes)", self.len(&SlotValues::new()))
     }
 }
 
@@ -114,13 +114,13 @@ impl Serialize for Template {
     }
 }
 
-fn length<'a>(parts: &[Part], values: &impl Fn(&Text) -> &'a [u8]) -> usize {
+fn length<'a>(parts: &[TemplatePart], values: &impl Fn(&Text) -> &'a [u8]) -> usize {
     parts
         .iter()
         .map(|part| match part {
-            Part::Bytes(bytes) => bytes.len(),
-            Part::Slot(name) => values(name).len(),
-            Part::Nested(parts) => {
+            TemplatePart::Bytes(bytes) => bytes.len(),
+            TemplatePart::Slot(name) => values(name).len(),
+            TemplatePart::Nested(parts) => {
                 let inner = length(parts, values);
                 varint_length(inner) + inner
             }
@@ -128,24 +128,24 @@ fn length<'a>(parts: &[Part], values: &impl Fn(&Text) -> &'a [u8]) -> usize {
         .sum()
 }
 
-fn collect(parts: &[Part], names: &mut BTreeSet<Text>) {
+fn collect(parts: &[TemplatePart], names: &mut BTreeSet<Text>) {
     for part in parts {
         match part {
-            Part::Bytes(_) => {}
-            Part::Slot(name) => {
+            TemplatePart::Bytes(_) => {}
+            TemplatePart::Slot(name) => {
                 names.insert(name.clone());
             }
-            Part::Nested(parts) => collect(parts, names),
+            TemplatePart::Nested(parts) => collect(parts, names),
         }
     }
 }
 
-fn write<'a>(parts: &[Part], values: &impl Fn(&Text) -> &'a [u8], out: &mut BytesMut) {
+fn write<'a>(parts: &[TemplatePart], values: &impl Fn(&Text) -> &'a [u8], out: &mut BytesMut) {
     for part in parts {
         match part {
-            Part::Bytes(bytes) => out.put_slice(bytes),
-            Part::Slot(name) => out.put_slice(values(name)),
-            Part::Nested(parts) => {
+            TemplatePart::Bytes(bytes) => out.put_slice(bytes),
+            TemplatePart::Slot(name) => out.put_slice(values(name)),
+            TemplatePart::Nested(parts) => {
                 put_varint(length(parts, values), out);
                 write(parts, values, out);
             }
@@ -173,14 +173,17 @@ mod tests {
 
     #[test]
     fn lengths_follow_what_is_filled_in() {
-        let inner = Part::Nested(vec![Part::Bytes(Bytes::from_static(b"ab")), Part::Slot("who".into())]);
-        let template = Template::new(vec![
-            Part::Bytes(Bytes::from_static(b"\x0a")),
-            Part::Nested(vec![Part::Bytes(Bytes::from_static(b"\x12")), inner]),
+        let inner = TemplatePart::Nested(vec![
+            TemplatePart::Bytes(Bytes::from_static(b"ab")),
+            TemplatePart::Slot("who".into()),
         ]);
-        assert_eq!(&template.fill(&Slots::new())[..], b"\x0a\x04\x12\x02ab");
+        let template = Template::new(vec![
+            TemplatePart::Bytes(Bytes::from_static(b"\x0a")),
+            TemplatePart::Nested(vec![TemplatePart::Bytes(Bytes::from_static(b"\x12")), inner]),
+        ]);
+        assert_eq!(&template.fill(&SlotValues::new())[..], b"\x0a\x04\x12\x02ab");
         let long = vec![b'x'; 200];
-        let slots = Slots::from([("who".into(), long.clone().into())]);
+        let slots = SlotValues::from([("who".into(), long.clone().into())]);
         let filled = template.fill(&slots);
         assert_eq!(filled.len(), template.len(&slots));
         // 202 and 205 need two bytes of length each.
@@ -191,12 +194,12 @@ mod tests {
 
     #[test]
     fn what_is_filled_early_is_not_asked_for_again() {
-        let parts = vec![Part::Slot("what".into()), Part::Slot("who".into())];
+        let parts = vec![TemplatePart::Slot("what".into()), TemplatePart::Slot("who".into())];
         let template = Template::new(parts.clone());
-        let value = |text: &str| Slots::from([("what".into(), text.as_bytes().into())]);
+        let value = |text: &str| SlotValues::from([("what".into(), text.as_bytes().into())]);
         let (first, second) = (template.with(&value("a")), template.with(&value("bc")));
         assert_eq!(first.slot_names(), BTreeSet::from(["who".into()]));
-        let who = Slots::from([("who".into(), b"me"[..].into()), ("what".into(), b"no"[..].into())]);
+        let who = SlotValues::from([("who".into(), b"me"[..].into()), ("what".into(), b"no"[..].into())]);
         assert_eq!((&first.fill(&who)[..], &second.fill(&who)[..]), (&b"ame"[..], &b"bcme"[..]));
         assert_ne!(first, second);
         assert_eq!(first, Template::new(parts).with(&value("a")));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::{Identity, Labels, ObjectKey, ResourceType, Slots, Text};
+use crate::{Identity, Labels, ObjectKey, ResourceType, SlotValues, Text};
 
 /// A Sidecar in force in a namespace: that of the root namespace means something else in each.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -126,7 +126,7 @@ pub struct Scope {
     /// Most special first.
     pub layers: BTreeMap<ResourceType, Arc<[Layer]>>,
     /// What this proxy fills into templates: its own identity.
-    pub slots: Slots,
+    pub slots: SlotValues,
     /// Who it is for: a stream of anybody else never gets what is in it.
     pub identity: Option<Identity>,
     /// The node of a node proxy: it is told of everything there without asking.

@@ -228,7 +228,7 @@ pub struct HttpRedirect {
 
 /// Body of a direct response.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub enum Body {
+pub enum DirectResponseBody {
     /// Text.
     Text(Text),
     /// Anything else.
@@ -241,7 +241,7 @@ pub struct DirectResponse {
     /// Status.
     pub status: u32,
     /// Body, at most 1 MiB.
-    pub body: Option<Body>,
+    pub body: Option<DirectResponseBody>,
 }
 
 /// A change of path or authority.

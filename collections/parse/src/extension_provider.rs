@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 use sluice_model::{
-    CheckBody, DynatraceSampler, ExtAuthz, ExtAuthzHttp, ExtensionProvider, GrpcExporter, HeaderValue, HttpExporter,
-    LogFormat, OpenTelemetryTracing, ProviderHeader, ProviderKind, ProviderService, Text,
+    DynatraceSampler, ExtAuthz, ExtAuthzHttp, ExtAuthzRequestBody, ExtensionProvider, GrpcExporter, HeaderValue,
+    HttpExporter, LogFormat, OpenTelemetryTracing, ProviderHeader, ProviderKind, ProviderService, Text,
 };
 
 use crate::Fields;
@@ -32,7 +32,7 @@ fn authorization(fields: &Fields<'_>) -> Option<ProviderKind> {
         fail_open: of.bool("failOpen"),
         clear_route_cache: of.bool("clearRouteCache"),
         status_on_error: of.text("statusOnError"),
-        include_request_body: of.read("includeRequestBodyInCheck", |body| CheckBody {
+        include_request_body: of.read("includeRequestBodyInCheck", |body| ExtAuthzRequestBody {
             max_request_bytes: body.integer("maxRequestBytes"),
             allow_partial_message: body.bool("allowPartialMessage"),
             pack_as_bytes: body.bool("packAsBytes"),

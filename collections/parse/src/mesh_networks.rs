@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use serde_json::Value;
-use sluice_model::{GatewayAddress, MeshNetworks, Network, NetworkEndpoints, NetworkGatewayConfig};
+use sluice_model::{MeshNetworks, Network, NetworkEndpoints, NetworkGatewayAddress, NetworkGatewayConfig};
 
 use crate::admission::is_port;
 use crate::{Fields, Findings, is_any_case_label, is_fqdn};
@@ -42,13 +42,13 @@ fn network(fields: &Fields<'_>) -> Network {
                 if !is_fqdn(&host) {
                     gateway.refuse("registryServiceName", format!("`{host}` is no host"));
                 }
-                GatewayAddress::RegistryService(host)
+                NetworkGatewayAddress::RegistryService(host)
             }
             (None, Some(address)) => {
                 if address.parse::<IpAddr>().is_err() && !is_fqdn(&address) {
                     gateway.refuse("address", format!("`{address}` is neither a host nor an address"));
                 }
-                GatewayAddress::Address(address)
+                NetworkGatewayAddress::Address(address)
             }
             (None, None) => {
                 gateway.reject("", "a gateway needs an address or a registryServiceName");

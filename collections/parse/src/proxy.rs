@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde_json::{Map, Number, Value};
-use sluice_model::{Extensions, InterceptionMode, IpFamilies, Labels, Locality, Proxy, ProxyConfig, ProxyType, Text};
+use sluice_model::{
+    EnvoyExtensions, InterceptionMode, IpFamilies, Labels, Locality, Proxy, ProxyConfig, ProxyType, Text,
+};
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::google::protobuf::value::Kind;
 use sluice_proto::google::protobuf::{Struct, Value as ProtoValue};
@@ -161,10 +163,10 @@ fn locality(node: &Node, labels: &Labels) -> Locality {
     })
 }
 
-fn extensions(node: &Node) -> Extensions {
+fn extensions(node: &Node) -> EnvoyExtensions {
     let enabled = node.extensions.iter().filter(|extension| !extension.disabled);
     let names: BTreeSet<Text> = enabled.map(|extension| extension.name.as_str().into()).collect();
-    Extensions((!node.extensions.is_empty()).then_some(names))
+    EnvoyExtensions((!node.extensions.is_empty()).then_some(names))
 }
 
 fn struct_fields(fields: &Struct) -> Map<String, Value> {

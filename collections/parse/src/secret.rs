@@ -3,7 +3,7 @@
 //! What is wrong is told without quoting a Secret: its content never gets into a finding.
 
 use serde_json::Value;
-use sluice_model::{Certificate, Object, ROOTS_SUFFIX, Redacted, Roots, Secret};
+use sluice_model::{Object, ROOTS_SUFFIX, Redacted, RootCertificates, Secret, TlsCertificate};
 
 use crate::{Findings, Item, base64};
 
@@ -33,7 +33,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         let chain_is_pem = data.check_pem(chain, &chain_bytes, "CERTIFICATE");
         let readable = data.check_pem(key, &key_bytes, "PRIVATE KEY") && chain_is_pem;
         let ocsp_staple = staple.and_then(|staple| data.get(staple)).map(redacted);
-        Some(Certificate { chain: redacted(chain_bytes), key: redacted(key_bytes), ocsp_staple, readable })
+        Some(TlsCertificate { chain: redacted(chain_bytes), key: redacted(key_bytes), ocsp_staple, readable })
     });
     if certificate.is_none() && !findings.has_errors() {
         for (chain, key, _) in CERTIFICATES {
@@ -52,7 +52,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
 }
 
 /// The roots in a ConfigMap.
-pub(crate) fn parse_config_map(item: &Item<'_>, findings: &Findings) -> Option<Roots> {
+pub(crate) fn parse_config_map(item: &Item<'_>, findings: &Findings) -> Option<RootCertificates> {
     Data { item, encoded: false, findings }.roots()
 }
 
@@ -103,11 +103,11 @@ impl Data<'_> {
         self.get(name).filter(|bytes| !bytes.is_empty())
     }
 
-    fn roots(&self) -> Option<Roots> {
+    fn roots(&self) -> Option<RootCertificates> {
         ROOTS.iter().find_map(|(roots, revoked)| {
             let certificates = self.filled(roots)?;
             self.check_pem(roots, &certificates, "CERTIFICATE");
-            Some(Roots { certificates: redacted(certificates), revoked: self.get(revoked).map(redacted) })
+            Some(RootCertificates { certificates: redacted(certificates), revoked: self.get(revoked).map(redacted) })
         })
     }
 
@@ -191,7 +191,7 @@ mod tests {
         let certificate = secret.certificate.expect("a certificate");
         assert_eq!((certificate.chain, certificate.key), (redacted(CERTIFICATE), redacted(KEY)));
         assert_eq!(certificate.ocsp_staple, Some(super::redacted(vec![0, 1, 2, 3])));
-        let roots = Roots { certificates: redacted(CERTIFICATE), revoked: Some(redacted("CRL")) };
+        let roots = RootCertificates { certificates: redacted(CERTIFICATE), revoked: Some(redacted("CRL")) };
         assert_eq!(secret.roots, Some(roots));
     }
 
@@ -201,7 +201,7 @@ mod tests {
         let plain = json!({"cert": CERTIFICATE, "key": KEY, "cacert": CERTIFICATE, "tls.crt": other, "ca.crt": other});
         let secret = secret(parse("Opaque", "generic", Value::Null, plain));
         assert_eq!(secret.certificate.expect("a certificate").chain, redacted(CERTIFICATE));
-        assert_eq!(secret.roots, Some(Roots { certificates: redacted(CERTIFICATE), revoked: None }));
+        assert_eq!(secret.roots, Some(RootCertificates { certificates: redacted(CERTIFICATE), revoked: None }));
     }
 
     #[test]

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 use sluice_model::{
-    AbortStatus, Body, CorsPolicy, Destination, DirectResponse, ExportTo, FaultAbort, FaultDelay, HeaderOperations,
-    Headers, Host, HttpDestination, HttpFault, HttpMatch, HttpMirror, HttpRedirect, HttpRewrite, HttpRoute, L4Match,
-    MESH_GATEWAY, NamedMatches, ObjectMeta, RedirectPort, RouteDestination, RouteSemantics, StringMatch, TcpRoute,
-    Text, TlsMatch, TlsRoute, VirtualService,
+    AbortStatus, CorsPolicy, Destination, DirectResponse, DirectResponseBody, ExportTo, FaultAbort, FaultDelay,
+    HeaderOperations, Headers, Host, HttpDestination, HttpFault, HttpMatch, HttpMirror, HttpRedirect, HttpRewrite,
+    HttpRoute, L4Match, MESH_GATEWAY, NamedMatches, ObjectMeta, RedirectPort, RouteDestination, RouteSemantics,
+    StringMatch, TcpRoute, Text, TlsMatch, TlsRoute, VirtualService,
 };
 
 use crate::fields::{Fields, Findings};
@@ -227,13 +227,13 @@ fn redirect(fields: &Fields<'_>) -> HttpRedirect {
 
 fn direct_response(fields: &Fields<'_>) -> DirectResponse {
     let body = fields.object("body").and_then(|body| match body.opt_text("string") {
-        Some(text) => Some(Body::Text(text)),
+        Some(text) => Some(DirectResponseBody::Text(text)),
         None => {
             let bytes = crate::base64::decode(&body.opt_text("bytes")?);
             if bytes.is_none() {
                 body.reject("bytes", "no base64");
             }
-            bytes.map(Body::Bytes)
+            bytes.map(DirectResponseBody::Bytes)
         }
     });
     DirectResponse { status: fields.integer("status"), body }

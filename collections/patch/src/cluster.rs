@@ -4,11 +4,11 @@ use prost_reflect::{DynamicMessage, Value};
 use sluice_model::{ApplyTo, ClusterMatch, EnvoyPatch, ObjectMatch, PatchContext, PatchOperation};
 
 use crate::merge::{merge, merge_any};
-use crate::{Outcome, dynamic, of, patched, value};
+use crate::{PatchOutcome, dynamic, of, patched, value};
 
 /// The cluster as patches make it. `gateway`: the proxy is one.
 #[must_use]
-pub fn patch_cluster(name: &str, encoded: &[u8], patches: &[EnvoyPatch], gateway: bool) -> Outcome {
+pub fn patch_cluster(name: &str, encoded: &[u8], patches: &[EnvoyPatch], gateway: bool) -> PatchOutcome {
     let inbound = name.starts_with("inbound|") || name == "InboundPassthroughCluster";
     let context = match (gateway, inbound) {
         (true, _) => PatchContext::Gateway,
@@ -21,7 +21,7 @@ pub fn patch_cluster(name: &str, encoded: &[u8], patches: &[EnvoyPatch], gateway
     // Most clusters are not meant, and need not be decoded to know.
     let may_match = |patch: &EnvoyPatch| key.matches(patch, None);
     if !changes.clone().any(may_match) {
-        return Outcome::Unchanged;
+        return PatchOutcome::Unchanged;
     }
     patched(ApplyTo::Cluster, encoded, |cluster| {
         let hosts: Vec<String> = if key.direction == "inbound" { served_hosts(cluster) } else { Vec::new() };

@@ -6,7 +6,7 @@ use sluice_model::{ApplyTo, EnvoyPatch, PatchContext, PatchOperation, Text};
 use crate::listener::Place;
 use crate::merge::merge_filter;
 use crate::network_filter::{filter_match, matches};
-use crate::route::{TableFacts, patch_table};
+use crate::route::{RouteTableContext, patch_table};
 use crate::{dynamic, of, sequence, value};
 
 pub(crate) const HTTP_CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
@@ -83,7 +83,7 @@ pub(crate) fn patch_routes(listener: &mut DynamicMessage, patches: &[EnvoyPatch]
             let Some(mut manager) = open(filter) else { continue };
             let Some(table) = dynamic::message_mut(&mut manager, "route_config") else { continue };
             let name = dynamic::text(table, "name").to_owned();
-            let facts = TableFacts { name: &name, context: PatchContext::SidecarInbound, service_ports: None };
+            let facts = RouteTableContext { name: &name, context: PatchContext::SidecarInbound, service_ports: None };
             if patch_table(table, patches, &facts) {
                 close(filter, &manager);
                 changed = true;

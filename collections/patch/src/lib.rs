@@ -25,11 +25,11 @@ use sluice_proto::{pool, wire};
 
 pub use cluster::patch_cluster;
 pub use listener::patch_listener;
-pub use route::{TableFacts, patch_route_table, patch_virtual_host};
+pub use route::{RouteTableContext, patch_route_table, patch_virtual_host};
 
 /// What patches make of a resource.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Outcome {
+pub enum PatchOutcome {
     /// None of them changes it.
     Unchanged,
     /// It becomes this.
@@ -76,17 +76,21 @@ fn encode(name: &str, message: &DynamicMessage) -> Bytes {
 }
 
 /// Runs `change` on the decoded message; `change` says whether it did anything, or `None` that the message is gone.
-fn patched(apply_to: ApplyTo, encoded: &[u8], change: impl FnOnce(&mut DynamicMessage) -> Option<bool>) -> Outcome {
+fn patched(
+    apply_to: ApplyTo,
+    encoded: &[u8],
+    change: impl FnOnce(&mut DynamicMessage) -> Option<bool>,
+) -> PatchOutcome {
     let name = apply_to.message_name();
-    let Some(mut message) = decode(name, encoded) else { return Outcome::Unchanged };
+    let Some(mut message) = decode(name, encoded) else { return PatchOutcome::Unchanged };
     match change(&mut message) {
-        None => Outcome::Removed,
-        Some(false) => Outcome::Unchanged,
+        None => PatchOutcome::Removed,
+        Some(false) => PatchOutcome::Unchanged,
         Some(true) => {
             let bytes = encode(name, &message);
             // What was merged may have been there already, only written in another order.
             let same = decode(name, encoded).is_some_and(|before| encode(name, &before) == bytes);
-            if same { Outcome::Unchanged } else { Outcome::Changed(bytes) }
+            if same { PatchOutcome::Unchanged } else { PatchOutcome::Changed(bytes) }
         }
     }
 }

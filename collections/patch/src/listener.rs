@@ -5,7 +5,7 @@ use sluice_model::{ApplyTo, EnvoyPatch, FilterChainMatch, ListenerMatch, ObjectM
 
 use crate::cluster::merge_socket;
 use crate::merge::{merge, merge_filter};
-use crate::{Outcome, dynamic, http_filter, network_filter, of, patched, sequence, value};
+use crate::{PatchOutcome, dynamic, http_filter, network_filter, of, patched, sequence, value};
 
 /// `TrafficDirection.INBOUND`.
 const INBOUND: i32 = 1;
@@ -14,7 +14,7 @@ const VIRTUAL: [&str; 2] = ["virtualInbound", "virtualOutbound"];
 
 /// The listener as patches make it. `gateway`: the proxy is one.
 #[must_use]
-pub fn patch_listener(encoded: &[u8], patches: &[EnvoyPatch], gateway: bool) -> Outcome {
+pub fn patch_listener(encoded: &[u8], patches: &[EnvoyPatch], gateway: bool) -> PatchOutcome {
     patched(ApplyTo::Listener, encoded, |listener| {
         let context = match (gateway, dynamic::enumeration(listener, "traffic_direction")) {
             (true, _) => PatchContext::Gateway,

@@ -8,11 +8,11 @@ use sluice_model::{
 };
 
 use crate::merge::merge;
-use crate::{Outcome, dynamic, of, patched, value};
+use crate::{PatchOutcome, dynamic, of, patched, value};
 
 /// What of a route table patches find it by.
 #[derive(Clone, Copy, Debug)]
-pub struct TableFacts<'a> {
+pub struct RouteTableContext<'a> {
     /// Its name.
     pub name: &'a str,
     /// Whose it is.
@@ -23,13 +23,13 @@ pub struct TableFacts<'a> {
 
 /// A route table without its virtual hosts, as patches make it; virtual hosts they add are in it.
 #[must_use]
-pub fn patch_route_table(encoded: &[u8], patches: &[EnvoyPatch], facts: &TableFacts<'_>) -> Outcome {
+pub fn patch_route_table(encoded: &[u8], patches: &[EnvoyPatch], facts: &RouteTableContext<'_>) -> PatchOutcome {
     patched(ApplyTo::RouteConfiguration, encoded, |table| Some(patch_table(table, patches, facts)))
 }
 
 /// A virtual host of a route table, as patches make it.
 #[must_use]
-pub fn patch_virtual_host(encoded: &[u8], patches: &[EnvoyPatch], facts: &TableFacts<'_>) -> Outcome {
+pub fn patch_virtual_host(encoded: &[u8], patches: &[EnvoyPatch], facts: &RouteTableContext<'_>) -> PatchOutcome {
     let parts = [ApplyTo::VirtualHost, ApplyTo::HttpRoute];
     let concerned = |part| of(patches, part, facts.context).any(|patch| facts.matches(patch));
     let exchanges = |patch: &EnvoyPatch| {
@@ -38,15 +38,15 @@ pub fn patch_virtual_host(encoded: &[u8], patches: &[EnvoyPatch], facts: &TableF
     };
     // Other virtual hosts come with the table.
     if of(patches, ApplyTo::RouteConfiguration, facts.context).any(|patch| facts.matches(patch) && exchanges(patch)) {
-        return Outcome::Removed;
+        return PatchOutcome::Removed;
     }
     if !parts.into_iter().any(concerned) {
-        return Outcome::Unchanged;
+        return PatchOutcome::Unchanged;
     }
     patched(ApplyTo::VirtualHost, encoded, |host| patch_host(host, patches, facts))
 }
 
-impl TableFacts<'_> {
+impl RouteTableContext<'_> {
     fn matches(&self, patch: &EnvoyPatch) -> bool {
         let Some(RouteTableMatch { name, port, port_name, gateway, .. }) = table_match(patch) else { return true };
         if !name.is_empty() && *name.as_str() != *self.name {
@@ -112,7 +112,7 @@ fn host_match(patch: &EnvoyPatch) -> Option<&VirtualHostMatch> {
 }
 
 /// Patches a table and the virtual hosts in it; says whether anything changed.
-pub(crate) fn patch_table(table: &mut DynamicMessage, patches: &[EnvoyPatch], facts: &TableFacts<'_>) -> bool {
+pub(crate) fn patch_table(table: &mut DynamicMessage, patches: &[EnvoyPatch], facts: &RouteTableContext<'_>) -> bool {
     let mut changed = false;
     for patch in of(patches, ApplyTo::RouteConfiguration, facts.context).filter(|patch| facts.matches(patch)) {
         if let Some(over) = value(patch).filter(|_| patch.operation.is_merge()) {
@@ -136,7 +136,7 @@ pub(crate) fn patch_table(table: &mut DynamicMessage, patches: &[EnvoyPatch], fa
 }
 
 /// Whether the virtual host changed; `None` if it is gone.
-fn patch_host(host: &mut DynamicMessage, patches: &[EnvoyPatch], facts: &TableFacts<'_>) -> Option<bool> {
+fn patch_host(host: &mut DynamicMessage, patches: &[EnvoyPatch], facts: &RouteTableContext<'_>) -> Option<bool> {
     let mut changed = false;
     for patch in of(patches, ApplyTo::VirtualHost, facts.context) {
         if !facts.matches(patch) || !host_matches(host, patch) {
@@ -171,7 +171,7 @@ fn host_matches(host: &DynamicMessage, patch: &EnvoyPatch) -> bool {
 
 /// First what is merged into routes and which of them go, then those that come. One that is gone keeps its place until
 /// the end.
-fn patch_routes(host: &mut DynamicMessage, patches: &[EnvoyPatch], facts: &TableFacts<'_>) -> bool {
+fn patch_routes(host: &mut DynamicMessage, patches: &[EnvoyPatch], facts: &RouteTableContext<'_>) -> bool {
     let named = &*host;
     let found: Vec<&EnvoyPatch> = of(patches, ApplyTo::HttpRoute, facts.context)
         .filter(|patch| facts.matches(patch) && host_matches(named, patch))

@@ -13,7 +13,7 @@ use sluice_model::{
 };
 use sluice_proto::{json, pool, wire};
 
-use crate::{Outcome, decode};
+use crate::{PatchOutcome, decode};
 
 /// The encoded message of that part.
 fn encoded(apply_to: ApplyTo, value: &Value) -> Vec<u8> {
@@ -39,9 +39,11 @@ fn patch(apply_to: ApplyTo, operation: PatchOperation, value: &Value) -> EnvoyPa
 }
 
 /// What the resource has become, as JSON.
-fn changed(apply_to: ApplyTo, outcome: Outcome) -> Value {
+fn changed(apply_to: ApplyTo, outcome: PatchOutcome) -> Value {
     match outcome {
-        Outcome::Changed(bytes) => json::encode_dynamic(&decode(apply_to.message_name(), &bytes).expect("decodes")),
+        PatchOutcome::Changed(bytes) => {
+            json::encode_dynamic(&decode(apply_to.message_name(), &bytes).expect("decodes"))
+        }
         other => panic!("{other:?}"),
     }
 }

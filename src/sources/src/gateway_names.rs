@@ -101,7 +101,7 @@ impl Answers {
 
 #[cfg(test)]
 mod tests {
-    use sluice_engine::{Builder, EngineOptions};
+    use sluice_engine::{EngineOptions, GraphBuilder};
 
     use super::*;
 
@@ -130,7 +130,7 @@ mod tests {
 
     #[tokio::test]
     async fn names_are_resolved_when_they_come_and_forgotten_when_they_go() {
-        let build = |builder: &mut Builder| {
+        let build = |builder: &mut GraphBuilder| {
             builder.dataflow("names", |graph| {
                 let (wanted, names) = graph.input::<Text, ()>("names");
                 let (resolved, answers) = graph.input::<Text, Vec<Text>>("resolved");

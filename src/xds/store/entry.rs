@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use sluice_model::{Resource, ResourceType, Scope, Slots, Template, Text};
+use sluice_model::{Resource, ResourceType, Scope, SlotValues, Template, Text};
 
 use crate::xds::run::Run;
 use crate::xds::version::{Digest, Version};
@@ -69,7 +69,7 @@ pub(crate) struct SlottedTemplate {
 }
 
 impl SlottedTemplate {
-    pub(crate) fn version_for(&self, slots: &Slots) -> Version {
+    pub(crate) fn version_for(&self, slots: &SlotValues) -> Version {
         let mut version = self.version;
         for name in &self.slots {
             let value = slots.get(name).map_or(&[][..], |value| value);
@@ -78,7 +78,7 @@ impl SlottedTemplate {
         version
     }
 
-    pub(crate) fn fill(&self, slots: &Slots) -> Bytes {
+    pub(crate) fn fill(&self, slots: &SlotValues) -> Bytes {
         self.template.fill(slots)
     }
 }
@@ -133,7 +133,7 @@ pub(crate) struct Piece {
 impl Piece {
     pub(crate) fn new(segment: &Resource) -> Self {
         // A segment has no slots of its own: what it would fill is nothing.
-        Self { content: segment.bytes(&Slots::new()).map(|bytes| (Version::of(&bytes), bytes)) }
+        Self { content: segment.bytes(&SlotValues::new()).map(|bytes| (Version::of(&bytes), bytes)) }
     }
 
     /// Writes the segment as an element of that field; the resource's own part is not one.

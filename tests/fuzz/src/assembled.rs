@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use prost::Message as _;
 use sluice_engine::Snapshot;
 use sluice_graph::Handles;
-use sluice_model::{Layer, Resource, ResourceType, SegmentKey, Slots, Text};
+use sluice_model::{Layer, Resource, ResourceType, SegmentKey, SlotValues, Text};
 use sluice_proto::envoy::config::route::v3::VirtualHost;
 
 /// Virtual hosts of a layer of a table.
@@ -32,7 +32,7 @@ pub fn check_domains(now: &Snapshot, handles: &Handles) -> Result<(), String> {
                 if seen.insert(*segment, ()).is_some() || segment.is_empty() {
                     continue;
                 }
-                let Some(bytes) = resource.bytes(&Slots::new()) else { continue };
+                let Some(bytes) = resource.bytes(&SlotValues::new()) else { continue };
                 let Ok(host) = VirtualHost::decode(bytes) else { continue };
                 for domain in host.domains {
                     if let Some(other) = domains.insert(domain.clone(), *segment) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use sluice_engine::{Batch, Engine, EngineOptions, Feed, Key, Origin, Published, Snapshot};
 use sluice_graph::{GraphOptions, Handles, build};
-use sluice_model::{Kind, ObjectKey, ParsedObject, Proxy, ProxyKey, Resource, ResourceType, Slots};
+use sluice_model::{Kind, ObjectKey, ParsedObject, Proxy, ProxyKey, Resource, ResourceType, SlotValues};
 use sluice_parse::{parse_object, parse_proxy};
 use sluice_proto::envoy::config::core::v3::Node;
 
@@ -274,8 +274,8 @@ impl Mesh {
 
     fn undecodable(&self, batch: &Batch) -> Vec<Finding> {
         let now = self.engine.snapshot();
-        let mut slots: BTreeSet<&Slots> = now.iter(&self.handles.scopes).map(|(_, scope)| &scope.slots).collect();
-        let none = Slots::new();
+        let mut slots: BTreeSet<&SlotValues> = now.iter(&self.handles.scopes).map(|(_, scope)| &scope.slots).collect();
+        let none = SlotValues::new();
         slots.insert(&none);
         let mut findings = Vec::new();
         let mut check = |message: &str, name: &str, resource: &Resource| {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use sluice_engine::{Collection, Engine, EngineOptions, Graph, Index, Input, Origin, Published, Transaction};
+use sluice_engine::{Collection, DataflowBuilder, Engine, EngineOptions, Index, Input, Origin, Published, Transaction};
 
 /// What the cases do to a collection.
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ fn drive_one(input: &In, tx: &mut Transaction, change: Change) {
 }
 
 /// A way with a single input behind it.
-fn single(name: &'static str, make: for<'s> fn(&Graph<'s>, Rows<'s>) -> Rows<'s>) -> Way {
+fn single(name: &'static str, make: for<'s> fn(&DataflowBuilder<'s>, Rows<'s>) -> Rows<'s>) -> Way {
     let (engine, (input, out)) = Engine::start(EngineOptions::default(), move |b| {
         b.dataflow("main", |g| {
             let (input, rows) = g.input::<String, String>("source");
@@ -74,7 +74,7 @@ fn double(name: &'static str, make: for<'s> fn(Rows<'s>, Rows<'s>) -> Rows<'s>) 
     let (engine, (left, right, out)) = Engine::start(EngineOptions::default(), move |b| {
         b.dataflow("main", |g| {
             let (left_in, left) = g.input::<String, String>("source");
-            let (right_in, right) = g.hot_input::<String, String>("right");
+            let (right_in, right) = g.priority_input::<String, String>("right");
             (left_in, right_in, make(left, right).with_metadata("made-by", name).publish())
         })
     });

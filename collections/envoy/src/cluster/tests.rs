@@ -8,8 +8,8 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::UpstreamTlsC
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::tls_parameters::TlsProtocol;
 use prost::Message;
 use sluice_model::{
-    ClientTls, ClientTlsMode, CompliancePolicy, DestinationRule, Extensions, MeshConfig, Protocol, Proxy, Resolution,
-    Service, ServicePort, Subset, Text, TrafficPolicy,
+    ClientTls, ClientTlsMode, CompliancePolicy, DestinationRule, EnvoyExtensions, MeshConfig, Protocol, Proxy,
+    Resolution, Service, ServicePort, Subset, Text, TrafficPolicy,
 };
 
 use super::{
@@ -61,7 +61,7 @@ fn build_with(
 #[test]
 fn an_envoy_without_the_exchange_of_metadata_is_not_asked_for_it() {
     let upstream = Proxy {
-        extensions: Extensions(Some(BTreeSet::from(["envoy.filters.network.tcp_proxy".into()]))),
+        extensions: EnvoyExtensions(Some(BTreeSet::from(["envoy.filters.network.tcp_proxy".into()]))),
         ..Proxy::default()
     };
     let settings = ClusterSettings::new(&MeshConfig::default(), false);

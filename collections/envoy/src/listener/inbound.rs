@@ -8,7 +8,7 @@ use envoy_types::pb::envoy::extensions::filters::network::{
 };
 use prost::Message as _;
 use serde::Serialize;
-use sluice_model::{InterceptionMode, Protocol, ServerTls, Slots, Text};
+use sluice_model::{InterceptionMode, Protocol, ServerTls, SlotValues, Text};
 
 use super::address::{additional, wildcards};
 use super::bind::Bind;
@@ -72,7 +72,7 @@ struct Named {
 /// Takes out of ports what names their service, so that workloads with ports alike share listeners; gives it as slots that
 /// [`Template::with`](sluice_model::Template::with) fills. Names that the mesh's statistics have stay.
 #[must_use]
-pub fn take_names(settings: &Settings, ports: &mut [InboundPort]) -> Slots {
+pub fn take_names(settings: &Settings, ports: &mut [InboundPort]) -> SlotValues {
     let nameless = settings.mesh.inbound_cluster_stat_name.is_empty();
     let taken = ports.iter_mut().map(|port| {
         let slot = Text::from(format!("operation.{}", port.target_port));

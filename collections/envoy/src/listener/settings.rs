@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn a_node_that_lists_extensions_lacks_what_it_does_not_list() {
         let listed =
-            |names: &[&str]| sluice_model::Extensions(Some(names.iter().map(|name| Text::from(*name)).collect()));
+            |names: &[&str]| sluice_model::EnvoyExtensions(Some(names.iter().map(|name| Text::from(*name)).collect()));
         let proxy = Proxy { extensions: listed(&["envoy.filters.http.router"]), ..Proxy::default() };
         assert_eq!(Facts::of(&proxy).missing.len(), 4);
         let proxy = Proxy { extensions: listed(&["istio.alpn", "istio.metadata_exchange"]), ..Proxy::default() };

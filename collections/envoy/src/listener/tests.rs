@@ -83,7 +83,7 @@ fn http_services_share_the_listener_of_their_port() {
 
 #[test]
 fn upstream_envoy_gets_no_filter_it_lacks() {
-    let extensions = sluice_model::Extensions(Some(["envoy.filters.http.router".into()].into()));
+    let extensions = sluice_model::EnvoyExtensions(Some(["envoy.filters.http.router".into()].into()));
     let facts = Facts::of(&sluice_model::Proxy { extensions, cluster: "c".into(), ..sluice_model::Proxy::default() });
     let mut settings = Settings { facts, ..Settings::default() };
     let mut mesh = sluice_model::MeshConfig::default();

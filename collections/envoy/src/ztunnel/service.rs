@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use ipnet::IpNet;
-use sluice_model::{AmbientBalancing, AmbientPort, AmbientService, IpFamilies, Protocol, TrafficDistribution};
+use sluice_model::{AmbientLoadBalancing, AmbientPort, AmbientService, IpFamilies, Protocol, TrafficDistribution};
 use sluice_proto::istio::workload::address::Type;
 use sluice_proto::istio::workload::load_balancing::{HealthPolicy, Mode, Scope};
 use sluice_proto::istio::workload::service::Visibility;
@@ -72,11 +72,13 @@ fn balancing(service: &AmbientService) -> Option<LoadBalancing> {
     const ZONE: &[Scope] = &[Scope::Network, Scope::Region, Scope::Zone];
     const NODE: &[Scope] = &[Scope::Network, Scope::Region, Scope::Zone, Scope::Subzone, Scope::Node];
     let (mode, near): (Mode, &[Scope]) = match service.balancing {
-        AmbientBalancing::Any | AmbientBalancing::Prefer(TrafficDistribution::Any) => (Mode::UnspecifiedMode, &[]),
-        AmbientBalancing::Prefer(TrafficDistribution::PreferSameZone) => (Mode::Failover, ZONE),
-        AmbientBalancing::Prefer(TrafficDistribution::PreferSameNode) => (Mode::Failover, NODE),
-        AmbientBalancing::SameNode => (Mode::Strict, &[Scope::Node]),
-        AmbientBalancing::Passthrough => (Mode::Passthrough, &[]),
+        AmbientLoadBalancing::Any | AmbientLoadBalancing::Prefer(TrafficDistribution::Any) => {
+            (Mode::UnspecifiedMode, &[])
+        }
+        AmbientLoadBalancing::Prefer(TrafficDistribution::PreferSameZone) => (Mode::Failover, ZONE),
+        AmbientLoadBalancing::Prefer(TrafficDistribution::PreferSameNode) => (Mode::Failover, NODE),
+        AmbientLoadBalancing::SameNode => (Mode::Strict, &[Scope::Node]),
+        AmbientLoadBalancing::Passthrough => (Mode::Passthrough, &[]),
     };
     let all = service.publish_not_ready || mode == Mode::Passthrough;
     let health = if all { HealthPolicy::AllowAll } else { HealthPolicy::OnlyHealthy };

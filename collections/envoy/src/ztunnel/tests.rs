@@ -3,9 +3,9 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use prost::Message as _;
 use sluice_model::{
-    AmbientBalancing, AmbientPort, AmbientService, AuthorizationCondition, AuthorizationOperation, AuthorizationPolicy,
-    AuthorizationRule, AuthorizationSource, Host, Labels, Locality, ObjectKey, PeerAuthentication, PeerMtls, Pod,
-    PolicyAction, PolicyValues, Protocol, ServiceSource, ServiceWaypoints, Text, TrafficDistribution,
+    AmbientLoadBalancing, AmbientPort, AmbientService, AuthorizationCondition, AuthorizationOperation,
+    AuthorizationPolicy, AuthorizationRule, AuthorizationSource, Host, Labels, Locality, ObjectKey, PeerAuthentication,
+    PeerMtls, Pod, PolicyAction, PolicyValues, Protocol, ServiceSource, ServiceWaypoints, Text, TrafficDistribution,
 };
 use sluice_proto::istio::security::{Action, Authorization, Scope};
 use sluice_proto::istio::workload::address::Type;
@@ -37,7 +37,7 @@ fn service(source: ServiceSource) -> AmbientService {
         selector: Labels::new(),
         subject_alt_names: Vec::new(),
         waypoints: ServiceWaypoints::default(),
-        balancing: AmbientBalancing::Any,
+        balancing: AmbientLoadBalancing::Any,
         publish_not_ready: false,
         ip_families: None,
         canonical: true,
@@ -93,14 +93,14 @@ fn ports_are_found_by_name_where_the_service_says_so() {
 fn a_service_says_how_its_endpoints_are_picked() {
     let mut made = service(ServiceSource::Kubernetes);
     assert_eq!(decode_service(&made).load_balancing, None);
-    made.balancing = AmbientBalancing::Prefer(TrafficDistribution::PreferSameZone);
+    made.balancing = AmbientLoadBalancing::Prefer(TrafficDistribution::PreferSameZone);
     let near = decode_service(&made).load_balancing.expect("a preference");
     assert_eq!((near.mode(), near.routing_preference.len()), (Mode::Failover, 3));
-    made.balancing = AmbientBalancing::SameNode;
+    made.balancing = AmbientLoadBalancing::SameNode;
     made.publish_not_ready = true;
     let own = decode_service(&made).load_balancing.expect("a rule");
     assert_eq!((own.mode(), own.health_policy()), (Mode::Strict, HealthPolicy::AllowAll));
-    made.balancing = AmbientBalancing::Any;
+    made.balancing = AmbientLoadBalancing::Any;
     let all = decode_service(&made).load_balancing.expect("a policy");
     assert_eq!((all.mode(), all.health_policy()), (Mode::UnspecifiedMode, HealthPolicy::AllowAll));
 }

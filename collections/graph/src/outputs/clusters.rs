@@ -5,7 +5,7 @@ mod inbound;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, Dep, Graph};
+use sluice_engine::{Collection, Context, DataflowBuilder, Dep};
 use sluice_envoy::cluster::{
     ClusterProfile, ClusterSettings, HboneSettings, OutboundInputs, build_allow_any_dynamic_dns, build_black_hole,
     build_connect_originate, build_inbound_passthrough, build_outbound, build_passthrough, build_sds_external,
@@ -104,7 +104,7 @@ pub(crate) fn layers(client: &LayerInputs<'_>) -> Vec<Layer> {
 /// endpoints come and go.
 /// Size: ports of services × (1 + subsets) × profiles, plus what special namespaces see otherwise, plus ports of
 /// workloads. Rejects: none.
-pub(crate) fn derive_clusters<'s>(_graph: &Graph<'s>, context: &GraphContext<'s>, outputs: &mut Outputs<'s>) {
+pub(crate) fn derive_clusters<'s>(_graph: &DataflowBuilder<'s>, context: &GraphContext<'s>, outputs: &mut Outputs<'s>) {
     let (dual_stack, sends, prefers) =
         (context.options.dual_stack, context.options.sends_hbone, context.options.prefers_hbone);
     let sessions = context.options.sessions.clone();

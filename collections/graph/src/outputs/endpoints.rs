@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sluice_engine::{Context, Dep, Deps, Graph};
+use sluice_engine::{Context, DataflowBuilder, Dep, Deps};
 use sluice_envoy::cluster::{ClusterSettings, uses_eds};
 use sluice_envoy::endpoint::{AssignmentInputs, Backend, EndpointClient, Tier, build_assignment, tier};
 use sluice_envoy::listener::MtlsMode;
@@ -39,7 +39,7 @@ pub(crate) fn layers(client: &LayerInputs<'_>) -> Vec<Layer> {
 /// Changes when: an endpoint of the service comes, goes or changes; a rule or policy over it does.
 /// Size: ports of services × (1 + subsets) × distinct clients of the service's tier. Rejects: none.
 pub(crate) fn derive_endpoint_assignments<'s>(
-    _graph: &Graph<'s>,
+    _graph: &DataflowBuilder<'s>,
     context: &GraphContext<'s>,
     outputs: &mut Outputs<'s>,
 ) {

@@ -9,10 +9,12 @@ use bytes::Bytes;
 use sluice_engine::{Collection, Dep};
 use sluice_envoy::{marker_slots, template};
 use sluice_model::{
-    ApplyTo, Layer, PatchContext, ProxyType, Resource, ResourceKey, ResourceType, Segment, SegmentKey, Slots, Text,
-    View,
+    ApplyTo, Layer, PatchContext, ProxyType, Resource, ResourceKey, ResourceType, Segment, SegmentKey, SlotValues,
+    Text, View,
 };
-use sluice_patch::{Outcome, TableFacts, added, patch_cluster, patch_listener, patch_route_table, patch_virtual_host};
+use sluice_patch::{
+    PatchOutcome, RouteTableContext, added, patch_cluster, patch_listener, patch_route_table, patch_virtual_host,
+};
 
 use super::Outputs;
 use super::layers::LayerReader;
@@ -71,18 +73,23 @@ fn derive_patched_resources<'s>(
 }
 
 /// What a program makes of a resource, if it changes it.
-fn patch_resource(key: &ResourceKey, resource: &Resource, program: &PatchProgram, markers: &Slots) -> Option<Resource> {
+fn patch_resource(
+    key: &ResourceKey,
+    resource: &Resource,
+    program: &PatchProgram,
+    markers: &SlotValues,
+) -> Option<Resource> {
     let encoded = resource.bytes(markers)?;
     let gateway = program.proxy_type != ProxyType::Sidecar;
     let outcome = match key.resource_type {
         ResourceType::Cluster => patch_cluster(&key.name, &encoded, &program.patches, gateway),
         ResourceType::Listener => patch_listener(&encoded, &program.patches, gateway),
-        _ => Outcome::Unchanged,
+        _ => PatchOutcome::Unchanged,
     };
     match outcome {
-        Outcome::Unchanged => None,
-        Outcome::Changed(bytes) => Some(template(bytes)),
-        Outcome::Removed => {
+        PatchOutcome::Unchanged => None,
+        PatchOutcome::Changed(bytes) => Some(template(bytes)),
+        PatchOutcome::Removed => {
             // What is added may have the name of what is removed, and would be hidden with it.
             let other = added_by(program, key.resource_type).into_iter().find(|(name, _)| *name == key.name);
             Some(other.map_or(Resource::Hidden, |(_, bytes)| Resource::Encoded(bytes)))
@@ -125,7 +132,7 @@ fn derive_gateway_ports<'s>(
         let mut ports = GatewayPorts::new();
         for table in &merged.tables {
             let servers = table.servers.iter().map(|bound| bound.server.port);
-            ports.entry(TableFacts::gateway_port(&table.name)).or_default().extend(servers);
+            ports.entry(RouteTableContext::gateway_port(&table.name)).or_default().extend(servers);
         }
         [(router.view(), ports)]
     })
@@ -153,14 +160,14 @@ fn derive_patched_segments<'s>(
         let ports: Dep<View, GatewayPorts> = deps.on(ports);
         move |cx, key: &SegmentKey, (segment, sets)| {
             let ports = if key.layer.view.namespace().is_empty() { cx.get(&ports, &key.layer.view) } else { None };
-            let service_ports = ports.as_ref().and_then(|ports| ports.get(&TableFacts::gateway_port(&key.name)));
+            let service_ports = ports.as_ref().and_then(|ports| ports.get(&RouteTableContext::gateway_port(&key.name)));
             let patched = |set: &PatchSetName| {
                 let program = cx.get(&programs, &(set.clone(), key.resource_type))?;
                 let context = match program.proxy_type {
                     ProxyType::Sidecar => PatchContext::SidecarOutbound,
                     _ => PatchContext::Gateway,
                 };
-                let facts = TableFacts { name: &key.name, context, service_ports };
+                let facts = RouteTableContext { name: &key.name, context, service_ports };
                 let patched = patch_segment(key, segment, &program, &facts)?;
                 Some((SegmentKey { layer: set.over(&key.layer), ..key.clone() }, patched))
             };
@@ -174,18 +181,18 @@ fn patch_segment(
     key: &SegmentKey,
     segment: &Segment,
     program: &PatchProgram,
-    facts: &TableFacts<'_>,
+    facts: &RouteTableContext<'_>,
 ) -> Option<Segment> {
-    let encoded = segment.bytes(&Slots::new())?;
+    let encoded = segment.bytes(&SlotValues::new())?;
     let outcome = if key.segment.is_empty() {
         patch_route_table(&encoded, &program.patches, facts)
     } else {
         patch_virtual_host(&encoded, &program.patches, facts)
     };
     match outcome {
-        Outcome::Unchanged => None,
-        Outcome::Changed(bytes) => Some(Resource::Encoded(bytes)),
-        Outcome::Removed => Some(Resource::Hidden),
+        PatchOutcome::Unchanged => None,
+        PatchOutcome::Changed(bytes) => Some(Resource::Encoded(bytes)),
+        PatchOutcome::Removed => Some(Resource::Hidden),
     }
 }
 

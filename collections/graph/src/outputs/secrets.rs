@@ -4,7 +4,8 @@ use sluice_engine::{Collection, Context, Dep};
 use sluice_envoy::secret::{build_certificate, build_roots};
 use sluice_envoy::wire;
 use sluice_model::{
-    Certificate, CredentialName, ObjectKey, ROOTS_SUFFIX, Resource, ResourceKey, ResourceType, Roots, Secret, Text,
+    CertificateKeyPair, CredentialName, ObjectKey, ROOTS_SUFFIX, Resource, ResourceKey, ResourceType, RootCertificates,
+    Secret, Text,
 };
 
 use super::Outputs;
@@ -33,13 +34,13 @@ struct Lookup {
 
 impl Lookup {
     /// The certificate in the Secret of that name, in the first of the clusters that has one.
-    fn certificate(self, cx: &Context, clusters: &[&Text], namespace: &Text, name: &str) -> Option<Certificate> {
+    fn certificate(self, cx: &Context, clusters: &[&Text], namespace: &Text, name: &str) -> Option<CertificateKeyPair> {
         let get = |cluster: &&Text| cx.get(&self.secrets, &ObjectKey::new((*cluster).clone(), namespace.clone(), name));
         clusters.iter().filter_map(get).find_map(|secret| secret.certificate.clone())
     }
 
     /// The roots of that name: those of the Secret that is called so, else those beside the certificate.
-    fn roots(self, cx: &Context, clusters: &[&Text], namespace: &Text, base: &str) -> Option<Roots> {
+    fn roots(self, cx: &Context, clusters: &[&Text], namespace: &Text, base: &str) -> Option<RootCertificates> {
         let own = format!("{base}{ROOTS_SUFFIX}");
         clusters.iter().find_map(|cluster| {
             let get = |name: &str| cx.get(&self.secrets, &ObjectKey::new((*cluster).clone(), namespace.clone(), name));
@@ -150,7 +151,7 @@ fn derive_referenced<'s>(context: &GraphContext<'s>) -> Collection<'s, ResourceK
             }
             let SecretLayer::Referenced { provider, .. } = layer else { return Vec::new() };
             let found = lookup.certificate(cx, &[&own], &namespace, &name);
-            let row = |certificate: &Certificate| {
+            let row = |certificate: &CertificateKeyPair| {
                 let secret = build_certificate(resource, certificate, provider.as_ref());
                 (key(layer, resource), Resource::Encoded(wire::encode(&secret)))
             };
@@ -159,7 +160,11 @@ fn derive_referenced<'s>(context: &GraphContext<'s>) -> Collection<'s, ResourceK
     })
 }
 
-fn roots_rows<const N: usize>(layer: &SecretLayer, names: [String; N], roots: &Roots) -> Vec<(ResourceKey, Resource)> {
+fn roots_rows<const N: usize>(
+    layer: &SecretLayer,
+    names: [String; N],
+    roots: &RootCertificates,
+) -> Vec<(ResourceKey, Resource)> {
     let row = |name: String| (key(layer, &name), Resource::Encoded(wire::encode(&build_roots(&name, roots))));
     names.map(row).into()
 }

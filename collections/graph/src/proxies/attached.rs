@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, DepBy, Deps, Index};
+use sluice_engine::{Collection, Context, Deps, Index, IndexDep};
 use sluice_envoy::listener::{Attached, Facts, ListenerExtension, Observation};
 use sluice_model::{
     Attachment, DefaultProviders, Labels, MeshConfig, ObjectKey, Proxy, ProxyKey, Telemetry, Text, TrafficExtension,
@@ -189,8 +189,8 @@ fn derive_facts<'s>(
 /// Looks up what may be for a subject.
 #[derive(Clone, Copy)]
 struct Lookup {
-    telemetries: DepBy<Text, ObjectKey, Telemetry>,
-    extensions: DepBy<Text, ObjectKey, TrafficExtension>,
+    telemetries: IndexDep<Text, ObjectKey, Telemetry>,
+    extensions: IndexDep<Text, ObjectKey, TrafficExtension>,
 }
 
 impl Lookup {

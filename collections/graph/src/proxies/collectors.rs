@@ -1,6 +1,6 @@
 //! Services that providers of the mesh config, and issuers of tokens, name by host.
 
-use sluice_engine::{Context, DepBy};
+use sluice_engine::{Context, IndexDep};
 use sluice_envoy::listener::Collector;
 use sluice_envoy::name;
 use sluice_model::{Host, ProviderService, ServiceKey};
@@ -8,7 +8,7 @@ use sluice_model::{Host, ProviderService, ServiceKey};
 /// Where a service that configuration names is found; a host of several namespaces is none until it is said whose.
 pub(crate) fn find_collector(
     cx: &Context,
-    by_host: DepBy<Host, ServiceKey, ()>,
+    by_host: IndexDep<Host, ServiceKey, ()>,
     service: &ProviderService,
 ) -> Option<Collector> {
     let (namespace, host) = match service.service.split_once('/') {

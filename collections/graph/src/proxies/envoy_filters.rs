@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use regex::Regex;
 use serde::Serialize;
-use sluice_engine::{Collection, Context, Dep, DepBy, Index};
+use sluice_engine::{Collection, Context, Dep, Index, IndexDep};
 use sluice_model::{
     ApplyTo, Attachment, EnvoyFilter, EnvoyPatch, Labels, Layer, MeshConfig, ObjectKey, PatchContext, Proxy, ProxyKey,
     ProxyType, ResourceType, Text, Timestamp, VersionMatch, View,
@@ -197,7 +197,7 @@ fn derive_proxy_patches<'s>(
 }
 
 struct Selection {
-    filters: DepBy<Text, ObjectKey, Head>,
+    filters: IndexDep<Text, ObjectKey, Head>,
     root: Dep<(), Text>,
     versions: Dep<Text, BTreeSet<Text>>,
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sluice_engine::{Collection, Context, DepBy, Deps, Index};
+use sluice_engine::{Collection, Context, Deps, Index, IndexDep};
 use sluice_envoy::listener::{MtlsMode, PeerPolicy};
 use sluice_model::{Labels, ObjectKey, PeerAuthentication, PeerMtls, Text, match_labels};
 
@@ -17,7 +17,7 @@ pub(crate) fn index_by_namespace<'s>(
 /// Looks up the policies that can apply to workloads of a namespace.
 #[derive(Clone, Copy)]
 pub(crate) struct PeerLookup {
-    by_namespace: DepBy<Text, ObjectKey, PeerAuthentication>,
+    by_namespace: IndexDep<Text, ObjectKey, PeerAuthentication>,
 }
 
 impl PeerLookup {

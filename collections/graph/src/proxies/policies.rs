@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_envoy::listener::{PolicyFilters, Settings};
 use sluice_envoy::name;
 use sluice_envoy::security::{KeySource, SecurityInputs, build_policies};
@@ -87,8 +87,8 @@ pub(crate) struct PolicyInputs<'a, 's> {
 /// Finds the policies for a workload.
 #[derive(Clone, Copy)]
 pub(crate) struct PolicyFinder {
-    authorization: DepBy<Text, ObjectKey, Attached>,
-    requests: DepBy<Text, ObjectKey, Attached>,
+    authorization: IndexDep<Text, ObjectKey, Attached>,
+    requests: IndexDep<Text, ObjectKey, Attached>,
     root: Dep<(), Text>,
     gateways_by_target_only: bool,
 }
@@ -108,7 +108,7 @@ impl PolicyFinder {
     pub(crate) fn find(&self, cx: &Context, namespace: &Text, labels: &Labels) -> PolicyKeys {
         let root = cx.get(&self.root, &()).map(|root| (*root).clone()).unwrap_or_default();
         let targets_only = self.gateways_by_target_only && labels.contains_key(GATEWAY_NAME_LABEL);
-        let of = |by: &DepBy<Text, ObjectKey, Attached>, place: &Text| {
+        let of = |by: &IndexDep<Text, ObjectKey, Attached>, place: &Text| {
             let mut rows = cx.by(by, place);
             rows.retain(|(key, attached)| {
                 let counts = !targets_only || !attached.attachment.targets.is_empty();
@@ -137,7 +137,7 @@ pub(crate) struct PolicyBuilder {
     authorization: Dep<ObjectKey, AuthorizationPolicy>,
     requests: Dep<ObjectKey, RequestAuthentication>,
     jwks: Dep<JwksKey, Jwks>,
-    services_by_host: DepBy<Host, ServiceKey, ()>,
+    services_by_host: IndexDep<Host, ServiceKey, ()>,
     fetch: JwksFetch,
 }
 

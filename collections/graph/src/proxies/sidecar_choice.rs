@@ -1,7 +1,7 @@
 //! Which Sidecar a proxy has.
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_model::{
     CaptureMode, Labels, LocalEndpoint, MeshConfig, ObjectKey, OutboundPolicy, OutboundTraffic, Proxy, ProxySidecar,
     ProxyType, Sidecar, SidecarEgress, SidecarScope, Text, Timestamp, match_labels,
@@ -66,7 +66,7 @@ impl<'s> SidecarHeads<'s> {
 /// Chooses, inside a `derive` over proxies.
 #[derive(Clone, Copy)]
 pub(crate) struct SidecarChoice {
-    by_namespace: DepBy<Text, ObjectKey, SidecarHead>,
+    by_namespace: IndexDep<Text, ObjectKey, SidecarHead>,
     mesh: Dep<(), MeshWord>,
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, Dep, DepBy};
+use sluice_engine::{Collection, Context, Dep, IndexDep};
 use sluice_model::{
     Endpoint, Host, Kind, KubernetesService, Labels, ObjectKey, Pod, Protocol, Proxy, ProxyKey, Service, ServiceKey,
     ServicePort, Text, match_labels,
@@ -86,11 +86,11 @@ pub(crate) fn derive_service_targets<'s>(
 struct Registry {
     pods: ProxyPods,
     declared: Dep<DeclaredKey, Service>,
-    by_selector: DepBy<(Text, Text, Text, Text), ObjectKey, KubernetesService>,
-    workloads: DepBy<Text, InstanceKey, Instance>,
-    slices: DepBy<AddressKey, ObjectKey, ServiceSlice>,
+    by_selector: IndexDep<(Text, Text, Text, Text), ObjectKey, KubernetesService>,
+    workloads: IndexDep<Text, InstanceKey, Instance>,
+    slices: IndexDep<AddressKey, ObjectKey, ServiceSlice>,
     endpoints: Dep<DeclaredKey, Vec<Endpoint>>,
-    entries: DepBy<(Text, Text), DeclaredKey, ()>,
+    entries: IndexDep<(Text, Text), DeclaredKey, ()>,
     options: GraphOptions,
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use sluice_engine::Collection;
 use sluice_model::{
-    GatewayAddress, KubernetesService, Labels, MeshNetworks, NetworkEndpoints, NetworkGateway, Node, ObjectKey,
+    KubernetesService, Labels, MeshNetworks, NetworkEndpoints, NetworkGateway, NetworkGatewayAddress, Node, ObjectKey,
     ServiceType, Text, match_labels,
 };
 
@@ -112,13 +112,13 @@ fn is_address(address: &str) -> bool {
 fn declared(networks: &MeshNetworks) -> Vec<NetworkGateway> {
     let all = networks.networks.iter().flat_map(|(id, network)| network.gateways.iter().map(move |found| (id, found)));
     let at = all.filter_map(|(id, gateway)| match &gateway.address {
-        GatewayAddress::Address(address) if !address.is_empty() => Some(NetworkGateway {
+        NetworkGatewayAddress::Address(address) if !address.is_empty() => Some(NetworkGateway {
             address: address.clone(),
             port: u32::from(gateway.port),
             network: id.clone(),
             ..NetworkGateway::default()
         }),
-        GatewayAddress::Address(_) | GatewayAddress::RegistryService(_) => None,
+        NetworkGatewayAddress::Address(_) | NetworkGatewayAddress::RegistryService(_) => None,
     });
     at.collect()
 }
@@ -146,8 +146,8 @@ fn gateway_ports(
             continue;
         }
         let named = network.gateways.iter().filter(|gateway| match &gateway.address {
-            GatewayAddress::RegistryService(name) => **name == *host.as_str(),
-            GatewayAddress::Address(_) => false,
+            NetworkGatewayAddress::RegistryService(name) => **name == *host.as_str(),
+            NetworkGatewayAddress::Address(_) => false,
         });
         found.extend(named.map(|gateway| NetworkGateway {
             network: id.clone(),

@@ -9,7 +9,7 @@ pub(crate) use kubernetes::{service_host, spiffe};
 use std::sync::Arc;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_model::{
     ExportTo, Host, Kind, LabelSelector, Labels, MeshConfig, ObjectKey, Service, ServiceEntryVisibility, ServiceKey,
     ServiceSettings, ServiceSource, Text, Visibility,
@@ -92,7 +92,7 @@ pub(crate) fn index_by_host<'s>(services: &Collection<'s, ServiceKey, Service>) 
 /// Looks the services of a host up, inside a `derive` over hosts.
 #[derive(Clone, Copy)]
 pub(crate) struct Hosts {
-    by_host: DepBy<Host, ServiceKey, ()>,
+    by_host: IndexDep<Host, ServiceKey, ()>,
     services: Dep<ServiceKey, Service>,
 }
 

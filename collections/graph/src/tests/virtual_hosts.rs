@@ -1,7 +1,7 @@
 //! Virtual hosts one by one: what a change touches, and who gets them so.
 
 use prost::Message;
-use sluice_model::{Kind, Proxy, Resource, ResourceType, Slots};
+use sluice_model::{Kind, Proxy, Resource, ResourceType, SlotValues};
 use sluice_proto::envoy::config::route::v3::{RouteConfiguration, VirtualHost};
 
 use super::{Mesh, sidecar};
@@ -88,7 +88,7 @@ fn a_table_says_where_its_virtual_hosts_are_and_scopes_have_them() {
     }
     for (key, host) in mesh.handles.resources.iter().flat_map(|of| snapshot.iter(of)) {
         if key.resource_type == ResourceType::VirtualHost {
-            let host = host.bytes(&Slots::new()).expect("it is not hidden");
+            let host = host.bytes(&SlotValues::new()).expect("it is not hidden");
             assert_eq!(
                 VirtualHost::decode(host).expect("a virtual host").name,
                 *key.name,

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_envoy::ztunnel::WorkloadAddress;
 use sluice_model::{
     AmbientService, Labels, MeshConfig, Namespace, ObjectKey, Resource, Service, ServiceKey, Text, match_labels,
@@ -170,7 +170,7 @@ impl<'s> SelectingServices<'s> {
 /// Looks services up, inside a `derive`.
 struct ServiceReads {
     all: Dep<ServiceKey, AmbientService>,
-    by_label: DepBy<LabelKey, ServiceKey, ()>,
+    by_label: IndexDep<LabelKey, ServiceKey, ()>,
     labels: Dep<(), BTreeSet<Text>>,
 }
 

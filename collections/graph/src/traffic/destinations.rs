@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_model::{DestinationRule, Host, Labels, ObjectKey, Service, ServiceKey, SidecarScope, Text, View};
 
 use crate::host_patterns::covering_hosts;
@@ -34,7 +34,7 @@ pub(crate) struct DestinationInputs<'a, 's> {
 #[derive(Clone, Copy)]
 pub(crate) struct Destinations {
     hosts: Hosts,
-    rules: DepBy<Host, ObjectKey, DestinationRule>,
+    rules: IndexDep<Host, ObjectKey, DestinationRule>,
     policy: Dep<(), RulePolicy>,
     selections: Dep<(Text, Labels), ()>,
     sidecars: SidecarLookup,

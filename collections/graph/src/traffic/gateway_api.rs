@@ -21,7 +21,7 @@ mod policies;
 mod tls;
 
 use sluice_engine::{Collection, Index};
-use sluice_model::{DestinationRule, Gateway, Host, ObjectKey, Reject, Roots, ServiceKey, VirtualService};
+use sluice_model::{DestinationRule, Gateway, Host, ObjectKey, Reject, RootCertificates, ServiceKey, VirtualService};
 
 use crate::inputs::{Objects, RejectKey};
 use crate::options::GraphOptions;
@@ -50,7 +50,7 @@ pub(crate) struct GatewayApi<'s> {
 pub(crate) fn derive_gateway_api<'s>(
     objects: &Objects<'s>,
     services_by_host: &Index<'s, Host, ServiceKey, ()>,
-    bundles: &Collection<'s, ObjectKey, Roots>,
+    bundles: &Collection<'s, ObjectKey, RootCertificates>,
     options: &GraphOptions,
 ) -> GatewayApi<'s> {
     let grants = GrantIndex::new(objects);

@@ -7,11 +7,11 @@
 use std::collections::BTreeSet;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, DepBy};
+use sluice_engine::{Collection, Context, IndexDep};
 use sluice_model::gateway_api::{GROUP, GroupKind, ReferenceGrant};
 use sluice_model::{
-    CredentialName, Identity, Layer, MeshConfig, ObjectKey, PrivateKeyProvider, Proxy, ProxyKey, ROOTS_SUFFIX, Roots,
-    SecretReader, Text, View,
+    CredentialName, Identity, Layer, MeshConfig, ObjectKey, PrivateKeyProvider, Proxy, ProxyKey, ROOTS_SUFFIX,
+    RootCertificates, SecretReader, Text, View,
 };
 
 use crate::content_names::content_hash;
@@ -86,7 +86,7 @@ pub(crate) struct SecretAccess {
 #[derive(Clone)]
 pub(crate) struct Secrets<'s> {
     /// ConfigMaps with roots.
-    pub(crate) bundles: Collection<'s, ObjectKey, Roots>,
+    pub(crate) bundles: Collection<'s, ObjectKey, RootCertificates>,
     /// What each proxy that asks for secrets may have.
     pub(crate) access: Collection<'s, ProxyKey, SecretAccess>,
     /// Who is to be asked about.
@@ -97,7 +97,7 @@ impl<'s> Secrets<'s> {
     pub(crate) fn new(
         raw: &Raw<'s>,
         objects: &Objects<'s>,
-        bundles: Collection<'s, ObjectKey, Roots>,
+        bundles: Collection<'s, ObjectKey, RootCertificates>,
         mesh: &Collection<'s, (), MeshConfig>,
         proxies: &Collection<'s, ProxyKey, Proxy>,
         routers: &Routers<'s>,
@@ -204,7 +204,7 @@ impl SecretReference {
 /// Reads ReferenceGrants by namespace, inside a `derive`.
 #[derive(Clone, Copy)]
 struct Grants {
-    by_namespace: DepBy<Text, ObjectKey, ReferenceGrant>,
+    by_namespace: IndexDep<Text, ObjectKey, ReferenceGrant>,
 }
 
 impl Grants {

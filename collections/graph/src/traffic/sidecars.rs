@@ -11,7 +11,7 @@ mod inbound;
 
 use std::sync::Arc;
 
-use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_model::{Host, Labels, ObjectKey, Proxy, ProxyKey, Service, Sidecar, SidecarScope, View};
 
 use crate::proxies::selected_labels::SelectedLabels;
@@ -90,7 +90,7 @@ fn derive_scopes<'s>(
 pub(crate) struct SidecarLookup {
     hosts: Dep<Host, SidecarHost>,
     scopes: Dep<SidecarScope, EgressScope>,
-    labels: DepBy<SidecarScope, (SidecarScope, Labels), ()>,
+    labels: IndexDep<SidecarScope, (SidecarScope, Labels), ()>,
 }
 
 impl SidecarLookup {

@@ -88,7 +88,7 @@ pub struct Listener {
 
 /// What becomes of TLS at a listener.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub enum TlsTreatment {
+pub enum ListenerTlsMode {
     /// It ends here.
     Terminate,
     /// It is routed by server name.
@@ -99,7 +99,7 @@ pub enum TlsTreatment {
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ListenerTls {
     /// What becomes of it; unset terminates.
-    pub mode: Option<TlsTreatment>,
+    pub mode: Option<ListenerTlsMode>,
     /// Certificates.
     pub certificates: Vec<ObjectRef>,
     /// Options of implementations.

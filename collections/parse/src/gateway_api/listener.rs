@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use sluice_model::gateway_api::{AllowedRoutes, GROUP, Listener, ListenerTls, NamespaceSelection, TlsTreatment};
+use sluice_model::gateway_api::{AllowedRoutes, GROUP, Listener, ListenerTls, ListenerTlsMode, NamespaceSelection};
 
 use super::reference::{group_kind, object_ref};
 use super::route::check_hostname;
@@ -45,7 +45,7 @@ fn listener(fields: &Fields<'_>) -> Listener {
         fields.reject("protocol", "a listener needs a protocol");
     }
     check_hostname(fields, "hostname", &listener.hostname);
-    let terminates = listener.tls.as_ref().is_some_and(|tls| tls.mode != Some(TlsTreatment::Passthrough));
+    let terminates = listener.tls.as_ref().is_some_and(|tls| tls.mode != Some(ListenerTlsMode::Passthrough));
     match listener.protocol.as_str() {
         "HTTP" | "TCP" | "UDP" if listener.tls.is_some() => {
             fields.refuse("tls", format!("protocol {} has no TLS settings", listener.protocol));
@@ -62,13 +62,13 @@ fn listener(fields: &Fields<'_>) -> Listener {
 }
 
 fn tls(fields: &Fields<'_>) -> ListenerTls {
-    let modes = [("Terminate", TlsTreatment::Terminate), ("Passthrough", TlsTreatment::Passthrough)];
+    let modes = [("Terminate", ListenerTlsMode::Terminate), ("Passthrough", ListenerTlsMode::Passthrough)];
     let tls = ListenerTls {
         mode: fields.choice("mode", &modes),
         certificates: fields.list("certificateRefs", |reference| object_ref(reference, "", "Secret")),
         options: fields.text_map("options"),
     };
-    if tls.mode != Some(TlsTreatment::Passthrough) && tls.certificates.is_empty() && tls.options.is_empty() {
+    if tls.mode != Some(ListenerTlsMode::Passthrough) && tls.certificates.is_empty() && tls.options.is_empty() {
         fields.refuse("certificateRefs", "TLS that ends here needs a certificate, or an option that says another way");
     }
     tls

@@ -1,6 +1,6 @@
 //! Kinds of the Gateway API: what is read, and where mistakes are.
 
-use sluice_model::gateway_api::{AddressKind, GroupKind, NamespaceSelection, TlsTreatment};
+use sluice_model::gateway_api::{AddressKind, GroupKind, ListenerTlsMode, NamespaceSelection};
 use sluice_model::{Decimal, Object, RedirectPort, Severity, StringMatch, Text};
 
 use crate::parse_object;
@@ -75,7 +75,7 @@ fn mistakes_of_a_gateway_are_at_their_fields() {
 fn tls_is_passed_through_if_that_is_said() {
     let spec = "gatewayClassName: istio, listeners: [{name: a, port: 443, protocol: TLS, tls: {mode: Passthrough}}]";
     let (Some(Object::KubernetesGateway(gateway)), _) = read("Gateway", spec) else { panic!("a Gateway") };
-    assert_eq!(gateway.listeners[0].tls.as_ref().and_then(|tls| tls.mode), Some(TlsTreatment::Passthrough));
+    assert_eq!(gateway.listeners[0].tls.as_ref().and_then(|tls| tls.mode), Some(ListenerTlsMode::Passthrough));
 }
 
 #[test]

@@ -9,9 +9,9 @@ fn named(fields: ClusterMatch, operation: PatchOperation, context: PatchContext)
 fn merges(name: &str, cluster: &Value, fields: ClusterMatch, context: PatchContext, gateway: bool) -> bool {
     let patch = named(fields, PatchOperation::Merge, context);
     match patch_cluster(name, &encoded(ApplyTo::Cluster, cluster), &[patch], gateway) {
-        Outcome::Unchanged => false,
-        Outcome::Changed(_) => true,
-        Outcome::Removed => panic!("removed"),
+        PatchOutcome::Unchanged => false,
+        PatchOutcome::Changed(_) => true,
+        PatchOutcome::Removed => panic!("removed"),
     }
 }
 
@@ -67,12 +67,12 @@ fn the_side_counts() {
 fn a_cluster_goes_and_another_comes() {
     let cluster = encoded(ApplyTo::Cluster, &json!({"name": "outbound|80||a"}));
     let remove = named(ClusterMatch::default(), PatchOperation::Remove, PatchContext::Any);
-    assert_eq!(patch_cluster("outbound|80||a", &cluster, std::slice::from_ref(&remove), false), Outcome::Removed);
+    assert_eq!(patch_cluster("outbound|80||a", &cluster, std::slice::from_ref(&remove), false), PatchOutcome::Removed);
     let add = |name: &str| patch(ApplyTo::Cluster, PatchOperation::Add, &json!({"name": name, "altStatName": name}));
     let found = added(&[remove, add("x"), add("y"), add("x"), add("")], ApplyTo::Cluster);
     assert_eq!(found.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["x", "y"]);
     // Adding changes no cluster that is there.
-    assert_eq!(patch_cluster("outbound|80||a", &cluster, &[add("x")], false), Outcome::Unchanged);
+    assert_eq!(patch_cluster("outbound|80||a", &cluster, &[add("x")], false), PatchOutcome::Unchanged);
 }
 
 const TLS: &str = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";

@@ -55,7 +55,7 @@ fn result(patches: &[EnvoyPatch]) -> Value {
     changed(ApplyTo::Listener, patch_listener(&encoded(ApplyTo::Listener, &listener()), patches, false))
 }
 
-fn outcome(patch: EnvoyPatch) -> Outcome {
+fn outcome(patch: EnvoyPatch) -> PatchOutcome {
     patch_listener(&encoded(ApplyTo::Listener, &listener()), &[patch], false)
 }
 
@@ -77,12 +77,12 @@ fn listeners_merge_and_go_by_port_and_name() {
     let by = ListenerMatch::default;
     assert_eq!(result(&[merge(ListenerMatch { port: 80, ..by() })])["perConnectionBufferLimitBytes"], 5);
     assert_eq!(result(&[merge(ListenerMatch { name: "0.0.0.0_80".into(), ..by() })])["name"], "0.0.0.0_80");
-    assert_eq!(outcome(merge(ListenerMatch { port: 81, ..by() })), Outcome::Unchanged);
-    assert_eq!(outcome(merge(ListenerMatch { name: "x".into(), ..by() })), Outcome::Unchanged);
+    assert_eq!(outcome(merge(ListenerMatch { port: 81, ..by() })), PatchOutcome::Unchanged);
+    assert_eq!(outcome(merge(ListenerMatch { name: "x".into(), ..by() })), PatchOutcome::Unchanged);
     let inbound = EnvoyPatch { context: PatchContext::SidecarInbound, ..merge(by()) };
-    assert_eq!(outcome(inbound), Outcome::Unchanged);
+    assert_eq!(outcome(inbound), PatchOutcome::Unchanged);
     let remove = with(ApplyTo::Listener, PatchOperation::Remove, by(), &Value::Null);
-    assert_eq!(outcome(remove), Outcome::Removed);
+    assert_eq!(outcome(remove), PatchOutcome::Removed);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn filter_chains_are_found_by_their_criteria() {
         FilterChainMatch { application_protocols: "h2,h3".into(), ..by() },
         FilterChainMatch { destination_port: 80, ..by() },
     ] {
-        assert_eq!(outcome(merge(chain.clone())), Outcome::Unchanged, "{chain:?}");
+        assert_eq!(outcome(merge(chain.clone())), PatchOutcome::Unchanged, "{chain:?}");
     }
     let chain = FilterChainMatch { name: "http".into(), ..by() };
     let remove = with(ApplyTo::FilterChain, PatchOperation::Remove, in_chain(chain), &Value::Null);
@@ -156,7 +156,7 @@ fn listener_filters_have_places() {
         (Merge, "l2"),
     ] {
         let patch = with(ApplyTo::ListenerFilter, operation, by(near), &new);
-        assert_eq!(outcome(patch), Outcome::Unchanged, "{operation:?} {near}");
+        assert_eq!(outcome(patch), PatchOutcome::Unchanged, "{operation:?} {near}");
     }
     // Its name stays.
     let over = json!({"name": "other", "typedConfig": buffer(9)});
@@ -189,7 +189,7 @@ fn network_filters_have_places() {
     let fields = by_filter("first", None);
     assert_eq!(
         outcome(with(ApplyTo::NetworkFilter, Merge, fields, &json!({"typedConfig": buffer(1)}))),
-        Outcome::Unchanged
+        PatchOutcome::Unchanged
     );
 }
 
@@ -212,7 +212,7 @@ fn http_filters_have_places() {
     }
     for (operation, near) in [(Remove, None), (Replace, None), (InsertBefore, Some("x")), (Merge, Some("x"))] {
         let patch = with(ApplyTo::HttpFilter, operation, by_filter(MANAGER, near), &http("new"));
-        assert_eq!(outcome(patch), Outcome::Unchanged, "{operation:?} {near:?}");
+        assert_eq!(outcome(patch), PatchOutcome::Unchanged, "{operation:?} {near:?}");
     }
     // What was put in by one patch is found by the next, and merging comes last.
     let first = with(ApplyTo::HttpFilter, InsertFirst, by_filter(MANAGER, None), &http("new"));
@@ -252,5 +252,5 @@ fn routes_within_an_inbound_listener_are_patched() {
     let table = &result["filterChains"][0]["filters"][1]["typedConfig"]["routeConfig"];
     assert_eq!(table["virtualHosts"][0]["routes"][0]["decorator"]["operation"], "o");
     let outbound = EnvoyPatch { context: PatchContext::SidecarOutbound, ..merge };
-    assert_eq!(patched(outbound), Outcome::Unchanged);
+    assert_eq!(patched(outbound), PatchOutcome::Unchanged);
 }

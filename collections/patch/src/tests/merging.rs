@@ -48,5 +48,5 @@ fn a_false_in_a_box_says_nothing() {
 fn what_is_there_already_changes_nothing() {
     let cluster = encoded(ApplyTo::Cluster, &json!({"name": "c", "altStatName": "x"}));
     let same = patch(ApplyTo::Cluster, PatchOperation::Merge, &json!({"altStatName": "x"}));
-    assert_eq!(patch_cluster("c", &cluster, &[same], false), Outcome::Unchanged);
+    assert_eq!(patch_cluster("c", &cluster, &[same], false), PatchOutcome::Unchanged);
 }

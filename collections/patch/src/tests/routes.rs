@@ -3,10 +3,10 @@ use std::collections::BTreeSet;
 use sluice_model::{RouteActionMatch, RouteMatch, RouteTableMatch, VirtualHostMatch};
 
 use super::*;
-use crate::{TableFacts, patch_route_table, patch_virtual_host};
+use crate::{RouteTableContext, patch_route_table, patch_virtual_host};
 
-fn outbound(name: &str) -> TableFacts<'_> {
-    TableFacts { name, context: PatchContext::SidecarOutbound, service_ports: None }
+fn outbound(name: &str) -> RouteTableContext<'_> {
+    RouteTableContext { name, context: PatchContext::SidecarOutbound, service_ports: None }
 }
 
 fn with(apply_to: ApplyTo, operation: PatchOperation, fields: RouteTableMatch, value: &Value) -> EnvoyPatch {
@@ -29,7 +29,7 @@ fn host() -> Value {
     ]})
 }
 
-fn of_host(patches: &[EnvoyPatch]) -> Outcome {
+fn of_host(patches: &[EnvoyPatch]) -> PatchOutcome {
     patch_virtual_host(&encoded(ApplyTo::VirtualHost, &host()), patches, &outbound("80"))
 }
 
@@ -43,12 +43,12 @@ fn routes(patches: &[EnvoyPatch]) -> Vec<String> {
 fn tables_are_found_by_name_and_port() {
     let table = encoded(ApplyTo::RouteConfiguration, &json!({"name": "t"}));
     let over = json!({"responseHeadersToRemove": ["x"]});
-    let finds = |facts: &TableFacts<'_>, fields: RouteTableMatch| {
+    let finds = |facts: &RouteTableContext<'_>, fields: RouteTableMatch| {
         let patch = with(ApplyTo::RouteConfiguration, PatchOperation::Merge, fields, &over);
         match patch_route_table(&table, &[patch], facts) {
-            Outcome::Changed(_) => true,
-            Outcome::Unchanged => false,
-            Outcome::Removed => panic!("removed"),
+            PatchOutcome::Changed(_) => true,
+            PatchOutcome::Unchanged => false,
+            PatchOutcome::Removed => panic!("removed"),
         }
     };
     let by = RouteTableMatch::default;
@@ -58,7 +58,7 @@ fn tables_are_found_by_name_and_port() {
     assert!(!finds(&outbound("a.forge:80"), RouteTableMatch { port: 80, ..by() }));
     assert!(finds(&outbound("inbound|8080||"), RouteTableMatch { port: 8080, ..by() }));
     let ports = BTreeSet::from([80]);
-    let gateway = |name, service_ports| TableFacts { name, context: PatchContext::Gateway, service_ports };
+    let gateway = |name, service_ports| RouteTableContext { name, context: PatchContext::Gateway, service_ports };
     let plain = gateway("http.8080", Some(&ports));
     assert!(finds(&plain, RouteTableMatch { port: 80, ..by() }));
     assert!(!finds(&plain, RouteTableMatch { port: 8080, ..by() }));
@@ -78,8 +78,8 @@ fn virtual_hosts_merge_go_and_are_exchanged() {
     let merge = with(ApplyTo::VirtualHost, PatchOperation::Merge, by_name(), &over);
     assert_eq!(changed(ApplyTo::VirtualHost, of_host(&[merge]))["responseHeadersToRemove"], json!(["x"]));
     let remove = |fields| with(ApplyTo::VirtualHost, PatchOperation::Remove, fields, &Value::Null);
-    assert_eq!(of_host(&[remove(by_domain("v.forge"))]), Outcome::Removed);
-    assert_eq!(of_host(&[remove(by_domain("w"))]), Outcome::Unchanged);
+    assert_eq!(of_host(&[remove(by_domain("v.forge"))]), PatchOutcome::Removed);
+    assert_eq!(of_host(&[remove(by_domain("w"))]), PatchOutcome::Unchanged);
     let other = json!({"name": "w", "domains": ["w"]});
     let replace = with(ApplyTo::VirtualHost, PatchOperation::Replace, by_name(), &other);
     assert_eq!(changed(ApplyTo::VirtualHost, of_host(&[replace])), other);
@@ -94,12 +94,12 @@ fn a_virtual_host_comes_with_the_table() {
     let result =
         changed(ApplyTo::RouteConfiguration, patch_route_table(&table, std::slice::from_ref(&add), &outbound("80")));
     assert_eq!(result["virtualHosts"], json!([new]));
-    assert_eq!(patch_route_table(&table, std::slice::from_ref(&add), &outbound("81")), Outcome::Unchanged);
-    assert_eq!(of_host(&[add]), Outcome::Unchanged);
+    assert_eq!(patch_route_table(&table, std::slice::from_ref(&add), &outbound("81")), PatchOutcome::Unchanged);
+    assert_eq!(of_host(&[add]), PatchOutcome::Unchanged);
     // All others go when the list is replaced.
     let hosts = json!({"virtualHosts": [new]});
     let replace = patch(ApplyTo::RouteConfiguration, PatchOperation::MergeAndReplaceList, &hosts);
-    assert_eq!(of_host(&[replace]), Outcome::Removed);
+    assert_eq!(of_host(&[replace]), PatchOutcome::Removed);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn routes_are_found_by_name_and_action() {
     let over = json!({"decorator": {"operation": "o"}});
     let found = |fields: RouteTableMatch| {
         let host = match of_host(&[with(ApplyTo::HttpRoute, PatchOperation::Merge, fields, &over)]) {
-            Outcome::Unchanged => return String::new(),
+            PatchOutcome::Unchanged => return String::new(),
             outcome => changed(ApplyTo::VirtualHost, outcome),
         };
         let routes = host["routes"].as_array().cloned().unwrap_or_default();
@@ -142,7 +142,7 @@ fn routes_have_places() {
         assert_eq!(routes(&[patch]), expected, "{operation:?} {fields:?}");
     }
     for operation in [InsertFirst, InsertBefore, InsertAfter, Remove] {
-        assert_eq!(of_host(&[with(ApplyTo::HttpRoute, operation, near("x"), &new)]), Outcome::Unchanged);
+        assert_eq!(of_host(&[with(ApplyTo::HttpRoute, operation, near("x"), &new)]), PatchOutcome::Unchanged);
     }
     // One that goes is no place to go by.
     let remove = with(ApplyTo::HttpRoute, Remove, near("m"), &Value::Null);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sluice_engine::{Collection, Context, Dep, DepBy};
+use sluice_engine::{Collection, Context, Dep, IndexDep};
 use sluice_envoy::cluster::{ClusterProfile, ClusterSettings, InboundInputs, InboundTarget, build_inbound};
 use sluice_model::{
     DestinationRule, Host, InboundPolicy, IpFamilies, Layer, ObjectKey, Proxy, ProxyType, Resource, ResourceKey,
@@ -55,7 +55,7 @@ struct OwnPorts {
     services: Dep<ServiceKey, Service>,
     sidecars: Dep<ObjectKey, SidecarInbound>,
     lookup: SidecarLookup,
-    rules: DepBy<Host, ObjectKey, DestinationRule>,
+    rules: IndexDep<Host, ObjectKey, DestinationRule>,
     policy: Dep<(), RulePolicy>,
 }
 

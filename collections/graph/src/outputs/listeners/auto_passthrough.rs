@@ -1,7 +1,7 @@
 //! Chains of routers that pass mutual TLS on by its server name: one for each cluster they may be asked for.
 
 use bytes::Bytes;
-use sluice_engine::{Collection, Context, DepBy, Deps, Index};
+use sluice_engine::{Collection, Context, Deps, Index, IndexDep};
 use sluice_envoy::listener::{Settings, build_auto_passthrough};
 use sluice_envoy::wire;
 use sluice_model::{Host, Resource, Text, View};
@@ -62,7 +62,7 @@ pub(super) fn derive_passed_chains<'s>(
 }
 
 /// Looks the chains of a router up, inside a `derive`.
-pub(super) struct Passing(DepBy<Side, PassedKey, Resource>);
+pub(super) struct Passing(IndexDep<Side, PassedKey, Resource>);
 
 impl Passing {
     pub(super) fn on<'s>(deps: &mut Deps<'s>, chains: &Index<'s, Side, PassedKey, Resource>) -> Self {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, Dep, DepBy};
+use sluice_engine::{Collection, Context, Dep, IndexDep};
 use sluice_envoy::listener::{
     GatewayAction, GatewayChain, GatewayListener, GatewayPort as ServerPort, Settings, build_gateway, gateway_addresses,
 };
@@ -183,7 +183,7 @@ fn plain_http(port: &GatewayPort) -> Option<GatewayChain> {
 /// Looks up the routes of servers that carry bytes.
 struct Routes {
     virtual_services: Dep<ObjectKey, VirtualService>,
-    by_gateway: DepBy<Text, ObjectKey, ()>,
+    by_gateway: IndexDep<Text, ObjectKey, ()>,
     hosts: Hosts,
     rules: Rules,
 }

@@ -8,7 +8,7 @@ use sluice_envoy::listener::{
     Bind, InboundInputs, InboundPort, PeerPolicy, Settings, build_inbound, can_bind, operation, take_names, wildcards,
 };
 use sluice_model::{
-    InterceptionMode, ProxyType, Resource, ResourceKey, Service, ServiceSource, SidecarIngress, Slots, Text,
+    InterceptionMode, ProxyType, Resource, ResourceKey, Service, ServiceSource, SidecarIngress, SlotValues, Text,
 };
 
 use super::{key, resource};
@@ -39,7 +39,7 @@ struct Shape {
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 struct ShapedSide {
     shape: Arc<Shape>,
-    names: Slots,
+    names: SlotValues,
 }
 
 /// Inbound listeners.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_envoy::listener::{DestinationFacts, Destinations};
 use sluice_model::{
     DestinationRule, ExportTo, Host, Labels, ObjectKey, RouteSemantics, Service, Text, View, VirtualService,
@@ -48,10 +48,10 @@ impl<'a, 's> RuleInputs<'a, 's> {
 /// Looks rules up, inside a `derive`.
 #[derive(Clone, Copy)]
 pub(super) struct Rules {
-    rules: DepBy<Host, ObjectKey, DestinationRule>,
+    rules: IndexDep<Host, ObjectKey, DestinationRule>,
     policy: Dep<(), RulePolicy>,
     virtual_services: Dep<ObjectKey, VirtualService>,
-    by_host: DepBy<Host, ObjectKey, ()>,
+    by_host: IndexDep<Host, ObjectKey, ()>,
 }
 
 impl Rules {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_envoy::listener::egress_cluster;
 use sluice_envoy::name::PASSTHROUGH;
 use sluice_envoy::route::{CatchAll, TableKind, build_catch_all, build_header};
@@ -273,13 +273,13 @@ pub(crate) fn encoded<M: prost::Message + prost::Name>(message: &M) -> Segment {
 /// Everything virtual hosts read, as dependencies of a `derive`.
 pub(crate) struct MeshReads {
     services: Dep<ServiceKey, Service>,
-    by_host: DepBy<Host, ServiceKey, ()>,
+    by_host: IndexDep<Host, ServiceKey, ()>,
     hosts: Dep<Host, ()>,
-    by_alias: DepBy<Host, ServiceKey, ()>,
-    by_address: DepBy<(Text, u16), ServiceKey, ()>,
+    by_alias: IndexDep<Host, ServiceKey, ()>,
+    by_address: IndexDep<(Text, u16), ServiceKey, ()>,
     virtual_services: Dep<ObjectKey, VirtualService>,
-    rules: DepBy<Host, ObjectKey, DestinationRule>,
-    routed: DepBy<Host, ObjectKey, ()>,
+    rules: IndexDep<Host, ObjectKey, DestinationRule>,
+    routed: IndexDep<Host, ObjectKey, ()>,
     defaults: Dep<(), RouteDefaults>,
     sidecars: SidecarLookup,
     domain: Text,

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, DepBy, Deps, Index};
+use sluice_engine::{Collection, Context, Deps, Index, IndexDep};
 use sluice_envoy::ztunnel::{WorkloadInputs, build_workload};
 use sluice_model::gateway_api::{AddressKind, Gateway};
 use sluice_model::{HboneAddress, HboneDestination, Host, ObjectKey, ServiceKey, Text};
@@ -118,7 +118,7 @@ fn addresses(gateway: &Gateway) -> Vec<RemoteGateway> {
 }
 
 /// Looks gateways up, inside a `derive`.
-pub(super) struct GatewayReads(DepBy<Text, (ObjectKey, Text), HboneAddress>);
+pub(super) struct GatewayReads(IndexDep<Text, (ObjectKey, Text), HboneAddress>);
 
 impl GatewayReads {
     pub(super) fn on<'s>(deps: &mut Deps<'s>, gateways: &Gateways<'s>) -> Self {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_envoy::ztunnel::{
     Above, STRICT_POLICY, build_authorization, build_peer_authorization, build_strict_authorization,
     build_waypoint_authorization, peer_policy_name,
@@ -121,9 +121,9 @@ fn waypoint_policy(waypoint: &Waypoint) -> String {
 
 /// Looks policies up, inside a `derive`.
 pub(super) struct PolicyReads {
-    by_label: DepBy<LabelKey, ObjectKey, Labels>,
+    by_label: IndexDep<LabelKey, ObjectKey, Labels>,
     labels: Dep<(), BTreeSet<Text>>,
-    peers: DepBy<Text, ObjectKey, PeerAuthentication>,
+    peers: IndexDep<Text, ObjectKey, PeerAuthentication>,
     allows_waypoints: bool,
 }
 
@@ -183,7 +183,7 @@ impl PolicyReads {
 struct Peers(Vec<Arc<PeerAuthentication>>);
 
 impl Peers {
-    fn of(cx: &Context, peers: &DepBy<Text, ObjectKey, PeerAuthentication>, namespace: &Text) -> Self {
+    fn of(cx: &Context, peers: &IndexDep<Text, ObjectKey, PeerAuthentication>, namespace: &Text) -> Self {
         let mut policies: Vec<_> = cx.by(peers, namespace).into_iter().map(|(_, policy)| policy).collect();
         policies.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
         Self(policies)

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use serde::Serialize;
 use sluice_engine::Collection;
 use sluice_model::{
-    AmbientBalancing, AmbientPort, AmbientService, Host, Kind, KubernetesService, Labels, ObjectKey, Resolution,
+    AmbientLoadBalancing, AmbientPort, AmbientService, Host, Kind, KubernetesService, Labels, ObjectKey, Resolution,
     Service, ServiceEntry, ServiceKey, ServiceSource, ServiceType, Text, Timestamp, TrafficDistribution, Visibility,
 };
 
@@ -150,9 +150,9 @@ fn of_service(key: &ObjectKey, declared: &Service, object: &KubernetesService) -
         subject_alt_names: Vec::new(),
         waypoints: sluice_model::ServiceWaypoints::default(),
         balancing: match declared.traffic_distribution {
-            _ if object.internal_traffic_local => AmbientBalancing::SameNode,
-            TrafficDistribution::Any => AmbientBalancing::Any,
-            preference => AmbientBalancing::Prefer(preference),
+            _ if object.internal_traffic_local => AmbientLoadBalancing::SameNode,
+            TrafficDistribution::Any => AmbientLoadBalancing::Any,
+            preference => AmbientLoadBalancing::Prefer(preference),
         },
         publish_not_ready: object.publish_not_ready,
         ip_families: object.ip_families,
@@ -185,9 +185,9 @@ fn of_entry(key: &ObjectKey, declared: &Service, entry: &ServiceEntry) -> Option
         subject_alt_names: entry.subject_alt_names.clone(),
         waypoints: sluice_model::ServiceWaypoints::default(),
         balancing: match (entry.resolution, declared.traffic_distribution) {
-            (Resolution::Passthrough, _) => AmbientBalancing::Passthrough,
-            (_, TrafficDistribution::Any) => AmbientBalancing::Any,
-            (_, preference) => AmbientBalancing::Prefer(preference),
+            (Resolution::Passthrough, _) => AmbientLoadBalancing::Passthrough,
+            (_, TrafficDistribution::Any) => AmbientLoadBalancing::Any,
+            (_, preference) => AmbientLoadBalancing::Prefer(preference),
         },
         publish_not_ready: false,
         ip_families: None,

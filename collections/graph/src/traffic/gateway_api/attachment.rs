@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_model::gateway_api::{GROUP, GroupKind, ParentRef};
 use sluice_model::{Host, MESH_GATEWAY, ObjectKey, ServiceEntry, Text};
 
@@ -46,7 +46,7 @@ impl<'s> RouteParents<'s> {
 /// Looks parents up.
 #[derive(Clone)]
 pub(super) struct Parents {
-    listeners: DepBy<ParentKey, ListenerKey, BoundListener>,
+    listeners: IndexDep<ParentKey, ListenerKey, BoundListener>,
     services: Dep<ObjectKey, ()>,
     entries: Dep<ObjectKey, Vec<Host>>,
     domain: Text,

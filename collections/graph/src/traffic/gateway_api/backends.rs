@@ -1,6 +1,6 @@
 //! Backends: where a route leads, and whether it may (G02, G03).
 
-use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_model::gateway_api::{Backend, BackendRef, EXPERIMENTAL_GROUP, GroupKind};
 use sluice_model::{Destination, Host, ObjectKey, ServiceKey, Text};
 
@@ -41,7 +41,7 @@ impl<'a, 's> BackendIndex<'a, 's> {
 pub(super) struct Backends {
     services: Dep<ObjectKey, ()>,
     backends: Dep<ObjectKey, Backend>,
-    by_host: DepBy<Host, ServiceKey, ()>,
+    by_host: IndexDep<Host, ServiceKey, ()>,
     grants: Grants,
     domain: Text,
     experimental: bool,

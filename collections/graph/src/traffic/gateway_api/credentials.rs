@@ -1,7 +1,7 @@
 //! Certificates and roots of listeners: whether there are any of a name (G02).
 
 use sluice_engine::{Collection, Context, Dep, Deps};
-use sluice_model::{ObjectKey, Roots};
+use sluice_model::{ObjectKey, RootCertificates};
 
 use crate::inputs::Objects;
 
@@ -14,7 +14,7 @@ pub(super) struct CredentialIndex<'s> {
 
 impl<'s> CredentialIndex<'s> {
     /// Of Secrets, and of ConfigMaps with roots.
-    pub(super) fn new(objects: &Objects<'s>, bundles: &Collection<'s, ObjectKey, Roots>) -> Self {
+    pub(super) fn new(objects: &Objects<'s>, bundles: &Collection<'s, ObjectKey, RootCertificates>) -> Self {
         let secrets = &objects.secrets;
         Self {
             certificates: secrets.filter_map("gateway_api/certificates", |_, secret| {

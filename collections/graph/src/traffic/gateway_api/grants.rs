@@ -1,6 +1,6 @@
 //! ReferenceGrants: whether an object may refer to one of another namespace (G03).
 
-use sluice_engine::{Context, DepBy, Deps, Index};
+use sluice_engine::{Context, Deps, Index, IndexDep};
 use sluice_model::gateway_api::{GroupKind, ReferenceGrant};
 use sluice_model::{ObjectKey, Text};
 
@@ -22,7 +22,7 @@ impl<'s> GrantIndex<'s> {
 
 /// Looks grants up.
 #[derive(Clone, Copy)]
-pub(crate) struct Grants(DepBy<Text, ObjectKey, ReferenceGrant>);
+pub(crate) struct Grants(IndexDep<Text, ObjectKey, ReferenceGrant>);
 
 impl Grants {
     /// Declares the look-up.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, Dep, DepBy};
+use sluice_engine::{Collection, Context, Dep, IndexDep};
 use sluice_model::gateway_api::{
-    AddressKind, GROUP, Gateway, GatewayClass, GroupKind, Listener, ListenerSet, NamespaceSelection, TlsTreatment,
+    AddressKind, GROUP, Gateway, GatewayClass, GroupKind, Listener, ListenerSet, ListenerTlsMode, NamespaceSelection,
 };
 use sluice_model::{
     Gateway as IstioGateway, GatewayOwner, GatewayServer, Host, LabelSelector, Labels, Namespace, ObjectKey,
@@ -112,7 +112,7 @@ pub(super) fn derive_gateways<'s>(
 struct Reads {
     classes: Dep<ObjectKey, GatewayClass>,
     namespaces: Dep<ObjectKey, Namespace>,
-    sets: DepBy<ObjectKey, ObjectKey, ListenerSet>,
+    sets: IndexDep<ObjectKey, ObjectKey, ListenerSet>,
     tls: TlsReads,
 }
 
@@ -298,7 +298,7 @@ fn protocol(controller: GatewayController, written: &str) -> Option<Protocol> {
 
 /// Kinds of routes a listener takes.
 fn kinds(listener: &Listener) -> Vec<GroupKind> {
-    let terminates = listener.tls.as_ref().is_some_and(|tls| tls.mode == Some(TlsTreatment::Terminate));
+    let terminates = listener.tls.as_ref().is_some_and(|tls| tls.mode == Some(ListenerTlsMode::Terminate));
     let suitable: &[&str] = match listener.protocol.as_str() {
         "HTTP" | "HTTPS" => &["HTTPRoute", "GRPCRoute"],
         "TCP" => &["TCPRoute"],

@@ -2,7 +2,7 @@
 
 use sluice_engine::Context;
 use sluice_model::gateway_api::{
-    FrontendTls, FrontendValidation, Gateway, GroupKind, Listener, ListenerTls, ObjectRef, TlsTreatment,
+    FrontendTls, FrontendValidation, Gateway, GroupKind, Listener, ListenerTls, ListenerTlsMode, ObjectRef,
 };
 use sluice_model::{Labels, ObjectKey, ServerTls, ServerTlsMode, Text, is_cipher_suite};
 
@@ -56,12 +56,12 @@ pub(super) fn server_tls(
     let Some(tls) = &listener.tls else { return (None, true) };
     let mut out = ServerTls::default();
     let mut valid = true;
-    match tls.mode.unwrap_or(TlsTreatment::Terminate) {
-        TlsTreatment::Passthrough => {
+    match tls.mode.unwrap_or(ListenerTlsMode::Terminate) {
+        ListenerTlsMode::Passthrough => {
             let auto = is_auto_passthrough(owner.labels, tls, listener.port);
             out.mode = if auto { ServerTlsMode::AutoPassthrough } else { ServerTlsMode::Passthrough };
         }
-        TlsTreatment::Terminate => {
+        ListenerTlsMode::Terminate => {
             out.mode = match option(tls, TERMINATE_MODE) {
                 "MUTUAL" => ServerTlsMode::Mutual,
                 "OPTIONAL_MUTUAL" => ServerTlsMode::OptionalMutual,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, Dep, DepBy, Deps, Index};
+use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_model::{Host, ObjectKey, Service, ServiceKey, ServiceSource, SidecarScope, Text, VirtualService};
 
 use super::egress::{EgressListener, EgressScope};
@@ -89,8 +89,8 @@ impl<'s> Patterns<'s> {
 /// Finds Sidecars by what they name, inside a `derive`.
 #[derive(Clone, Copy)]
 struct PatternLookup {
-    exact: DepBy<(Text, Host), SidecarScope, ()>,
-    below: DepBy<(Text, Host), SidecarScope, ()>,
+    exact: IndexDep<(Text, Host), SidecarScope, ()>,
+    below: IndexDep<(Text, Host), SidecarScope, ()>,
     any: Dep<(), bool>,
 }
 

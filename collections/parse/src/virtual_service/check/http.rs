@@ -2,8 +2,8 @@
 
 use regex::Regex;
 use sluice_model::{
-    AbortStatus, Body, CorsPolicy, Decimal, DirectResponse, HeaderOperations, Headers, HttpFault, HttpMatch,
-    HttpRedirect, HttpRewrite, HttpRoute, RedirectPort, StringMatch, VirtualService,
+    AbortStatus, CorsPolicy, Decimal, DirectResponse, DirectResponseBody, HeaderOperations, Headers, HttpFault,
+    HttpMatch, HttpRedirect, HttpRewrite, HttpRoute, RedirectPort, StringMatch, VirtualService,
 };
 
 use super::{At, check_destination, check_weights};
@@ -300,8 +300,8 @@ fn check_redirect(at: &At<'_, '_>, redirect: &HttpRedirect, route: &HttpRoute) {
 
 fn check_direct_response(at: &At<'_, '_>, response: &DirectResponse) {
     let size = match &response.body {
-        Some(Body::Text(text)) => text.len(),
-        Some(Body::Bytes(bytes)) => bytes.len(),
+        Some(DirectResponseBody::Text(text)) => text.len(),
+        Some(DirectResponseBody::Bytes(bytes)) => bytes.len(),
         None => 0,
     };
     if size > KIBIBYTE * KIBIBYTE {
