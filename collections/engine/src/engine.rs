@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crossbeam_channel::bounded;
 
-use crate::builder::Builder;
+use crate::builder::GraphBuilder;
 use crate::clock::Clock;
 use crate::dump::CollectionInfo;
 use crate::feed::{Feed, Hub};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 
-use crate::builder::Builder;
+use crate::builder::GraphBuilder;
 use crate::engine::EngineOptions;
 use crate::explain::{EpochSummary, Explanation};
 use crate::feed::Hub;
