@@ -7,7 +7,7 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
     CertificateValidationContext, PrivateKeyProvider as EnvoyProvider, Secret, TlsCertificate,
 };
 use envoy_types::pb::google::protobuf::{Any, Duration};
-use sluice_model::{PrivateKeyProvider, Redacted, RootCertificates, TlsCertificate};
+use sluice_model::{CertificateKeyPair, PrivateKeyProvider, Redacted, RootCertificates};
 use sluice_proto::private_key_providers::cryptomb::v3alpha::CryptoMbPrivateKeyMethodConfig;
 use sluice_proto::private_key_providers::qat::v3alpha::QatPrivateKeyMethodConfig;
 
@@ -15,7 +15,11 @@ use crate::wire::any;
 
 /// A certificate with its key. Hardware that works with keys is handed the key instead of Envoy.
 #[must_use]
-pub fn build_certificate(name: &str, certificate: &TlsCertificate, provider: Option<&PrivateKeyProvider>) -> Secret {
+pub fn build_certificate(
+    name: &str,
+    certificate: &CertificateKeyPair,
+    provider: Option<&PrivateKeyProvider>,
+) -> Secret {
     let mut built = TlsCertificate { certificate_chain: Some(inline(&certificate.chain)), ..TlsCertificate::default() };
     match provider {
         Some(provider) => built.private_key_provider = Some(key_provider(provider, &certificate.key)),
@@ -93,7 +97,7 @@ mod tests {
     #[test]
     fn hardware_is_handed_the_key_instead_of_envoy() {
         let certificate =
-            TlsCertificate { chain: bytes("P"), key: bytes("K"), ocsp_staple: Some(bytes("S")), readable: true };
+            CertificateKeyPair { chain: bytes("P"), key: bytes("K"), ocsp_staple: Some(bytes("S")), readable: true };
         let plain = json!({"name": "n", "tlsCertificate": {
             "certificateChain": {"inlineBytes": "UA=="}, "privateKey": {"inlineBytes": "Sw=="},
             "ocspStaple": {"inlineBytes": "Uw=="},

@@ -52,7 +52,7 @@ pub enum Object {
     ReferenceGrant(ReferenceGrant),
     RequestAuthentication(Box<RequestAuthentication>),
     /// A ConfigMap with roots.
-    RootCertificates(RootCertificates),
+    Roots(RootCertificates),
     Secret(Secret),
     Service(KubernetesService),
     ServiceEntry(ServiceEntry),

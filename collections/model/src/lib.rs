@@ -99,7 +99,7 @@ pub use reject::{Reject, Severity};
 pub use request_authentication::{Jwks, JwksKey, JwtKeys, JwtRule, RequestAuthentication};
 pub use resource::{Resource, ResourceKey, ResourceType, Segment, SegmentKey};
 pub use secret::{
-    CredentialKind, CredentialName, ROOTS_SUFFIX, Redacted, RootCertificates, Secret, SecretReader, TlsCertificate,
+    CertificateKeyPair, CredentialKind, CredentialName, ROOTS_SUFFIX, Redacted, RootCertificates, Secret, SecretReader,
 };
 pub use service::{
     ExportTo, Protocol, Resolution, Service, ServiceKey, ServicePort, ServiceSource, TrafficDistribution,

@@ -25,7 +25,7 @@ impl Serialize for Redacted {
 
 /// A certificate with its key, as they were given: PEM, if all is well.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub struct TlsCertificate {
+pub struct CertificateKeyPair {
     /// The certificate and what leads to a root.
     pub chain: Redacted,
     /// Its key.
@@ -49,7 +49,7 @@ pub struct RootCertificates {
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Secret {
     /// To show.
-    pub certificate: Option<TlsCertificate>,
+    pub certificate: Option<CertificateKeyPair>,
     /// To verify others by.
     pub roots: Option<RootCertificates>,
     /// To pull images with: text of a Docker configuration.
@@ -158,7 +158,7 @@ mod tests {
     fn nothing_of_a_secret_is_shown() {
         let bytes = |text: &'static str| Redacted(Bytes::from_static(text.as_bytes()));
         let secret = Secret {
-            certificate: Some(TlsCertificate {
+            certificate: Some(CertificateKeyPair {
                 chain: bytes("PUBLIC"),
                 key: bytes("PRIVATE"),
                 ocsp_staple: Some(bytes("STAPLE")),

@@ -3,7 +3,7 @@
 //! What is wrong is told without quoting a Secret: its content never gets into a finding.
 
 use serde_json::Value;
-use sluice_model::{Object, ROOTS_SUFFIX, Redacted, RootCertificates, Secret, TlsCertificate};
+use sluice_model::{CertificateKeyPair, Object, ROOTS_SUFFIX, Redacted, RootCertificates, Secret};
 
 use crate::{Findings, Item, base64};
 
@@ -33,7 +33,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         let chain_is_pem = data.check_pem(chain, &chain_bytes, "CERTIFICATE");
         let readable = data.check_pem(key, &key_bytes, "PRIVATE KEY") && chain_is_pem;
         let ocsp_staple = staple.and_then(|staple| data.get(staple)).map(redacted);
-        Some(TlsCertificate { chain: redacted(chain_bytes), key: redacted(key_bytes), ocsp_staple, readable })
+        Some(CertificateKeyPair { chain: redacted(chain_bytes), key: redacted(key_bytes), ocsp_staple, readable })
     });
     if certificate.is_none() && !findings.has_errors() {
         for (chain, key, _) in CERTIFICATES {
