@@ -7,7 +7,7 @@ use ResourceType::{Cluster, Endpoint, ExtensionConfig, Listener, NameTable, Prox
 use prost::Message as _;
 use sluice::xds::{HEALTH_TYPE, PATIENCE, Protocol, Refusal, Status, SyncState};
 use sluice_auth::{Caller, Viewer};
-use sluice_model::{TemplatePart, Resource, ResourceType, Template};
+use sluice_model::{Resource, ResourceType, Template, TemplatePart};
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 
@@ -631,7 +631,10 @@ fn templates_are_filled_for_the_proxy() {
     let mesh = Mesh::new();
     let template = |before: &[u8]| {
         let before = TemplatePart::Bytes(before.to_vec().into());
-        Some(Resource::Template(Template::new(vec![before, TemplatePart::Nested(vec![TemplatePart::Slot("who".into())])])))
+        Some(Resource::Template(Template::new(vec![
+            before,
+            TemplatePart::Nested(vec![TemplatePart::Slot("who".into())]),
+        ])))
     };
     // Field 1: the name; field 2: who.
     mesh.put(Listener, "base", "l", template(b"\x0a\x01l\x12"));
