@@ -114,7 +114,7 @@ async fn a_virtual_service_changes() {
     let before = engine.snapshot().epoch();
 
     // The edit.
-    std::fs::copy(sample("kettle-canary.yaml"), directory.path().join("staged")).expect("stage");
+    std::fs::copy(sample("../demo-edits/kettle-canary.yaml"), directory.path().join("staged")).expect("stage");
     std::fs::rename(directory.path().join("staged"), directory.path().join("kettle-routes.yaml")).expect("rename");
 
     // 1. A source sees it: one change of one object.
@@ -163,7 +163,7 @@ async fn a_virtual_service_changes() {
     assert!(stream.poll(Instant::now()).is_none());
 
     // An edit that changes nothing: no epoch that anybody hears of, nothing is sent.
-    let text = std::fs::read_to_string(sample("kettle-canary.yaml")).expect("read");
+    let text = std::fs::read_to_string(sample("../demo-edits/kettle-canary.yaml")).expect("read");
     std::fs::write(directory.path().join("kettle-routes.yaml"), format!("# a comment\n{text}")).expect("write");
     tokio::time::sleep(Duration::from_millis(300)).await;
     engine.flush();

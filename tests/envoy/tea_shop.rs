@@ -65,7 +65,7 @@ async fn traffic_follows_the_objects(protocol: Protocol) -> Result<()> {
     eventually(&mesh, "menu", &Call::get(door, "other.example.com"), "status 404").await?;
 
     // The VirtualService is edited: a header moves one user, everybody else stays.
-    mesh.write("kettle-routes.yaml", &std::fs::read_to_string(sample("kettle-canary.yaml"))?)?;
+    mesh.write("kettle-routes.yaml", &std::fs::read_to_string(sample("../demo-edits/kettle-canary.yaml"))?)?;
     let plain = Call::get(vip(KETTLE, 80), "kettle");
     let maya = plain.clone().header("x-user", "maya");
     eventually(&mesh, "counter", &maya, "kettle v2").await?;

@@ -1,4 +1,4 @@
-//! The demo: a tea shop with real Envoys, whose traffic moves while a VirtualService is edited on disk.
+//! The demo: a sample mesh with real Envoys. It edits a VirtualService on disk and measures how soon traffic follows.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -14,12 +14,13 @@ use sluice_testkit::pods::network::Network;
 use sluice_testkit::pods::workload::{Beside, Speaks, Workload};
 
 #[derive(Parser)]
-#[command(about = "A sample mesh with real Envoys: watch traffic move as a VirtualService is edited")]
+#[command(about = "Runs a sample mesh with real Envoys and shows how traffic follows an edited VirtualService")]
 struct Args {
-    /// Run unattended and end; without it the mesh stays up until Enter is pressed.
+    /// Exit after the tour. Without this flag, the mesh keeps running until Enter is pressed.
     #[arg(long)]
     once: bool,
-    /// Show only the gateway, without pods: what is shown where network namespaces are not permitted.
+    /// Run a gateway only, without pods in network namespaces. This is the default where network namespaces are not
+    /// permitted.
     #[arg(long)]
     gateway_only: bool,
 }
@@ -28,12 +29,18 @@ const COUNTER: &str = "10.96.40.10";
 const MENU: &str = "10.96.40.11";
 const KETTLE: &str = "10.96.40.12";
 
+/// A file of the mesh, as the demo starts.
 fn sample(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "../../manifests/demo", name].iter().collect()
 }
 
+/// A file that replaces one of the mesh.
+fn replacement(name: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "../../manifests/demo-edits", name].iter().collect()
+}
+
 fn say(text: &str) {
-    // The terminal is the demo's output; a closed one ends it quietly.
+    // A closed terminal is not an error.
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
@@ -50,7 +57,7 @@ const fn sidecar(name: &'static str, app: &'static str, version: &'static str, p
 
 const OBJECTS: [&str; 4] = ["services.yaml", "kettle-versions.yaml", "kettle-routes.yaml", "front-door.yaml"];
 
-/// Requires mutual TLS, for which every pod needs a sidecar.
+/// Requires mutual TLS. The gateway-only demo leaves it out, because its pods have no sidecars.
 const MUTUAL_TLS: &str = "mutual-tls.yaml";
 
 #[tokio::main]
@@ -60,29 +67,61 @@ async fn main() -> Result<()> {
     let mesh = match permitted {
         Ok(()) => whole_mesh().await?,
         Err(reason) => {
-            say(&format!("Only the gateway part is shown, without sidecars: {reason:#}.\n"));
+            say(&format!("The demo runs a gateway only, without sidecars. Reason: {reason:#}.\n"));
             gateway_only().await?
         }
     };
     for (name, pod) in mesh.pods() {
         if let Some(envoy) = &pod.envoy {
             let rejected = envoy.rejected().await?;
-            ensure!(rejected.is_empty(), "the Envoy of {name} refused an update: {}", rejected.join(", "));
+            ensure!(rejected.is_empty(), "the Envoy of {name} rejected an update: {}", rejected.join(", "));
         }
     }
-    say("No Envoy refused an update.");
+    say("No Envoy rejected an update.");
     if !args.once {
-        say(&format!("\nLook around: http://{}/debug   Enter ends the demo.", mesh.server.http));
+        what_to_try(&mesh);
         tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await??;
     }
     Ok(())
 }
 
+/// Prints a request to send, the directory to edit, and the pages to look at.
+fn what_to_try(mesh: &Mesh) {
+    let gateway = mesh.pod("front-door").net.ip;
+    let directory = mesh.config_file("");
+    let admin = mesh.server.http;
+    let routes = mesh.config_file("front-door.yaml");
+    let is_v1 = std::fs::read_to_string(&routes).is_ok_and(|text| text.contains("subset: v1"));
+    let (from, to) = if is_v1 { ("v1", "v2") } else { ("v2", "v1") };
+    let mut lines = vec![
+        "\nThe mesh keeps running. Try this in another terminal:\n".to_owned(),
+        "  1. Send a request through the gateway. The answer names the version that served it:".to_owned(),
+        format!("      curl -s -H 'Host: tea.example.com' http://{gateway}:8080/kettle"),
+        "  2. Edit an object. sluiced watches this directory and applies a change when the file is saved:".to_owned(),
+        format!("      {}", directory.display()),
+        "     For example, send /kettle to version v2, then repeat the request:".to_owned(),
+        format!("      sed -i 's/subset: v1/subset: v2/' {}", directory.join("front-door.yaml").display()),
+        "  3. Look at the control plane:".to_owned(),
+    ];
+    for (page, shows) in [
+        ("/debug/syncz", "what each proxy was sent and has acknowledged"),
+        ("/debug/config_dump?proxyID=front-door.teashop", "the configuration of the gateway"),
+        ("/debug/epochs", "recent changes and their cost"),
+        ("/debug/rejects", "objects that are invalid, with field and reason"),
+        ("/debug", "all pages"),
+    ] {
+        lines.push(format!("      {:75} {shows}", format!("http://{admin}{page}")));
+    }
+    lines.push(format!("      {:75} the log", mesh.file("sluiced.log").display()));
+    lines.push("\nPress Enter to stop the demo.".to_owned());
+    say(&lines.join("\n"));
+}
+
 async fn whole_mesh() -> Result<Mesh> {
     say(
-        "Starting sluiced on manifests/demo, and seven pods: each a network namespace with an application, an Envoy, and",
+        "Start: sluiced reads a copy of manifests/demo. Seven pods start, each in a network namespace of its own. Six have",
     );
-    say("sluice-agent, which gets its certificate from sluiced. One has neither: nobody in the mesh knows it.");
+    say("  an Envoy and sluice-agent, which gets a certificate from sluiced. The pod `stranger` has neither.");
     let objects = OBJECTS.iter().chain([&MUTUAL_TLS]);
     let mut mesh =
         Mesh::start(&objects.map(|name| sample(name)).collect::<Vec<_>>()).await.context("start the mesh")?;
@@ -97,16 +136,16 @@ async fn whole_mesh() -> Result<Mesh> {
     ])
     .await
     .context("start the pods")?;
-    say("Every Envoy is live.\n");
+    say("  All Envoys are configured.\n");
     through_the_mesh(&mesh).await?;
-    who_is_who(&mesh).await?;
+    mutual_tls(&mesh).await?;
     through_the_gateway(&mesh).await?;
     canary(&mesh).await?;
     weights(&mesh).await?;
     Ok(mesh)
 }
 
-/// A gateway before plain backends; the VirtualService that is edited is the gateway's.
+/// A gateway in front of backends without proxies. The demo edits the VirtualService of the gateway.
 async fn gateway_only() -> Result<Mesh> {
     let mut mesh = Mesh::start_on_loopback(&OBJECTS.map(sample)).await.context("start the mesh")?;
     // The gateway listens on 8080 of every loopback address.
@@ -121,7 +160,7 @@ async fn gateway_only() -> Result<Mesh> {
     .await
     .context("start the gateway")?;
     through_the_gateway(&mesh).await?;
-    say("Editing the gateway's VirtualService on disk: /kettle goes to v2.");
+    say("Edit: front-door.yaml on disk now sends /kettle to v2.");
     let text = std::fs::read_to_string(sample("front-door.yaml")).context("read front-door.yaml")?;
     let edited = text.replace("host: kettle, subset: v1", "host: kettle, subset: v2");
     ensure!(text != edited, "front-door.yaml sends /kettle to v1");
@@ -129,12 +168,12 @@ async fn gateway_only() -> Result<Mesh> {
     let started = Instant::now();
     mesh.write("front-door.yaml", &edited)?;
     settle(&mesh, "counter", &call, "kettle v2").await?;
-    say(&format!("  first changed answer after {:.1} ms\n", started.elapsed().as_secs_f64() * 1000.0));
+    say(&format!("  first changed answer: {:.1} ms after the edit\n", started.elapsed().as_secs_f64() * 1000.0));
     Ok(mesh)
 }
 
-/// Who answered, or an error that says what came instead.
-fn who(reply: &Reply) -> Result<String> {
+/// The workload that answered, or an error that says what was received instead.
+fn responder(reply: &Reply) -> Result<String> {
     match &reply.outcome {
         Ok(answer) if answer.status == 200 => Ok(answer.who()),
         Ok(answer) => bail!("status {}: {}", answer.status, answer.body),
@@ -142,17 +181,17 @@ fn who(reply: &Reply) -> Result<String> {
     }
 }
 
-/// Asks until the answer is from `expected`; configuration arrives in steps after an Envoy is live.
+/// Repeats a request until `expected` answers: a starting Envoy receives its configuration in steps.
 async fn settle(mesh: &Mesh, from: &str, call: &Call, expected: &str) -> Result<Reply> {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         let reply = mesh.pod(from).call(call.clone()).await?;
-        if who(&reply).is_ok_and(|name| name == expected) {
+        if responder(&reply).is_ok_and(|name| name == expected) {
             return Ok(reply);
         }
         ensure!(
             Instant::now() < deadline,
-            "{from} asked {} and expected {expected}, but got {:?}",
+            "{from} called {} and expected {expected}, but got {:?}",
             call.host,
             reply.outcome
         );
@@ -161,7 +200,7 @@ async fn settle(mesh: &Mesh, from: &str, call: &Call, expected: &str) -> Result<
 }
 
 async fn through_the_mesh(mesh: &Mesh) -> Result<()> {
-    say("Through the mesh (sidecar to sidecar):");
+    say("Traffic between sidecars: caller, host, and the workload that answers.");
     for (from, address, host, expected) in [
         ("counter", MENU, "menu", "menu v1"),
         ("counter", KETTLE, "kettle", "kettle v1"),
@@ -175,24 +214,27 @@ async fn through_the_mesh(mesh: &Mesh) -> Result<()> {
     Ok(())
 }
 
-/// Each side of a call has proved who it is, and who cannot is not answered.
-async fn who_is_who(mesh: &Mesh) -> Result<()> {
-    say("Over mutual TLS, with certificates of sluiced:");
+/// Both sides of a call are authenticated. A client without a certificate is rejected.
+async fn mutual_tls(mesh: &Mesh) -> Result<()> {
+    say("Mutual TLS: mutual-tls.yaml requires it, and certificates come from sluiced.");
     let reply = settle(mesh, "counter", &Call::get(vip(KETTLE, 80), "kettle"), "kettle v1").await?;
     let seen = reply.outcome.map_err(anyhow::Error::msg)?.seen();
     let told = seen["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default();
     let client = told.split(';').find_map(|part| part.strip_prefix("URI=")).unwrap_or_default();
-    ensure!(client == "spiffe://cluster.local/ns/teashop/sa/counter", "the kettle is told who called, but got {seen}");
-    say(&format!("  the kettle is called by {client}"));
+    ensure!(
+        client == "spiffe://cluster.local/ns/teashop/sa/counter",
+        "the kettle receives the identity of its caller, but got {seen}"
+    );
+    say(&format!("  the kettle sees the caller {client}"));
     let kettle = vip(&mesh.pod("kettle-v1").net.ip.to_string(), 8080);
     let reply = mesh.pod("stranger").call(Call::get(kettle, "kettle")).await?;
-    ensure!(reply.outcome.is_err(), "plaintext is not answered, but got {:?}", reply.outcome);
-    say("  a stranger that calls in plaintext is not answered\n");
+    ensure!(reply.outcome.is_err(), "plaintext is rejected, but got {:?}", reply.outcome);
+    say("  the pod `stranger` calls in plaintext and is rejected\n");
     Ok(())
 }
 
 async fn through_the_gateway(mesh: &Mesh) -> Result<()> {
-    say("Through the gateway (Host: tea.example.com):");
+    say("Traffic through the gateway, with the header `Host: tea.example.com`:");
     let door = vip(&mesh.pod("front-door").net.ip.to_string(), 8080);
     for (path, expected) in [("/", "counter v1"), ("/menu", "menu v1"), ("/kettle", "kettle v1")] {
         let call = Call::get(door, "tea.example.com").path(path);
@@ -201,8 +243,8 @@ async fn through_the_gateway(mesh: &Mesh) -> Result<()> {
     }
     let other = mesh.pod("counter").call(Call::get(door, "other.example.com")).await?;
     let status = other.outcome.as_ref().map(|answer| answer.status);
-    ensure!(status == Ok(404), "a host no Gateway serves is not found, but got {status:?}");
-    say("  other.example.com                            404, as it should\n");
+    ensure!(status == Ok(404), "a host that no Gateway declares gets status 404, but got {status:?}");
+    say("  a host that no Gateway declares              status 404\n");
     Ok(())
 }
 
@@ -210,17 +252,17 @@ fn millis(reply: &Reply) -> f64 {
     Duration::from_micros(reply.elapsed_us).as_secs_f64() * 1000.0
 }
 
-/// What is measured of one edit, from just before the rename.
-struct Moved {
-    /// The first answer that shows the change.
-    answer: Duration,
-    /// The counter's Envoy has taken the routes.
-    envoy: Duration,
+/// How long an edit takes, measured from just before the file is renamed into place.
+struct EditLatency {
+    /// Until the first answer that shows the change.
+    first_answer: Duration,
+    /// Until the counter's Envoy has applied the routes.
+    envoy_applied: Duration,
 }
 
-/// Replaces the VirtualService by `file` and watches the counter's sidecar until `call` is answered by `expected`.
-async fn edit(mesh: &Mesh, file: &str, call: &Call, expected: &str) -> Result<Moved> {
-    let text = std::fs::read_to_string(sample(file)).with_context(|| format!("read {file}"))?;
+/// Replaces the VirtualService by `file` and repeats `call` from the counter until `expected` answers.
+async fn edit(mesh: &Mesh, file: &str, call: &Call, expected: &str) -> Result<EditLatency> {
+    let text = std::fs::read_to_string(replacement(file)).with_context(|| format!("read {file}"))?;
     let pod = mesh.pod("counter");
     let envoy = pod.envoy.as_ref().context("the counter has an Envoy")?;
     let stat = "http.outbound_0.0.0.0_80;.rds.80.config_reload";
@@ -230,64 +272,62 @@ async fn edit(mesh: &Mesh, file: &str, call: &Call, expected: &str) -> Result<Mo
     let answer = async {
         loop {
             let reply = pod.call(call.clone()).await?;
-            if who(&reply)? == expected {
+            if responder(&reply)? == expected {
                 return anyhow::Ok(started.elapsed());
             }
-            ensure!(started.elapsed() < Duration::from_secs(10), "{file}: {expected} never answered");
+            ensure!(started.elapsed() < Duration::from_secs(10), "{file}: no answer of {expected} within 10 s");
         }
     };
-    let taken = async {
+    let applied = async {
         while envoy.stat(stat).await? == before {
-            ensure!(started.elapsed() < Duration::from_secs(10), "{file}: Envoy never took new routes");
+            ensure!(started.elapsed() < Duration::from_secs(10), "{file}: Envoy applied no new routes within 10 s");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         anyhow::Ok(started.elapsed())
     };
-    let (answer, envoy) = tokio::try_join!(answer, taken)?;
-    Ok(Moved { answer, envoy })
+    let (first_answer, envoy_applied) = tokio::try_join!(answer, applied)?;
+    Ok(EditLatency { first_answer, envoy_applied })
 }
 
-fn report(file: &str, moved: &Moved) {
+fn report(latency: &EditLatency) {
     say(&format!(
-        "  {file}: first changed answer after {:.1} ms; Envoy had taken the routes after {:.1} ms",
-        moved.answer.as_secs_f64() * 1000.0,
-        moved.envoy.as_secs_f64() * 1000.0,
+        "  first changed answer: {:.1} ms after the edit; routes applied by Envoy: {:.1} ms",
+        latency.first_answer.as_secs_f64() * 1000.0,
+        latency.envoy_applied.as_secs_f64() * 1000.0,
     ));
 }
 
 async fn canary(mesh: &Mesh) -> Result<()> {
-    say("Editing the VirtualService on disk: requests with `x-user: maya` go to kettle v2.");
+    say("Edit: kettle-canary.yaml replaces kettle-routes.yaml on disk. Requests with `x-user: maya` go to kettle v2.");
     let plain = Call::get(vip(KETTLE, 80), "kettle");
     let maya = plain.clone().header("x-user", "maya");
-    let moved = edit(mesh, "kettle-canary.yaml", &maya, "kettle v2").await?;
-    report("kettle-canary.yaml", &moved);
-    for (who_asks, call, expected) in [("maya", &maya, "kettle v2"), ("anybody else", &plain, "kettle v1")] {
+    report(&edit(mesh, "kettle-canary.yaml", &maya, "kettle v2").await?);
+    for (user, call, expected) in [("maya", &maya, "kettle v2"), ("other users", &plain, "kettle v1")] {
         for _ in 0..10 {
-            let answered = who(&mesh.pod("counter").call(call.clone()).await?)?;
-            ensure!(answered == expected, "{who_asks} is answered by {expected}, but got {answered}");
+            let answered = responder(&mesh.pod("counter").call(call.clone()).await?)?;
+            ensure!(answered == expected, "{user}: expected an answer of {expected}, but got {answered}");
         }
-        say(&format!("  {who_asks:13} {expected}, ten times of ten"));
+        say(&format!("  {user:13} {expected}: 10 of 10 requests"));
     }
     say("");
     Ok(())
 }
 
 async fn weights(mesh: &Mesh) -> Result<()> {
-    say("Editing it again: 80 % to v1, 20 % to v3.");
+    say("Edit: kettle-weights.yaml replaces it. Of all other requests, 80 % go to v1 and 20 % to v3.");
     let call = Call::get(vip(KETTLE, 80), "kettle");
-    let moved = edit(mesh, "kettle-weights.yaml", &call, "kettle v3").await?;
-    report("kettle-weights.yaml", &moved);
+    report(&edit(mesh, "kettle-weights.yaml", &call, "kettle v3").await?);
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     for _ in 0..500 {
-        *counts.entry(who(&mesh.pod("counter").call(call.clone()).await?)?).or_default() += 1;
+        *counts.entry(responder(&mesh.pod("counter").call(call.clone()).await?)?).or_default() += 1;
     }
     for (name, count) in &counts {
-        say(&format!("  {name:13} {count:3} of 500"));
+        say(&format!("  {name:13} {count:3} of 500 requests"));
     }
     let v3 = counts.get("kettle v3").copied().unwrap_or(0);
     ensure!(counts.len() == 2 && counts.contains_key("kettle v1"), "only v1 and v3 answer: {counts:?}");
     // Six standard deviations of 500 draws at 20 %.
-    ensure!((46..=154).contains(&v3), "about 100 of 500 answers are from v3, but {v3} were");
+    ensure!((46..=154).contains(&v3), "about 100 of 500 answers come from v3, but {v3} did");
     say("");
     Ok(())
 }
