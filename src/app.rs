@@ -57,6 +57,9 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
     for warning in &config.warnings {
         warn!("{warning}");
     }
+    for notice in &config.notices {
+        info!("{notice}");
+    }
     // Ports first: that one is taken is known at once, not after everything has been read.
     let http = bind("http", "--httpAddr", config.ports.http.as_ref()).await?;
     let grpc = bind("grpc", "--grpcAddr", config.ports.grpc.as_ref()).await?;

@@ -40,6 +40,8 @@ pub struct Config {
     pub features: Features,
     /// What was said and has no effect, to be logged once there is a log.
     pub warnings: Vec<String>,
+    /// Texts for the log that call for no action.
+    pub notices: Vec<String>,
 }
 
 /// Where the objects of a cluster come from.
@@ -141,12 +143,14 @@ impl Config {
         unknown_flags: &[String],
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {
+        let mut notices = Vec::new();
         let mut warnings: Vec<String> = unknown_flags.iter().map(|flag| format!("flag {flag} has no effect")).collect();
         if parse_address("--httpsAddr", &args.https_addr)?.is_some() {
             let address = &args.https_addr;
-            warnings.push(format!(
-                "the injection and validation webhooks ({address}) are not served yet: the port stays closed"
-            ));
+            let text =
+                format!("the injection and validation webhooks ({address}) are not served yet: the port stays closed");
+            // Only the Kubernetes API calls webhooks.
+            if args.config_dir.is_some() { notices.push(text) } else { warnings.push(text) }
         }
         let security_args = args.security.clone();
         let mut sources = sources_config(&args)?;
@@ -188,7 +192,7 @@ impl Config {
         };
         let security = SecurityConfig::new(&security_args, &variable, &mut warnings)?;
         let features = Features::read(variable, &mut warnings);
-        Ok(Self { sources, identity, ports, serving, log, security, features, warnings })
+        Ok(Self { sources, identity, ports, serving, log, security, features, warnings, notices })
     }
 }
 

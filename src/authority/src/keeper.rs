@@ -89,11 +89,11 @@ impl Keeper {
             info!(target: "pkica", directory = %config.directory.display(), "made a certificate authority");
             Place::Directory { is_generated: true }
         } else {
-            warn!(
+            info!(
                 target: "pkica",
-                "there is no certificate authority in {}: a root in memory is used, which ends with this process \
-                 (--createCA keeps one)",
-                config.directory.display()
+                directory = %config.directory.display(),
+                "no certificate authority found: a root in memory is used until the process ends; --createCA makes one \
+                 that is kept"
             );
             Place::Memory
         };
