@@ -120,7 +120,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
         ),
         ("sluice-bench", vec!["sluice-proto", "sluice-testkit"]),
         ("sluice-agent", vec!["sluice-crypto", "sluice-parse", "sluice-proto"]),
-        ("sluicectl", vec!["sluice-model", "sluice-parse"]),
+        ("sluicectl", vec!["sluice-engine", "sluice-graph", "sluice-model", "sluice-parse", "sluice-proto"]),
         (
             "sluice-fuzz",
             vec![

@@ -18,6 +18,20 @@ cluster, and objects are not compared with each other.
 
 Exit codes: 0 everything would be admitted, 1 something is wrong, 2 wrong usage or a file that cannot be read.";
 
+const PREVIEW_EXAMPLES: &str = "\
+Examples:
+  sluicectl preview -f manifests/demo --pod counter.teashop                    names of all resources, by type
+  sluicectl preview -f manifests/demo --pod counter.teashop --resource-types rds -o json
+  sluicectl preview -f manifests/demo --pod front-door.teashop --proxy-type router
+  sluicectl preview -f objects/ --node node.json --name 'outbound|80||menu.shop.svc.cluster.local' -o json
+
+The objects are those of the files. The mesh config is that of ConfigMap istio in namespace istio-system, if the files have
+it. Listed are all resources that the proxy may subscribe to; Envoy subscribes to those that its listeners and clusters refer
+to. Secrets are not included. Environment variables that change what sluiced serves have no effect here.
+
+Exit codes: 0 the configuration was printed, 1 the proxy would get no such resource, 2 wrong usage or a file that cannot be
+read.";
+
 /// Tools for the Sluice control plane.
 #[derive(Debug, Parser)]
 #[command(name = "sluicectl", version, max_term_width = 100)]
@@ -33,6 +47,9 @@ pub(crate) enum Command {
     /// Say whether Istio objects and mesh configs would be admitted, and what is wrong with those that would not.
     #[command(after_help = EXAMPLES)]
     Validate(ValidateArgs),
+    /// Print the configuration that a proxy would get for the objects of files.
+    #[command(after_help = PREVIEW_EXAMPLES)]
+    Preview(PreviewArgs),
     /// Print the version.
     Version {
         /// How to print it.
@@ -56,6 +73,56 @@ pub(crate) struct ValidateArgs {
     /// Take warnings for errors.
     #[arg(long)]
     pub(crate) strict: bool,
+}
+
+/// Flags of `preview`.
+#[derive(Debug, Args)]
+pub(crate) struct PreviewArgs {
+    /// File or directory with Kubernetes and Istio objects; `-` is standard input. May be given several times.
+    #[arg(short, long = "filename", value_name = "FILE|DIR|-", required = true)]
+    pub(crate) filenames: Vec<PathBuf>,
+    /// Pod of the files whose proxy is described: its address, labels, annotations and service account.
+    #[arg(long, value_name = "NAME.NAMESPACE", conflicts_with = "node", required_unless_present = "node")]
+    pub(crate) pod: Option<String>,
+    /// Type of the proxy of --pod.
+    #[arg(long, value_enum, default_value_t = PreviewProxyType::Sidecar, requires = "pod")]
+    pub(crate) proxy_type: PreviewProxyType,
+    /// JSON file with the node that the proxy sends: `id` and `metadata`, as in Envoy's bootstrap.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) node: Option<PathBuf>,
+    /// Print only these types.
+    #[arg(long, value_name = "TYPE,..", value_enum, value_delimiter = ',')]
+    pub(crate) resource_types: Vec<PreviewResourceType>,
+    /// Print only resources of this name.
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// How to print it: names and sizes as text, or the resources as JSON.
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    pub(crate) output: Output,
+}
+
+/// The types of proxies that a pod may have.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum PreviewProxyType {
+    Sidecar,
+    Router,
+}
+
+/// The resource types that are printed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum PreviewResourceType {
+    /// Clusters.
+    Cds,
+    /// Endpoints.
+    Eds,
+    /// Listeners.
+    Lds,
+    /// Route tables.
+    Rds,
+    /// Extension configurations.
+    Ecds,
+    /// Name tables.
+    Nds,
 }
 
 /// A form of output.

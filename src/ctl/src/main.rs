@@ -1,7 +1,8 @@
-//! `sluicectl`: what operators run beside the control plane. It needs no cluster and links none of the server.
+//! `sluicectl`: tools for operators. It needs no cluster and links no part of the server.
 
 mod args;
 mod files;
+mod preview;
 mod report;
 mod validate;
 
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
             let colours = stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
             validate::run(&args, colours, &mut stdout.lock(), &mut io::stderr().lock())
         }
+        Command::Preview(args) => preview::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
         Command::Version { output } => version(output, &mut stdout.lock()).map(|()| FINE),
     };
     match result {
