@@ -20,17 +20,18 @@ Exit codes: 0 everything would be admitted, 1 something is wrong, 2 wrong usage 
 
 const PREVIEW_EXAMPLES: &str = "\
 Examples:
-  sluicectl preview -f manifests/demo --pod counter.teashop                    names of all resources, by type
-  sluicectl preview -f manifests/demo --pod counter.teashop --resource-types rds -o json
-  sluicectl preview -f manifests/demo --pod front-door.teashop --proxy-type router
-  sluicectl preview -f objects/ --node node.json --name 'outbound|80||menu.shop.svc.cluster.local' -o json
+  sluicectl preview -f demo/ --pod counter.teashop          names of all resources, by type
+  sluicectl preview -f demo/ --pod counter.teashop --resource-types rds -o json
+  sluicectl preview -f demo/ --pod front-door.teashop --proxy-type router
+  sluicectl preview -f demo/ --node node.json --name 80 -o json
 
-The objects are those of the files. The mesh config is that of ConfigMap istio in namespace istio-system, if the files have
-it. Listed are all resources that the proxy may subscribe to; Envoy subscribes to those that its listeners and clusters refer
-to. Secrets are not included. Environment variables that change what sluiced serves have no effect here.
+The objects are those of the files. The mesh config is that of ConfigMap istio in namespace
+istio-system, if the files have it. Listed are all resources that the proxy may subscribe to;
+Envoy subscribes to those that its listeners and clusters refer to. Secrets are not included.
+Environment variables that change what sluiced serves have no effect here.
 
-Exit codes: 0 the configuration was printed, 1 the proxy would get no such resource, 2 wrong usage or a file that cannot be
-read.";
+Exit codes: 0 the configuration was printed, 1 the proxy would get no such resource, 2 wrong
+usage or a file that cannot be read.";
 
 /// Tools for the Sluice control plane.
 #[derive(Debug, Parser)]
@@ -128,7 +129,7 @@ pub(crate) enum PreviewResourceType {
 /// A form of output.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Output {
-    /// Lines: `file:line:column: Kind namespace/name: field: message`.
+    /// Lines of text.
     Text,
     /// One JSON object.
     Json,
