@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rcgen::{CertificateParams, KeyPair};
-use sluice_ca::{Authority, NewKey, RsaBits, Terms, root};
+use sluice_ca::{Authority, NewKey, RsaBits, LifetimeLimits, root};
 
 fn issue(c: &mut Criterion) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock");
@@ -23,7 +23,7 @@ fn issue(c: &mut Criterion) {
         let authority = Authority::new(&material, now).expect("an authority");
         group.bench_function(name, |bencher| {
             bencher.iter(|| {
-                let issued = authority.issue(black_box(&request), &identities, 0, Terms::default(), now);
+                let issued = authority.issue(black_box(&request), &identities, 0, LifetimeLimits::default(), now);
                 black_box(issued.expect("issued"))
             });
         });

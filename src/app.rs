@@ -67,7 +67,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
     let monitoring = bind("monitoring", "--monitoringAddr", config.ports.monitoring.as_ref()).await?;
     let mesh_files = MeshFiles::open(&config.sources.mesh_config, &config.sources.networks)?;
 
-    sluice_crypto::gather_entropy();
+    sluice_crypto::collect_entropy();
     let options = graph_options(&config);
     let (engine, handles) =
         Engine::start(EngineOptions::default(), move |builder| sluice_graph::build(builder, &options));

@@ -64,6 +64,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
         ("sluice-graph", vec!["sluice-engine", "sluice-envoy", "sluice-model", "sluice-patch", "sluice-proto"]),
         ("sluice-ca", vec![]),
         ("sluice-crypto", vec!["sluice-model"]),
+        ("sluice-http-client", vec!["sluice-parse"]),
         ("sluice-telemetry", vec![]),
         ("sluice-watch", vec![]),
         ("sluice-kube", vec!["sluice-engine", "sluice-model", "sluice-parse"]),
@@ -119,7 +120,7 @@ fn crates_depend_on_each_other_as_architecture_says() {
             ],
         ),
         ("sluice-bench", vec!["sluice-proto", "sluice-testkit"]),
-        ("sluice-agent", vec!["sluice-crypto", "sluice-parse", "sluice-proto"]),
+        ("sluice-agent", vec!["sluice-crypto", "sluice-http-client", "sluice-parse", "sluice-proto"]),
         ("sluicectl", vec!["sluice-engine", "sluice-graph", "sluice-model", "sluice-parse", "sluice-proto"]),
         (
             "sluice-fuzz",

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sluice_authority::{AuthorityConfig, SignerConfig};
-use sluice_ca::{NewKey, RsaBits, Terms};
+use sluice_ca::{NewKey, RsaBits, LifetimeLimits};
 use sluice_model::{CompliancePolicy, Text};
 use sluice_parse::parse_duration;
 use sluice_tls::{TlsFiles, TlsVersions};
@@ -159,9 +159,9 @@ impl SecurityConfig {
             roots_config_map: get("PILOT_CA_CERT_CONFIGMAP").unwrap_or(or.roots_config_map),
             revoked_config_map: get("PILOT_CRL_CONFIGMAP").unwrap_or(or.revoked_config_map),
             cluster_trust_bundle: flag(variable, "ENABLE_CLUSTER_TRUST_BUNDLE_API", false, warnings),
-            terms: Terms {
+            terms: LifetimeLimits {
                 default: duration(variable, "DEFAULT_WORKLOAD_CERT_TTL", or.terms.default, warnings),
-                most: duration(variable, "MAX_WORKLOAD_CERT_TTL", or.terms.most, warnings),
+                max: duration(variable, "MAX_WORKLOAD_CERT_TTL", or.terms.max, warnings),
             },
         };
         let compliance = get("COMPLIANCE_POLICY").map(|name| compliance(&name)).transpose()?;

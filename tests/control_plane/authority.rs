@@ -111,7 +111,7 @@ async fn a_secret_that_cannot_be_used_is_named_without_its_key() {
     let error = open(&server, AuthorityConfig::default()).await.err().expect("it cannot be used").to_string();
     assert_eq!(
         error,
-        "certificate authority in Secret istio-ca-secret: private key: is not that of the signing certificate"
+        "certificate authority in Secret istio-ca-secret: private key: does not match the signing certificate"
     );
 }
 

@@ -553,7 +553,7 @@ async fn rights_of_a_signer_of_the_cluster_are_granted_where_there_is_one() {
     let server = ApiServer::start().await.expect("a server");
     let client = || server.client().expect("a client");
     let config = SignerConfig { signer: "a/b".into(), patience: Duration::from_millis(1), ..SignerConfig::default() };
-    let signer = KubernetesSigner::new(client(), config, sluice_ca::Terms::default());
+    let signer = KubernetesSigner::new(client(), config, sluice_ca::LifetimeLimits::default());
     let key = rcgen::KeyPair::generate().expect("a key");
     let identity = "spiffe://td/ns/shop/sa/cart";
     let mut params = rcgen::CertificateParams::default();

@@ -44,7 +44,7 @@ pub(crate) async fn run(args: &ProxyArgs, log_as_json: bool) -> Result<End> {
         None => None,
     };
     let names = dns.as_ref().map(|dns| dns.names.clone());
-    let admin = Admin { host: settings.loopback().to_string(), port: settings.ports.admin };
+    let admin = Admin::new(settings.loopback().to_string(), settings.ports.admin)?;
     let readiness = Readiness::new(admin.clone(), names.clone(), stop.requested.clone(), metrics.clone());
     let readiness = Arc::new(readiness);
 
@@ -119,7 +119,7 @@ fn serve_xds(
         async move { readiness.check().await }
     });
     let upstream = settings.control_plane.peer.clone();
-    let modules = Modules::new(settings.wasm.clone(), metrics.clone());
+    let modules = Modules::new(settings.wasm.clone(), metrics.clone())?;
     let proxy = xds::Proxy { upstream, intercepted, health, modules, metrics: metrics.clone() };
     xds::serve(proxy, &settings.control_plane.socket)
 }

@@ -1,5 +1,4 @@
-//! Whether the workload is healthy, by the ProxyConfig's readiness probe: workloads that are no pods have nobody else who
-//! asks.
+//! Health of the workload by the ProxyConfig's `readinessProbe`. It is for workloads outside Kubernetes, which have no kubelet.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,49 +13,50 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::settings::Settings;
-use crate::status::{Probe, Target, probe};
+use crate::status::{Probe, Prober, Target};
 
-/// What is told to the control plane.
+/// The workload's health as it is reported to the control plane: `None` before the first result, else healthy or the reason.
 pub(crate) type Health = Option<Result<(), String>>;
 
-/// Counts results in a row until they count.
-struct Judge {
+/// Counts consecutive results until they reach the threshold.
+struct HealthThreshold {
     successes: u32,
     failures: u32,
-    needed_successes: u32,
-    needed_failures: u32,
+    success_threshold: u32,
+    failure_threshold: u32,
     last: Option<bool>,
 }
 
-impl Judge {
+impl HealthThreshold {
     fn new(probe: &ReadinessProbe) -> Self {
-        let needed = |count: i32| u32::try_from(count).unwrap_or(0).max(1);
+        let at_least_one = |count: i32| u32::try_from(count).unwrap_or(0).max(1);
         Self {
             successes: 0,
             failures: 0,
-            needed_successes: needed(probe.success_threshold),
-            needed_failures: needed(probe.failure_threshold),
+            success_threshold: at_least_one(probe.success_threshold),
+            failure_threshold: at_least_one(probe.failure_threshold),
             last: None,
         }
     }
 
-    /// Whether this turns the health.
-    fn turns(&mut self, healthy: bool) -> bool {
-        let (count, other, needed) = match healthy {
-            true => (&mut self.successes, &mut self.failures, self.needed_successes),
-            false => (&mut self.failures, &mut self.successes, self.needed_failures),
+    /// Adds a result. Whether the health changes with it.
+    fn add(&mut self, healthy: bool) -> bool {
+        let (count, other, threshold) = match healthy {
+            true => (&mut self.successes, &mut self.failures, self.success_threshold),
+            false => (&mut self.failures, &mut self.successes, self.failure_threshold),
         };
         *count += 1;
         *other = 0;
-        let turns = *count >= needed && self.last != Some(healthy);
-        if turns {
+        let changes = *count >= threshold && self.last != Some(healthy);
+        if changes {
             self.last = Some(healthy);
         }
-        turns
+        changes
     }
 }
 
-/// Looks after the workload as long as somebody listens, if the ProxyConfig says how. `proxy_ready` comes first.
+/// Checks the workload while there is a receiver, if the ProxyConfig has a probe. The proxy has to be ready as well: while
+/// `proxy_ready` fails, the workload is unhealthy.
 pub(crate) fn spawn<F, R>(settings: &Settings, proxy_ready: F) -> watch::Receiver<Health>
 where
     F: Fn() -> R + Send + 'static,
@@ -72,9 +72,9 @@ where
     };
     let (limit, period) = (seconds(config.timeout_seconds, 1), seconds(config.period_seconds, 10));
     let delay = seconds(config.initial_delay_seconds, 0);
-    let mut judge = Judge::new(&config);
+    let mut threshold = HealthThreshold::new(&config);
     let Some(check) = Check::new(&config, &host, limit) else {
-        warn!(target: "healthcheck", "readinessProbe: there is nothing to ask");
+        warn!(target: "healthcheck", "ProxyConfig: readinessProbe is ignored: it has no valid httpGet, tcpSocket, grpc or exec");
         return receiver;
     };
     let check = Arc::new(check);
@@ -91,10 +91,10 @@ where
                 Ok(()) => check.run(limit).await,
                 Err(reason) => Err(format!("the proxy is not ready: {reason}")),
             };
-            if judge.turns(result.is_ok()) {
+            if threshold.add(result.is_ok()) {
                 match &result {
-                    Ok(()) => info!(target: "healthcheck", "the workload is healthy"),
-                    Err(reason) => warn!(target: "healthcheck", "the workload is not healthy: {reason}"),
+                    Ok(()) => info!(target: "healthcheck", "workload is healthy"),
+                    Err(reason) => warn!(target: "healthcheck", %reason, "workload is unhealthy"),
                 }
                 sender.send_replace(Some(result));
             }
@@ -103,9 +103,9 @@ where
     receiver
 }
 
-/// How to ask.
+/// How the workload is checked.
 enum Check {
-    Network(Probe, HeaderMap),
+    Network(Box<Prober>, Probe, HeaderMap),
     Command(Vec<String>),
 }
 
@@ -113,7 +113,8 @@ impl Check {
     fn new(config: &ReadinessProbe, host: &str, timeout: Duration) -> Option<Self> {
         let network = |target, own: &str, port: u32, headers| {
             let host = if own.is_empty() { host } else { own }.to_owned();
-            Some(Self::Network(Probe { target, host, port: u16::try_from(port).ok()?, timeout }, headers))
+            let probe = Probe { target, host, port: u16::try_from(port).ok()?, timeout };
+            Some(Self::Network(Box::new(Prober::new().ok()?), probe, headers))
         };
         match config.health_check_method.as_ref()? {
             HealthCheckMethod::HttpGet(http) => {
@@ -137,19 +138,19 @@ impl Check {
 
     async fn run(&self, limit: Duration) -> Result<(), String> {
         match self {
-            Self::Network(asked, headers) => match probe(asked, headers.clone()).await {
+            Self::Network(prober, probe, headers) => match prober.probe(probe, headers.clone()).await {
                 Ok((status, _)) if status.is_success() || status.is_redirection() => Ok(()),
-                Ok((status, _)) => Err(format!("the workload answered {status}")),
+                Ok((status, _)) => Err(format!("the workload responded with status {status}")),
                 Err(error) => Err(format!("{error:#}")),
             },
             Self::Command(command) => {
-                let Some((program, arguments)) = command.split_first() else { return Err("no command".to_owned()) };
+                let Some((program, arguments)) = command.split_first() else { return Err("exec has no command".to_owned()) };
                 let run = Command::new(program).args(arguments).kill_on_drop(true).output();
                 match timeout(limit, run).await {
                     Ok(Ok(output)) if output.status.success() => Ok(()),
-                    Ok(Ok(output)) => Err(format!("{program} ended with {}", output.status)),
+                    Ok(Ok(output)) => Err(format!("{program} exited with {}", output.status)),
                     Ok(Err(error)) => Err(format!("run {program}: {error}")),
-                    Err(_) => Err(format!("{program} did not end within {limit:?}")),
+                    Err(_) => Err(format!("{program} did not exit within {limit:?}")),
                 }
             }
         }
@@ -162,22 +163,22 @@ mod tests {
     use crate::settings::tests::settings;
 
     #[test]
-    fn health_turns_after_as_many_in_a_row_as_asked() {
+    fn health_changes_after_threshold_of_consecutive_results() {
         let probe = ReadinessProbe { success_threshold: 2, failure_threshold: 3, ..ReadinessProbe::default() };
-        let mut judge = Judge::new(&probe);
-        let turns: Vec<bool> = [true, false, true, true, true, false, false, true, false, false, false]
-            .map(|healthy| judge.turns(healthy))
+        let mut threshold = HealthThreshold::new(&probe);
+        let changes: Vec<bool> = [true, false, true, true, true, false, false, true, false, false, false]
+            .map(|healthy| threshold.add(healthy))
             .into();
         assert_eq!(
-            turns.iter().enumerate().filter(|(_, turned)| **turned).map(|(i, _)| i).collect::<Vec<_>>(),
+            changes.iter().enumerate().filter(|(_, changed)| **changed).map(|(i, _)| i).collect::<Vec<_>>(),
             [3, 10]
         );
-        let mut once = Judge::new(&ReadinessProbe::default());
-        assert!(once.turns(false) && !once.turns(false) && once.turns(true));
+        let mut once = HealthThreshold::new(&ReadinessProbe::default());
+        assert!(once.add(false) && !once.add(false) && once.add(true));
     }
 
     #[tokio::test]
-    async fn a_command_says_how_the_workload_is() {
+    async fn exec_probe_decides_health_by_exit_status() {
         let watch = |command: &str| {
             let config = format!("{{readinessProbe: {{exec: {{command: [{command}]}}}}}}");
             spawn(&settings("sidecar", &[("PROXY_CONFIG", &config)]).expect("settings"), || async { Ok(()) })

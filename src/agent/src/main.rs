@@ -23,8 +23,8 @@
 
 mod app;
 mod args;
-mod ask;
 mod bootstrap;
+mod client_commands;
 mod codec;
 mod connection;
 mod debug;
@@ -33,8 +33,8 @@ mod environment;
 mod envoy;
 mod files;
 mod health;
-mod http_client;
 mod identity;
+mod local_http;
 mod log;
 mod metrics;
 mod node;
@@ -83,10 +83,10 @@ fn run(line: &CommandLine) -> Result<ExitCode> {
                     code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
                 }
             }),
-            Command::Wait(args) => ask::wait(args).await,
-            Command::Request(args) => ask::request(args).await,
+            Command::Wait(args) => client_commands::wait(args).await,
+            Command::Request(args) => client_commands::request(args).await,
             Command::Version => {
-                ask::print(&format!("sluice-agent {}", env!("CARGO_PKG_VERSION")));
+                client_commands::print(&format!("sluice-agent {}", env!("CARGO_PKG_VERSION")));
                 Ok(ExitCode::SUCCESS)
             }
         }

@@ -1,13 +1,13 @@
 //! The agent's own HTTP server (D05), by default on port 15020.
 //!
-//! | path | method | what | who may call |
+//! | path | method | response | allowed callers |
 //! |---|---|---|---|
-//! | `/healthz/ready` | any | 200 while Envoy serves what the control plane sent, else 503 | anyone who reaches it |
-//! | `/app-health/..`, `/app-lifecycle/..` | any | a probe of the application, as Kubernetes would have sent it | anyone who reaches it |
-//! | `/stats/prometheus`, `/metrics` | any | metrics of the agent, Envoy and the application | anyone who reaches it, or only the loopback |
+//! | `/healthz/ready` | any | 200 while Envoy serves the configuration of the control plane, else 503 | any client |
+//! | `/app-health/..`, `/app-lifecycle/..` | any | the result of a probe of the application, as the kubelet would send it | any client |
+//! | `/stats/prometheus`, `/metrics` | any | metrics of the agent, Envoy and the application | any client; with `METRICS_LOCALHOST_ACCESS_ONLY` the loopback |
 //! | `/quitquitquit` | POST | ends Envoy and the agent without draining | the loopback |
-//! | `/drain` | POST | drains; the end then comes at once | the loopback |
-//! | `/debug/ndsz` | GET | the names the DNS proxy knows | the loopback |
+//! | `/drain` | POST | drains; a later end does not wait for a drain again | the loopback |
+//! | `/debug/ndsz` | GET | the name table of the DNS proxy | the loopback |
 
 mod app_probes;
 mod merge;
@@ -34,10 +34,10 @@ use crate::metrics::Metrics;
 use crate::settings::Settings;
 use app_probes::AppProbes;
 use merge::Scraper;
-pub(crate) use probe::{Probe, Target, probe};
+pub(crate) use probe::{Probe, Prober, Target};
 pub(crate) use readiness::Readiness;
 
-/// What the server works with.
+/// The state of the status server.
 pub(crate) struct Status {
     pub(crate) role: Role,
     pub(crate) readiness: Arc<Readiness>,
@@ -50,7 +50,7 @@ pub(crate) struct Status {
 
 impl Status {
     /// # Errors
-    /// The application's probes or metrics are described wrongly.
+    /// The description of the application's probes or metrics is malformed.
     pub(crate) fn new(
         settings: &Settings,
         readiness: Arc<Readiness>,
@@ -74,9 +74,9 @@ impl Status {
 /// Serves until the process ends.
 ///
 /// # Errors
-/// The port cannot be listened on.
+/// The agent cannot listen on the port.
 pub(crate) async fn serve(status: Status, port: u16) -> Result<()> {
-    // Both families, where the machine has both.
+    // IPv4 and IPv6 where the machine has both.
     let listener = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Ok(listener) => listener,
         Err(_) => TcpListener::bind((IpAddr::from([0, 0, 0, 0]), port))
@@ -87,7 +87,7 @@ pub(crate) async fn serve(status: Status, port: u16) -> Result<()> {
     let service = router(Arc::new(status)).into_make_service_with_connect_info::<SocketAddr>();
     tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, service).await {
-            warn!(target: "status", "status is no longer served: {error}");
+            warn!(target: "status", %error, "status server stopped");
         }
     });
     Ok(())
@@ -109,13 +109,13 @@ fn router(status: Arc<Status>) -> Router {
 type Shared = State<Arc<Status>>;
 type Peer = ConnectInfo<SocketAddr>;
 
-/// The loopback, also as one family sees the other's.
+/// Whether the address is the loopback, also as an IPv4-mapped IPv6 address.
 fn is_local(peer: SocketAddr) -> bool {
     peer.ip().to_canonical().is_loopback()
 }
 
 fn refuse(path: &str, peer: SocketAddr) -> Response {
-    warn!(target: "status", path, peer = %peer, "refused: only the loopback may call this");
+    warn!(target: "status", path, peer = %peer, "request rejected: only the loopback is allowed");
     (StatusCode::FORBIDDEN, "only requests from the loopback are allowed\n").into_response()
 }
 
@@ -127,21 +127,21 @@ async fn ready(State(status): Shared) -> StatusCode {
 }
 
 async fn app_probe(State(status): Shared, request: Request) -> Response {
-    status.probes.answer(request.uri().path(), request.headers()).await
+    status.probes.respond(request.uri().path(), request.headers()).await
 }
 
 async fn metrics(State(status): Shared, ConnectInfo(peer): Peer, request: Request) -> Response {
     if status.scraper.only_local && !is_local(peer) {
         return refuse(request.uri().path(), peer);
     }
-    status.scraper.answer(request.uri().query(), request.headers()).await
+    status.scraper.respond(request.uri().query(), request.headers()).await
 }
 
 async fn quit(State(status): Shared, ConnectInfo(peer): Peer) -> Response {
     if !is_local(peer) {
         return refuse("/quitquitquit", peer);
     }
-    info!(target: "status", "asked to end at once");
+    info!(target: "status", "termination without draining requested");
     status.stop.at_once.cancel();
     status.stop.requested.cancel();
     "OK".into_response()
@@ -151,12 +151,12 @@ async fn drain(State(status): Shared, ConnectInfo(peer): Peer) -> Response {
     if !is_local(peer) {
         return refuse("/drain", peer);
     }
-    info!(target: "status", "asked to drain");
+    info!(target: "status", "draining requested");
     if let Err(error) = status.admin.drain(status.role, true).await {
-        warn!(target: "status", "drain Envoy: {error:#}");
-        return (StatusCode::BAD_GATEWAY, "Envoy does not answer\n").into_response();
+        warn!(target: "status", error = format!("{error:#}"), "failed to drain Envoy");
+        return (StatusCode::BAD_GATEWAY, "Envoy does not respond\n").into_response();
     }
-    // It has been done: the end need not wait again.
+    // The drain is done: the end need not drain again.
     status.stop.at_once.cancel();
     "OK".into_response()
 }

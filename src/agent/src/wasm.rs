@@ -1,12 +1,13 @@
-//! Wasm modules that extensions name by URL (D07): fetched, checked and kept in a directory, so that Envoy is told of files.
+//! Wasm modules of extensions (D07): the agent fetches them from their URL, checks them and keeps them as files, so that Envoy
+//! loads files only.
 //!
-//! - [`convert`]: extensions as Envoy takes them.
-//! - [`cache`]: which modules there are, for how long.
-//! - [`client`], [`registry`], [`credentials`]: how they are fetched, by HTTP or from registries of images.
-//! - [`unpack`]: out of archives.
+//! - [`convert`]: extensions with files in place of URLs.
+//! - [`cache`]: the module files and their expiry.
+//! - [`client`], [`registry`], [`credentials`]: fetches from HTTP servers and container registries.
+//! - [`unpack`]: modules in archives.
 //!
-//! A module that cannot be had is replaced by a filter that lets nothing pass, or everything if the extension may fail
-//! open. Credentials for registries go to registries only: neither Envoy nor a log nor an error ever has them.
+//! A filter whose module cannot be fetched is replaced by one that denies all traffic, or allows it if the extension fails open.
+//! Credentials are sent to their registry only; they appear in no configuration of Envoy, no log and no error.
 
 mod cache;
 mod client;
@@ -27,19 +28,22 @@ use tracing::debug;
 use crate::connection;
 use crate::metrics::Metrics;
 use crate::settings::{Roots, WasmSettings};
-use cache::Cache;
+use cache::ModuleCache;
 pub(crate) use convert::is_wasm;
 
-/// The modules of this proxy; clones are the same.
+/// The modules of this proxy. Clones share the cache.
 #[derive(Clone)]
-pub(crate) struct Modules(Arc<Cache>);
+pub(crate) struct Modules(Arc<ModuleCache>);
 
 impl Modules {
-    /// Modules that are fetched with verification by the machine's roots, and purged when nothing asks for them any more.
-    pub(crate) fn new(settings: WasmSettings, metrics: Metrics) -> Self {
-        // A machine without roots can still fetch what is not over TLS.
+    /// Servers are verified by the system's roots. Modules that no extension requests expire.
+    ///
+    /// # Errors
+    /// TLS cannot be set up.
+    pub(crate) fn new(settings: WasmSettings, metrics: Metrics) -> Result<Self> {
+        // Without system roots, URLs of plaintext HTTP still work.
         let tls = connection::client_config(&Roots::System, None, None).ok();
-        let modules = Self::with_tls(settings, tls, metrics);
+        let modules = Self::with_tls(settings, tls, metrics)?;
         let cache = Arc::downgrade(&modules.0);
         let interval = modules.0.settings().purge_interval;
         tokio::spawn(async move {
@@ -49,22 +53,22 @@ impl Modules {
                 cache.purge(std::time::Instant::now());
             }
         });
-        modules
+        Ok(modules)
     }
 
-    fn with_tls(settings: WasmSettings, tls: Option<ClientConfig>, metrics: Metrics) -> Self {
-        Self(Arc::new(Cache::new(settings, tls, metrics)))
+    fn with_tls(settings: WasmSettings, tls: Option<ClientConfig>, metrics: Metrics) -> Result<Self> {
+        Ok(Self(Arc::new(ModuleCache::new(settings, tls, metrics)?)))
     }
 
-    /// Extensions as Envoy takes them.
+    /// The extensions with files in place of URLs.
     ///
     /// # Errors
-    /// One of them cannot be read, so that all have to be refused.
+    /// An extension is malformed; the whole response has to be rejected.
     pub(crate) async fn convert(&self, extensions: Vec<Any>) -> Result<Vec<Any>> {
         let begun = std::time::Instant::now();
         let converted = join_all(extensions.into_iter().map(|extension| convert::convert(&self.0, extension))).await;
         self.0.metrics().wasm_converted_all(begun.elapsed());
-        debug!(target: "wasm", extensions = converted.len(), "converted");
+        debug!(target: "wasm", extensions = converted.len(), "extensions converted");
         converted.into_iter().collect()
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sluice_ca::{NewKey, Terms};
+use sluice_ca::{NewKey, LifetimeLimits};
 
 const ONE_HOUR: Duration = Duration::from_secs(3600);
 const TEN_YEARS: Duration = Duration::from_secs(3650 * 24 * 3600);
@@ -41,7 +41,7 @@ pub struct AuthorityConfig {
     /// `ENABLE_CLUSTER_TRUST_BUNDLE_API`: the roots are in a ClusterTrustBundle, not in a ConfigMap of each namespace.
     pub cluster_trust_bundle: bool,
     /// `DEFAULT_WORKLOAD_CERT_TTL` and `MAX_WORKLOAD_CERT_TTL`.
-    pub terms: Terms,
+    pub terms: LifetimeLimits,
 }
 
 impl Default for AuthorityConfig {
@@ -61,7 +61,7 @@ impl Default for AuthorityConfig {
             roots_config_map: "istio-ca-root-cert".to_owned(),
             revoked_config_map: "istio-ca-crl".to_owned(),
             cluster_trust_bundle: false,
-            terms: Terms::default(),
+            terms: LifetimeLimits::default(),
         }
     }
 }

@@ -186,7 +186,7 @@ impl Keeper {
             if new.material() == current.material() {
                 return Ok(None);
             }
-            store::may_replace(&current, &new, self.config.multi_root)?;
+            store::check_replacement(&current, &new, self.config.multi_root).map_err(|error| error.to_string())?;
             Ok(Some((new, found.is_generated)))
         };
         match read() {
@@ -293,7 +293,7 @@ impl Keeper {
         let new = Authority::new(&found.material, unix_seconds()).map_err(|error| error.to_string())?;
         let current = self.signer.current();
         if new.material() != current.material() {
-            store::may_replace(&current, &new, self.config.multi_root)?;
+            store::check_replacement(&current, &new, self.config.multi_root).map_err(|error| error.to_string())?;
             self.replace(new);
         }
         Ok(())

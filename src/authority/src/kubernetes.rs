@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use kube::Client;
-use sluice_ca::{ForwardedRequest, IssueError, Issued, Terms};
+use sluice_ca::{ForwardedRequest, IssueError, Issued, LifetimeLimits};
 use sluice_model::MeshConfig;
 use sluice_telemetry::unix_seconds;
 
@@ -37,7 +37,7 @@ impl Default for SignerConfig {
 pub struct KubernetesSigner {
     signing: Signing,
     config: SignerConfig,
-    terms: Terms,
+    terms: LifetimeLimits,
     /// Roots by signer, of mesh config.
     roots: ArcSwap<BTreeMap<String, String>>,
 }
@@ -45,7 +45,7 @@ pub struct KubernetesSigner {
 impl KubernetesSigner {
     /// Through this API server.
     #[must_use]
-    pub fn new(client: Client, config: SignerConfig, terms: Terms) -> Self {
+    pub fn new(client: Client, config: SignerConfig, terms: LifetimeLimits) -> Self {
         let signing = Signing::new(client, config.patience);
         Self { signing, config, terms, roots: ArcSwap::default() }
     }

@@ -206,7 +206,7 @@ impl ServerKeeper {
             None => authority.as_ref().map(|authority| authority.roots_pem().to_owned()).unwrap_or_default(),
         };
         let workload_roots = authority.as_ref().map(|authority| authority.roots_pem().to_owned()).unwrap_or_default();
-        let revoked = authority.map(|authority| authority.revoked().to_owned()).unwrap_or_default();
+        let revoked = authority.map(|authority| authority.crl().to_owned()).unwrap_or_default();
         let bundle = TrustBundle { roots: pem, workload_roots, revoked };
         self.bundle.send_if_modified(|current| {
             let is_new = *current != bundle;

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use futures::future::BoxFuture;
 use http::HeaderMap;
 use sluice_auth::{Authenticators, Call, Caller};
-use sluice_ca::Terms;
+use sluice_ca::LifetimeLimits;
 use sluice_proto::google::protobuf::value::Kind;
 use sluice_proto::istio::v1::auth::{IstioCertificateRequest, IstioCertificateResponse};
 use sluice_telemetry::unix_seconds;
@@ -48,7 +48,7 @@ pub struct Issuing {
     /// Pods that node proxies speak for, if any may.
     pub nodes: Option<Arc<NodePods>>,
     /// How long certificates live.
-    pub terms: Terms,
+    pub terms: LifetimeLimits,
     /// What is measured.
     pub metrics: AuthorityMetrics,
 }
@@ -104,7 +104,7 @@ impl Issuing {
             self.metrics.not_signed(error.label());
             warn!(target: "serverca", peer = %caller.address(), ?identities, "refused to issue a certificate: {error}");
             let text = format!("CSR signing error ({error})");
-            if error.is_callers() { Status::invalid_argument(text) } else { Status::internal(text) }
+            if error.is_caller_error() { Status::invalid_argument(text) } else { Status::internal(text) }
         })?;
         self.metrics.issued.inc();
         debug!(target: "serverca", peer = %caller.address(), ?identities, not_after = issued.not_after, "issued a certificate");

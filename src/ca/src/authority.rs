@@ -1,4 +1,4 @@
-//! The material of an authority, checked as a whole.
+//! An authority, and the checks of its material.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ use crate::{Certificate, MaterialError, PrivateKey, SubjectName, pem};
 const SIGNING: &str = "signing certificate";
 const CHAIN: &str = "certificate chain";
 const ROOTS: &str = "root certificates";
-const REVOKED: &str = "revocation lists";
+const CRL: &str = "revocation lists";
 
-/// What an authority is made of, as PEM texts.
+/// The certificates and the key of an authority, as PEM texts.
 #[derive(Clone, Default, Eq, PartialEq)]
 pub struct Material {
     /// The signing certificate.
     pub certificate: String,
     /// Its private key.
     pub key: Zeroizing<String>,
-    /// What is between it and the roots, itself included; empty if it is a root.
+    /// The signing certificate and the intermediates up to the roots; empty if it is a root.
     pub chain: String,
     /// The roots.
     pub roots: String,
-    /// Lists of revoked certificates, empty without any.
-    pub revoked: String,
+    /// Certificate revocation lists; may be empty.
+    pub crl: String,
 }
 
 impl std::fmt::Debug for Material {
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Material {
     }
 }
 
-/// An authority that can sign: what it issues verifies against its roots.
+/// An authority that can sign: the certificates it issues verify against its roots.
 #[derive(Clone, Debug)]
 pub struct Authority {
     pub(crate) key: PrivateKey,
@@ -48,22 +48,22 @@ pub struct Authority {
     chain: Vec<CertificateDer<'static>>,
     roots: Vec<CertificateDer<'static>>,
     roots_pem: String,
-    revoked: String,
+    crl: String,
 }
 
 impl Authority {
-    /// Checks the material: the key is that of the certificate, which may sign and is valid now, and what it signs is
-    /// verified by the roots through the chain. With revocation lists, each certificate of the chain has one, or else
-    /// proxies would refuse everybody.
+    /// Checks the material: the key matches the certificate, which may sign and is valid now, and a certificate that it signs
+    /// verifies against the roots through the chain. With revocation lists, each certificate of the chain needs one, or
+    /// proxies would reject all peers.
     ///
     /// # Errors
-    /// What is wrong with which part.
+    /// The part that is wrong, and why.
     pub fn new(material: &Material, now: i64) -> Result<Self, MaterialError> {
         let fail = |part: &str, reason: &str| Err(MaterialError::new(part, reason));
         let certificate = Certificate::from_pem(SIGNING, &material.certificate)?;
         let key = PrivateKey::from_pem(&material.key)?;
-        if !certificate.is_of(&key) {
-            return fail("private key", "is not that of the signing certificate");
+        if !certificate.matches_key(&key) {
+            return fail("private key", "does not match the signing certificate");
         }
         if !certificate.is_authority {
             return fail(SIGNING, "is not authorized to sign other certificates");
@@ -84,19 +84,19 @@ impl Authority {
             return fail(ROOTS, "hold no certificate");
         }
         let mut chain = pem::certificates(CHAIN, &material.chain)?;
-        // Clients cannot find it anywhere else.
+        // Clients have no other source for it.
         if !chain.contains(certificate.der()) && !roots.contains(certificate.der()) {
             chain.insert(0, certificate.der().clone());
         }
         let roots_pem = pem::to_pem(&roots);
-        let authority = Self { key, certificate, chain, roots, roots_pem, revoked: material.revoked.trim().to_owned() };
-        authority.try_out(now)?;
-        authority.check_revoked()?;
+        let authority = Self { key, certificate, chain, roots, roots_pem, crl: material.crl.trim().to_owned() };
+        authority.verify_trial_certificate(now)?;
+        authority.check_crl()?;
         Ok(authority)
     }
 
-    /// Issues a certificate that nobody gets, and verifies it.
-    fn try_out(&self, now: i64) -> Result<(), MaterialError> {
+    /// Issues a certificate for a trial, and verifies it.
+    fn verify_trial_certificate(&self, now: i64) -> Result<(), MaterialError> {
         let trial = Template {
             subject: SubjectName::Empty,
             names: &["spiffe://trial/ns/trial/sa/trial".to_owned()],
@@ -106,9 +106,9 @@ impl Authority {
             is_authority: false,
         };
         let trial = trial.sign(Some(&self.issuer()), &self.key);
-        let trial = trial.ok_or_else(|| MaterialError::new("private key", "does not sign"))?;
+        let trial = trial.map_err(|error| MaterialError::new("private key", error.to_string()))?;
         let wrong = |error: webpki::Error| {
-            MaterialError::new(CHAIN, format!("what is signed does not verify against the roots: {error}"))
+            MaterialError::new(CHAIN, format!("a certificate that it signs does not verify against the roots: {error}"))
         };
         let seconds = u64::try_from(now).unwrap_or_default();
         let anchors: Vec<_> = self.roots.iter().filter_map(|root| anchor_from_trusted_cert(root).ok()).collect();
@@ -129,25 +129,25 @@ impl Authority {
             .map_err(wrong)
     }
 
-    fn check_revoked(&self) -> Result<(), MaterialError> {
-        if self.revoked.is_empty() {
+    fn check_crl(&self) -> Result<(), MaterialError> {
+        if self.crl.is_empty() {
             return Ok(());
         }
-        let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(self.revoked.as_bytes()).collect();
-        let lists = lists.map_err(|_| MaterialError::new(REVOKED, "are no PEM of revocation lists"))?;
+        let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(self.crl.as_bytes()).collect();
+        let lists = lists.map_err(|_| MaterialError::new(CRL, "are not a PEM text of revocation lists"))?;
         let mut parsed = Vec::new();
         for list in &lists {
             match CertificateRevocationList::from_der(list) {
                 Ok(([], list)) => parsed.push(list),
-                _ => return Err(MaterialError::new(REVOKED, "hold what is no revocation list")),
+                _ => return Err(MaterialError::new(CRL, "hold a section that is not a revocation list")),
             }
         }
         for signer in &self.chain {
             let Ok((_, signer)) = X509Certificate::from_der(signer) else {
-                return Err(MaterialError::new(CHAIN, "holds what is no X.509 certificate"));
+                return Err(MaterialError::new(CHAIN, "holds a section that is not an X.509 certificate"));
             };
             if !parsed.iter().any(|list| list.verify_signature(signer.public_key()).is_ok()) {
-                return Err(MaterialError::new(REVOKED, format!("have none that is signed by {}", signer.subject())));
+                return Err(MaterialError::new(CRL, format!("hold no list that is signed by {}", signer.subject())));
             }
         }
         Ok(())
@@ -169,7 +169,7 @@ impl Authority {
         &self.key
     }
 
-    /// What is between what it issues and the roots; empty if it is a root itself.
+    /// The certificates between those it issues and the roots; empty if the signing certificate is a root.
     #[must_use]
     pub fn chain(&self) -> &[CertificateDer<'static>] {
         &self.chain
@@ -181,19 +181,19 @@ impl Authority {
         &self.roots
     }
 
-    /// The roots as one text.
+    /// The roots as one PEM text.
     #[must_use]
     pub fn roots_pem(&self) -> &str {
         &self.roots_pem
     }
 
-    /// Lists of revoked certificates, empty without any.
+    /// Certificate revocation lists as PEM; may be empty.
     #[must_use]
-    pub fn revoked(&self) -> &str {
-        &self.revoked
+    pub fn crl(&self) -> &str {
+        &self.crl
     }
 
-    /// What it is made of.
+    /// Its certificates and key.
     #[must_use]
     pub fn material(&self) -> Material {
         Material {
@@ -201,7 +201,7 @@ impl Authority {
             key: Zeroizing::new(self.key.secret_pem().to_owned()),
             chain: pem::to_pem(&self.chain),
             roots: self.roots_pem.clone(),
-            revoked: self.revoked.clone(),
+            crl: self.crl.clone(),
         }
     }
 }

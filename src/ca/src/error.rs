@@ -1,10 +1,10 @@
-//! What can be wrong. No text holds a part of a key.
+//! Errors. No text holds a part of a key.
 
-/// Material of an authority that cannot be used.
+/// Certificates or a key that an authority cannot use.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{part}: {reason}")]
 pub struct MaterialError {
-    /// The part, `signing certificate` or the name of a file.
+    /// The part: `signing certificate`, or the name of a file.
     pub part: String,
     /// What is wrong with it.
     pub reason: String,
@@ -22,13 +22,13 @@ pub enum IssueError {
     /// The request is malformed, not signed by its key, or its key is too weak.
     #[error("{0}")]
     Request(String),
-    /// The lifetime that is asked for is too long.
-    #[error("requested TTL {requested} s is greater than the max allowed TTL {most} s")]
+    /// The requested lifetime is too long.
+    #[error("requested TTL {requested} s is greater than the max allowed TTL {max} s")]
     Lifetime {
-        /// What was asked for, in seconds.
+        /// The requested lifetime, in seconds.
         requested: i64,
         /// The limit, in seconds.
-        most: u64,
+        max: u64,
     },
     /// The authority cannot sign.
     #[error("{0}")]
@@ -36,7 +36,7 @@ pub enum IssueError {
 }
 
 impl IssueError {
-    /// The word for it in metrics, as istiod has it.
+    /// The label in metrics, as istiod's.
     #[must_use]
     pub const fn label(&self) -> &'static str {
         match self {
@@ -46,9 +46,9 @@ impl IssueError {
         }
     }
 
-    /// Whether it is the caller who has to do something else.
+    /// Whether the cause is the caller's request. The same request is then rejected again; otherwise a retry may succeed.
     #[must_use]
-    pub const fn is_callers(&self) -> bool {
+    pub const fn is_caller_error(&self) -> bool {
         !matches!(self, Self::Sign(_))
     }
 }

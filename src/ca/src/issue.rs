@@ -1,4 +1,4 @@
-//! Issuing.
+//! Issues certificates.
 
 use std::time::Duration;
 
@@ -8,46 +8,46 @@ use crate::certificate::Template;
 use crate::request::Request;
 use crate::{Authority, Certificate, IssueError, PrivateKey, SubjectName, pem};
 
-/// How long before it is issued a certificate begins to be valid: clocks differ.
+/// Certificates are valid from this long before they are issued, since clocks differ.
 pub const CLOCK_SKEW: Duration = Duration::from_secs(120);
-/// Longest common name (RFC 5280).
-const MOST_COMMON_NAME: usize = 64;
+/// Size limit of a common name (RFC 5280).
+const MAX_COMMON_NAME_BYTES: usize = 64;
 
-/// How long certificates of workloads live.
+/// Lifetimes of workload certificates.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Terms {
-    /// Unless the caller asks for a time.
+pub struct LifetimeLimits {
+    /// The lifetime if the request names none.
     pub default: Duration,
-    /// More is refused.
-    pub most: Duration,
+    /// The longest lifetime; a request for a longer one is rejected.
+    pub max: Duration,
 }
 
-impl Default for Terms {
+impl Default for LifetimeLimits {
     fn default() -> Self {
-        Self { default: Duration::from_secs(24 * 3600), most: Duration::from_secs(90 * 24 * 3600) }
+        Self { default: Duration::from_secs(24 * 3600), max: Duration::from_secs(90 * 24 * 3600) }
     }
 }
 
-impl Terms {
-    /// How many seconds a certificate lives that is asked to live so many, or nothing in particular.
+impl LifetimeLimits {
+    /// The lifetime in seconds for a requested one; 0 or less requests the default.
     ///
     /// # Errors
-    /// More is asked for than is allowed.
+    /// The requested lifetime exceeds the limit.
     pub fn lifetime(&self, requested: i64) -> Result<u64, IssueError> {
         match u64::try_from(requested) {
             Err(_) | Ok(0) => Ok(self.default.as_secs()),
-            Ok(asked) if asked > self.most.as_secs() => {
-                Err(IssueError::Lifetime { requested, most: self.most.as_secs() })
+            Ok(seconds) if seconds > self.max.as_secs() => {
+                Err(IssueError::Lifetime { requested, max: self.max.as_secs() })
             }
-            Ok(asked) => Ok(asked),
+            Ok(seconds) => Ok(seconds),
         }
     }
 }
 
-/// A certificate of a workload.
+/// A workload certificate.
 #[derive(Clone, Debug)]
 pub struct Issued {
-    /// As callers get it: the certificate, what is between it and the roots, one a text, and all roots as the last.
+    /// PEM texts in the order of the CA protocol: the certificate, each intermediate, and all roots in the last text.
     pub chain: Vec<String>,
     /// Last second of its validity.
     pub not_after: i64,
@@ -56,7 +56,7 @@ pub struct Issued {
 /// A certificate of the server's own names, with its key.
 #[derive(Clone, Debug)]
 pub struct ServerCertificate {
-    /// The certificate and what is between it and the roots.
+    /// The certificate and the intermediates.
     pub chain: Vec<CertificateDer<'static>>,
     /// Its key.
     pub key: PrivateKey,
@@ -67,27 +67,27 @@ pub struct ServerCertificate {
 }
 
 impl Authority {
-    /// Issues a certificate to a workload that is who it says: whatever the request asks for, its names are `identities`.
-    /// It lives `seconds`, or the default if that is not positive, and never longer than the signing certificate.
+    /// Issues a certificate to an authenticated workload. Its names are `identities`, whatever the request asks for. It is valid
+    /// for `seconds`, or the default if that is not positive, and never longer than the signing certificate.
     ///
     /// # Errors
-    /// The request is not acceptable, or the signing certificate has expired.
+    /// The request is rejected, or the signing certificate has expired.
     pub fn issue(
         &self,
         request: &str,
         identities: &[String],
         seconds: i64,
-        terms: Terms,
+        limits: LifetimeLimits,
         now: i64,
     ) -> Result<Issued, IssueError> {
         let request = Request::parse(request)?;
         if identities.is_empty() {
-            return Err(IssueError::Request("there is nobody to issue a certificate to".to_owned()));
+            return Err(IssueError::Request("the caller has no identity to issue a certificate for".to_owned()));
         }
-        let seconds = terms.lifetime(seconds)?;
-        // Who asks for a common name gets the identity, if it fits: some look nowhere else.
+        let seconds = limits.lifetime(seconds)?;
+        // Some clients read the common name only. They get the identity there, if it fits.
         let subject = match identities.first() {
-            Some(name) if request.has_common_name && name.len() <= MOST_COMMON_NAME => {
+            Some(name) if request.has_common_name && name.len() <= MAX_COMMON_NAME_BYTES => {
                 SubjectName::CommonName(name.clone())
             }
             _ => SubjectName::Empty,
@@ -100,11 +100,11 @@ impl Authority {
         Ok(Issued { chain, not_after })
     }
 
-    /// Makes a key and issues it a certificate for DNS names and addresses, for `lifetime` or as long as the signing
-    /// certificate is valid.
+    /// Generates a key and issues a certificate for DNS names and IP addresses. It is valid for `lifetime`, but no longer than
+    /// the signing certificate.
     ///
     /// # Errors
-    /// The signing certificate has expired.
+    /// The signing certificate has expired, or a name is not ASCII.
     pub fn server_certificate(
         &self,
         names: &[String],
@@ -112,7 +112,7 @@ impl Authority {
         now: i64,
     ) -> Result<ServerCertificate, IssueError> {
         let fail = |error: crate::MaterialError| IssueError::Sign(error.to_string());
-        let key = PrivateKey::generate(self.key.algorithm().beside()).map_err(fail)?;
+        let key = PrivateKey::generate(self.key.algorithm().server_key()).map_err(fail)?;
         let (leaf, not_after) = self.leaf(SubjectName::Empty, names, key.public(), lifetime.as_secs(), now)?;
         let parsed = Certificate::parse("certificate", &leaf).map_err(fail)?;
         let mut chain = vec![CertificateDer::from(leaf)];
@@ -135,7 +135,6 @@ impl Authority {
         let skew = i64::try_from(CLOCK_SKEW.as_secs()).unwrap_or_default();
         let not_after = now.saturating_add_unsigned(seconds).min(last);
         let template = Template { subject, names, not_before: now - skew, not_after, public, is_authority: false };
-        let leaf = template.sign(Some(&self.issuer()), &self.key);
-        leaf.map(|leaf| (leaf, not_after)).ok_or_else(|| IssueError::Sign("the key does not sign".to_owned()))
+        Ok((template.sign(Some(&self.issuer()), &self.key)?, not_after))
     }
 }

@@ -14,11 +14,14 @@ use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::sign::{Signer, SigningKey};
+use der::asn1::AnyRef;
+use der::oid::db::{rfc5912, rfc8410};
+use x509_cert::spki::AlgorithmIdentifierRef;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::{MaterialError, pem};
 
-/// What a key signs with.
+/// The signature algorithm of a key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum KeyAlgorithm {
     /// ECDSA on P-256 with SHA-256.
@@ -43,20 +46,21 @@ impl KeyAlgorithm {
         }
     }
 
-    /// The DER of its signatures' AlgorithmIdentifier.
-    pub(crate) const fn identifier(self) -> &'static [u8] {
-        match self {
-            Self::EcdsaP256 => &[0x30, 0x0a, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2],
-            Self::EcdsaP384 => &[0x30, 0x0a, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 3],
-            Self::Rsa => &[0x30, 0x0d, 6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 11, 5, 0],
-            Self::Ed25519 => &[0x30, 5, 6, 3, 0x2b, 0x65, 0x70],
-        }
+    /// The AlgorithmIdentifier of its signatures.
+    pub(crate) const fn identifier(self) -> AlgorithmIdentifierRef<'static> {
+        let (oid, parameters) = match self {
+            Self::EcdsaP256 => (rfc5912::ECDSA_WITH_SHA_256, None),
+            Self::EcdsaP384 => (rfc5912::ECDSA_WITH_SHA_384, None),
+            Self::Rsa => (rfc5912::SHA_256_WITH_RSA_ENCRYPTION, Some(AnyRef::NULL)),
+            Self::Ed25519 => (rfc8410::ID_ED_25519, None),
+        };
+        AlgorithmIdentifierRef { oid, parameters }
     }
 
-    /// The kind of key that the server itself gets from an authority of this kind: always EC. A mesh that connects anew is
-    /// handshakes above all, which cost many times as much with RSA, and nobody but TLS ever sees the key.
+    /// The kind of key of the server's own certificate under an authority with this algorithm. It is always EC: handshakes cost
+    /// many times as much with RSA, and only TLS uses the key.
     #[must_use]
-    pub const fn beside(self) -> NewKey {
+    pub const fn server_key(self) -> NewKey {
         match self {
             Self::EcdsaP384 => NewKey::EcdsaP384,
             _ => NewKey::EcdsaP256,
@@ -64,7 +68,7 @@ impl KeyAlgorithm {
     }
 }
 
-/// A kind of key that is made here.
+/// A kind of key to generate.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum NewKey {
     /// EC on P-256.
@@ -75,17 +79,17 @@ pub enum NewKey {
     Rsa(RsaBits),
 }
 
-/// The size of an RSA key that is made here.
+/// The size of an RSA key to generate, in bits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RsaBits(rsa::KeySize);
 
 impl RsaBits {
-    /// What istiod makes unless it is told otherwise: 2048.
+    /// The default of istiod: 2048.
     pub const DEFAULT: Self = Self(rsa::KeySize::Rsa2048);
-    /// All of them.
+    /// The accepted sizes.
     pub const ALL: [u32; 4] = [2048, 3072, 4096, 8192];
 
-    /// A size, if it is one of `ALL`.
+    /// The size, if it is one of `ALL`.
     #[must_use]
     pub const fn new(bits: u32) -> Option<Self> {
         Some(Self(match bits {
@@ -98,7 +102,7 @@ impl RsaBits {
     }
 }
 
-/// A private key. Its text is wiped when it is dropped, and no `Debug` shows it.
+/// A private key. Its text is zeroed on drop, and `Debug` does not show it.
 #[derive(Clone)]
 pub struct PrivateKey {
     pem: Arc<Zeroizing<String>>,
@@ -119,25 +123,25 @@ impl PrivateKey {
     /// Ed25519.
     ///
     /// # Errors
-    /// There is none, or it is of another kind. The text never says what was there.
+    /// The text holds no key, or one of another kind. The error does not quote the text.
     pub fn from_pem(text: &str) -> Result<Self, MaterialError> {
         let fail = |reason: &str| MaterialError::new("private key", reason);
         let mut der = PrivateKeyDer::from_pem_slice(text.as_bytes())
-            .map_err(|_| fail("is no PEM of a private key without a password"))?;
-        let made = Self::new(Arc::new(Zeroizing::new(text.to_owned())), &der);
+            .map_err(|_| fail("is not the PEM of an unencrypted private key"))?;
+        let key = Self::new(Arc::new(Zeroizing::new(text.to_owned())), &der);
         der.zeroize();
-        made.ok_or_else(|| fail("is neither EC P-256 or P-384, nor RSA of 2048 to 8192 bits, nor Ed25519"))
+        key.ok_or_else(|| fail("is neither EC P-256 or P-384, nor RSA of 2048 to 8192 bits, nor Ed25519"))
     }
 
-    /// A new key. One of RSA takes a good part of a second, and several with many bits.
+    /// Generates a key. RSA takes up to a second with 2048 bits, and several seconds with 8192.
     ///
     /// # Errors
     /// The system has no randomness.
     pub fn generate(kind: NewKey) -> Result<Self, MaterialError> {
-        Self::made(kind).ok_or_else(|| MaterialError::new("private key", "cannot be made"))
+        Self::try_generate(kind).ok_or_else(|| MaterialError::new("private key", "cannot be generated"))
     }
 
-    fn made(kind: NewKey) -> Option<Self> {
+    fn try_generate(kind: NewKey) -> Option<Self> {
         let ec = |algorithm: &'static EcdsaSigningAlgorithm| {
             let document = EcdsaKeyPair::generate_pkcs8(algorithm, &SystemRandom::new()).ok()?;
             Some(Zeroizing::new(document.as_ref().to_vec()))
@@ -150,7 +154,7 @@ impl PrivateKey {
                 Zeroizing::new(document.as_ref().to_vec())
             }
         };
-        let text = Zeroizing::new(pem::write("PRIVATE KEY", &document));
+        let text = Zeroizing::new(pem::encode("PRIVATE KEY", &document));
         let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(document.as_slice()));
         Self::new(Arc::new(text), &der)
     }
@@ -164,25 +168,25 @@ impl PrivateKey {
         Some(Self { pem, algorithm, key, signer: Arc::from(signer), public })
     }
 
-    /// What it signs with.
+    /// Its signature algorithm.
     #[must_use]
     pub fn algorithm(&self) -> KeyAlgorithm {
         self.algorithm
     }
 
-    /// The text it came from, to be put only where keys are kept.
+    /// The PEM text of the key. Write it only to places that hold keys.
     #[must_use]
     pub fn secret_pem(&self) -> &str {
         &self.pem
     }
 
-    /// For TLS.
+    /// The key for TLS.
     #[must_use]
     pub fn signing_key(&self) -> Arc<dyn SigningKey> {
         self.key.clone()
     }
 
-    /// The DER of its public half, a SubjectPublicKeyInfo.
+    /// The DER of its SubjectPublicKeyInfo.
     #[must_use]
     pub fn public(&self) -> &[u8] {
         &self.public

@@ -1,17 +1,17 @@
-//! The certificate authority, without network, files or clock: whoever asks says what time it is.
+//! The certificate authority. It has no network, files or clock: the caller passes the time.
 //!
-//! - [`Authority`]: a signing key, its certificate, the chain to the roots, revocations; checked before it is there.
-//! - [`Authority::issue`]: certificates of workloads; [`Authority::server_certificate`]: those of the server's own names.
-//! - [`ForwardedRequest`], [`ServerRequest`]: certificates of workloads, and of the server, that somebody else signs.
-//! - [`root`]: self-signed roots, made and renewed under the same key.
-//! - [`store`]: how material lies in directories and Secrets, and what may take the place of what.
+//! - [`Authority`]: a signing key, its certificate, the chain to the roots, revocation lists; all checked when it is made.
+//! - [`Authority::issue`]: certificates of workloads; [`Authority::server_certificate`]: certificates of the server's own names.
+//! - [`ForwardedRequest`], [`ServerRequest`]: certificates of workloads and of the server from an external signer.
+//! - [`root`]: self-signed roots: creation, and renewal under the same key.
+//! - [`store`]: the format of directories and Secrets with an authority, and which authority may replace another.
 //!
-//! Certificates are put together byte by byte: the issuer's name must be exactly the name in its certificate, whatever
-//! string types and repeated attributes that has, or chains do not verify.
+//! `x509-cert` and `der` encode certificates. The issuer's name is copied as bytes: it must equal the subject of the issuer's
+//! certificate, with its string types and repeated attributes, or chains do not verify. `rcgen` would encode it anew.
 
 mod authority;
 mod certificate;
-mod der;
+mod encoding;
 mod error;
 mod external;
 mod issue;
@@ -26,7 +26,7 @@ pub use authority::{Authority, Material};
 pub use certificate::{Certificate, SubjectName};
 pub use error::{IssueError, MaterialError};
 pub use external::ForwardedRequest;
-pub use issue::{CLOCK_SKEW, Issued, ServerCertificate, Terms};
+pub use issue::{CLOCK_SKEW, Issued, LifetimeLimits, ServerCertificate};
 pub use key::{KeyAlgorithm, NewKey, PrivateKey, RsaBits};
 pub use pem::to_pem;
 pub use server::ServerRequest;

@@ -1,7 +1,11 @@
-//! Requests for certificates (PKCS #10).
+//! Certificate signing requests (PKCS #10).
 
+use der::Encode;
+use der::asn1::{AnyRef, BitStringRef};
+use der::oid::db::{rfc5912, rfc8410};
 use rustls::pki_types::CertificateSigningRequestDer;
 use rustls::pki_types::pem::PemObject;
+use x509_cert::spki::{self, AlgorithmIdentifierRef};
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::oid_registry::{
     OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_NIST_EC_P384, OID_PKCS1_RSAENCRYPTION, OID_PKCS1_SHA1WITHRSA,
@@ -12,26 +16,24 @@ use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 use crate::IssueError;
-use crate::der::{SEQUENCE, bits, list};
 
-/// Longest text of a request; one with an RSA key of 8192 bits is a third of that.
-const MOST_BYTES: usize = 16 << 10;
-/// Fewest bits of an RSA key.
-const LEAST_RSA_BITS: usize = 2048;
+/// Size limit of a request. One with an RSA key of 8192 bits has a third of that.
+const MAX_REQUEST_BYTES: usize = 16 << 10;
+const MIN_RSA_BITS: usize = 2048;
 
-/// A request whose key has signed it.
+/// A request with a valid signature of its own key.
 pub(crate) struct Request {
     /// The DER of the SubjectPublicKeyInfo.
     pub(crate) public: Vec<u8>,
-    /// It asks for a common name.
+    /// Whether it asks for a common name.
     pub(crate) has_common_name: bool,
 }
 
 impl Request {
-    /// Reads a PEM text and verifies its signature. Of what it asks for, only the key counts.
+    /// Parses a PEM text and verifies its signature. Only the key of the request is used, none of the names it asks for.
     pub(crate) fn parse(text: &str) -> Result<Self, IssueError> {
         let fail = |reason: &str| Err(IssueError::Request(reason.to_owned()));
-        if text.len() > MOST_BYTES {
+        if text.len() > MAX_REQUEST_BYTES {
             return fail("certificate signing request is too long");
         }
         let Ok(der) = CertificateSigningRequestDer::from_pem_slice(text.as_bytes()) else {
@@ -55,33 +57,32 @@ impl Request {
     }
 }
 
-/// The key, written anew: nothing else of the request gets into a certificate.
+/// The SubjectPublicKeyInfo, encoded anew: no other byte of the request gets into a certificate.
 fn public_key(info: &SubjectPublicKeyInfo<'_>) -> Result<Vec<u8>, IssueError> {
-    const RSA: &[u8] = &[0x30, 0x0d, 6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1, 5, 0];
-    const P256: &[u8] =
-        &[0x30, 0x13, 6, 7, 0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7];
-    const P384: &[u8] = &[0x30, 0x10, 6, 7, 0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1, 6, 5, 0x2b, 0x81, 4, 0, 34];
-    const ED25519: &[u8] = &[0x30, 5, 6, 3, 0x2b, 0x65, 0x70];
     let fail = |reason: String| Err(IssueError::Request(reason));
     let kind = &info.algorithm.algorithm;
-    let algorithm = if *kind == OID_PKCS1_RSAENCRYPTION {
+    let (oid, parameters) = if *kind == OID_PKCS1_RSAENCRYPTION {
         match info.parsed() {
-            Ok(PublicKey::RSA(key)) if key.key_size() < LEAST_RSA_BITS => {
-                return fail(format!("RSA key of {} bits is too weak, {LEAST_RSA_BITS} are needed", key.key_size()));
+            Ok(PublicKey::RSA(key)) if key.key_size() < MIN_RSA_BITS => {
+                return fail(format!("RSA key of {} bits is too weak, {MIN_RSA_BITS} are needed", key.key_size()));
             }
-            Ok(PublicKey::RSA(_)) => RSA,
+            Ok(PublicKey::RSA(_)) => (rfc5912::RSA_ENCRYPTION, Some(AnyRef::NULL)),
             _ => return fail("RSA key is malformed".to_owned()),
         }
     } else if *kind == OID_KEY_TYPE_EC_PUBLIC_KEY {
-        match info.algorithm.parameters.as_ref().and_then(|curve| curve.as_oid().ok()) {
-            Some(curve) if curve == OID_EC_P256 => P256,
-            Some(curve) if curve == OID_NIST_EC_P384 => P384,
+        let curve = match info.algorithm.parameters.as_ref().and_then(|curve| curve.as_oid().ok()) {
+            Some(curve) if curve == OID_EC_P256 => &rfc5912::SECP_256_R_1,
+            Some(curve) if curve == OID_NIST_EC_P384 => &rfc5912::SECP_384_R_1,
             _ => return fail("EC key is on another curve than P-256 and P-384".to_owned()),
-        }
+        };
+        (rfc5912::ID_EC_PUBLIC_KEY, Some(AnyRef::from(curve)))
     } else if *kind == OID_SIG_ED25519 {
-        ED25519
+        (rfc8410::ID_ED_25519, None)
     } else {
         return fail("key is neither RSA nor EC nor Ed25519".to_owned());
     };
-    Ok(list(SEQUENCE, &[algorithm, &bits(&info.subject_public_key.data)]))
+    let algorithm = AlgorithmIdentifierRef { oid, parameters };
+    let encoded = BitStringRef::from_bytes(&info.subject_public_key.data)
+        .and_then(|subject_public_key| spki::SubjectPublicKeyInfo { algorithm, subject_public_key }.to_der());
+    encoded.map_err(|_| IssueError::Request("public key is malformed".to_owned()))
 }

@@ -1,8 +1,8 @@
-//! Roots that sign themselves.
+//! Self-signed roots.
 //!
-//! Which key a new root has is said by who makes it: in a cluster RSA as istiod's, for whoever looks into the Secret or cannot
-//! verify anything else; by itself, or on demand, EC, which signs many times as fast. Any root that is there is loaded,
-//! signed with and renewed as it is.
+//! The caller chooses the key of a new root: in a cluster RSA as istiod does, for clients that read the Secret or verify RSA only;
+//! without a cluster, or if configured, EC, which signs many times as fast. An existing root is used and renewed with the key
+//! it has.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 use crate::certificate::Template;
 use crate::{Authority, Material, MaterialError, NewKey, PrivateKey, SubjectName, pem};
 
-/// Makes a key and a root of an organization, which is the trust domain.
+/// Creates a key and a root. The organization of its subject is the trust domain.
 ///
 /// # Errors
 /// The system has no randomness.
@@ -20,7 +20,7 @@ pub fn create(organization: &str, key: NewKey, lifetime: Duration, now: i64) -> 
     sign(&key, SubjectName::Organization(organization.to_owned()), lifetime, now)
 }
 
-/// A root with the same key and name that is valid from now on: what the old one signed verifies with it too.
+/// A new root with the same key and name, valid from now on. Certificates that the old root signed verify with the new one too.
 ///
 /// # Errors
 /// The key does not sign.
@@ -28,13 +28,13 @@ pub fn renew(authority: &Authority, lifetime: Duration, now: i64) -> Result<Mate
     sign(&authority.key, SubjectName::Raw(authority.certificate.subject.clone()), lifetime, now)
 }
 
-/// Whether a root should be renewed: less than `grace_percent` of its life is left.
+/// Whether a root should be renewed: less than `grace_percent` of its lifetime is left.
 #[must_use]
 pub fn is_due(authority: &Authority, grace_percent: u32, now: i64) -> bool {
     let certificate = authority.certificate();
-    let life = i128::from(certificate.not_after) - i128::from(certificate.not_before);
+    let lifetime = i128::from(certificate.not_after) - i128::from(certificate.not_before);
     let left = i128::from(certificate.not_after) - i128::from(now);
-    left * 100 < life * i128::from(grace_percent)
+    left * 100 < lifetime * i128::from(grace_percent)
 }
 
 fn sign(key: &PrivateKey, subject: SubjectName, lifetime: Duration, now: i64) -> Result<Material, MaterialError> {
@@ -46,14 +46,14 @@ fn sign(key: &PrivateKey, subject: SubjectName, lifetime: Duration, now: i64) ->
         public: key.public(),
         is_authority: true,
     };
-    let root = template.sign(None, key).ok_or_else(|| MaterialError::new("private key", "does not sign"))?;
+    let root = template.sign(None, key).map_err(|error| MaterialError::new("root", error.to_string()))?;
     let root = pem::certificate(&root);
     Ok(Material {
         certificate: root.clone(),
         key: Zeroizing::new(key.secret_pem().to_owned()),
         chain: String::new(),
         roots: root,
-        revoked: String::new(),
+        crl: String::new(),
     })
 }
 

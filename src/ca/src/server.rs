@@ -1,15 +1,18 @@
-//! The server's own certificate, where somebody else signs it (P10).
+//! The server's own certificate from an external signer (P10).
 
+use der::Encode;
+use der::asn1::BitString;
 use webpki::KeyUsage;
+use x509_cert::attr::{Attribute, Attributes};
+use x509_cert::name::Name;
+use x509_cert::request::{CertReq, CertReqInfo, ExtensionReq, Version};
+use x509_cert::spki::SubjectPublicKeyInfoOwned;
 use x509_parser::extensions::GeneralName;
 
-use crate::certificate::{ALTERNATIVE_NAMES, alternative_names};
-use crate::der::{self, SEQUENCE, bits, extension, list, value};
-use crate::external::look_at;
+use crate::certificate::encode_error;
+use crate::encoding::alternative_names;
+use crate::external::verify_signed;
 use crate::{IssueError, NewKey, PrivateKey, ServerCertificate, pem};
-
-/// PKCS #9 `extensionRequest`.
-const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 14];
 
 /// A request for a certificate of the server's names, with the key it is for.
 #[derive(Clone, Debug)]
@@ -20,20 +23,14 @@ pub struct ServerRequest {
 }
 
 impl ServerRequest {
-    /// One for these DNS names and addresses, with a new key.
+    /// A request for these DNS names and IP addresses, with a new key.
     ///
     /// # Errors
-    /// The system has no randomness.
+    /// The system has no randomness, or a name is not ASCII.
     pub fn new(names: &[String]) -> Result<Self, IssueError> {
-        let fail = |error: crate::MaterialError| IssueError::Sign(error.to_string());
-        let key = PrivateKey::generate(NewKey::EcdsaP256).map_err(fail)?;
-        // Nobody is named but by these, so they are critical.
-        let names_asked = value(SEQUENCE, &extension(ALTERNATIVE_NAMES, true, &alternative_names(names)));
-        let asked = list(SEQUENCE, &[&value(der::OID, EXTENSION_REQUEST), &value(der::SET, &names_asked)]);
-        let body = list(SEQUENCE, &[&der::unsigned(&[]), &value(SEQUENCE, &[]), key.public(), &value(0xa0, &asked)]);
-        let signature = key.sign(&body).ok_or_else(|| IssueError::Sign("the key does not sign".to_owned()))?;
-        let request = list(SEQUENCE, &[&body, key.algorithm().identifier(), &bits(&signature)]);
-        Ok(Self { key, names: names.to_vec(), pem: pem::write("CERTIFICATE REQUEST", &request) })
+        let key = PrivateKey::generate(NewKey::EcdsaP256).map_err(|error| IssueError::Sign(error.to_string()))?;
+        let request = encode_request(names, &key).map_err(encode_error)?;
+        Ok(Self { key, names: names.to_vec(), pem: pem::encode("CERTIFICATE REQUEST", &request) })
     }
 
     /// The request, PEM.
@@ -42,23 +39,39 @@ impl ServerRequest {
         &self.pem
     }
 
-    /// Looks at what was signed, a PEM text with the certificate and what leads to one of these roots.
+    /// Verifies the signer's response: a PEM text with the certificate and its chain to one of these roots.
     ///
     /// # Errors
-    /// It is not for this key, lacks one of the names, or does not verify.
+    /// The certificate is for another key, lacks one of the names, or does not verify.
     pub fn accept(self, signed: &str, roots: &str, now: i64) -> Result<ServerCertificate, IssueError> {
-        let has_all = |given: &[GeneralName<'_>]| self.names.iter().all(|name| given.iter().any(|it| is(it, name)));
+        let has_all =
+            |given: &[GeneralName<'_>]| self.names.iter().all(|name| given.iter().any(|it| names_equal(it, name)));
         let names = self.names.join(", ");
-        let signed = look_at(signed, self.key.public(), (&names, &has_all), Some(roots), KeyUsage::server_auth(), now)?;
+        let signed = verify_signed(signed, self.key.public(), (&names, &has_all), Some(roots), KeyUsage::server_auth(), now)?;
         let mut chain = vec![signed.leaf];
-        chain.extend(signed.between);
+        chain.extend(signed.intermediates);
         let (not_before, not_after) = (signed.certificate.not_before, signed.certificate.not_after);
         Ok(ServerCertificate { chain, key: self.key, not_before, not_after })
     }
 }
 
-/// Whether a name of a certificate is this one.
-fn is(given: &GeneralName<'_>, name: &str) -> bool {
+/// The DER of a signed PKCS #10 request that asks for alternative names only.
+fn encode_request(names: &[String], key: &PrivateKey) -> Result<Vec<u8>, der::Error> {
+    let mut attributes = Attributes::new();
+    attributes.insert(Attribute::try_from(ExtensionReq(vec![alternative_names(names)?]))?)?;
+    let info = CertReqInfo {
+        version: Version::V1,
+        subject: Name::default(),
+        public_key: SubjectPublicKeyInfoOwned::try_from(key.public()).map_err(|_| der::ErrorKind::Failed)?,
+        attributes,
+    };
+    let signature = key.sign(&info.to_der()?).ok_or(der::ErrorKind::Failed)?;
+    let signature = BitString::from_bytes(&signature)?;
+    CertReq { info, algorithm: key.algorithm().identifier().into(), signature }.to_der()
+}
+
+/// Whether a name of a certificate equals a DNS name or IP address.
+fn names_equal(given: &GeneralName<'_>, name: &str) -> bool {
     match given {
         GeneralName::DNSName(given) => given.eq_ignore_ascii_case(name),
         GeneralName::IPAddress(bytes) => {

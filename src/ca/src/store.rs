@@ -1,4 +1,4 @@
-//! How material lies in directories and Secrets (P01, P03), under istiod's names.
+//! Directories and Secrets with an authority (P01, P03), with istiod's names of files and keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,40 +12,40 @@ pub const SECRET: &str = "istio-ca-secret";
 pub const CACERTS: &str = "cacerts";
 /// Type of those Secrets.
 pub const SECRET_TYPE: &str = "istio.io/ca-root";
-/// Key that says that a Secret was made by the control plane.
+/// Key of a Secret that the control plane has generated.
 pub const GENERATED: &str = "istio-generated";
 
 const CERTIFICATE: &str = "ca-cert.pem";
 const KEY: &str = "ca-key.pem";
 const CHAIN: &str = "cert-chain.pem";
-/// File of roots.
+/// File with the roots.
 pub const ROOTS: &str = "root-cert.pem";
-const REVOKED: &str = "ca-crl.pem";
+const CRL: &str = "ca-crl.pem";
 const TLS_CERTIFICATE: &str = "tls.crt";
 const TLS_KEY: &str = "tls.key";
 const TLS_ROOTS: &str = "ca.crt";
 
-/// Names of all files that are looked at.
-pub const FILES: [&str; 9] = [CERTIFICATE, KEY, CHAIN, ROOTS, REVOKED, TLS_CERTIFICATE, TLS_KEY, TLS_ROOTS, GENERATED];
+/// Names of all files that are read.
+pub const FILES: [&str; 9] = [CERTIFICATE, KEY, CHAIN, ROOTS, CRL, TLS_CERTIFICATE, TLS_KEY, TLS_ROOTS, GENERATED];
 
-/// Contents by name, wiped when dropped.
+/// Contents by file name or key, zeroed on drop.
 pub type Contents = BTreeMap<String, Zeroizing<String>>;
 
-/// What a directory holds.
+/// The authority in a directory or Secret.
 #[derive(Debug)]
-pub struct Found {
-    /// The material.
+pub struct StoredAuthority {
+    /// Its certificates and key.
     pub material: Material,
-    /// It was made by a control plane, which renews it.
+    /// A control plane has generated it, and renews it.
     pub is_generated: bool,
 }
 
-/// The material of a directory, from the contents of [`FILES`] that are there; nothing if there is none. `tls.crt`,
-/// `tls.key` and `ca.crt` of Secrets of type `kubernetes.io/tls` come first.
+/// The authority in a directory, from the contents of those [`FILES`] that exist; `None` without any. `tls.crt`, `tls.key` and
+/// `ca.crt`, as in Secrets of type `kubernetes.io/tls`, take precedence.
 ///
 /// # Errors
-/// Some of the files are there, and others missing.
-pub fn from_files(files: &Contents, with_revoked: bool) -> Result<Option<Found>, MaterialError> {
+/// Some of the files exist and others are missing.
+pub fn from_files(files: &Contents, with_crl: bool) -> Result<Option<StoredAuthority>, MaterialError> {
     let text = |name: &str| files.get(name).map(|text| text.to_string()).unwrap_or_default();
     let secret = |name: &str| files.get(name).cloned().unwrap_or_default();
     let has_tls = files.contains_key(TLS_CERTIFICATE);
@@ -56,7 +56,7 @@ pub fn from_files(files: &Contents, with_revoked: bool) -> Result<Option<Found>,
         return Ok(None);
     }
     if !missing.is_empty() {
-        return Err(MaterialError::new(missing.join(", "), "is missing beside the other files of the authority"));
+        return Err(MaterialError::new(missing.join(", "), "is missing; the other files of the authority exist"));
     }
     let material = if has_tls {
         Material {
@@ -64,7 +64,7 @@ pub fn from_files(files: &Contents, with_revoked: bool) -> Result<Option<Found>,
             key: secret(TLS_KEY),
             chain: text(TLS_CERTIFICATE) + "\n" + &text(TLS_ROOTS),
             roots: text(TLS_ROOTS),
-            revoked: String::new(),
+            crl: String::new(),
         }
     } else {
         Material {
@@ -72,16 +72,16 @@ pub fn from_files(files: &Contents, with_revoked: bool) -> Result<Option<Found>,
             key: secret(KEY),
             chain: text(CHAIN),
             roots: text(ROOTS),
-            revoked: if with_revoked { text(REVOKED) } else { String::new() },
+            crl: if with_crl { text(CRL) } else { String::new() },
         }
     };
-    Ok(Some(Found { material, is_generated: files.contains_key(GENERATED) }))
+    Ok(Some(StoredAuthority { material, is_generated: files.contains_key(GENERATED) }))
 }
 
-/// The material of a Secret of a self-signed root; `extra_roots` are trusted beside it.
+/// The self-signed root in a Secret. `extra_roots` are trusted as well.
 ///
 /// # Errors
-/// The Secret does not hold a certificate and a key.
+/// The Secret has no certificate or no key.
 pub fn from_secret(name: &str, data: &Contents, extra_roots: &str) -> Result<Material, MaterialError> {
     let get = |key: &str| {
         data.get(key).cloned().ok_or_else(|| MaterialError::new(format!("Secret {name}"), format!("has no {key}")))
@@ -97,7 +97,7 @@ pub fn from_secret(name: &str, data: &Contents, extra_roots: &str) -> Result<Mat
     ))
 }
 
-/// The material with more roots to trust.
+/// The material with additional trusted roots.
 #[must_use]
 pub fn with_roots(mut material: Material, extra_roots: &str) -> Material {
     if !extra_roots.trim().is_empty() {
@@ -106,7 +106,7 @@ pub fn with_roots(mut material: Material, extra_roots: &str) -> Material {
     material
 }
 
-/// What a Secret of a self-signed root holds.
+/// The contents of a Secret with a self-signed root.
 #[must_use]
 pub fn to_secret(name: &str, material: &Material) -> Contents {
     let text = |text: &str| Zeroizing::new(text.to_owned());
@@ -123,28 +123,39 @@ pub fn to_secret(name: &str, material: &Material) -> Contents {
     data
 }
 
-/// The files of a self-signed root in a directory, which is read again as what it is.
+/// The files of a directory with a self-signed root. [`from_files`] reads them back.
 #[must_use]
 pub fn to_files(material: &Material) -> Contents {
     to_secret(CACERTS, material).into_iter().filter(|(name, _)| name != "key.pem").collect()
 }
 
-/// Whether plugged-in material may take the place of another while proxies hold certificates of it: only what is beneath
-/// the roots may change. With several roots (`ISTIO_MULTIROOT_MESH`) roots may be added, or taken away.
+/// Checks whether a plugged-in authority may replace another while proxies hold certificates of it. The roots must stay the same.
+/// With `multi_root` (`ISTIO_MULTIROOT_MESH`), roots may be added, or removed.
 ///
 /// # Errors
-/// Why not.
-pub fn may_replace(old: &Authority, new: &Authority, multi_root: bool) -> Result<(), String> {
+/// The reason against it.
+pub fn check_replacement(old: &Authority, new: &Authority, multi_root: bool) -> Result<(), ReplacementError> {
     let set =
         |authority: &Authority| -> BTreeSet<Vec<u8>> { authority.roots().iter().map(|root| root.to_vec()).collect() };
     let (before, after) = (set(old), set(new));
     if before == after {
         Ok(())
     } else if !multi_root {
-        Err("the roots differ, and they may only with ISTIO_MULTIROOT_MESH".to_owned())
+        Err(ReplacementError::RootsDiffer)
     } else if before.is_subset(&after) || after.is_subset(&before) {
         Ok(())
     } else {
-        Err("roots may be added or taken away, but not both at once".to_owned())
+        Err(ReplacementError::RootsAddedAndRemoved)
     }
+}
+
+/// Why an authority must not replace another.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum ReplacementError {
+    /// The roots differ, and several roots are not enabled.
+    #[error("the roots differ, which is accepted with ISTIO_MULTIROOT_MESH=true only")]
+    RootsDiffer,
+    /// Roots are added and removed in one step.
+    #[error("roots may be added or removed, but not both at once")]
+    RootsAddedAndRemoved,
 }

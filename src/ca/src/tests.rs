@@ -1,4 +1,4 @@
-//! What is issued is read back, and verified as TLS does.
+//! Issued certificates are parsed again, and verified as TLS does.
 
 mod external;
 mod issuing;
@@ -29,7 +29,7 @@ pub(super) fn self_signed() -> Authority {
     Authority::new(&material, NOW).expect("an authority")
 }
 
-/// A request signed by a new key on P-256 that asks for names it is not to get.
+/// A request that is signed by a new P-256 key. It asks for names that it must not get.
 pub(super) fn request() -> String {
     request_with(&KeyPair::generate().expect("a key"), "")
 }
@@ -52,34 +52,34 @@ pub(super) fn der(pem: &str) -> CertificateDer<'static> {
     crate::pem::certificates("test", pem).expect("PEM").remove(0)
 }
 
-/// Whether a chain as callers get it verifies at a time.
+/// Verifies a chain, in the form of [`Issued`](crate::Issued), at a time.
 pub(super) fn verify(chain: &[String], roots: &str, at: i64) -> Result<(), webpki::Error> {
     let leaf = der(&chain[0]);
-    let between: Vec<_> = chain[1..chain.len() - 1].iter().map(|pem| der(pem)).collect();
+    let intermediates: Vec<_> = chain[1..chain.len() - 1].iter().map(|pem| der(pem)).collect();
     let roots = crate::pem::certificates("test", roots).expect("roots");
     let anchors: Vec<_> = roots.iter().map(|root| anchor_from_trusted_cert(root).expect("a root")).collect();
     let at = UnixTime::since_unix_epoch(Duration::from_secs(at.unsigned_abs()));
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     let algorithms = provider.signature_verification_algorithms.all;
     for usage in [KeyUsage::client_auth(), KeyUsage::server_auth()] {
-        EndEntityCert::try_from(&leaf)?.verify_for_usage(algorithms, &anchors, &between, at, usage, None, None)?;
+        EndEntityCert::try_from(&leaf)?.verify_for_usage(algorithms, &anchors, &intermediates, at, usage, None, None)?;
     }
     Ok(())
 }
 
-/// A root and an authority beneath it, whose name has an attribute twice.
-pub(super) struct Plugged {
+/// A root and an intermediate authority below it, whose subject repeats an attribute.
+pub(super) struct PluggedAuthority {
     pub(super) root: CertificateParams,
     pub(super) root_key: KeyPair,
     pub(super) material: Material,
 }
 
-pub(super) fn plugged(name: &str) -> Plugged {
+pub(super) fn plugged(name: &str) -> PluggedAuthority {
     let mut params = authority_params(name);
     let root_key = KeyPair::generate().expect("a key");
     let root = params.self_signed(&root_key).expect("a root");
     params.distinguished_name.push(DnType::OrganizationName, "shop");
-    let mut plugged = Plugged {
+    let mut plugged = PluggedAuthority {
         root: authority_params(name),
         root_key,
         material: Material { roots: root.pem(), ..Material::default() },
@@ -88,8 +88,8 @@ pub(super) fn plugged(name: &str) -> Plugged {
     plugged
 }
 
-impl Plugged {
-    /// Another authority beneath the same root.
+impl PluggedAuthority {
+    /// Replaces the authority by another one below the same root.
     pub(super) fn intermediate(&mut self, params: &CertificateParams) {
         let key = KeyPair::generate().expect("a key");
         let issuer = Issuer::from_params(&self.root, &self.root_key);

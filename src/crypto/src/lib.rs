@@ -1,32 +1,31 @@
-//! Cryptography of TLS, for the control plane and the agent alike: the one library that does it, what a policy of compliance
-//! (P18) lets be of it, and the verifier that takes everybody.
+//! TLS of the control plane and the agent: the crypto provider, its restrictions by compliance policy (P18), and a client
+//! without server verification.
 
-mod anybody;
 mod policy;
+mod unverified;
 
-pub use anybody::takes_everybody;
 pub use policy::{protocols, provider};
 pub use sluice_model::CompliancePolicy;
+pub use unverified::client_without_verification;
 
 use rustls::{ClientConfig, ConfigBuilder, Error, WantsVerifier};
 
-/// The start of a client's configuration under a policy.
+/// A builder of a client configuration that follows a policy.
 ///
 /// # Errors
-/// Nothing that the policy lets be can be set up.
+/// The provider supports none of the protocol versions that the policy allows.
 pub fn client(policy: Option<CompliancePolicy>) -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, Error> {
     ClientConfig::builder_with_provider(provider(policy)).with_protocol_versions(protocols(policy))
 }
 
-/// Has the library gather, meanwhile, the entropy it begins with: that takes it a good part of a tenth of a second, and whoever
-/// needs the first key would wait for it.
-pub fn gather_entropy() {
-    let gather = || {
-        // Where this fails, what needs entropy will say so.
+/// Collects the library's initial entropy on a thread of its own. That takes up to 0.1 s, which the first key would wait for.
+pub fn collect_entropy() {
+    let collect = || {
+        // A failure is reported by the code that needs entropy.
         let _ = provider(None).secure_random.fill(&mut [0]);
     };
-    // Without a thread it is gathered when it is needed.
-    let _ = std::thread::Builder::new().name("entropy".to_owned()).spawn(gather);
+    // Without the thread, entropy is collected when it is first needed.
+    let _ = std::thread::Builder::new().name("entropy".to_owned()).spawn(collect);
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a policy of compliance lets be.
+//! Protocol versions, cipher suites and groups by compliance policy.
 
 use std::sync::Arc;
 
@@ -7,16 +7,17 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{CipherSuite, NamedGroup, SupportedProtocolVersion};
 use sluice_model::CompliancePolicy;
 
-/// Suites of TLS 1.2 that policies let be.
-const AES_GCM_OF_12: [CipherSuite; 4] = [
+/// Cipher suites of TLS 1.2 that every policy allows.
+const TLS12_AES_GCM: [CipherSuite; 4] = [
     CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
     CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
     CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
     CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
 ];
-const AES_GCM_OF_13: [CipherSuite; 2] = [CipherSuite::TLS13_AES_128_GCM_SHA256, CipherSuite::TLS13_AES_256_GCM_SHA384];
+/// Cipher suites of TLS 1.3 that every policy allows.
+const TLS13_AES_GCM: [CipherSuite; 2] = [CipherSuite::TLS13_AES_128_GCM_SHA256, CipherSuite::TLS13_AES_256_GCM_SHA384];
 
-/// Versions of TLS; without a policy both that are safe.
+/// Allowed versions of TLS; without a policy 1.2 and 1.3.
 #[must_use]
 pub fn protocols(policy: Option<CompliancePolicy>) -> &'static [&'static SupportedProtocolVersion] {
     const BOTH: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
@@ -27,7 +28,8 @@ pub fn protocols(policy: Option<CompliancePolicy>) -> &'static [&'static Support
     }
 }
 
-/// Cipher suites and groups of key exchange; without a policy all that are safe, X25519MLKEM768 before others.
+/// A provider with the allowed cipher suites and key exchange groups. Without a policy it has all of aws-lc-rs, X25519MLKEM768
+/// first.
 #[must_use]
 pub fn provider(policy: Option<CompliancePolicy>) -> Arc<CryptoProvider> {
     let mut provider = aws_lc_rs::default_provider();
@@ -39,7 +41,7 @@ pub fn provider(policy: Option<CompliancePolicy>) -> Arc<CryptoProvider> {
     };
     provider
         .cipher_suites
-        .retain(|suite| AES_GCM_OF_12.contains(&suite.suite()) || AES_GCM_OF_13.contains(&suite.suite()));
+        .retain(|suite| TLS12_AES_GCM.contains(&suite.suite()) || TLS13_AES_GCM.contains(&suite.suite()));
     provider.kx_groups.retain(|group| groups.contains(&group.name()));
     Arc::new(provider)
 }

@@ -7,7 +7,7 @@ use sluice_testkit::handshake::{self, Agreed, Offer, certified, trusting};
 
 use super::*;
 
-/// What a client under a policy and a server agree on, if they do.
+/// The parameters that a client under a policy and a server negotiate.
 fn shake(policy: Option<CompliancePolicy>, server: Offer) -> Result<Agreed, rustls::Error> {
     let pair = certified().expect("a certificate");
     let roots = trusting(&pair.0).expect("a root");
@@ -16,7 +16,7 @@ fn shake(policy: Option<CompliancePolicy>, server: Offer) -> Result<Agreed, rust
 }
 
 #[test]
-fn a_client_agrees_only_to_what_its_policy_lets_be() {
+fn client_negotiates_only_what_its_policy_allows() {
     use CompliancePolicy::{Fips140V2, Fips140V3, PostQuantum};
     use NamedGroup as G;
     use ProtocolVersion::{TLSv1_2, TLSv1_3};
@@ -26,23 +26,23 @@ fn a_client_agrees_only_to_what_its_policy_lets_be() {
         CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
         CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
     ]);
-    let agreed = |policy, server| shake(policy, server).map(|(version, _, group)| (version, group)).ok();
+    let negotiated = |policy, server| shake(policy, server).map(|(version, _, group)| (version, group)).ok();
 
-    assert_eq!(agreed(None, all()), Some((TLSv1_3, G::X25519MLKEM768)));
-    assert_eq!(agreed(None, chacha.clone().group(G::X25519)), Some((TLSv1_3, G::X25519)));
+    assert_eq!(negotiated(None, all()), Some((TLSv1_3, G::X25519MLKEM768)));
+    assert_eq!(negotiated(None, chacha.clone().group(G::X25519)), Some((TLSv1_3, G::X25519)));
 
-    assert_eq!(agreed(Some(Fips140V2), all()), Some((TLSv1_2, G::secp256r1)));
-    assert_eq!(agreed(Some(Fips140V2), all().version(&TLS13)), None);
-    assert_eq!(agreed(Some(Fips140V2), all().group(G::secp384r1)), None);
+    assert_eq!(negotiated(Some(Fips140V2), all()), Some((TLSv1_2, G::secp256r1)));
+    assert_eq!(negotiated(Some(Fips140V2), all().version(&TLS13)), None);
+    assert_eq!(negotiated(Some(Fips140V2), all().group(G::secp384r1)), None);
 
-    assert_eq!(agreed(Some(Fips140V3), all()), Some((TLSv1_3, G::secp256r1)));
-    assert_eq!(agreed(Some(Fips140V3), all().version(&TLS12)), Some((TLSv1_2, G::secp256r1)));
-    assert_eq!(agreed(Some(Fips140V3), all().group(G::secp384r1)), Some((TLSv1_3, G::secp384r1)));
-    assert_eq!(agreed(Some(Fips140V3), all().group(G::X25519)), None);
+    assert_eq!(negotiated(Some(Fips140V3), all()), Some((TLSv1_3, G::secp256r1)));
+    assert_eq!(negotiated(Some(Fips140V3), all().version(&TLS12)), Some((TLSv1_2, G::secp256r1)));
+    assert_eq!(negotiated(Some(Fips140V3), all().group(G::secp384r1)), Some((TLSv1_3, G::secp384r1)));
+    assert_eq!(negotiated(Some(Fips140V3), all().group(G::X25519)), None);
 
-    assert_eq!(agreed(Some(PostQuantum), all()), Some((TLSv1_3, G::X25519MLKEM768)));
-    assert_eq!(agreed(Some(PostQuantum), all().group(G::X25519)), None);
-    assert_eq!(agreed(Some(PostQuantum), all().version(&TLS12)), None);
+    assert_eq!(negotiated(Some(PostQuantum), all()), Some((TLSv1_3, G::X25519MLKEM768)));
+    assert_eq!(negotiated(Some(PostQuantum), all().group(G::X25519)), None);
+    assert_eq!(negotiated(Some(PostQuantum), all().version(&TLS12)), None);
 
     for (name, policy) in CompliancePolicy::NAMES {
         assert!(shake(Some(policy), chacha.clone()).is_err(), "{name}");
@@ -52,11 +52,11 @@ fn a_client_agrees_only_to_what_its_policy_lets_be() {
 }
 
 #[test]
-fn only_who_takes_everybody_takes_a_stranger() {
+fn only_the_unverifying_client_accepts_an_unknown_server() {
     let server = || Arc::new(Offer::default().server(&certified().expect("a certificate")).expect("a server"));
-    handshake::shake(takes_everybody().expect("a client"), server()).expect("taken");
+    handshake::shake(client_without_verification().expect("a client"), server()).expect("accepted");
     let roots = trusting(&certified().expect("a certificate").0).expect("a root");
     let client = client(None).expect("a client").with_root_certificates(roots).with_no_client_auth();
-    let refused = handshake::shake(client, server()).expect_err("a stranger");
-    assert!(matches!(refused, rustls::Error::InvalidCertificate(_)), "{refused:?}");
+    let rejected = handshake::shake(client, server()).expect_err("an unknown issuer");
+    assert!(matches!(rejected, rustls::Error::InvalidCertificate(_)), "{rejected:?}");
 }

@@ -83,7 +83,7 @@ impl TlsFiles {
         let leaf = chain.first().ok_or_else(|| format!("{} holds no certificate", self.certificate.display()))?;
         let leaf = Certificate::parse("certificate", leaf)
             .map_err(|error| format!("{}: {error}", self.certificate.display()))?;
-        if !leaf.is_of(&key) {
+        if !leaf.matches_key(&key) {
             return Err(format!("{} is not the key of {}", self.key.display(), self.certificate.display()));
         }
         Ok((CertifiedKey::new(chain, key.signing_key()), roots))

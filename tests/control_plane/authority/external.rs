@@ -11,7 +11,7 @@ use rcgen::{
 };
 use serde_json::{Value, json};
 use sluice_authority::{KubernetesSigner, SignerConfig};
-use sluice_ca::{IssueError, Issued, Terms};
+use sluice_ca::{IssueError, Issued, LifetimeLimits};
 use sluice_model::{CaCertificate, MeshConfig};
 use sluice_testkit::api_server::ApiServer;
 use tokio::task::JoinHandle;
@@ -76,7 +76,7 @@ impl Signer {
     }
 
     fn ask(&self, config: SignerConfig) -> KubernetesSigner {
-        KubernetesSigner::new(self.server.client().expect("a client"), config, Terms::default())
+        KubernetesSigner::new(self.server.client().expect("a client"), config, LifetimeLimits::default())
     }
 
     /// The first request that was signed: as the API server had it, which may have deleted it since.

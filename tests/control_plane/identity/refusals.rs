@@ -2,7 +2,7 @@
 
 use rcgen::{CertificateParams, KeyPair, SanType};
 use serde_json::json;
-use sluice_ca::{Authority, Material, Terms};
+use sluice_ca::{Authority, Material, LifetimeLimits};
 use sluice_testkit::pods::identity::Authority as Stranger;
 use sluice_testkit::pods::token::TokenIssuer;
 use sluice_testkit::secure::{Ask, Presented, signing_request};
@@ -180,7 +180,7 @@ async fn certificates_of_other_times_are_turned_away() {
     for (begins, is_good) in [(now() - 2 * hour, false), (now() + hour, false), (now(), true)] {
         let (key, csr) = signing_request().expect("a request");
         let names = ["spiffe://cluster.local/ns/shop/sa/cart".to_owned()];
-        let issued = authority.issue(&csr, &names, hour, Terms::default(), begins).expect("issued");
+        let issued = authority.issue(&csr, &names, hour, LifetimeLimits::default(), begins).expect("issued");
         let presented = Presented { pair: Some((issued.chain[0].clone(), key)), ..Presented::default() };
         let got = match mesh.try_connect(&presented).await {
             Err(_) => false,

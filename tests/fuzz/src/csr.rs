@@ -10,7 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 use rustls::pki_types::{CertificateDer, UnixTime};
-use sluice_ca::{Authority, ForwardedRequest, Issued, Terms, root};
+use sluice_ca::{Authority, ForwardedRequest, Issued, LifetimeLimits, root};
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -108,7 +108,7 @@ impl Target {
         }
         let seconds = dice.pick(&[0, -1, 1, 3600, 90 * DAY as i64, 90 * DAY as i64 + 1, i64::MAX, i64::MIN]).copied();
         let seconds = seconds.unwrap_or_default();
-        let terms = Terms::default();
+        let terms = LifetimeLimits::default();
         let issued = self.authority.issue(&text, std::slice::from_ref(&identity), seconds, terms, self.now);
         let Ok(issued) = issued else {
             if signed && !changes && !changes_text && (0..=90 * DAY as i64).contains(&seconds) {

@@ -2,68 +2,81 @@
 
 use anyhow::{Result, ensure};
 use http::Method;
+use sluice_http_client::{HttpClient, HttpRequest};
 
 use crate::args::Role;
-use crate::http_client::Ask;
+use crate::local_http;
 
-/// Where it is.
+/// A client of the admin interface.
 #[derive(Clone, Debug)]
 pub(crate) struct Admin {
-    pub(crate) host: String,
-    pub(crate) port: u16,
+    host: String,
+    port: u16,
+    client: HttpClient,
 }
 
-/// What readiness depends on.
+/// The statistics that readiness depends on.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Updates {
     pub(crate) clusters: u64,
-    pub(crate) clusters_refused: u64,
+    pub(crate) clusters_rejected: u64,
     pub(crate) listeners: u64,
-    pub(crate) listeners_refused: u64,
-    /// 0 is live.
+    pub(crate) listeners_rejected: u64,
+    /// `server.state`; 0 is LIVE.
     pub(crate) state: Option<u64>,
     pub(crate) workers_started: bool,
 }
 
 impl Admin {
     /// # Errors
-    /// It does not answer, or not with success.
-    pub(crate) async fn ask(&self, method: Method, path: &str) -> Result<String> {
-        let (status, _, body) = Ask::new(method, &self.host, self.port, path).send().await?;
-        let text = String::from_utf8_lossy(&body).into_owned();
-        ensure!(status.is_success(), "{path}: {status}: {}", text.trim());
+    /// The HTTP client cannot be set up.
+    pub(crate) fn new(host: String, port: u16) -> Result<Self> {
+        Ok(Self { host, port, client: local_http::client(None)? })
+    }
+
+    /// Sends a request and returns the response body.
+    ///
+    /// # Errors
+    /// There is no response, or its status is not a success.
+    pub(crate) async fn request(&self, method: Method, path: &str) -> Result<String> {
+        let request = HttpRequest { method, ..local_http::get("http", &self.host, self.port, path)? };
+        let response = self.client.send(request).await?;
+        let text = String::from_utf8_lossy(&response.body).into_owned();
+        ensure!(response.status.is_success(), "{path}: status {}: {}", response.status, text.trim());
         Ok(text)
     }
 
-    /// Tells clients to go elsewhere. A sidecar goes on with what its own workload sends.
+    /// Drains the listeners, so that clients connect elsewhere. A sidecar keeps serving the traffic of its own workload.
     ///
     /// # Errors
-    /// It does not answer.
+    /// There is no response, or its status is not a success.
     pub(crate) async fn drain(&self, role: Role, keep_running: bool) -> Result<()> {
         let inbound = if role == Role::Sidecar { "inboundonly&" } else { "" };
         let keep = if keep_running { "&skip_exit" } else { "" };
-        self.ask(Method::POST, &format!("/drain_listeners?{inbound}graceful{keep}")).await.map(drop)
+        self.request(Method::POST, &format!("/drain_listeners?{inbound}graceful{keep}")).await.map(drop)
     }
 
+    /// Reads the statistics that readiness depends on.
+    ///
     /// # Errors
-    /// It does not answer.
+    /// There is no response, or its status is not a success.
     pub(crate) async fn updates(&self) -> Result<Updates> {
         let filter = "%5E(cluster_manager%5C.cds%5C.update_|listener_manager%5C.(lds%5C.update_|workers_started)|server%5C.state)";
-        let text = self.ask(Method::GET, &format!("/stats?usedonly&filter={filter}")).await?;
+        let text = self.request(Method::GET, &format!("/stats?usedonly&filter={filter}")).await?;
         Ok(parse_updates(&text))
     }
 
-    /// Connections from others: not to the listeners of these ports, nor to Envoy's own.
+    /// Active downstream connections, without those to the listeners of `own_ports` and to Envoy's internal listeners.
     ///
     /// # Errors
-    /// It does not answer.
+    /// There is no response, or its status is not a success.
     pub(crate) async fn active_connections(&self, own_ports: &[u16]) -> Result<u64> {
-        let text = self.ask(Method::GET, "/stats?usedonly&filter=downstream_cx_active$").await?;
+        let text = self.request(Method::GET, "/stats?usedonly&filter=downstream_cx_active$").await?;
         Ok(parse_connections(&text, own_ports))
     }
 }
 
-/// Lines `name: value`.
+/// Statistics as Envoy writes them: lines `name: value`.
 fn stats(text: &str) -> impl Iterator<Item = (&str, u64)> {
     text.lines().filter_map(|line| {
         let (name, value) = line.rsplit_once(':')?;
@@ -76,9 +89,9 @@ fn parse_updates(text: &str) -> Updates {
     for (name, value) in stats(text) {
         match name {
             "cluster_manager.cds.update_success" => updates.clusters = value,
-            "cluster_manager.cds.update_rejected" => updates.clusters_refused = value,
+            "cluster_manager.cds.update_rejected" => updates.clusters_rejected = value,
             "listener_manager.lds.update_success" => updates.listeners = value,
-            "listener_manager.lds.update_rejected" => updates.listeners_refused = value,
+            "listener_manager.lds.update_rejected" => updates.listeners_rejected = value,
             "server.state" => updates.state = Some(value),
             "listener_manager.workers_started" => updates.workers_started = value == 1,
             _ => {}
@@ -92,7 +105,7 @@ fn parse_connections(text: &str, own_ports: &[u16]) -> u64 {
         let Some(listener) = name.strip_prefix("listener.") else { return false };
         let Some(listener) = listener.strip_suffix(".downstream_cx_active") else { return false };
         let own = own_ports.iter().any(|port| listener.ends_with(&format!("_{port}")));
-        // What a worker has is counted with its listener, and internal ones have no clients.
+        // The connections of a worker are included in those of its listener; internal listeners have no clients.
         !own && !listener.contains("worker_")
             && !listener.starts_with("admin")
             && !listener.starts_with("envoy_internal_")
@@ -105,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn updates_are_read() {
+    fn update_counts_are_parsed() {
         let text = "cluster_manager.cds.update_rejected: 0\ncluster_manager.cds.update_success: 3\n\
                     listener_manager.lds.update_success: 2\nlistener_manager.workers_started: 1\nserver.state: 0\n";
         let expected =
@@ -115,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn only_connections_of_clients_count() {
+    fn only_client_connections_count() {
         let text = "http.inbound_0.0.0.0_80;.downstream_cx_active: 7\n\
                     listener.0.0.0.0_15021.downstream_cx_active: 1\n\
                     listener.0.0.0.0_15006.downstream_cx_active: 2\n\

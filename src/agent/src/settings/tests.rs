@@ -158,7 +158,7 @@ fn a_policy_of_compliance_reaches_every_server_or_nothing_starts() {
 fn modules_are_fetched_within_bounds() {
     let wasm = settings("sidecar", POD).expect("settings").wasm;
     let times = [wasm.expiry, wasm.purge_interval, wasm.request_timeout].map(|time| time.as_secs());
-    assert_eq!((times, wasm.attempts, wasm.most_bytes), ([86_400, 3600, 15], 5, 268_435_456));
+    assert_eq!((times, wasm.max_attempts, wasm.max_bytes), ([86_400, 3600, 15], 5, 268_435_456));
     assert!(!wasm.is_insecure("r.test:5000") && wasm.blocked.is_empty());
     let variables = [
         POD,
@@ -172,7 +172,7 @@ fn modules_are_fetched_within_bounds() {
     let wasm = settings("sidecar", &variables.concat()).expect("settings").wasm;
     assert!(wasm.is_insecure("r.test:5000") && wasm.is_insecure("q.test") && !wasm.is_insecure("r.test"));
     assert_eq!(wasm.blocked, ["10.0.0.0/8".parse().expect("a block")]);
-    assert_eq!((wasm.attempts, wasm.purge_interval.as_secs()), (1, 1), "never is no option");
+    assert_eq!((wasm.max_attempts, wasm.purge_interval.as_secs()), (1, 1), "never is no option");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Probes that the injector turned to the agent, since the kubelet has no certificate (W08).
+//! Probes that the injector redirects to the agent, since the kubelet has no mesh certificate (W08).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,19 +9,20 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use tracing::warn;
 
-use super::probe::{Probe, Target, probe};
+use super::probe::{Probe, Prober, Target};
 use crate::settings::Settings;
 
-/// Probes by path.
+/// The probes of the application, by the path that the kubelet requests.
 pub(super) struct AppProbes {
     probes: BTreeMap<String, Probe>,
+    prober: Prober,
     status_port: u16,
 }
 
-/// As the injector writes it.
+/// A probe as the injector writes it into `ISTIO_KUBE_APP_PROBERS`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Described {
+struct InjectedProbe {
     http_get: Option<HttpGet>,
     tcp_socket: Option<TcpSocket>,
     grpc: Option<Grpc>,
@@ -52,7 +53,7 @@ struct Grpc {
 
 impl AppProbes {
     pub(super) fn new(settings: &Settings) -> Result<Self> {
-        let described: BTreeMap<String, Option<Described>> = match &settings.probes.app_probers {
+        let injected: BTreeMap<String, Option<InjectedProbe>> = match &settings.probes.app_probers {
             Some(text) => serde_json::from_str(text).context("read the JSON")?,
             None => BTreeMap::new(),
         };
@@ -61,51 +62,51 @@ impl AppProbes {
             _ => "localhost".to_owned(),
         };
         let mut probes = BTreeMap::new();
-        for (path, described) in described {
+        for (path, injected) in injected {
             ensure!(
-                is_path(&path),
-                "{path}: not /app-health/CONTAINER/{{livez,readyz,startupz}}, nor of the life cycle"
+                is_probe_path(&path),
+                "{path}: accepted paths are /app-health/CONTAINER/{{livez,readyz,startupz}} and /app-lifecycle/CONTAINER/{{prestopz,poststartz}}"
             );
-            let described = described.with_context(|| format!("{path}: there is nothing to ask"))?;
-            let (target, port) = match (described.http_get, described.tcp_socket, described.grpc) {
+            let injected = injected.with_context(|| format!("{path}: the probe is null"))?;
+            let (target, port) = match (injected.http_get, injected.tcp_socket, injected.grpc) {
                 (Some(http), None, None) => {
                     (Target::Http { tls: http.scheme.eq_ignore_ascii_case("https"), path: http.path }, http.port)
                 }
                 (None, Some(tcp), None) => (Target::Tcp, tcp.port),
                 (None, None, Some(grpc)) => (Target::Grpc { service: grpc.service.unwrap_or_default() }, grpc.port),
-                _ => bail!("{path}: not one of httpGet, tcpSocket and grpc"),
+                _ => bail!("{path}: the probe needs exactly one of httpGet, tcpSocket and grpc"),
             };
-            let timeout = Duration::from_secs(described.timeout_seconds.max(1));
+            let timeout = Duration::from_secs(injected.timeout_seconds.max(1));
             probes.insert(path, Probe { target, host: host.clone(), port, timeout });
         }
-        Ok(Self { probes, status_port: settings.ports.status })
+        Ok(Self { probes, prober: Prober::new()?, status_port: settings.ports.status })
     }
 
-    /// What the application answers.
-    pub(super) async fn answer(&self, path: &str, headers: &HeaderMap) -> Response {
-        let Some(asked) = self.probes.get(path) else {
-            warn!(target: "probes", path, "there is no such probe");
+    /// The application's response to a probe.
+    pub(super) async fn respond(&self, path: &str, headers: &HeaderMap) -> Response {
+        let Some(probe) = self.probes.get(path) else {
+            warn!(target: "probes", path, "unknown probe requested");
             return (StatusCode::BAD_REQUEST, "there is no such probe\n").into_response();
         };
-        match probe(asked, self.forwarded(headers, asked.port)).await {
+        match self.prober.probe(probe, self.forwarded_headers(headers, probe.port)).await {
             Ok((status, body)) => (status, body).into_response(),
             Err(error) => {
-                warn!(target: "probes", path, "the probe failed: {error:#}");
+                warn!(target: "probes", path, error = format!("{error:#}"), "application probe failed");
                 StatusCode::INTERNAL_SERVER_ERROR.into_response()
             }
         }
     }
 
-    /// The kubelet's headers; its host with the application's port for ours.
-    fn forwarded(&self, headers: &HeaderMap, port: u16) -> HeaderMap {
+    /// The kubelet's headers. In `Host`, the application's port replaces the status port.
+    fn forwarded_headers(&self, headers: &HeaderMap, port: u16) -> HeaderMap {
         let mut headers = headers.clone();
         for name in [header::CONNECTION, header::TRANSFER_ENCODING, header::CONTENT_LENGTH, header::UPGRADE, header::TE]
         {
             headers.remove(name);
         }
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).map(ToOwned::to_owned);
-        if let Some((host, asked)) = host.as_deref().and_then(|host| host.rsplit_once(':'))
-            && asked.parse() == Ok(self.status_port)
+        if let Some((host, requested_port)) = host.as_deref().and_then(|host| host.rsplit_once(':'))
+            && requested_port.parse() == Ok(self.status_port)
             && let Ok(host) = HeaderValue::try_from(format!("{host}:{port}"))
         {
             headers.insert(header::HOST, host);
@@ -114,7 +115,7 @@ impl AppProbes {
     }
 }
 
-fn is_path(path: &str) -> bool {
+fn is_probe_path(path: &str) -> bool {
     let mut parts = path.split('/');
     let (empty, kind, container, probe) = (parts.next(), parts.next(), parts.next(), parts.next());
     empty == Some("")
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_are_read_as_the_injector_writes_them() {
+    fn injected_probes_are_parsed() {
         let json = r#"{
             "/app-health/tea/livez": {"httpGet": {"path": "up", "port": 8080, "scheme": "HTTPS"}, "timeoutSeconds": 3},
             "/app-health/tea/readyz": {"tcpSocket": {"port": 9}},
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_descriptions_are_refused() {
+    fn malformed_probes_are_rejected() {
         for json in [
             "[]",
             r#"{"/app-health/tea": {"tcpSocket": {"port": 9}}}"#,
@@ -168,13 +169,13 @@ mod tests {
     }
 
     #[test]
-    fn the_host_keeps_its_name_and_gets_the_port_of_the_application() {
+    fn forwarded_host_keeps_its_name_and_gets_the_application_port() {
         let probes = read("{}").expect("no probes");
         let forwarded = |host: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, HeaderValue::try_from(host).expect("a host"));
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-            let headers = probes.forwarded(&headers, 80);
+            let headers = probes.forwarded_headers(&headers, 80);
             assert!(!headers.contains_key(header::CONNECTION));
             headers[header::HOST].to_str().expect("text").to_owned()
         };

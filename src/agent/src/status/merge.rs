@@ -1,42 +1,44 @@
-//! Metrics of the agent, Envoy and the application in one answer.
+//! Metrics of the agent, Envoy and the application in one response.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::future::join_all;
 use serde::Deserialize;
+use sluice_http_client::{HttpClient, HttpRequest};
 use tracing::warn;
 
 use crate::args::Role;
-use crate::http_client::Ask;
+use crate::local_http;
 use crate::metrics::Metrics;
 use crate::settings::Settings;
 
-const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text";
-const END: &[u8] = b"# EOF";
-/// Most bytes of what the application says.
-const MOST_BODY: usize = 10 << 20;
-/// Unless the scraper says how long it waits.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// Ports that are ours or Envoy's: to ask them would go round in a circle, or show what is not the application's.
+const OPEN_METRICS_END: &[u8] = b"# EOF";
+/// Size limit of the application's metrics.
+const MAX_APPLICATION_METRICS_BYTES: usize = 10 << 20;
+/// Time limit of a scrape, unless the scraper states its own.
+const DEFAULT_SCRAPE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Ports of the agent and of Envoy. A scrape of these would be a loop, or would show metrics that are not the application's.
 const RESERVED: [u16; 9] = [15000, 15001, 15004, 15006, 15008, 15020, 15021, 15053, 15090];
 
-/// Asks all of them.
+/// Scrapes Envoy and the application.
 pub(super) struct Scraper {
     envoy_host: String,
     envoy_port: u16,
     targets: Vec<(u16, String)>,
+    client: HttpClient,
     metrics: Metrics,
     pub(super) only_local: bool,
 }
 
-/// As the injector writes it.
+/// The annotations as the injector writes them into `ISTIO_PROMETHEUS_ANNOTATIONS`.
 #[derive(Deserialize)]
-struct Described {
+struct PrometheusAnnotations {
     #[serde(default)]
     scrape: String,
     #[serde(default)]
@@ -44,11 +46,11 @@ struct Described {
     #[serde(default)]
     port: String,
     #[serde(default)]
-    targets: Vec<Target>,
+    targets: Vec<ScrapeTarget>,
 }
 
 #[derive(Deserialize)]
-struct Target {
+struct ScrapeTarget {
     port: String,
     #[serde(default)]
     path: String,
@@ -57,19 +59,19 @@ struct Target {
 impl Scraper {
     pub(super) fn new(settings: &Settings, metrics: Metrics) -> Result<Self> {
         let mut targets = Vec::new();
-        // A gateway's port is open to others than Prometheus.
+        // The status port of a gateway is reachable for other clients than Prometheus.
         if let (Role::Sidecar, Some(text)) = (settings.role, &settings.probes.prometheus) {
-            let described: Described = serde_json::from_str(text).context("read the JSON")?;
-            if described.scrape != "false" {
-                let mut all = described.targets;
+            let annotations: PrometheusAnnotations = serde_json::from_str(text).context("read the JSON")?;
+            if annotations.scrape != "false" {
+                let mut all = annotations.targets;
                 if all.is_empty() {
-                    let port = if described.port.is_empty() { "80".to_owned() } else { described.port };
-                    all.push(Target { port, path: described.path });
+                    let port = if annotations.port.is_empty() { "80".to_owned() } else { annotations.port };
+                    all.push(ScrapeTarget { port, path: annotations.path });
                 }
-                for Target { port, path } in all {
+                for ScrapeTarget { port, path } in all {
                     let number: u16 = port.parse().with_context(|| format!("port {port:?}"))?;
                     let taken = number == 0 || number == settings.ports.status || RESERVED.contains(&number);
-                    ensure!(!taken, "port {number} is the proxy's, not the application's");
+                    ensure!(!taken, "port {number} is a port of the proxy, not of the application");
                     targets.push((number, if path.is_empty() { "/metrics".to_owned() } else { path }));
                 }
             }
@@ -78,13 +80,14 @@ impl Scraper {
             envoy_host: settings.loopback().to_string(),
             envoy_port: settings.ports.envoy_prometheus,
             targets,
+            client: local_http::client(None)?,
             metrics,
             only_local: settings.probes.metrics_only_local,
         })
     }
 
-    /// All that can be had. The application's come last, for their end may end everything.
-    pub(super) async fn answer(&self, query: Option<&str>, headers: &HeaderMap) -> Response {
+    /// The metrics of all sources that respond. The application's come last: OpenMetrics ends with a mark.
+    pub(super) async fn respond(&self, query: Option<&str>, headers: &HeaderMap) -> Response {
         self.metrics.scraped();
         let timeout = timeout(headers);
         let path = match query {
@@ -96,8 +99,8 @@ impl Scraper {
             .iter()
             .any(|accept| accept.to_str().is_ok_and(|accept| accept.contains(OPEN_METRICS)));
         let accept =
-            if open { "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5" } else { TEXT };
-        let envoy = self.scrape("envoy", &self.envoy_host, self.envoy_port, &path, TEXT, timeout);
+            if open { "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5" } else { TEXT_FORMAT };
+        let envoy = self.scrape("envoy", &self.envoy_host, self.envoy_port, &path, TEXT_FORMAT, timeout);
         let applications = self
             .targets
             .iter()
@@ -108,15 +111,15 @@ impl Scraper {
             append(&mut body, &envoy);
         }
         let (kinds, bodies): (Vec<_>, Vec<_>) = applications.into_iter().flatten().unzip();
-        // One that is plain makes all plain.
+        // One source in the text format makes the whole response that format.
         let kind = kinds.iter().find(|kind| !kind.starts_with(OPEN_METRICS)).or(kinds.first());
         let open = kind.is_some_and(|kind| kind.starts_with(OPEN_METRICS));
         bodies.iter().for_each(|application| append(&mut body, application));
         if open {
-            body.extend_from_slice(END);
+            body.extend_from_slice(OPEN_METRICS_END);
             body.push(b'\n');
         }
-        let kind = kind.filter(|_| open).map_or(TEXT, String::as_str);
+        let kind = kind.filter(|_| open).map_or(TEXT_FORMAT, String::as_str);
         ([(header::CONTENT_TYPE, kind.to_owned())], body).into_response()
     }
 
@@ -129,31 +132,33 @@ impl Scraper {
         accept: &str,
         timeout: Duration,
     ) -> Option<(String, Bytes)> {
-        let mut ask = Ask { timeout, ..Ask::new(Method::GET, host, port, path) };
-        if source == "application" {
-            ask.most = MOST_BODY;
-        }
-        if let Ok(accept) = HeaderValue::from_str(accept) {
-            ask.headers.insert(header::ACCEPT, accept);
-        }
-        let result = ask.send().await.and_then(|(status, headers, body)| {
-            ensure!(status.is_success(), "{status}");
-            let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or(TEXT);
-            Ok((kind.to_owned(), body))
-        });
-        result
+        let scraped = async {
+            let mut request = HttpRequest { timeout, ..local_http::get("http", host, port, path)? };
+            if source == "application" {
+                request.max_body_bytes = MAX_APPLICATION_METRICS_BYTES;
+            }
+            if let Ok(accept) = HeaderValue::from_str(accept) {
+                request.headers.insert(header::ACCEPT, accept);
+            }
+            let response = self.client.send(request).await?;
+            ensure!(response.status.is_success(), "status {}", response.status);
+            let kind = response.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+            Ok((kind.unwrap_or(TEXT_FORMAT).to_owned(), response.body))
+        };
+        scraped
+            .await
             .inspect_err(|error| {
                 self.metrics.scrape_failed(source);
-                warn!(target: "status", source, port, "no metrics: {error:#}");
+                warn!(target: "status", source, port, error = format!("{error:#}"), "failed to scrape metrics");
             })
             .ok()
     }
 }
 
-/// Adds an exposition, without the mark of its end and with a line end.
+/// Appends metrics, without the end mark of OpenMetrics and with a line end.
 fn append(body: &mut Vec<u8>, exposition: &[u8]) {
     let trimmed = exposition.trim_ascii_end();
-    let trimmed = trimmed.strip_suffix(END).unwrap_or(trimmed).trim_ascii_end();
+    let trimmed = trimmed.strip_suffix(OPEN_METRICS_END).unwrap_or(trimmed).trim_ascii_end();
     if !trimmed.is_empty() {
         body.extend_from_slice(trimmed);
         body.push(b'\n');
@@ -161,9 +166,9 @@ fn append(body: &mut Vec<u8>, exposition: &[u8]) {
 }
 
 fn timeout(headers: &HeaderMap) -> Duration {
-    let asked = headers.get("x-prometheus-scrape-timeout-seconds").and_then(|text| text.to_str().ok());
-    let asked = asked.and_then(|text| text.parse::<f64>().ok()).filter(|seconds| *seconds > 0.0);
-    asked.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(TIMEOUT)
+    let stated = headers.get("x-prometheus-scrape-timeout-seconds").and_then(|text| text.to_str().ok());
+    let stated = stated.and_then(|text| text.parse::<f64>().ok()).filter(|seconds| *seconds > 0.0);
+    stated.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(DEFAULT_SCRAPE_TIMEOUT)
 }
 
 #[cfg(test)]
@@ -177,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_application_is_asked_where_it_says() {
+    fn scrape_targets_follow_the_annotations() {
         let metrics = || "/metrics".to_owned();
         assert_eq!(targets("sidecar", r#"{"scrape":"true"}"#).expect("targets"), [(80, metrics())]);
         let many = r#"{"targets":[{"port":"81"},{"port":"82","path":"/m"}]}"#;
@@ -187,14 +192,14 @@ mod tests {
     }
 
     #[test]
-    fn our_own_ports_are_refused() {
+    fn ports_of_the_proxy_are_rejected() {
         for port in ["15020", "015020", "15090", "0", "http"] {
             assert!(targets("sidecar", &format!(r#"{{"scrape":"true","port":"{port}"}}"#)).is_err(), "{port}");
         }
     }
 
     #[test]
-    fn expositions_are_joined_without_their_ends() {
+    fn metrics_are_joined_without_end_marks() {
         let mut body = b"a 1\n".to_vec();
         append(&mut body, b"b 2\n# EOF\n");
         append(&mut body, b"");

@@ -1,24 +1,26 @@
 //! Probes of the application over HTTP, TCP and gRPC.
 
-use std::net::IpAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Method, StatusCode, Uri, header};
+use http::{HeaderMap, StatusCode, header};
 use prost::Message;
+use sluice_http_client::{HttpClient, HttpError, HttpRequest, LongBody};
+use tokio::net::{TcpSocket, TcpStream, lookup_host};
 
 use crate::codec::Raw;
 use crate::connection;
-use crate::http_client::{Ask, connect};
+use crate::local_http;
 
-/// Most bytes of an answer that are passed on.
-const MOST_BODY: usize = 10 << 10;
-/// Most redirects that are followed.
-const MOST_REDIRECTS: usize = 10;
+/// Bytes of a response body that are passed on; the rest is dropped.
+const MAX_BODY_BYTES: usize = 10 << 10;
+const MAX_REDIRECTS: usize = 10;
 
-/// What is asked.
+/// What a probe requests.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Target {
     Http { tls: bool, path: String },
@@ -26,7 +28,7 @@ pub(crate) enum Target {
     Grpc { service: String },
 }
 
-/// A probe.
+/// A probe of the application.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Probe {
     pub(crate) target: Target,
@@ -35,85 +37,115 @@ pub(crate) struct Probe {
     pub(crate) timeout: Duration,
 }
 
-/// Address that probes come from: Envoy passes them on to the application as they are, like those of the kubelet.
-fn source(host: &str) -> Option<IpAddr> {
+/// Source address of probes: the injector's traffic rules pass connections from it to the application unchanged, like those
+/// of the kubelet.
+fn source_address(host: &str) -> IpAddr {
     match host.parse::<IpAddr>() {
-        Ok(IpAddr::V6(_)) => Some(IpAddr::from([0, 0, 0, 0, 0, 0, 0, 6])),
-        _ => Some(IpAddr::from([127, 0, 0, 6])),
+        Ok(IpAddr::V6(_)) => IpAddr::from([0, 0, 0, 0, 0, 0, 0, 6]),
+        _ => IpAddr::from([127, 0, 0, 6]),
     }
 }
 
-/// Sends it and says what the application answered: for HTTP status and the beginning of the body.
-///
-/// # Errors
-/// There is no answer, or a gRPC service that does not serve.
-pub(crate) async fn probe(probe: &Probe, headers: HeaderMap) -> Result<(StatusCode, Bytes)> {
-    match &probe.target {
-        Target::Http { tls, path } => http(probe, *tls, path, headers).await,
-        Target::Tcp => {
-            let connected = tokio::time::timeout(probe.timeout, open(probe)).await;
-            connected.with_context(|| format!("no connection within {:?}", probe.timeout))??;
-            Ok((StatusCode::OK, Bytes::new()))
+/// Sends probes.
+#[derive(Clone, Debug)]
+pub(crate) struct Prober {
+    from_ipv4: HttpClient,
+    from_ipv6: HttpClient,
+    /// Used where the source address is not one of the machine's.
+    from_any: HttpClient,
+}
+
+impl Prober {
+    /// # Errors
+    /// The HTTP client cannot be set up.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self {
+            from_ipv4: local_http::client(Some(source_address("127.0.0.1")))?,
+            from_ipv6: local_http::client(Some(source_address("::1")))?,
+            from_any: local_http::client(None)?,
+        })
+    }
+
+    /// Sends a probe and returns the result: for HTTP the status and the beginning of the body.
+    ///
+    /// # Errors
+    /// There is no response, or a gRPC service is not serving.
+    pub(crate) async fn probe(&self, probe: &Probe, headers: HeaderMap) -> Result<(StatusCode, Bytes)> {
+        match &probe.target {
+            Target::Http { tls, path } => self.http(probe, *tls, path, headers).await,
+            Target::Tcp => {
+                let connected = tokio::time::timeout(probe.timeout, connect(probe)).await;
+                connected.with_context(|| format!("no connection within {:?}", probe.timeout))??;
+                Ok((StatusCode::OK, Bytes::new()))
+            }
+            Target::Grpc { service } => {
+                let checked = tokio::time::timeout(probe.timeout, check_grpc(probe, service)).await;
+                checked.with_context(|| format!("no response within {:?}", probe.timeout))??;
+                Ok((StatusCode::OK, Bytes::new()))
+            }
         }
-        Target::Grpc { service } => {
-            let answer = tokio::time::timeout(probe.timeout, grpc(probe, service)).await;
-            answer.with_context(|| format!("no answer within {:?}", probe.timeout))??;
-            Ok((StatusCode::OK, Bytes::new()))
-        }
     }
-}
 
-async fn open(probe: &Probe) -> Result<tokio::net::TcpStream> {
-    match connect(&probe.host, probe.port, source(&probe.host)).await {
-        Ok(stream) => Ok(stream),
-        // Where that address is not the machine's, any other does.
-        Err(error) if is_no_such_address(&error) => connect(&probe.host, probe.port, None).await,
-        Err(error) => Err(error),
-    }
-}
-
-fn is_no_such_address(error: &anyhow::Error) -> bool {
-    let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
-    kind == Some(std::io::ErrorKind::AddrNotAvailable)
-}
-
-async fn http(probe: &Probe, tls: bool, path: &str, headers: HeaderMap) -> Result<(StatusCode, Bytes)> {
-    let mut path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-    let (mut tls, mut port) = (tls, probe.port);
-    for _ in 0..=MOST_REDIRECTS {
-        let send = |from| {
-            let ask = Ask {
-                headers: headers.clone(),
-                tls,
-                from,
-                timeout: probe.timeout,
-                most: MOST_BODY,
-                cut: true,
-                ..Ask::new(Method::GET, &probe.host, port, &path)
+    async fn http(&self, probe: &Probe, tls: bool, path: &str, headers: HeaderMap) -> Result<(StatusCode, Bytes)> {
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        let mut request = HttpRequest {
+            headers,
+            timeout: probe.timeout,
+            max_body_bytes: MAX_BODY_BYTES,
+            long_body: LongBody::Truncate,
+            ..local_http::get(if tls { "https" } else { "http" }, &probe.host, probe.port, &path)?
+        };
+        let from_source = if source_address(&probe.host).is_ipv4() { &self.from_ipv4 } else { &self.from_ipv6 };
+        // A name may have addresses of the other family only, which the source address cannot reach.
+        let is_name = probe.host.parse::<IpAddr>().is_err();
+        for _ in 0..=MAX_REDIRECTS {
+            let response = match from_source.send(request.clone()).await {
+                Err(error) if error.is_source_address_unavailable() => self.from_any.send(request.clone()).await?,
+                Err(HttpError::Connect { .. }) if is_name => self.from_any.send(request.clone()).await?,
+                response => response?,
             };
-            ask.send()
-        };
-        let answer = match send(source(&probe.host)).await {
-            Err(error) if is_no_such_address(&error) => send(None).await,
-            answer => answer,
-        };
-        let (status, answered, body) = answer?;
-        if !status.is_redirection() {
-            return Ok((status, body));
+            if !response.status.is_redirection() {
+                return Ok((response.status, response.body));
+            }
+            let location = response.headers.get(header::LOCATION).and_then(|location| location.to_str().ok());
+            let next = location.and_then(|location| request.url.join(location).ok());
+            let Some(next) = next.filter(|next| next.host() == request.url.host()) else {
+                // A redirect to another host is a success; without its location it must not be passed on.
+                return Ok((StatusCode::OK, Bytes::new()));
+            };
+            request.url = next;
         }
-        let location =
-            answered.get(header::LOCATION).and_then(|to| to.to_str().ok()).and_then(|to| to.parse::<Uri>().ok());
-        let Some(location) = location.filter(|to| to.host().is_none_or(|host| host == probe.host)) else {
-            // A redirect to elsewhere is an answer; without its location it must not be passed on.
-            return Ok((StatusCode::OK, Bytes::new()));
-        };
-        if location.host().is_some() {
-            tls = location.scheme_str() == Some("https");
-            port = location.port_u16().unwrap_or(if tls { 443 } else { 80 });
-        }
-        path = location.path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
+        bail!("more than {MAX_REDIRECTS} redirects")
     }
-    bail!("more than {MOST_REDIRECTS} redirects")
+}
+
+/// A TCP connection for a probe, from the source address of probes if the machine has it.
+async fn connect(probe: &Probe) -> Result<TcpStream> {
+    let source = source_address(&probe.host);
+    match connect_from(probe, Some(source)).await {
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => connect_from(probe, None).await,
+        connected => connected,
+    }
+    .with_context(|| format!("connect to {}:{}", probe.host, probe.port))
+}
+
+/// Tries the addresses of the host in order; `source` is used for those of its family.
+async fn connect_from(probe: &Probe, source: Option<IpAddr>) -> io::Result<TcpStream> {
+    let mut last_error = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in lookup_host((probe.host.as_str(), probe.port)).await? {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        let connected = async {
+            if let Some(source) = source.filter(|source| source.is_ipv4() == address.is_ipv4()) {
+                socket.bind(SocketAddr::new(source, 0))?;
+            }
+            socket.connect(address).await
+        };
+        match connected.await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last_error = error,
+        }
+    }
+    Err(last_error)
 }
 
 /// `grpc.health.v1.HealthCheckRequest`.
@@ -123,21 +155,21 @@ struct HealthRequest {
     service: String,
 }
 
-/// `grpc.health.v1.HealthCheckResponse`; 1 is serving.
+/// `grpc.health.v1.HealthCheckResponse`; status 1 is SERVING.
 #[derive(Message)]
 struct HealthResponse {
     #[prost(int32, tag = "1")]
     status: i32,
 }
 
-async fn grpc(probe: &Probe, service: &str) -> Result<()> {
-    let mut client = connection::plaintext(open(probe).await?, &format!("{}:{}", probe.host, probe.port)).await?;
-    client.ready().await.context("use the connection")?;
+async fn check_grpc(probe: &Probe, service: &str) -> Result<()> {
+    let mut client = connection::plaintext(connect(probe).await?, &format!("{}:{}", probe.host, probe.port)).await?;
+    client.ready().await.context("wait for the connection")?;
     let request = HealthRequest { service: service.to_owned() }.encode_to_vec();
     let path = PathAndQuery::from_static("/grpc.health.v1.Health/Check");
-    let answer = client.unary(tonic::Request::new(Bytes::from(request)), path, Raw).await;
-    let answer = answer.map_err(|status| anyhow::anyhow!("{:?}: {}", status.code(), status.message()))?;
-    match HealthResponse::decode(answer.into_inner()).context("read the answer")?.status {
+    let response = client.unary(tonic::Request::new(Bytes::from(request)), path, Raw).await;
+    let response = response.map_err(|status| anyhow::anyhow!("{:?}: {}", status.code(), status.message()))?;
+    match HealthResponse::decode(response.into_inner()).context("decode the response")?.status {
         1 => Ok(()),
         status => bail!("the service is not serving (status {status})"),
     }

@@ -1,4 +1,4 @@
-//! Whether the proxy is ready: it has a configuration, it is live, and names are known if DNS is captured.
+//! Readiness of the proxy: Envoy has its configuration and is live, and the name table has arrived if DNS is captured.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -10,14 +10,15 @@ use crate::dns::Names;
 use crate::envoy::admin::{Admin, Updates};
 use crate::metrics::Metrics;
 
-/// Asks Envoy, until it once was ready: it does not go back, and the way to this answer goes through it.
+/// Reads Envoy's statistics until Envoy is ready once. After that Envoy stays ready: the readiness request itself passes through
+/// it.
 pub(crate) struct Readiness {
     admin: Admin,
     names: Option<Names>,
     terminating: CancellationToken,
     metrics: Metrics,
     was_live: AtomicBool,
-    /// What was answered last.
+    /// The latest result.
     last: Mutex<Option<Result<(), String>>>,
 }
 
@@ -28,49 +29,49 @@ impl Readiness {
     }
 
     /// # Errors
-    /// It is not ready, and why.
+    /// The reason why the proxy is not ready.
     pub(crate) async fn check(&self) -> Result<(), String> {
-        let result = self.look().await;
-        // Each reason is logged once, not each question.
+        let result = self.evaluate().await;
+        // A result is logged when it changes, not at each request.
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.as_ref() != Some(&result) {
             match &result {
-                Ok(()) => info!(target: "status", "ready"),
-                Err(reason) => warn!(target: "status", "not ready: {reason}"),
+                Ok(()) => info!(target: "status", "proxy is ready"),
+                Err(reason) => warn!(target: "status", %reason, "proxy is not ready"),
             }
             *last = Some(result.clone());
         }
         result
     }
 
-    async fn look(&self) -> Result<(), String> {
+    async fn evaluate(&self) -> Result<(), String> {
         if self.terminating.is_cancelled() {
-            return Err("the agent is ending".to_owned());
+            return Err("the agent is terminating".to_owned());
         }
         if !self.was_live.load(Relaxed) {
-            let updates = self.admin.updates().await.map_err(|error| format!("Envoy does not answer: {error:#}"))?;
-            judge(&updates)?;
+            let updates = self.admin.updates().await.map_err(|error| format!("Envoy does not respond: {error:#}"))?;
+            check_updates(&updates)?;
             self.metrics.ready();
             self.was_live.store(true, Relaxed);
         }
         match &self.names {
-            Some(names) if !names.is_known() => Err("DNS is captured and no table of names has come yet".to_owned()),
+            Some(names) if !names.is_known() => Err("DNS is captured and the name table has not arrived yet".to_owned()),
             _ => Ok(()),
         }
     }
 }
 
-fn judge(updates: &Updates) -> Result<(), String> {
-    let Updates { clusters, clusters_refused, listeners, listeners_refused, state, workers_started } = *updates;
+fn check_updates(updates: &Updates) -> Result<(), String> {
+    let Updates { clusters, clusters_rejected, listeners, listeners_rejected, state, workers_started } = *updates;
     if clusters == 0 || listeners == 0 {
         let counts = format!(
-            "clusters: {clusters} updates, {clusters_refused} refused; listeners: {listeners} updates, \
-             {listeners_refused} refused"
+            "clusters: {clusters} updates, {clusters_rejected} rejected; listeners: {listeners} updates, \
+             {listeners_rejected} rejected"
         );
-        return Err(match (clusters + listeners, clusters_refused + listeners_refused) {
+        return Err(match (clusters + listeners, clusters_rejected + listeners_rejected) {
             (0, 0) => format!("no configuration from the control plane ({counts})"),
-            (_, 0) => format!("not all of the configuration has come ({counts})"),
-            _ => format!("Envoy refused its configuration ({counts})"),
+            (_, 0) => format!("the configuration is not complete yet ({counts})"),
+            _ => format!("Envoy rejected its configuration ({counts})"),
         });
     }
     match (state, workers_started) {
@@ -85,13 +86,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proxy_is_ready_with_clusters_and_listeners_and_workers() {
+    fn proxy_is_ready_with_clusters_listeners_and_workers() {
         let ready = Updates { clusters: 1, listeners: 1, state: Some(0), workers_started: true, ..Updates::default() };
-        assert_eq!(judge(&ready), Ok(()));
-        let reason = |updates: Updates| judge(&updates).expect_err("not ready");
+        assert_eq!(check_updates(&ready), Ok(()));
+        let reason = |updates: Updates| check_updates(&updates).expect_err("not ready");
         assert!(reason(Updates { clusters: 0, listeners: 0, ..ready }).contains("no configuration"));
-        assert!(reason(Updates { listeners: 0, ..ready }).contains("not all"));
-        assert!(reason(Updates { listeners: 0, listeners_refused: 1, ..ready }).contains("refused its"));
+        assert!(reason(Updates { listeners: 0, ..ready }).contains("not complete"));
+        assert!(reason(Updates { listeners: 0, listeners_rejected: 1, ..ready }).contains("rejected its"));
         assert!(reason(Updates { workers_started: false, ..ready }).contains("workers"));
         assert!(reason(Updates { state: Some(2), ..ready }).contains("not live"));
         assert!(reason(Updates { state: None, ..ready }).contains("not live"));

@@ -7,12 +7,12 @@ use crate::settings::tests::settings;
 
 const LOCAL: &str = "127.0.0.1:999";
 const MAPPED: &str = "[::ffff:127.0.0.1]:999";
-const OTHER: &str = "10.0.0.9:999";
+const REMOTE: &str = "10.0.0.9:999";
 
 fn status(variables: &[(&str, &str)]) -> (Router, Stop) {
     let settings = settings("sidecar", variables).expect("settings");
-    // Nobody listens there.
-    let admin = Admin { host: "127.0.0.1".to_owned(), port: 1 };
+    // No server listens on this port.
+    let admin = Admin::new("127.0.0.1".to_owned(), 1).expect("a client");
     let stop = Stop::default();
     let metrics = Metrics::default();
     let readiness = Readiness::new(admin.clone(), None, stop.requested.clone(), metrics.clone());
@@ -20,56 +20,56 @@ fn status(variables: &[(&str, &str)]) -> (Router, Stop) {
     (router(Arc::new(status)), stop)
 }
 
-async fn ask(router: &Router, method: &str, path: &str, peer: &str) -> (StatusCode, String) {
+async fn send(router: &Router, method: &str, path: &str, peer: &str) -> (StatusCode, String) {
     let mut request = Request::builder().method(method).uri(path).body(Body::empty()).expect("a request");
     request.extensions_mut().insert(ConnectInfo(peer.parse::<SocketAddr>().expect("an address")));
-    let response = router.clone().oneshot(request).await.expect("an answer");
+    let response = router.clone().oneshot(request).await.expect("a response");
     let status = response.status();
     let body = response.into_body().collect().await.expect("a body").to_bytes();
     (status, String::from_utf8_lossy(&body).into_owned())
 }
 
 #[tokio::test]
-async fn only_the_loopback_may_end_it_and_only_by_post() {
+async fn quitquitquit_is_accepted_from_the_loopback_by_post_only() {
     let (router, stop) = status(&[]);
-    assert_eq!(ask(&router, "POST", "/quitquitquit", OTHER).await.0, StatusCode::FORBIDDEN);
-    assert_eq!(ask(&router, "GET", "/quitquitquit", LOCAL).await.0, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(send(&router, "POST", "/quitquitquit", REMOTE).await.0, StatusCode::FORBIDDEN);
+    assert_eq!(send(&router, "GET", "/quitquitquit", LOCAL).await.0, StatusCode::METHOD_NOT_ALLOWED);
     assert!(!stop.requested.is_cancelled());
-    assert_eq!(ask(&router, "POST", "/quitquitquit", MAPPED).await.0, StatusCode::OK);
+    assert_eq!(send(&router, "POST", "/quitquitquit", MAPPED).await.0, StatusCode::OK);
     assert!(stop.requested.is_cancelled() && stop.at_once.is_cancelled());
 }
 
 #[tokio::test]
-async fn what_is_for_the_loopback_is_refused_to_others() {
+async fn loopback_pages_are_rejected_for_remote_clients() {
     let (router, stop) = status(&[]);
     for (method, path) in [("POST", "/drain"), ("GET", "/debug/ndsz")] {
-        assert_eq!(ask(&router, method, path, OTHER).await.0, StatusCode::FORBIDDEN, "{path}");
+        assert_eq!(send(&router, method, path, REMOTE).await.0, StatusCode::FORBIDDEN, "{path}");
     }
-    assert_eq!(ask(&router, "GET", "/debug/ndsz", LOCAL).await, (StatusCode::NOT_FOUND, "{}".to_owned()));
-    assert_eq!(ask(&router, "POST", "/drain", LOCAL).await.0, StatusCode::BAD_GATEWAY);
+    assert_eq!(send(&router, "GET", "/debug/ndsz", LOCAL).await, (StatusCode::NOT_FOUND, "{}".to_owned()));
+    assert_eq!(send(&router, "POST", "/drain", LOCAL).await.0, StatusCode::BAD_GATEWAY);
     assert!(!stop.at_once.is_cancelled(), "nothing was drained");
 }
 
 #[tokio::test]
-async fn nothing_is_ready_without_envoy_and_unknown_probes_are_refused() {
+async fn proxy_is_not_ready_without_envoy_and_unknown_probes_are_rejected() {
     let (router, _) = status(&[]);
-    assert_eq!(ask(&router, "GET", "/healthz/ready", OTHER).await.0, StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(ask(&router, "GET", "/app-health/tea/livez", OTHER).await.0, StatusCode::BAD_REQUEST);
-    assert_eq!(ask(&router, "GET", "/healthz/ready/../../quitquitquit", LOCAL).await.0, StatusCode::NOT_FOUND);
+    assert_eq!(send(&router, "GET", "/healthz/ready", REMOTE).await.0, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(send(&router, "GET", "/app-health/tea/livez", REMOTE).await.0, StatusCode::BAD_REQUEST);
+    assert_eq!(send(&router, "GET", "/healthz/ready/../../quitquitquit", LOCAL).await.0, StatusCode::NOT_FOUND);
 }
 
 #[tokio::test]
-async fn metrics_are_those_that_can_be_had_and_may_be_for_the_loopback_only() {
+async fn metrics_hold_the_sources_that_respond_and_may_be_limited_to_the_loopback() {
     let (router, _) = status(&[("METRICS_LOCALHOST_ACCESS_ONLY", "true"), ("ENVOY_PROMETHEUS_PORT", "1")]);
-    assert_eq!(ask(&router, "GET", "/stats/prometheus", OTHER).await.0, StatusCode::FORBIDDEN);
-    let (status, text) = ask(&router, "GET", "/stats/prometheus", LOCAL).await;
+    assert_eq!(send(&router, "GET", "/stats/prometheus", REMOTE).await.0, StatusCode::FORBIDDEN);
+    let (status, text) = send(&router, "GET", "/stats/prometheus", LOCAL).await;
     assert_eq!(status, StatusCode::OK);
     assert!(text.contains("istio_agent_scrapes_total 1"), "{text}");
 }
 
 /// An application with an HTTP server, behind the agent's probes.
 #[tokio::test]
-async fn probes_reach_the_application_with_the_headers_of_the_kubelet() {
+async fn probes_reach_the_application_with_the_kubelets_headers() {
     let application = Router::new()
         .route(
             "/up",
@@ -95,8 +95,8 @@ async fn probes_reach_the_application_with_the_headers_of_the_kubelet() {
         let path = format!("/app-health/{container}/livez");
         let mut request =
             Request::builder().uri(path).header("x-probe", "kubelet").body(Body::empty()).expect("a request");
-        request.extensions_mut().insert(ConnectInfo(OTHER.parse::<SocketAddr>().expect("an address")));
-        let response = router.clone().oneshot(request).await.expect("an answer");
+        request.extensions_mut().insert(ConnectInfo(REMOTE.parse::<SocketAddr>().expect("an address")));
+        let response = router.clone().oneshot(request).await.expect("a response");
         let status = response.status();
         (status, response.into_body().collect().await.expect("a body").to_bytes())
     };

@@ -1,7 +1,9 @@
-//! Credentials for registries, as Kubernetes and Docker keep them.
+//! Credentials for registries, in the format of Docker's `config.json`, which Kubernetes pull secrets use too.
+//!
+//! The crate `docker_credential` (1.4) is not used here: it runs the credential helper that the file names, and the file may
+//! come from the Secret of any namespace. It also has no `registrytoken`, and leaves credentials in memory after use.
 
 use std::collections::BTreeMap;
-use std::ops::Deref;
 
 use anyhow::{Result, bail};
 use base64::Engine as _;
@@ -9,89 +11,70 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
-/// What the file calls the registry of images that name none.
-const DEFAULT: &str = "https://index.docker.io/v1/";
+/// Key of the default registry in the file.
+const DEFAULT_REGISTRY_KEY: &str = "https://index.docker.io/v1/";
 
-/// Who asks a registry.
+/// How the agent authenticates to a registry.
 #[derive(Clone, Default, Eq, PartialEq)]
 pub(super) enum Credentials {
     #[default]
-    Nobody,
-    /// Value of the header that says user and password.
+    Anonymous,
+    /// User and password, as the value of the header `Authorization`.
     Basic(Zeroizing<String>),
-    /// Value of the header with a token.
+    /// A token, as the value of the header `Authorization`.
     Bearer(Zeroizing<String>),
 }
 
 #[derive(Deserialize)]
-struct File {
+struct DockerConfig {
     #[serde(default)]
-    auths: BTreeMap<String, Entry>,
+    auths: BTreeMap<String, RegistryAuth>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Entry {
-    auth: Hidden,
-    username: Hidden,
-    password: Hidden,
-    registrytoken: Hidden,
+struct RegistryAuth {
+    auth: Zeroizing<String>,
+    username: Zeroizing<String>,
+    password: Zeroizing<String>,
+    registrytoken: Zeroizing<String>,
 }
 
-/// A text that is wiped when it is dropped.
-#[derive(Default, Deserialize)]
-#[serde(from = "String")]
-struct Hidden(Zeroizing<String>);
-
-impl From<String> for Hidden {
-    fn from(text: String) -> Self {
-        Self(Zeroizing::new(text))
-    }
-}
-
-impl Deref for Hidden {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.0
-    }
-}
-
-/// The credentials for a registry out of a `config.json`.
+/// The credentials for a registry in a `config.json`.
 ///
 /// # Errors
-/// It cannot be read. The message does not quote it.
+/// The file is malformed. The message does not quote it.
 pub(super) fn find(file: &[u8], registry: &str) -> Result<Credentials> {
-    let Ok(file) = serde_json::from_slice::<File>(file) else { bail!("the credentials are no Docker configuration") };
-    let wanted = if registry == "index.docker.io" { DEFAULT } else { registry };
-    let entry = file.auths.get(wanted).or_else(|| {
-        let same = |(name, _): &(&String, &Entry)| host_of(name) == host_of(wanted);
-        file.auths.iter().find(same).map(|(_, entry)| entry)
+    let Ok(file) = serde_json::from_slice::<DockerConfig>(file) else { bail!("the credentials are not a Docker configuration file") };
+    let key = if registry == "index.docker.io" { DEFAULT_REGISTRY_KEY } else { registry };
+    let entry = file.auths.get(key).or_else(|| {
+        let is_same_host = |(name, _): &(&String, &RegistryAuth)| host_of(name) == host_of(key);
+        file.auths.iter().find(is_same_host).map(|(_, entry)| entry)
     });
-    let Some(entry) = entry else { return Ok(Credentials::Nobody) };
+    let Some(entry) = entry else { return Ok(Credentials::Anonymous) };
     if !entry.registrytoken.is_empty() {
-        return Ok(Credentials::Bearer(Zeroizing::new(format!("Bearer {}", &*entry.registrytoken))));
+        return Ok(Credentials::Bearer(Zeroizing::new(format!("Bearer {}", entry.registrytoken.as_str()))));
     }
     if !entry.auth.is_empty() {
         let Ok(decoded) = STANDARD.decode(entry.auth.trim()).map(Zeroizing::new) else {
-            bail!("the credentials for {registry} are not in base64")
+            bail!("the credentials for {registry} are not valid base64")
         };
-        // Some end it with a zero.
+        // Some tools append a NUL byte.
         return Ok(basic(decoded.strip_suffix(b"\0").unwrap_or(&decoded)));
     }
     if entry.username.is_empty() && entry.password.is_empty() {
-        return Ok(Credentials::Nobody);
+        return Ok(Credentials::Anonymous);
     }
-    let pair = Zeroizing::new(format!("{}:{}", &*entry.username, &*entry.password));
+    let pair = Zeroizing::new(format!("{}:{}", entry.username.as_str(), entry.password.as_str()));
     Ok(basic(pair.as_bytes()))
 }
 
-/// From `USER:PASSWORD`.
+/// Credentials from `USER:PASSWORD`.
 pub(super) fn basic(pair: &[u8]) -> Credentials {
     Credentials::Basic(Zeroizing::new(format!("Basic {}", STANDARD.encode(pair))))
 }
 
-/// `https://HOST/v1/` and `HOST` are the same.
+/// The host of a key: `https://HOST/v1/` and `HOST` name the same registry.
 fn host_of(name: &str) -> &str {
     let name = name.strip_prefix("https://").or_else(|| name.strip_prefix("http://")).unwrap_or(name);
     name.split('/').next().unwrap_or_default()
@@ -103,13 +86,13 @@ mod tests {
 
     fn header(file: &str, registry: &str) -> Option<String> {
         match find(file.as_bytes(), registry).expect("credentials") {
-            Credentials::Nobody => None,
+            Credentials::Anonymous => None,
             Credentials::Basic(value) | Credentials::Bearer(value) => Some(value.to_string()),
         }
     }
 
     #[test]
-    fn each_registry_has_its_own() {
+    fn each_registry_has_its_own_credentials() {
         let file = r#"{"auths": {
             "r.test:5000": {"auth": "bWU6aHVzaA=="},
             "https://q.test/v2/": {"username": "me", "password": "hush"},
@@ -120,11 +103,11 @@ mod tests {
         assert_eq!(header(file, "q.test").as_deref(), Some("Basic bWU6aHVzaA=="));
         assert_eq!(header(file, "index.docker.io").as_deref(), Some("Bearer t"));
         assert_eq!(header(file, "empty.test"), None);
-        assert_eq!(header(file, "r.test"), None, "another port is another registry");
+        assert_eq!(header(file, "r.test"), None, "the port is part of the registry");
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_quoted() {
+    fn error_does_not_quote_malformed_credentials() {
         for file in ["hush", "{\"auths\": {\"r.test\": \"hush\"}}", "{\"auths\": {\"r.test\": {\"auth\": \"hush!\"}}}"]
         {
             let error = find(file.as_bytes(), "r.test").err().expect("an error");

@@ -1,4 +1,9 @@
-//! Modules in images: the manifest says which layer has the module, both come from the registry by HTTP.
+//! Modules in container images: the manifest names the layer with the module; both come from the registry by HTTP.
+//!
+//! The crate `oci-client` (0.18) is not used here, because it cannot enforce what the tests of this module hold. It makes its
+//! own `reqwest` client, without a DNS resolver or redirect policy of the caller, so blocked addresses and redirects from TLS
+//! to plaintext cannot be refused. It sends the password to any token server that the registry names. It reads manifests and
+//! token responses of any size. Its TLS does not use the provider and the roots of the agent.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -6,38 +11,40 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
-use http::{HeaderMap, StatusCode, Uri};
+use http::{HeaderMap, StatusCode};
+use http_auth::{ChallengeParser, ChallengeRef};
 use serde::Deserialize;
+use sluice_http_client::{HttpResponse, Url};
 use tracing::debug;
-use zeroize::{Zeroize as _, Zeroizing};
+use zeroize::Zeroizing;
 
-use super::client::{Answer, Ask, Client, accepted};
+use super::client::{FetchRequest, RetryingClient, success};
 use super::credentials::{Credentials, find};
-use super::reference::{Reference, sha256_of};
+use super::reference::{ImageReference, sha256_of};
 use super::{cache, unpack};
 
 const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
-const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
-const MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json, \
-                         application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json";
-/// Layers with a file system, in which the module is a file.
-const ARCHIVES: [&str; 2] =
+const DOCKER_MANIFEST_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
+const ACCEPTED_MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json, \
+                                  application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json";
+/// Layers that are a file system, in which the module is a file.
+const FILE_SYSTEM_LAYERS: [&str; 2] =
     ["application/vnd.oci.image.layer.v1.tar+gzip", "application/vnd.docker.image.rootfs.diff.tar.gzip"];
-/// A layer that is the module.
-const MODULE: &str = "application/vnd.module.wasm.content.layer.v1+wasm";
+/// A layer that is the module itself.
+const MODULE_LAYER: &str = "application/vnd.module.wasm.content.layer.v1+wasm";
 
-/// Talks to the registry of one image.
-pub(super) struct Registry<'a> {
-    client: &'a Client,
-    reference: &'a Reference,
+/// A client for the registry of one image.
+pub(super) struct RegistryClient<'a> {
+    client: &'a RetryingClient,
+    reference: &'a ImageReference,
     insecure: bool,
     credentials: Credentials,
-    /// What it wants to be sent, once it said so.
+    /// Value of the header `Authorization`, once the registry has asked for it.
     authorization: Option<Zeroizing<String>>,
     scheme: &'static str,
 }
 
-/// What an image is made of, and the digits of its digest.
+/// The layers of an image, and the hexadecimal SHA-256 of its manifest.
 #[derive(Debug)]
 pub(super) struct Image {
     pub(super) digest: String,
@@ -51,17 +58,17 @@ struct Layer {
     digest: String,
 }
 
+/// An image manifest, or a list of manifests for several platforms.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Manifest {
     media_type: String,
     layers: Vec<Layer>,
-    manifests: Vec<Variant>,
+    manifests: Vec<ManifestDescriptor>,
 }
 
-/// An image of several, for one kind of machine.
 #[derive(Deserialize)]
-struct Variant {
+struct ManifestDescriptor {
     digest: String,
     #[serde(default)]
     platform: Platform,
@@ -74,214 +81,201 @@ struct Platform {
     architecture: String,
 }
 
+/// The response of a token server.
 #[derive(Deserialize)]
-struct Token {
+struct TokenResponse {
     #[serde(default)]
-    token: String,
+    token: Zeroizing<String>,
     #[serde(default)]
-    access_token: String,
+    access_token: Zeroizing<String>,
 }
 
-impl<'a> Registry<'a> {
-    /// With the credentials that an extension brings, or those of the machine.
+impl<'a> RegistryClient<'a> {
+    /// With the credentials of the extension's pull secret, else those of the agent's Docker configuration.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// The credentials cannot be read.
     pub(super) fn new(
-        client: &'a Client,
-        reference: &'a Reference,
+        client: &'a RetryingClient,
+        reference: &'a ImageReference,
         insecure: bool,
-        secret: Option<&[u8]>,
+        pull_secret: Option<&[u8]>,
         docker_config: Option<&Path>,
     ) -> Result<Self> {
-        let credentials = match (secret, docker_config) {
+        let credentials = match (pull_secret, docker_config) {
             (Some(secret), _) => find(secret, &reference.registry)?,
             (None, Some(file)) if file.exists() => {
                 let text = std::fs::read(file).map(Zeroizing::new);
                 find(&text.with_context(|| format!("read {}", file.display()))?, &reference.registry)?
             }
-            (None, _) => Credentials::Nobody,
+            (None, _) => Credentials::Anonymous,
         };
         Ok(Self { client, reference, insecure, credentials, authorization: None, scheme: "https" })
     }
 
-    /// What the image is made of.
+    /// The layers of the image, for Linux on amd64 if it is for several platforms.
     ///
     /// # Errors
-    /// The registry does not say, or not to us.
+    /// The registry does not serve the manifest, or the image is not for this platform.
     pub(super) async fn image(&mut self) -> Result<Image> {
         let version = self.reference.version.clone();
         let (bytes, manifest) = self.manifest(&version).await?;
-        let is_list = [OCI_INDEX, DOCKER_LIST].contains(&manifest.media_type.as_str());
+        let is_list = [OCI_INDEX, DOCKER_MANIFEST_LIST].contains(&manifest.media_type.as_str());
         if !is_list {
             return Ok(Image { digest: cache::sha256(&bytes), layers: manifest.layers });
         }
-        let is_ours = |variant: &&Variant| variant.platform.os == "linux" && variant.platform.architecture == "amd64";
-        let variant = manifest.manifests.iter().find(is_ours).context("the image is for other machines")?;
-        ensure!(sha256_of(&variant.digest).is_some(), "the image's digest is none of SHA-256");
-        let (bytes, manifest) = self.manifest(&variant.digest).await?;
+        let matches =
+            |entry: &&ManifestDescriptor| entry.platform.os == "linux" && entry.platform.architecture == "amd64";
+        let entry = manifest.manifests.iter().find(matches).context("the image has no manifest for linux/amd64")?;
+        ensure!(sha256_of(&entry.digest).is_some(), "the image's digest is not a SHA-256 digest");
+        let (bytes, manifest) = self.manifest(&entry.digest).await?;
         Ok(Image { digest: cache::sha256(&bytes), layers: manifest.layers })
     }
 
     /// The module in an image.
     ///
     /// # Errors
-    /// There is none, it cannot be had, or it is not what the manifest says.
-    pub(super) async fn module(&mut self, image: &Image, most: usize) -> Result<Vec<u8>> {
+    /// The image has no module, the layer is not served, or its digest differs from the manifest's.
+    pub(super) async fn module(&mut self, image: &Image, max_bytes: usize) -> Result<Vec<u8>> {
         let last = image.layers.last().context("the image has no layers")?;
-        if ARCHIVES.contains(&last.media_type.as_str()) {
+        if FILE_SYSTEM_LAYERS.contains(&last.media_type.as_str()) {
             let layer = self.blob(&last.digest).await?;
-            return tokio::task::spawn_blocking(move || unpack::module_of_layer(&layer, most)).await?;
+            return tokio::task::spawn_blocking(move || unpack::module_of_layer(&layer, max_bytes)).await?;
         }
-        match image.layers.iter().find(|layer| layer.media_type == MODULE) {
+        match image.layers.iter().find(|layer| layer.media_type == MODULE_LAYER) {
             Some(layer) => Ok(self.blob(&layer.digest).await?.to_vec()),
             None => bail!("the image has no layer with a module"),
         }
     }
 
     async fn manifest(&mut self, version: &str) -> Result<(Bytes, Manifest)> {
-        let answer = self.get(&format!("manifests/{version}"), MANIFESTS).await.context("fetch the manifest")?;
+        let response = self.get(&format!("manifests/{version}"), ACCEPTED_MANIFESTS).await.context("fetch the manifest")?;
         if let Some(digest) = sha256_of(version) {
-            ensure!(cache::sha256(&answer.body) == digest.to_ascii_lowercase(), "the manifest has another digest");
+            ensure!(cache::sha256(&response.body) == digest.to_ascii_lowercase(), "the manifest has another digest");
         }
-        let mut manifest: Manifest = serde_json::from_slice(&answer.body).context("read the manifest")?;
+        let mut manifest: Manifest = serde_json::from_slice(&response.body).context("parse the manifest")?;
         if manifest.media_type.is_empty() {
-            let form = answer.headers.get(CONTENT_TYPE).and_then(|form| form.to_str().ok()).unwrap_or_default();
-            manifest.media_type = form.split(';').next().unwrap_or_default().trim().to_owned();
+            let media_type = response.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+            manifest.media_type = media_type.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_owned();
         }
-        Ok((answer.body, manifest))
+        Ok((response.body, manifest))
     }
 
     async fn blob(&mut self, digest: &str) -> Result<Bytes> {
-        let expected = sha256_of(digest).context("the layer's digest is none of SHA-256")?.to_ascii_lowercase();
-        let answer = self.get(&format!("blobs/{digest}"), "*/*").await.context("fetch the layer")?;
-        ensure!(cache::sha256(&answer.body) == expected, "the layer has another digest");
-        Ok(answer.body)
+        let expected = sha256_of(digest).context("the layer's digest is not a SHA-256 digest")?.to_ascii_lowercase();
+        let response = self.get(&format!("blobs/{digest}"), "*/*").await.context("fetch the layer")?;
+        ensure!(cache::sha256(&response.body) == expected, "the layer has another digest");
+        Ok(response.body)
     }
 
-    /// Asks for something of the repository, and again with credentials if the registry wants them.
-    async fn get(&mut self, what: &str, accept: &'static str) -> Result<Answer> {
-        let answer = match self.ask(what, accept).await {
-            Err(error) if self.scheme == "https" && (self.insecure || self.is_on_this_machine()) => {
-                debug!(target: "wasm", registry = self.reference.registry, "no TLS, plaintext is tried: {error:#}");
+    /// Fetches a path of the repository, and again with credentials if the registry asks for them.
+    async fn get(&mut self, path: &str, accept: &'static str) -> Result<HttpResponse> {
+        let response = match self.request(path, accept).await {
+            Err(error) if self.scheme == "https" && (self.insecure || self.is_on_loopback()) => {
+                let error = format!("{error:#}");
+                debug!(target: "wasm", registry = self.reference.registry, error, "TLS failed, plaintext is tried");
                 self.scheme = "http";
-                self.ask(what, accept).await?
+                self.request(path, accept).await?
             }
-            answer => answer?,
+            response => response?,
         };
-        if answer.status != StatusCode::UNAUTHORIZED || self.authorization.is_some() {
-            return accepted(answer);
+        if response.status != StatusCode::UNAUTHORIZED || self.authorization.is_some() {
+            return success(response);
         }
-        self.authorization = Some(self.authorize(&answer.headers).await.context("be let in")?);
-        accepted(self.ask(what, accept).await?)
+        self.authorization = Some(self.authorize(&response.headers).await.context("authenticate to the registry")?);
+        success(self.request(path, accept).await?)
     }
 
-    async fn ask(&self, what: &str, accept: &'static str) -> Result<Answer> {
-        let Reference { registry, repository, .. } = self.reference;
-        let uri = format!("{}://{registry}/v2/{repository}/{what}", self.scheme);
-        let uri = uri.parse().with_context(|| format!("{registry:?} is no registry"))?;
+    async fn request(&self, path: &str, accept: &'static str) -> Result<HttpResponse> {
+        let ImageReference { registry, repository, .. } = self.reference;
+        let url = format!("{}://{registry}/v2/{repository}/{path}", self.scheme);
+        let url = url.parse().with_context(|| format!("{registry:?} is not the host of a registry"))?;
         let authorization = self.authorization.clone();
-        self.client.get(&Ask { uri, accept, authorization, insecure: self.insecure }).await
+        self.client.get(&FetchRequest { url, accept, authorization, insecure: self.insecure }).await
     }
 
-    /// What the registry wants to be sent.
+    /// The value of `Authorization` that the registry's challenge asks for.
     async fn authorize(&self, headers: &HeaderMap) -> Result<Zeroizing<String>> {
         if let Credentials::Bearer(value) = &self.credentials {
             return Ok(value.clone());
         }
-        let challenges = headers.get_all(WWW_AUTHENTICATE).into_iter().filter_map(|value| value.to_str().ok());
-        let challenges: Vec<&str> = challenges.collect();
-        let of_kind = |kind: &str| {
-            let is = |text: &&str| text.get(..kind.len()).is_some_and(|found| found.eq_ignore_ascii_case(kind));
-            challenges.iter().copied().find(is).map(|text| &text[kind.len()..])
-        };
-        if let Some(challenge) = of_kind("bearer ") {
-            return self.token(challenge).await;
+        let texts = headers.get_all(WWW_AUTHENTICATE).into_iter().filter_map(|value| value.to_str().ok());
+        let challenges: Vec<ChallengeRef<'_>> = texts.flat_map(ChallengeParser::new).filter_map(Result::ok).collect();
+        let of_scheme = |scheme: &str| challenges.iter().find(|challenge| challenge.scheme.eq_ignore_ascii_case(scheme));
+        if let Some(challenge) = of_scheme("Bearer") {
+            return self.fetch_token(challenge).await;
         }
-        match (&self.credentials, of_kind("basic")) {
+        match (&self.credentials, of_scheme("Basic")) {
             (Credentials::Basic(value), Some(_)) => Ok(value.clone()),
-            _ => Err(anyhow!("the registry wants other credentials")),
+            _ => Err(anyhow!("the registry does not accept the configured credentials")),
         }
     }
 
-    /// A token of the server that the registry names.
-    async fn token(&self, challenge: &str) -> Result<Zeroizing<String>> {
-        let parameter = |name: &str| parameter(challenge, name);
-        let realm = parameter("realm").context("the registry does not say who gives tokens")?;
-        self.check_realm(&realm)?;
+    /// A token of the token server that the registry's challenge names.
+    async fn fetch_token(&self, challenge: &ChallengeRef<'_>) -> Result<Zeroizing<String>> {
+        let parameter = |name: &str| {
+            let found = challenge.params.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
+            found.map(|(_, value)| value.to_unescaped())
+        };
+        let realm = parameter("realm").context("the registry's challenge names no token server")?;
+        let url = self.check_realm(&realm)?;
         let scope = parameter("scope").unwrap_or_else(|| format!("repository:{}:pull", self.reference.repository));
-        let mut uri = format!("{realm}{}scope={}", if realm.contains('?') { '&' } else { '?' }, escape(&scope));
+        let mut url = format!("{url}{}scope={}", if url.query().is_some() { '&' } else { '?' }, escape(&scope));
         if let Some(service) = parameter("service") {
-            uri.push_str(&format!("&service={}", escape(&service)));
+            url.push_str(&format!("&service={}", escape(&service)));
         }
         let authorization = match &self.credentials {
             Credentials::Basic(value) => Some(value.clone()),
             _ => None,
         };
-        let uri = uri.parse().context("who gives tokens has no address")?;
-        let ask = Ask { uri, accept: "application/json", authorization, insecure: self.insecure };
-        let answer = accepted(self.client.get(&ask).await?).context("ask for a token")?;
-        let Ok(mut token) = serde_json::from_slice::<Token>(&answer.body) else { bail!("there is no token") };
+        let url = url.parse().context("the URL of the token server is malformed")?;
+        let fetch = FetchRequest { url, accept: "application/json", authorization, insecure: self.insecure };
+        let response = success(self.client.get(&fetch).await?).context("request a token")?;
+        // The error of the parser is dropped: it may quote the token.
+        let Ok(token) = serde_json::from_slice::<TokenResponse>(&response.body) else {
+            bail!("the token server's response holds no token")
+        };
         let value = if token.token.is_empty() { &token.access_token } else { &token.token };
-        ensure!(!value.is_empty(), "there is no token");
-        let header = Zeroizing::new(format!("Bearer {value}"));
-        token.token.zeroize();
-        token.access_token.zeroize();
-        Ok(header)
+        ensure!(!value.is_empty(), "the token server's response holds no token");
+        Ok(Zeroizing::new(format!("Bearer {}", value.as_str())))
     }
 
-    /// A registry must not have us ask others on this machine or network, nor send credentials in plaintext.
-    fn check_realm(&self, realm: &str) -> Result<()> {
-        let uri: Uri = realm.parse().context("who gives tokens has no address")?;
-        let host = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
-        ensure!(!host.is_empty() && !host.contains('@'), "who gives tokens has no address");
-        match uri.scheme_str() {
-            Some("https") => {}
-            Some("http") if self.scheme == "http" => {}
-            _ => bail!("who gives tokens is not reached over TLS"),
+    /// Checks the token server that a registry names: the registry must not direct requests to other servers on this
+    /// machine or its network, nor have credentials sent in plaintext.
+    fn check_realm(&self, realm: &str) -> Result<Url> {
+        let url: Url = realm.parse().context("the URL of the token server is malformed")?;
+        ensure!(url.username().is_empty() && url.password().is_none(), "the URL of the token server holds a user");
+        match url.scheme() {
+            "https" => {}
+            "http" if self.scheme == "http" => {}
+            _ => bail!("the token server is not reached over TLS"),
         }
-        if host == self.reference.registry {
-            return Ok(());
+        let registry: Option<Url> = format!("{}://{}", url.scheme(), self.reference.registry).parse().ok();
+        if registry.is_some_and(|registry| registry.origin() == url.origin()) {
+            return Ok(url);
         }
-        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-        let is_near = host == "localhost"
+        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        let is_internal = host == "localhost"
             || host == "metadata.google.internal"
             || host.parse::<IpAddr>().is_ok_and(|address| match address.to_canonical() {
                 IpAddr::V4(v4) => v4.is_private() || v4.is_loopback() || v4.is_link_local(),
                 IpAddr::V6(v6) => v6.is_unique_local() || v6.is_loopback() || v6.is_unicast_link_local(),
             });
-        ensure!(!is_near, "tokens may not come from {host}, which is not the registry");
-        Ok(())
+        ensure!(!is_internal, "tokens may not come from {host}, which is not the registry");
+        Ok(url)
     }
 
-    fn is_on_this_machine(&self) -> bool {
+    fn is_on_loopback(&self) -> bool {
         let host = self.reference.host();
         host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
     }
 }
 
-/// A parameter of a challenge: `name="value"` or `name=value`.
-fn parameter(challenge: &str, name: &str) -> Option<String> {
-    let mut rest = challenge;
-    loop {
-        let (key, after) = rest.split_once('=')?;
-        let key = key.trim_matches([' ', ',']);
-        let (value, after) = match after.strip_prefix('"') {
-            Some(quoted) => quoted.split_once('"')?,
-            None => after.split_at(after.find(',').unwrap_or(after.len())),
-        };
-        if key.eq_ignore_ascii_case(name) {
-            return Some(value.to_owned());
-        }
-        rest = after;
-    }
-}
-
-/// A value as it stands in a query.
+/// A value as a query parameter. Registries expect `:` and `/` unescaped.
 fn escape(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:".contains(&byte);
-    let one = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
-    text.bytes().map(one).collect()
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:".contains(&byte);
+    let escape = |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(escape).collect()
 }
 
 #[cfg(test)]
@@ -289,12 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn challenges_are_read() {
-        let challenge = r#"realm="https://a.test/token?x=1,2",service="r.test",scope=pull,error="x""#;
-        assert_eq!(parameter(challenge, "realm").as_deref(), Some("https://a.test/token?x=1,2"));
-        assert_eq!(parameter(challenge, "Service").as_deref(), Some("r.test"));
-        assert_eq!(parameter(challenge, "scope").as_deref(), Some("pull"));
-        assert_eq!(parameter(challenge, "other"), None);
+    fn query_parameters_are_escaped() {
         assert_eq!(escape("repository:a/b:pull,push x"), "repository:a/b:pull%2Cpush%20x");
     }
 }

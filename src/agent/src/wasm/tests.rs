@@ -1,4 +1,4 @@
-//! Modules from servers and registries of the test.
+//! Modules from HTTP servers and registries of the test.
 
 mod pages;
 
@@ -18,23 +18,23 @@ use super::*;
 use pages::{Page, Pages, tls};
 
 const MODULE: &[u8] = b"\0asm\x01\0\0\0 the module";
-const HUSH: &str = "hush-hush";
+const PASSWORD: &str = "hush-hush";
 
-struct Machine {
+struct TestAgent {
     directory: tempfile::TempDir,
     modules: Modules,
     metrics: Metrics,
 }
 
-impl Machine {
+impl TestAgent {
     fn new(client: Option<ClientConfig>, change: impl FnOnce(&mut WasmSettings)) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let mut settings = crate::settings::tests::settings("sidecar", &[]).expect("settings").wasm;
         settings.directory = directory.path().join("data");
-        settings.pause = Duration::from_millis(1);
+        settings.retry_delay = Duration::from_millis(1);
         change(&mut settings);
         let metrics = Metrics::default();
-        Self { directory, modules: Modules::with_tls(settings, client, metrics.clone()), metrics }
+        Self { directory, modules: Modules::with_tls(settings, client, metrics.clone()).expect("a cache"), metrics }
     }
 
     fn plain() -> Self {
@@ -47,7 +47,7 @@ impl Machine {
         Ok(sluice_proto::json::encode_any(&converted[0].type_url, &converted[0].value)["typedConfig"].clone())
     }
 
-    /// The contents of the file that an extension now names.
+    /// The content of the file that the converted extension refers to.
     async fn module(&self, extension: &Value) -> Option<Vec<u8>> {
         let filter = self.convert(extension).await.expect("an extension");
         let file = filter["config"]["vmConfig"]["code"]["local"]["filename"].as_str()?;
@@ -55,7 +55,7 @@ impl Machine {
         Some(std::fs::read(file).expect("the module"))
     }
 
-    fn counted(&self, line: &str) -> bool {
+    fn has_metric(&self, line: &str) -> bool {
         self.metrics.text().lines().any(|found| found == format!("istio_agent_wasm_{line}"))
     }
 }
@@ -78,7 +78,7 @@ fn extension(url: &str, sha256: &str, variables: &Value) -> Value {
     })
 }
 
-fn of_version(url: &str, version: &str, policy: &str) -> Value {
+fn extension_of_version(url: &str, version: &str, policy: &str) -> Value {
     let variables = json!({
         "ISTIO_META_WASM_PLUGIN_RESOURCE_VERSION": version,
         "ISTIO_META_WASM_IMAGE_PULL_POLICY": policy,
@@ -94,77 +94,77 @@ fn parsed(text: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_module_is_fetched_once_and_named_by_its_file() {
+async fn module_is_fetched_once_and_replaced_by_its_file() {
     let pages = Pages::default();
     pages.module("/m.wasm");
     let url = format!("http://127.0.0.1:{}/m.wasm", pages.serve(None).await);
-    let machine = Machine::plain();
+    let agent = TestAgent::plain();
     let variables = json!({ "ISTIO_META_WASM_PLUGIN_RESOURCE_VERSION": "1", "MODE": "x" });
-    let filter = machine.convert(&extension(&url, "nil", &variables)).await.expect("an extension");
+    let filter = agent.convert(&extension(&url, "nil", &variables)).await.expect("an extension");
     let vm = &filter["config"]["vmConfig"];
-    assert_eq!(vm["environmentVariables"]["keyValues"], json!({ "MODE": "x" }), "what is internal is taken out");
+    assert_eq!(vm["environmentVariables"]["keyValues"], json!({ "MODE": "x" }), "variables for the agent are removed");
     assert!(vm["code"].get("remote").is_none() && vm["runtime"] == "envoy.wasm.runtime.v8", "{vm}");
-    let known = extension(&url, &sha256(MODULE), &json!({}));
-    assert_eq!(machine.module(&known).await.as_deref(), Some(MODULE));
-    assert_eq!(pages.seen("/m.wasm").len(), 1);
-    assert!(machine.counted("cache_lookup_count_total{hit=\"true\"} 1") && machine.counted("cache_entries 1"));
+    let with_checksum = extension(&url, &sha256(MODULE), &json!({}));
+    assert_eq!(agent.module(&with_checksum).await.as_deref(), Some(MODULE));
+    assert_eq!(pages.requests("/m.wasm").len(), 1);
+    assert!(agent.has_metric("cache_lookup_count_total{hit=\"true\"} 1") && agent.has_metric("cache_entries 1"));
 
-    // Only a policy says to look again, and only for another version of the object.
+    // A module is fetched again only by the pull policy, and only for another resource version.
     for (version, policy, requests) in
         [("2", "", 1), ("3", "IfNotPresent", 1), ("4", "Always", 2), ("4", "Always", 2), ("5", "Always", 3)]
     {
-        assert_eq!(machine.module(&of_version(&url, version, policy)).await.as_deref(), Some(MODULE));
-        assert_eq!(pages.seen("/m.wasm").len(), requests, "{version} {policy}");
+        assert_eq!(agent.module(&extension_of_version(&url, version, policy)).await.as_deref(), Some(MODULE));
+        assert_eq!(pages.requests("/m.wasm").len(), requests, "{version} {policy}");
     }
 
-    // What nothing asks for goes, and comes again when it is asked for.
-    let Modules(cache) = &machine.modules;
+    // A module that is not requested expires, and is fetched again on request.
+    let Modules(cache) = &agent.modules;
     cache.purge(Instant::now() + Duration::from_secs(23 * 3600));
-    assert!(machine.counted("cache_entries 1"));
+    assert!(agent.has_metric("cache_entries 1"));
     cache.purge(Instant::now() + Duration::from_secs(25 * 3600));
-    assert!(machine.counted("cache_entries 0"));
+    assert!(agent.has_metric("cache_entries 0"));
     let folder = cache.settings().directory.join(sha256(url.as_bytes()));
     assert_eq!(std::fs::read_dir(folder).expect("the directory").count(), 0);
-    assert_eq!(machine.module(&known).await.as_deref(), Some(MODULE));
-    assert_eq!(pages.seen("/m.wasm").len(), 4);
+    assert_eq!(agent.module(&with_checksum).await.as_deref(), Some(MODULE));
+    assert_eq!(pages.requests("/m.wasm").len(), 4);
 }
 
 #[tokio::test]
-async fn extensions_that_come_together_have_their_module_fetched_once() {
+async fn concurrent_extensions_fetch_their_module_once() {
     let pages = Pages::default();
     pages.module("/m.wasm");
     let url = format!("http://127.0.0.1:{}/m.wasm", pages.serve(None).await);
-    let machine = Machine::plain();
+    let agent = TestAgent::plain();
     let (type_url, value) =
         sluice_proto::json::decode_any(&extension(&url, "nil", &json!({}))).expect("an extension").message;
-    let all = machine.modules.convert(vec![Any { type_url, value }; 5]).await.expect("extensions");
+    let all = agent.modules.convert(vec![Any { type_url, value }; 5]).await.expect("extensions");
     assert!(all.len() == 5 && all.iter().all(|one| is_wasm(&one.value)));
-    assert_eq!(pages.seen("/m.wasm").len(), 1);
+    assert_eq!(pages.requests("/m.wasm").len(), 1);
 }
 
 #[tokio::test]
-async fn without_module_nothing_passes_or_everything() {
+async fn missing_module_denies_or_allows_all_traffic() {
     let pages = Pages::default();
     pages.module("/m.wasm");
     pages.put("/none.wasm", Page { body: b"<html>".to_vec(), ..Page::default() });
     let base = format!("http://127.0.0.1:{}", pages.serve(None).await);
-    let machine = Machine::plain();
+    let agent = TestAgent::plain();
     let wrong = extension(&format!("{base}/m.wasm"), &"0".repeat(64), &json!({}));
-    assert_eq!(machine.convert(&wrong).await.expect("an extension"), parsed(DENY));
-    assert!(machine.counted("remote_fetch_count_total{result=\"checksum_mismatched\"} 1"));
+    assert_eq!(agent.convert(&wrong).await.expect("an extension"), parsed(DENY));
+    assert!(agent.has_metric("remote_fetch_count_total{result=\"checksum_mismatched\"} 1"));
     for path in ["/none.wasm", "/missing.wasm"] {
         let bad = extension(&format!("{base}{path}"), "nil", &json!({}));
-        assert_eq!(machine.convert(&bad).await.expect("an extension"), parsed(DENY), "{path}");
+        assert_eq!(agent.convert(&bad).await.expect("an extension"), parsed(DENY), "{path}");
     }
     let mut open = extension(&format!("{base}/missing.wasm"), "nil", &json!({}));
     open["typedConfig"]["config"]["failurePolicy"] = "FAIL_OPEN".into();
-    assert_eq!(machine.convert(&open).await.expect("an extension"), parsed(ALLOW));
+    assert_eq!(agent.convert(&open).await.expect("an extension"), parsed(ALLOW));
     let mut older = extension(&format!("{base}/missing.wasm"), "nil", &json!({}));
     older["typedConfig"]["config"]["failOpen"] = true.into();
-    assert_eq!(machine.convert(&older).await.expect("an extension"), parsed(ALLOW));
+    assert_eq!(agent.convert(&older).await.expect("an extension"), parsed(ALLOW));
     let mut network = open.clone();
     network["typedConfig"]["@type"] = "type.googleapis.com/envoy.extensions.filters.network.wasm.v3.Wasm".into();
-    let allowed = machine.convert(&network).await.expect("an extension");
+    let allowed = agent.convert(&network).await.expect("an extension");
     let expected = json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.network.rbac.v3.RBAC",
         "statPrefix": "wasm-default-allow",
@@ -172,11 +172,11 @@ async fn without_module_nothing_passes_or_everything() {
     assert_eq!(allowed, expected);
     let missing = json!({ "ISTIO_META_WASM_IMAGE_PULL_SECRET": "" });
     let missing = extension(&format!("{base}/m.wasm"), "nil", &missing);
-    assert_eq!(machine.convert(&missing).await.expect("an extension"), parsed(DENY), "credentials are missing");
+    assert_eq!(agent.convert(&missing).await.expect("an extension"), parsed(DENY), "the pull secret is missing");
 }
 
 #[tokio::test]
-async fn what_is_too_big_is_not_kept() {
+async fn module_over_the_size_limit_is_rejected() {
     let pages = Pages::default();
     let mut zeros = MODULE.to_vec();
     zeros.resize(100_000, 0);
@@ -187,8 +187,8 @@ async fn what_is_too_big_is_not_kept() {
     pages.put("/plain", Page { body: zeros.clone(), ..Page::default() });
     pages.put("/packed", Page { body: packed, ..Page::default() });
     let base = format!("http://127.0.0.1:{}", pages.serve(None).await);
-    let small = Machine::new(None, |settings| settings.most_bytes = 50_000);
-    let big = Machine::new(None, |settings| settings.most_bytes = 100_000);
+    let small = TestAgent::new(None, |settings| settings.max_bytes = 50_000);
+    let big = TestAgent::new(None, |settings| settings.max_bytes = 100_000);
     for path in ["/plain", "/packed"] {
         let extension = extension(&format!("{base}{path}"), "nil", &json!({}));
         assert_eq!(small.convert(&extension).await.expect("an extension"), parsed(DENY), "{path}");
@@ -198,24 +198,24 @@ async fn what_is_too_big_is_not_kept() {
 }
 
 #[tokio::test]
-async fn servers_that_fail_are_asked_again() {
+async fn failed_requests_are_retried() {
     let pages = Pages::default();
     let body = MODULE.to_vec();
-    pages.put("/twice", Page { first: vec![503, 500], body: body.clone(), ..Page::default() });
-    pages.put("/often", Page { first: vec![503; 9], body: body.clone(), ..Page::default() });
-    pages.put("/never", Page { first: vec![403], body, ..Page::default() });
+    pages.put("/twice", Page { first_statuses: vec![503, 500], body: body.clone(), ..Page::default() });
+    pages.put("/often", Page { first_statuses: vec![503; 9], body: body.clone(), ..Page::default() });
+    pages.put("/never", Page { first_statuses: vec![403], body, ..Page::default() });
     let base = format!("http://127.0.0.1:{}", pages.serve(None).await);
-    let machine = Machine::plain();
+    let agent = TestAgent::plain();
     let of = |path: &str| extension(&format!("{base}{path}"), "nil", &json!({}));
-    assert_eq!(machine.module(&of("/twice")).await.as_deref(), Some(MODULE));
-    assert_eq!(machine.convert(&of("/often")).await.expect("an extension"), parsed(DENY));
-    assert_eq!(machine.convert(&of("/never")).await.expect("an extension"), parsed(DENY));
-    let requests = ["/twice", "/often", "/never"].map(|path| pages.seen(path).len());
+    assert_eq!(agent.module(&of("/twice")).await.as_deref(), Some(MODULE));
+    assert_eq!(agent.convert(&of("/often")).await.expect("an extension"), parsed(DENY));
+    assert_eq!(agent.convert(&of("/never")).await.expect("an extension"), parsed(DENY));
+    let requests = ["/twice", "/often", "/never"].map(|path| pages.requests(path).len());
     assert_eq!(requests, [3, 5, 1]);
 }
 
 #[tokio::test]
-async fn redirections_lose_credentials_and_never_leave_tls() {
+async fn redirects_drop_credentials_and_never_leave_tls() {
     let (server, client) = tls();
     let (plain, secure) = (Pages::default(), Pages::default());
     plain.module("/m.wasm");
@@ -225,47 +225,47 @@ async fn redirections_lose_credentials_and_never_leave_tls() {
     secure.put("/down", Page { location: Some(format!("http://localhost:{from}/m.wasm")), ..Page::default() });
     secure.put("/stay", Page { location: Some("m.wasm".to_owned()), ..Page::default() });
     secure.put("/round", Page { location: Some("/round".to_owned()), ..Page::default() });
-    let machine = Machine::new(Some(client), |_| {});
-    let module = async |url: String| machine.module(&extension(&url, "nil", &json!({}))).await;
-    assert_eq!(module(format!("http://me:{HUSH}@localhost:{from}/up")).await.as_deref(), Some(MODULE));
+    let agent = TestAgent::new(Some(client), |_| {});
+    let module = async |url: String| agent.module(&extension(&url, "nil", &json!({}))).await;
+    assert_eq!(module(format!("http://me:{PASSWORD}@localhost:{from}/up")).await.as_deref(), Some(MODULE));
     assert!(
-        plain.seen("/up")[0].contains_key(AUTHORIZATION) && plain.seen("/up")[0][HOST] == format!("localhost:{from}")
+        plain.requests("/up")[0].contains_key(AUTHORIZATION) && plain.requests("/up")[0][HOST] == format!("localhost:{from}")
     );
-    assert!(!secure.seen("/m.wasm")[0].contains_key(AUTHORIZATION));
-    assert_eq!(module(format!("https://me:{HUSH}@localhost:{to}/stay")).await.as_deref(), Some(MODULE));
-    assert!(secure.seen("/m.wasm")[1].contains_key(AUTHORIZATION));
+    assert!(!secure.requests("/m.wasm")[0].contains_key(AUTHORIZATION));
+    assert_eq!(module(format!("https://me:{PASSWORD}@localhost:{to}/stay")).await.as_deref(), Some(MODULE));
+    assert!(secure.requests("/m.wasm")[1].contains_key(AUTHORIZATION));
     assert_eq!(module(format!("https://localhost:{to}/down")).await, None);
     assert_eq!(module(format!("https://localhost:{to}/round")).await, None);
-    assert!(plain.seen("/m.wasm").is_empty());
+    assert!(plain.requests("/m.wasm").is_empty());
 
-    // Without its root the server is not believed, unless it is named as insecure.
+    // A server with another root is rejected, unless it is named as insecure.
     let url = format!("https://localhost:{to}/m.wasm");
     let (_, other) = tls();
-    let doubting = Machine::new(Some(other.clone()), |settings| settings.attempts = 1);
-    assert_eq!(doubting.module(&extension(&url, "nil", &json!({}))).await, None);
-    let trusting = Machine::new(Some(other), |settings| settings.insecure = [format!("localhost:{to}")].into());
-    assert_eq!(trusting.module(&extension(&url, "nil", &json!({}))).await.as_deref(), Some(MODULE));
+    let verifying = TestAgent::new(Some(other.clone()), |settings| settings.max_attempts = 1);
+    assert_eq!(verifying.module(&extension(&url, "nil", &json!({}))).await, None);
+    let insecure = TestAgent::new(Some(other), |settings| settings.insecure_hosts = [format!("localhost:{to}")].into());
+    assert_eq!(insecure.module(&extension(&url, "nil", &json!({}))).await.as_deref(), Some(MODULE));
 }
 
 #[tokio::test]
-async fn some_addresses_are_never_asked() {
+async fn blocked_addresses_are_never_connected_to() {
     let pages = Pages::default();
     pages.module("/m.wasm");
     let port = pages.serve(None).await;
-    let blocking = Machine::new(None, |settings| settings.blocked = vec!["127.0.0.0/8".parse().expect("a block")]);
+    let blocking = TestAgent::new(None, |settings| settings.blocked = vec!["127.0.0.0/8".parse().expect("a block")]);
     for host in ["127.0.0.1", "169.254.169.254"] {
         let extension = extension(&format!("http://{host}:{port}/m.wasm"), "nil", &json!({}));
         assert_eq!(blocking.convert(&extension).await.expect("an extension"), parsed(DENY), "{host}");
     }
-    assert!(pages.seen("/m.wasm").is_empty());
+    assert!(pages.requests("/m.wasm").is_empty());
 }
 
-/// Puts an image into a registry that wants a token for it; its manifest's digest.
+/// Adds an image to a registry that requires a token for it. Returns the digest of its manifest.
 fn put_image(pages: &Pages, port: u16, tag: &str, layers: &[(&str, &[u8])]) -> String {
     let layer = |(media_type, bytes): &(&str, &[u8])| {
         let digest = format!("sha256:{}", sha256(bytes));
-        let guard = Some(("Bearer ticket".to_owned(), "Bearer".to_owned()));
-        pages.put(&format!("/v2/a/guard/blobs/{digest}"), Page { guard, body: bytes.to_vec(), ..Page::default() });
+        let authorization = Some(("Bearer ticket".to_owned(), "Bearer".to_owned()));
+        pages.put(&format!("/v2/a/guard/blobs/{digest}"), Page { authorization, body: bytes.to_vec(), ..Page::default() });
         json!({ "mediaType": media_type, "digest": digest, "size": bytes.len() })
     };
     let layers: Vec<Value> = layers.iter().map(layer).collect();
@@ -279,10 +279,10 @@ fn put_image(pages: &Pages, port: u16, tag: &str, layers: &[(&str, &[u8])]) -> S
     let challenge =
         format!("Bearer realm=\"https://localhost:{port}/token\",service=\"r\",scope=\"repository:a/guard:pull\"");
     for version in [tag.to_owned(), format!("sha256:{digest}")] {
-        let guard = Some(("Bearer ticket".to_owned(), challenge.clone()));
+        let authorization = Some(("Bearer ticket".to_owned(), challenge.clone()));
         pages.put(
             &format!("/v2/a/guard/manifests/{version}"),
-            Page { guard, body: manifest.clone(), ..Page::default() },
+            Page { authorization, body: manifest.clone(), ..Page::default() },
         );
     }
     digest
@@ -292,7 +292,7 @@ const TOKEN: &str = "/token?scope=repository:a/guard:pull&service=r";
 const MODULE_LAYER: &str = "application/vnd.module.wasm.content.layer.v1+wasm";
 
 fn secret(port: u16) -> String {
-    json!({ "auths": { format!("localhost:{port}"): { "username": "me", "password": HUSH } } }).to_string()
+    json!({ "auths": { format!("localhost:{port}"): { "username": "me", "password": PASSWORD } } }).to_string()
 }
 
 fn layer(name: &str) -> Vec<u8> {
@@ -305,65 +305,65 @@ fn layer(name: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn images_come_from_registries_with_their_credentials_and_nobody_else_has_them() {
-    // What is logged here is read below.
+async fn registry_credentials_are_sent_to_the_registry_only() {
+    // The log is checked below.
     let log = Arc::new(Mutex::new(Vec::new()));
     let writer = Arc::clone(&log);
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::TRACE)
-        .with_writer(move || Shared(Arc::clone(&writer)))
+        .with_writer(move || SharedLog(Arc::clone(&writer)))
         .finish();
     let _logged = tracing::subscriber::set_default(subscriber);
-    // With one subscriber alone, what another thread logs first is logged by no thread.
+    // With a single subscriber, a call site that another thread reaches first would be disabled for all threads.
     let _other = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
 
     let (server, client) = tls();
     let pages = Pages::default();
     let port = pages.serve(Some(server)).await;
-    let credentials = super::credentials::basic(format!("me:{HUSH}").as_bytes());
+    let credentials = super::credentials::basic(format!("me:{PASSWORD}").as_bytes());
     let super::credentials::Credentials::Basic(basic) = credentials else { panic!("not basic") };
     let ticket = json!({ "token": "ticket" }).to_string().into_bytes();
-    pages.put(TOKEN, Page { guard: Some((basic.to_string(), "Basic".to_owned())), body: ticket, ..Page::default() });
+    pages.put(TOKEN, Page { authorization: Some((basic.to_string(), "Basic".to_owned())), body: ticket, ..Page::default() });
     let digest = put_image(&pages, port, "1", &[("application/x-config", b"{}"), (MODULE_LAYER, MODULE)]);
-    let machine = Machine::new(Some(client), |_| {});
+    let agent = TestAgent::new(Some(client), |_| {});
     let variables = json!({ "ISTIO_META_WASM_IMAGE_PULL_SECRET": secret(port) });
     let url = format!("oci://localhost:{port}/a/guard:1");
-    let filter = machine.convert(&extension(&url, &digest, &variables)).await.expect("an extension");
+    let filter = agent.convert(&extension(&url, &digest, &variables)).await.expect("an extension");
     let file = filter["config"]["vmConfig"]["code"]["local"]["filename"].as_str().expect("a file").to_owned();
     assert_eq!(std::fs::read(&file).expect("the module"), MODULE);
     assert!(file.ends_with(&format!("{digest}.wasm")), "{file}");
     assert!(filter["config"]["vmConfig"].get("environmentVariables").is_none(), "{filter}");
 
-    // The same image by its digest is there.
+    // The same image by its digest is cached.
     let by_digest = extension(&format!("oci://localhost:{port}/a/guard@sha256:{digest}"), "nil", &json!({}));
-    assert_eq!(machine.module(&by_digest).await.as_deref(), Some(MODULE));
-    assert_eq!(pages.seen("/v2/a/guard/manifests/1").len(), 2, "without and with a token");
-    assert!(pages.seen(&format!("/v2/a/guard/manifests/sha256:{digest}")).is_empty());
+    assert_eq!(agent.module(&by_digest).await.as_deref(), Some(MODULE));
+    assert_eq!(pages.requests("/v2/a/guard/manifests/1").len(), 2, "without and with a token");
+    assert!(pages.requests(&format!("/v2/a/guard/manifests/sha256:{digest}")).is_empty());
 
-    // The registry itself only has the ticket, who gives it the password.
+    // The registry receives the token only, the token server the password.
     for (path, page) in &*pages.0.lock().expect("the pages") {
-        for headers in &page.seen {
+        for headers in &page.requests {
             let sent = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
             assert!(if path == TOKEN { sent == Some(&basic) } else { sent.is_none_or(|sent| sent == "Bearer ticket") });
         }
     }
 
-    // Failures say nothing of them either.
-    let wrong = json!({ "ISTIO_META_WASM_IMAGE_PULL_SECRET": format!("{{\"auths\": \"{HUSH}\"}}") });
-    let other = format!("oci://me:{HUSH}@localhost:{port}/a/other:1");
+    // Failures do not show them either.
+    let wrong = json!({ "ISTIO_META_WASM_IMAGE_PULL_SECRET": format!("{{\"auths\": \"{PASSWORD}\"}}") });
+    let other = format!("oci://me:{PASSWORD}@localhost:{port}/a/other:1");
     for (url, variables) in [(format!("{url}2"), &variables), (other, &variables), (format!("{url}3"), &wrong)] {
-        assert_eq!(machine.convert(&extension(&url, "nil", variables)).await.expect("an extension"), parsed(DENY));
+        assert_eq!(agent.convert(&extension(&url, "nil", variables)).await.expect("an extension"), parsed(DENY));
     }
     let log = String::from_utf8(log.lock().expect("the log").clone()).expect("a log");
-    assert!(log.contains("nothing passes") && log.contains("fetched"), "{log}");
-    for hidden in [HUSH, "ticket", basic.as_str()] {
+    assert!(log.contains("all traffic is denied") && log.contains("fetched"), "{log}");
+    for hidden in [PASSWORD, "ticket", basic.as_str()] {
         assert!(!log.contains(hidden), "{log}");
     }
 }
 
-struct Shared(Arc<Mutex<Vec<u8>>>);
+struct SharedLog(Arc<Mutex<Vec<u8>>>);
 
-impl std::io::Write for Shared {
+impl std::io::Write for SharedLog {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().expect("the log").write(bytes)
     }
@@ -374,7 +374,7 @@ impl std::io::Write for Shared {
 }
 
 #[tokio::test]
-async fn images_with_file_systems_hold_the_module_as_a_file_and_are_checked() {
+async fn module_file_of_a_layer_is_used_after_its_digest_is_checked() {
     let (server, client) = tls();
     let pages = Pages::default();
     let port = pages.serve(Some(server)).await;
@@ -384,45 +384,45 @@ async fn images_with_file_systems_hold_the_module_as_a_file_and_are_checked() {
     let (good, bad) = (layer("./dir/plugin.wasm"), layer("other.wasm"));
     put_image(&pages, port, "good", &[(oci, &good)]);
     put_image(&pages, port, "bad", &[(oci, &bad)]);
-    let machine = Machine::new(Some(client), |_| {});
+    let agent = TestAgent::new(Some(client), |_| {});
     let of = |version: &str| extension(&format!("oci://localhost:{port}/a/guard:{version}"), "nil", &json!({}));
-    assert_eq!(machine.module(&of("good")).await.as_deref(), Some(MODULE));
-    assert_eq!(machine.module(&of("bad")).await, None);
+    assert_eq!(agent.module(&of("good")).await.as_deref(), Some(MODULE));
+    assert_eq!(agent.module(&of("bad")).await, None);
 
-    // A registry that gives something else than the manifest says.
+    // A registry that serves other content than the manifest names.
     let digest = put_image(&pages, port, "lie", &[(MODULE_LAYER, b"\0asm\x01\0\0\0 another")]);
     let path = format!("/v2/a/guard/blobs/sha256:{}", sha256(b"\0asm\x01\0\0\0 another"));
     pages.module(&path);
-    assert_eq!(machine.module(&of("lie")).await, None);
+    assert_eq!(agent.module(&of("lie")).await, None);
     let by_digest = extension(&format!("oci://localhost:{port}/a/guard@sha256:{digest}"), "nil", &json!({}));
     pages.put(&format!("/v2/a/guard/manifests/sha256:{digest}"), Page { body: b"{}".to_vec(), ..Page::default() });
-    assert_eq!(machine.module(&by_digest).await, None);
+    assert_eq!(agent.module(&by_digest).await, None);
 }
 
 #[tokio::test]
-async fn a_registry_may_not_send_us_to_others_for_tokens() {
+async fn token_server_on_an_internal_address_is_rejected() {
     let pages = Pages::default();
-    let victim = Pages::default();
-    victim.put("/token?scope=repository:a/guard:pull", Page { body: b"{\"token\":\"x\"}".to_vec(), ..Page::default() });
-    let (port, inner) = (pages.serve(None).await, victim.serve(None).await);
-    let challenge = format!("Bearer realm=\"http://127.0.0.1:{inner}/token\"");
-    let guard = Some(("Bearer x".to_owned(), challenge));
-    pages.put("/v2/a/guard/manifests/1", Page { guard, ..Page::default() });
-    // A registry on this machine may do without TLS.
-    let machine = Machine::new(None, |settings| settings.attempts = 1);
+    let internal = Pages::default();
+    internal.put("/token?scope=repository:a/guard:pull", Page { body: b"{\"token\":\"x\"}".to_vec(), ..Page::default() });
+    let (port, internal_port) = (pages.serve(None).await, internal.serve(None).await);
+    let challenge = format!("Bearer realm=\"http://127.0.0.1:{internal_port}/token\"");
+    let authorization = Some(("Bearer x".to_owned(), challenge));
+    pages.put("/v2/a/guard/manifests/1", Page { authorization, ..Page::default() });
+    // A registry on the loopback may be without TLS.
+    let agent = TestAgent::new(None, |settings| settings.max_attempts = 1);
     let variables = json!({ "ISTIO_META_WASM_IMAGE_PULL_SECRET": secret(port) });
     let extension = extension(&format!("oci://localhost:{port}/a/guard:1"), "nil", &variables);
-    assert_eq!(machine.module(&extension).await, None);
-    assert_eq!(pages.seen("/v2/a/guard/manifests/1").len(), 1);
-    assert!(victim.seen("/token?scope=repository:a/guard:pull").is_empty());
+    assert_eq!(agent.module(&extension).await, None);
+    assert_eq!(pages.requests("/v2/a/guard/manifests/1").len(), 1);
+    assert!(internal.requests("/token?scope=repository:a/guard:pull").is_empty());
 }
 
 #[tokio::test]
-async fn structures_are_read_and_local_modules_lose_credentials_only() {
+async fn typed_structs_are_converted_and_local_modules_lose_their_pull_secret() {
     let pages = Pages::default();
     pages.module("/m.wasm");
     let url = format!("http://127.0.0.1:{}/m.wasm", pages.serve(None).await);
-    let machine = Machine::plain();
+    let agent = TestAgent::plain();
     let mut structure = extension(&url, "nil", &json!({}));
     let config = structure["typedConfig"]["config"].take();
     structure["typedConfig"] = json!({
@@ -430,22 +430,22 @@ async fn structures_are_read_and_local_modules_lose_credentials_only() {
         "typeUrl": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
         "value": { "config": config },
     });
-    assert_eq!(machine.module(&structure).await.as_deref(), Some(MODULE));
+    assert_eq!(agent.module(&structure).await.as_deref(), Some(MODULE));
 
-    let variables = json!({ "ISTIO_META_WASM_IMAGE_PULL_SECRET": HUSH, "MODE": "x" });
+    let variables = json!({ "ISTIO_META_WASM_IMAGE_PULL_SECRET": PASSWORD, "MODE": "x" });
     let mut local = extension(&url, "nil", &variables);
     local["typedConfig"]["config"]["vmConfig"]["code"] = json!({ "local": { "filename": "/opt/m.wasm" } });
     let mut expected = local["typedConfig"].clone();
     expected["config"]["vmConfig"]["environmentVariables"]["keyValues"] = json!({ "MODE": "x" });
-    assert_eq!(machine.convert(&local).await.expect("an extension"), expected);
+    assert_eq!(agent.convert(&local).await.expect("an extension"), expected);
 
     let mut other = extension(&url, "nil", &json!({}));
     other["typedConfig"] = parsed(DENY);
-    assert_eq!(machine.convert(&other).await.expect("an extension"), parsed(DENY));
+    assert_eq!(agent.convert(&other).await.expect("an extension"), parsed(DENY));
     let mut none = extension(&url, "nil", &json!({}));
     none["typedConfig"]["config"]["vmConfig"]["code"] = json!({});
-    assert!(machine.convert(&none).await.is_err(), "it has to be refused");
+    assert!(agent.convert(&none).await.is_err(), "the response has to be rejected");
     let extension = TypedExtensionConfig { name: "a".into(), typed_config: None };
     let bare = Any { type_url: String::new(), value: extension.encode_to_vec() };
-    assert!(machine.modules.convert(vec![bare]).await.is_err());
+    assert!(agent.modules.convert(vec![bare]).await.is_err());
 }

@@ -17,7 +17,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{NamedGroup, ProtocolVersion};
 use serde_json::{Value, json};
-use sluice_ca::{Terms, root};
+use sluice_ca::{LifetimeLimits, root};
 use sluice_proto::envoy::service::discovery::v3::aggregated_discovery_service_server::{
     AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
 };
@@ -171,7 +171,7 @@ impl ControlPlane {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         let csr = params.serialize_request(&key)?.pem()?;
-        let issued = self.authority.issue(&csr, &[IDENTITY.to_owned()], 600, Terms::default(), now())?;
+        let issued = self.authority.issue(&csr, &[IDENTITY.to_owned()], 600, LifetimeLimits::default(), now())?;
         Ok((issued.chain.concat(), key.serialize_pem()))
     }
 
@@ -386,7 +386,7 @@ impl tonic::server::UnaryService<IstioCertificateRequest> for Authority {
             let request = request.into_inner();
             let identities = [IDENTITY.to_owned()];
             let seconds = request.validity_duration;
-            let issued = own.authority.issue(&request.csr, &identities, seconds, Terms::default(), now());
+            let issued = own.authority.issue(&request.csr, &identities, seconds, LifetimeLimits::default(), now());
             let issued = issued.map_err(|error| Status::invalid_argument(error.to_string()))?;
             own.requests.lock().expect("the requests").push(request.csr);
             Ok(Response::new(IstioCertificateResponse { cert_chain: issued.chain }))

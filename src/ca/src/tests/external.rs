@@ -3,14 +3,14 @@ use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, Issue
 use super::*;
 use crate::{ForwardedRequest, IssueError};
 
-/// What a request asks for that is not the caller's.
+/// Adds something to a request that the caller must not ask for.
 type Change = Box<dyn Fn(&mut CertificateParams)>;
 
 fn uri(name: &str) -> SanType {
     SanType::URI(name.try_into().expect("a name"))
 }
 
-fn asks(change: impl Fn(&mut CertificateParams)) -> (KeyPair, String) {
+fn request_asking(change: impl Fn(&mut CertificateParams)) -> (KeyPair, String) {
     let key = KeyPair::generate().expect("a key");
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -25,8 +25,8 @@ fn parse(request: &str) -> Result<ForwardedRequest, IssueError> {
 }
 
 #[test]
-fn only_requests_for_the_callers_own_names_are_forwarded() {
-    assert!(parse(&asks(|_| {}).1).is_ok());
+fn request_for_other_names_is_not_forwarded() {
+    assert!(parse(&request_asking(|_| {}).1).is_ok());
     let other = "spiffe://cluster.local/ns/bank/sa/vault";
     let cases: [(&str, Change); 6] = [
         ("names that are not the caller's", Box::new(|it| it.subject_alt_names = vec![uri(other)])),
@@ -45,16 +45,16 @@ fn only_requests_for_the_callers_own_names_are_forwarded() {
         ),
     ];
     for (reason, change) in cases {
-        let error = parse(&asks(|params| change(params)).1).expect_err(reason).to_string();
+        let error = parse(&request_asking(|params| change(params)).1).expect_err(reason).to_string();
         assert!(error.contains(reason), "{reason}: {error}");
     }
-    // Weak keys and the like are refused as by our own authority.
+    // Weak keys are rejected as by the authority itself.
     assert!(parse(include_str!("weak-rsa-1024.csr")).expect_err("weak").to_string().contains("too weak"));
 }
 
 #[test]
-fn what_comes_back_is_for_the_caller_or_for_nobody() {
-    let (key, request) = asks(|_| {});
+fn response_of_the_signer_is_accepted_for_the_caller_only() {
+    let (key, request) = request_asking(|_| {});
     let forwarded = parse(&request).expect("forwarded");
     let root_key = KeyPair::generate().expect("a key");
     let root_params = authority_params("signer");
@@ -77,22 +77,22 @@ fn what_comes_back_is_for_the_caller_or_for_nobody() {
     assert_eq!(
         forwarded.accept(&with_root, None, NOW).expect("accepted").chain,
         issued.chain,
-        "the root comes with it"
+        "the response holds the root"
     );
     assert_eq!(forwarded.accept(&with_root, Some(&root), NOW).expect("accepted").chain, issued.chain);
 
-    let refuse =
-        |signed: &str, roots: Option<&str>| forwarded.accept(signed, roots, NOW).expect_err("refused").to_string();
-    assert!(refuse(&good, None).contains("without a root"));
-    assert!(refuse("", Some(&root)).contains("is not there"));
-    let stranger = authority_params("signer").self_signed(&KeyPair::generate().expect("a key")).expect("a root").pem();
-    assert!(refuse(&good, Some(&stranger)).contains("does not verify"));
-    assert!(refuse(&with_root, Some(&stranger)).contains("does not verify"), "roots of mesh config come first");
-    assert!(refuse(&sign(&KeyPair::generate().expect("a key"), &|_| {}), Some(&root)).contains("another key"));
+    let rejection =
+        |signed: &str, roots: Option<&str>| forwarded.accept(signed, roots, NOW).expect_err("rejected").to_string();
+    assert!(rejection(&good, None).contains("has no root"));
+    assert!(rejection("", Some(&root)).contains("is missing"));
+    let other_root = authority_params("signer").self_signed(&KeyPair::generate().expect("a key")).expect("a root").pem();
+    assert!(rejection(&good, Some(&other_root)).contains("does not verify"));
+    assert!(rejection(&with_root, Some(&other_root)).contains("does not verify"), "roots of the mesh config take precedence");
+    assert!(rejection(&sign(&KeyPair::generate().expect("a key"), &|_| {}), Some(&root)).contains("another key"));
     let other = "spiffe://cluster.local/ns/bank/sa/vault";
-    assert!(refuse(&sign(&key, &|it| it.subject_alt_names = vec![uri(other)]), Some(&root)).contains("names"));
-    assert!(refuse(&sign(&key, &|it| it.subject_alt_names.push(uri(other))), Some(&root)).contains("names"));
-    assert!(refuse(&sign(&key, &|it| it.subject_alt_names.clear()), Some(&root)).contains("names"));
+    assert!(rejection(&sign(&key, &|it| it.subject_alt_names = vec![uri(other)]), Some(&root)).contains("names"));
+    assert!(rejection(&sign(&key, &|it| it.subject_alt_names.push(uri(other))), Some(&root)).contains("names"));
+    assert!(rejection(&sign(&key, &|it| it.subject_alt_names.clear()), Some(&root)).contains("names"));
     let authority = sign(&key, &|it| it.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained));
-    assert!(refuse(&authority, Some(&root)).contains("may sign others"));
+    assert!(rejection(&authority, Some(&root)).contains("may sign other certificates"));
 }

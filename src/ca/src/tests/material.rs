@@ -3,14 +3,14 @@ use zeroize::Zeroizing;
 
 use super::*;
 use crate::store::{self, Contents};
-use crate::{Certificate, KeyAlgorithm, MaterialError, PrivateKey, RsaBits, Terms};
+use crate::{Certificate, KeyAlgorithm, MaterialError, PrivateKey, RsaBits, LifetimeLimits};
 
-fn refusal(material: &Material) -> String {
+fn rejection(material: &Material) -> String {
     Authority::new(material, NOW).expect_err("it cannot be used").to_string()
 }
 
 #[test]
-fn keys_of_every_form_are_read_and_never_shown() {
+fn keys_of_every_format_are_parsed_and_never_shown() {
     for (text, algorithm) in
         [(RSA_PKCS1, KeyAlgorithm::Rsa), (RSA_PKCS8, KeyAlgorithm::Rsa), (EC_SEC1, KeyAlgorithm::EcdsaP256)]
     {
@@ -19,9 +19,9 @@ fn keys_of_every_form_are_read_and_never_shown() {
         assert_eq!(key.secret_pem(), text);
         assert_eq!(format!("{key:?}"), format!("PrivateKey({algorithm:?}, redacted)"));
     }
-    let made = PrivateKey::generate(NewKey::EcdsaP384).expect("a key");
-    let read = PrivateKey::from_pem(made.secret_pem()).expect("a key");
-    assert_eq!((read.public(), read.algorithm()), (made.public(), KeyAlgorithm::EcdsaP384));
+    let generated = PrivateKey::generate(NewKey::EcdsaP384).expect("a key");
+    let read = PrivateKey::from_pem(generated.secret_pem()).expect("a key");
+    assert_eq!((read.public(), read.algorithm()), (generated.public(), KeyAlgorithm::EcdsaP384));
     for bad in ["", "secret text", P521, "-----BEGIN PRIVATE KEY-----\nsecret\n-----END PRIVATE KEY-----\n"] {
         let error = PrivateKey::from_pem(bad).expect_err("no key").to_string();
         assert!(error.starts_with("private key: is n") && !error.contains("secret"), "{error}");
@@ -29,7 +29,7 @@ fn keys_of_every_form_are_read_and_never_shown() {
 }
 
 #[test]
-fn roots_sign_themselves_and_live_as_long_as_asked() {
+fn root_is_self_signed_and_has_the_requested_lifetime() {
     let material = root::create("td.example", NewKey::EcdsaP256, Duration::from_secs(DAY), NOW).expect("a root");
     let root = Certificate::from_pem("root", &material.certificate).expect("a certificate");
     assert_eq!((root.not_before, root.not_after), (NOW, NOW + DAY as i64));
@@ -40,7 +40,7 @@ fn roots_sign_themselves_and_live_as_long_as_asked() {
 }
 
 #[test]
-fn rsa_roots_have_the_size_asked_for_and_certify_every_kind_of_key() {
+fn rsa_root_has_the_requested_size_and_certifies_keys_of_every_kind() {
     use x509_parser::prelude::{FromDer, X509Certificate};
     use x509_parser::public_key::PublicKey;
     for bits in [2048, 3072] {
@@ -56,10 +56,10 @@ fn rsa_roots_have_the_size_asked_for_and_certify_every_kind_of_key() {
         assert_eq!(authority.key().algorithm(), KeyAlgorithm::Rsa);
         for key in [KeyPair::generate().expect("a key"), KeyPair::from_pem(RSA_PKCS8).expect("a key")] {
             let request = request_with(&key, "");
-            let issued = authority.issue(&request, &[WORKLOAD.to_owned()], 0, Terms::default(), NOW).expect("issued");
+            let issued = authority.issue(&request, &[WORKLOAD.to_owned()], 0, LifetimeLimits::default(), NOW).expect("issued");
             verify(&issued.chain, authority.roots_pem(), NOW).expect("it verifies");
         }
-        // As it is read from its Secret by the next one.
+        // As another replica reads it from the Secret.
         let read = PrivateKey::from_pem(&material.key).expect("a key");
         assert_eq!((read.algorithm(), read.public()), (KeyAlgorithm::Rsa, authority.key().public()));
         let server =
@@ -72,14 +72,14 @@ fn rsa_roots_have_the_size_asked_for_and_certify_every_kind_of_key() {
 }
 
 #[test]
-fn an_rsa_root_signs_and_is_renewed_under_its_key() {
-    // As istiod leaves it: an RSA key in PKCS #1.
+fn rsa_root_of_istiod_signs_and_is_renewed_with_its_key() {
+    // As istiod writes it: an RSA key in PKCS #1.
     let key = PrivateKey::from_pem(RSA_PKCS1).expect("a key");
     let old = root::sign_for_tests(&key, "cluster.local", Duration::from_secs(10 * DAY), NOW - 9 * DAY as i64);
     let old = Authority::new(&old, NOW).expect("an authority");
     assert!(root::is_due(&old, 20, NOW));
     assert!(!root::is_due(&old, 20, NOW - 2 * DAY as i64));
-    let issued = old.issue(&request(), &[WORKLOAD.to_owned()], 0, Terms::default(), NOW).expect("issued");
+    let issued = old.issue(&request(), &[WORKLOAD.to_owned()], 0, LifetimeLimits::default(), NOW).expect("issued");
     verify(&issued.chain, old.roots_pem(), NOW).expect("it verifies");
 
     let renewed = root::renew(&old, Duration::from_secs(3650 * DAY), NOW).expect("renewed");
@@ -87,37 +87,37 @@ fn an_rsa_root_signs_and_is_renewed_under_its_key() {
     let renewed = Authority::new(&renewed, NOW).expect("an authority");
     assert_ne!(renewed.roots_pem(), old.roots_pem());
     assert!(!root::is_due(&renewed, 20, NOW));
-    // What either signed verifies against either.
+    // Certificates of either root verify against the other.
     verify(&issued.chain, renewed.roots_pem(), NOW).expect("the old against the new");
-    let issued = renewed.issue(&request(), &[WORKLOAD.to_owned()], 3600, Terms::default(), NOW).expect("issued");
+    let issued = renewed.issue(&request(), &[WORKLOAD.to_owned()], 3600, LifetimeLimits::default(), NOW).expect("issued");
     verify(&issued.chain, old.roots_pem(), NOW).expect("the new against the old");
 }
 
 #[test]
-fn material_that_would_not_verify_is_refused() {
+fn material_that_would_not_verify_is_rejected() {
     let good = plugged("org root");
     Authority::new(&good.material, NOW).expect("an authority");
     let change = |change: &dyn Fn(&mut Material)| {
         let mut material = good.material.clone();
         change(&mut material);
-        refusal(&material)
+        rejection(&material)
     };
     assert_eq!(change(&|m| m.certificate.clear()), "signing certificate: holds no certificate");
     assert_eq!(change(&|m| m.roots.clear()), "root certificates: hold no certificate");
     let other = plugged("org root").material;
-    assert_eq!(change(&|m| m.key.clone_from(&other.key)), "private key: is not that of the signing certificate");
-    // The same names and another key, as a forger would have it.
+    assert_eq!(change(&|m| m.key.clone_from(&other.key)), "private key: does not match the signing certificate");
+    // The same names with another key, as an attacker would make it.
     let forged = change(&|m| {
         m.roots.clone_from(&other.roots);
         m.chain.clone_from(&m.certificate);
     });
-    assert!(forged.starts_with("certificate chain: what is signed does not verify against the roots"), "{forged}");
+    assert!(forged.starts_with("certificate chain: a certificate that it signs does not verify against the roots"), "{forged}");
 
     let mut leaf = plugged("org root");
     let mut params = authority_params("leaf");
     params.is_ca = IsCa::NoCa;
     leaf.intermediate(&params);
-    assert_eq!(refusal(&leaf.material), "signing certificate: is not authorized to sign other certificates");
+    assert_eq!(rejection(&leaf.material), "signing certificate: is not authorized to sign other certificates");
 
     let late = Authority::new(&good.material, NOW + 101 * DAY as i64).expect_err("late");
     assert_eq!(late.to_string(), "signing certificate: has expired");
@@ -126,16 +126,16 @@ fn material_that_would_not_verify_is_refused() {
 }
 
 #[test]
-fn a_chain_without_the_signing_certificate_is_completed() {
+fn missing_signing_certificate_is_added_to_the_chain() {
     let mut plugged = plugged("org root");
     plugged.material.chain.clear();
     let authority = Authority::new(&plugged.material, NOW).expect("an authority");
     assert_eq!(authority.chain(), [authority.certificate().der().clone()]);
-    let issued = authority.issue(&request(), &[WORKLOAD.to_owned()], 0, Terms::default(), NOW).expect("issued");
+    let issued = authority.issue(&request(), &[WORKLOAD.to_owned()], 0, LifetimeLimits::default(), NOW).expect("issued");
     verify(&issued.chain, authority.roots_pem(), NOW).expect("it verifies");
 }
 
-fn revocations(plugged: &Plugged) -> (String, String) {
+fn revocation_lists(plugged: &PluggedAuthority) -> (String, String) {
     let time = |at: i64| x509_parser::time::ASN1Time::from_timestamp(at).expect("a time").to_datetime();
     let list = |issuer: &Issuer<'_, &KeyPair>| {
         let params = CertificateRevocationListParams {
@@ -149,21 +149,21 @@ fn revocations(plugged: &Plugged) -> (String, String) {
         params.signed_by(issuer).expect("a list").pem().expect("its text")
     };
     let key = KeyPair::from_pem(&plugged.material.key).expect("a key");
-    let beneath = list(&Issuer::from_params(&plugged.root, &key));
-    (list(&Issuer::from_params(&plugged.root, &plugged.root_key)), beneath)
+    let intermediate = list(&Issuer::from_params(&plugged.root, &key));
+    (list(&Issuer::from_params(&plugged.root, &plugged.root_key)), intermediate)
 }
 
 #[test]
-fn each_certificate_of_the_chain_needs_its_revocations() {
+fn each_certificate_of_the_chain_needs_a_revocation_list() {
     let mut plugged = plugged("org root");
-    let (root, beneath) = revocations(&plugged);
-    plugged.material.revoked = root.clone() + &beneath;
+    let (root, intermediate) = revocation_lists(&plugged);
+    plugged.material.crl = root.clone() + &intermediate;
     let authority = Authority::new(&plugged.material, NOW).expect("an authority");
-    assert_eq!(authority.revoked(), plugged.material.revoked.trim());
-    plugged.material.revoked = root;
-    assert!(refusal(&plugged.material).starts_with("revocation lists: have none that is signed by"));
-    plugged.material.revoked = crate::pem::write("X509 CRL", b"no list");
-    assert_eq!(refusal(&plugged.material), "revocation lists: hold what is no revocation list");
+    assert_eq!(authority.crl(), plugged.material.crl.trim());
+    plugged.material.crl = root;
+    assert!(rejection(&plugged.material).starts_with("revocation lists: hold no list that is signed by"));
+    plugged.material.crl = crate::pem::encode("X509 CRL", b"no list");
+    assert_eq!(rejection(&plugged.material), "revocation lists: hold a section that is not a revocation list");
 }
 
 fn files(entries: &[(&str, &str)]) -> Contents {
@@ -171,7 +171,7 @@ fn files(entries: &[(&str, &str)]) -> Contents {
 }
 
 #[test]
-fn directories_hold_material_under_two_sets_of_names() {
+fn directories_have_istio_or_kubernetes_file_names() {
     let m = plugged("org root").material;
     assert!(store::from_files(&files(&[]), true).expect("nothing is wrong").is_none());
     let all = [
@@ -185,7 +185,7 @@ fn directories_hold_material_under_two_sets_of_names() {
     for (missing, _) in all {
         let rest: Vec<_> = all.into_iter().filter(|(name, _)| *name != missing).collect();
         let error = store::from_files(&files(&rest), true).expect_err("it is not whole");
-        assert_eq!(error, MaterialError::new(missing, "is missing beside the other files of the authority"));
+        assert_eq!(error, MaterialError::new(missing, "is missing; the other files of the authority exist"));
     }
     let tls = [("tls.crt", m.certificate.as_str()), ("tls.key", m.key.as_str()), ("ca.crt", m.roots.as_str())];
     let found = store::from_files(&files(&tls), true).expect("it is whole").expect("it is there");
@@ -195,13 +195,13 @@ fn directories_hold_material_under_two_sets_of_names() {
 
     let with_list = [&all[..], &[("ca-crl.pem", "list"), ("istio-generated", "")]].concat();
     let found = store::from_files(&files(&with_list), true).expect("it is whole").expect("it is there");
-    assert_eq!((found.material.revoked.as_str(), found.is_generated), ("list", true));
+    assert_eq!((found.material.crl.as_str(), found.is_generated), ("list", true));
     let found = store::from_files(&files(&with_list), false).expect("it is whole").expect("it is there");
-    assert_eq!(found.material.revoked, "");
+    assert_eq!(found.material.crl, "");
 }
 
 #[test]
-fn secrets_are_written_as_they_are_read() {
+fn written_secret_is_read_back() {
     let material = root::create("td", NewKey::EcdsaP256, Duration::from_secs(DAY), NOW).expect("a root");
     let data = store::to_secret(store::SECRET, &material);
     let keys: Vec<&str> = data.keys().map(String::as_str).collect();
@@ -224,18 +224,18 @@ fn secrets_are_written_as_they_are_read() {
 }
 
 #[test]
-fn only_what_is_beneath_the_roots_may_change() {
+fn replacement_must_keep_the_roots() {
     let mut plugged = plugged("org root");
     let old = Authority::new(&plugged.material, NOW).expect("an authority");
     plugged.intermediate(&authority_params("next"));
     let new = Authority::new(&plugged.material, NOW).expect("an authority");
     assert_ne!(new.certificate(), old.certificate());
-    assert_eq!(store::may_replace(&old, &new, false), Ok(()));
+    assert_eq!(store::check_replacement(&old, &new, false), Ok(()));
 
     let more = store::with_roots(plugged.material.clone(), self_signed().roots_pem());
     let more = Authority::new(&more, NOW).expect("an authority");
-    assert!(store::may_replace(&new, &more, false).is_err());
-    assert_eq!(store::may_replace(&new, &more, true), Ok(()));
-    assert_eq!(store::may_replace(&more, &new, true), Ok(()));
-    assert!(store::may_replace(&new, &self_signed(), true).is_err());
+    assert!(store::check_replacement(&new, &more, false).is_err());
+    assert_eq!(store::check_replacement(&new, &more, true), Ok(()));
+    assert_eq!(store::check_replacement(&more, &new, true), Ok(()));
+    assert!(store::check_replacement(&new, &self_signed(), true).is_err());
 }

@@ -1,4 +1,4 @@
-//! Servers and registries of the test.
+//! HTTP servers of the tests: module servers and registries.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -18,19 +18,19 @@ use tokio_rustls::TlsAcceptor;
 
 use super::MODULE;
 
-/// What a server says, by path.
+/// The pages of a server, by path.
 #[derive(Clone, Default)]
 pub(super) struct Pages(pub(super) Arc<Mutex<BTreeMap<String, Page>>>);
 
 #[derive(Default)]
 pub(super) struct Page {
-    /// Statuses of the first answers.
-    pub(super) first: Vec<u16>,
-    /// Header that has to be sent, and the challenge to whoever does not.
-    pub(super) guard: Option<(String, String)>,
+    /// Statuses of the first responses.
+    pub(super) first_statuses: Vec<u16>,
+    /// The required value of `Authorization`, and the challenge to requests without it.
+    pub(super) authorization: Option<(String, String)>,
     pub(super) location: Option<String>,
     pub(super) body: Vec<u8>,
-    pub(super) seen: Vec<HeaderMap>,
+    pub(super) requests: Vec<HeaderMap>,
 }
 
 impl Pages {
@@ -42,41 +42,41 @@ impl Pages {
         self.put(path, Page { body: MODULE.to_vec(), ..Page::default() });
     }
 
-    /// What was sent for each request of a path.
-    pub(super) fn seen(&self, path: &str) -> Vec<HeaderMap> {
-        self.0.lock().expect("the pages").get(path).map(|page| page.seen.clone()).unwrap_or_default()
+    /// The headers of each request to a path.
+    pub(super) fn requests(&self, path: &str) -> Vec<HeaderMap> {
+        self.0.lock().expect("the pages").get(path).map(|page| page.requests.clone()).unwrap_or_default()
     }
 
-    fn answer(&self, path: &str, headers: HeaderMap) -> http::Response<axum::body::Body> {
-        let answer = |status: StatusCode| http::Response::builder().status(status);
+    fn respond(&self, path: &str, headers: HeaderMap) -> http::Response<axum::body::Body> {
+        let response = |status: StatusCode| http::Response::builder().status(status);
         let mut pages = self.0.lock().expect("the pages");
         let Some(page) = pages.get_mut(path) else {
-            return answer(StatusCode::NOT_FOUND).body("no".into()).expect("an answer");
+            return response(StatusCode::NOT_FOUND).body("not found".into()).expect("a response");
         };
         let authorization = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
-        page.seen.push(headers);
-        let response = match (&page.guard, &page.location) {
-            (Some((wanted, challenge)), _) if authorization.as_ref() != Some(wanted) => {
-                answer(StatusCode::UNAUTHORIZED).header(WWW_AUTHENTICATE, challenge).body("who?".into())
+        page.requests.push(headers);
+        let page_response = match (&page.authorization, &page.location) {
+            (Some((required, challenge)), _) if authorization.as_ref() != Some(required) => {
+                response(StatusCode::UNAUTHORIZED).header(WWW_AUTHENTICATE, challenge).body("authenticate".into())
             }
-            _ if !page.first.is_empty() => {
-                let status = StatusCode::from_u16(page.first.remove(0)).expect("a status");
-                answer(status).body("not now".into())
+            _ if !page.first_statuses.is_empty() => {
+                let status = StatusCode::from_u16(page.first_statuses.remove(0)).expect("a status");
+                response(status).body("unavailable".into())
             }
-            (_, Some(location)) => answer(StatusCode::FOUND).header(LOCATION, location).body("there".into()),
-            _ => answer(StatusCode::OK).body(page.body.clone().into()),
+            (_, Some(location)) => response(StatusCode::FOUND).header(LOCATION, location).body("moved".into()),
+            _ => response(StatusCode::OK).body(page.body.clone().into()),
         };
-        response.expect("an answer")
+        page_response.expect("a response")
     }
 
-    /// Serves them; the port.
+    /// Serves the pages. Returns the port.
     pub(super) async fn serve(&self, tls: Option<Arc<rustls::ServerConfig>>) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let pages = self.clone();
         let router = axum::Router::new().fallback(move |request: axum::extract::Request| async move {
             let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
-            pages.answer(&path, request.headers().clone())
+            pages.respond(&path, request.headers().clone())
         });
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -97,7 +97,7 @@ impl Pages {
     }
 }
 
-/// TLS of `localhost` and a client that trusts it.
+/// TLS of a server named `localhost`, and of a client that trusts it.
 pub(super) fn tls() -> (Arc<rustls::ServerConfig>, ClientConfig) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a time").as_secs();
     let now = i64::try_from(now).expect("a time");

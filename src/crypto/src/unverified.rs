@@ -1,4 +1,4 @@
-//! TLS that takes every server for who it says it is.
+//! A TLS client that does not verify servers.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
-/// A client's configuration that verifies nobody: for what an operator has named as insecure, and for probes, which
-/// Kubernetes does not verify either.
+/// The configuration of a client that accepts any server certificate. It is for servers that an operator names as insecure,
+/// and for probes, in which the kubelet verifies no certificate either.
 ///
 /// # Errors
 /// TLS cannot be set up.
-pub fn takes_everybody() -> Result<ClientConfig, Error> {
-    let verifier = Anybody(crate::provider(None));
+pub fn client_without_verification() -> Result<ClientConfig, Error> {
+    let verifier = NoServerVerification(crate::provider(None));
     let builder = crate::client(None)?.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
     Ok(builder.with_no_client_auth())
 }
 
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct NoServerVerification(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for NoServerVerification {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
