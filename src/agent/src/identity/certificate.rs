@@ -90,7 +90,7 @@ fn base64(bytes: &[u8]) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use rcgen::{BasicConstraints, IsCa, Issuer};
-    use sluice_ca::{Authority, NewKey, RsaBits, Terms};
+    use sluice_ca::{Authority, LifetimeLimits, NewKey, RsaBits};
     use x509_parser::certification_request::X509CertificationRequest;
     use x509_parser::public_key::PublicKey;
 
@@ -146,7 +146,7 @@ pub(super) mod tests {
             let root = sluice_ca::root::create("td", root, day, now).expect("a root");
             let authority = Authority::new(&root, now).expect("an authority");
             let issued =
-                authority.issue(&text, &[NAME.to_owned()], 3600, Terms::default(), now).expect("a certificate");
+                authority.issue(&text, &[NAME.to_owned()], 3600, LifetimeLimits::default(), now).expect("a certificate");
             check_pair(issued.chain.concat().as_bytes(), key.pem()).expect("a pair");
         }
     }
