@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rcgen::{CertificateParams, KeyPair};
-use sluice_ca::{Authority, NewKey, RsaBits, LifetimeLimits, root};
+use sluice_ca::{Authority, LifetimeLimits, NewKey, RsaBits, root};
 
 fn issue(c: &mut Criterion) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock");

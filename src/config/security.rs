@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sluice_authority::{AuthorityConfig, SignerConfig};
-use sluice_ca::{NewKey, RsaBits, LifetimeLimits};
+use sluice_ca::{LifetimeLimits, NewKey, RsaBits};
 use sluice_model::{CompliancePolicy, Text};
 use sluice_parse::parse_duration;
 use sluice_tls::{TlsFiles, TlsVersions};

@@ -18,8 +18,7 @@ pub(crate) async fn wait(args: &WaitArgs) -> Result<ExitCode> {
     ensure!(url.scheme() == "http", "--url: {:?} is not a URL of plain HTTP", args.url);
     ensure!(url.has_host(), "--url: {:?} has no host", args.url);
     let client = local_http::client(None)?;
-    let request =
-        HttpRequest { timeout: Duration::from_millis(args.request_timeout_millis), ..HttpRequest::get(url) };
+    let request = HttpRequest { timeout: Duration::from_millis(args.request_timeout_millis), ..HttpRequest::get(url) };
     let deadline = Instant::now() + Duration::from_secs(args.timeout_seconds);
     loop {
         let reason = match client.send(request.clone()).await {

@@ -144,7 +144,9 @@ impl Check {
                 Err(error) => Err(format!("{error:#}")),
             },
             Self::Command(command) => {
-                let Some((program, arguments)) = command.split_first() else { return Err("exec has no command".to_owned()) };
+                let Some((program, arguments)) = command.split_first() else {
+                    return Err("exec has no command".to_owned());
+                };
                 let run = Command::new(program).args(arguments).kill_on_drop(true).output();
                 match timeout(limit, run).await {
                     Ok(Ok(output)) if output.status.success() => Ok(()),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sluice_ca::{NewKey, LifetimeLimits};
+use sluice_ca::{LifetimeLimits, NewKey};
 
 const ONE_HOUR: Duration = Duration::from_secs(3600);
 const TEN_YEARS: Duration = Duration::from_secs(3650 * 24 * 3600);

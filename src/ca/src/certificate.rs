@@ -52,7 +52,9 @@ impl Certificate {
             ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
             _ => None,
         });
-        let names = parsed.subject_alternative_name().map_err(|_| MaterialError::new(part, "has malformed alternative names"))?;
+        let names = parsed
+            .subject_alternative_name()
+            .map_err(|_| MaterialError::new(part, "has malformed alternative names"))?;
         let names = names.iter().flat_map(|names| &names.value.general_names);
         let uris = names.filter_map(|name| match name {
             GeneralName::URI(uri) => Some((*uri).to_owned()),

@@ -29,9 +29,7 @@ pub(crate) fn alternative_names(names: &[String]) -> Result<Extension, Error> {
         Ok(match name.parse::<IpAddr>().map(|address| address.to_canonical()) {
             Ok(IpAddr::V4(address)) => GeneralName::IpAddress(OctetString::new(address.octets())?),
             Ok(IpAddr::V6(address)) => GeneralName::IpAddress(OctetString::new(address.octets())?),
-            Err(_) if name.starts_with("spiffe://") => {
-                GeneralName::UniformResourceIdentifier(Ia5String::new(name)?)
-            }
+            Err(_) if name.starts_with("spiffe://") => GeneralName::UniformResourceIdentifier(Ia5String::new(name)?),
             Err(_) => GeneralName::DnsName(Ia5String::new(name)?),
         })
     };

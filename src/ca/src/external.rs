@@ -133,7 +133,10 @@ pub(crate) fn verify_signed(
         None => own_roots,
     };
     if roots.is_empty() {
-        return fail("has no root: neither the response nor caCertificates of the mesh config holds one for the signer".to_owned());
+        return fail(
+            "has no root: neither the response nor caCertificates of the mesh config holds one for the signer"
+                .to_owned(),
+        );
     }
     let anchors: Vec<_> = roots.iter().filter_map(|root| anchor_from_trusted_cert(root).ok()).collect();
     let at = UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(now).unwrap_or_default()));

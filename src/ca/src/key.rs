@@ -9,13 +9,13 @@ use aws_lc_rs::rsa;
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_ASN1_SIGNING, ECDSA_P384_SHA384_ASN1_SIGNING, EcdsaKeyPair, EcdsaSigningAlgorithm,
 };
+use der::asn1::AnyRef;
+use der::oid::db::{rfc5912, rfc8410};
 use rustls::SignatureScheme;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::sign::{Signer, SigningKey};
-use der::asn1::AnyRef;
-use der::oid::db::{rfc5912, rfc8410};
 use x509_cert::spki::AlgorithmIdentifierRef;
 use zeroize::{Zeroize, Zeroizing};
 

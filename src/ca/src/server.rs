@@ -47,7 +47,8 @@ impl ServerRequest {
         let has_all =
             |given: &[GeneralName<'_>]| self.names.iter().all(|name| given.iter().any(|it| names_equal(it, name)));
         let names = self.names.join(", ");
-        let signed = verify_signed(signed, self.key.public(), (&names, &has_all), Some(roots), KeyUsage::server_auth(), now)?;
+        let signed =
+            verify_signed(signed, self.key.public(), (&names, &has_all), Some(roots), KeyUsage::server_auth(), now)?;
         let mut chain = vec![signed.leaf];
         chain.extend(signed.intermediates);
         let (not_before, not_after) = (signed.certificate.not_before, signed.certificate.not_after);

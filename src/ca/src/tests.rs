@@ -62,7 +62,15 @@ pub(super) fn verify(chain: &[String], roots: &str, at: i64) -> Result<(), webpk
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     let algorithms = provider.signature_verification_algorithms.all;
     for usage in [KeyUsage::client_auth(), KeyUsage::server_auth()] {
-        EndEntityCert::try_from(&leaf)?.verify_for_usage(algorithms, &anchors, &intermediates, at, usage, None, None)?;
+        EndEntityCert::try_from(&leaf)?.verify_for_usage(
+            algorithms,
+            &anchors,
+            &intermediates,
+            at,
+            usage,
+            None,
+            None,
+        )?;
     }
     Ok(())
 }

@@ -54,7 +54,9 @@ async fn response_body_is_limited_or_truncated() {
 
 #[tokio::test]
 async fn blocked_address_is_refused_as_literal_by_name_and_in_redirect() {
-    let blocking = client(|options| options.blocked = vec!["127.0.0.0/8".parse().expect("a block"), "::1/128".parse().expect("a block")]);
+    let blocking = client(|options| {
+        options.blocked = vec!["127.0.0.0/8".parse().expect("a block"), "::1/128".parse().expect("a block")]
+    });
     for host in ["127.0.0.1", "localhost", "2130706433", "[::ffff:127.0.0.1]"] {
         let error = blocking.send(request(&format!("http://{host}:1/"))).await.expect_err("blocked");
         assert!(matches!(error, HttpError::BlockedAddress { .. }), "{host}: {error:?}");
@@ -77,7 +79,10 @@ async fn redirects_are_limited_and_may_be_refused() {
     let port = serve(vec![redirect("/a")]).await;
     let url = format!("http://127.0.0.1:{port}/");
     let response = client(|options| options.max_redirects = 0).send(request(&url)).await.expect("a response");
-    assert_eq!((response.status, &response.headers["location"]), (http::StatusCode::FOUND, &"/a".parse().expect("text")));
+    assert_eq!(
+        (response.status, &response.headers["location"]),
+        (http::StatusCode::FOUND, &"/a".parse().expect("text"))
+    );
     let error = client(|options| options.plaintext = PlaintextPolicy::Refused).send(request(&url)).await;
     assert!(matches!(error, Err(HttpError::Url(_))));
 }

@@ -2,7 +2,7 @@
 
 use rcgen::{CertificateParams, KeyPair, SanType};
 use serde_json::json;
-use sluice_ca::{Authority, Material, LifetimeLimits};
+use sluice_ca::{Authority, LifetimeLimits, Material};
 use sluice_testkit::pods::identity::Authority as Stranger;
 use sluice_testkit::pods::token::TokenIssuer;
 use sluice_testkit::secure::{Ask, Presented, signing_request};

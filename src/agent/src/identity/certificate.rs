@@ -145,8 +145,9 @@ pub(super) mod tests {
 
             let root = sluice_ca::root::create("td", root, day, now).expect("a root");
             let authority = Authority::new(&root, now).expect("an authority");
-            let issued =
-                authority.issue(&text, &[NAME.to_owned()], 3600, LifetimeLimits::default(), now).expect("a certificate");
+            let issued = authority
+                .issue(&text, &[NAME.to_owned()], 3600, LifetimeLimits::default(), now)
+                .expect("a certificate");
             check_pair(issued.chain.concat().as_bytes(), key.pem()).expect("a pair");
         }
     }

@@ -98,8 +98,11 @@ impl Scraper {
             .get_all(header::ACCEPT)
             .iter()
             .any(|accept| accept.to_str().is_ok_and(|accept| accept.contains(OPEN_METRICS)));
-        let accept =
-            if open { "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5" } else { TEXT_FORMAT };
+        let accept = if open {
+            "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+        } else {
+            TEXT_FORMAT
+        };
         let envoy = self.scrape("envoy", &self.envoy_host, self.envoy_port, &path, TEXT_FORMAT, timeout);
         let applications = self
             .targets

@@ -55,7 +55,9 @@ impl Readiness {
             self.was_live.store(true, Relaxed);
         }
         match &self.names {
-            Some(names) if !names.is_known() => Err("DNS is captured and the name table has not arrived yet".to_owned()),
+            Some(names) if !names.is_known() => {
+                Err("DNS is captured and the name table has not arrived yet".to_owned())
+            }
             _ => Ok(()),
         }
     }

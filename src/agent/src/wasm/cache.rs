@@ -146,7 +146,12 @@ impl ModuleCache {
         Ok(FetchedModule::New(ModuleKey { origin, checksum }, bytes))
     }
 
-    async fn fetch_image(&self, request: &ModuleRequest<'_>, image: &ImageReference, origin: &str) -> Result<FetchedModule> {
+    async fn fetch_image(
+        &self,
+        request: &ModuleRequest<'_>,
+        image: &ImageReference,
+        origin: &str,
+    ) -> Result<FetchedModule> {
         let insecure = self.settings.is_insecure(&image.registry);
         let docker_config = self.settings.docker_config.as_deref();
         let mut registry = RegistryClient::new(&self.client, image, insecure, request.pull_secret, docker_config)?;

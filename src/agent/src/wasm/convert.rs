@@ -188,7 +188,9 @@ async fn fetch_module(cache: &ModuleCache, extension: &str, vm: &mut VmConfig) -
         Ok(Err(reason)) => {
             return Err(failure("fetch_failure", reason.context(format!("fetch {}", redacted(uri)))));
         }
-        Err(_) => return Err(failure("fetch_failure", anyhow!("fetch {}: no module within {timeout:?}", redacted(uri)))),
+        Err(_) => {
+            return Err(failure("fetch_failure", anyhow!("fetch {}: no module within {timeout:?}", redacted(uri))));
+        }
     };
     let filename = Specifier::Filename(file.to_string_lossy().into_owned());
     let local = DataSource { specifier: Some(filename), ..Default::default() };

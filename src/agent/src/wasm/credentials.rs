@@ -45,7 +45,9 @@ struct RegistryAuth {
 /// # Errors
 /// The file is malformed. The message does not quote it.
 pub(super) fn find(file: &[u8], registry: &str) -> Result<Credentials> {
-    let Ok(file) = serde_json::from_slice::<DockerConfig>(file) else { bail!("the credentials are not a Docker configuration file") };
+    let Ok(file) = serde_json::from_slice::<DockerConfig>(file) else {
+        bail!("the credentials are not a Docker configuration file")
+    };
     let key = if registry == "index.docker.io" { DEFAULT_REGISTRY_KEY } else { registry };
     let entry = file.auths.get(key).or_else(|| {
         let is_same_host = |(name, _): &(&String, &RegistryAuth)| host_of(name) == host_of(key);

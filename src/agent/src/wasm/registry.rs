@@ -149,14 +149,16 @@ impl<'a> RegistryClient<'a> {
     }
 
     async fn manifest(&mut self, version: &str) -> Result<(Bytes, Manifest)> {
-        let response = self.get(&format!("manifests/{version}"), ACCEPTED_MANIFESTS).await.context("fetch the manifest")?;
+        let response =
+            self.get(&format!("manifests/{version}"), ACCEPTED_MANIFESTS).await.context("fetch the manifest")?;
         if let Some(digest) = sha256_of(version) {
             ensure!(cache::sha256(&response.body) == digest.to_ascii_lowercase(), "the manifest has another digest");
         }
         let mut manifest: Manifest = serde_json::from_slice(&response.body).context("parse the manifest")?;
         if manifest.media_type.is_empty() {
             let media_type = response.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-            manifest.media_type = media_type.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_owned();
+            manifest.media_type =
+                media_type.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_owned();
         }
         Ok((response.body, manifest))
     }
@@ -201,7 +203,8 @@ impl<'a> RegistryClient<'a> {
         }
         let texts = headers.get_all(WWW_AUTHENTICATE).into_iter().filter_map(|value| value.to_str().ok());
         let challenges: Vec<ChallengeRef<'_>> = texts.flat_map(ChallengeParser::new).filter_map(Result::ok).collect();
-        let of_scheme = |scheme: &str| challenges.iter().find(|challenge| challenge.scheme.eq_ignore_ascii_case(scheme));
+        let of_scheme =
+            |scheme: &str| challenges.iter().find(|challenge| challenge.scheme.eq_ignore_ascii_case(scheme));
         if let Some(challenge) = of_scheme("Bearer") {
             return self.fetch_token(challenge).await;
         }

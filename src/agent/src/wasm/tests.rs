@@ -229,7 +229,8 @@ async fn redirects_drop_credentials_and_never_leave_tls() {
     let module = async |url: String| agent.module(&extension(&url, "nil", &json!({}))).await;
     assert_eq!(module(format!("http://me:{PASSWORD}@localhost:{from}/up")).await.as_deref(), Some(MODULE));
     assert!(
-        plain.requests("/up")[0].contains_key(AUTHORIZATION) && plain.requests("/up")[0][HOST] == format!("localhost:{from}")
+        plain.requests("/up")[0].contains_key(AUTHORIZATION)
+            && plain.requests("/up")[0][HOST] == format!("localhost:{from}")
     );
     assert!(!secure.requests("/m.wasm")[0].contains_key(AUTHORIZATION));
     assert_eq!(module(format!("https://me:{PASSWORD}@localhost:{to}/stay")).await.as_deref(), Some(MODULE));
@@ -265,7 +266,10 @@ fn put_image(pages: &Pages, port: u16, tag: &str, layers: &[(&str, &[u8])]) -> S
     let layer = |(media_type, bytes): &(&str, &[u8])| {
         let digest = format!("sha256:{}", sha256(bytes));
         let authorization = Some(("Bearer ticket".to_owned(), "Bearer".to_owned()));
-        pages.put(&format!("/v2/a/guard/blobs/{digest}"), Page { authorization, body: bytes.to_vec(), ..Page::default() });
+        pages.put(
+            &format!("/v2/a/guard/blobs/{digest}"),
+            Page { authorization, body: bytes.to_vec(), ..Page::default() },
+        );
         json!({ "mediaType": media_type, "digest": digest, "size": bytes.len() })
     };
     let layers: Vec<Value> = layers.iter().map(layer).collect();
@@ -323,7 +327,10 @@ async fn registry_credentials_are_sent_to_the_registry_only() {
     let credentials = super::credentials::basic(format!("me:{PASSWORD}").as_bytes());
     let super::credentials::Credentials::Basic(basic) = credentials else { panic!("not basic") };
     let ticket = json!({ "token": "ticket" }).to_string().into_bytes();
-    pages.put(TOKEN, Page { authorization: Some((basic.to_string(), "Basic".to_owned())), body: ticket, ..Page::default() });
+    pages.put(
+        TOKEN,
+        Page { authorization: Some((basic.to_string(), "Basic".to_owned())), body: ticket, ..Page::default() },
+    );
     let digest = put_image(&pages, port, "1", &[("application/x-config", b"{}"), (MODULE_LAYER, MODULE)]);
     let agent = TestAgent::new(Some(client), |_| {});
     let variables = json!({ "ISTIO_META_WASM_IMAGE_PULL_SECRET": secret(port) });
@@ -403,7 +410,8 @@ async fn module_file_of_a_layer_is_used_after_its_digest_is_checked() {
 async fn token_server_on_an_internal_address_is_rejected() {
     let pages = Pages::default();
     let internal = Pages::default();
-    internal.put("/token?scope=repository:a/guard:pull", Page { body: b"{\"token\":\"x\"}".to_vec(), ..Page::default() });
+    internal
+        .put("/token?scope=repository:a/guard:pull", Page { body: b"{\"token\":\"x\"}".to_vec(), ..Page::default() });
     let (port, internal_port) = (pages.serve(None).await, internal.serve(None).await);
     let challenge = format!("Bearer realm=\"http://127.0.0.1:{internal_port}/token\"");
     let authorization = Some(("Bearer x".to_owned(), challenge));

@@ -49,7 +49,8 @@ pub(super) fn module_of_layer(layer: &[u8], max_bytes: usize) -> Result<Vec<u8>>
     let mut archive = Archive::new(MultiGzDecoder::new(layer).take(limit.saturating_add(limit / 4)));
     for entry in archive.entries().context("read the layer")? {
         let entry = entry.context("read the layer")?;
-        let is_module_file = entry.path().is_ok_and(|path| path.file_name().is_some_and(|name| name == MODULE_FILE_NAME));
+        let is_module_file =
+            entry.path().is_ok_and(|path| path.file_name().is_some_and(|name| name == MODULE_FILE_NAME));
         if is_module_file {
             return limited(entry, max_bytes).with_context(|| format!("read {MODULE_FILE_NAME}"));
         }

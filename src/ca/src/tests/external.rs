@@ -85,9 +85,13 @@ fn response_of_the_signer_is_accepted_for_the_caller_only() {
         |signed: &str, roots: Option<&str>| forwarded.accept(signed, roots, NOW).expect_err("rejected").to_string();
     assert!(rejection(&good, None).contains("has no root"));
     assert!(rejection("", Some(&root)).contains("is missing"));
-    let other_root = authority_params("signer").self_signed(&KeyPair::generate().expect("a key")).expect("a root").pem();
+    let other_root =
+        authority_params("signer").self_signed(&KeyPair::generate().expect("a key")).expect("a root").pem();
     assert!(rejection(&good, Some(&other_root)).contains("does not verify"));
-    assert!(rejection(&with_root, Some(&other_root)).contains("does not verify"), "roots of the mesh config take precedence");
+    assert!(
+        rejection(&with_root, Some(&other_root)).contains("does not verify"),
+        "roots of the mesh config take precedence"
+    );
     assert!(rejection(&sign(&KeyPair::generate().expect("a key"), &|_| {}), Some(&root)).contains("another key"));
     let other = "spiffe://cluster.local/ns/bank/sa/vault";
     assert!(rejection(&sign(&key, &|it| it.subject_alt_names = vec![uri(other)]), Some(&root)).contains("names"));

@@ -31,7 +31,8 @@ fn uris(certificate: &X509Certificate<'_>) -> Vec<String> {
 #[test]
 fn workload_certificate_has_its_identity_and_no_other_requested_name() {
     let authority = self_signed();
-    let issued = authority.issue(&request(), &[WORKLOAD.to_owned()], 3600, LifetimeLimits::default(), NOW).expect("issued");
+    let issued =
+        authority.issue(&request(), &[WORKLOAD.to_owned()], 3600, LifetimeLimits::default(), NOW).expect("issued");
     assert_eq!(issued.chain.len(), 2, "leaf and roots");
     assert_eq!(issued.chain[1], authority.roots_pem());
     assert_eq!(issued.not_after, NOW + 3600);
@@ -52,7 +53,8 @@ fn workload_certificate_has_its_identity_and_no_other_requested_name() {
     let extended = leaf.extended_key_usage().expect("well-formed").expect("usage").value;
     assert!(extended.server_auth && extended.client_auth && !extended.any && extended.other.is_empty());
     assert_eq!(leaf.extensions().len(), 5);
-    let again = authority.issue(&request(), &[WORKLOAD.to_owned()], 3600, LifetimeLimits::default(), NOW).expect("issued");
+    let again =
+        authority.issue(&request(), &[WORKLOAD.to_owned()], 3600, LifetimeLimits::default(), NOW).expect("issued");
     let again = der(&again.chain[0]);
     let (_, again) = X509Certificate::from_der(&again).expect("a certificate");
     assert_ne!(leaf.raw_serial(), again.raw_serial());
@@ -66,7 +68,8 @@ fn keys_of_every_kind_are_certified_if_strong_enough() {
         requests.push(request_with(&KeyPair::generate_for(algorithm).expect("a key"), ""));
     }
     for request in requests {
-        let issued = authority.issue(&request, &[WORKLOAD.to_owned()], 0, LifetimeLimits::default(), NOW).expect("issued");
+        let issued =
+            authority.issue(&request, &[WORKLOAD.to_owned()], 0, LifetimeLimits::default(), NOW).expect("issued");
         verify(&issued.chain, authority.roots_pem(), NOW).expect("it verifies");
     }
     assert_eq!(rejection(include_str!("weak-rsa-1024.csr")), "RSA key of 1024 bits is too weak, 2048 are needed");
@@ -125,7 +128,8 @@ fn common_name_is_the_identity_if_it_fits() {
     let subject = |identity: &str, common_name: &str| {
         let key = KeyPair::generate().expect("a key");
         let request = request_with(&key, common_name);
-        let issued = self_signed().issue(&request, &[identity.to_owned()], 0, LifetimeLimits::default(), NOW).expect("issued");
+        let issued =
+            self_signed().issue(&request, &[identity.to_owned()], 0, LifetimeLimits::default(), NOW).expect("issued");
         let leaf = der(&issued.chain[0]);
         let (_, leaf) = X509Certificate::from_der(&leaf).expect("a certificate");
         leaf.subject().to_string()
@@ -145,7 +149,8 @@ fn caller_without_identity_is_rejected() {
 fn chain_has_one_certificate_per_text_and_the_roots_last() {
     let plugged = plugged("org root");
     let authority = Authority::new(&plugged.material, NOW).expect("an authority");
-    let issued = authority.issue(&request(), &[WORKLOAD.to_owned()], 0, LifetimeLimits::default(), NOW).expect("issued");
+    let issued =
+        authority.issue(&request(), &[WORKLOAD.to_owned()], 0, LifetimeLimits::default(), NOW).expect("issued");
     assert_eq!(issued.chain.len(), 4);
     for text in &issued.chain {
         assert!(text.ends_with("-----END CERTIFICATE-----\n"));

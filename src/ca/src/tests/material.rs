@@ -3,7 +3,7 @@ use zeroize::Zeroizing;
 
 use super::*;
 use crate::store::{self, Contents};
-use crate::{Certificate, KeyAlgorithm, MaterialError, PrivateKey, RsaBits, LifetimeLimits};
+use crate::{Certificate, KeyAlgorithm, LifetimeLimits, MaterialError, PrivateKey, RsaBits};
 
 fn rejection(material: &Material) -> String {
     Authority::new(material, NOW).expect_err("it cannot be used").to_string()
@@ -56,7 +56,8 @@ fn rsa_root_has_the_requested_size_and_certifies_keys_of_every_kind() {
         assert_eq!(authority.key().algorithm(), KeyAlgorithm::Rsa);
         for key in [KeyPair::generate().expect("a key"), KeyPair::from_pem(RSA_PKCS8).expect("a key")] {
             let request = request_with(&key, "");
-            let issued = authority.issue(&request, &[WORKLOAD.to_owned()], 0, LifetimeLimits::default(), NOW).expect("issued");
+            let issued =
+                authority.issue(&request, &[WORKLOAD.to_owned()], 0, LifetimeLimits::default(), NOW).expect("issued");
             verify(&issued.chain, authority.roots_pem(), NOW).expect("it verifies");
         }
         // As another replica reads it from the Secret.
@@ -89,7 +90,8 @@ fn rsa_root_of_istiod_signs_and_is_renewed_with_its_key() {
     assert!(!root::is_due(&renewed, 20, NOW));
     // Certificates of either root verify against the other.
     verify(&issued.chain, renewed.roots_pem(), NOW).expect("the old against the new");
-    let issued = renewed.issue(&request(), &[WORKLOAD.to_owned()], 3600, LifetimeLimits::default(), NOW).expect("issued");
+    let issued =
+        renewed.issue(&request(), &[WORKLOAD.to_owned()], 3600, LifetimeLimits::default(), NOW).expect("issued");
     verify(&issued.chain, old.roots_pem(), NOW).expect("the new against the old");
 }
 
@@ -111,7 +113,10 @@ fn material_that_would_not_verify_is_rejected() {
         m.roots.clone_from(&other.roots);
         m.chain.clone_from(&m.certificate);
     });
-    assert!(forged.starts_with("certificate chain: a certificate that it signs does not verify against the roots"), "{forged}");
+    assert!(
+        forged.starts_with("certificate chain: a certificate that it signs does not verify against the roots"),
+        "{forged}"
+    );
 
     let mut leaf = plugged("org root");
     let mut params = authority_params("leaf");
@@ -131,7 +136,8 @@ fn missing_signing_certificate_is_added_to_the_chain() {
     plugged.material.chain.clear();
     let authority = Authority::new(&plugged.material, NOW).expect("an authority");
     assert_eq!(authority.chain(), [authority.certificate().der().clone()]);
-    let issued = authority.issue(&request(), &[WORKLOAD.to_owned()], 0, LifetimeLimits::default(), NOW).expect("issued");
+    let issued =
+        authority.issue(&request(), &[WORKLOAD.to_owned()], 0, LifetimeLimits::default(), NOW).expect("issued");
     verify(&issued.chain, authority.roots_pem(), NOW).expect("it verifies");
 }
 
