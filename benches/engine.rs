@@ -1,9 +1,9 @@
-//! What the engine costs: one change through each operator, an idle graph, batches, memory, and the composite of a mesh.
+//! Cost of the engine: one change through each operator, idle operators, batches, memory, and composites of a mesh.
 //!
-//! `cargo bench -p sluice-engine`; with `-- --quick` smaller shapes and shorter runs. Times are CPU time of the dataflow
-//! thread (the engine's own clock is set to that), so that other load on the machine matters less; sizes are the growth
-//! of resident memory under jemalloc, sources, arrangements and snapshots included.
-#![expect(clippy::print_stdout, reason = "a bench reports to whoever runs it")]
+//! `cargo bench -p sluice-engine`; `-- --quick` uses smaller shapes and shorter runs. Times are CPU time of the dataflow
+//! thread (the engine's clock is set to it), so that other load on the machine matters less. Sizes are the growth of
+//! resident memory under jemalloc, with inputs, arrangements and snapshots.
+#![expect(clippy::print_stdout, reason = "a bench prints its results")]
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -15,17 +15,17 @@ use sluice_engine::{Clock, Collection, DataflowBuilder, Engine, EngineOptions, G
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// A record of ordinary size: a name and a few facts.
+/// A record of ordinary size.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-struct Thing {
+struct BenchRecord {
     name: String,
     version: u64,
 }
 
-type Things<'s> = Collection<'s, u32, Thing>;
+type BenchRecords<'s> = Collection<'s, u32, BenchRecord>;
 
-fn thing(key: u32, version: u64) -> Thing {
-    Thing { name: format!("thing-{key}.namespace-{}.svc", key % 20), version }
+fn record(key: u32, version: u64) -> BenchRecord {
+    BenchRecord { name: format!("record-{key}.namespace-{}.svc", key % 20), version }
 }
 
 fn cpu_clock() -> Clock {
@@ -52,32 +52,24 @@ fn percentiles(mut times: Vec<Duration>) -> String {
     format!("p50 {:.0} µs, p99 {:.0} µs, p99.9 {:.0} µs, max {:.0} µs", at(0.5), at(0.99), at(0.999), at(1.0))
 }
 
-/// A way to derive something from a collection of things and a second one with the same keys.
-type Make = for<'s> fn(&DataflowBuilder<'s>, &Things<'s>, &Things<'s>);
+/// Derives a collection from two collections with the same keys.
+type Derivation = for<'s> fn(&DataflowBuilder<'s>, &BenchRecords<'s>, &BenchRecords<'s>);
 
-/// Each operator with an output that readers see.
-const OPERATORS: &[(&str, Make)] = &[
+/// Each operator, with a published output.
+const OPERATORS: &[(&str, Derivation)] = &[
     ("input", |_, a, _| drop(a.publish())),
     ("map", |_, a, _| drop(a.map("out", |_, v| v.version).publish())),
     ("flat_map", |_, a, _| drop(a.flat_map("out", |k, v| [((*k, 0), v.version), ((*k, 1), v.version)]).publish())),
     ("join", |_, a, b| drop(a.join("out", b, |_, x, y| Some(x.version + y.version)).publish())),
-    ("left_join", |_, a, b| drop(a.left_join("out", b, |_, x, y| Some((x.version, y.is_some()))).publish())),
     ("union", |_, a, b| drop(a.union("out", &[b]).publish())),
     ("group", |_, a, _| {
         let index = a.index("by-group", |k, v| [(k / 5, v.version)]);
         drop(index.group("out", |_, rows| Some(rows.iter().map(|(_, version)| **version).sum::<u64>())).publish());
     }),
-    ("count", |_, a, _| {
-        drop(a.index("by-parity", |k, v| [((k / 5, v.version % 2), ())]).count("out").publish());
-    }),
-    ("join_group", |_, a, b| {
-        let index = b.index("by-group", |k, v| [(k / 5, v.version)]);
-        drop(a.join_group("out", &index, |_, v, rows| Some((v.version, rows.len()))).publish());
-    }),
     ("derive/get", |_, a, b| {
         let made = a.derive("out", |d| {
             let b = d.on(b);
-            move |cx, key, v: &Thing| Some((v.version, cx.get(&b, key).map(|found| found.version)))
+            move |cx, key, v: &BenchRecord| Some((v.version, cx.get(&b, key).map(|other| other.version)))
         });
         drop(made.publish());
     }),
@@ -85,40 +77,40 @@ const OPERATORS: &[(&str, Make)] = &[
         let index = b.index("by-group", |k, v| [(k / 5, v.version)]);
         let made = a.derive("out", |d| {
             let rows = d.by(&index);
-            move |cx, key, v: &Thing| Some((v.version, cx.by(&rows, &(key / 5)).len()))
+            move |cx, key, v: &BenchRecord| Some((v.version, cx.by(&rows, &(key / 5)).len()))
         });
         drop(made.publish());
     }),
 ];
 
 /// An engine with one operator and `size` records in both its inputs.
-fn loaded(make: Make, size: u32) -> (Engine, Input<u32, Thing>) {
+fn loaded(derivation: Derivation, size: u32) -> (Engine, Input<u32, BenchRecord>) {
     let (engine, (a, b)) = start(move |builder| {
         builder.dataflow("main", |g| {
-            let (a_in, a) = g.input::<u32, Thing>("a");
-            let (b_in, b) = g.input::<u32, Thing>("b");
-            make(g, &a, &b);
+            let (a_in, a) = g.input::<u32, BenchRecord>("a");
+            let (b_in, b) = g.input::<u32, BenchRecord>("b");
+            derivation(g, &a, &b);
             (a_in, b_in)
         })
     });
-    b.replace_all((0..size).map(|key| (key, thing(key, 0))));
-    a.replace_all((0..size).map(|key| (key, thing(key, 0))));
+    b.replace_all((0..size).map(|key| (key, record(key, 0))));
+    a.replace_all((0..size).map(|key| (key, record(key, 0))));
     engine.flush();
     (engine, a)
 }
 
-/// CPU time of the epoch that one change makes.
-fn change(engine: &Engine, input: &Input<u32, Thing>, key: u32, version: u64) -> Duration {
-    input.set(key, thing(key, version));
+/// CPU time of the epoch of one change.
+fn change(engine: &Engine, input: &Input<u32, BenchRecord>, key: u32, version: u64) -> Duration {
+    input.set(key, record(key, version));
     black_box(engine.flush());
     engine.metrics().last_epoch
 }
 
 fn one_change(criterion: &mut Criterion, sizes: &[u32]) {
     let mut group = criterion.benchmark_group("one change");
-    for (name, make) in OPERATORS {
+    for (name, derivation) in OPERATORS {
         for size in sizes {
-            let (engine, input) = loaded(*make, *size);
+            let (engine, input) = loaded(*derivation, *size);
             let mut version = 0;
             group.bench_function(BenchmarkId::new(*name, size), |bencher| {
                 bencher.iter_custom(|rounds| {
@@ -136,19 +128,18 @@ fn one_change(criterion: &mut Criterion, sizes: &[u32]) {
     group.finish();
 }
 
-/// What operators cost that have nothing to do.
+/// Cost of operators that no update reaches.
 fn idle(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("a change beside idle join_groups");
+    let mut group = criterion.benchmark_group("a change beside idle groups");
     for count in [0, 10, 100] {
         let (engine, input) = start(move |b| {
             b.dataflow("main", |g| {
-                let (input, rows) = g.input::<u32, Thing>("rows");
+                let (input, rows) = g.input::<u32, BenchRecord>("rows");
                 drop(rows.map("out", |_, v| v.version).publish());
-                let (_, left) = g.input::<u32, Thing>("left");
-                let (_, right) = g.input::<u32, Thing>("right");
+                let (_, other) = g.input::<u32, BenchRecord>("other");
                 for _ in 0..count {
-                    let index = right.index("idle-index", |k, v| [(*k, v.version)]);
-                    left.join_group("idle", &index, |_, v, _| Some(v.version));
+                    let index = other.index("idle-index", |k, v| [(*k, v.version)]);
+                    index.group("idle", |_, rows| Some(rows.len()));
                 }
                 input
             })
@@ -170,15 +161,15 @@ fn idle(criterion: &mut Criterion) {
 
 fn batches(size: u32) {
     println!("\nbatches of 1000 changes, {size} records (dataflow CPU)");
-    for (name, make) in OPERATORS {
-        let (engine, input) = loaded(*make, size);
+    for (name, derivation) in OPERATORS {
+        let (engine, input) = loaded(*derivation, size);
         let mut took = Duration::ZERO;
         let rounds = 20;
         for round in 1..=rounds {
             engine.transaction(|tx| {
                 for n in 0..1000u32 {
                     let key = (n * 7919 + round * 104_729) % size;
-                    tx.set(&input, key, thing(key, u64::from(round)));
+                    tx.set(&input, key, record(key, u64::from(round)));
                 }
             });
             took += engine.metrics().last_epoch;
@@ -195,22 +186,22 @@ fn memory(size: u32) {
     }
 }
 
-fn memory_of(name: &str, make: Make, size: u32) {
+fn memory_of(name: &str, derivation: Derivation, size: u32) {
     let before = resident_bytes();
-    let (engine, _input) = loaded(make, size);
+    let (engine, _input) = loaded(derivation, size);
     let bytes = resident_bytes().saturating_sub(before);
     println!("  {name:<12} {:>6} bytes for each pair of input records", bytes / u64::from(size));
     drop(engine);
 }
 
-/// Runs a part of this bench in a process of its own, where no earlier part left memory to be used again.
+/// Runs a part of this bench in a process of its own, without memory that an earlier part has freed.
 fn in_fresh_process(arguments: &[&str]) {
     let this = std::env::current_exe().expect("the path of this program");
     let status = std::process::Command::new(this).args(arguments).status().expect("start a process");
     assert!(status.success(), "{arguments:?}: {status}");
 }
 
-/// An address behind services.
+/// An address of services.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 struct Pod {
     address: String,
@@ -225,20 +216,20 @@ struct Slice {
     pods: Vec<u32>,
 }
 
-/// What a change of a mesh is written to.
+/// The inputs of a composite.
 #[derive(Clone)]
-struct Mesh {
+struct MeshInputs {
     pods: Input<u32, Pod>,
     slices: Input<u32, Slice>,
-    services: Option<Input<u32, Thing>>,
-    routes: Option<Input<u32, Thing>>,
+    services: Option<Input<u32, BenchRecord>>,
+    routes: Option<Input<u32, BenchRecord>>,
 }
 
 fn pod(key: u32, ready: bool) -> Pod {
     Pod { address: format!("10.{}.{}.{}", key >> 16, key >> 8 & 255, key & 255), node: key % 500, ready }
 }
 
-/// Stands for the encoding of an endpoint assignment: a header, then each address.
+/// Simulates the encoding of an endpoint assignment: a header, then each address.
 fn encode<'a>(pods: impl Iterator<Item = &'a Pod>) -> Vec<u8> {
     let mut bytes = b"\x0a\x2aoutbound|80||service.namespace.svc.cluster.local".to_vec();
     for pod in pods {
@@ -248,15 +239,15 @@ fn encode<'a>(pods: impl Iterator<Item = &'a Pod>) -> Vec<u8> {
     bytes
 }
 
-/// index + join + index + group: pods and slices to one assignment a service.
-fn composite(b: &mut GraphBuilder) -> Mesh {
+/// index, join, index and group: pods and slices to one assignment per service.
+fn composite(b: &mut GraphBuilder) -> MeshInputs {
     b.dataflow("endpoints", |g| {
         let (pods_in, pods) = g.priority_input::<u32, Pod>("pods");
         let (slices_in, slices) = g.priority_input::<u32, Slice>("slices");
         let endpoints = endpoints(&pods, &slices);
         let by_service = endpoints.index("endpoints/by-service", |(service, ..), pod| [(*service, pod.clone())]);
         drop(by_service.group("assignments", |_, rows| Some(encode(rows.iter().map(|(_, pod)| *pod)))).publish());
-        Mesh { pods: pods_in, slices: slices_in, services: None, routes: None }
+        MeshInputs { pods: pods_in, slices: slices_in, services: None, routes: None }
     })
 }
 
@@ -269,53 +260,57 @@ fn endpoints<'s>(
     by_pod.join("endpoints", pods, |pod, slice, service, value| Some(((*service, *slice, *pod), value.clone())))
 }
 
-/// The same by look-ups instead of relations.
-fn composite_derived(b: &mut GraphBuilder) -> Mesh {
+/// The same with look-ups instead of relations.
+fn composite_derived(b: &mut GraphBuilder) -> MeshInputs {
     b.dataflow("endpoints", |g| {
         let (pods_in, pods) = g.priority_input::<u32, Pod>("pods");
         let (slices_in, slices) = g.priority_input::<u32, Slice>("slices");
         let assignments = slices.derive("assignments", |d| {
             let pods = d.on(&pods);
             move |cx, _, slice: &Slice| {
-                let found: Vec<_> = slice.pods.iter().filter_map(|pod| cx.get(&pods, pod)).collect();
-                Some(encode(found.iter().map(|pod| &**pod)))
+                let pods: Vec<_> = slice.pods.iter().filter_map(|pod| cx.get(&pods, pod)).collect();
+                Some(encode(pods.iter().map(|pod| &**pod)))
             }
         });
         drop(assignments.publish());
-        Mesh { pods: pods_in, slices: slices_in, services: None, routes: None }
+        MeshInputs { pods: pods_in, slices: slices_in, services: None, routes: None }
     })
 }
 
-/// Everything a small control plane derives: assignments for two ports, clusters, routes with a fifth of services routed.
-fn everything(b: &mut GraphBuilder) -> Mesh {
-    let (services, routes, exported) = b.dataflow("config", |g| {
-        let (services_in, services) = g.input::<u32, Thing>("services");
-        let (routes_in, routes) = g.input::<u32, Thing>("routes");
+/// What a small control plane derives: assignments for two ports, clusters, and routes for a fifth of the services.
+fn everything(b: &mut GraphBuilder) -> MeshInputs {
+    b.dataflow("mesh", |g| {
+        let (services_in, services) = g.input::<u32, BenchRecord>("services");
+        let (routes_in, routes) = g.input::<u32, BenchRecord>("routes");
+        let (pods_in, pods) = g.priority_input::<u32, Pod>("pods");
+        let (slices_in, slices) = g.priority_input::<u32, Slice>("slices");
         let clusters = services.flat_map("clusters", |service, v| {
             [80u16, 90].map(|port| ((*service, port), format!("outbound|{port}||{} {:200}", v.name, v.version)))
         });
         drop(clusters.publish());
-        let by_service = routes.index("routes/by-service", |key, v| [(*key, v.clone())]);
-        let hosts = services.join_group("virtual_hosts", &by_service, |_, v, routes| {
-            Some(format!("{} {} {:300}", v.name, routes.len(), routes.first().map_or(0, |(_, route)| route.version)))
+        let hosts = services.derive("virtual_hosts", |d| {
+            let routes = d.on(&routes);
+            move |cx, key, v: &BenchRecord| {
+                let route = cx.get(&routes, key);
+                let version = route.as_ref().map_or(0, |route| route.version);
+                Some(format!("{} {} {version:300}", v.name, usize::from(route.is_some())))
+            }
         });
         drop(hosts.publish());
-        (services_in, routes_in, services.export())
-    });
-    b.dataflow("endpoints", |g| {
-        let (pods_in, pods) = g.priority_input::<u32, Pod>("pods");
-        let (slices_in, slices) = g.priority_input::<u32, Slice>("slices");
-        let known = g.import(&exported);
         let endpoints = endpoints(&pods, &slices);
         let by_service = endpoints.index("endpoints/by-service", |(service, ..), pod| [(*service, pod.clone())]);
-        let assignments = known.join_group("assignments", &by_service, |_, _, rows| {
-            Some([80u16, 90].map(|port| (port, encode(rows.iter().map(|(_, pod)| *pod)))).to_vec())
+        let assignments = services.derive("assignments", |d| {
+            let by_service = d.by(&by_service);
+            move |cx, key, _: &BenchRecord| {
+                let rows = cx.by(&by_service, key);
+                Some([80u16, 90].map(|port| (port, encode(rows.iter().map(|(_, pod)| &**pod)))).to_vec())
+            }
         });
         let by_port = assignments.flat_map("assignments/by-port", |service, ports| {
             ports.iter().map(|(port, bytes)| ((*service, *port), bytes.clone())).collect::<Vec<_>>()
         });
         drop(by_port.publish());
-        Mesh { pods: pods_in, slices: slices_in, services: Some(services), routes: Some(routes) }
+        MeshInputs { pods: pods_in, slices: slices_in, services: Some(services_in), routes: Some(routes_in) }
     })
 }
 
@@ -324,15 +319,15 @@ fn process_cpu() -> Duration {
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
-/// Writes everything in one epoch; gives the wall time and the CPU time of all threads, the making of records included.
-fn load(engine: &Engine, mesh: &Mesh, services: u32, each: u32) -> (Duration, Duration) {
+/// Writes everything in one epoch. Returns the wall time and the CPU time of all threads, with the time to make the records.
+fn load(engine: &Engine, mesh: &MeshInputs, services: u32, each: u32) -> (Duration, Duration) {
     let (start, cpu) = (Instant::now(), process_cpu());
     engine.transaction(|tx| {
         if let Some(input) = &mesh.services {
-            tx.replace_all(input, (0..services).map(|key| (key, thing(key, 0))));
+            tx.replace_all(input, (0..services).map(|key| (key, record(key, 0))));
         }
         if let Some(input) = &mesh.routes {
-            tx.replace_all(input, (0..services).step_by(5).map(|key| (key, thing(key, 0))));
+            tx.replace_all(input, (0..services).step_by(5).map(|key| (key, record(key, 0))));
         }
         tx.replace_all(&mesh.pods, (0..services * each).map(|key| (key, pod(key, true))));
         let slice = |key| Slice { service: key, pods: (key * each..(key + 1) * each).collect() };
@@ -373,19 +368,19 @@ fn mesh(name: &str, build: BuildMesh, services: u32, each: u32, changes: u32) {
     );
 }
 
-type BuildMesh = fn(&mut GraphBuilder) -> Mesh;
+type BuildMesh = fn(&mut GraphBuilder) -> MeshInputs;
 
 const MESHES: [(&str, BuildMesh); 3] =
     [("index+join+index+group", composite), ("derive", composite_derived), ("everything", everything)];
 
-/// The parts that run in a process of their own. True when this was one.
-fn part() -> bool {
+/// Runs the part named by the arguments, if this process was started for one. Returns whether it was.
+fn run_part() -> bool {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize| arguments.get(at).and_then(|text| text.parse::<u32>().ok()).unwrap_or(1_000);
     match arguments.first().map(String::as_str) {
         Some("memory-of") => {
-            for (name, make) in OPERATORS.iter().filter(|(name, _)| *name == arguments[1]) {
-                memory_of(name, *make, number(2));
+            for (name, derivation) in OPERATORS.iter().filter(|(name, _)| *name == arguments[1]) {
+                memory_of(name, *derivation, number(2));
             }
         }
         Some("mesh-of") => {
@@ -399,14 +394,14 @@ fn part() -> bool {
 }
 
 fn main() {
-    if part() {
+    if run_part() {
         return;
     }
     let quick = std::env::args().any(|arg| arg == "--quick" || arg == "--test");
     let only_mesh = std::env::args().any(|arg| arg == "mesh");
     let (sizes, size, changes): (&[u32], u32, u32) =
         if quick { (&[1_000], 5_000, 500) } else { (&[1_000, 10_000, 50_000], 50_000, 10_000) };
-    println!("the composite: pods and slices to assignments (dataflow CPU)");
+    println!("composites: pods and slices to assignments (dataflow CPU)");
     let shapes: &[u32] = if quick { &[1_000] } else { &[1_000, 10_000, 50_000] };
     for services in shapes {
         for (name, _) in MESHES {

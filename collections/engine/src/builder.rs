@@ -1,87 +1,75 @@
-//! Building the graph: dataflows and the collections that have no parent.
+//! Building the graph: dataflows, and the collections without parents.
 
 use std::marker::PhantomData;
 use std::rc::Rc;
 
-use crate::collection::{Collection, Export};
-use crate::flow::{Build, Core, Flow};
-use crate::input::{Input, Op, Source};
-use crate::spines::{Delta, size_change};
-use crate::value::{Dyn, Key, Value};
-use crate::why::Provenance;
+use crate::build::{BuildState, CollectionCore, DataflowContext};
+use crate::collection::Collection;
+use crate::input::Input;
+use crate::input_state::{InputState, WriteOp};
+use crate::node::Provenance;
+use crate::value::{Erased, Key, Value};
 
-/// Builds the dataflows of an engine, on its thread.
+/// Builds the graph of an engine, on the dataflow thread.
 pub struct GraphBuilder {
-    pub(crate) build: Rc<Build>,
+    pub(crate) build: Rc<BuildState>,
 }
 
 impl GraphBuilder {
-    /// Adds a dataflow: a part of the graph, with a name that listings show.
+    /// Adds a dataflow: a part of the graph with a name that listings show. Its collections are used inside `build` only.
     pub fn dataflow<R>(&mut self, name: &str, build: impl FnOnce(&DataflowBuilder<'_>) -> R) -> R {
-        let mut flows = self.build.flows.borrow_mut();
-        flows.push(name.to_owned());
-        let number = flows.len() - 1;
-        drop(flows);
-        build(&DataflowBuilder { flow: Rc::new(Flow { number, build: self.build.clone() }), build_only: PhantomData })
+        let mut dataflows = self.build.dataflows.borrow_mut();
+        dataflows.push(name.to_owned());
+        let number = dataflows.len() - 1;
+        drop(dataflows);
+        let dataflow = Rc::new(DataflowContext { number, build: self.build.clone() });
+        build(&DataflowBuilder { dataflow, build_only: PhantomData })
     }
 }
 
-/// One dataflow while it is built: makes the collections that have no parent in it.
+/// One dataflow while it is built: makes the collections that have no parents.
 pub struct DataflowBuilder<'s> {
-    flow: Rc<Flow>,
-    /// Collections are of no use once the graph is built, so none can be kept.
+    dataflow: Rc<DataflowContext>,
+    /// Collections cannot be used after the build, so the lifetime keeps them inside it.
     build_only: PhantomData<&'s ()>,
 }
 
 impl<'s> DataflowBuilder<'s> {
-    /// A collection written from outside, and its writing end.
+    /// A collection that is written from outside, and its writing end.
     pub fn input<K: Key, V: Value>(&self, name: &str) -> (Input<K, V>, Collection<'s, K, V>) {
-        self.source(name, false)
+        self.add_typed_input(name, false)
     }
 
-    /// As [`Self::input`], for changes that must not wait behind a long queue of others: its writes go first.
+    /// As [`Self::input`], with writes that go before those of other inputs: for changes that must not wait behind a long
+    /// queue.
     pub fn priority_input<K: Key, V: Value>(&self, name: &str) -> (Input<K, V>, Collection<'s, K, V>) {
-        self.source(name, true)
+        self.add_typed_input(name, true)
     }
 
-    fn source<K: Key, V: Value>(&self, name: &str, hot: bool) -> (Input<K, V>, Collection<'s, K, V>) {
-        let (source, collection) = self.add_source(name, "input");
-        let collection = Collection::of(collection);
-        (Input::new(source, collection.name(), hot, self.flow.build.queue.clone()), collection)
+    fn add_typed_input<K: Key, V: Value>(&self, name: &str, priority: bool) -> (Input<K, V>, Collection<'s, K, V>) {
+        let (number, core) = self.add_input(name, "input");
+        let collection = Collection::of(core);
+        (Input::new(number, collection.name(), priority, self.dataflow.build.queue.clone()), collection)
     }
 
     /// A collection that never changes. It is synced from the start.
     pub fn fixed<K: Key, V: Value>(&self, name: &str, rows: impl IntoIterator<Item = (K, V)>) -> Collection<'s, K, V> {
-        let (source, core) = self.add_source(name, "fixed");
-        let mut sources = self.flow.build.sources.borrow_mut();
+        let (number, core) = self.add_input(name, "fixed");
+        let mut inputs = self.dataflow.build.inputs.borrow_mut();
         for (key, value) in rows {
-            sources[source].write(Op::Set(Dyn::new(key), Dyn::new(value), None));
+            inputs[number].write(WriteOp::Set(Erased::new(key), Erased::new(value), None));
         }
-        sources[source].write(Op::Synced);
+        inputs[number].write(WriteOp::Synced);
         Collection::of(core)
     }
 
-    fn add_source(&self, name: &str, kind: &'static str) -> (usize, Rc<Core>) {
-        let flow = &self.flow;
-        let mut sources = flow.build.sources.borrow_mut();
-        let source = sources.len();
-        let (id, gauge) = flow.node(name, kind, Vec::new(), Provenance::Source(source));
-        let (inlet, stream) = flow.build.network.borrow_mut().add_inlet();
-        sources.push(Source::new(id, inlet));
-        (source, flow.core(id, gauge, stream))
-    }
-
-    /// A collection of an earlier dataflow, with its changes in the epoch that made them.
-    pub fn import<K: Key, V: Value>(&self, export: &Export<K, V>) -> Collection<'s, K, V> {
-        let exported = &export.core;
-        let (id, gauge) = self.flow.node(exported.name(), "import", vec![exported.id], Provenance::SameKey);
-        let meter = gauge.clone();
-        let logic = move |_, deltas: &mut [Vec<Delta>], out: &mut Vec<Delta>| {
-            meter.took_in(deltas[0].len());
-            meter.made(size_change(&deltas[0]), deltas[0].len());
-            out.append(&mut deltas[0]);
-        };
-        let stream = self.flow.operator(vec![exported.stream()], Box::new(logic));
-        Collection::of(self.flow.core(id, gauge, stream))
+    fn add_input(&self, name: &str, kind: &'static str) -> (usize, Rc<CollectionCore>) {
+        let dataflow = &self.dataflow;
+        let mut inputs = dataflow.build.inputs.borrow_mut();
+        let number = inputs.len();
+        let (id, gauges) = dataflow.add_node(name, kind, Vec::new(), Provenance::Input(number));
+        let (entry, stream) = dataflow.build.network.borrow_mut().add_input();
+        inputs.push(InputState::new(id, entry));
+        (number, dataflow.core(id, gauges, stream))
     }
 }

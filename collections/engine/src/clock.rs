@@ -1,15 +1,15 @@
-//! The one place that may look at the time, for metrics and time-outs only: no result depends on it.
+//! Time, for metrics and time-outs only: no result depends on it.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time since some fixed moment, monotonic. Tests may inject their own.
+/// Monotonic time since a fixed moment. Tests may supply their own.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> Duration + Send + Sync>);
 
 impl Clock {
-    /// A clock that reads `now`, which must never go back.
+    /// A clock that reads `now`, which must never decrease.
     pub fn new(now: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }

@@ -1,4 +1,4 @@
-//! The engine as its owner sees it.
+//! The handle of a running engine, and transactions.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -6,56 +6,41 @@ use std::time::Duration;
 
 use crossbeam_channel::bounded;
 
+use crate::build::BuildState;
 use crate::builder::GraphBuilder;
 use crate::clock::Clock;
+use crate::command::{CommandQueue, EngineCommand};
 use crate::dump::CollectionInfo;
-use crate::feed::{Feed, Hub};
-use crate::flow::Build;
-use crate::input::{Input, Op, Origin};
-use crate::metrics::{EngineMetrics, Gauge, PanicLog, PanicReport};
-use crate::output::{Epoch, Snapshot};
-use crate::value::{Dyn, Key, Value};
-use crate::worker::{Command, Engineer, Queue, Timing};
+use crate::epoch::{Epoch, Origin};
+use crate::feed::{Feed, SnapshotPublisher};
+use crate::input::Input;
+use crate::input_state::WriteOp;
+use crate::metrics::{CollectionGauges, EngineMetrics, PanicLog, PanicReport};
+use crate::options::EngineOptions;
+use crate::output::Snapshot;
+use crate::value::{Erased, Key, Value};
+use crate::worker::{DataflowThread, EpochCounters};
 
-/// How an engine runs. None of it changes results.
-#[derive(Clone, Debug)]
-pub struct EngineOptions {
-    /// Writes that may wait in each of the two queues; who writes more has to wait. Default 8192.
-    pub queue: usize,
-    /// Writes one epoch takes at most (one command always fits whole). Default 2048.
-    pub batch: usize,
-    /// Recent epochs kept to answer why something changed now; 0 keeps none. Default 256.
-    pub history: usize,
-    /// Time for metrics and time-outs.
-    pub clock: Clock,
-}
-
-impl Default for EngineOptions {
-    fn default() -> Self {
-        Self { queue: 8192, batch: 2048, history: 256, clock: Clock::default() }
-    }
-}
-
-/// A running engine: one thread that keeps all collections up to date. Clones are handles to the same engine; it stops
-/// when the last one is dropped.
+/// A running engine: one thread that keeps all collections up to date. Clones are handles to the same engine; it stops when
+/// the last handle is dropped.
 #[derive(Clone)]
 pub struct Engine {
-    inner: Arc<Inner>,
+    inner: Arc<EngineInner>,
 }
 
-struct Inner {
-    queue: Queue,
-    hub: Arc<Hub>,
-    timing: Arc<Timing>,
-    gauges: Vec<Arc<Gauge>>,
+struct EngineInner {
+    queue: CommandQueue,
+    publisher: Arc<SnapshotPublisher>,
+    counters: Arc<EpochCounters>,
+    gauges: Vec<Arc<CollectionGauges>>,
     infos: Vec<CollectionInfo>,
     panic_log: Arc<PanicLog>,
     clock: Clock,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Tells all readers when the dataflow thread ends, however it ends.
-struct CloseOnDrop(Arc<Hub>);
+/// Wakes all readers when the dataflow thread ends, also when it ends by a panic.
+struct CloseOnDrop(Arc<SnapshotPublisher>);
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
@@ -64,11 +49,11 @@ impl Drop for CloseOnDrop {
 }
 
 impl Engine {
-    /// Builds the graph on a new thread and starts it; gives what `build` returned (inputs, published collections).
-    /// When this returns, the first epoch (with all `fixed` collections) is committed.
+    /// Builds the graph on a new thread and starts it. Returns the engine and what `build` returned (inputs, published
+    /// collections). When this returns, the first epoch, with all `fixed` collections, is committed.
     ///
     /// # Panics
-    /// With the panic of `build`, if it panics, and when no thread can be started.
+    /// With the panic of `build` if it panics, and when no thread can be started.
     pub fn start<H: Send + 'static>(
         options: EngineOptions,
         build: impl FnOnce(&mut GraphBuilder) -> H + Send + 'static,
@@ -82,7 +67,7 @@ impl Engine {
         let engine = Self::start_erased(options, Box::new(build), &mut || handles = receiver.recv().ok());
         match handles {
             Some(handles) => (engine, handles),
-            None => engine.blame(),
+            None => engine.resume_panic(),
         }
     }
 
@@ -91,27 +76,28 @@ impl Engine {
         build: Box<dyn FnOnce(&mut GraphBuilder) + Send>,
         receive: &mut dyn FnMut(),
     ) -> Self {
-        let (queue, commands) = Queue::bounded(options.queue);
-        let hub = Arc::new(Hub::new());
-        let timing = Arc::new(Timing::default());
+        let (queue, commands) = CommandQueue::bounded(options.queue);
+        let publisher = Arc::new(SnapshotPublisher::new());
+        let counters = Arc::new(EpochCounters::default());
         let panic_log = Arc::new(PanicLog::default());
         let clock = options.clock.clone();
         let (ready, started) = bounded(1);
         let thread = {
-            let (queue, hub, timing, panic_log) = (queue.clone(), hub.clone(), timing.clone(), panic_log.clone());
+            let (queue, panic_log) = (queue.clone(), panic_log.clone());
+            let (publisher, counters) = (publisher.clone(), counters.clone());
             std::thread::Builder::new().name("sluice-dataflow".to_owned()).spawn(move || {
-                let _close = CloseOnDrop(hub.clone());
-                let mut builder = GraphBuilder { build: std::rc::Rc::new(Build::new(options, queue, panic_log)) };
+                let _close = CloseOnDrop(publisher.clone());
+                let mut builder = GraphBuilder { build: std::rc::Rc::new(BuildState::new(options, queue, panic_log)) };
                 build(&mut builder);
-                let mut engineer = Engineer::new(builder, hub, timing);
-                engineer.commit(0);
-                let nodes = &engineer.nodes;
-                let flows = engineer.flow_names();
-                let gauges: Vec<_> = nodes.iter().map(|node| node.gauge.clone()).collect();
-                let infos: Vec<_> = (0..nodes.len()).map(|node| CollectionInfo::of(node, nodes, flows)).collect();
+                let mut thread = DataflowThread::new(builder, publisher, counters);
+                thread.commit(0);
+                let nodes = &thread.nodes;
+                let dataflows = thread.dataflow_names();
+                let gauges: Vec<_> = nodes.iter().map(|node| node.gauges.clone()).collect();
+                let infos: Vec<_> = (0..nodes.len()).map(|node| CollectionInfo::of(node, nodes, dataflows)).collect();
                 // The starting thread waits for this.
                 let _ = ready.send((gauges, infos));
-                engineer.run(&commands);
+                thread.run(&commands);
             })
         };
         let thread = match thread {
@@ -121,11 +107,11 @@ impl Engine {
         receive();
         let (gauges, infos) = started.recv().unwrap_or_default();
         let thread = Mutex::new(Some(thread));
-        Self { inner: Arc::new(Inner { queue, hub, timing, gauges, infos, panic_log, clock, thread }) }
+        Self { inner: Arc::new(EngineInner { queue, publisher, counters, gauges, infos, panic_log, clock, thread }) }
     }
 
-    /// Goes on with the panic that ended the thread.
-    fn blame(&self) -> ! {
+    /// Continues with the panic that ended the dataflow thread.
+    fn resume_panic(&self) -> ! {
         let thread = self.inner.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         match thread.map(JoinHandle::join) {
             Some(Err(panic)) => std::panic::resume_unwind(panic),
@@ -133,19 +119,19 @@ impl Engine {
         }
     }
 
-    /// Makes several writes visible in one epoch; waits for it. Must not be called from within the dataflow.
+    /// Makes several writes visible in one epoch, and waits for it. A closure of the graph must not call this.
     pub fn transaction(&self, write: impl FnOnce(&mut Transaction)) -> Epoch {
         let mut transaction = Transaction { writes: Vec::new() };
         write(&mut transaction);
-        self.ask(|reply| Command::Transaction(transaction.writes, reply))
+        self.request_epoch(|reply| EngineCommand::Transaction(transaction.writes, reply))
     }
 
-    /// Waits until everything this thread wrote before is committed; gives the epoch that is current then.
+    /// Waits until everything that this thread wrote before is committed. Returns the epoch that is current then.
     pub fn flush(&self) -> Epoch {
-        self.ask(Command::Flush)
+        self.request_epoch(EngineCommand::Flush)
     }
 
-    pub(crate) fn tell(&self, command: Command) {
+    pub(crate) fn send(&self, command: EngineCommand) {
         self.inner.queue.send(false, command);
     }
 
@@ -153,48 +139,48 @@ impl Engine {
         &self.inner.infos
     }
 
-    fn ask(&self, command: impl FnOnce(crossbeam_channel::Sender<Epoch>) -> Command) -> Epoch {
+    fn request_epoch(&self, command: impl FnOnce(crossbeam_channel::Sender<Epoch>) -> EngineCommand) -> Epoch {
         let (reply, answer) = bounded(1);
-        self.tell(command(reply));
-        // No answer means the engine has stopped; its last epoch stays readable.
-        answer.recv().unwrap_or_else(|_| self.inner.hub.snapshot().epoch())
+        self.send(command(reply));
+        // Without an answer the engine has stopped; its last epoch stays readable.
+        answer.recv().unwrap_or_else(|_| self.inner.publisher.snapshot().epoch())
     }
 
     /// All published collections, at the latest epoch.
     #[must_use]
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.inner.hub.snapshot()
+        self.inner.publisher.snapshot()
     }
 
-    /// A new subscription to all published collections; see [`Feed::only`].
+    /// A new subscription to all published collections; [`Feed::only`] limits it.
     #[must_use]
     pub fn feed(&self) -> Feed {
-        Feed::new(self.inner.hub.clone(), self.inner.clock.clone())
+        Feed::new(self.inner.publisher.clone(), self.inner.clock.clone())
     }
 
-    /// Waits until all inputs are synced. False when the time is up or the engine has stopped.
+    /// Waits until all inputs are synced. False when the time limit passes or the engine stops first.
     #[must_use]
     pub fn wait_synced(&self, limit: Duration) -> bool {
-        self.inner.hub.wait(&self.inner.clock, limit, crate::output::Snapshot::all_synced)
+        self.inner.publisher.wait(&self.inner.clock, limit, Snapshot::all_synced)
     }
 
-    /// Figures of the engine and of each collection.
+    /// Metrics of the engine and of each collection.
     #[must_use]
     pub fn metrics(&self) -> EngineMetrics {
         use std::sync::atomic::Ordering::Relaxed;
-        let timing = &self.inner.timing;
+        let counters = &self.inner.counters;
         EngineMetrics {
-            epochs: timing.epochs.load(Relaxed),
-            busy: Duration::from_nanos(timing.busy_nanos.load(Relaxed)),
-            last_epoch: Duration::from_nanos(timing.last_nanos.load(Relaxed)),
-            longest_epoch: Duration::from_nanos(timing.longest_nanos.load(Relaxed)),
-            last_batch: timing.last_batch.load(Relaxed),
+            epochs: counters.epochs.load(Relaxed),
+            busy: Duration::from_nanos(counters.busy_nanos.load(Relaxed)),
+            last_epoch: Duration::from_nanos(counters.last_nanos.load(Relaxed)),
+            longest_epoch: Duration::from_nanos(counters.longest_nanos.load(Relaxed)),
+            last_batch: counters.last_batch.load(Relaxed),
             queued: self.inner.queue.len(),
-            collections: self.inner.gauges.iter().map(|gauge| gauge.read()).collect(),
+            collections: self.inner.gauges.iter().map(|gauges| gauges.read()).collect(),
         }
     }
 
-    /// The latest closures that panicked, oldest first.
+    /// The most recent panics of closures, oldest first.
     #[must_use]
     pub fn panics(&self) -> Vec<PanicReport> {
         self.inner.panic_log.reports()
@@ -207,53 +193,53 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-impl Drop for Inner {
+impl Drop for EngineInner {
     fn drop(&mut self) {
-        self.queue.send(false, Command::Stop);
+        self.queue.send(false, EngineCommand::Stop);
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
-            // A panic of the thread was reported when it happened.
+            // A panic of the thread was reported when it occurred.
             let _ = thread.join();
         }
     }
 }
 
-/// Writes that belong together.
+/// Writes that become visible together.
 pub struct Transaction {
-    writes: Vec<(usize, Op)>,
+    writes: Vec<(usize, WriteOp)>,
 }
 
 impl Transaction {
     /// As [`Input::set`].
     pub fn set<K: Key, V: Value>(&mut self, input: &Input<K, V>, key: K, value: V) {
-        self.writes.push((input.source, Op::Set(Dyn::new(key), Dyn::new(value), None)));
+        self.writes.push((input.number, WriteOp::Set(Erased::new(key), Erased::new(value), None)));
     }
 
     /// As [`Input::set_from`].
     pub fn set_from<K: Key, V: Value>(&mut self, input: &Input<K, V>, key: K, value: V, origin: Origin) {
-        self.writes.push((input.source, Op::Set(Dyn::new(key), Dyn::new(value), Some(origin))));
+        self.writes.push((input.number, WriteOp::Set(Erased::new(key), Erased::new(value), Some(origin))));
     }
 
     /// As [`Input::delete`].
     pub fn delete<K: Key, V: Value>(&mut self, input: &Input<K, V>, key: K) {
-        self.writes.push((input.source, Op::Delete(Dyn::new(key), None)));
+        self.writes.push((input.number, WriteOp::Delete(Erased::new(key), None)));
     }
 
     /// As [`Input::delete_from`].
     pub fn delete_from<K: Key, V: Value>(&mut self, input: &Input<K, V>, key: K, origin: Origin) {
-        self.writes.push((input.source, Op::Delete(Dyn::new(key), Some(origin))));
+        self.writes.push((input.number, WriteOp::Delete(Erased::new(key), Some(origin))));
     }
 
     /// As [`Input::replace_all`].
     pub fn replace_all<K: Key, V: Value>(&mut self, input: &Input<K, V>, rows: impl IntoIterator<Item = (K, V)>) {
-        let rows = rows.into_iter().map(|(key, value)| (Dyn::new(key), Dyn::new(value), None));
-        self.writes.push((input.source, Op::Replace(rows.collect())));
+        let rows = rows.into_iter().map(|(key, value)| (Erased::new(key), Erased::new(value), None));
+        self.writes.push((input.number, WriteOp::Replace(rows.collect())));
     }
 
     /// As [`Input::mark_synced`].
     pub fn mark_synced<K: Key, V: Value>(&mut self, input: &Input<K, V>) {
-        self.writes.push((input.source, Op::Synced));
+        self.writes.push((input.number, WriteOp::Synced));
     }
 }

@@ -1,4 +1,4 @@
-//! Subscriptions: each pulls what changed since it last looked. Nothing is queued for anyone.
+//! Subscriptions: each reads the changes since its last batch. No queue is kept for a subscriber.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -10,36 +10,41 @@ use arc_swap::ArcSwap;
 use imbl::ordmap::DiffItem;
 
 use crate::clock::Clock;
-use crate::output::{Epoch, EpochTiming, Map, Published, RawEvent, Snapshot};
-use crate::value::{Key, Value};
+use crate::epoch::{Epoch, EpochTiming};
+use crate::output::{ErasedEvent, Published, PublishedMap, PublishedRecord, Snapshot};
+use crate::value::{ContentOrdered, Key, Value};
 
-/// Where the dataflow thread puts the current snapshot, and readers find it.
-pub(crate) struct Hub {
+/// Holds the current snapshot: the dataflow thread replaces it, readers load it or wait for the next.
+pub(crate) struct SnapshotPublisher {
     current: ArcSwap<Snapshot>,
-    waiting: Mutex<Waiting>,
+    subscribers: Mutex<Subscribers>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct Subscribers {
     closed: bool,
-    next: u64,
+    last_ticket: u64,
     wakers: BTreeMap<u64, Waker>,
 }
 
-impl Hub {
+impl SnapshotPublisher {
     pub(crate) fn new() -> Self {
-        Self { current: ArcSwap::from_pointee(Snapshot::empty()), waiting: Mutex::default(), changed: Condvar::new() }
+        Self {
+            current: ArcSwap::from_pointee(Snapshot::empty()),
+            subscribers: Mutex::default(),
+            changed: Condvar::new(),
+        }
     }
 
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         self.current.load_full()
     }
 
-    /// Shows a new snapshot. `wake` tells whether subscribers have anything to see in it.
+    /// Replaces the snapshot. `wake` tells whether subscribers can see a difference.
     pub(crate) fn publish(&self, mut snapshot: Snapshot, wake: bool) {
         if !wake {
-            // The same turn as before: who has not seen it yet is to find what led to it.
+            // The revision stays the same, so a subscriber that has not read it yet must still find its changes.
             let current = self.current.load();
             snapshot.changes.clone_from(&current.changes);
             snapshot.timing = current.timing;
@@ -56,9 +61,9 @@ impl Hub {
 
     fn wake(&self, close: bool) {
         let wakers = {
-            let mut waiting = self.lock();
-            waiting.closed |= close;
-            std::mem::take(&mut waiting.wakers)
+            let mut subscribers = self.lock();
+            subscribers.closed |= close;
+            std::mem::take(&mut subscribers.wakers)
         };
         self.changed.notify_all();
         for waker in wakers.into_values() {
@@ -66,45 +71,46 @@ impl Hub {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Subscribers> {
+        self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Blocks until `ready` of the current snapshot, the engine's stop, or the time limit.
+    /// Blocks until `ready` holds for the current snapshot, the engine stops, or the time limit passes. Returns whether
+    /// `ready` holds.
     pub(crate) fn wait(&self, clock: &Clock, limit: Duration, ready: impl Fn(&Snapshot) -> bool) -> bool {
         let deadline = clock.now().saturating_add(limit);
-        let mut waiting = self.lock();
+        let mut subscribers = self.lock();
         loop {
             if ready(&self.current.load()) {
                 return true;
             }
             let left = deadline.saturating_sub(clock.now());
-            if waiting.closed || left.is_zero() {
+            if subscribers.closed || left.is_zero() {
                 return false;
             }
-            waiting = self.changed.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
+            subscribers = self.changed.wait_timeout(subscribers, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
 
-/// A subscription to published collections. The first batch is the whole state, each later one what changed since the
-/// batch before: one epoch when the reader keeps up, several merged when it does not. It holds the snapshot it has seen,
-/// never a queue; dropping it ends it.
+/// A subscription to published collections. The first batch is the whole state. Each later batch is what changed since the
+/// batch before: one epoch if the reader keeps up, the net change of several epochs if it does not. A feed holds the last
+/// snapshot it has read, never a queue; dropping the feed ends the subscription.
 pub struct Feed {
-    hub: Arc<Hub>,
+    publisher: Arc<SnapshotPublisher>,
     clock: Clock,
-    /// Slots of interest, or all.
+    /// Slots of the subscribed collections; `None` is all.
     slots: Option<Vec<usize>>,
     seen: Arc<Snapshot>,
     ticket: Option<u64>,
 }
 
 impl Feed {
-    pub(crate) fn new(hub: Arc<Hub>, clock: Clock) -> Self {
-        Self { hub, clock, slots: None, seen: Arc::new(Snapshot::empty()), ticket: None }
+    pub(crate) fn new(publisher: Arc<SnapshotPublisher>, clock: Clock) -> Self {
+        Self { publisher, clock, slots: None, seen: Arc::new(Snapshot::empty()), ticket: None }
     }
 
-    /// Limits the feed to that collection and those named by earlier calls.
+    /// Limits the feed to this collection and those of earlier calls.
     #[must_use]
     pub fn only<K: Key, V: Value>(mut self, of: &Published<K, V>) -> Self {
         let slots = self.slots.get_or_insert_default();
@@ -114,66 +120,67 @@ impl Feed {
         self
     }
 
-    /// What changed since the last batch, if anything did. The first call always gives the state, be it empty.
+    /// The changes since the last batch, if there are any. The first call always returns the state, even if it is empty.
     pub fn try_next(&mut self) -> Option<Batch> {
-        let current = self.hub.snapshot();
-        if current.turn == self.seen.turn {
+        let current = self.publisher.snapshot();
+        if current.revision == self.seen.revision {
             return None;
         }
         let seen = std::mem::replace(&mut self.seen, current);
-        let first = seen.turn == 0;
+        let first = seen.revision == 0;
         let now = &self.seen;
-        let changes = if now.turn == seen.turn + 1 && !first {
-            let wanted = |slot: &usize| self.slots.as_ref().is_none_or(|slots| slots.binary_search(slot).is_ok());
-            now.changes.iter().filter(|(slot, _)| wanted(slot)).cloned().collect()
+        let changes = if now.revision == seen.revision + 1 && !first {
+            let subscribed = |slot: &usize| self.slots.as_ref().is_none_or(|slots| slots.binary_search(slot).is_ok());
+            now.changes.iter().filter(|(slot, _)| subscribed(slot)).cloned().collect()
         } else {
             let slots = self.slots.clone().unwrap_or_else(|| (0..now.maps.len()).collect());
             let difference = |slot| (slot, difference(seen.map(slot), now.map(slot)));
             slots.into_iter().map(difference).filter(|(_, events)| !events.is_empty()).collect::<Vec<_>>()
         };
         let synced = now.all_synced();
-        let worth = first || !changes.is_empty() || synced != seen.all_synced();
-        worth.then(|| Batch { from: seen.epoch, epoch: now.epoch, first, synced, changes, timing: now.timing })
+        let report = first || !changes.is_empty() || synced != seen.all_synced();
+        report.then(|| Batch { from: seen.epoch, epoch: now.epoch, first, synced, changes, timing: now.timing })
     }
 
-    /// The next batch, or `None` when the time is up or the engine has stopped.
+    /// The next batch, or `None` when the time limit passes or the engine stops.
     pub fn next_timeout(&mut self, limit: Duration) -> Option<Batch> {
         let deadline = self.clock.now().saturating_add(limit);
         loop {
             if let Some(batch) = self.try_next() {
                 return Some(batch);
             }
-            let (hub, turn) = (self.hub.clone(), self.seen.turn);
-            if !hub.wait(&self.clock, deadline.saturating_sub(self.clock.now()), |now| now.turn != turn) {
+            let (publisher, revision) = (self.publisher.clone(), self.seen.revision);
+            let left = deadline.saturating_sub(self.clock.now());
+            if !publisher.wait(&self.clock, left, |now| now.revision != revision) {
                 return None;
             }
         }
     }
 
-    /// The next batch; ready with `None` once the engine has stopped and everything was delivered.
+    /// The next batch; ready with `None` once the engine has stopped and every batch was returned.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Batch>> {
         loop {
             if let Some(batch) = self.try_next() {
                 return Poll::Ready(Some(batch));
             }
-            let mut waiting = self.hub.lock();
-            // A snapshot stored before this lock was taken may have woken nobody.
-            if self.hub.current.load().turn != self.seen.turn {
+            let mut subscribers = self.publisher.lock();
+            // A snapshot that was stored before this lock was taken did not wake this feed.
+            if self.publisher.current.load().revision != self.seen.revision {
                 continue;
             }
-            if waiting.closed {
+            if subscribers.closed {
                 return Poll::Ready(None);
             }
             let ticket = *self.ticket.get_or_insert_with(|| {
-                waiting.next += 1;
-                waiting.next
+                subscribers.last_ticket += 1;
+                subscribers.last_ticket
             });
-            waiting.wakers.insert(ticket, cx.waker().clone());
+            subscribers.wakers.insert(ticket, cx.waker().clone());
             return Poll::Pending;
         }
     }
 
-    /// The next batch, for async readers of any runtime.
+    /// The next batch, for async readers on any runtime.
     pub async fn next(&mut self) -> Option<Batch> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
@@ -182,7 +189,7 @@ impl Feed {
 impl Drop for Feed {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
-            self.hub.lock().wakers.remove(&ticket);
+            self.publisher.lock().wakers.remove(&ticket);
         }
     }
 }
@@ -193,77 +200,77 @@ impl std::fmt::Debug for Feed {
     }
 }
 
-/// What separates two states of a collection, sorted by key; shared parts are skipped.
-fn difference(old: Option<&Map>, new: Option<&Map>) -> Arc<[RawEvent]> {
-    let empty = Map::new();
+/// The difference of two states of a collection, sorted by key. Shared parts are skipped.
+fn difference(old: Option<&PublishedMap>, new: Option<&PublishedMap>) -> Arc<[ErasedEvent]> {
+    let empty = PublishedMap::new();
     let event = |item| match item {
         DiffItem::Add(key, record) => {
-            let (key, record): (&crate::value::ByContent, &crate::output::Record) = (key, record);
-            RawEvent { key: key.0.clone(), old: None, new: Some(record.value.clone()) }
+            let (key, record): (&ContentOrdered, &PublishedRecord) = (key, record);
+            ErasedEvent { key: key.0.clone(), old: None, new: Some(record.value.clone()) }
         }
         DiffItem::Update { old: (key, old), new: (_, new) } => {
-            RawEvent { key: key.0.clone(), old: Some(old.value.clone()), new: Some(new.value.clone()) }
+            ErasedEvent { key: key.0.clone(), old: Some(old.value.clone()), new: Some(new.value.clone()) }
         }
-        DiffItem::Remove(key, record) => RawEvent { key: key.0.clone(), old: Some(record.value.clone()), new: None },
+        DiffItem::Remove(key, record) => ErasedEvent { key: key.0.clone(), old: Some(record.value.clone()), new: None },
     };
     old.unwrap_or(&empty).diff(new.unwrap_or(&empty)).map(event).collect()
 }
 
-/// What changed between two epochs, net.
+/// The net changes between two epochs.
 #[derive(Clone, Debug)]
 pub struct Batch {
     from: Epoch,
     epoch: Epoch,
     first: bool,
     synced: bool,
-    changes: Vec<(usize, Arc<[RawEvent]>)>,
+    changes: Vec<(usize, Arc<[ErasedEvent]>)>,
     timing: EpochTiming,
 }
 
 impl Batch {
-    /// The epoch the reader was at before.
+    /// The epoch of the reader before this batch.
     #[must_use]
     pub fn from(&self) -> Epoch {
         self.from
     }
 
-    /// The epoch the reader is at with this batch.
+    /// The epoch of the reader with this batch.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// Timing of its last epoch.
+    /// Timing of the last epoch in the batch.
     #[must_use]
     pub fn timing(&self) -> EpochTiming {
         self.timing
     }
 
-    /// Whether this is the feed's first batch, that is, the whole state as additions.
+    /// Whether this is the first batch of the feed: the whole state, as additions.
     #[must_use]
     pub fn is_first(&self) -> bool {
         self.first
     }
 
-    /// Whether all inputs are synced. A batch with no changes tells that this became so.
+    /// Whether all inputs are synced. A batch without changes reports that this has become true.
     #[must_use]
     pub fn all_synced(&self) -> bool {
         self.synced
     }
 
-    /// Whether nothing changed.
+    /// Whether there are no changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// Changes over all collections.
+    /// Number of changes in all collections.
     #[must_use]
     pub fn len(&self) -> usize {
         self.changes.iter().map(|(_, events)| events.len()).sum()
     }
 
-    /// The changes of one collection, sorted by key; at most one a key.
+    /// The changes of one collection, sorted by key, at most one per key.
     pub fn events<K: Key, V: Value>(&self, of: &Published<K, V>) -> impl Iterator<Item = Event<K, V>> {
         let at = self.changes.binary_search_by_key(&of.slot, |(slot, _)| *slot);
         at.into_iter().flat_map(|at| self.changes[at].1.iter()).map(|event| Event {
@@ -274,13 +281,13 @@ impl Batch {
     }
 }
 
-/// A change of one record: `old` and `new` differ, at least one is there.
+/// A change of one record. `old` and `new` differ, and at least one of them is present.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Event<K, V> {
-    /// The record's key.
+    /// The key of the record.
     pub key: Arc<K>,
-    /// Its value before; `None` when it is added.
+    /// The value before the change; `None` if the record is added.
     pub old: Option<Arc<V>>,
-    /// Its value now; `None` when it is removed.
+    /// The value after the change; `None` if the record is removed.
     pub new: Option<Arc<V>>,
 }

@@ -1,20 +1,20 @@
-//! Typed, keyed collections that stay up to date by themselves.
+//! Typed, keyed collections that are updated incrementally.
 //!
-//! You say once how collections derive from one another; from then on each write costs work in proportion to what it
-//! changes, and every reader sees all collections at the same moment. The engine knows nothing of what it holds: it has
-//! no clock, no randomness and no I/O, and derived content is a function of the *set* of records written, never of their
-//! order.
+//! The caller states once how collections derive from one another. From then on each write costs work in proportion to what
+//! it changes, and every reader sees all collections at the same epoch. The engine knows nothing about the content of its
+//! collections. It has no randomness and no I/O, and reads a clock for metrics and time-outs only. Derived content is a
+//! function of the *set* of written records, never of their order.
 //!
 //! ```
 //! use sluice_engine::{Engine, EngineOptions};
 //!
-//! // The graph is built on the engine's own thread. What the closure returns comes back here.
+//! // The closure builds the graph on the dataflow thread. `start` returns what it returns.
 //! let (engine, (pods, services, ready)) = Engine::start(EngineOptions::default(), |b| {
 //!     b.dataflow("example", |g| {
 //!         let (pods_in, pods) = g.input::<String, String>("pods"); // name -> service
 //!         let (services_in, services) = g.input::<String, u16>("services"); // name -> port
 //!
-//!         // An n:m relation: the pods of each service.
+//!         // The pods of each service.
 //!         let by_service = pods.index("pods/by-service", |_name, service| [(service.clone(), ())]);
 //!
 //!         // "For this service, look up those pods": runs again when the service or one of its pods changes.
@@ -33,93 +33,146 @@
 //! services.set("web".into(), 80);
 //! pods.set("web-1".into(), "web".into());
 //! pods.set("web-2".into(), "web".into());
-//! engine.flush(); // wait until all of this is through
+//! engine.flush(); // waits until these writes are committed
 //! let now = engine.snapshot();
 //! assert_eq!(*now.get(&ready, &"web".into()).unwrap(), ["web-1:80", "web-2:80"]);
 //!
-//! // Writes of one transaction become visible together.
+//! // The writes of a transaction become visible together.
 //! engine.transaction(|tx| {
 //!     tx.delete(&pods, "web-1".into());
 //!     tx.set(&pods, "web-3".into(), "web".into());
 //! });
 //! assert_eq!(*engine.snapshot().get(&ready, &"web".into()).unwrap(), ["web-2:80", "web-3:80"]);
 //!
-//! // A subscriber gets the state first, then what changed; one that was slow gets the net change.
+//! // A subscriber gets the state first, then the changes; a slow subscriber gets the net change.
 //! let batch = feed.try_next().unwrap();
 //! let event = batch.events(&ready).next().unwrap();
 //! assert_eq!((event.old, event.new.unwrap().len()), (None, 2));
 //! ```
 //!
-//! # Words
-//! - A [`Collection`] has at most one value a key. It is an *input* ([`DataflowBuilder::input`]), *fixed* ([`DataflowBuilder::fixed`]), an
-//!   *import* from an earlier dataflow, or derived. Values are compared by content: writing an equal one is no change,
-//!   and a derived record that comes out the same is not put out.
-//!   A singleton, such as settings, is a collection keyed by `()`.
-//! - An [`Index`] has its rows under other keys, each with its source key.
-//! - An [`Epoch`] is one consistent cut. The engine takes what is queued, runs it through, shows it, and meanwhile the
-//!   next epoch gathers; there is no timer. A lone write is through at once, a storm makes larger epochs.
-//! - A *dataflow* ([`GraphBuilder::dataflow`]) is a named part of the graph. An epoch runs the operators that a change
-//!   reaches, each once, parents before children; one that nothing reaches costs nothing, however large the graph.
+//! # Terms
+//! - A [`Collection`] has at most one value per key. It is an *input* ([`DataflowBuilder::input`]), *fixed*
+//!   ([`DataflowBuilder::fixed`]), or derived. Values are compared by content: writing an equal value is no change, and a
+//!   derived record with an equal value causes no update. A singleton, such as settings, is a collection with key `()`.
+//! - An [`Index`] has the rows of a collection under other keys, each with its source key.
+//! - An [`Epoch`] is a consistent cut. The engine takes the queued writes, runs them through the graph and publishes the
+//!   result; meanwhile the writes of the next epoch queue up. There is no debounce timer: a single write is committed at once,
+//!   and many writes make larger epochs.
+//! - A *dataflow* ([`GraphBuilder::dataflow`]) is a named part of the graph. Collections of one dataflow are not visible in
+//!   another. In an epoch each operator runs at most once, parents before children, and only if an update reaches it.
 //!
-//! # Two ways to derive
-//! `join`, `left_join`, `group` and `join_group` are operators of differential dataflow and keep arrangements of what they
-//! read; `index` keeps nothing, `count`, `distinct`, `union` and `union_merge` their rows: for relations. `derive` and `derive_many` run a
-//! closure that looks things up through a [`Context`]; look-ups are recorded, found or not: for anything one would phrase
-//! as "for this object, look up those". Both give a [`Collection`].
+//! # Operators, and which of them are differential dataflow's
+//! | operation | implementation | state it keeps |
+//! |---|---|---|
+//! | [`Collection::join`], [`Index::join`] | differential's `join_core` over two arrangements (`arrange_core`) | the arrangements |
+//! | [`Index::group`] | differential's `reduce_core` over an arrangement | the arrangements of rows and of values |
+//! | [`Collection::map`], [`filter`](Collection::filter), [`filter_map`](Collection::filter_map), [`flat_map`](Collection::flat_map), [`index`](Collection::index) | the engine's, one record at a time (`operators/record.rs`) | none, except owners of renamed keys |
+//! | [`Collection::union`], [`union_merge`](Collection::union_merge) | the engine's (`operators/merge.rs`) | the rows of the parents |
+//! | [`Index::distinct`] | the engine's (`operators/distinct.rs`) | a count per key |
+//! | [`Collection::derive`], [`derive_many`](Collection::derive_many) | the engine's (`operators/lookup.rs`) | hashes of look-ups, the last outputs, one store per collection or index looked up |
+//!
+//! The engine also uses differential's update triples `(record, time, diff)` and their consolidation everywhere, its input
+//! sessions, and the traces of its arrangements for dumps and explanations.
+//!
+//! Reasons for the engine's own parts:
+//! - *Scheduling* (`network.rs`). Each differential operator runs in a small timely dataflow of its own, as one operator of the
+//!   engine's network. In one timely dataflow, every epoch advances the frontier of every operator of the graph, even of those
+//!   that no update reaches.
+//! - *Unions and `distinct`*. No other operator reads their input rows by key, so arrangements would only cost memory.
+//! - *`derive`*. Look-ups depend on data that was looked up before, which a fixed join plan cannot express without
+//!   materialising every intermediate relation. `derive` is also cheaper for small fan-outs: `benches/README.md` has the
+//!   figures of both forms of one composite (index, join and group, and the same by `derive`), and of each operator.
+//!
+//! Use relations (`join`, `group`, `union`, …) where the relation itself is wanted, and `derive` for "for this object, look up
+//! those objects". Both return a [`Collection`].
+//!
+//! # Coming from krt
+//! Istio's `krt` has the same purpose. Its operations and their counterparts here; `tests/conformance.rs` covers them:
+//!
+//! | krt | here |
+//! |---|---|
+//! | `NewCollection`, `NewManyCollection`, `MapCollection` | [`Collection::derive`] or `filter_map`, `derive_many` or `flat_map`, `map` |
+//! | `NewSingleton`, `NewManyFromNothing` | `derive`, `derive_many` of a [`DataflowBuilder::fixed`] collection with key `()` |
+//! | `NewStatusCollection` | a `derive` that returns (status, output), and a `map` or `filter_map` of each part |
+//! | `Fetch`, `FetchOne`, `ResourceExists`, `Index.Fetch` | [`Context::all`], [`Context::get`], [`Context::by`] |
+//! | `FilterKey`, `FilterIndex`, `FilterLabel`, `FilterGeneric` | the key; an index by what is filtered on; conditions in the closure |
+//! | `PartialFetch` | `map` to the part that matters, then look that up: an equal part is no change |
+//! | `DiscardResult` | [`Context::discard_result`] |
+//! | `NewIndex`, `Index.AsCollection` | [`Collection::index`], [`Index::group`] |
+//! | `JoinCollection`, `JoinWithMergeCollection` | [`Collection::union`], [`Collection::union_merge`] |
+//! | `NestedJoinWithMergeCollection` | records of all members in one collection keyed by (member, key), `index` by key, [`Index::group`] |
+//! | `NewStaticCollection`, `Reset`, `ConditionalUpdateObject` | [`Input::set`], [`Input::replace_all`]; an equal value is no change |
+//! | `RecomputeTrigger`, `RecomputeProtected` | an input with key `()` that the closure looks up; the protected value is its value |
+//! | `WithName`, `WithMetadata` | the name argument of each operation, [`Collection::with_metadata`] |
+//! | `Register`, `RegisterBatch`, `HasSynced`, `WaitUntilSynced` | [`Feed`], [`Batch::all_synced`], [`Snapshot::is_synced`], [`Engine::wait_synced`] |
 //!
 //! # Rules for closures
-//! - Pure: a function of the arguments and of what [`Context`] gave. They also run for values that are about to go.
-//! - New keys of `flat_map`, `derive_many` and [`Index::join`] are unique over all records: make the parent's key part
-//!   of them. If two records claim a key all the same, the smallest value wins and
-//!   [`CollectionMetrics::conflicts`] counts it.
-//! - `group` and `join_group` see all rows of a key each time one changes, and [`Context::all`] everything: not for
-//!   keys with thousands of rows.
-//! - A panic costs only its record: it keeps its last good output until an input of it changes, and
-//!   [`Engine::panics`] names the collection and key.
+//! - A closure is pure: its result depends only on its arguments and on what [`Context`] returns. It also runs for values
+//!   that are being removed.
+//! - New keys of `flat_map`, `derive_many` and [`Index::join`] are unique over all records: make the parent's key a part of
+//!   them. If two records make the same key, the smallest value wins and [`CollectionMetrics::conflicts`] counts it.
+//! - The closure of `group` reads all rows of a key each time one changes, and [`Context::all`] reads all records: not for
+//!   thousands of rows.
+//! - A panic affects only its record: the record keeps its last good output until an input of it changes, and
+//!   [`Engine::panics`] names the collection and the key.
 //!
 //! # Reading
-//! [`Engine::snapshot`] gives all published collections at one epoch. A [`Feed`] gives batches of changes; it is pulled,
-//! so nothing queues up for a slow reader.
+//! [`Engine::snapshot`] returns all published collections at one epoch. A [`Feed`] returns batches of changes when the reader
+//! asks for them, so nothing queues up for a slow reader.
 //!
-//! # Looking inside
-//! [`Engine::graph`] lists every collection with its parents, [`Engine::metrics`] what each holds and costs,
-//! [`Engine::dump`] all records of any of them as JSON while the engine runs. [`Engine::explain`] says why a record is as
-//! it is, down to the inputs with their [`Origin`], and which writes last changed it.
+//! # Inspection
+//! [`Engine::graph`] lists every collection with its parents, [`Engine::metrics`] the size and the cost of each, and
+//! [`Engine::dump`] all records of any of them as JSON while the engine runs. [`Engine::explain`] reports the records that a
+//! record derives from, down to the inputs with their [`Origin`], and the writes that last changed it.
+//!
+//! # Modules
+//! A module uses only modules of the lines above it:
+//! - values: `value`, `update`, `epoch`, `clock`, `metrics`, `options`
+//! - state: `rows`, `store`, `spines` (differential dataflow)
+//! - operators: `operators`, `network`
+//! - the graph: `node`, `input_state`, `output`, `explanation`, `feed`, `command`, `build`
+//! - typed handles: `collection`, `operations`, `input`, `builder`
+//! - running: `worker` (the dataflow thread), `dump`, `engine`, `inspect`
 
+mod build;
 mod builder;
 mod clock;
 mod collection;
-mod derive;
+mod command;
 mod dump;
 mod engine;
-mod explain;
+mod epoch;
+mod explanation;
 mod feed;
-mod flow;
-mod gather;
-mod index;
 mod input;
+mod input_state;
+mod inspect;
 mod metrics;
 mod network;
+mod node;
+mod operations;
+mod operators;
+mod options;
 mod output;
 mod rows;
-mod scan;
 mod spines;
 mod store;
-mod transform;
+mod update;
 mod value;
-mod why;
 mod worker;
 
 pub use builder::{DataflowBuilder, GraphBuilder};
 pub use clock::Clock;
-pub use collection::{Collection, Export};
-pub use derive::{Context, Dep, Deps, IndexDep};
+pub use collection::{Collection, Index};
 pub use dump::{CollectionInfo, Dump};
-pub use engine::{Engine, EngineOptions, Transaction};
-pub use explain::{Cause, EpochSummary, Explanation, Reason, Write};
+pub use engine::{Engine, Transaction};
+pub use epoch::{Epoch, EpochTiming, Origin};
+pub use explanation::{Cause, EpochSummary, Explanation, Reason, Write};
 pub use feed::{Batch, Event, Feed};
-pub use index::Index;
-pub use input::{Input, Origin};
+pub use input::Input;
 pub use metrics::{CollectionMetrics, EngineMetrics, PanicReport};
-pub use output::{Epoch, EpochTiming, Published, Snapshot};
+pub use operations::derive::Deps;
+pub use operators::lookup::{Context, Dep, IndexDep};
+pub use options::EngineOptions;
+pub use output::{Published, Snapshot};
 pub use value::{Key, Value};

@@ -1,4 +1,4 @@
-//! What each collection costs, and which closures failed.
+//! Metrics of each collection, and reports of closures that panicked.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,72 +9,72 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::clock::Clock;
-use crate::value::Dyn;
+use crate::value::Erased;
 
-/// Reports kept; older ones are only counted.
-const PANICS_KEPT: usize = 64;
+/// Panic reports that are kept; older ones are only counted.
+const MAX_PANIC_REPORTS: usize = 64;
 
-/// A closure that panicked. Its record keeps the last good output until the input changes.
+/// A closure that panicked. Its record keeps the last good output until an input of the record changes.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct PanicReport {
-    /// Name of the collection whose closure it was.
+    /// Name of the collection whose closure panicked.
     pub collection: String,
-    /// Key of the record it was given, as JSON.
+    /// Key of the record the closure was given, as JSON.
     pub key: serde_json::Value,
-    /// The panic message, when it was text.
+    /// The panic message, if it is text.
     pub message: String,
 }
 
-/// Figures of one collection since the engine started.
+/// Metrics of one collection since the engine started.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct CollectionMetrics {
     /// Name of the collection.
     pub name: String,
-    /// Records it holds now.
+    /// Records the collection holds now.
     pub size: i64,
-    /// Records its closure was given (for an input: writes).
+    /// Records its closure was given; for an input, writes.
     pub records_in: u64,
-    /// Records it put out, changes and retractions counted apart.
+    /// Updates it produced; a changed record counts twice, as a retraction and an addition.
     pub records_out: u64,
-    /// Time spent in its closure and around it; time of arrangements is not in it.
+    /// Time spent in its closure and in the operator around it. Time spent in arrangements is not included.
     pub busy: Duration,
-    /// Closures that panicked.
+    /// Runs of its closure that panicked.
     pub panics: u64,
-    /// Keys that have more than one value now; the smallest value wins.
+    /// Keys with more than one value now; the smallest value wins.
     pub conflicts: i64,
-    /// Updates in its arrangements, as of the last epoch that reached it. Deleted rows stay until batches merge.
+    /// Updates in its arrangements, as of the last epoch that reached it. Deleted rows stay until batches are merged.
     pub arranged: i64,
-    /// Rows in its stores and tables beside the dataflow: rows by key, index groups, recorded reads, owners of keys.
+    /// Entries in its stores beside the arrangements: rows by key, index keys, recorded look-ups, owners of keys.
     pub stored: i64,
 }
 
-/// Figures of the whole engine.
+/// Metrics of the whole engine.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct EngineMetrics {
-    /// Epochs committed.
+    /// Committed epochs.
     pub epochs: u64,
-    /// Time spent committing.
+    /// Time spent in epochs.
     pub busy: Duration,
-    /// Time the last epoch took.
+    /// Duration of the last epoch.
     pub last_epoch: Duration,
-    /// Longest epoch so far.
+    /// Duration of the longest epoch so far.
     pub longest_epoch: Duration,
     /// Writes in the last epoch.
     pub last_batch: u64,
-    /// Commands that wait now.
+    /// Commands in the queues now.
     pub queued: usize,
-    /// Each collection, in the order they were built.
+    /// Each collection and index, in the order of building.
     pub collections: Vec<CollectionMetrics>,
 }
 
-/// Recent panics, bounded.
+/// The most recent panic reports.
 #[derive(Default)]
 pub(crate) struct PanicLog(Mutex<VecDeque<PanicReport>>);
 
 impl PanicLog {
     fn push(&self, report: PanicReport) {
         let mut reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if reports.len() == PANICS_KEPT {
+        if reports.len() == MAX_PANIC_REPORTS {
             reports.pop_front();
         }
         reports.push_back(report);
@@ -85,8 +85,8 @@ impl PanicLog {
     }
 }
 
-/// Counters of one collection: written by the dataflow thread, read from anywhere.
-pub(crate) struct Gauge {
+/// Gauges and counters of one collection: written by the dataflow thread, read by any thread.
+pub(crate) struct CollectionGauges {
     pub(crate) name: String,
     clock: Clock,
     panic_log: Arc<PanicLog>,
@@ -100,7 +100,7 @@ pub(crate) struct Gauge {
     stored: AtomicI64,
 }
 
-impl Gauge {
+impl CollectionGauges {
     pub(crate) fn new(name: String, clock: Clock, panic_log: Arc<PanicLog>) -> Self {
         Self {
             name,
@@ -117,9 +117,9 @@ impl Gauge {
         }
     }
 
-    /// Runs a user's closure for a record: timed, and contained. `None` when it panicked.
-    pub(crate) fn run<R>(&self, key: &Dyn, records: usize, work: impl FnOnce() -> R) -> Option<R> {
-        self.timed(records, || self.contain(key, work))
+    /// Runs a user's closure for a record, with its time counted. `None` when the closure panics.
+    pub(crate) fn run<R>(&self, key: &Erased, records: usize, work: impl FnOnce() -> R) -> Option<R> {
+        self.timed(records, || self.catch_panic(key, work))
     }
 
     pub(crate) fn timed<R>(&self, records: usize, work: impl FnOnce() -> R) -> R {
@@ -131,9 +131,9 @@ impl Gauge {
         result
     }
 
-    /// Runs a user's closure so that a panic costs only this record.
-    pub(crate) fn contain<R>(&self, key: &Dyn, work: impl FnOnce() -> R) -> Option<R> {
-        // Closures are pure by contract; what one may have half done to its own captures is its own affair.
+    /// Runs a user's closure so that a panic affects only this record. `None` when the closure panics.
+    pub(crate) fn catch_panic<R>(&self, key: &Erased, work: impl FnOnce() -> R) -> Option<R> {
+        // Closures are pure by contract, so a panic leaves no state of theirs half-changed.
         match catch_unwind(AssertUnwindSafe(work)) {
             Ok(result) => Some(result),
             Err(panic) => {
@@ -144,7 +144,7 @@ impl Gauge {
                     .unwrap_or_else(|| "panic without a message".to_owned());
                 let report = PanicReport { collection: self.name.clone(), key: key.json(), message };
                 tracing::error!(collection = %report.collection, key = %report.key, message = %report.message,
-                    "closure panicked, last good output kept");
+                    "closure panicked; the record keeps its last good output");
                 self.panics.fetch_add(1, Relaxed);
                 self.panic_log.push(report);
                 None
@@ -152,8 +152,8 @@ impl Gauge {
         }
     }
 
-    /// Counts records put out and what they did to the size.
-    pub(crate) fn made(&self, size_change: isize, records: usize) {
+    /// Counts produced updates and their effect on the size.
+    pub(crate) fn record_output(&self, size_change: isize, records: usize) {
         self.size.fetch_add(size_change as i64, Relaxed);
         self.records_out.fetch_add(records as u64, Relaxed);
     }
@@ -162,7 +162,7 @@ impl Gauge {
         self.size.store(size as i64, Relaxed);
     }
 
-    pub(crate) fn took_in(&self, records: usize) {
+    pub(crate) fn record_input(&self, records: usize) {
         self.records_in.fetch_add(records as u64, Relaxed);
     }
 
@@ -174,7 +174,7 @@ impl Gauge {
         self.arranged.store(updates as i64, Relaxed);
     }
 
-    /// Counts the rows of one table; `before` is what that table counted last time.
+    /// Counts the entries of one store; `before` is the count of that store at the last call, and is updated.
     pub(crate) fn count_stored(&self, before: &mut usize, now: usize) {
         self.stored.fetch_add(now as i64 - *before as i64, Relaxed);
         *before = now;

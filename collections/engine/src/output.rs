@@ -1,33 +1,32 @@
-//! Outputs: the changes of a closed epoch, and a snapshot of all published collections at one epoch.
+//! Published collections: their changes in each epoch, and snapshots of all of them at one epoch.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use imbl::OrdMap;
-use serde::Serialize;
 
-use crate::flow::NodeId;
-use crate::spines::Delta;
-use crate::store::{Claims, by_key};
-use crate::value::{ByContent, Dyn, Key, Types, Value};
+use crate::epoch::{Epoch, EpochTiming};
+use crate::node::NodeId;
+use crate::store::ValueConflicts;
+use crate::update::{Update, by_key};
+use crate::value::{ContentOrdered, Erased, Key, TypeMarker, Value};
 
-/// Number of a consistent cut: everything up to it is visible, nothing after it.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub struct Epoch(pub u64);
-
-/// Names a published collection when reading a snapshot or a batch.
+/// A published collection, to read it from a snapshot or a batch.
 pub struct Published<K, V> {
     pub(crate) slot: usize,
     pub(crate) node: NodeId,
-    pub(crate) name: Arc<str>,
-    pub(crate) types: Types<(K, V)>,
+    name: Arc<str>,
+    types: TypeMarker<(K, V)>,
 }
 
 impl<K, V> Published<K, V> {
+    pub(crate) fn new(slot: usize, node: NodeId, name: &str) -> Self {
+        Self { slot, node, name: name.into(), types: PhantomData }
+    }
+
     /// Name of the collection.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -49,87 +48,83 @@ impl<K, V> std::fmt::Debug for Published<K, V> {
 
 /// A published record, and the epoch that last changed it.
 #[derive(Clone, Debug)]
-pub(crate) struct Record {
-    pub(crate) value: Dyn,
+pub(crate) struct PublishedRecord {
+    pub(crate) value: Erased,
     pub(crate) changed: Epoch,
 }
 
-impl PartialEq for Record {
+impl PartialEq for PublishedRecord {
     fn eq(&self, other: &Self) -> bool {
         self.value == other.value
     }
 }
 
-pub(crate) type Map = OrdMap<ByContent, Record>;
+/// The records of a published collection, in the order that users see.
+pub(crate) type PublishedMap = OrdMap<ContentOrdered, PublishedRecord>;
 
-/// A change of a published record, erased.
+/// A change of a published record, with erased types.
 #[derive(Clone, Debug)]
-pub(crate) struct RawEvent {
-    pub(crate) key: Dyn,
-    pub(crate) old: Option<Dyn>,
-    pub(crate) new: Option<Dyn>,
+pub(crate) struct ErasedEvent {
+    pub(crate) key: Erased,
+    pub(crate) old: Option<Erased>,
+    pub(crate) new: Option<Erased>,
 }
 
 /// A published collection on the dataflow thread.
-pub(crate) struct Slot {
+pub(crate) struct PublishedCollection {
     pub(crate) node: NodeId,
-    pub(crate) buffer: Rc<RefCell<Vec<Delta>>>,
-    pub(crate) map: Map,
-    claims: Claims,
+    /// The updates of the open epoch.
+    pub(crate) buffer: Rc<RefCell<Vec<Update>>>,
+    pub(crate) map: PublishedMap,
+    conflicts: ValueConflicts,
 }
 
-impl Slot {
-    pub(crate) fn new(node: NodeId, buffer: Rc<RefCell<Vec<Delta>>>) -> Self {
-        Self { node, buffer, map: Map::new(), claims: Claims::default() }
+impl PublishedCollection {
+    pub(crate) fn new(node: NodeId, buffer: Rc<RefCell<Vec<Update>>>) -> Self {
+        Self { node, buffer, map: PublishedMap::new(), conflicts: ValueConflicts::default() }
     }
 
-    /// Applies what the epoch put out; gives the changes sorted by key.
-    pub(crate) fn close(&mut self, epoch: Epoch) -> Vec<RawEvent> {
-        let mut deltas = std::mem::take(&mut *self.buffer.borrow_mut());
-        differential_dataflow::consolidation::consolidate_updates(&mut deltas);
+    /// Applies the updates of the epoch. Returns the changes, sorted by key.
+    pub(crate) fn close(&mut self, epoch: Epoch) -> Vec<ErasedEvent> {
+        let mut updates = std::mem::take(&mut *self.buffer.borrow_mut());
+        differential_dataflow::consolidation::consolidate_updates(&mut updates);
         let mut events = Vec::new();
-        for changes in by_key(&deltas) {
-            let key = ByContent(changes[0].0.0.clone());
+        for changes in by_key(&updates) {
+            let key = ContentOrdered(changes[0].0.0.clone());
             let old = self.map.get(&key).map(|record| record.value.clone());
-            let new = self.claims.resolve(&key.0, old.as_ref(), changes);
+            let new = self.conflicts.resolve(&key.0, old.as_ref(), changes);
             if old == new {
                 continue;
             }
             match &new {
-                Some(value) => drop(self.map.insert(key.clone(), Record { value: value.clone(), changed: epoch })),
+                Some(value) => {
+                    drop(self.map.insert(key.clone(), PublishedRecord { value: value.clone(), changed: epoch }));
+                }
                 None => drop(self.map.remove(&key)),
             }
-            events.push(RawEvent { key: key.0, old, new });
+            events.push(ErasedEvent { key: key.0, old, new });
         }
         events.sort_unstable_by(|a, b| a.key.by_content(&b.key));
         events
     }
 
-    /// Keys with more than one claim.
+    /// Number of keys with more than one value.
     pub(crate) fn conflicts(&self) -> usize {
-        self.claims.len()
+        self.conflicts.len()
     }
 }
 
-/// All published collections at one epoch. Cheap to hold: it shares what has not changed with its successors.
+/// All published collections at one epoch. A snapshot is cheap to hold: it shares unchanged parts with later snapshots.
 pub struct Snapshot {
     pub(crate) epoch: Epoch,
-    /// Counts snapshots that differ in what they show.
-    pub(crate) turn: u64,
-    pub(crate) maps: Arc<Vec<Map>>,
+    /// Counts the snapshots that differ in what readers see.
+    pub(crate) revision: u64,
+    pub(crate) maps: Arc<Vec<PublishedMap>>,
+    /// Per node.
     pub(crate) synced: Arc<Vec<bool>>,
-    /// What led here from the turn before: (slot, changes), by slot.
-    pub(crate) changes: Vec<(usize, Arc<[RawEvent]>)>,
+    /// Changes since the revision before: (slot, events), by slot.
+    pub(crate) changes: Vec<(usize, Arc<[ErasedEvent]>)>,
     pub(crate) timing: EpochTiming,
-}
-
-/// When the writes of an epoch came in, and what it cost.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct EpochTiming {
-    /// When the source received the earliest of its writes, as their [`Origin`](crate::Origin)s tell; since the Unix epoch.
-    pub received: Option<Duration>,
-    /// How long the engine took over it.
-    pub took: Duration,
 }
 
 impl std::fmt::Debug for Snapshot {
@@ -142,7 +137,7 @@ impl Snapshot {
     pub(crate) fn empty() -> Self {
         Self {
             epoch: Epoch(0),
-            turn: 0,
+            revision: 0,
             maps: Arc::default(),
             synced: Arc::default(),
             changes: Vec::new(),
@@ -150,7 +145,7 @@ impl Snapshot {
         }
     }
 
-    /// The epoch it shows.
+    /// The epoch of the snapshot.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.epoch
@@ -173,9 +168,9 @@ impl Snapshot {
         self.map(of.slot).into_iter().flatten().map(|(key, record)| (key.0.get::<K>(), record.value.get::<V>()))
     }
 
-    /// The records from `from` on, sorted by key.
+    /// The records with keys from `from` on, sorted by key.
     pub fn iter_from<K: Key, V: Value>(&self, of: &Published<K, V>, from: &K) -> impl Iterator<Item = (&K, &V)> {
-        let from = ByContent(Dyn::new(from.clone()));
+        let from = ContentOrdered(Erased::new(from.clone()));
         self.map(of.slot)
             .into_iter()
             .flat_map(move |map| map.range((Bound::Included(from.clone()), Bound::Unbounded)))
@@ -188,13 +183,13 @@ impl Snapshot {
         self.map(of.slot).map_or(0, OrdMap::len)
     }
 
-    /// Whether there is no record.
+    /// Whether the collection is empty.
     #[must_use]
     pub fn is_empty<K: Key, V: Value>(&self, of: &Published<K, V>) -> bool {
         self.len(of) == 0
     }
 
-    /// Whether every input the collection reads, directly or not, had its initial state by this epoch.
+    /// Whether every input that the collection reads, directly or indirectly, has its initial state in this snapshot.
     #[must_use]
     pub fn is_synced<K: Key, V: Value>(&self, of: &Published<K, V>) -> bool {
         self.node_synced(of.node)
@@ -204,17 +199,17 @@ impl Snapshot {
         self.synced.get(node).copied().unwrap_or(false)
     }
 
-    /// Whether all inputs had their initial state by this epoch.
+    /// Whether all inputs have their initial state in this snapshot.
     #[must_use]
     pub fn all_synced(&self) -> bool {
-        self.turn > 0 && self.synced.iter().all(|synced| *synced)
+        self.revision > 0 && self.synced.iter().all(|synced| *synced)
     }
 
-    pub(crate) fn map(&self, slot: usize) -> Option<&Map> {
+    pub(crate) fn map(&self, slot: usize) -> Option<&PublishedMap> {
         self.maps.get(slot)
     }
 
-    fn record<K: Key, V: Value>(&self, of: &Published<K, V>, key: &K) -> Option<&Record> {
-        self.map(of.slot)?.get(&ByContent(Dyn::new(key.clone())))
+    fn record<K: Key, V: Value>(&self, of: &Published<K, V>, key: &K) -> Option<&PublishedRecord> {
+        self.map(of.slot)?.get(&ContentOrdered(Erased::new(key.clone())))
     }
 }

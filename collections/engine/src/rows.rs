@@ -1,67 +1,67 @@
-//! A hash map of erased keys that grows without long pauses and can be frozen at no cost.
+//! A hash map of erased keys that grows without long pauses and whose state can be frozen cheaply.
 
 use std::sync::Arc;
 
 use hashbrown::HashTable;
 
-use crate::value::Dyn;
+use crate::value::Erased;
 
-/// Average rows a shard holds before the next one is split off: small enough that copying a frozen shard is cheap.
-const SHARD_ROWS: usize = 256;
+/// Average number of rows per shard before a shard is split: small enough that copying a frozen shard is cheap.
+const ROWS_PER_SHARD: usize = 256;
 
-/// Some of the rows.
-pub(crate) type Shard<T> = HashTable<(Dyn, T)>;
+/// One shard of the rows.
+pub(crate) type RowShard<T> = HashTable<(Erased, T)>;
 
-/// Rows in shards by linear hashing: growing splits one shard at a time, so that no single insert pays for all rows.
-/// Cloning the shard list freezes the rows as they are; later writes copy only the shards they touch.
-pub(crate) struct Rows<T> {
-    shards: Vec<Arc<Shard<T>>>,
+/// Rows in shards by linear hashing: growth splits one shard at a time, so that no single insert rehashes all rows.
+/// Cloning the shard list freezes the current rows; later writes copy only the shards they touch.
+pub(crate) struct ShardedRows<T> {
+    shards: Vec<Arc<RowShard<T>>>,
     len: usize,
 }
 
-/// Rows as they were at one epoch, readable from any thread.
-pub(crate) struct Frozen<T> {
-    pub(crate) shards: Vec<Arc<Shard<T>>>,
+/// The rows of one epoch, readable by any thread.
+pub(crate) struct FrozenRows<T> {
+    pub(crate) shards: Vec<Arc<RowShard<T>>>,
 }
 
-impl<T> Default for Rows<T> {
+impl<T> Default for ShardedRows<T> {
     fn default() -> Self {
         Self { shards: vec![Arc::default()], len: 0 }
     }
 }
 
-impl<T: Clone> Rows<T> {
+impl<T: Clone> ShardedRows<T> {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    pub(crate) fn get(&self, key: &Dyn) -> Option<&T> {
+    pub(crate) fn get(&self, key: &Erased) -> Option<&T> {
         self.get_key_value(key).map(|(_, value)| value)
     }
 
-    pub(crate) fn get_key_value(&self, key: &Dyn) -> Option<(&Dyn, &T)> {
+    pub(crate) fn get_key_value(&self, key: &Erased) -> Option<(&Erased, &T)> {
         let hash = key.hash64();
         self.shards[self.shard_of(hash)].find(hash, |(k, _)| k == key).map(|(k, value)| (k, value))
     }
 
-    /// The keys with this hash: one, but for a coincidence.
-    pub(crate) fn keys_of(&self, hash: u64) -> impl Iterator<Item = &Dyn> {
+    /// The keys with this hash: at most one, except for hash collisions.
+    pub(crate) fn keys_of(&self, hash: u64) -> impl Iterator<Item = &Erased> {
         let rows = self.shards[self.shard_of(hash)].iter_hash(hash);
         rows.map(|(key, _)| key).filter(move |key| key.hash64() == hash)
     }
 
-    pub(crate) fn get_mut(&mut self, key: &Dyn) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, key: &Erased) -> Option<&mut T> {
         let hash = key.hash64();
         let at = self.shard_of(hash);
         let shard = &mut self.shards[at];
-        // A frozen shard is copied only for a key that is there.
+        // A frozen shard is copied only if it has the key.
         if Arc::get_mut(shard).is_none() && shard.find(hash, |(k, _)| k == key).is_none() {
             return None;
         }
         Arc::make_mut(shard).find_mut(hash, |(k, _)| k == key).map(|(_, value)| value)
     }
 
-    pub(crate) fn insert(&mut self, key: Dyn, value: T) -> Option<T> {
+    pub(crate) fn insert(&mut self, key: Erased, value: T) -> Option<T> {
         let hash = key.hash64();
         let at = self.shard_of(hash);
         let shard = Arc::make_mut(&mut self.shards[at]);
@@ -70,13 +70,13 @@ impl<T: Clone> Rows<T> {
         }
         add(shard, (key, value));
         self.len += 1;
-        if self.len > self.shards.len() * SHARD_ROWS {
+        if self.len > self.shards.len() * ROWS_PER_SHARD {
             self.split_one();
         }
         None
     }
 
-    pub(crate) fn remove(&mut self, key: &Dyn) -> Option<T> {
+    pub(crate) fn remove(&mut self, key: &Erased) -> Option<T> {
         let hash = key.hash64();
         let at = self.shard_of(hash);
         let shard = Arc::make_mut(&mut self.shards[at]);
@@ -88,16 +88,16 @@ impl<T: Clone> Rows<T> {
         Some(old)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Dyn, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Erased, &T)> {
         self.shards.iter().flat_map(|shard| shard.iter()).map(|(key, value)| (key, value))
     }
 
-    pub(crate) fn freeze(&self) -> Frozen<T> {
-        Frozen { shards: self.shards.clone() }
+    pub(crate) fn freeze(&self) -> FrozenRows<T> {
+        FrozenRows { shards: self.shards.clone() }
     }
 
     fn shard_of(&self, hash: u64) -> usize {
-        // The table inside a shard uses the low and the top bits; take the shard from the middle.
+        // The hash table of a shard uses the low and the high bits of the hash, so the shard number comes from the middle.
         let hash = (hash >> 24) as usize;
         let round = self.shards.len().next_power_of_two();
         let shard = hash & (round - 1);
@@ -118,7 +118,7 @@ impl<T: Clone> Rows<T> {
     }
 }
 
-fn add<T>(shard: &mut Shard<T>, row: (Dyn, T)) {
+fn add<T>(shard: &mut RowShard<T>, row: (Erased, T)) {
     shard.insert_unique(row.0.hash64(), row, |(key, _)| key.hash64());
 }
 
@@ -127,34 +127,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_survive_growth_and_freezing() {
-        let mut rows = Rows::default();
+    fn rows_are_kept_across_growth_and_freezing() {
+        let mut rows = ShardedRows::default();
         for n in 0..20_000u32 {
-            assert!(rows.insert(Dyn::new(n), n).is_none());
+            assert!(rows.insert(Erased::new(n), n).is_none());
         }
         let frozen = rows.freeze();
         for n in (0..20_000u32).step_by(2) {
-            assert_eq!(rows.remove(&Dyn::new(n)), Some(n));
+            assert_eq!(rows.remove(&Erased::new(n)), Some(n));
         }
         assert_eq!(rows.len(), 10_000);
-        assert!(rows.keys_of(Dyn::new(1u32).hash64()).eq([&Dyn::new(1u32)]));
-        assert!(rows.keys_of(Dyn::new(2u32).hash64()).next().is_none());
+        assert!(rows.keys_of(Erased::new(1u32).hash64()).eq([&Erased::new(1u32)]));
+        assert!(rows.keys_of(Erased::new(2u32).hash64()).next().is_none());
         for n in 0..20_000u32 {
-            assert_eq!(rows.get(&Dyn::new(n)).copied(), (n % 2 == 1).then_some(n));
+            assert_eq!(rows.get(&Erased::new(n)).copied(), (n % 2 == 1).then_some(n));
         }
         assert_eq!(frozen.shards.iter().map(|shard| shard.len()).sum::<usize>(), 20_000);
         let largest = frozen.shards.iter().map(|shard| shard.len()).max();
-        assert!(largest.is_some_and(|rows| rows < 4 * SHARD_ROWS), "{largest:?}");
+        assert!(largest.is_some_and(|rows| rows < 4 * ROWS_PER_SHARD), "{largest:?}");
     }
 
     #[test]
-    fn emptied_rows_give_their_memory_back() {
-        let mut rows = Rows::default();
+    fn removing_all_rows_releases_their_memory() {
+        let mut rows = ShardedRows::default();
         for n in 0..5_000u32 {
-            rows.insert(Dyn::new(n), ());
+            rows.insert(Erased::new(n), ());
         }
         for n in 0..5_000u32 {
-            rows.remove(&Dyn::new(n));
+            rows.remove(&Erased::new(n));
         }
         assert_eq!((rows.len(), rows.shards.len()), (0, 1));
     }

@@ -1,4 +1,8 @@
-//! Every differential type and every call that instantiates heavy generic code, once and erased.
+//! The two operators of differential dataflow, and everything that names a differential or timely type.
+//!
+//! `join` and `reduce` are differential's own (`join_core`, `reduce_core`), each with the arrangements of its inputs (and, for
+//! `reduce`, of its output) in a timely dataflow of its own. In one timely dataflow for the whole graph, each epoch would
+//! advance the frontier of every operator. Keys and values are erased, so this generic code is compiled once.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -20,153 +24,147 @@ use timely::dataflow::operators::{Probe, probe};
 use timely::progress::frontier::AntichainRef;
 use timely::worker::{Config, Worker};
 
-use crate::metrics::Gauge;
-use crate::network::EpochLogic;
-use crate::value::Dyn;
+use crate::metrics::CollectionGauges;
+use crate::update::{EpochLogic, Row, Time, Update};
+use crate::value::Erased;
 
-/// Logical time: the number of an epoch.
-pub(crate) type Time = u64;
-/// A keyed record.
-pub(crate) type Row = (Dyn, Dyn);
-/// A change of a record.
-pub(crate) type Delta = (Row, Time, isize);
-/// A stream of changes within a circuit.
-type Raw<'s> = VecCollection<'s, Time, Row, isize>;
-/// The indexed history behind an arrangement.
-type Spine = ValSpine<Dyn, Dyn, Time, isize>;
-/// A handle that keeps it readable.
+/// A differential collection of keyed records.
+type RowCollection<'s> = VecCollection<'s, Time, Row, isize>;
+/// The trace of an arrangement.
+type Spine = ValSpine<Erased, Erased, Time, isize>;
+/// A handle that keeps a trace readable.
 type Trace = TraceAgent<Spine>;
-/// Changes together with their trace.
-type Arr<'s> = Arranged<'s, Trace>;
-/// An arrangement, for who makes it and who reads it.
+type Arrangement<'s> = Arranged<'s, Trace>;
+/// A trace, shared between its operator and readers.
 pub(crate) type TraceRef = Rc<RefCell<Trace>>;
 /// Computes the value of a key from its rows with their multiplicities.
-pub(crate) type Reducer = Rc<dyn Fn(&Dyn, &[(&Dyn, isize)]) -> Option<Dyn>>;
+pub(crate) type Reducer = Rc<dyn Fn(&Erased, &[(&Erased, isize)]) -> Option<Erased>>;
 
-/// How many records more there are by these changes.
-pub(crate) fn size_change(deltas: &[Delta]) -> isize {
-    deltas.iter().map(|(_, _, diff)| diff).sum()
-}
-
-/// The timely worker all circuits of an engine share.
+/// The timely worker that runs the differential operators of an engine.
 #[derive(Clone)]
-pub(crate) struct Circuits(Rc<RefCell<Worker>>);
+pub(crate) struct DifferentialWorker(Rc<RefCell<Worker>>);
 
-impl Circuits {
+impl DifferentialWorker {
     pub(crate) fn new() -> Self {
-        // One worker and no timer: idle means blocked on the command queue.
+        // One worker and no timer: an idle engine is blocked on its command queue.
         let worker = Worker::new(Config::default(), Allocator::Thread(Thread::default()), None);
         Self(Rc::new(RefCell::new(worker)))
     }
 
-    /// Pairs the rows of two inputs key by key; `pair` names the row that comes out. Gives the two arrangements too.
-    pub(crate) fn join(&self, gauge: Arc<Gauge>, pair: fn(&Dyn, &Dyn, &Dyn) -> Row) -> (EpochLogic, [TraceRef; 2]) {
-        let circuit = self.build(gauge, 2, &mut |_, rows| {
+    /// Joins two inputs by key; `pair` makes the row of each pair. Also returns the traces of the two inputs.
+    pub(crate) fn join(
+        &self,
+        gauges: Arc<CollectionGauges>,
+        pair: fn(&Erased, &Erased, &Erased) -> Row,
+    ) -> (EpochLogic, [TraceRef; 2]) {
+        let operator = self.build(gauges, 2, &mut |_, rows| {
             let [left, right] = [&rows[0], &rows[1]];
-            let made = left.clone().join_core(right.clone(), move |key, a, b| Some(pair(key, a, b)));
-            (made, None)
+            let joined = left.clone().join_core(right.clone(), move |key, a, b| Some(pair(key, a, b)));
+            (joined, None)
         });
-        circuit.into_operator()
+        operator.into_logic()
     }
 
-    /// One value a key from all its rows. When `reducer` panics the key keeps the value it has. Gives the arrangements of
-    /// the rows and of the values too.
-    pub(crate) fn reduce(&self, gauge: Arc<Gauge>, reducer: &Reducer) -> (EpochLogic, [TraceRef; 2]) {
-        let circuit = self.build(gauge, 1, &mut |gauge, rows| {
-            let made = reduce(rows[0].clone(), gauge.clone(), reducer.clone());
-            let trace = made.trace.clone();
-            (made.as_collection(|key, value| (key.clone(), value.clone())), Some(trace))
+    /// Computes one value per key from all its rows. When `reducer` panics, the key keeps its value. Also returns the traces
+    /// of the rows and of the values.
+    pub(crate) fn reduce(&self, gauges: Arc<CollectionGauges>, reducer: &Reducer) -> (EpochLogic, [TraceRef; 2]) {
+        let operator = self.build(gauges, 1, &mut |gauges, rows| {
+            let values = reduce(rows[0].clone(), gauges.clone(), reducer.clone());
+            let trace = values.trace.clone();
+            (values.as_collection(|key, value| (key.clone(), value.clone())), Some(trace))
         });
-        circuit.into_operator()
+        operator.into_logic()
     }
 
-    fn build(&self, gauge: Arc<Gauge>, inputs: usize, operator: &mut Differential) -> Circuit {
-        let made = Rc::new(RefCell::new(Vec::new()));
+    fn build(&self, gauges: Arc<CollectionGauges>, inputs: usize, connect: &mut Connect) -> DifferentialOperator {
+        let output = Rc::new(RefCell::new(Vec::new()));
         let probe = probe::Handle::new();
         let mut sessions: Vec<_> = (0..inputs).map(|_| InputSession::new()).collect();
         let mut traces = Vec::new();
-        self.0.borrow_mut().dataflow_named::<Time, _, _>(&gauge.name, |scope: Scope<'_, Time>| {
+        self.0.borrow_mut().dataflow_named::<Time, _, _>(&gauges.name, |scope: Scope<'_, Time>| {
             let arranged: Vec<_> =
-                sessions.iter_mut().map(|session| arrange(session.to_collection(scope), &gauge.name)).collect();
+                sessions.iter_mut().map(|session| arrange(session.to_collection(scope), &gauges.name)).collect();
             traces.extend(arranged.iter().map(|rows| rows.trace.clone()));
-            let (changes, trace) = operator(&gauge, &arranged);
+            let (updates, trace) = connect(&gauges, &arranged);
             traces.extend(trace);
-            let buffer = made.clone();
-            // A stream of nothing: what it is for is that the probe sees it end after the changes are taken.
-            let taken = changes.inner.unary::<CapacityContainerBuilder<Vec<()>>, _, _, _>(Pipeline, "take", |_, _| {
-                move |input, _| input.for_each(|_, changes| buffer.borrow_mut().append(changes))
+            let buffer = output.clone();
+            // Nothing flows out of this operator; the probe needs it to see that the updates have been taken.
+            let taken = updates.inner.unary::<CapacityContainerBuilder<Vec<()>>, _, _, _>(Pipeline, "take", |_, _| {
+                move |input, _| input.for_each(|_, updates| buffer.borrow_mut().append(updates))
             });
             taken.probe_with(&probe);
         });
         let traces = traces.into_iter().map(|trace| Rc::new(RefCell::new(trace))).collect();
-        Circuit { circuits: self.clone(), gauge, sessions, traces, made, probe }
+        DifferentialOperator { worker: self.clone(), gauges, sessions, traces, output, probe }
     }
 }
 
-/// Puts an operator on arrangements of its inputs: its changes, and its arrangement if it keeps one.
-type Differential<'a> = dyn for<'s> FnMut(&Arc<Gauge>, &[Arr<'s>]) -> (Raw<'s>, Option<Trace>) + 'a;
+/// Applies a differential operator to the arrangements of its inputs. Returns its updates, and its trace if it keeps one.
+type Connect<'a> =
+    dyn for<'s> FnMut(&Arc<CollectionGauges>, &[Arrangement<'s>]) -> (RowCollection<'s>, Option<Trace>) + 'a;
 
-/// A timely dataflow of one differential operator with its arrangements, as one operator of the network. Only what an
-/// epoch reaches is stepped; its time jumps over the epochs that did not.
-struct Circuit {
-    circuits: Circuits,
-    gauge: Arc<Gauge>,
+/// A timely dataflow of one differential operator with its arrangements, run as one operator of the network. It is stepped
+/// only in epochs that reach it; its time skips the others.
+struct DifferentialOperator {
+    worker: DifferentialWorker,
+    gauges: Arc<CollectionGauges>,
     sessions: Vec<InputSession<Time, Row, isize>>,
     traces: Vec<TraceRef>,
-    made: Rc<RefCell<Vec<Delta>>>,
+    output: Rc<RefCell<Vec<Update>>>,
     probe: probe::Handle<Time>,
 }
 
-impl Circuit {
-    /// As one operator of the network, with its two arrangements.
-    fn into_operator(mut self) -> (EpochLogic, [TraceRef; 2]) {
+impl DifferentialOperator {
+    /// The operator as logic of the network, with its two traces.
+    fn into_logic(mut self) -> (EpochLogic, [TraceRef; 2]) {
         let traces = [self.traces[0].clone(), self.traces[1].clone()];
-        (Box::new(move |time, deltas, out| self.run(time, deltas, out)), traces)
+        (Box::new(move |time, updates, out| self.run(time, updates, out)), traces)
     }
 
-    fn run(&mut self, time: Time, inputs: &mut [Vec<Delta>], out: &mut Vec<Delta>) {
+    fn run(&mut self, time: Time, inputs: &mut [Vec<Update>], out: &mut Vec<Update>) {
         let next = time + 1;
-        for (session, deltas) in self.sessions.iter_mut().zip(inputs) {
-            // It may have been left alone for many epochs; messages must carry the time of their records.
+        for (session, updates) in self.sessions.iter_mut().zip(inputs) {
+            // The session may have skipped many epochs; messages must carry the time of their records.
             session.advance_to(time);
             session.flush();
-            for (row, _, diff) in deltas.drain(..) {
+            for (row, _, diff) in updates.drain(..) {
                 session.update(row, diff);
             }
             session.advance_to(next);
             session.flush();
         }
-        let mut worker = self.circuits.0.borrow_mut();
+        let mut worker = self.worker.0.borrow_mut();
         while self.probe.less_than(&next) {
             worker.step();
         }
-        out.append(&mut self.made.borrow_mut());
-        let mut updates = 0;
+        out.append(&mut self.output.borrow_mut());
+        let mut arranged = 0;
         for trace in &self.traces {
             let mut trace = trace.borrow_mut();
-            // A trace held back here would keep all history.
+            // Without compaction the traces would keep the updates of all epochs.
             trace.set_logical_compaction(AntichainRef::new(&[next]));
             trace.set_physical_compaction(AntichainRef::new(&[next]));
-            trace.map_batches(|batch| updates += batch.len());
+            trace.map_batches(|batch| arranged += batch.len());
         }
-        self.gauge.set_arranged(updates);
+        self.gauges.set_arranged(arranged);
     }
 }
 
-/// Arranges by key. One worker, so nothing is exchanged.
-fn arrange<'s>(raw: Raw<'s>, name: &str) -> Arr<'s> {
-    arrange_core::<_, _, ContainerChunker<Vec<Delta>>, ValBatcher<_, _, _, _>, ValBuilder<_, _, _, _>, Spine>(
-        raw.inner, Pipeline, name,
+/// Arranges by key. There is one worker, so no data is exchanged.
+fn arrange<'s>(rows: RowCollection<'s>, name: &str) -> Arrangement<'s> {
+    arrange_core::<_, _, ContainerChunker<Vec<Update>>, ValBatcher<_, _, _, _>, ValBuilder<_, _, _, _>, Spine>(
+        rows.inner, Pipeline, name,
     )
 }
 
-fn reduce(rows: Arr<'_>, gauge: Arc<Gauge>, reducer: Reducer) -> Arr<'_> {
+fn reduce(rows: Arrangement<'_>, gauges: Arc<CollectionGauges>, reducer: Reducer) -> Arrangement<'_> {
     rows.reduce_core::<_, ValBuilder<_, _, _, _>, Spine, _, _>(
-        &gauge.name.clone(),
+        &gauges.name.clone(),
         move |key, input, output, change| {
-            let made = if input.is_empty() { Some(None) } else { gauge.run(key, input.len(), || reducer(key, input)) };
-            let Some(new) = made else { return };
-            gauge.made(
+            let result =
+                if input.is_empty() { Some(None) } else { gauges.run(key, input.len(), || reducer(key, input)) };
+            let Some(new) = result else { return };
+            gauges.record_output(
                 new.iter().map(|_| 1).sum::<isize>() - output.iter().map(|(_, diff)| *diff).sum::<isize>(),
                 usize::from(new.is_some()),
             );
@@ -187,7 +185,7 @@ fn reduce(rows: Arr<'_>, gauge: Arc<Gauge>, reducer: Reducer) -> Arr<'_> {
     )
 }
 
-/// Reads an arrangement as it is now, also while later epochs go on: its batches do not change.
+/// Reads the current rows of an arrangement. Its batches are immutable, so later epochs do not change what it reads.
 pub(crate) struct TraceCursor {
     cursor: CursorList<BatchCursor<Trace>>,
     batches: Vec<<Trace as TraceReader>::Batch>,
@@ -200,27 +198,27 @@ impl TraceCursor {
     }
 
     /// The rows of `key`.
-    pub(crate) fn seek(&mut self, key: &Dyn, rows: &mut Vec<Dyn>) {
+    pub(crate) fn seek(&mut self, key: &Erased, rows: &mut Vec<Erased>) {
         self.cursor.rewind_keys(&self.batches);
         self.cursor.seek_key(&self.batches, key);
         if self.cursor.get_key(&self.batches) == Some(key) {
-            self.rows_here(&mut |row| rows.push(row.clone()));
+            self.current_rows(&mut |row| rows.push(row.clone()));
         }
     }
 
-    /// The next rows, at least one key and then up to about `limit`; false when there are no more.
+    /// Appends the next rows: at least one key, then up to about `limit` rows. False when there are no more.
     pub(crate) fn next_rows(&mut self, limit: usize, rows: &mut Vec<Row>) -> bool {
         while let Some(key) = self.cursor.get_key(&self.batches).cloned() {
             if rows.len() >= limit {
                 return true;
             }
-            self.rows_here(&mut |row| rows.push((key.clone(), row.clone())));
+            self.current_rows(&mut |row| rows.push((key.clone(), row.clone())));
             self.cursor.step_key(&self.batches);
         }
         false
     }
 
-    fn rows_here(&mut self, take: &mut dyn FnMut(&Dyn)) {
+    fn current_rows(&mut self, take: &mut dyn FnMut(&Erased)) {
         self.cursor.rewind_vals(&self.batches);
         while let Some(row) = self.cursor.get_val(&self.batches) {
             let mut count = 0;

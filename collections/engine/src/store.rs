@@ -1,29 +1,28 @@
-//! State beside the dataflow: one value a key, and the rows of an index, as of the epoch just completed.
+//! Stores beside the dataflow, as of the last completed epoch: one value per key, and the rows of an index.
 
 use std::cell::RefCell;
 use std::cmp::Ordering;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::metrics::Gauge;
-use crate::network::EpochLogic;
-use crate::rows::Rows;
-use crate::spines::{Delta, Time};
-use crate::value::{Dyn, DynMap};
+use crate::metrics::CollectionGauges;
+use crate::rows::ShardedRows;
+use crate::update::{EpochLogic, Time, Update, by_key};
+use crate::value::{Erased, ErasedMap};
 
-/// Resolves changes to at most one value a key. When several claim a key, the smallest by content wins, whatever came
-/// first, so that the outcome does not depend on the order of arrival.
+/// Resolves updates to at most one value per key. When a key has several values, the smallest by content wins, so that
+/// the result does not depend on the order of arrival. Only keys with several values are kept here.
 #[derive(Default)]
-pub(crate) struct Claims(DynMap<Vec<(Dyn, isize)>>);
+pub(crate) struct ValueConflicts(ErasedMap<Vec<(Erased, isize)>>);
 
-impl Claims {
-    /// Keys with more than one claim now.
+impl ValueConflicts {
+    /// Number of keys with more than one value now.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The value `key` has after `changes` (consolidated, all of that key), if it had `current`.
-    pub(crate) fn resolve(&mut self, key: &Dyn, current: Option<&Dyn>, changes: &[Delta]) -> Option<Dyn> {
+    /// The value of `key` after `changes` (consolidated, all of that key), if its value was `current`.
+    pub(crate) fn resolve(&mut self, key: &Erased, current: Option<&Erased>, changes: &[Update]) -> Option<Erased> {
         if !self.0.contains_key(key) {
             match (current, changes) {
                 (None, [((_, new), _, 1)]) => return Some(new.clone()),
@@ -33,61 +32,62 @@ impl Claims {
                 _ => {}
             }
         }
-        let mut claims =
+        let mut values =
             self.0.remove(key).unwrap_or_else(|| current.map(|value| (value.clone(), 1)).into_iter().collect());
         for ((_, value), _, diff) in changes {
-            match claims.iter_mut().find(|(claimed, _)| claimed == value) {
+            match values.iter_mut().find(|(known, _)| known == value) {
                 Some((_, count)) => *count += diff,
-                None => claims.push((value.clone(), *diff)),
+                None => values.push((value.clone(), *diff)),
             }
         }
-        claims.retain(|(_, count)| *count != 0);
-        let winner = claims
+        values.retain(|(_, count)| *count != 0);
+        let winner = values
             .iter()
             .filter(|(_, count)| *count > 0)
             .map(|(value, _)| value)
             .min_by(|a, b| a.by_content(b))
             .cloned();
-        if !matches!(claims[..], [] | [(_, 1)]) {
-            self.0.insert(key.clone(), claims);
+        if !matches!(values[..], [] | [(_, 1)]) {
+            self.0.insert(key.clone(), values);
         }
         winner
     }
 }
 
-/// Runs of changes that concern one key.
-pub(crate) fn by_key(deltas: &[Delta]) -> impl Iterator<Item = &[Delta]> {
-    deltas.chunk_by(|a, b| a.0.0 == b.0.0)
-}
-
-/// The rows of a collection.
+/// The rows of a collection: one value per key.
 #[derive(Default)]
-pub(crate) struct Store {
-    pub(crate) rows: Rows<Dyn>,
-    claims: Claims,
+pub(crate) struct KeyedStore {
+    pub(crate) rows: ShardedRows<Erased>,
+    conflicts: ValueConflicts,
 }
 
-pub(crate) type StoreRef = Rc<RefCell<Store>>;
+pub(crate) type KeyedStoreRef = Rc<RefCell<KeyedStore>>;
 
-/// Keeps `store` at the epoch that passes by, then forwards the resolved changes.
-pub(crate) fn keep_store(store: StoreRef, gauge: Arc<Gauge>) -> EpochLogic {
+/// An operator that applies each epoch to `store` and forwards the resolved updates.
+pub(crate) fn keyed_store_logic(store: KeyedStoreRef, gauges: Arc<CollectionGauges>) -> EpochLogic {
     let mut counted = 0;
-    Box::new(move |time, deltas, out| {
+    Box::new(move |time, updates, out| {
         let mut store = store.borrow_mut();
-        let Store { rows, claims } = &mut *store;
-        for changes in by_key(&deltas[0]) {
+        let KeyedStore { rows, conflicts } = &mut *store;
+        for changes in by_key(&updates[0]) {
             let key = &changes[0].0.0;
             let old = rows.get(key);
-            let new = claims.resolve(key, old, changes);
+            let new = conflicts.resolve(key, old, changes);
             apply(rows, key, new, time, out);
         }
-        gauge.set_conflicts(claims.len());
-        gauge.count_stored(&mut counted, rows.len());
+        gauges.set_conflicts(conflicts.len());
+        gauges.count_stored(&mut counted, rows.len());
     })
 }
 
-/// Sets the value of a key, and puts out what that changes.
-pub(crate) fn apply(rows: &mut Rows<Dyn>, key: &Dyn, new: Option<Dyn>, time: Time, out: &mut Vec<Delta>) {
+/// Sets the value of a key, and appends the updates that this makes.
+pub(crate) fn apply(
+    rows: &mut ShardedRows<Erased>,
+    key: &Erased,
+    new: Option<Erased>,
+    time: Time,
+    out: &mut Vec<Update>,
+) {
     let old = match &new {
         Some(value) => rows.insert(key.clone(), value.clone()),
         None => rows.remove(key),
@@ -100,34 +100,34 @@ pub(crate) fn apply(rows: &mut Rows<Dyn>, key: &Dyn, new: Option<Dyn>, time: Tim
 }
 
 /// The rows of one index key: (source key, row), sorted by content.
-pub(crate) type Group = Arc<Vec<(Dyn, Dyn)>>;
+pub(crate) type IndexRows = Arc<Vec<(Erased, Erased)>>;
 
-/// The rows of an index by its key.
+/// The rows of an index by index key.
 #[derive(Default)]
-pub(crate) struct Groups {
-    pub(crate) rows: Rows<Group>,
+pub(crate) struct IndexStore {
+    pub(crate) rows: ShardedRows<IndexRows>,
 }
 
-pub(crate) type GroupsRef = Rc<RefCell<Groups>>;
+pub(crate) type IndexStoreRef = Rc<RefCell<IndexStore>>;
 
-/// Keeps `groups` at the epoch that passes by, then forwards the changes.
-pub(crate) fn keep_groups(groups: GroupsRef, gauge: Arc<Gauge>) -> EpochLogic {
+/// An operator that applies each epoch to `groups` and forwards the updates.
+pub(crate) fn index_store_logic(groups: IndexStoreRef, gauges: Arc<CollectionGauges>) -> EpochLogic {
     let mut counted = 0;
-    Box::new(move |_, deltas, out| {
+    Box::new(move |_, updates, out| {
         let mut groups = groups.borrow_mut();
-        for changes in by_key(&deltas[0]) {
+        for changes in by_key(&updates[0]) {
             let key = &changes[0].0.0;
             groups.apply(key, changes);
         }
-        gauge.count_stored(&mut counted, groups.rows.len());
-        out.append(&mut deltas[0]);
+        gauges.count_stored(&mut counted, groups.rows.len());
+        out.append(&mut updates[0]);
     })
 }
 
-impl Groups {
-    fn apply(&mut self, key: &Dyn, changes: &[Delta]) {
+impl IndexStore {
+    fn apply(&mut self, key: &Erased, changes: &[Update]) {
         if self.rows.get(key).is_none() {
-            self.rows.insert(key.clone(), Group::default());
+            self.rows.insert(key.clone(), IndexRows::default());
         }
         let Some(group) = self.rows.get_mut(key) else { return };
         let group = Arc::make_mut(group);
@@ -137,7 +137,7 @@ impl Groups {
             match (position, (*diff).cmp(&0)) {
                 (Ok(at), Ordering::Less) => drop(group.remove(at)),
                 (Err(at), Ordering::Greater) => {
-                    // Most groups stay small and there are many: do not let each keep spare room.
+                    // There are many groups and most stay small, so they keep no spare capacity.
                     if group.len() < 8 {
                         group.reserve_exact(1);
                     }

@@ -8,27 +8,27 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-/// What a collection may be keyed by: ordered, hashable, printable, shareable.
+/// A type that can be the key of a collection: ordered, hashable, printable, shareable between threads.
 pub trait Key: Ord + Hash + Clone + Debug + Serialize + Send + Sync + 'static {}
 impl<T: Ord + Hash + Clone + Debug + Serialize + Send + Sync + 'static> Key for T {}
 
-/// What a collection may hold. The same as [`Key`]: values are compared and hashed by content.
+/// A type that a collection can hold. The bounds are those of [`Key`], because values are compared and hashed by content.
 pub trait Value: Key {}
 impl<T: Key> Value for T {}
 
-/// Names the types a handle stands for, without owning any.
-pub(crate) type Types<T> = std::marker::PhantomData<fn() -> T>;
+/// Ties a handle to its types without owning a value of them.
+pub(crate) type TypeMarker<T> = std::marker::PhantomData<fn() -> T>;
 
-/// What the engine needs of a value whose type it has forgotten.
-trait Erased: Any + Send + Sync {
-    fn compare(&self, other: &dyn Erased) -> Ordering;
+/// The operations the engine needs on a value whose type is erased.
+trait ErasedContent: Any + Send + Sync {
+    fn compare(&self, other: &dyn ErasedContent) -> Ordering;
     fn debug(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
     fn json(&self) -> serde_json::Value;
     fn type_name(&self) -> &'static str;
 }
 
-impl<T: Key> Erased for T {
-    fn compare(&self, other: &dyn Erased) -> Ordering {
+impl<T: Key> ErasedContent for T {
+    fn compare(&self, other: &dyn ErasedContent) -> Ordering {
         match (other as &dyn Any).downcast_ref::<T>() {
             Some(other) => self.cmp(other),
             None => std::any::type_name::<T>().cmp(other.type_name()),
@@ -40,7 +40,7 @@ impl<T: Key> Erased for T {
     }
 
     fn json(&self) -> serde_json::Value {
-        // A map with structured keys has no JSON form; its Debug text is better than nothing.
+        // A map with structured keys has no JSON form; its Debug text is used instead.
         serde_json::to_value(self).unwrap_or_else(|_| serde_json::Value::String(format!("{self:?}")))
     }
 
@@ -49,17 +49,17 @@ impl<T: Key> Erased for T {
     }
 }
 
-/// A key or value whose type is known only to the typed face above it.
+/// A key or value of erased type. The typed handles ([`Collection`](crate::Collection), …) restore the type.
 ///
-/// It orders by hash first, so merges of arrangements hardly ever look at contents. Hashes have a fixed seed: the order
-/// is the same in every process, but it means nothing, so nothing a user sees is ever in this order.
+/// It orders by hash first, so that merges of arrangements rarely compare contents. Hashes have a fixed seed: the order
+/// is the same in every process, but it has no meaning, and nothing that a user sees is in this order.
 #[derive(Clone)]
-pub(crate) struct Dyn {
+pub(crate) struct Erased {
     hash: u64,
-    value: Arc<dyn Erased>,
+    value: Arc<dyn ErasedContent>,
 }
 
-impl Dyn {
+impl Erased {
     pub(crate) fn new<T: Key>(value: T) -> Self {
         Self::shared(Arc::new(value))
     }
@@ -74,11 +74,11 @@ impl Dyn {
         Self::new(Pair(first.clone(), second.clone()))
     }
 
-    /// The value, of the type it was made of. Types are fixed when the graph is built, so a mismatch is a bug here.
+    /// The value as its type. Types are fixed when the graph is built, so a mismatch is a bug of the engine.
     pub(crate) fn get<T: Key>(&self) -> &T {
         match (&*self.value as &dyn Any).downcast_ref::<T>() {
             Some(value) => value,
-            None => unreachable!("{} where {} belongs", self.value.type_name(), std::any::type_name::<T>()),
+            None => unreachable!("{} instead of {}", self.value.type_name(), std::any::type_name::<T>()),
         }
     }
 
@@ -90,7 +90,7 @@ impl Dyn {
         let any: Arc<dyn Any + Send + Sync> = self.value.clone();
         match any.downcast::<T>() {
             Ok(value) => value,
-            Err(_) => unreachable!("{} where {} belongs", self.value.type_name(), std::any::type_name::<T>()),
+            Err(_) => unreachable!("{} instead of {}", self.value.type_name(), std::any::type_name::<T>()),
         }
     }
 
@@ -102,83 +102,83 @@ impl Dyn {
         self.value.json()
     }
 
-    /// Compares by content, the order users see.
+    /// Compares by content: the order that users see.
     pub(crate) fn by_content(&self, other: &Self) -> Ordering {
         if Arc::ptr_eq(&self.value, &other.value) { Ordering::Equal } else { self.value.compare(&*other.value) }
     }
 }
 
-impl PartialEq for Dyn {
+impl PartialEq for Erased {
     fn eq(&self, other: &Self) -> bool {
         self.hash == other.hash && self.by_content(other).is_eq()
     }
 }
 
-impl Eq for Dyn {}
+impl Eq for Erased {}
 
-impl PartialOrd for Dyn {
+impl PartialOrd for Erased {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Dyn {
+impl Ord for Erased {
     fn cmp(&self, other: &Self) -> Ordering {
         self.hash.cmp(&other.hash).then_with(|| self.by_content(other))
     }
 }
 
-impl Hash for Dyn {
+impl Hash for Erased {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.hash);
     }
 }
 
-impl Debug for Dyn {
+impl Debug for Erased {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.value.debug(f)
     }
 }
 
-impl Serialize for Dyn {
+impl Serialize for Erased {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.json().serialize(serializer)
     }
 }
 
-/// Two erased values as one: an index row (source key, row), a joined pair.
+/// Two erased values as one: an index row (source key, row), or a joined pair of values. No user value has this type.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub(crate) struct Pair(pub(crate) Dyn, pub(crate) Dyn);
+pub(crate) struct Pair(pub(crate) Erased, pub(crate) Erased);
 
-/// An erased key in the order users see.
+/// An erased key that orders by content: the order that users see.
 #[derive(Clone, Debug)]
-pub(crate) struct ByContent(pub(crate) Dyn);
+pub(crate) struct ContentOrdered(pub(crate) Erased);
 
-impl PartialEq for ByContent {
+impl PartialEq for ContentOrdered {
     fn eq(&self, other: &Self) -> bool {
         self.0 == other.0
     }
 }
 
-impl Eq for ByContent {}
+impl Eq for ContentOrdered {}
 
-impl PartialOrd for ByContent {
+impl PartialOrd for ContentOrdered {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for ByContent {
+impl Ord for ContentOrdered {
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.by_content(&other.0)
     }
 }
 
-/// Takes the hash a [`Dyn`] already has.
+/// A hasher that passes on the hash an [`Erased`] value already has.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Ready(u64);
+pub(crate) struct PrecomputedHasher(u64);
 
-impl Hasher for Ready {
+impl Hasher for PrecomputedHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -198,5 +198,5 @@ impl Hasher for Ready {
     }
 }
 
-pub(crate) type ReadyState = std::hash::BuildHasherDefault<Ready>;
-pub(crate) type DynMap<T> = std::collections::HashMap<Dyn, T, ReadyState>;
+pub(crate) type PrecomputedHash = std::hash::BuildHasherDefault<PrecomputedHasher>;
+pub(crate) type ErasedMap<T> = std::collections::HashMap<Erased, T, PrecomputedHash>;

@@ -1,93 +1,48 @@
-//! The dataflow thread: commands in, epochs out.
+//! The dataflow thread: takes commands, runs epochs, publishes snapshots.
+
+mod explain;
+mod provenance;
+mod scan;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded, select};
+use crossbeam_channel::{Sender, select};
 
 use crate::builder::GraphBuilder;
-use crate::engine::EngineOptions;
-use crate::explain::{EpochSummary, Explanation};
-use crate::feed::Hub;
-use crate::flow::{Node, NodeId};
-use crate::input::{InputChange, Op, Source};
-use crate::network::Network;
-use crate::output::{Epoch, EpochTiming, RawEvent, Slot, Snapshot};
-use crate::scan::{Job, Part, Scan};
-use crate::spines::Time;
-use crate::value::{ByContent, Dyn};
-use crate::why::Provenance;
+use crate::command::{CommandReceiver, DumpChunk, EngineCommand};
+use crate::epoch::{Epoch, EpochTiming};
+use crate::explanation::{EpochSummary, Explanation};
+use crate::feed::SnapshotPublisher;
+use crate::input_state::{InputChange, InputState, WriteOp};
+use crate::network::OperatorNetwork;
+use crate::node::{CollectionNode, NodeId, Provenance};
+use crate::options::EngineOptions;
+use crate::output::{ErasedEvent, PublishedCollection, PublishedMap, Snapshot};
+use crate::update::Time;
+use crate::value::{ContentOrdered, Erased};
+use scan::{DumpJob, Scan};
 
-/// Changes of an epoch the history keeps: a load of everything is not worth remembering row by row.
-const HISTORY_ROWS: usize = 4_096;
-/// Changes the history keeps over all epochs: storms make it shorter, never larger.
-const HISTORY_ROWS_IN_ALL: usize = 65_536;
-/// How long to leave a lagging reader of a dump alone.
-const READER_PAUSE: Duration = Duration::from_millis(1);
+/// Changes of one epoch that the history keeps. Of a larger epoch, such as the initial load, it keeps only the first.
+const MAX_HISTORY_ROWS_PER_EPOCH: usize = 4_096;
+/// Changes that the history keeps in all; beyond that the oldest epochs are dropped.
+const MAX_HISTORY_ROWS: usize = 65_536;
+/// How long the thread waits for commands before it tries again to send to slow readers of dumps.
+const DUMP_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What the dataflow thread can be told.
-pub(crate) enum Command {
-    /// One write to a source.
-    Write(usize, Box<Op>),
-    /// Writes that become visible together; answered with their epoch.
-    Transaction(Vec<(usize, Op)>, Sender<Epoch>),
-    /// Answered when everything queued before is committed.
+/// A command that is answered once everything queued before it is committed.
+enum PendingReply {
     Flush(Sender<Epoch>),
-    /// All rows of a node, in parts.
-    Dump(NodeId, Sender<Part>),
-    /// Why a record is as it is.
-    Explain(NodeId, Dyn, Sender<Explanation>),
-    /// The recent epochs.
-    History(Sender<Vec<EpochSummary>>),
-    /// Ends the thread.
-    Stop,
-}
-
-/// A question, answered when what was queued before it is committed.
-enum Question {
-    Flush(Sender<Epoch>),
-    Dump(NodeId, Sender<Part>),
-    Explain(NodeId, Dyn, Sender<Explanation>),
+    Dump(NodeId, Sender<DumpChunk>),
+    Explain(NodeId, Erased, Sender<Explanation>),
     History(Sender<Vec<EpochSummary>>),
 }
 
-/// The sending end of the two bounded command queues.
-#[derive(Clone)]
-pub(crate) struct Queue {
-    hot: Sender<Command>,
-    cold: Sender<Command>,
-}
-
-/// The receiving end.
-pub(crate) struct Commands {
-    hot: Receiver<Command>,
-    cold: Receiver<Command>,
-}
-
-impl Queue {
-    pub(crate) fn bounded(length: usize) -> (Self, Commands) {
-        let (hot, hot_end) = bounded(length.max(1));
-        let (cold, cold_end) = bounded(length.max(1));
-        (Self { hot, cold }, Commands { hot: hot_end, cold: cold_end })
-    }
-
-    /// Waits for room. Commands to an engine that has stopped are dropped.
-    pub(crate) fn send(&self, hot: bool, command: Command) {
-        let queue = if hot { &self.hot } else { &self.cold };
-        // An error means the thread is gone: nobody is left to care.
-        let _ = queue.send(command);
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.hot.len() + self.cold.len()
-    }
-}
-
-/// Epoch timing, read from anywhere.
+/// Counters of epochs: written by the dataflow thread, read by any thread.
 #[derive(Default)]
-pub(crate) struct Timing {
+pub(crate) struct EpochCounters {
     pub(crate) epochs: AtomicU64,
     pub(crate) busy_nanos: AtomicU64,
     pub(crate) last_nanos: AtomicU64,
@@ -95,16 +50,16 @@ pub(crate) struct Timing {
     pub(crate) last_batch: AtomicU64,
 }
 
-/// An epoch as the history keeps it.
+/// An epoch in the history.
 #[derive(Clone, Debug)]
 pub(crate) struct EpochRecord {
     pub(crate) epoch: Epoch,
     pub(crate) took: Duration,
-    /// Of a very large epoch only the first.
+    /// The first changes of inputs, up to [`MAX_HISTORY_ROWS_PER_EPOCH`].
     pub(crate) inputs: Vec<InputChange>,
     pub(crate) write_count: usize,
-    /// Keys changed, sorted, by slot. Keys only: values would keep alive what has long been replaced.
-    pub(crate) outputs: Vec<(usize, Vec<Dyn>)>,
+    /// Changed keys by slot, sorted. Values would keep alive records that have been replaced.
+    pub(crate) outputs: Vec<(usize, Vec<Erased>)>,
 }
 
 impl EpochRecord {
@@ -114,154 +69,142 @@ impl EpochRecord {
 }
 
 /// The state of the dataflow thread.
-pub(crate) struct Engineer {
+pub(crate) struct DataflowThread {
     options: EngineOptions,
-    pub(crate) nodes: Vec<Node>,
-    pub(crate) sources: Vec<Source>,
-    network: Network,
-    flows: Vec<String>,
-    slots: Vec<Slot>,
-    touched: Vec<usize>,
+    pub(crate) nodes: Vec<CollectionNode>,
+    inputs: Vec<InputState>,
+    network: OperatorNetwork,
+    dataflows: Vec<String>,
+    published: Vec<PublishedCollection>,
+    /// Numbers of the inputs that the open epoch wrote.
+    written: Vec<usize>,
     sync_changed: bool,
-    hub: Arc<Hub>,
-    timing: Arc<Timing>,
-    pub(crate) epoch: Time,
-    turn: u64,
-    maps: Arc<Vec<crate::output::Map>>,
+    publisher: Arc<SnapshotPublisher>,
+    counters: Arc<EpochCounters>,
+    epoch: Time,
+    revision: u64,
+    maps: Arc<Vec<PublishedMap>>,
     synced: Arc<Vec<bool>>,
-    pub(crate) history: VecDeque<EpochRecord>,
+    history: VecDeque<EpochRecord>,
     history_rows: usize,
 }
 
-impl Engineer {
-    pub(crate) fn new(builder: GraphBuilder, hub: Arc<Hub>, timing: Arc<Timing>) -> Self {
+impl DataflowThread {
+    pub(crate) fn new(builder: GraphBuilder, publisher: Arc<SnapshotPublisher>, counters: Arc<EpochCounters>) -> Self {
         let GraphBuilder { build } = builder;
-        let sources = build.sources.take();
-        let touched = (0..sources.len()).collect();
-        let slots = build.slots.take();
+        let inputs = build.inputs.take();
+        let written = (0..inputs.len()).collect();
+        let published = build.published.take();
         Self {
             options: build.options.clone(),
             nodes: build.nodes.take(),
-            sources,
+            inputs,
             network: build.network.take(),
-            flows: build.flows.take(),
-            maps: Arc::new(slots.iter().map(|slot| slot.map.clone()).collect()),
-            slots,
-            touched,
+            dataflows: build.dataflows.take(),
+            maps: Arc::new(published.iter().map(|collection| collection.map.clone()).collect()),
+            published,
+            written,
             sync_changed: true,
-            hub,
-            timing,
+            publisher,
+            counters,
             epoch: 0,
-            turn: 0,
+            revision: 0,
             synced: Arc::default(),
             history: VecDeque::new(),
             history_rows: 0,
         }
     }
 
-    /// Works until told to stop.
-    pub(crate) fn run(mut self, commands: &Commands) {
-        let mut questions = Vec::new();
-        let mut jobs: VecDeque<Job> = VecDeque::new();
+    /// Executes commands until the stop command.
+    pub(crate) fn run(mut self, commands: &CommandReceiver) {
+        let mut replies = Vec::new();
+        let mut jobs: VecDeque<DumpJob> = VecDeque::new();
         loop {
-            let Some(first) = commands.first(&mut jobs) else { return };
+            let Some(first) = first_command(commands, &jobs) else { return };
             let mut next = first;
             let mut weight = 0;
             while let Some(command) = next {
-                if matches!(command, Command::Stop) {
+                if matches!(command, EngineCommand::Stop) {
                     return;
                 }
-                weight += self.take(command, commands, &mut questions);
-                next = if weight < self.options.batch { commands.next() } else { None };
+                weight += self.take(command, commands, &mut replies);
+                next = if weight < self.options.batch { commands.try_next() } else { None };
             }
             let epoch = self.commit(weight);
-            for question in questions.drain(..) {
-                self.answer(question, epoch, &mut jobs);
+            for reply in replies.drain(..) {
+                self.reply(reply, epoch, &mut jobs);
             }
-            // One slice a turn: epochs go first.
+            // One slice of one dump, then the next epoch.
             if let Some(mut job) = jobs.pop_front()
-                && job.work()
+                && job.run_slice()
             {
                 jobs.push_back(job);
             }
         }
     }
 
-    fn answer(&self, question: Question, epoch: Epoch, jobs: &mut VecDeque<Job>) {
-        // Whoever asked may have gone meanwhile.
-        match question {
-            Question::Flush(reply) => drop(reply.send(epoch)),
-            Question::Explain(node, key, reply) => drop(reply.send(self.explain(node, &key))),
-            Question::History(reply) => drop(reply.send(self.summaries())),
-            Question::Dump(node, reply) => {
-                jobs.push_back(Job::new(Scan::of(node, &self.nodes, &self.sources), epoch, reply));
+    fn reply(&self, reply: PendingReply, epoch: Epoch, jobs: &mut VecDeque<DumpJob>) {
+        // The caller may have ended meanwhile, so errors of sending are ignored.
+        match reply {
+            PendingReply::Flush(sender) => drop(sender.send(epoch)),
+            PendingReply::Explain(node, key, sender) => drop(sender.send(self.explain(node, &key))),
+            PendingReply::History(sender) => drop(sender.send(self.summaries())),
+            PendingReply::Dump(node, sender) => {
+                jobs.push_back(DumpJob::new(Scan::of(node, &self.nodes, &self.inputs), epoch, sender));
             }
         }
     }
 
-    /// Takes one command into the open epoch; gives its weight.
-    fn take(&mut self, command: Command, commands: &Commands, questions: &mut Vec<Question>) -> usize {
-        let question = match command {
-            Command::Write(source, op) => return self.write(source, *op),
-            Command::Stop => return 0,
-            Command::Transaction(writes, reply) => {
-                let before = self.take_hot(commands, questions);
-                let weight: usize = writes.into_iter().map(|(source, op)| self.write(source, op)).sum();
-                questions.push(Question::Flush(reply));
+    /// Adds one command to the open epoch. Returns its weight.
+    fn take(&mut self, command: EngineCommand, commands: &CommandReceiver, replies: &mut Vec<PendingReply>) -> usize {
+        let reply = match command {
+            EngineCommand::Write(input, op) => return self.write(input, *op),
+            EngineCommand::Stop => return 0,
+            EngineCommand::Transaction(writes, sender) => {
+                let before = self.take_priority(commands, replies);
+                let weight: usize = writes.into_iter().map(|(input, op)| self.write(input, op)).sum();
+                replies.push(PendingReply::Flush(sender));
                 return before + weight;
             }
-            Command::Flush(reply) => Question::Flush(reply),
-            Command::Dump(node, reply) => Question::Dump(node, reply),
-            Command::Explain(node, key, reply) => Question::Explain(node, key, reply),
-            Command::History(reply) => Question::History(reply),
+            EngineCommand::Flush(sender) => PendingReply::Flush(sender),
+            EngineCommand::Dump(node, sender) => PendingReply::Dump(node, sender),
+            EngineCommand::Explain(node, key, sender) => PendingReply::Explain(node, key, sender),
+            EngineCommand::History(sender) => PendingReply::History(sender),
         };
-        let weight = self.take_hot(commands, questions);
-        questions.push(question);
+        let weight = self.take_priority(commands, replies);
+        replies.push(reply);
         weight
     }
 
-    /// Takes all that is in the hot queue: a thread that asks after a hot write expects to see it.
-    fn take_hot(&mut self, commands: &Commands, questions: &mut Vec<Question>) -> usize {
-        let waiting = commands.hot.len();
-        commands.hot.try_iter().take(waiting).map(|command| self.take(command, commands, questions)).sum()
+    /// Takes everything in the priority queue: a thread that reads after its priority write must see the write.
+    fn take_priority(&mut self, commands: &CommandReceiver, replies: &mut Vec<PendingReply>) -> usize {
+        let queued = commands.priority.len();
+        commands.priority.try_iter().take(queued).map(|command| self.take(command, commands, replies)).sum()
     }
 
-    pub(crate) fn published(&self, node: NodeId, key: &Dyn) -> Option<&Dyn> {
-        let slot = self.nodes[node].published?;
-        self.slots[slot].map.get(&ByContent(key.clone())).map(|record| &record.value)
+    pub(crate) fn dataflow_names(&self) -> &[String] {
+        &self.dataflows
     }
 
-    pub(crate) fn changed_at(&self, slot: usize, key: &Dyn) -> Option<Epoch> {
-        Some(self.slots[slot].map.get(&ByContent(key.clone()))?.changed)
-    }
-
-    pub(crate) fn slot_node(&self, slot: usize) -> NodeId {
-        self.slots[slot].node
-    }
-
-    pub(crate) fn flow_names(&self) -> &[String] {
-        &self.flows
-    }
-
-    fn write(&mut self, source: usize, op: Op) -> usize {
+    fn write(&mut self, input: usize, op: WriteOp) -> usize {
         let weight = op.weight();
-        self.nodes[self.sources[source].node].gauge.took_in(weight);
-        self.sync_changed |= self.sources[source].write(op);
-        self.touched.push(source);
+        self.nodes[self.inputs[input].node].gauges.record_input(weight);
+        self.sync_changed |= self.inputs[input].write(op);
+        self.written.push(input);
         weight
     }
 
-    /// Runs everything written so far through the network, and shows the result.
+    /// Runs all writes of the open epoch through the network, and publishes the result.
     pub(crate) fn commit(&mut self, weight: usize) -> Epoch {
         let start = self.options.clock.now();
         let epoch = self.epoch + 1;
         let mut inputs = Vec::new();
-        self.touched.sort_unstable();
-        self.touched.dedup();
-        for source in self.touched.drain(..) {
-            let source = &mut self.sources[source];
-            source.flush(epoch, &mut self.network, &mut inputs);
-            self.nodes[source.node].gauge.set_size(source.rows.len());
+        self.written.sort_unstable();
+        self.written.dedup();
+        for input in self.written.drain(..) {
+            let input = &mut self.inputs[input];
+            input.flush(epoch, &mut self.network, &mut inputs);
+            self.nodes[input.node].gauges.set_size(input.rows.len());
         }
         if !self.sync_changed && inputs.is_empty() && epoch > 1 {
             return Epoch(self.epoch);
@@ -271,57 +214,57 @@ impl Engineer {
         let changes = self.close(Epoch(epoch));
         let took = self.options.clock.now().saturating_sub(start);
         let write_count = inputs.len();
-        // A record that is deleted may have come long ago.
+        // Deletions are left out: a deleted record may have been received long ago.
         let set = inputs.iter().filter(|input| !input.deleted).filter_map(|input| input.origin.as_ref());
         let received = set.filter_map(|origin| origin.received).min();
-        inputs.truncate(HISTORY_ROWS);
-        let keys = |events: &[RawEvent]| events.iter().map(|event| event.key.clone()).collect();
-        let outputs = if changes.iter().map(|(_, events)| events.len()).sum::<usize>() <= HISTORY_ROWS {
+        inputs.truncate(MAX_HISTORY_ROWS_PER_EPOCH);
+        let keys = |events: &[ErasedEvent]| events.iter().map(|event| event.key.clone()).collect();
+        let outputs = if changes.iter().map(|(_, events)| events.len()).sum::<usize>() <= MAX_HISTORY_ROWS_PER_EPOCH {
             changes.iter().map(|(slot, events)| (*slot, keys(events))).collect()
         } else {
             Vec::new()
         };
         self.remember(EpochRecord { epoch: Epoch(epoch), took, inputs, write_count, outputs });
-        self.show(Epoch(epoch), changes, EpochTiming { received, took });
-        self.time(took, weight);
+        self.publish(Epoch(epoch), changes, EpochTiming { received, took });
+        self.count(took, weight);
         Epoch(epoch)
     }
 
-    /// Brings the published maps to the epoch; gives what changed, by slot.
-    fn close(&mut self, epoch: Epoch) -> Vec<(usize, Arc<[RawEvent]>)> {
+    /// Applies the epoch to the published collections. Returns the changes, by slot.
+    fn close(&mut self, epoch: Epoch) -> Vec<(usize, Arc<[ErasedEvent]>)> {
         let mut changes = Vec::new();
-        for (number, slot) in self.slots.iter_mut().enumerate() {
-            if slot.buffer.borrow().is_empty() {
+        for (slot, collection) in self.published.iter_mut().enumerate() {
+            if collection.buffer.borrow().is_empty() {
                 continue;
             }
-            let events = slot.close(epoch);
-            self.nodes[slot.node].gauge.set_conflicts(slot.conflicts());
+            let events = collection.close(epoch);
+            self.nodes[collection.node].gauges.set_conflicts(collection.conflicts());
             if !events.is_empty() {
-                changes.push((number, events.into()));
+                changes.push((slot, events.into()));
             }
         }
         changes
     }
 
-    fn show(&mut self, epoch: Epoch, changes: Vec<(usize, Arc<[RawEvent]>)>, timing: EpochTiming) {
-        let wake = self.sync_changed || !changes.is_empty() || self.turn == 0;
+    fn publish(&mut self, epoch: Epoch, changes: Vec<(usize, Arc<[ErasedEvent]>)>, timing: EpochTiming) {
+        let wake = self.sync_changed || !changes.is_empty() || self.revision == 0;
         if std::mem::take(&mut self.sync_changed) {
             self.synced = Arc::new(self.synced_nodes());
         }
         if !changes.is_empty() {
-            self.maps = Arc::new(self.slots.iter().map(|slot| slot.map.clone()).collect());
+            self.maps = Arc::new(self.published.iter().map(|collection| collection.map.clone()).collect());
         }
-        self.turn += u64::from(wake);
+        self.revision += u64::from(wake);
         let (maps, synced) = (self.maps.clone(), self.synced.clone());
-        self.hub.publish(Snapshot { epoch, turn: self.turn, maps, synced, changes, timing }, wake);
+        self.publisher.publish(Snapshot { epoch, revision: self.revision, maps, synced, changes, timing }, wake);
     }
 
-    /// A node is synced when all it reads is. Parents come before children.
+    /// Whether each node is synced: a node is synced when all its parents are. Parents come before children.
     fn synced_nodes(&self) -> Vec<bool> {
         let mut synced: Vec<bool> = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
             synced.push(match node.provenance {
-                Provenance::Source(source) => self.sources[source].synced,
+                Provenance::Input(input) => self.inputs[input].synced,
                 _ => node.parents.iter().all(|parent| synced[*parent]),
             });
         }
@@ -334,44 +277,47 @@ impl Engineer {
         }
         self.history_rows += record.rows();
         self.history.push_back(record);
-        while self.history.len() > self.options.history || self.history_rows > HISTORY_ROWS_IN_ALL {
+        while self.history.len() > self.options.history || self.history_rows > MAX_HISTORY_ROWS {
             let Some(oldest) = self.history.pop_front() else { return };
             self.history_rows -= oldest.rows();
         }
     }
 
-    fn time(&self, took: Duration, weight: usize) {
+    fn count(&self, took: Duration, weight: usize) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.timing.epochs.store(self.epoch, Relaxed);
-        self.timing.busy_nanos.fetch_add(nanos, Relaxed);
-        self.timing.last_nanos.store(nanos, Relaxed);
-        self.timing.longest_nanos.fetch_max(nanos, Relaxed);
-        self.timing.last_batch.store(weight as u64, Relaxed);
+        self.counters.epochs.store(self.epoch, Relaxed);
+        self.counters.busy_nanos.fetch_add(nanos, Relaxed);
+        self.counters.last_nanos.store(nanos, Relaxed);
+        self.counters.longest_nanos.fetch_max(nanos, Relaxed);
+        self.counters.last_batch.store(weight as u64, Relaxed);
+    }
+
+    fn published_value(&self, node: NodeId, key: &Erased) -> Option<&Erased> {
+        let slot = self.nodes[node].published?;
+        self.published[slot].map.get(&ContentOrdered(key.clone())).map(|record| &record.value)
+    }
+
+    fn changed_at(&self, slot: usize, key: &Erased) -> Option<Epoch> {
+        Some(self.published[slot].map.get(&ContentOrdered(key.clone()))?.changed)
     }
 }
 
-impl Commands {
-    /// Waits for a command; with work left to do, only looks. `None` when nobody can send any more.
-    fn first(&self, jobs: &mut VecDeque<Job>) -> Option<Option<Command>> {
-        if jobs.is_empty() {
-            return select! {
-                recv(self.hot) -> command => command.ok().map(Some),
-                recv(self.cold) -> command => command.ok().map(Some),
-            };
-        }
-        if jobs.iter().all(Job::is_waiting) {
-            // All readers lag: do not spin while they catch up.
-            return select! {
-                recv(self.hot) -> command => command.ok().map(Some),
-                recv(self.cold) -> command => command.ok().map(Some),
-                default(READER_PAUSE) => Some(None),
-            };
-        }
-        Some(self.next())
+/// The first command of the next epoch. It waits for one, unless a dump has work to do. `None` when no handle to the engine
+/// is left.
+fn first_command(commands: &CommandReceiver, jobs: &VecDeque<DumpJob>) -> Option<Option<EngineCommand>> {
+    if jobs.is_empty() {
+        return select! {
+            recv(commands.priority) -> command => command.ok().map(Some),
+            recv(commands.normal) -> command => command.ok().map(Some),
+        };
     }
-
-    /// What is queued, the hot queue first.
-    fn next(&self) -> Option<Command> {
-        self.hot.try_recv().or_else(|_| self.cold.try_recv()).ok()
+    if jobs.iter().all(DumpJob::is_blocked) {
+        // No reader of a dump is ready, so the thread waits for a moment instead of spinning.
+        return select! {
+            recv(commands.priority) -> command => command.ok().map(Some),
+            recv(commands.normal) -> command => command.ok().map(Some),
+            default(DUMP_RETRY_INTERVAL) => Some(None),
+        };
     }
+    Some(commands.try_next())
 }

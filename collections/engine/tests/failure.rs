@@ -1,4 +1,4 @@
-//! What goes wrong in a user's closure stays with its record: panics, discarded results, two claims to one key.
+//! Faults in a user's closure affect only their record: panics, and several records with one key.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ type Make = for<'s> fn(&DataflowBuilder<'s>, &Rows<'s>, &Rows<'s>) -> Rows<'s>;
 /// The value that makes closures panic.
 const BAD: u32 = 13;
 
-fn careful(value: u32) -> u32 {
+fn times_ten(value: u32) -> u32 {
     assert!(value != BAD, "cannot take {value}");
     value * 10
 }
@@ -23,7 +23,7 @@ fn start(make: Make) -> (Engine, Handles) {
             let (input, rows) = g.input::<u32, u32>("rows");
             let (other_in, other) = g.input::<u32, u32>("other");
             let made = make(g, &rows, &other);
-            (input, other_in, made.map("seen", |_, value| *value).publish())
+            (input, other_in, made.map("copy", |_, value| *value).publish())
         })
     })
 }
@@ -33,48 +33,45 @@ fn state(engine: &Engine, of: &Published<u32, u32>) -> BTreeMap<u32, u32> {
     engine.snapshot().iter(of).map(|(key, value)| (*key, *value)).collect()
 }
 
-/// Each operator with a closure, made so that key and value go through it.
+/// Each operator that has a closure, with the key and value of a record passed through it.
 const OPERATORS: &[(&str, Make)] = &[
-    ("map", |_, rows, _| rows.map("made", |_, v| careful(*v))),
-    ("filter", |_, rows, _| rows.filter("made", |_, v| careful(*v) > 0).map("times-ten", |_, v| v * 10)),
-    ("filter_map", |_, rows, _| rows.filter_map("made", |_, v| Some(careful(*v)))),
-    ("flat_map", |_, rows, _| rows.flat_map("made", |k, v| [(*k, careful(*v))])),
-    ("join", |_, rows, other| rows.join("made", other, |_, v, _| Some(careful(*v)))),
-    ("left_join", |_, rows, other| rows.left_join("made", other, |_, v, _| Some(careful(*v)))),
-    ("index", |_, rows, _| rows.index("made", |k, v| [(*k, careful(*v))]).group("group", |_, rows| Some(*rows[0].1))),
-    ("group", |_, rows, _| rows.index("by-key", |k, v| [(*k, *v)]).group("made", |_, rows| Some(careful(*rows[0].1)))),
-    ("join_group", |_, rows, other| {
-        let index = other.index("other/by-key", |k, v| [(*k, *v)]);
-        rows.join_group("made", &index, |_, v, _| Some(careful(*v)))
+    ("map", |_, rows, _| rows.map("made", |_, v| times_ten(*v))),
+    ("filter", |_, rows, _| rows.filter("made", |_, v| times_ten(*v) > 0).map("times-ten", |_, v| v * 10)),
+    ("filter_map", |_, rows, _| rows.filter_map("made", |_, v| Some(times_ten(*v)))),
+    ("flat_map", |_, rows, _| rows.flat_map("made", |k, v| [(*k, times_ten(*v))])),
+    ("join", |_, rows, other| rows.join("made", other, |_, v, _| Some(times_ten(*v)))),
+    ("index", |_, rows, _| rows.index("made", |k, v| [(*k, times_ten(*v))]).group("group", |_, rows| Some(*rows[0].1))),
+    ("group", |_, rows, _| {
+        rows.index("by-key", |k, v| [(*k, *v)]).group("made", |_, rows| Some(times_ten(*rows[0].1)))
     }),
     ("index_join", |_, rows, other| {
         let index = rows.index("by-key", |k, v| [(*k, *v)]);
-        index.join("made", other, |_, k, v, _| Some((*k, careful(*v))))
+        index.join("made", other, |_, k, v, _| Some((*k, times_ten(*v))))
     }),
-    ("union_merge", |_, rows, _| rows.union_merge("made", &[rows], |_, vs| Some(careful(*vs[0])))),
-    ("derive", |_, rows, _| rows.derive("made", |_| |_, _, v| Some(careful(*v)))),
-    ("derive_many", |_, rows, _| rows.derive_many("made", |_| |_, k, v| vec![(*k, careful(*v))])),
+    ("union_merge", |_, rows, _| rows.union_merge("made", &[rows], |_, vs| Some(times_ten(*vs[0])))),
+    ("derive", |_, rows, _| rows.derive("made", |_| |_, _, v| Some(times_ten(*v)))),
+    ("derive_many", |_, rows, _| rows.derive_many("made", |_| |_, k, v| vec![(*k, times_ten(*v))])),
 ];
 
 #[test]
-fn a_panic_costs_its_record_only_and_keeps_the_last_good_output() {
+fn panic_affects_only_its_record_and_keeps_the_last_good_output() {
     for (name, make) in OPERATORS {
-        let (engine, (input, other, seen)) = start(*make);
+        let (engine, (input, other, copy)) = start(*make);
         for key in 1..=3 {
             other.set(key, 0);
             input.set(key, key);
         }
         let good = BTreeMap::from([(1, 10), (2, 20), (3, 30)]);
-        assert_eq!(state(&engine, &seen), good, "{name}");
+        assert_eq!(state(&engine, &copy), good, "{name}");
 
-        // Key 2 fails, its neighbours go on; key 4 never had a good output.
+        // Key 2 fails, other keys are updated; key 4 has never had a good output.
         engine.transaction(|tx| {
             tx.set(&input, 2, BAD);
             tx.set(&input, 3, 5);
             tx.set(&input, 4, BAD);
             tx.set(&other, 4, 0);
         });
-        assert_eq!(state(&engine, &seen), BTreeMap::from([(1, 10), (2, 20), (3, 50)]), "{name}");
+        assert_eq!(state(&engine, &copy), BTreeMap::from([(1, 10), (2, 20), (3, 50)]), "{name}");
         let reports = engine.panics();
         let keys: Vec<_> = reports.iter().map(|report| report.key.to_string()).collect();
         assert!(
@@ -88,88 +85,63 @@ fn a_panic_costs_its_record_only_and_keeps_the_last_good_output() {
         let metrics = engine.metrics();
         assert!(metrics.collections.iter().any(|it| it.name == "made" && it.panics >= 2), "{name}");
 
-        // What a dump shows is what readers see.
+        // A dump shows what snapshots show.
         let dumped = engine.dump("made").map(|dump| dump.len());
         assert_eq!(dumped, Some(3), "{name}");
 
-        // From bad to good, from bad to gone, and a neighbour that goes while another is stuck.
+        // From bad to good, from bad to deleted, and a deletion beside a record that keeps its last output.
         engine.transaction(|tx| {
             tx.set(&input, 2, 7);
             tx.delete(&input, 4);
             tx.delete(&input, 1);
         });
-        assert_eq!(state(&engine, &seen), BTreeMap::from([(2, 70), (3, 50)]), "{name}");
+        assert_eq!(state(&engine, &copy), BTreeMap::from([(2, 70), (3, 50)]), "{name}");
         engine.transaction(|tx| tx.set(&input, 3, BAD));
         engine.transaction(|tx| tx.delete(&input, 3));
         engine.transaction(|tx| tx.delete(&input, 2));
-        assert_eq!(state(&engine, &seen), BTreeMap::new(), "{name}");
+        assert_eq!(state(&engine, &copy), BTreeMap::new(), "{name}");
         assert!(engine.metrics().collections.iter().all(|it| it.name.starts_with("other") || it.size == 0), "{name}");
     }
 }
 
 #[test]
-fn a_panic_in_a_look_up_runs_again_when_what_it_read_changes() {
-    let (engine, (input, other, seen)) = start(|_, rows, other| {
+fn closure_that_panicked_runs_again_when_a_looked_up_record_changes() {
+    let (engine, (input, other, copy)) = start(|_, rows, other| {
         rows.derive("made", |d| {
             let other = d.on(other);
-            move |cx, key, _| cx.get(&other, key).map(|found| careful(*found))
+            move |cx, key, _| cx.get(&other, key).map(|found| times_ten(*found))
         })
     });
     input.set(1, 0);
     other.set(1, BAD);
-    assert_eq!(state(&engine, &seen), BTreeMap::new());
+    assert_eq!(state(&engine, &copy), BTreeMap::new());
     other.set(1, 4);
-    assert_eq!(state(&engine, &seen), BTreeMap::from([(1, 40)]));
+    assert_eq!(state(&engine, &copy), BTreeMap::from([(1, 40)]));
     other.set(1, BAD);
-    assert_eq!(state(&engine, &seen), BTreeMap::from([(1, 40)]));
+    assert_eq!(state(&engine, &copy), BTreeMap::from([(1, 40)]));
     other.delete(1);
-    assert_eq!(state(&engine, &seen), BTreeMap::new());
+    assert_eq!(state(&engine, &copy), BTreeMap::new());
 }
 
 #[test]
-fn a_discarded_result_keeps_the_last_one() {
-    let (engine, (input, _, seen)) = start(|_, rows, _| {
-        rows.derive("made", |_| {
-            |cx, _, value| {
-                if *value == BAD {
-                    cx.discard_result();
-                }
-                Some(*value)
-            }
-        })
-    });
-    // Nothing to keep yet: the result counts.
-    input.set(1, BAD);
-    assert_eq!(state(&engine, &seen), BTreeMap::from([(1, BAD)]));
-    input.set(1, 2);
-    assert_eq!(state(&engine, &seen), BTreeMap::from([(1, 2)]));
-    input.set(1, BAD);
-    assert_eq!(state(&engine, &seen), BTreeMap::from([(1, 2)]));
-    input.set(1, 3);
-    assert_eq!(state(&engine, &seen), BTreeMap::from([(1, 3)]));
-    input.delete(1);
-    assert_eq!(state(&engine, &seen), BTreeMap::new());
-}
-
-#[test]
-fn of_two_claims_to_a_key_the_smaller_wins_in_any_order() {
+fn smallest_value_of_a_key_wins_in_any_order() {
     let make: Make = |_, rows, _| rows.flat_map("made", |_, value| [(0, *value)]);
     for order in [[1, 2, 3], [3, 2, 1], [2, 3, 1]] {
-        let (engine, (input, _, seen)) = start(make);
+        let (engine, (input, _, copy)) = start(make);
         for key in order {
             input.set(key, key * 100);
             engine.flush();
         }
-        let conflicts = || engine.metrics().collections.iter().find(|it| it.name == "seen").map(|it| it.conflicts);
-        assert_eq!(state(&engine, &seen), BTreeMap::from([(0, 100)]));
+        let conflicts = || engine.metrics().collections.iter().find(|it| it.name == "copy").map(|it| it.conflicts);
+        assert_eq!(state(&engine, &copy), BTreeMap::from([(0, 100)]));
         assert_eq!(conflicts(), Some(1));
         input.set(1, 250);
-        assert_eq!(state(&engine, &seen), BTreeMap::from([(0, 200)]));
+        assert_eq!(state(&engine, &copy), BTreeMap::from([(0, 200)]));
         input.delete(2);
         input.delete(3);
-        assert_eq!(state(&engine, &seen), BTreeMap::from([(0, 250)]));
+        assert_eq!(state(&engine, &copy), BTreeMap::from([(0, 250)]));
         assert_eq!(conflicts(), Some(0));
         input.delete(1);
-        assert_eq!(state(&engine, &seen), BTreeMap::new());
+        assert_eq!(state(&engine, &copy), BTreeMap::new());
     }
 }

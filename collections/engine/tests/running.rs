@@ -1,4 +1,4 @@
-//! A running engine among threads: atomic epochs, dumps that do not block, bounded queues, a clean end.
+//! A running engine and other threads: atomic epochs, dumps that do not block, bounded queues, a clean stop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,26 +14,22 @@ struct Handles {
     both: Published<u32, i64>,
 }
 
-/// Two accounts in two dataflows; their sum is derived in the second.
+/// Two accounts, one written with priority; their sum is derived.
 fn start(options: EngineOptions) -> (Engine, Handles) {
     Engine::start(options, |b| {
-        let (left, left_out, export) = b.dataflow("first", |g| {
-            let (input, rows) = g.input::<u32, i64>("left");
-            (input, rows.publish(), rows.export())
-        });
-        b.dataflow("second", |g| {
-            let imported = g.import(&export);
+        b.dataflow("main", |g| {
+            let (left, left_rows) = g.input::<u32, i64>("left");
             let (right, rows) = g.priority_input::<u32, i64>("right");
-            let sums = imported.join("sums", &rows, |_, a, b| Some(a + b));
+            let sums = left_rows.join("sums", &rows, |_, a, b| Some(a + b));
             let copies = sums.map("copies", |_, sum| *sum);
             let both = copies.index("copies/all", |key, sum| [(key % 4, *sum)]);
             let totals = both.group("totals", |_, rows| Some(rows.iter().map(|(_, sum)| **sum).sum::<i64>()));
-            Handles { left, right, left_out, right_out: rows.publish(), both: totals.publish() }
+            Handles { left, right, left_out: left_rows.publish(), right_out: rows.publish(), both: totals.publish() }
         })
     })
 }
 
-/// Moves amounts between the two dataflows; every consistent cut has the same sums.
+/// Moves amounts between the two accounts; every consistent cut has the same sums.
 fn transfer(engine: &Engine, handles: &Handles, round: i64) {
     engine.transaction(|tx| {
         for key in 0..40 {
@@ -44,7 +40,7 @@ fn transfer(engine: &Engine, handles: &Handles, round: i64) {
 }
 
 #[test]
-fn every_snapshot_is_one_epoch_of_all_collections() {
+fn snapshot_shows_all_collections_at_one_epoch() {
     let (engine, handles) = start(EngineOptions::default());
     transfer(&engine, &handles, 0);
     let stop = AtomicBool::new(false);
@@ -54,7 +50,7 @@ fn every_snapshot_is_one_epoch_of_all_collections() {
                 let mut seen = 0;
                 while !stop.load(Ordering::Relaxed) {
                     let snapshot = engine.snapshot();
-                    assert!(snapshot.epoch().0 >= seen, "time went back");
+                    assert!(snapshot.epoch().0 >= seen, "the epoch of a snapshot decreased");
                     seen = snapshot.epoch().0;
                     for key in 0..40 {
                         let values = (snapshot.get(&handles.left_out, &key), snapshot.get(&handles.right_out, &key));
@@ -66,7 +62,7 @@ fn every_snapshot_is_one_epoch_of_all_collections() {
             });
         }
         scope.spawn(|| {
-            // Neither stored nor published: read from arrangements, in slices, as of one epoch.
+            // Neither stored nor published: the dump reads arrangements in slices, at one epoch.
             while !stop.load(Ordering::Relaxed) {
                 for name in ["sums", "copies", "copies/all"] {
                     let dump = engine.dump(name).expect("a dump");
@@ -83,12 +79,12 @@ fn every_snapshot_is_one_epoch_of_all_collections() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    // The totals never changed since the first transfer.
+    // The totals have not changed since the first transfer.
     assert!(engine.snapshot().changed_at(&handles.both, &0).is_some_and(|epoch| epoch.0 <= 2));
 }
 
 #[test]
-fn a_large_dump_lets_epochs_pass() {
+fn large_dump_does_not_block_epochs() {
     let (engine, handles) = start(EngineOptions::default());
     engine.transaction(|tx| {
         tx.replace_all(&handles.left, (0..50_000).map(|key| (key, 1)));
@@ -109,7 +105,7 @@ fn a_large_dump_lets_epochs_pass() {
 }
 
 #[test]
-fn writers_wait_when_the_queue_is_full_and_nothing_is_lost() {
+fn writers_wait_while_the_queue_is_full_and_no_write_is_lost() {
     let (engine, handles) = start(EngineOptions { queue: 4, batch: 16, ..EngineOptions::default() });
     std::thread::scope(|scope| {
         for writer in 0..4u32 {
@@ -130,7 +126,7 @@ fn writers_wait_when_the_queue_is_full_and_nothing_is_lost() {
 }
 
 #[test]
-fn writes_of_one_thread_apply_in_order_also_to_hot_inputs() {
+fn writes_of_one_thread_apply_in_order_also_to_priority_inputs() {
     let (engine, handles) = start(EngineOptions::default());
     for n in 0..200 {
         handles.right.set(1, n);
@@ -143,7 +139,7 @@ fn writes_of_one_thread_apply_in_order_also_to_hot_inputs() {
 }
 
 #[test]
-fn a_stopped_engine_ends_feeds_and_ignores_writes() {
+fn stopped_engine_ends_feeds_and_ignores_writes() {
     let (engine, handles) = start(EngineOptions::default());
     let mut feed = engine.feed();
     handles.left.set(1, 1);
@@ -163,17 +159,17 @@ fn a_stopped_engine_ends_feeds_and_ignores_writes() {
 }
 
 #[test]
-fn a_panic_while_building_reaches_the_caller() {
+fn panic_while_building_reaches_the_caller() {
     let built = std::panic::catch_unwind(|| {
-        Engine::start(EngineOptions::default(), |b| b.dataflow("main", |_| -> u32 { panic!("no graph today") }))
+        Engine::start(EngineOptions::default(), |b| b.dataflow("main", |_| -> u32 { panic!("the build failed") }))
     });
-    let Err(panic) = built else { panic!("it built") };
-    assert_eq!(panic.downcast_ref::<&str>(), Some(&"no graph today"));
+    let Err(panic) = built else { panic!("the build succeeded") };
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"the build failed"));
 }
 
 #[test]
-fn the_history_tells_what_changed_when() {
-    // A clock that stands still: no result and no order depends on it.
+fn history_has_the_writes_and_changes_of_recent_epochs() {
+    // A clock that does not advance: no result and no order depends on it.
     let options = EngineOptions { history: 3, clock: Clock::new(|| Duration::ZERO), ..EngineOptions::default() };
     let (engine, handles) = start(options);
     for n in 1..=5 {
@@ -188,7 +184,7 @@ fn the_history_tells_what_changed_when() {
     assert_eq!(last.writes[0].origin.as_ref().map(|origin| &*origin.version), Some("v5"));
     assert_eq!(last.changed, [("left".to_owned(), 1)]);
 
-    // A newer version of the same content is no event, and still the one that `why` names.
+    // A newer version with the same content is no event, but explanations name it.
     let epoch = engine.flush();
     handles.left.set_from(5, 1, Origin::version("v6"));
     assert_eq!(engine.flush(), epoch);
@@ -202,20 +198,20 @@ fn the_history_tells_what_changed_when() {
 fn async_readers_are_woken() {
     use std::sync::atomic::AtomicU32;
     use std::task::{Context, Poll, Wake};
-    struct Count(AtomicU32);
-    impl Wake for Count {
+    struct WakeCount(AtomicU32);
+    impl Wake for WakeCount {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
     }
     let (engine, handles) = start(EngineOptions::default());
-    let count = Arc::new(Count(AtomicU32::new(0)));
+    let count = Arc::new(WakeCount(AtomicU32::new(0)));
     let waker = Arc::clone(&count).into();
     let mut cx = Context::from_waker(&waker);
     let mut feed = engine.feed().only(&handles.left_out);
     assert!(feed.poll_next(&mut cx).is_ready());
     assert!(feed.poll_next(&mut cx).is_pending());
-    // Another collection's change wakes, and there is nothing in it.
+    // A change of another collection wakes the reader, without a batch.
     handles.right.set(1, 1);
     engine.flush();
     assert_eq!(count.0.load(Ordering::SeqCst), 1);
@@ -223,12 +219,12 @@ fn async_readers_are_woken() {
     handles.left.set(1, 1);
     engine.flush();
     assert_eq!(count.0.load(Ordering::SeqCst), 2);
-    let Poll::Ready(Some(batch)) = feed.poll_next(&mut cx) else { panic!("nothing to read") };
+    let Poll::Ready(Some(batch)) = feed.poll_next(&mut cx) else { panic!("no batch") };
     assert_eq!(batch.len(), 1);
 }
 
 #[test]
-fn an_epoch_that_shows_nothing_takes_nothing_from_a_feed() {
+fn epoch_without_published_changes_keeps_unread_changes() {
     let (engine, (shown, hidden, out)) = Engine::start(EngineOptions::default(), |b| {
         b.dataflow("main", |g| {
             let (shown, rows) = g.input::<u32, i64>("shown");
@@ -244,5 +240,5 @@ fn an_epoch_that_shows_nothing_takes_nothing_from_a_feed() {
     engine.flush();
     let events: Vec<_> = feed.try_next().expect("a batch").events(&out).map(|event| *event.key).collect();
     assert_eq!(events, [1]);
-    assert!(feed.try_next().is_none(), "it is told once");
+    assert!(feed.try_next().is_none(), "a change is reported once");
 }

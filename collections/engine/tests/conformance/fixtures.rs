@@ -1,11 +1,11 @@
-//! Every way of making a collection, behind one face: a map from text to a number as text that can be driven.
+//! A fixture for every way to make a collection. Each collection maps text to a number as text, and tests can change it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use sluice_engine::{Collection, DataflowBuilder, Engine, EngineOptions, Index, Input, Origin, Published, Transaction};
 
-/// What the cases do to a collection.
+/// A change that a test makes to a collection.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     Set(&'static str, u32, &'static str),
@@ -14,26 +14,26 @@ pub(crate) enum Change {
     Synced,
 }
 
-/// Writes a change to whatever the collection is made of, so that the collection itself makes that change.
-type Drive = Box<dyn Fn(&mut Transaction, Change)>;
+/// Writes to the inputs of the collection so that the collection itself makes the given change.
+type ChangeWriter = Box<dyn Fn(&mut Transaction, Change)>;
 
-/// One way of making a collection, running.
-pub(crate) struct Way {
+/// A running engine with a collection made in one way.
+pub(crate) struct Fixture {
     pub(crate) name: &'static str,
     pub(crate) engine: Engine,
     pub(crate) out: Published<String, String>,
-    /// What it holds from the start. Only `fixed` holds anything, and only `fixed` cannot be driven.
+    /// Content at the start. Only `fixed` has any, and only `fixed` cannot be changed.
     pub(crate) initial: BTreeMap<String, String>,
-    drive: Drive,
+    write_change: ChangeWriter,
 }
 
 type Rows<'s> = Collection<'s, String, String>;
 type In = Input<String, String>;
 
-impl Way {
+impl Fixture {
     /// Applies changes in one epoch.
     pub(crate) fn apply(&self, changes: impl IntoIterator<Item = Change>) {
-        self.engine.transaction(|tx| changes.into_iter().for_each(|change| (self.drive)(tx, change)));
+        self.engine.transaction(|tx| changes.into_iter().for_each(|change| (self.write_change)(tx, change)));
     }
 
     pub(crate) fn is_fixed(&self) -> bool {
@@ -45,7 +45,7 @@ impl Way {
     }
 }
 
-fn drive_one(input: &In, tx: &mut Transaction, change: Change) {
+fn write_one(input: &In, tx: &mut Transaction, change: Change) {
     match change {
         Change::Set(key, value, version) => {
             tx.set_from(input, key.to_owned(), value.to_string(), Origin::version(version));
@@ -56,8 +56,8 @@ fn drive_one(input: &In, tx: &mut Transaction, change: Change) {
     }
 }
 
-/// A way with a single input behind it.
-fn single(name: &'static str, make: for<'s> fn(&DataflowBuilder<'s>, Rows<'s>) -> Rows<'s>) -> Way {
+/// A collection made from one input.
+fn one_input(name: &'static str, make: for<'s> fn(&DataflowBuilder<'s>, Rows<'s>) -> Rows<'s>) -> Fixture {
     let (engine, (input, out)) = Engine::start(EngineOptions::default(), move |b| {
         b.dataflow("main", |g| {
             let (input, rows) = g.input::<String, String>("source");
@@ -65,12 +65,12 @@ fn single(name: &'static str, make: for<'s> fn(&DataflowBuilder<'s>, Rows<'s>) -
             (input, made.publish())
         })
     });
-    let drive = Box::new(move |tx: &mut Transaction, change| drive_one(&input, tx, change));
-    Way { name, engine, out, initial: BTreeMap::new(), drive }
+    let write_change = Box::new(move |tx: &mut Transaction, change| write_one(&input, tx, change));
+    Fixture { name, engine, out, initial: BTreeMap::new(), write_change }
 }
 
-/// A way with a second input that must have the same keys.
-fn double(name: &'static str, make: for<'s> fn(Rows<'s>, Rows<'s>) -> Rows<'s>) -> Way {
+/// A collection made from two inputs that must have the same keys.
+fn two_inputs_with_same_keys(name: &'static str, make: for<'s> fn(Rows<'s>, Rows<'s>) -> Rows<'s>) -> Fixture {
     let (engine, (left, right, out)) = Engine::start(EngineOptions::default(), move |b| {
         b.dataflow("main", |g| {
             let (left_in, left) = g.input::<String, String>("source");
@@ -78,20 +78,20 @@ fn double(name: &'static str, make: for<'s> fn(Rows<'s>, Rows<'s>) -> Rows<'s>) 
             (left_in, right_in, make(left, right).with_metadata("made-by", name).publish())
         })
     });
-    let drive = Box::new(move |tx: &mut Transaction, change: Change| {
-        drive_one(&left, tx, change.clone());
+    let write_change = Box::new(move |tx: &mut Transaction, change: Change| {
+        write_one(&left, tx, change.clone());
         let constant = match change {
             Change::Set(key, _, version) => Change::Set(key, 0, version),
             Change::ReplaceAll(rows) => Change::ReplaceAll(rows.into_iter().map(|(key, _)| (key, 0)).collect()),
             other => other,
         };
-        drive_one(&right, tx, constant);
+        write_one(&right, tx, constant);
     });
-    Way { name, engine, out, initial: BTreeMap::new(), drive }
+    Fixture { name, engine, out, initial: BTreeMap::new(), write_change }
 }
 
-/// A way with two inputs, each with some of the keys.
-fn split(name: &'static str, make: for<'s> fn(Rows<'s>, Rows<'s>) -> Rows<'s>) -> Way {
+/// A collection made from two inputs, each with some of the keys.
+fn two_inputs_with_own_keys(name: &'static str, make: for<'s> fn(Rows<'s>, Rows<'s>) -> Rows<'s>) -> Fixture {
     let (engine, (left, right, out)) = Engine::start(EngineOptions::default(), move |b| {
         b.dataflow("main", |g| {
             let (left_in, left) = g.input::<String, String>("source");
@@ -100,59 +100,37 @@ fn split(name: &'static str, make: for<'s> fn(Rows<'s>, Rows<'s>) -> Rows<'s>) -
         })
     });
     let is_left = |key: &str| key < "c";
-    let drive = Box::new(move |tx: &mut Transaction, change| match change {
+    let write_change = Box::new(move |tx: &mut Transaction, change| match change {
         Change::Set(key, ..) | Change::Delete(key) => {
-            drive_one(if is_left(key) { &left } else { &right }, tx, change);
+            write_one(if is_left(key) { &left } else { &right }, tx, change);
         }
         Change::ReplaceAll(rows) => {
-            let (ours, theirs) = rows.into_iter().partition(|(key, _)| is_left(key));
-            drive_one(&left, tx, Change::ReplaceAll(ours));
-            drive_one(&right, tx, Change::ReplaceAll(theirs));
+            let (first, second) = rows.into_iter().partition(|(key, _)| is_left(key));
+            write_one(&left, tx, Change::ReplaceAll(first));
+            write_one(&right, tx, Change::ReplaceAll(second));
         }
         Change::Synced => {
-            drive_one(&left, tx, Change::Synced);
-            drive_one(&right, tx, Change::Synced);
+            write_one(&left, tx, Change::Synced);
+            write_one(&right, tx, Change::Synced);
         }
     });
-    Way { name, engine, out, initial: BTreeMap::new(), drive }
+    Fixture { name, engine, out, initial: BTreeMap::new(), write_change }
 }
 
-fn fixed() -> Way {
+fn fixed() -> Fixture {
     let initial: BTreeMap<_, _> = [("a", "1"), ("b", "2")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
     let rows = initial.clone();
     let (engine, out) = Engine::start(EngineOptions::default(), move |b| {
         b.dataflow("main", |g| g.fixed("source", rows).with_metadata("made-by", "fixed").publish())
     });
-    Way { name: "fixed", engine, out, initial, drive: Box::new(|_, _| {}) }
+    Fixture { name: "fixed", engine, out, initial, write_change: Box::new(|_, _| {}) }
 }
 
-/// An import into a later dataflow that has an input of its own.
-fn import() -> Way {
-    let (engine, (input, other, out)) = Engine::start(EngineOptions::default(), |b| {
-        let (input, export) = b.dataflow("early", |g| {
-            let (input, rows) = g.input::<String, String>("source");
-            (input, rows.map("copy", |_, value| value.clone()).export())
-        });
-        let (other, out) = b.dataflow("late", |g| {
-            let (other, _) = g.input::<String, String>("unrelated");
-            (other, g.import(&export).with_metadata("made-by", "import").publish())
-        });
-        (input, other, out)
-    });
-    let drive = Box::new(move |tx: &mut Transaction, change| {
-        if matches!(change, Change::Synced) {
-            drive_one(&other, tx, Change::Synced);
-        }
-        drive_one(&input, tx, change);
-    });
-    Way { name: "import", engine, out, initial: BTreeMap::new(), drive }
-}
-
-/// A source that reads files: `<directory>/<key>` holds the value. It belongs to whoever does I/O, not to the engine;
-/// an input and `replace_all` are all it needs, and reading the directory again is a diff.
+/// A source that reads files: `<directory>/<key>` has the value. The engine does no I/O, so a source is code outside it that
+/// writes an input; with `replace_all`, reading the directory again is a diff.
 struct Directory {
     path: PathBuf,
-    // Removed with the last owner.
+    // Removes the directory when it is dropped.
     _temporary: tempfile::TempDir,
 }
 
@@ -182,7 +160,7 @@ impl Directory {
     }
 }
 
-fn file() -> Way {
+fn file() -> Fixture {
     let (engine, (input, out)) = Engine::start(EngineOptions::default(), |b| {
         b.dataflow("main", |g| {
             let (input, rows) = g.input::<String, String>("source");
@@ -190,80 +168,74 @@ fn file() -> Way {
         })
     });
     let directory = Directory::new();
-    let drive = Box::new(move |tx: &mut Transaction, change: Change| {
+    let write_change = Box::new(move |tx: &mut Transaction, change: Change| {
         if matches!(change, Change::Synced) {
             tx.mark_synced(&input);
         }
         directory.write(change);
         tx.replace_all(&input, directory.read());
     });
-    Way { name: "file", engine, out, initial: BTreeMap::new(), drive }
+    Fixture { name: "file", engine, out, initial: BTreeMap::new(), write_change }
 }
 
 fn by_key<'s>(rows: &Rows<'s>) -> Index<'s, String, String, String> {
     rows.index("by-key", |key, value| [(key.clone(), value.clone())])
 }
 
-/// All of them, freshly started.
-pub(crate) fn all() -> Vec<Way> {
+/// All fixtures, freshly started.
+pub(crate) fn all() -> Vec<Fixture> {
     vec![
-        single("input", |_, rows| rows),
+        one_input("input", |_, rows| rows),
         fixed(),
         file(),
-        single("map", |_, rows| rows.map("map", |_, value| value.clone())),
-        single("filter", |_, rows| rows.filter("filter", |_, value| value != "hidden")),
-        single("filter_map", |_, rows| rows.filter_map("filter_map", |_, value| Some(value.clone()))),
-        single("flat_map", |_, rows| rows.flat_map("flat_map", |key, value| [(key.clone(), value.clone())])),
-        double("join", |left, right| left.join("join", &right, |_, value, _| Some(value.clone()))),
-        double("left_join", |left, right| {
-            left.left_join("left_join", &right, |_, value, found| found.map(|_| value.clone()))
-        }),
-        single("group", |_, rows| by_key(&rows).group("group", |_, rows| Some(rows[0].1.clone()))),
-        single("count", |_, rows| {
-            let copies = rows.index("copies", |key, value| {
-                (0..value.parse().unwrap_or(0u32)).map(|n| (key.clone(), n)).collect::<Vec<_>>()
-            });
-            copies.count("count").map("count-text", |_, count| count.to_string())
-        }),
-        single("distinct", |_, rows| {
+        one_input("map", |_, rows| rows.map("map", |_, value| value.clone())),
+        one_input("filter", |_, rows| rows.filter("filter", |_, value| value != "hidden")),
+        one_input("filter_map", |_, rows| rows.filter_map("filter_map", |_, value| Some(value.clone()))),
+        one_input("flat_map", |_, rows| rows.flat_map("flat_map", |key, value| [(key.clone(), value.clone())])),
+        two_inputs_with_same_keys("join", |left, right| left.join("join", &right, |_, value, _| Some(value.clone()))),
+        one_input("group", |_, rows| by_key(&rows).group("group", |_, rows| Some(rows[0].1.clone()))),
+        one_input("distinct", |_, rows| {
             let pairs = rows.index("pairs", |key, value| [((key.clone(), value.clone()), ())]);
             pairs.distinct("distinct").flat_map("split", |(key, value), ()| [(key.clone(), value.clone())])
         }),
-        double("index_join", |left, right| {
+        two_inputs_with_same_keys("index_join", |left, right| {
             by_key(&left).join("index_join", &right, |_, key, value, _| Some((key.clone(), value.clone())))
         }),
-        double("join_group", |left, right| {
-            let rows = right.index("by-key", |key, value| [(key.clone(), value.clone())]);
-            left.join_group("join_group", &rows, |_, value, rows| (!rows.is_empty()).then(|| value.clone()))
-        }),
-        split("union", |left, right| left.union("union", &[right])),
-        split("union_merge", |left, right| {
+        two_inputs_with_own_keys("union", |left, right| left.union("union", &[right])),
+        two_inputs_with_own_keys("union_merge", |left, right| {
             left.union_merge("union_merge", &[right], |_, values| Some(values[0].clone()))
         }),
-        single("derive", |_, rows| {
+        two_inputs_with_own_keys("nested_join", |left, right| {
+            // The records of all members in one collection, merged by key.
+            let left = left.flat_map("left/member", |key, value| [((0u8, key.clone()), value.clone())]);
+            let right = right.flat_map("right/member", |key, value| [((1u8, key.clone()), value.clone())]);
+            let by_key =
+                left.union("members", &[right]).index("by-key", |(_, key), value| [(key.clone(), value.clone())]);
+            by_key.group("nested_join", |_, rows| Some(rows[0].1.clone()))
+        }),
+        one_input("derive", |_, rows| {
             let copy = rows.map("copy", |_, value| value.clone());
             rows.derive("derive", |d| {
                 let copy = d.on(&copy);
                 move |cx, key, _| cx.get(&copy, key).map(|value| (*value).clone())
             })
         }),
-        single("derive_by", |_, rows| {
+        one_input("derive_by", |_, rows| {
             let index = by_key(&rows);
             rows.derive("derive_by", |d| {
                 let index = d.by(&index);
                 move |cx, key, _| cx.by(&index, key).first().map(|(_, value)| (**value).clone())
             })
         }),
-        single("derive_all", |g, rows| {
+        one_input("derive_all", |g, rows| {
             let one = g.fixed("one", [((), ())]);
             one.derive_many("derive_all", |d| {
                 let rows = d.on(&rows);
                 move |cx, (), ()| cx.all(&rows).into_iter().map(|(key, value)| (key, (*value).clone())).collect()
             })
         }),
-        single("derive_many", |_, rows| {
+        one_input("derive_many", |_, rows| {
             rows.derive_many("derive_many", |_| |_, key: &String, value: &String| vec![(key.clone(), value.clone())])
         }),
-        import(),
     ]
 }

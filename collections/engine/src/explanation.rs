@@ -1,0 +1,98 @@
+//! Explanations of records, and summaries of recent epochs: the data that [`Engine`](crate::Engine) returns.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value as Json;
+
+use crate::epoch::{Epoch, Origin};
+
+/// Why a record has its value, and why it changed when it did.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    /// The epoch that this describes.
+    pub epoch: Epoch,
+    /// The value of the record, if its collection is published and has the key.
+    pub value: Option<Json>,
+    /// The records it derives from. The root of the tree is the record itself.
+    pub why: Reason,
+    /// The epoch that last changed the record and the writes that caused it, if the history reaches back that far.
+    pub why_now: Option<Cause>,
+}
+
+/// A record that another record derives from.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct Reason {
+    /// Name of its collection or index.
+    pub collection: String,
+    /// Its key as JSON; `None` if all records of the collection were read.
+    pub key: Option<Json>,
+    /// Whether the collection has the key: a look-up that finds no record is a reason too. `None` if that is not known
+    /// cheaply.
+    pub present: Option<bool>,
+    /// Origin of a record of an input, if its source stated one.
+    pub origin: Option<Origin>,
+    /// The records it derives from in turn; empty for inputs, and for records explained elsewhere in the tree.
+    pub because: Vec<Reason>,
+    /// Whether the list above is cut.
+    pub more: bool,
+}
+
+impl Reason {
+    /// All input records in the tree.
+    #[must_use]
+    pub fn inputs(&self) -> Vec<&Self> {
+        let mut inputs = Vec::new();
+        self.collect_inputs(&mut inputs);
+        inputs
+    }
+
+    fn collect_inputs<'a>(&'a self, inputs: &mut Vec<&'a Self>) {
+        if self.because.is_empty() && self.origin.is_some() {
+            inputs.push(self);
+        }
+        for reason in &self.because {
+            reason.collect_inputs(inputs);
+        }
+    }
+}
+
+/// The epoch that changed a record, and the writes that caused the change.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct Cause {
+    /// Number of the epoch.
+    pub epoch: Epoch,
+    /// How long it took.
+    pub took: Duration,
+    /// The writes of the epoch that the record derives from; if there are none (the record was removed together with the
+    /// records it derived from), all writes of the epoch. Of an epoch with thousands of writes not all are kept.
+    pub writes: Vec<Write>,
+}
+
+/// A write that changed an input.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct Write {
+    /// Name of the input.
+    pub collection: String,
+    /// Key as JSON.
+    pub key: Json,
+    /// Where the write comes from.
+    pub origin: Option<Origin>,
+    /// Whether the write removed the key.
+    pub deleted: bool,
+}
+
+/// A recent epoch.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct EpochSummary {
+    /// Its number.
+    pub epoch: Epoch,
+    /// How long it took.
+    pub took: Duration,
+    /// The writes that changed an input; long lists are cut.
+    pub writes: Vec<Write>,
+    /// Number of writes that changed an input.
+    pub write_count: usize,
+    /// Published collections that it changed, with the number of changed keys.
+    pub changed: Vec<(String, usize)>,
+}

@@ -1,0 +1,135 @@
+//! Inputs on the dataflow thread: keyed writes that coalesce within an epoch.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use differential_dataflow::consolidation::consolidate_updates;
+
+use crate::epoch::Origin;
+use crate::network::{NetworkInput, OperatorNetwork};
+use crate::node::NodeId;
+use crate::rows::ShardedRows;
+use crate::update::{Time, Update};
+use crate::value::{Erased, ErasedMap};
+
+/// One write to an input.
+#[derive(Debug)]
+pub(crate) enum WriteOp {
+    Set(Erased, Erased, Option<Origin>),
+    Delete(Erased, Option<Origin>),
+    Replace(Vec<(Erased, Erased, Option<Origin>)>),
+    Synced,
+}
+
+impl WriteOp {
+    /// How much it counts against the size of an epoch.
+    pub(crate) fn weight(&self) -> usize {
+        match self {
+            Self::Replace(rows) => rows.len().max(1),
+            Self::Set(..) | Self::Delete(..) | Self::Synced => 1,
+        }
+    }
+}
+
+/// The value of a key of an input, and its origin.
+#[derive(Clone)]
+pub(crate) struct InputRow {
+    pub(crate) value: Erased,
+    pub(crate) origin: Option<Arc<Origin>>,
+}
+
+/// An input: its rows, and the writes of the open epoch.
+pub(crate) struct InputState {
+    pub(crate) node: NodeId,
+    entry: NetworkInput,
+    pub(crate) rows: ShardedRows<InputRow>,
+    pub(crate) synced: bool,
+    pending: ErasedMap<Option<(Erased, Option<Origin>)>>,
+    deleted_by: ErasedMap<Origin>,
+}
+
+/// A change of an input in an epoch.
+#[derive(Clone, Debug)]
+pub(crate) struct InputChange {
+    pub(crate) node: NodeId,
+    pub(crate) key: Erased,
+    pub(crate) origin: Option<Arc<Origin>>,
+    pub(crate) deleted: bool,
+}
+
+impl InputState {
+    pub(crate) fn new(node: NodeId, entry: NetworkInput) -> Self {
+        Self {
+            node,
+            entry,
+            rows: ShardedRows::default(),
+            synced: false,
+            pending: ErasedMap::default(),
+            deleted_by: ErasedMap::default(),
+        }
+    }
+
+    /// Adds a write to the open epoch; the last write of a key wins. Returns whether the synced state changed.
+    pub(crate) fn write(&mut self, op: WriteOp) -> bool {
+        match op {
+            WriteOp::Set(key, value, origin) => drop(self.pending.insert(key, Some((value, origin)))),
+            WriteOp::Delete(key, origin) => {
+                if let Some(origin) = origin {
+                    self.deleted_by.insert(key.clone(), origin);
+                }
+                self.pending.insert(key, None);
+            }
+            WriteOp::Replace(rows) => {
+                self.pending.clear();
+                for (key, _) in self.rows.iter() {
+                    self.pending.insert(key.clone(), None);
+                }
+                for (key, value, origin) in rows {
+                    self.pending.insert(key, Some((value, origin)));
+                }
+            }
+            WriteOp::Synced => return !std::mem::replace(&mut self.synced, true),
+        }
+        false
+    }
+
+    /// Sends the effective changes of the open epoch to the network, and appends them to `changes` in the order of their
+    /// key hashes.
+    pub(crate) fn flush(&mut self, epoch: Time, network: &mut OperatorNetwork, changes: &mut Vec<InputChange>) {
+        let mut updates: Vec<Update> = Vec::new();
+        let pending: BTreeMap<_, _> = std::mem::take(&mut self.pending).into_iter().collect();
+        for (key, new) in pending {
+            match new {
+                Some((value, origin)) => {
+                    let origin = origin.map(Arc::new);
+                    if let Some(row) = self.rows.get(&key)
+                        && row.value == value
+                    {
+                        // A newer version with the same content: there is nothing to compute, but explanations name it.
+                        if origin.is_some()
+                            && let Some(row) = self.rows.get_mut(&key)
+                        {
+                            row.origin = origin;
+                        }
+                        continue;
+                    }
+                    let row = InputRow { value: value.clone(), origin: origin.clone() };
+                    if let Some(old) = self.rows.insert(key.clone(), row) {
+                        updates.push(((key.clone(), old.value), epoch, -1));
+                    }
+                    updates.push(((key.clone(), value), epoch, 1));
+                    changes.push(InputChange { node: self.node, key, origin, deleted: false });
+                }
+                None => {
+                    let Some(old) = self.rows.remove(&key) else { continue };
+                    updates.push(((key.clone(), old.value), epoch, -1));
+                    let origin = self.deleted_by.remove(&key).map(Arc::new).or(old.origin);
+                    changes.push(InputChange { node: self.node, key, origin, deleted: true });
+                }
+            }
+        }
+        self.deleted_by.clear();
+        consolidate_updates(&mut updates);
+        network.send(&self.entry, updates);
+    }
+}

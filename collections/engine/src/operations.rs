@@ -1,0 +1,7 @@
+//! What derives from collections and indexes.
+
+pub(crate) mod derive;
+mod group;
+mod join;
+mod record;
+mod union;

@@ -1,0 +1,22 @@
+//! Options of an engine.
+
+use crate::clock::Clock;
+
+/// How an engine runs. Options do not change results.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Commands that each of the two queues holds; a writer waits while its queue is full. Default 8192.
+    pub queue: usize,
+    /// Writes that one epoch takes at most; a single command is never split. Default 2048.
+    pub batch: usize,
+    /// Recent epochs that are kept to explain changes; 0 keeps none. Default 256.
+    pub history: usize,
+    /// Time for metrics and time-outs.
+    pub clock: Clock,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self { queue: 8192, batch: 2048, history: 256, clock: Clock::default() }
+    }
+}
