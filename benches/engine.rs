@@ -1,8 +1,8 @@
 //! Cost of the engine: one change through each operator, idle operators, batches, memory, and composites of a mesh.
 //!
-//! `cargo bench -p sluice-engine`; `-- --quick` uses smaller shapes and shorter runs. Times are CPU time of the dataflow
-//! thread (the engine's clock is set to it), so that other load on the machine matters less. Sizes are the growth of
-//! resident memory under jemalloc, with inputs, arrangements and snapshots.
+//! `cargo bench -p sluice-engine`; `-- --quick` uses smaller shapes and shorter runs. Times are CPU time of the
+//! dataflow thread (the engine's clock is set to it), so that other load on the machine matters less. Sizes are the
+//! growth of resident memory under jemalloc, with inputs, arrangements and snapshots.
 #![expect(clippy::print_stdout, reason = "a bench prints its results")]
 
 use std::hint::black_box;
@@ -319,7 +319,8 @@ fn process_cpu() -> Duration {
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
-/// Writes everything in one epoch. Returns the wall time and the CPU time of all threads, with the time to make the records.
+/// Writes everything in one epoch. Returns the wall time and the CPU time of all threads, with the time to make the
+/// records.
 fn load(engine: &Engine, mesh: &MeshInputs, services: u32, each: u32) -> (Duration, Duration) {
     let (start, cpu) = (Instant::now(), process_cpu());
     engine.transaction(|tx| {

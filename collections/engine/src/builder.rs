@@ -16,7 +16,8 @@ pub struct GraphBuilder {
 }
 
 impl GraphBuilder {
-    /// Adds a dataflow: a part of the graph with a name that listings show. Its collections are used inside `build` only.
+    /// Adds a dataflow: a part of the graph with a name that listings show. Its collections are used inside `build`
+    /// only.
     pub fn dataflow<R>(&mut self, name: &str, build: impl FnOnce(&DataflowBuilder<'_>) -> R) -> R {
         let mut dataflows = self.build.dataflows.borrow_mut();
         dataflows.push(name.to_owned());
@@ -40,8 +41,8 @@ impl<'s> DataflowBuilder<'s> {
         self.add_typed_input(name, false)
     }
 
-    /// As [`Self::input`], with writes that go before those of other inputs: for changes that must not wait behind a long
-    /// queue.
+    /// As [`Self::input`], with writes that go before those of other inputs: for changes that must not wait behind a
+    /// long queue.
     pub fn priority_input<K: Key, V: Value>(&self, name: &str) -> (Input<K, V>, Collection<'s, K, V>) {
         self.add_typed_input(name, true)
     }

@@ -8,9 +8,9 @@ use crate::build::CollectionCore;
 use crate::output::{Published, PublishedCollection};
 use crate::value::{Key, TypeMarker, Value};
 
-/// A keyed set of values, kept up to date: an input, or derived from others by pure closures. A key has at most one value.
-/// Clones are handles to the same collection. Closures must be pure functions of their arguments: they run again for old
-/// values, and a result that depends on anything else cannot be retracted.
+/// A keyed set of values, kept up to date: an input, or derived from others by pure closures. A key has at most one
+/// value. Clones are handles to the same collection. Closures must be pure functions of their arguments: they run again
+/// for old values, and a result that depends on anything else cannot be retracted.
 pub struct Collection<'s, K, V> {
     pub(crate) core: Rc<CollectionCore>,
     types: TypeMarker<(&'s (), K, V)>,

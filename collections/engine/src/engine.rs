@@ -21,8 +21,8 @@ use crate::output::Snapshot;
 use crate::value::{Erased, Key, Value};
 use crate::worker::{DataflowThread, EpochCounters};
 
-/// A running engine: one thread that keeps all collections up to date. Clones are handles to the same engine; it stops when
-/// the last handle is dropped.
+/// A running engine: one thread that keeps all collections up to date. Clones are handles to the same engine; it stops
+/// when the last handle is dropped.
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<EngineInner>,

@@ -12,7 +12,8 @@ pub struct Epoch(pub u64);
 /// When the writes of an epoch were received, and how long the epoch took.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EpochTiming {
-    /// When the source received the earliest write of the epoch, by the [`Origin`]s of its writes; since the Unix epoch.
+    /// When the source received the earliest write of the epoch, by the [`Origin`]s of its writes; since the Unix
+    /// epoch.
     pub received: Option<Duration>,
     /// How long the engine computed the epoch.
     pub took: Duration,

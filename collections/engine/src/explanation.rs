@@ -64,8 +64,8 @@ pub struct Cause {
     pub epoch: Epoch,
     /// How long it took.
     pub took: Duration,
-    /// The writes of the epoch that the record derives from; if there are none (the record was removed together with the
-    /// records it derived from), all writes of the epoch. Of an epoch with thousands of writes not all are kept.
+    /// The writes of the epoch that the record derives from; if there are none (the record was removed together with
+    /// the records it derived from), all writes of the epoch. Of an epoch with thousands of writes not all are kept.
     pub writes: Vec<Write>,
 }
 

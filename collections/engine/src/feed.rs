@@ -93,9 +93,9 @@ impl SnapshotPublisher {
     }
 }
 
-/// A subscription to published collections. The first batch is the whole state. Each later batch is what changed since the
-/// batch before: one epoch if the reader keeps up, the net change of several epochs if it does not. A feed holds the last
-/// snapshot it has read, never a queue; dropping the feed ends the subscription.
+/// A subscription to published collections. The first batch is the whole state. Each later batch is what changed since
+/// the batch before: one epoch if the reader keeps up, the net change of several epochs if it does not. A feed holds
+/// the last snapshot it has read, never a queue; dropping the feed ends the subscription.
 pub struct Feed {
     publisher: Arc<SnapshotPublisher>,
     clock: Clock,
@@ -120,7 +120,8 @@ impl Feed {
         self
     }
 
-    /// The changes since the last batch, if there are any. The first call always returns the state, even if it is empty.
+    /// The changes since the last batch, if there are any. The first call always returns the state, even if it is
+    /// empty.
     pub fn try_next(&mut self) -> Option<Batch> {
         let current = self.publisher.snapshot();
         if current.revision == self.seen.revision {

@@ -8,8 +8,8 @@ use crate::epoch::Origin;
 use crate::input_state::WriteOp;
 use crate::value::{Erased, Key, Value};
 
-/// The writing end of an input collection; clones write to the same input. A write waits while the queue is full, and is
-/// ignored once the engine has stopped. The writes of one handle apply in order.
+/// The writing end of an input collection; clones write to the same input. A write waits while the queue is full, and
+/// is ignored once the engine has stopped. The writes of one handle apply in order.
 pub struct Input<K, V> {
     pub(crate) number: usize,
     name: Arc<str>,
@@ -72,8 +72,8 @@ impl<K: Key, V: Value> Input<K, V> {
         self.send(WriteOp::Delete(Erased::new(key), Some(origin)));
     }
 
-    /// Replaces all records by `rows` in one epoch: sets the keys that differ and removes the keys that are not in `rows`. If
-    /// a key occurs twice, the later row wins.
+    /// Replaces all records by `rows` in one epoch: sets the keys that differ and removes the keys that are not in
+    /// `rows`. If a key occurs twice, the later row wins.
     pub fn replace_all(&self, rows: impl IntoIterator<Item = (K, V)>) {
         let rows = rows.into_iter().map(|(key, value)| (Erased::new(key), Erased::new(value), None));
         self.send(WriteOp::Replace(rows.collect()));

@@ -93,8 +93,8 @@ impl InputState {
         false
     }
 
-    /// Sends the effective changes of the open epoch to the network, and appends them to `changes` in the order of their
-    /// key hashes.
+    /// Sends the effective changes of the open epoch to the network, and appends them to `changes` in the order of
+    /// their key hashes.
     pub(crate) fn flush(&mut self, epoch: Time, network: &mut OperatorNetwork, changes: &mut Vec<InputChange>) {
         let mut updates: Vec<Update> = Vec::new();
         let pending: BTreeMap<_, _> = std::mem::take(&mut self.pending).into_iter().collect();

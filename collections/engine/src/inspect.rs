@@ -21,9 +21,9 @@ impl Engine {
         self.infos()
     }
 
-    /// All records of the collection or index with that name, at one epoch. `None` when no collection has the name or the
-    /// engine has stopped. The engine keeps running: frozen or published rows are read on this thread, others in slices
-    /// between epochs.
+    /// All records of the collection or index with that name, at one epoch. `None` when no collection has the name or
+    /// the engine has stopped. The engine keeps running: frozen or published rows are read on this thread, others in
+    /// slices between epochs.
     #[must_use]
     pub fn dump(&self, name: &str) -> Option<Dump> {
         let info = self.infos().iter().find(|info| info.name == name)?.clone();
@@ -55,8 +55,8 @@ impl Engine {
         self.explain_erased(of.node, Erased::new(key.clone()))
     }
 
-    /// As [`Self::explain`], for any collection or index by name and with the key as JSON, as in dumps. `None` when there is
-    /// no such collection or key.
+    /// As [`Self::explain`], for any collection or index by name and with the key as JSON, as in dumps. `None` when
+    /// there is no such collection or key.
     #[must_use]
     pub fn explain_json(&self, collection: &str, key: &Json) -> Option<Explanation> {
         let dump = self.dump(collection)?;

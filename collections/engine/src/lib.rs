@@ -1,9 +1,9 @@
 //! Typed, keyed collections that are updated incrementally.
 //!
-//! The caller states once how collections derive from one another. From then on each write costs work in proportion to what
-//! it changes, and every reader sees all collections at the same epoch. The engine knows nothing about the content of its
-//! collections. It has no randomness and no I/O, and reads a clock for metrics and time-outs only. Derived content is a
-//! function of the *set* of written records, never of their order.
+//! The caller states once how collections derive from one another. From then on each write costs work in proportion to
+//! what it changes, and every reader sees all collections at the same epoch. The engine knows nothing about the content
+//! of its collections. It has no randomness and no I/O, and reads a clock for metrics and time-outs only. Derived
+//! content is a function of the *set* of written records, never of their order.
 //!
 //! ```
 //! use sluice_engine::{Engine, EngineOptions};
@@ -52,14 +52,16 @@
 //!
 //! # Terms
 //! - A [`Collection`] has at most one value per key. It is an *input* ([`DataflowBuilder::input`]), *fixed*
-//!   ([`DataflowBuilder::fixed`]), or derived. Values are compared by content: writing an equal value is no change, and a
-//!   derived record with an equal value causes no update. A singleton, such as settings, is a collection with key `()`.
+//!   ([`DataflowBuilder::fixed`]), or derived. Values are compared by content: writing an equal value is no change, and
+//!   a derived record with an equal value causes no update. A singleton, such as settings, is a collection with key
+//!   `()`.
 //! - An [`Index`] has the rows of a collection under other keys, each with its source key.
-//! - An [`Epoch`] is a consistent cut. The engine takes the queued writes, runs them through the graph and publishes the
-//!   result; meanwhile the writes of the next epoch queue up. There is no debounce timer: a single write is committed at once,
-//!   and many writes make larger epochs.
-//! - A *dataflow* ([`GraphBuilder::dataflow`]) is a named part of the graph. Collections of one dataflow are not visible in
-//!   another. In an epoch each operator runs at most once, parents before children, and only if an update reaches it.
+//! - An [`Epoch`] is a consistent cut. The engine takes the queued writes, runs them through the graph and publishes
+//!   the result; meanwhile the writes of the next epoch queue up. There is no debounce timer: a single write is
+//!   committed at once, and many writes make larger epochs.
+//! - A *dataflow* ([`GraphBuilder::dataflow`]) is a named part of the graph. Collections of one dataflow are not
+//!   visible in another. In an epoch each operator runs at most once, parents before children, and only if an update
+//!   reaches it.
 //!
 //! # Operators, and which of them are differential dataflow's
 //! | operation | implementation | state it keeps |
@@ -71,20 +73,21 @@
 //! | [`Index::distinct`] | the engine's (`operators/distinct.rs`) | a count per key |
 //! | [`Collection::derive`], [`derive_many`](Collection::derive_many) | the engine's (`operators/lookup.rs`) | hashes of look-ups, the last outputs, one store per collection or index looked up |
 //!
-//! The engine also uses differential's update triples `(record, time, diff)` and their consolidation everywhere, its input
-//! sessions, and the traces of its arrangements for dumps and explanations.
+//! The engine also uses differential's update triples `(record, time, diff)` and their consolidation everywhere, its
+//! input sessions, and the traces of its arrangements for dumps and explanations.
 //!
 //! Reasons for the engine's own parts:
-//! - *Scheduling* (`network.rs`). Each differential operator runs in a small timely dataflow of its own, as one operator of the
-//!   engine's network. In one timely dataflow, every epoch advances the frontier of every operator of the graph, even of those
-//!   that no update reaches.
+//! - *Scheduling* (`network.rs`). Each differential operator runs in a small timely dataflow of its own, as one
+//!   operator of the engine's network. In one timely dataflow, every epoch advances the frontier of every operator of
+//!   the graph, even of those that no update reaches.
 //! - *Unions and `distinct`*. No other operator reads their input rows by key, so arrangements would only cost memory.
 //! - *`derive`*. Look-ups depend on data that was looked up before, which a fixed join plan cannot express without
-//!   materialising every intermediate relation. `derive` is also cheaper for small fan-outs: `benches/README.md` has the
-//!   figures of both forms of one composite (index, join and group, and the same by `derive`), and of each operator.
+//!   materialising every intermediate relation. `derive` is also cheaper for small fan-outs: `benches/README.md` has
+//!   the figures of both forms of one composite (index, join and group, and the same by `derive`), and of each
+//!   operator.
 //!
-//! Use relations (`join`, `group`, `union`, …) where the relation itself is wanted, and `derive` for "for this object, look up
-//! those objects". Both return a [`Collection`].
+//! Use relations (`join`, `group`, `union`, …) where the relation itself is wanted, and `derive` for "for this object,
+//! look up those objects". Both return a [`Collection`].
 //!
 //! # Coming from krt
 //! Istio's `krt` has the same purpose. Its operations and their counterparts here; `tests/conformance.rs` covers them:
@@ -107,23 +110,24 @@
 //! | `Register`, `RegisterBatch`, `HasSynced`, `WaitUntilSynced` | [`Feed`], [`Batch::all_synced`], [`Snapshot::is_synced`], [`Engine::wait_synced`] |
 //!
 //! # Rules for closures
-//! - A closure is pure: its result depends only on its arguments and on what [`Context`] returns. It also runs for values
-//!   that are being removed.
-//! - New keys of `flat_map`, `derive_many` and [`Index::join`] are unique over all records: make the parent's key a part of
-//!   them. If two records make the same key, the smallest value wins and [`CollectionMetrics::conflicts`] counts it.
-//! - The closure of `group` reads all rows of a key each time one changes, and [`Context::all`] reads all records: not for
-//!   thousands of rows.
+//! - A closure is pure: its result depends only on its arguments and on what [`Context`] returns. It also runs for
+//!   values that are being removed.
+//! - New keys of `flat_map`, `derive_many` and [`Index::join`] are unique over all records: make the parent's key a
+//!   part of them. If two records make the same key, the smallest value wins and [`CollectionMetrics::conflicts`]
+//!   counts it.
+//! - The closure of `group` reads all rows of a key each time one changes, and [`Context::all`] reads all records: not
+//!   for thousands of rows.
 //! - A panic affects only its record: the record keeps its last good output until an input of it changes, and
 //!   [`Engine::panics`] names the collection and the key.
 //!
 //! # Reading
-//! [`Engine::snapshot`] returns all published collections at one epoch. A [`Feed`] returns batches of changes when the reader
-//! asks for them, so nothing queues up for a slow reader.
+//! [`Engine::snapshot`] returns all published collections at one epoch. A [`Feed`] returns batches of changes when the
+//! reader asks for them, so nothing queues up for a slow reader.
 //!
 //! # Inspection
 //! [`Engine::graph`] lists every collection with its parents, [`Engine::metrics`] the size and the cost of each, and
-//! [`Engine::dump`] all records of any of them as JSON while the engine runs. [`Engine::explain`] reports the records that a
-//! record derives from, down to the inputs with their [`Origin`], and the writes that last changed it.
+//! [`Engine::dump`] all records of any of them as JSON while the engine runs. [`Engine::explain`] reports the records
+//! that a record derives from, down to the inputs with their [`Origin`], and the writes that last changed it.
 //!
 //! # Modules
 //! A module uses only modules of the lines above it:

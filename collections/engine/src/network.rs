@@ -1,7 +1,7 @@
 //! The operator network: which operator runs when.
 //!
-//! In an epoch each operator runs at most once, after the operators it reads, and only if an update reaches it. Operators
-//! that no update reaches cost nothing.
+//! In an epoch each operator runs at most once, after the operators it reads, and only if an update reaches it.
+//! Operators that no update reaches cost nothing.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

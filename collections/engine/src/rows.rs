@@ -97,7 +97,8 @@ impl<T: Clone> ShardedRows<T> {
     }
 
     fn shard_of(&self, hash: u64) -> usize {
-        // The hash table of a shard uses the low and the high bits of the hash, so the shard number comes from the middle.
+        // The hash table of a shard uses the low and the high bits of the hash, so the shard number comes from the
+        // middle.
         let hash = (hash >> 24) as usize;
         let round = self.shards.len().next_power_of_two();
         let shard = hash & (round - 1);

@@ -1,8 +1,9 @@
 //! The two operators of differential dataflow, and everything that names a differential or timely type.
 //!
-//! `join` and `reduce` are differential's own (`join_core`, `reduce_core`), each with the arrangements of its inputs (and, for
-//! `reduce`, of its output) in a timely dataflow of its own. In one timely dataflow for the whole graph, each epoch would
-//! advance the frontier of every operator. Keys and values are erased, so this generic code is compiled once.
+//! `join` and `reduce` are differential's own (`join_core`, `reduce_core`), each with the arrangements of its inputs
+//! (and, for `reduce`, of its output) in a timely dataflow of its own. In one timely dataflow for the whole graph, each
+//! epoch would advance the frontier of every operator. Keys and values are erased, so this generic code is compiled
+//! once.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -65,8 +66,8 @@ impl DifferentialWorker {
         operator.into_logic()
     }
 
-    /// Computes one value per key from all its rows. When `reducer` panics, the key keeps its value. Also returns the traces
-    /// of the rows and of the values.
+    /// Computes one value per key from all its rows. When `reducer` panics, the key keeps its value. Also returns the
+    /// traces of the rows and of the values.
     pub(crate) fn reduce(&self, gauges: Arc<CollectionGauges>, reducer: &Reducer) -> (EpochLogic, [TraceRef; 2]) {
         let operator = self.build(gauges, 1, &mut |gauges, rows| {
             let values = reduce(rows[0].clone(), gauges.clone(), reducer.clone());
@@ -99,12 +100,13 @@ impl DifferentialWorker {
     }
 }
 
-/// Applies a differential operator to the arrangements of its inputs. Returns its updates, and its trace if it keeps one.
+/// Applies a differential operator to the arrangements of its inputs. Returns its updates, and its trace if it keeps
+/// one.
 type Connect<'a> =
     dyn for<'s> FnMut(&Arc<CollectionGauges>, &[Arrangement<'s>]) -> (RowCollection<'s>, Option<Trace>) + 'a;
 
-/// A timely dataflow of one differential operator with its arrangements, run as one operator of the network. It is stepped
-/// only in epochs that reach it; its time skips the others.
+/// A timely dataflow of one differential operator with its arrangements, run as one operator of the network. It is
+/// stepped only in epochs that reach it; its time skips the others.
 struct DifferentialOperator {
     worker: DifferentialWorker,
     gauges: Arc<CollectionGauges>,

@@ -8,8 +8,8 @@ pub(crate) type Time = u64;
 pub(crate) type Row = (Erased, Erased);
 /// A change of a record, as differential dataflow writes it: the record, when, and how many copies more.
 pub(crate) type Update = (Row, Time, isize);
-/// An operator: takes the consolidated updates of one epoch, one list per input, and appends its own updates of the same
-/// epoch to the last argument.
+/// An operator: takes the consolidated updates of one epoch, one list per input, and appends its own updates of the
+/// same epoch to the last argument.
 pub(crate) type EpochLogic = Box<dyn FnMut(Time, &mut [Vec<Update>], &mut Vec<Update>)>;
 
 /// By how many records these updates change the size of a collection.

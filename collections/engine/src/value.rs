@@ -12,7 +12,8 @@ use serde::{Serialize, Serializer};
 pub trait Key: Ord + Hash + Clone + Debug + Serialize + Send + Sync + 'static {}
 impl<T: Ord + Hash + Clone + Debug + Serialize + Send + Sync + 'static> Key for T {}
 
-/// A type that a collection can hold. The bounds are those of [`Key`], because values are compared and hashed by content.
+/// A type that a collection can hold. The bounds are those of [`Key`], because values are compared and hashed by
+/// content.
 pub trait Value: Key {}
 impl<T: Key> Value for T {}
 

@@ -302,8 +302,8 @@ impl DataflowThread {
     }
 }
 
-/// The first command of the next epoch. It waits for one, unless a dump has work to do. `None` when no handle to the engine
-/// is left.
+/// The first command of the next epoch. It waits for one, unless a dump has work to do. `None` when no handle to the
+/// engine is left.
 fn first_command(commands: &CommandReceiver, jobs: &VecDeque<DumpJob>) -> Option<Option<EngineCommand>> {
     if jobs.is_empty() {
         return select! {

@@ -1,4 +1,4 @@
-//! Ambient mode: services and waypoints as node proxies (ztunnel) know them (A03, A05).
+//! Ambient mode: services and waypoints as ztunnel sees them (A03, A05).
 
 use std::net::IpAddr;
 
@@ -10,12 +10,12 @@ use crate::{
     TrafficDistribution,
 };
 
-/// Where something that takes HBONE listens.
+/// Destination of HBONE connections.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum HboneDestination {
     /// The service of that host.
     Service(ServiceKey),
-    /// An address of a network.
+    /// An address in a network.
     Address {
         /// The network, empty if there is only one.
         network: Text,
@@ -24,35 +24,35 @@ pub enum HboneDestination {
     },
 }
 
-/// Where something that takes HBONE listens, and on which port.
+/// Destination and port of HBONE connections.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct HboneAddress {
-    /// Where.
+    /// The destination.
     pub destination: HboneDestination,
     /// The port.
     pub port: u32,
 }
 
-/// How a node proxy hands connections to an instance of a waypoint (`ambient.istio.io/waypoint-inbound-binding`).
+/// How ztunnel passes connections to an instance of a waypoint (`ambient.istio.io/waypoint-inbound-binding`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct InboundBinding {
-    /// With the PROXY protocol, so that the waypoint learns who the client is.
+    /// Connections carry the PROXY protocol, so that the waypoint knows the identity of the client.
     pub proxy_protocol: bool,
-    /// To this port, 0 if it is the one the client asked for.
+    /// The port; 0 is the port that the client requested.
     pub port: u32,
 }
 
 /// Namespaces whose objects may use a waypoint (`allowedRoutes` of its listener).
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum WaypointClients {
-    /// The waypoint's own.
+    /// The namespace of the waypoint.
     #[default]
     Same,
-    /// None.
+    /// No namespace.
     Nobody,
-    /// Every one.
+    /// All namespaces.
     All,
-    /// Those with labels like these.
+    /// Namespaces that match the selector.
     Selected(LabelSelector),
 }
 
@@ -61,15 +61,15 @@ pub enum WaypointClients {
 pub struct Waypoint {
     /// The Gateway.
     pub key: ObjectKey,
-    /// Where it listens; nothing if none of its addresses can be used.
+    /// Its HBONE address; `None` if none of its addresses is usable.
     pub address: Option<HboneAddress>,
-    /// How its instances are given connections, if not as any workload.
+    /// How ztunnel passes connections to its instances, if not as to other workloads.
     pub binding: Option<InboundBinding>,
-    /// It takes traffic for services.
+    /// It handles traffic for services.
     pub serves_services: bool,
-    /// It takes traffic for workloads.
+    /// It handles traffic for workloads.
     pub serves_workloads: bool,
-    /// Who may use it.
+    /// Namespaces whose objects may use it.
     pub clients: WaypointClients,
     /// Service accounts of its instances, sorted.
     pub accounts: Vec<Text>,
@@ -88,30 +88,30 @@ impl Waypoint {
     }
 }
 
-/// The waypoints a service is reached through.
+/// The waypoints of a service.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ServiceWaypoints {
-    /// The one it is bound to.
+    /// The waypoint that the service uses.
     pub waypoint: Option<ObjectKey>,
-    /// Where that listens.
+    /// HBONE address of that waypoint.
     pub address: Option<HboneAddress>,
     /// Gateways use it as well (`istio.io/ingress-use-waypoint`).
     pub for_ingress: bool,
-    /// Shares in percent, if some of the traffic goes to another one.
+    /// Shares in percent, if a part of the traffic goes to another waypoint.
     pub weighted: Vec<(HboneAddress, u32)>,
 }
 
-/// Who picks which endpoint of a service.
+/// How ztunnel picks an endpoint of a service.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum AmbientLoadBalancing {
     /// Any endpoint.
     #[default]
     Any,
-    /// Near ones first.
+    /// Nearby endpoints first.
     Prefer(TrafficDistribution),
-    /// Those of the client's node only.
+    /// Endpoints on the node of the client only.
     SameNode,
-    /// The address that was dialled.
+    /// The address that the client connected to.
     Passthrough,
 }
 
@@ -122,15 +122,15 @@ pub struct AmbientPort {
     pub port: u32,
     /// Its name, empty if unnamed.
     pub name: Text,
-    /// What is spoken.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Where workloads listen, 0 if that is a port of theirs by name.
+    /// The port of the workloads; 0 if it is a named port.
     pub target: u32,
-    /// Name of the workloads' port, empty if it is a number.
+    /// Name of the port of the workloads, empty if it is a number.
     pub target_name: Text,
 }
 
-/// A service as node proxies know it: of one object, not merged with others.
+/// A service as ztunnel sees it: from one object, not merged with others.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct AmbientService {
     /// The declaring object.
@@ -147,21 +147,21 @@ pub struct AmbientService {
     pub network: Text,
     /// Ports in declared order.
     pub ports: Vec<AmbientPort>,
-    /// Labels its workloads have; empty selects nothing.
+    /// Selector of its workloads; empty selects nothing.
     pub selector: Labels,
-    /// Names its servers' certificates may have.
+    /// Accepted names in the certificates of its servers.
     pub subject_alt_names: Vec<Text>,
-    /// The waypoints it is reached through.
+    /// The waypoints of the service.
     pub waypoints: ServiceWaypoints,
     /// How endpoints are picked.
     pub balancing: AmbientLoadBalancing,
-    /// Endpoints count even if they are not ready.
+    /// Endpoints that are not ready are used too.
     pub publish_not_ready: bool,
     /// Address families, if declared.
     pub ip_families: Option<IpFamilies>,
-    /// Of all services with its host the one that clients elsewhere mean.
+    /// Of all services with this host, the one that clients in other namespaces use.
     pub canonical: bool,
-    /// Only clients of its namespace may know it.
+    /// It is visible in its own namespace only.
     pub private: bool,
 }
 
@@ -172,7 +172,7 @@ impl AmbientService {
         ServiceKey { namespace: self.object.namespace.clone(), host: self.host.clone() }
     }
 
-    /// The name node proxies know it by: `NAMESPACE/HOST`.
+    /// Its resource name: `NAMESPACE/HOST`.
     #[must_use]
     pub fn resource_name(&self) -> Text {
         format!("{}/{}", self.object.namespace, self.host).into()

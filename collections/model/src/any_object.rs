@@ -1,4 +1,4 @@
-//! The closed set of parsed objects: what sources hand to the graph.
+//! The closed set of parsed objects: the values that sources write to the graph.
 
 use serde::Serialize;
 
@@ -16,17 +16,18 @@ use crate::{
 /// ConfigMap `istio`: the mesh config and the networks.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct MeshSettings {
-    /// Key `mesh`, laid over the defaults.
+    /// Key `mesh`, merged over the defaults.
     pub mesh: MeshConfig,
-    /// Key `mesh` as it was given, as JSON, so that it can be laid over another; empty if there is none.
+    /// Key `mesh` as JSON, before the merge with the defaults, so that it can be merged over another; empty if absent.
     pub given: Text,
-    /// Key `meshNetworks`, if there is one.
+    /// Key `meshNetworks`, if present.
     pub networks: Option<MeshNetworks>,
 }
 
-/// A parsed object of one of the kinds that are derived from.
+/// A parsed object of a kind that configuration derives from.
 ///
-/// A new kind needs a variant here, a parser in `sluice-parse` (`kinds.rs`) and an input in `sluice-graph` (`inputs.rs`).
+/// A new kind needs a variant here, a parser in `sluice-parse` (`kinds.rs`) and an input in `sluice-graph`
+/// (`inputs.rs`).
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 #[allow(missing_docs, reason = "each variant is the kind of that name")]
 pub enum Object {
@@ -51,7 +52,7 @@ pub enum Object {
     ProxyConfig(ProxyConfigResource),
     ReferenceGrant(ReferenceGrant),
     RequestAuthentication(Box<RequestAuthentication>),
-    /// A ConfigMap with roots.
+    /// A ConfigMap with root certificates.
     Roots(RootCertificates),
     Secret(Secret),
     Service(KubernetesService),
@@ -69,15 +70,15 @@ pub enum Object {
     XBackendTrafficPolicy(Box<BackendTrafficPolicy>),
 }
 
-/// What parsing made of one object.
+/// The result of parsing one object.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ParsedObject {
     /// Its kind.
     pub kind: Kind,
-    /// Where it lives.
+    /// Its cluster, namespace and name.
     pub key: ObjectKey,
-    /// Its value; `None` if it is invalid as a whole, or of a kind nothing is derived from.
+    /// Its value; `None` if the whole object is invalid, or if nothing derives from its kind.
     pub object: Option<Object>,
-    /// What is wrong with it.
+    /// Its invalid parts.
     pub rejects: Vec<Reject>,
 }

@@ -1,4 +1,4 @@
-//! What a policy is attached to: workloads by label, or what its target references name.
+//! The target of a policy: workloads by label, or the objects of its target references.
 
 use std::sync::LazyLock;
 
@@ -6,12 +6,12 @@ use serde::Serialize;
 
 use crate::{Labels, ObjectKey, Text, match_labels};
 
-/// Label that says which Gateway of the Gateway API a proxy is an instance of.
+/// Label of gateway and waypoint proxies with the name of their Gateway (Gateway API).
 pub const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
 
 const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 
-/// What a policy names as its target, in the policy's own namespace.
+/// A target reference of a policy, in the namespace of the policy.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct TargetRef {
     /// API group; empty and `core` are the core group.
@@ -20,12 +20,12 @@ pub struct TargetRef {
     pub kind: Text,
     /// Name.
     pub name: Text,
-    /// Namespace; anything but that of the policy never matches.
+    /// Namespace; only the namespace of the policy matches.
     pub namespace: Text,
 }
 
 impl TargetRef {
-    /// Whether it names an object of that kind.
+    /// Whether it refers to an object of that kind.
     #[must_use]
     pub fn is_kind(&self, group: &str, kind: &str) -> bool {
         let canonical = |group: &str| if group == "core" { String::new() } else { group.to_owned() };
@@ -33,18 +33,18 @@ impl TargetRef {
     }
 }
 
-/// What a policy is attached to.
+/// The target of a policy.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Attachment {
-    /// Labels of the workloads it is for; empty is all.
+    /// Selector of workloads; empty is all.
     pub selector: Labels,
-    /// Targets; when there are any, the selector does not count.
+    /// Target references; if there are any, the selector is ignored.
     pub targets: Vec<TargetRef>,
 }
 
 impl Attachment {
-    /// Whether the policy at `policy` is for a sidecar or a gateway with these labels in `namespace`. A policy of the
-    /// root namespace is for every namespace, as long as it selects by label; waypoints are attached otherwise.
+    /// Whether the policy at `policy` applies to a sidecar or a gateway with these labels in `namespace`. A policy of
+    /// the root namespace with a selector applies to every namespace. Waypoints have other rules of attachment.
     #[must_use]
     pub fn is_for(&self, policy: &ObjectKey, namespace: &str, labels: &Labels) -> bool {
         let gateway = labels.get(GATEWAY_NAME_LABEL);
@@ -60,8 +60,8 @@ impl Attachment {
         })
     }
 
-    /// The labels that decide what it is for: something without them all is not meant. Several targets are several
-    /// values of one label, hence pairs.
+    /// The labels that decide whether it applies: it does not apply to a workload without all of them. Several targets
+    /// are several values of one label, hence pairs.
     pub fn labels(&self) -> impl Iterator<Item = (&Text, &Text)> {
         static GATEWAY: LazyLock<Text> = LazyLock::new(|| GATEWAY_NAME_LABEL.into());
         self.selector.iter().chain(self.targets.iter().map(|target| (&*GATEWAY, &target.name)))

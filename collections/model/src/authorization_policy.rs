@@ -1,20 +1,20 @@
-//! AuthorizationPolicies: who may do what (P16).
+//! AuthorizationPolicies (P16).
 
 use serde::Serialize;
 
 use crate::{Attachment, Text, Timestamp};
 
-/// What happens to a request that a rule matches.
+/// Action for a request that a rule matches.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum PolicyAction {
-    /// It passes; where there is such a policy, nothing else does.
+    /// It is allowed; if such a policy applies to a workload, other requests are denied.
     #[default]
     Allow,
-    /// It is refused.
+    /// It is denied.
     Deny,
-    /// It is noted.
+    /// It is audited.
     Audit,
-    /// A provider decides.
+    /// An extension provider decides.
     Custom,
 }
 
@@ -27,47 +27,47 @@ pub struct AuthorizationPolicy {
     pub name: Text,
     /// Creation time; older comes first.
     pub created: Timestamp,
-    /// What it is for.
+    /// Its target.
     pub attachment: Attachment,
-    /// What it does.
+    /// Its action.
     pub action: PolicyAction,
     /// Name of the provider that decides, empty unless the action is `Custom`.
     pub provider: Text,
-    /// It is only evaluated, for metrics and logs.
+    /// Dry run: it is evaluated for metrics and logs, and not enforced.
     pub dry_run: bool,
-    /// Any of these matches; none match nothing.
+    /// Rules, of which one must match; without rules nothing matches.
     pub rules: Vec<AuthorizationRule>,
 }
 
-/// A rule: some source, doing some operation, under every condition.
+/// A rule: one of the sources, one of the operations, and all conditions must match.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct AuthorizationRule {
-    /// Sources; none is any.
+    /// Sources; empty is any.
     pub from: Vec<AuthorizationSource>,
-    /// Operations; none is any.
+    /// Operations; empty is any.
     pub to: Vec<AuthorizationOperation>,
-    /// Conditions, all of which hold.
+    /// Conditions, all of which must match.
     pub when: Vec<AuthorizationCondition>,
 }
 
-/// Values of which one must, and values of which none may be there.
+/// Values of which one must match, and values of which none may match.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct PolicyValues {
-    /// One of them is there.
+    /// One of these must match.
     pub any: Vec<Text>,
-    /// None of them is there.
+    /// None of these may match.
     pub none: Vec<Text>,
 }
 
 impl PolicyValues {
-    /// Whether nothing is asked.
+    /// Whether there are no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.any.is_empty() && self.none.is_empty()
     }
 }
 
-/// Who: every field holds.
+/// The source of a request: all fields must match.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct AuthorizationSource {
     /// Identities, without `spiffe://`.
@@ -80,13 +80,13 @@ pub struct AuthorizationSource {
     pub service_accounts: PolicyValues,
     /// Trust domains of identities.
     pub trust_domains: PolicyValues,
-    /// Addresses the connection comes from.
+    /// Source addresses of the connection.
     pub ip_blocks: PolicyValues,
-    /// Addresses the request comes from, as trusted proxies tell.
+    /// Source addresses of the request, as reported by trusted proxies.
     pub remote_ip_blocks: PolicyValues,
 }
 
-/// What: every field holds.
+/// The operation of a request: all fields must match.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct AuthorizationOperation {
     /// Hosts.

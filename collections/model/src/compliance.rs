@@ -1,24 +1,24 @@
-//! Policies that limit all TLS (`COMPLIANCE_POLICY`, P18).
+//! Compliance policies for TLS (`COMPLIANCE_POLICY`, P18).
 
 use serde::Serialize;
 
-/// A policy that limits all TLS, whatever else is configured.
+/// A policy that restricts all TLS, in addition to other configuration.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum CompliancePolicy {
     /// FIPS 140-2: TLS 1.2, AES-GCM, P-256.
     Fips140V2,
     /// FIPS 140-3: TLS 1.2 and 1.3, AES-GCM, P-256 and P-384.
     Fips140V3,
-    /// Keys are exchanged so that no quantum computer finds them out later: TLS 1.3, AES-GCM, X25519MLKEM768.
+    /// Post-quantum key exchange: TLS 1.3, AES-GCM, X25519MLKEM768.
     PostQuantum,
 }
 
 impl CompliancePolicy {
-    /// The names policies are configured by.
+    /// The configuration names of the policies.
     pub const NAMES: [(&str, Self); 3] =
         [("fips-140-2", Self::Fips140V2), ("fips-140-3", Self::Fips140V3), ("pqc", Self::PostQuantum)];
 
-    /// The policy of that name.
+    /// The policy with that name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, policy)| *policy)

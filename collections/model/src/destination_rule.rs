@@ -1,4 +1,4 @@
-//! DestinationRules: policies of the clients of a host (N14, N15).
+//! DestinationRules: policies for the clients of a host (N14, N15).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,28 +10,28 @@ use crate::{
     Timestamp,
 };
 
-/// How a client treats a service, or one port or subset of it (N14).
+/// The policy of clients for a service, or for a port or subset of it (N14).
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct TrafficPolicy {
-    /// Which endpoint gets a request.
+    /// Load balancing.
     pub load_balancer: Option<LoadBalancer>,
     /// Limits and timeouts of connections.
     pub connection_pool: Option<ConnectionPool>,
-    /// When an endpoint is ejected.
+    /// Outlier detection.
     pub outlier_detection: Option<OutlierDetection>,
     /// TLS towards the service.
     pub tls: Option<ClientTls>,
-    /// What replaces all of the above for one port, in declared order.
+    /// Policies of single ports, in declared order; each replaces all of the above.
     pub port_level: Vec<PortTrafficPolicy>,
     /// TCP over HTTP CONNECT or POST.
     pub tunnel: Option<Tunnel>,
     /// PROXY protocol version, 1 or 2.
     pub proxy_protocol: Option<u8>,
-    /// Retries in flight.
+    /// Limit of concurrent retries.
     pub retry_budget: Option<RetryBudget>,
 }
 
-/// The policy of one port: it inherits nothing from the policy around it.
+/// The policy of one port. It inherits nothing from the policy it is part of.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct PortTrafficPolicy {
     /// The service's port.
@@ -46,14 +46,14 @@ pub struct PortTrafficPolicy {
     pub tls: Option<ClientTls>,
 }
 
-/// Retries in flight, relative to requests.
+/// Limit of concurrent retries, relative to active requests.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct RetryBudget {
     /// Percent of active requests; 20 unless set.
     pub percent: Option<Decimal>,
     /// At least this many; 3 if 0.
     pub min_retry_concurrency: u32,
-    /// Over which requests are counted.
+    /// Interval over which requests are counted.
     pub budget_interval: Option<Duration>,
 }
 
@@ -62,9 +62,9 @@ pub struct RetryBudget {
 pub struct Tunnel {
     /// `CONNECT` (if empty) or `POST`.
     pub protocol: Text,
-    /// Host asked for.
+    /// Target host.
     pub target_host: Text,
-    /// Port asked for.
+    /// Target port.
     pub target_port: u32,
 }
 
@@ -81,7 +81,7 @@ impl PortTrafficPolicy {
 }
 
 impl TrafficPolicy {
-    /// The settings of one port, and whether they are port-level ones, which inherit nothing.
+    /// The settings of one port, and whether they are port-level settings, which inherit nothing.
     #[must_use]
     pub fn for_port(&self, port: u16) -> (Self, bool) {
         match self.port_level.iter().find(|p| p.port == u32::from(port)) {
@@ -90,7 +90,8 @@ impl TrafficPolicy {
         }
     }
 
-    /// The settings of one port of a subset: the subset's over the rule's, port-level ones replacing both.
+    /// The settings of one port of a subset: those of the subset over those of the rule; port-level settings replace
+    /// both.
     #[must_use]
     pub fn merged(rule: Option<&Self>, subset: Option<&Self>, port: u16) -> Option<Self> {
         let base = rule.map(|policy| policy.for_port(port).0);
@@ -118,7 +119,7 @@ impl TrafficPolicy {
         })
     }
 
-    /// What this says, and where it says nothing what `other` says; ports are laid over one another likewise.
+    /// These settings, with `other` for those that are unset. Port-level settings are merged in the same way.
     #[must_use]
     pub fn over(&self, other: &Self) -> Self {
         let mut port_level = self.port_level.clone();
@@ -147,13 +148,13 @@ impl TrafficPolicy {
         }
     }
 
-    /// Whether the policy sends to the address the client dialled.
+    /// Whether requests go to the address that the client connected to.
     #[must_use]
     pub fn is_passthrough(&self) -> bool {
         self.load_balancer.as_ref().is_some_and(|lb| lb.simple == SimpleLb::Passthrough)
     }
 
-    /// The TLS mode that holds for a port, if any is declared.
+    /// The TLS mode of a port, if one is declared.
     #[must_use]
     pub fn tls_mode(&self, port: u16) -> Option<ClientTlsMode> {
         self.port_level
@@ -169,7 +170,7 @@ impl TrafficPolicy {
 pub struct Subset {
     /// Its name.
     pub name: Text,
-    /// Labels its endpoints have.
+    /// Labels of its endpoints.
     pub labels: Labels,
     /// Overrides of the rule's policy.
     pub traffic_policy: Option<TrafficPolicy>,
@@ -184,35 +185,36 @@ pub struct DestinationRule {
     pub name: Text,
     /// Creation time; older wins.
     pub created: Timestamp,
-    /// The host it is for, resolved to a full name; may be a wildcard.
+    /// The host that it applies to, resolved to a full name; may be a wildcard.
     pub host: Host,
     /// The policy of all subsets and ports.
     pub traffic_policy: Option<TrafficPolicy>,
     /// Subsets in declared order.
     pub subsets: Vec<Subset>,
-    /// As declared: `.`, `*`, `~` or namespaces; empty is the mesh's default.
+    /// `exportTo` as declared: `.`, `*`, `~` or namespaces; empty is the default of the mesh.
     pub export_to: BTreeSet<Text>,
-    /// Client workloads of its own namespace it is for; the empty selector is all of that namespace, none is all clients.
+    /// Client workloads of its namespace that it applies to. The empty selector is all of that namespace, `None` is all
+    /// clients.
     pub workload_selector: Option<Labels>,
-    /// It stands for policies of the Gateway API: what a user's own rule for the host says comes before it.
+    /// It is derived from policies of the Gateway API. A declared rule for the same host takes precedence.
     pub of_backend_policy: bool,
 }
 
 impl DestinationRule {
-    /// The subset of that name.
+    /// The subset with that name.
     #[must_use]
     pub fn subset(&self, name: &str) -> Option<&Subset> {
         self.subsets.iter().find(|subset| subset.name == name)
     }
 
-    /// The policy that holds for a port of a subset; an empty subset name is the service as a whole.
+    /// The policy for a port of a subset; an empty subset name is the whole service.
     #[must_use]
     pub fn policy(&self, subset: &str, port: u16) -> Option<TrafficPolicy> {
         let subset = if subset.is_empty() { None } else { self.subset(subset) };
         TrafficPolicy::merged(self.traffic_policy.as_ref(), subset.and_then(|s| s.traffic_policy.as_ref()), port)
     }
 
-    /// The TLS mode clients use for a port of a subset, if the rule declares one.
+    /// The TLS mode of clients for a port of a subset, if the rule declares one.
     #[must_use]
     pub fn tls_mode(&self, subset: &str, port: u16) -> Option<ClientTlsMode> {
         let of_rule = || self.traffic_policy.as_ref().and_then(|policy| policy.tls_mode(port));
@@ -223,14 +225,14 @@ impl DestinationRule {
         subset.traffic_policy.as_ref().and_then(|policy| policy.tls_mode(port)).or_else(of_rule)
     }
 
-    /// Whether clients of the service or of a subset send to the address they dialled.
+    /// Whether clients of the service or of a subset send to the address that they connected to.
     #[must_use]
     pub fn dials_endpoints(&self) -> bool {
         let subsets = self.subsets.iter().map(|subset| &subset.traffic_policy);
         std::iter::once(&self.traffic_policy).chain(subsets).flatten().any(TrafficPolicy::is_passthrough)
     }
 
-    /// Adds what a younger rule for the same host has and this one lacks: its subsets, and its policy if there is none.
+    /// Merges a younger rule for the same host: adds its subsets, and its policy if this rule has none.
     pub fn absorb(&mut self, younger: &Self) {
         for subset in &younger.subsets {
             if self.subset(&subset.name).is_none() {
@@ -353,7 +355,7 @@ mod tests {
             port_level: vec![port(80), port(443)],
             ..TrafficPolicy::default()
         });
-        // Whichever is older.
+        // In either order of age.
         let (mut users, mut backends) = (rule(), backend.clone());
         users.absorb(&backend);
         backends.absorb(&rule());

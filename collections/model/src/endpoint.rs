@@ -1,10 +1,10 @@
-//! Endpoints: an address and port behind a service.
+//! Endpoints: addresses and ports of services.
 
 use serde::Serialize;
 
 use crate::{Labels, Locality, ServiceKey, Text};
 
-/// An endpoint is known by its service, the service's port, its address and where it was found.
+/// Key of an endpoint: its service, the port of the service, its address and its cluster.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct EndpointKey {
     /// The service.
@@ -19,19 +19,19 @@ pub struct EndpointKey {
     pub cluster: Text,
 }
 
-/// Whether to send traffic to it.
+/// Readiness of an endpoint.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum Health {
-    /// Nothing says so or otherwise: a WorkloadEntry, an address of a ServiceEntry. It is used.
+    /// Unknown, as for a WorkloadEntry or an address of a ServiceEntry. It is used.
     Unknown,
     /// Ready.
     #[default]
     Healthy,
     /// Not ready.
     Unhealthy,
-    /// Leaving, but existing sessions go on (persistent-session services).
+    /// Terminating, but existing sessions continue (services with persistent sessions).
     Draining,
-    /// Leaving.
+    /// Terminating.
     Terminating,
 }
 
@@ -54,15 +54,15 @@ pub struct Endpoint {
     pub port: u32,
     /// Name of the service's port it backs; empty if unnamed.
     pub port_name: Text,
-    /// Labels of its workload: what subsets select on.
+    /// Labels of its workload, which subsets select.
     pub labels: Labels,
-    /// Where it runs.
+    /// Its locality.
     pub locality: Locality,
     /// Node it runs on.
     pub node: Text,
     /// Cluster it runs in.
     pub cluster: Text,
-    /// Network it is reached on, empty if flat.
+    /// Its network, empty if there is only one.
     pub network: Text,
     /// Namespace of its workload.
     pub namespace: Text,
@@ -70,7 +70,7 @@ pub struct Endpoint {
     pub workload_name: Text,
     /// SPIFFE id of its workload, empty if unknown.
     pub service_account: Text,
-    /// How it expects TLS.
+    /// Its TLS mode.
     pub tls_mode: TlsMode,
     /// Readiness.
     pub health: Health,

@@ -1,4 +1,4 @@
-//! EnvoyFilters: patches of what proxies are sent (T06).
+//! EnvoyFilters: patches of the generated configuration (T06).
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 
 use crate::{Attachment, Labels, ResourceType, Text, Timestamp};
 
-/// Parts of the configuration of proxies that can be patched.
+/// Parts of the configuration that patches apply to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 #[allow(missing_docs, reason = "each variant is the part of that name")]
 pub enum ApplyTo {
@@ -25,7 +25,7 @@ pub enum ApplyTo {
 }
 
 impl ApplyTo {
-    /// Full name of its message.
+    /// Full name of its protobuf message.
     #[must_use]
     pub const fn message_name(self) -> &'static str {
         match self {
@@ -42,13 +42,13 @@ impl ApplyTo {
         }
     }
 
-    /// Whether values have places among their siblings.
+    /// Whether values have an order among their siblings.
     #[must_use]
     pub const fn is_ordered(self) -> bool {
         matches!(self, Self::NetworkFilter | Self::HttpFilter | Self::HttpRoute | Self::ListenerFilter)
     }
 
-    /// The resources it is a part of. Routes of a workload's own ports are in its listeners besides.
+    /// The types of resources that contain it. Inbound routes are also inside listeners.
     #[must_use]
     pub fn resource_types(self) -> &'static [ResourceType] {
         match self {
@@ -64,15 +64,15 @@ impl ApplyTo {
     }
 }
 
-/// On which side of which proxies a patch applies.
+/// The proxies and the traffic direction that a patch applies to.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum PatchContext {
-    /// Everywhere.
+    /// All.
     #[default]
     Any,
-    /// What a sidecar has for its own workload.
+    /// Inbound traffic of sidecars.
     SidecarInbound,
-    /// What a sidecar has for its workload's clients.
+    /// Outbound traffic of sidecars.
     SidecarOutbound,
     /// Gateways.
     Gateway,
@@ -81,146 +81,146 @@ pub enum PatchContext {
 }
 
 impl PatchContext {
-    /// Whether a patch for `self` concerns what is made in `context`.
+    /// Whether a patch for `self` applies in `context`.
     #[must_use]
     pub fn covers(self, context: Self) -> bool {
         self == Self::Any || self == context
     }
 }
 
-/// What is done. Where an insertion has no place to go by, it adds.
+/// Operation of a patch. An insertion without a match on a sibling adds the value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum PatchOperation {
-    /// The value is laid over what matches; lists grow.
+    /// The value is merged into the match; lists are extended.
     Merge,
-    /// The same, but lists are replaced.
+    /// As `Merge`, but lists are replaced.
     MergeAndReplaceList,
     /// The value is added at the end.
     Add,
-    /// What matches goes.
+    /// The match is removed.
     Remove,
-    /// The value goes before what matches.
+    /// The value is inserted before the match.
     InsertBefore,
-    /// The value goes behind what matches.
+    /// The value is inserted after the match.
     InsertAfter,
-    /// The value goes to the front.
+    /// The value is inserted at the front.
     InsertFirst,
-    /// The value takes the place of what matches.
+    /// The value replaces the match.
     Replace,
 }
 
 impl PatchOperation {
-    /// Whether it merges, in one way or the other.
+    /// Whether it is one of the two merge operations.
     #[must_use]
     pub fn is_merge(self) -> bool {
         matches!(self, Self::Merge | Self::MergeAndReplaceList)
     }
 }
 
-/// The version of a proxy.
+/// Condition on the version of a proxy.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum VersionMatch {
-    /// Any, and none.
+    /// No condition.
     #[default]
     Any,
-    /// One that this expression is found in.
+    /// The version matches this regular expression.
     Matches(Text),
-    /// None: the expression is too long to be tried.
+    /// No version matches: the expression is too long.
     Never,
 }
 
-/// Which listeners, and what in them. Empty fields match everything.
+/// Match on listeners and their content. Empty fields match everything.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ListenerMatch {
     /// Port; 0 is any.
     pub port: u32,
     /// Name.
     pub name: Text,
-    /// A listener filter.
+    /// Name of a listener filter.
     pub listener_filter: Text,
-    /// Filter chains.
+    /// Match on filter chains.
     pub chain: Option<FilterChainMatch>,
 }
 
-/// Which filter chains, and what in them.
+/// Match on filter chains and their content.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct FilterChainMatch {
     /// Name.
     pub name: Text,
-    /// One of its server names.
+    /// A server name of the chain.
     pub sni: Text,
-    /// Its transport protocol.
+    /// Transport protocol of the chain.
     pub transport_protocol: Text,
-    /// Application protocols, with commas; it has all of them.
+    /// Application protocols, separated by commas; the chain must have all of them.
     pub application_protocols: Text,
-    /// Its destination port; 0 is any.
+    /// Destination port of the chain; 0 is any.
     pub destination_port: u32,
-    /// A network filter.
+    /// Match on a network filter.
     pub filter: Option<FilterMatch>,
 }
 
-/// A network filter.
+/// Match on a network filter.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct FilterMatch {
     /// Name.
     pub name: Text,
-    /// The name of an HTTP filter within.
+    /// Name of an HTTP filter inside the network filter.
     pub sub_filter: Option<Text>,
 }
 
-/// Which route tables, and what in them. Empty fields match everything.
+/// Match on route tables and their content. Empty fields match everything.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct RouteTableMatch {
     /// Name.
     pub name: Text,
     /// Port; 0 is any.
     pub port: u32,
-    /// Name of the port of a gateway's server.
+    /// Name of the server port of a gateway.
     pub port_name: Text,
     /// The gateway, as `namespace/name`.
     pub gateway: Text,
-    /// Virtual hosts.
+    /// Match on virtual hosts.
     pub virtual_host: Option<VirtualHostMatch>,
 }
 
-/// Which virtual hosts, and what in them.
+/// Match on virtual hosts and their content.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct VirtualHostMatch {
     /// Name.
     pub name: Text,
-    /// One of its domains.
+    /// A domain of the virtual host.
     pub domain: Text,
-    /// Routes.
+    /// Match on routes.
     pub route: Option<RouteMatch>,
 }
 
-/// Which routes.
+/// Match on routes.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct RouteMatch {
     /// Name.
     pub name: Text,
-    /// What they do.
+    /// Action of the route.
     pub action: RouteActionMatch,
 }
 
-/// What a route does.
+/// Match on the action of a route.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum RouteActionMatch {
-    /// Anything.
+    /// Any action.
     #[default]
     Any,
-    /// It leads to a cluster.
+    /// It routes to a cluster.
     Route,
     /// It redirects.
     Redirect,
-    /// It answers itself.
+    /// It sends a direct response.
     DirectResponse,
 }
 
-/// Which clusters. Empty fields match everything.
+/// Match on clusters. Empty fields match everything.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ClusterMatch {
-    /// Name; nothing else counts with it.
+    /// Name; if it is set, the other fields are ignored.
     pub name: Text,
     /// Host of the service.
     pub service: Text,
@@ -230,17 +230,17 @@ pub struct ClusterMatch {
     pub port: u32,
 }
 
-/// What a patch looks for.
+/// Match of a patch.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum ObjectMatch {
-    /// Everything of its kind.
+    /// Everything of its type.
     #[default]
     Any,
-    /// In listeners.
+    /// In a listener.
     Listener(ListenerMatch),
-    /// In route tables.
+    /// In a route table.
     RouteTable(RouteTableMatch),
-    /// Clusters.
+    /// A cluster.
     Cluster(ClusterMatch),
 }
 
@@ -263,19 +263,19 @@ impl Serialize for PatchValue {
 /// One patch.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct EnvoyPatch {
-    /// What is patched.
+    /// The part that it patches.
     pub apply_to: ApplyTo,
-    /// On which side.
+    /// The context it applies in.
     pub context: PatchContext,
-    /// Which versions of proxies.
+    /// The versions of proxies it applies to.
     pub version: VersionMatch,
-    /// Texts that the proxy's metadata has.
+    /// Metadata that the proxy must have.
     pub metadata: Labels,
-    /// What is looked for.
+    /// The match.
     pub object: ObjectMatch,
-    /// What is done with it.
+    /// The operation.
     pub operation: PatchOperation,
-    /// With what; empty for a removal.
+    /// The value; empty for a removal.
     pub value: PatchValue,
 }
 
@@ -290,10 +290,11 @@ pub struct EnvoyFilter {
     pub created: Timestamp,
     /// Lower ones apply first.
     pub priority: i32,
-    /// What it is for in its namespace, or in the mesh if that is the root namespace.
+    /// Its target in its namespace, or in the whole mesh if that is the root namespace.
     pub attachment: Attachment,
-    /// Its patches in order; `None` where one does not apply, so that each keeps its place.
+    /// Its patches in order; `None` for an invalid patch, so that the others keep their positions.
     pub patches: Vec<Option<EnvoyPatch>>,
-    /// Services its patches lead to, as `[namespace/]host` (annotation `envoyfilter.istio.io/referenced-services`).
+    /// Services that its patches refer to, as `[namespace/]host` (annotation
+    /// `envoyfilter.istio.io/referenced-services`).
     pub referenced_services: BTreeSet<Text>,
 }

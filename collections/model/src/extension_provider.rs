@@ -8,19 +8,19 @@ use serde::{Serialize, Serializer};
 
 use crate::Text;
 
-/// A provider that Telemetry, AuthorizationPolicy or defaults name.
+/// A provider that Telemetry, AuthorizationPolicy or the default providers refer to.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ExtensionProvider {
     /// Its name.
     pub name: Text,
-    /// What it is.
+    /// Its kind and settings.
     pub kind: ProviderKind,
 }
 
 /// A service and one of its ports: `[namespace/]host`.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ProviderService {
-    /// Host as written, may have a namespace in front.
+    /// Host as configured, may have a namespace prefix.
     pub service: Text,
     /// Port.
     pub port: u32,
@@ -35,54 +35,54 @@ pub enum LogFormat {
     Labels(Text),
 }
 
-/// Body of a request that is checked.
+/// The request body in checks.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ExtAuthzRequestBody {
-    /// Most bytes of it.
+    /// Maximum size in bytes.
     pub max_request_bytes: u32,
-    /// A longer body is checked by its beginning.
+    /// For a longer body, the check gets the beginning.
     pub allow_partial_message: bool,
-    /// As bytes rather than as text.
+    /// As bytes instead of text.
     pub pack_as_bytes: bool,
 }
 
-/// What external authorization over HTTP and gRPC share.
+/// Settings of external authorization, over HTTP and gRPC.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ExtAuthz {
-    /// The service that decides.
+    /// The authorization service.
     pub service: ProviderService,
-    /// Longest time for an answer.
+    /// Timeout.
     pub timeout: Option<Duration>,
-    /// Requests pass when it does not answer.
+    /// Requests are allowed when the service does not respond.
     pub fail_open: bool,
-    /// Routes are chosen again afterwards.
+    /// The route cache is cleared after the check.
     pub clear_route_cache: bool,
-    /// HTTP status when it does not answer, empty for the default.
+    /// HTTP status when the service does not respond, empty for the default.
     pub status_on_error: Text,
-    /// The body it sees.
+    /// The request body that the service gets.
     pub include_request_body: Option<ExtAuthzRequestBody>,
 }
 
 /// Headers of external authorization over HTTP.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ExtAuthzHttp {
-    /// Prefix of the path asked.
+    /// Path prefix of check requests.
     pub path_prefix: Text,
     /// Old form of `include_request_headers`.
     pub include_headers: Vec<Text>,
-    /// Request headers it sees.
+    /// Request headers that the service gets.
     pub include_request_headers: Vec<Text>,
-    /// Headers added for it.
+    /// Headers added to the check request.
     pub include_additional_headers: BTreeMap<Text, Text>,
-    /// Headers of its answer for the upstream.
+    /// Headers of the response that are forwarded upstream.
     pub headers_to_upstream_on_allow: Vec<Text>,
-    /// Headers of its refusal for the client.
+    /// Headers of a deny response that are forwarded to the client.
     pub headers_to_downstream_on_deny: Vec<Text>,
-    /// Headers of its answer for the client.
+    /// Headers of an allow response that are forwarded to the client.
     pub headers_to_downstream_on_allow: Vec<Text>,
 }
 
-/// A header a tracer is sent.
+/// A header in requests to a tracer.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ProviderHeader {
     /// Name.
@@ -91,13 +91,13 @@ pub struct ProviderHeader {
     pub value: HeaderValue,
 }
 
-/// Where a header's value comes from.
+/// Value of a header.
 #[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub enum HeaderValue {
     /// The text.
     Value(Text),
-    /// An environment variable of the control plane: its name, and its value, which whoever reads the mesh config fills
-    /// in. It is kept out of the mesh config because it is secret.
+    /// An environment variable of the control plane: its name, and its value, which the reader of the mesh config fills
+    /// in. The value is a secret, so it is not part of the mesh config.
     Environment(Text, Text),
 }
 
@@ -129,33 +129,33 @@ impl Serialize for HeaderValue {
 /// OTLP over HTTP.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct HttpExporter {
-    /// Path posted to.
+    /// Path of requests.
     pub path: Text,
-    /// Longest time for an answer.
+    /// Timeout.
     pub timeout: Option<Duration>,
-    /// Headers added.
+    /// Additional headers.
     pub headers: Vec<ProviderHeader>,
 }
 
 /// OTLP over gRPC.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct GrpcExporter {
-    /// Longest time for an answer.
+    /// Timeout.
     pub timeout: Option<Duration>,
-    /// Metadata added.
+    /// Additional metadata.
     pub initial_metadata: Vec<ProviderHeader>,
 }
 
-/// Sampling as Dynatrace does it.
+/// The Dynatrace sampler.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct DynatraceSampler {
     /// Tenant.
     pub tenant: Text,
     /// Cluster of the tenant.
     pub cluster_id: i32,
-    /// Most root spans a minute, 0 for the default.
+    /// Maximum number of root spans per minute, 0 for the default.
     pub root_spans_per_minute: u32,
-    /// Where its configuration comes from, if not from the tracing service.
+    /// Service with its configuration, if not the tracing service.
     pub api: Option<(ProviderService, HttpExporter)>,
 }
 
@@ -164,23 +164,23 @@ pub struct DynatraceSampler {
 pub struct OpenTelemetryTracing {
     /// The collector.
     pub service: ProviderService,
-    /// Longest tag, 0 for the default.
+    /// Maximum tag length, 0 for the default.
     pub max_tag_length: u32,
     /// Export over HTTP.
     pub http: Option<HttpExporter>,
     /// Export over gRPC.
     pub grpc: Option<GrpcExporter>,
-    /// Resource attributes from the environment.
+    /// Resource attributes from the environment variables.
     pub detect_environment: bool,
     /// Resource attributes from Dynatrace's files.
     pub detect_dynatrace: bool,
-    /// Service attributes by OpenTelemetry's conventions rather than by canonical names.
+    /// Service attributes by OpenTelemetry's conventions instead of canonical names.
     pub otel_semantic_conventions: bool,
-    /// Sampler, if not the usual one.
+    /// Sampler, if not the default.
     pub dynatrace_sampler: Option<DynatraceSampler>,
 }
 
-/// What a provider is.
+/// Kind and settings of a provider.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum ProviderKind {
     /// External authorization over HTTP.
@@ -191,24 +191,24 @@ pub enum ProviderKind {
     Zipkin {
         /// The collector.
         service: ProviderService,
-        /// Longest tag, 0 for the default.
+        /// Maximum tag length, 0 for the default.
         max_tag_length: u32,
-        /// Trace ids of 64 rather than 128 bits.
+        /// Trace ids of 64 instead of 128 bits.
         enable_64bit_trace_id: bool,
-        /// Path posted to, empty for the default.
+        /// Path of requests, empty for the default.
         path: Text,
-        /// W3C trace context beside B3.
+        /// W3C trace context in addition to B3.
         with_w3c: bool,
-        /// Longest time for an answer.
+        /// Timeout.
         timeout: Option<Duration>,
-        /// Headers added.
+        /// Additional headers.
         headers: Vec<ProviderHeader>,
     },
     /// Lightstep tracing.
     Lightstep {
         /// The collector.
         service: ProviderService,
-        /// Longest tag, 0 for the default.
+        /// Maximum tag length, 0 for the default.
         max_tag_length: u32,
         /// Its token.
         access_token: Text,
@@ -217,7 +217,7 @@ pub enum ProviderKind {
     Datadog {
         /// The agent.
         service: ProviderService,
-        /// Longest tag, 0 for the default.
+        /// Maximum tag length, 0 for the default.
         max_tag_length: u32,
     },
     /// Skywalking tracing.
@@ -227,18 +227,18 @@ pub enum ProviderKind {
         /// Its token.
         access_token: Text,
     },
-    /// OpenCensus tracing, which proxies no longer have.
+    /// OpenCensus tracing, which proxies no longer support.
     OpenCensusAgent {
         /// The agent.
         service: ProviderService,
-        /// Longest tag, 0 for the default.
+        /// Maximum tag length, 0 for the default.
         max_tag_length: u32,
     },
     /// OpenTelemetry tracing.
     OpenTelemetry(Box<OpenTelemetryTracing>),
     /// Stackdriver metrics, logs and traces.
     Stackdriver {
-        /// Longest tag, 0 for the default.
+        /// Maximum tag length, 0 for the default.
         max_tag_length: u32,
         /// Labels of log entries, if logging is configured.
         logging_labels: Option<BTreeMap<Text, Text>>,
@@ -249,12 +249,12 @@ pub enum ProviderKind {
     FileAccessLog {
         /// Its path.
         path: Text,
-        /// Its format, if not the mesh's.
+        /// Its format, if not that of the mesh.
         format: Option<LogFormat>,
-        /// Empty values are left out of JSON.
+        /// Empty values are omitted from JSON.
         omit_empty_values: bool,
     },
-    /// Access log of HTTP to a gRPC service.
+    /// HTTP access log to a gRPC service.
     HttpAccessLogService {
         /// The service.
         service: ProviderService,
@@ -269,7 +269,7 @@ pub enum ProviderKind {
         /// Response trailers to log.
         response_trailers: Vec<Text>,
     },
-    /// Access log of TCP to a gRPC service.
+    /// TCP access log to a gRPC service.
     TcpAccessLogService {
         /// The service.
         service: ProviderService,
@@ -289,19 +289,19 @@ pub enum ProviderKind {
         /// Attributes of entries: canonical JSON text of the object, if any.
         labels: Option<Text>,
     },
-    /// Secrets from another server.
+    /// Secrets from an SDS server.
     Sds {
         /// Name of the secret source.
         name: Text,
         /// The server.
         service: ProviderService,
     },
-    /// Nothing is said, or something this version does not know.
+    /// Unset, or a kind that is not supported.
     Unknown,
 }
 
 impl ProviderKind {
-    /// Headers that a tracer is sent.
+    /// Headers in requests to a tracer.
     pub fn headers_mut(&mut self) -> Vec<&mut ProviderHeader> {
         match self {
             Self::Zipkin { headers, .. } => headers.iter_mut().collect(),

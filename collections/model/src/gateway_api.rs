@@ -1,4 +1,4 @@
-//! The kinds of the Kubernetes Gateway API as declared (C02). What they come to is said with [`crate::Gateway`],
+//! The kinds of the Kubernetes Gateway API as declared (C02). They are converted to [`crate::Gateway`],
 //! [`crate::VirtualService`] and [`crate::DestinationRule`].
 
 mod backend;

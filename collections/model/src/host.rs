@@ -12,7 +12,7 @@ use crate::{Labels, Text};
 pub struct Host(pub Text);
 
 impl Host {
-    /// A host from text as it stands in an object; matching ignores case.
+    /// A host from the text in an object. Hosts are case-insensitive, so the text is converted to lower case.
     #[must_use]
     pub fn new(text: &str) -> Self {
         if text.bytes().any(|b| b.is_ascii_uppercase()) {
@@ -34,7 +34,7 @@ impl Host {
         self.0.starts_with('*')
     }
 
-    /// Whether every name of `other` is also a name of `self`.
+    /// Whether every name that `other` matches is also matched by `self`.
     #[must_use]
     pub fn contains(&self, other: &Self) -> bool {
         match self.0.strip_prefix('*') {
@@ -43,7 +43,7 @@ impl Host {
         }
     }
 
-    /// Whether some name belongs to both.
+    /// Whether a name exists that both match.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         self.contains(other) || other.contains(self)
@@ -62,7 +62,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// Whether `labels` has every pair of `selector`; an empty selector matches everything.
+/// Whether `labels` contains every pair of `selector`; an empty selector matches everything.
 #[must_use]
 pub fn match_labels(selector: &Labels, labels: &Labels) -> bool {
     selector.iter().all(|(key, value)| labels.get(key) == Some(value))

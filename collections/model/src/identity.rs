@@ -1,4 +1,4 @@
-//! Who a workload is (P13).
+//! Workload identities (P13).
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,13 +7,13 @@ use serde::Serialize;
 
 use crate::Text;
 
-/// What a SPIFFE id begins with.
+/// Scheme of SPIFFE ids.
 const SCHEME: &str = "spiffe://";
 
 /// A service account of a trust domain, written `spiffe://TRUST_DOMAIN/ns/NAMESPACE/sa/SERVICE_ACCOUNT`.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Identity {
-    /// Who vouches for it: `cluster.local`.
+    /// Trust domain, such as `cluster.local`.
     pub trust_domain: Text,
     /// Namespace of the service account.
     pub namespace: Text,
@@ -22,7 +22,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The identity of a service account. A trust domain is no mail address: `@` becomes `.`.
+    /// The identity of a service account. `@` in a trust domain is replaced by `.`, as in Istio.
     #[must_use]
     pub fn new(trust_domain: &str, namespace: impl Into<Text>, service_account: impl Into<Text>) -> Self {
         Self {
@@ -33,7 +33,7 @@ impl Identity {
     }
 }
 
-/// The text is no SPIFFE id of a service account.
+/// A text that is not the SPIFFE id of a service account.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ParseIdentityError;
 
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spiffe_id_is_read_as_it_is_written() {
+    fn spiffe_id_survives_the_round_trip() {
         let identity = Identity::new("team@mesh.example", "shop", "cart");
         let text = "spiffe://team.mesh.example/ns/shop/sa/cart";
         assert_eq!(identity.to_string(), text);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_service_account_is_no_identity() {
+    fn other_texts_are_rejected() {
         for text in [
             "",
             "shop/cart",

@@ -9,9 +9,9 @@ use crate::{ObjectMeta, Text};
 pub struct Ingress {
     /// Name, annotations, creation time.
     pub meta: ObjectMeta,
-    /// Its IngressClass, if it names one.
+    /// Its IngressClass, if set.
     pub class_name: Option<Text>,
-    /// Hosts that have a certificate.
+    /// Hosts with their certificates.
     pub tls: Vec<IngressTls>,
     /// Rules in declared order.
     pub rules: Vec<IngressRule>,
@@ -22,14 +22,14 @@ pub struct Ingress {
 pub struct IngressTls {
     /// Hosts; empty is all.
     pub hosts: Vec<Text>,
-    /// Secret with the certificate, may be empty.
+    /// Secret with the certificate; may be empty.
     pub secret_name: Text,
 }
 
 /// The routes of a host.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct IngressRule {
-    /// The host, empty for any.
+    /// The host; empty for any.
     pub host: Text,
     /// Paths in declared order; `None` where the rule has no `http` part.
     pub paths: Option<Vec<IngressPath>>,
@@ -38,21 +38,21 @@ pub struct IngressRule {
 /// How a path is matched.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum PathType {
-    /// As the controller likes: `*` at the end is any.
+    /// Implementation-specific: a trailing `*` matches any suffix.
     #[default]
     ImplementationSpecific,
     /// Equal.
     Exact,
-    /// Begins with, a path segment at a time.
+    /// Prefix of whole path segments.
     Prefix,
 }
 
-/// A path and where requests for it go.
+/// A path and its backend.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct IngressPath {
-    /// The path, may be empty.
+    /// The path; may be empty.
     pub path: Text,
-    /// How it is matched.
+    /// How the path is matched.
     pub path_type: PathType,
     /// The Service; `None` for a backend of another kind.
     pub backend: Option<IngressBackend>,
@@ -72,6 +72,6 @@ pub struct IngressBackend {
 /// An IngressClass.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct IngressClass {
-    /// Who serves Ingresses of the class.
+    /// The controller of the class.
     pub controller: Text,
 }

@@ -14,7 +14,7 @@ pub enum ServiceType {
     NodePort,
     /// Also an external load balancer.
     LoadBalancer,
-    /// An alias of a name elsewhere.
+    /// An alias of an external name.
     ExternalName,
 }
 
@@ -25,7 +25,7 @@ pub struct KubernetesServicePort {
     pub name: Text,
     /// The number clients use.
     pub port: u16,
-    /// After S02.
+    /// Its protocol by the rules of S02.
     pub protocol: Protocol,
     /// `UDP` or another transport than TCP; empty for TCP.
     pub transport: Text,
@@ -42,17 +42,17 @@ pub struct KubernetesService {
     pub meta: ObjectMeta,
     /// Its type.
     pub service_type: ServiceType,
-    /// Virtual addresses, the primary first; empty if headless or none yet.
+    /// Virtual addresses, the primary first; empty if headless or not yet assigned.
     pub cluster_ips: Vec<Text>,
     /// `clusterIP: None`.
     pub headless: bool,
-    /// `ipFamilies`, if any are there.
+    /// `ipFamilies`, if set.
     pub ip_families: Option<IpFamilies>,
     /// Target of type ExternalName.
     pub external_name: Text,
     /// `externalIPs`.
     pub external_ips: Vec<Text>,
-    /// Addresses or host names the load balancer was given.
+    /// Addresses or host names of the load balancer.
     pub load_balancer: Vec<Text>,
     /// Ports in declared order.
     pub ports: Vec<KubernetesServicePort>,

@@ -1,8 +1,9 @@
-//! Plain, ordered values of the mesh: what parsing leaves of an object.
+//! The model values of the mesh: plain, ordered data that parsing makes from objects, and that configuration derives
+//! from.
 //!
-//! Everything here is data: no I/O, no clock, no protobuf. Types derive `Eq + Ord + Hash + Serialize`, hold no floats and
-//! no hash maps, so that equal content is equal everywhere and a dump is reproducible. Secrets redact in `Debug` and
-//! `Serialize`.
+//! This crate has no I/O, no clock and no protobuf. Types derive `Eq + Ord + Hash + Serialize` and contain no floats
+//! and no hash maps, so that equal content is equal everywhere and dumps are reproducible. Secrets are redacted in
+//! `Debug` and `Serialize`.
 
 mod ambient;
 mod any_object;

@@ -1,4 +1,4 @@
-//! Which endpoint gets a request.
+//! Load balancing: which endpoint gets a request.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ pub enum SimpleLb {
     LeastRequest,
     /// Random.
     Random,
-    /// The address the client dialled.
+    /// The address that the client connected to.
     Passthrough,
-    /// In turn.
+    /// Round robin.
     RoundRobin,
 }
 
@@ -27,7 +27,7 @@ pub enum SimpleLb {
 pub struct LoadBalancer {
     /// Named algorithm; unspecified when `consistent_hash` is set.
     pub simple: SimpleLb,
-    /// Hashing, instead of a named algorithm.
+    /// Consistent hash, instead of a named algorithm.
     pub consistent_hash: Option<ConsistentHash>,
     /// Weights or failover by locality.
     pub locality: Option<LocalityLb>,
@@ -39,12 +39,12 @@ pub struct LoadBalancer {
     pub warmup: Option<Warmup>,
 }
 
-/// What a consistent hash is taken of.
+/// Input of a consistent hash.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum HashKey {
     /// A request header.
     Header(Text),
-    /// A cookie, made if absent and a lifetime is given.
+    /// A cookie, generated if absent and if a lifetime is set.
     Cookie {
         /// Name.
         name: Text,
@@ -55,16 +55,16 @@ pub enum HashKey {
         /// Attributes (name, value) in declared order.
         attributes: Vec<(Text, Text)>,
     },
-    /// The client's address, if true.
+    /// The source address, if true.
     SourceIp(bool),
     /// A query parameter.
     QueryParameter(Text),
 }
 
-/// Which table a consistent hash uses.
+/// Algorithm of a consistent hash.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum HashAlgorithm {
-    /// A ring by default.
+    /// The default: a ring.
     #[default]
     Unspecified,
     /// A ring with at least this many entries; 0 is unset.
@@ -76,9 +76,9 @@ pub enum HashAlgorithm {
 /// Consistent hashing.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ConsistentHash {
-    /// What is hashed.
+    /// The input.
     pub key: Option<HashKey>,
-    /// How.
+    /// The algorithm.
     pub algorithm: HashAlgorithm,
     /// Ring size, old form; 0 is unset.
     pub minimum_ring_size: u64,
@@ -89,7 +89,7 @@ pub struct ConsistentHash {
 pub struct Warmup {
     /// The window.
     pub duration: Duration,
-    /// Share of traffic at the start, in percent; 10 unless set.
+    /// Share of traffic at the start of the window, in percent; 10 unless set.
     pub minimum_percent: Option<Decimal>,
     /// Shape of the ramp; 1 (linear) unless set.
     pub aggression: Option<Decimal>,

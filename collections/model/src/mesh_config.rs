@@ -10,29 +10,29 @@ use crate::{
     ProviderKind, ProxyConfig, TcpKeepalive, Text, ZoneAwareLb,
 };
 
-/// Where traffic to hosts nobody declared goes.
+/// Policy for traffic to unknown hosts.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum OutboundPolicy {
-    /// Nowhere.
+    /// It is blocked.
     RegistryOnly,
-    /// To its original destination.
+    /// It goes to its original destination.
     #[default]
     AllowAny,
-    /// To what DNS says of its host.
+    /// It goes to the addresses of its host in DNS.
     AllowAnyDynamicDns,
 }
 
-/// Where inbound traffic goes that no port of a service claims.
+/// Policy for inbound traffic to ports that no service declares.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum InboundPolicy {
-    /// To its original destination address.
+    /// It goes to its original destination address.
     #[default]
     Passthrough,
-    /// To the local host.
+    /// It goes to the loopback address.
     Localhost,
 }
 
-/// How a text access log is written.
+/// Encoding of a file access log.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum AccessLogEncoding {
     /// One line of text.
@@ -42,19 +42,19 @@ pub enum AccessLogEncoding {
     Json,
 }
 
-/// How paths are normalised before they are matched.
+/// Normalization of paths before they are matched.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum PathNormalization {
     /// As `Base`.
     #[default]
     Default,
-    /// Not at all.
+    /// No normalization.
     None,
-    /// As RFC 3986 says.
+    /// As in RFC 3986.
     Base,
-    /// Also adjacent slashes are merged.
+    /// In addition, adjacent slashes are merged.
     MergeSlashes,
-    /// Also escaped slashes are unescaped first.
+    /// In addition, escaped slashes are unescaped first.
     DecodeAndMergeSlashes,
 }
 
@@ -86,7 +86,7 @@ pub struct TlsSettings {
 pub struct LabelSelector {
     /// All must match.
     pub match_labels: BTreeMap<Text, Text>,
-    /// All must hold.
+    /// All must be satisfied.
     pub match_expressions: Vec<LabelRequirement>,
 }
 
@@ -123,40 +123,40 @@ impl LabelRequirement {
     }
 }
 
-/// Hosts that stay within their cluster, or do not (S21).
+/// Whether hosts are limited to their own cluster (S21).
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ServiceSettings {
-    /// Only endpoints of the client's own cluster are used.
+    /// Only endpoints in the cluster of the client are used.
     pub cluster_local: bool,
     /// Hosts, wildcards allowed.
     pub hosts: Vec<Text>,
 }
 
-/// How far a ServiceEntry is visible (S11).
+/// Limit on the visibility of a ServiceEntry (S11).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum Visibility {
-    /// As its `exportTo` says.
+    /// As in its `exportTo`.
     #[default]
     Public,
-    /// At most in its namespace.
+    /// At most its own namespace.
     Namespace,
-    /// Nowhere.
+    /// It is blocked.
     None,
 }
 
 /// Limits on the visibility of ServiceEntries by namespace (S11).
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ServiceEntryVisibility {
-    /// When no policy matches.
+    /// Default when no policy matches.
     pub default_visibility: Visibility,
-    /// Applies to sidecars too.
+    /// Whether it applies to sidecars too.
     pub apply_to_sidecars: bool,
-    /// The first all of whose rules match the namespace decides; one without rules matches all, a rule without a selector
-    /// nothing.
+    /// Policies; the first one whose rules all match the namespace applies. A policy without rules matches all
+    /// namespaces, a rule without a selector matches none.
     pub policies: Vec<(Visibility, Vec<Option<LabelSelector>>)>,
 }
 
-/// Providers that are used where no Telemetry says otherwise.
+/// Providers that are used unless a Telemetry names others.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct DefaultProviders {
     /// For tracing.
@@ -167,33 +167,33 @@ pub struct DefaultProviders {
     pub access_logging: Vec<Text>,
 }
 
-/// A trusted root of the mesh beside its own.
+/// An additional trusted root certificate of the mesh.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct CaCertificate {
     /// The certificate in PEM, or empty.
     pub pem: Text,
-    /// Where the bundle is fetched, or empty.
+    /// URL of the bundle, or empty.
     pub spiffe_bundle_url: Text,
     /// Kubernetes signers it belongs to.
     pub cert_signers: Vec<Text>,
-    /// Trust domains it belongs to; empty is the mesh's own.
+    /// Trust domains it belongs to; empty is that of the mesh.
     pub trust_domains: Vec<Text>,
 }
 
-/// Configuration of the whole mesh: the defaults of C14 with ConfigMap `istio` laid over them.
+/// Configuration of the whole mesh: the defaults of C14, with ConfigMap `istio` merged over them.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct MeshConfig {
-    /// Port outbound traffic is redirected to.
+    /// Port that outbound traffic is redirected to.
     pub proxy_listen_port: u16,
-    /// Port inbound traffic is redirected to.
+    /// Port that inbound traffic is redirected to.
     pub proxy_inbound_listen_port: u16,
     /// Port of the HTTP proxy, 0 if none.
     pub proxy_http_port: u16,
-    /// Time to connect upstream.
+    /// Timeout of upstream connections.
     pub connect_timeout: Duration,
-    /// Longest idle time of an HBONE connection.
+    /// Idle timeout of HBONE connections.
     pub hbone_idle_timeout: Option<Duration>,
-    /// Time the listener waits for bytes to tell the protocol; zero waits for ever.
+    /// How long a listener waits for bytes to detect the protocol; zero is without limit.
     pub protocol_detection_timeout: Duration,
     /// Keepalive probes upstream.
     pub tcp_keepalive: Option<TcpKeepalive>,
@@ -207,7 +207,7 @@ pub struct MeshConfig {
     pub access_log_encoding: AccessLogEncoding,
     /// Access logs also go to the service of `default_config.envoy_access_log_service`.
     pub enable_envoy_access_log_service: bool,
-    /// Listeners do not log connections that match no filter chain.
+    /// Whether listeners skip logs for connections that match no filter chain.
     pub disable_envoy_listener_log: bool,
     /// Defaults of proxies.
     pub default_config: ProxyConfig,
@@ -217,19 +217,19 @@ pub struct MeshConfig {
     pub outbound_tls: Option<ClientTls>,
     /// Traffic to unclaimed ports.
     pub inbound_policy: InboundPolicy,
-    /// Mutual TLS where both sides can.
+    /// Automatic mutual TLS where both sides support it.
     pub enable_auto_mtls: bool,
     /// Trust domain of the mesh.
     pub trust_domain: Text,
     /// Its aliases, sorted.
     pub trust_domain_aliases: Vec<Text>,
-    /// More roots.
+    /// Additional root certificates.
     pub ca_certificates: Vec<CaCertificate>,
-    /// `exportTo` of Services and ServiceEntries that have none. `.` stands for the object's own namespace.
+    /// `exportTo` of Services and ServiceEntries without one. `.` is the namespace of the object.
     pub default_service_export_to: Vec<Text>,
-    /// `exportTo` of VirtualServices that have none.
+    /// `exportTo` of VirtualServices without one.
     pub default_virtual_service_export_to: Vec<Text>,
-    /// `exportTo` of DestinationRules that have none.
+    /// `exportTo` of DestinationRules without one.
     pub default_destination_rule_export_to: Vec<Text>,
     /// Namespace whose configuration applies to the mesh.
     pub root_namespace: Text,
@@ -237,7 +237,7 @@ pub struct MeshConfig {
     pub locality_lb: LocalityLb,
     /// Envoy's zone-aware routing.
     pub zone_aware_lb: Option<ZoneAwareLb>,
-    /// Time between DNS queries when they fail.
+    /// Time between DNS queries after a failure.
     pub dns_refresh_rate: Duration,
     /// Upgrade HTTP/1.1 to HTTP/2 upstream.
     pub h2_upgrade: bool,
@@ -247,35 +247,35 @@ pub struct MeshConfig {
     pub outbound_cluster_stat_name: Text,
     /// Hosts that stay in their cluster.
     pub service_settings: Vec<ServiceSettings>,
-    /// The agent merges metrics of the application.
+    /// Whether the agent merges the metrics of the application.
     pub enable_prometheus_merge: bool,
-    /// Server certificates are verified with the system's roots where nothing is said.
+    /// Whether server certificates are verified with the system roots if no others are configured.
     pub verify_certificate_at_client: Option<bool>,
     /// Providers by name, in declared order.
     pub extension_providers: Vec<ExtensionProvider>,
-    /// Which of them are used by default.
+    /// Names of the providers that are used by default.
     pub default_providers: DefaultProviders,
-    /// Namespaces that exist for the mesh; empty is all.
+    /// Discovery selectors: the namespaces that the control plane reads; empty is all.
     pub discovery_selectors: Vec<LabelSelector>,
     /// Normalisation of paths.
     pub path_normalization: PathNormalization,
-    /// Retries of routes that say nothing.
+    /// Retries of routes without their own setting.
     pub default_http_retry_policy: Option<HttpRetry>,
     /// Retries of inbound routes.
     pub default_inbound_http_retry_policy: Option<HttpRetry>,
     /// TLS between proxies.
     pub mesh_mtls: Option<TlsSettings>,
-    /// TLS everywhere else.
+    /// TLS in other places.
     pub tls_defaults: Option<TlsSettings>,
-    /// Connection pool of services whose rules say nothing.
+    /// Connection pool of services without their own setting.
     pub default_connection_pool: Option<ConnectionPool>,
-    /// Outlier detection of services whose rules say nothing.
+    /// Outlier detection of services without their own setting.
     pub default_outlier_detection: Option<OutlierDetection>,
-    /// Limits of ServiceEntries.
+    /// Limits on the visibility of ServiceEntries.
     pub service_entry_visibility: Option<ServiceEntryVisibility>,
     /// Ingress objects: `OFF`, `DEFAULT` or `STRICT`.
     pub ingress_controller_mode: Text,
-    /// Class of Ingress objects that are ours.
+    /// Class of the Ingress objects that are served.
     pub ingress_class: Text,
     /// Service of the ingress gateway.
     pub ingress_service: Text,
@@ -368,17 +368,17 @@ impl MeshConfig {
         ExportTo::resolve(&self.default_destination_rule_export_to, namespace)
     }
 
-    /// The provider of that name.
+    /// The provider with that name.
     #[must_use]
     pub fn provider(&self, name: &str) -> Option<&ExtensionProvider> {
         self.extension_providers.iter().find(|provider| provider.name == *name)
     }
 }
 
-/// Whether endpoints of `host` outside the client's cluster are left out (S21).
+/// Whether clients of `host` use only endpoints in their own cluster (S21).
 ///
-/// Namespace `kube-system` and `kubernetes.default.svc` are cluster-local unless a setting says otherwise; the most
-/// specific pattern decides.
+/// Namespace `kube-system` and `kubernetes.default.svc` are cluster-local by default; the setting with the most
+/// specific pattern applies.
 #[must_use]
 pub fn is_cluster_local(settings: &[ServiceSettings], host: &str, domain: &str) -> bool {
     let defaults = [format!("*.kube-system.svc.{domain}"), format!("kubernetes.default.svc.{domain}")];
@@ -386,7 +386,7 @@ pub fn is_cluster_local(settings: &[ServiceSettings], host: &str, domain: &str) 
         Some(suffix) => host.ends_with(suffix),
         None => host == pattern,
     };
-    // An explicit setting beats a default of the same pattern.
+    // An explicit setting takes precedence over a default with the same pattern.
     settings
         .iter()
         .flat_map(|setting| setting.hosts.iter().map(move |pattern| (pattern.as_str(), setting.cluster_local)))

@@ -9,25 +9,25 @@ use crate::Text;
 /// Which endpoints are on a network.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum NetworkEndpoints {
-    /// Those with an address in this block.
+    /// Endpoints with an address in this CIDR block.
     Cidr(Text),
-    /// Those of this cluster.
+    /// Endpoints of this cluster.
     Registry(Text),
 }
 
-/// How other networks reach it.
+/// Address of a gateway of a network.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum NetworkGatewayAddress {
-    /// By the external addresses of this Service host.
+    /// The external addresses of the Service with this host.
     RegistryService(Text),
-    /// At this IP or host name.
+    /// This IP address or host name.
     Address(Text),
 }
 
 /// A gateway of a network.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct NetworkGatewayConfig {
-    /// Where it is.
+    /// Its address.
     pub address: NetworkGatewayAddress,
     /// Its port.
     pub port: u16,
@@ -38,7 +38,7 @@ pub struct NetworkGatewayConfig {
 /// A network.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Network {
-    /// What is on it.
+    /// Its endpoints.
     pub endpoints: Vec<NetworkEndpoints>,
     /// Its gateways.
     pub gateways: Vec<NetworkGatewayConfig>,

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{Labels, Text};
 
-/// Seconds since the Unix epoch, UTC. Creation times decide precedence: older wins.
+/// Seconds since the Unix epoch, UTC. Creation times decide precedence: the older object wins.
 pub type Timestamp = i64;
 
 /// The kinds of object the control plane reads.
@@ -53,7 +53,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind as objects spell it: `Gateway` for both kinds of gateway.
+    /// The `kind` field of objects: `Gateway` for both kinds of gateway.
     #[must_use]
     pub fn name(self) -> String {
         match self {
@@ -69,7 +69,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Where an object lives. Cluster-scoped objects have an empty namespace.
+/// Cluster, namespace and name of an object. Cluster-scoped objects have an empty namespace.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ObjectKey {
     /// The id of the cluster the object was read from (`Kubernetes` unless configured).
@@ -93,7 +93,7 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// What of an object's metadata later steps read.
+/// The part of an object's metadata that later steps read.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ObjectMeta {
     /// Namespace, empty if cluster-scoped.
@@ -102,7 +102,7 @@ pub struct ObjectMeta {
     pub name: Text,
     /// Labels.
     pub labels: Labels,
-    /// Annotations, less the bulky ones nobody reads (`kubectl.kubernetes.io/last-applied-configuration`).
+    /// Annotations, without large ones that are never read (`kubectl.kubernetes.io/last-applied-configuration`).
     pub annotations: Labels,
     /// Creation time; older objects win conflicts.
     pub created: Timestamp,

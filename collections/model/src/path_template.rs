@@ -1,15 +1,15 @@
-//! Paths with parts that vary: `{*}` is one part, `{**}` any number of them.
+//! Path templates: `{*}` matches one path segment, `{**}` any number of segments.
 
-/// Whether the path has parts that vary.
+/// Whether the path is a template.
 #[must_use]
 pub fn is_path_template(path: &str) -> bool {
     path.contains("{*}") || path.contains("{**}")
 }
 
-/// What is wrong with a path that may have parts that vary, as a lower-case fragment.
+/// Checks a path that may be a template. The error is a lower-case fragment.
 ///
 /// # Errors
-/// Braces stand elsewhere, something varies behind `{**}`, or a part has characters that templates cannot have.
+/// The path has other braces, an operator after `{**}`, or a segment with characters that templates do not allow.
 pub fn check_path_template(path: &str) -> Result<(), String> {
     let is_template = is_path_template(path);
     let literal = |part: &str| {
@@ -20,13 +20,13 @@ pub fn check_path_template(path: &str) -> Result<(), String> {
     for part in path.trim_matches('/').split('/') {
         if part == "{*}" || part == "{**}" {
             if rest_taken {
-                return Err(format!("`{path}`: nothing that varies can follow `{{**}}`"));
+                return Err(format!("`{path}`: `{{*}}` and `{{**}}` are not allowed after `{{**}}`"));
             }
             rest_taken = part == "{**}";
         } else if part.contains(['{', '}']) {
-            return Err(format!("`{path}`: braces stand only in `{{*}}` and `{{**}}`"));
+            return Err(format!("`{path}`: braces are only allowed in `{{*}}` and `{{**}}`"));
         } else if is_template && !literal(part) {
-            return Err(format!("`{path}`: `{part}` cannot be part of a template"));
+            return Err(format!("`{path}`: segment `{part}` is not allowed in a template"));
         }
     }
     Ok(())
@@ -37,7 +37,7 @@ mod tests {
     use super::check_path_template;
 
     #[test]
-    fn templates_are_told_from_other_paths() {
+    fn invalid_templates_are_rejected() {
         for good in ["/a", "*", "/a/{*}/b/{*}", "/{**}/end", "/", "/a b*"] {
             assert_eq!(check_path_template(good), Ok(()), "{good}");
         }

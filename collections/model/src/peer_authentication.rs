@@ -1,4 +1,4 @@
-//! PeerAuthentications: what clients of a workload must show (P14).
+//! PeerAuthentications: mutual TLS that a workload requires of its clients (P14).
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use crate::{Labels, Text, Timestamp};
 /// Mutual TLS as declared.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum PeerMtls {
-    /// As the level above says.
+    /// Inherited from the level above.
     #[default]
     Unset,
     /// Plain text only.
     Disable,
-    /// Either.
+    /// Plain text or mutual TLS.
     Permissive,
-    /// A certificate of the mesh.
+    /// Mutual TLS only.
     Strict,
 }
 
@@ -29,10 +29,10 @@ pub struct PeerAuthentication {
     pub name: Text,
     /// Creation time; older wins.
     pub created: Timestamp,
-    /// Workloads it is for; empty is all of the namespace, or of the mesh in the root namespace.
+    /// Selector of workloads; empty is all of the namespace, or of the mesh in the root namespace.
     pub selector: Labels,
-    /// Of ports not listed.
+    /// Mode of ports that are not listed.
     pub mtls: PeerMtls,
-    /// By port of the workload; counts only with a selector.
+    /// Modes by port of the workload; ignored without a selector.
     pub ports: BTreeMap<u32, PeerMtls>,
 }

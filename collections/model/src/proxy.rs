@@ -1,4 +1,4 @@
-//! A proxy that connected: what its node says of it, and what the registry adds.
+//! A connected proxy: the facts of its node message, and what the registry adds.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{Identity, Labels, Locality, OutboundTraffic, ProxyConfig, SidecarScope, Text};
 
-/// A proxy is known by its node id; two streams with one id are one proxy.
+/// Key of a proxy: its node id. Two streams with the same id belong to one proxy.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ProxyKey(pub Text);
 
@@ -26,7 +26,7 @@ pub enum ProxyType {
     Ztunnel,
 }
 
-/// How a sidecar gets its traffic.
+/// How traffic is redirected to a sidecar.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum InterceptionMode {
     /// iptables REDIRECT.
@@ -50,7 +50,7 @@ pub enum IpFamilies {
     Dual,
 }
 
-/// The Envoy extensions a node lists. A node that lists none is taken to have everything.
+/// The Envoy extensions that a node lists. A node without a list is assumed to have all extensions.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct EnvoyExtensions(pub Option<BTreeSet<Text>>);
 
@@ -62,35 +62,35 @@ impl EnvoyExtensions {
     }
 }
 
-/// What the Sidecar of a proxy changes, its content apart.
+/// The effect of the Sidecar of a proxy, without the hosts it imports.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ProxySidecar {
     /// The Sidecar.
     pub scope: SidecarScope,
-    /// It says what the proxy sees; else that is what every proxy of the namespace sees.
+    /// It limits the hosts that the proxy sees. Otherwise the proxy sees the same as others of its namespace.
     pub limits: bool,
-    /// It has listeners for inbound traffic: those of services count no more.
+    /// It declares inbound listeners, which replace those derived from services.
     pub ingress: bool,
-    /// It says something of inbound traffic.
+    /// It configures inbound traffic.
     pub inbound: bool,
-    /// What it says of inbound traffic depends on the proxy's own addresses.
+    /// Its inbound configuration depends on the addresses of the proxy.
     pub own_address: bool,
-    /// What becomes of traffic to hosts nobody declared, where that is not as the mesh says.
+    /// The policy for traffic to unknown hosts, if it differs from that of the mesh.
     pub outbound: Option<OutboundTraffic>,
 }
 
 /// A connected proxy (X04, X05).
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Proxy {
-    /// Node id as sent.
+    /// Node id as received.
     pub id: Text,
-    /// `cluster` of the node as sent: the name of its service in traces.
+    /// `cluster` of the node as received: the service name in traces.
     pub service_cluster: Text,
-    /// What it is.
+    /// Its type.
     pub proxy_type: ProxyType,
-    /// Its addresses: `INSTANCE_IPS`, else the one of its id.
+    /// Its addresses: `INSTANCE_IPS`, or else the address in its id.
     pub ips: Vec<Text>,
-    /// Families of those.
+    /// Families of these addresses.
     pub ip_families: IpFamilies,
     /// Pod name.
     pub name: Text,
@@ -106,7 +106,7 @@ pub struct Proxy {
     pub cluster: Text,
     /// Network it is on.
     pub network: Text,
-    /// Networks it may see; empty is all.
+    /// Networks whose endpoints it is sent; empty is all.
     pub network_view: Vec<Text>,
     /// Node it runs on.
     pub node_name: Text,
@@ -114,12 +114,12 @@ pub struct Proxy {
     pub workload_name: Text,
     /// Service account.
     pub service_account: Text,
-    /// Who its stream was proven to be of, if anyone vouched for it. It has the namespace and the service account above
-    /// where the node says any.
+    /// The authenticated identity of its stream, if it is authenticated. It has the namespace and the service account
+    /// above if the node states them.
     pub identity: Option<Identity>,
     /// Mesh id.
     pub mesh_id: Text,
-    /// Revision asked for.
+    /// Requested revision.
     pub revision: Text,
     /// Version of istio-proxy, empty for upstream Envoy.
     pub istio_version: Text,
@@ -127,30 +127,31 @@ pub struct Proxy {
     pub interception_mode: InterceptionMode,
     /// From the node message, else from its pod's node.
     pub locality: Locality,
-    /// What its Envoy can do.
+    /// Extensions of its Envoy.
     pub extensions: EnvoyExtensions,
     /// DNS is captured (`DNS_CAPTURE`).
     pub dns_capture: bool,
-    /// Addresses that were allocated are used (`DNS_AUTO_ALLOCATE`), whether or not a status tells them.
+    /// Automatically allocated addresses are used (`DNS_AUTO_ALLOCATE`), also if no status contains them.
     pub dns_auto_allocate: bool,
     /// HTTP/1.0 is accepted (`HTTP10`).
     pub http10: bool,
-    /// It takes the virtual hosts of route tables one by one (`VHDS` of its metadata).
+    /// It subscribes to single virtual hosts of route tables (`VHDS` in its metadata).
     pub virtual_hosts: bool,
     /// Port of the HTTP proxy listener (`HTTP_PROXY_PORT`), 0 if none.
     pub http_proxy_port: u16,
     /// Container ports by `POD_PORTS`: (name, number, protocol).
     pub pod_ports: Vec<(Text, u16, Text)>,
-    /// Its own configuration (`PROXY_CONFIG`), already laid over the defaults by its agent; else the mesh's default holds.
+    /// Its own configuration (`PROXY_CONFIG`), which its agent has merged over the defaults; `None` uses the mesh's
+    /// default.
     pub config: Option<Arc<ProxyConfig>>,
-    /// Its Sidecar, once the registry knows.
+    /// Its Sidecar, set by the registry.
     pub sidecar: Option<ProxySidecar>,
     /// All other metadata that builders read, as the canonical JSON text of each top-level key.
     pub metadata: Labels,
 }
 
 impl Proxy {
-    /// Whether it reaches services without an address at addresses that were allocated.
+    /// Whether it uses automatically allocated addresses for services without an address.
     #[must_use]
     pub fn uses_allocated_addresses(&self) -> bool {
         self.dns_auto_allocate && (self.dns_capture || self.proxy_type == ProxyType::Waypoint)

@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use crate::{ClientTls, Decimal, TcpKeepalive, Text};
 
-/// What of a proxy's configuration changes what it is sent; its bootstrap reads the rest on its own.
+/// The part of the configuration of a proxy that affects its xDS resources. Its bootstrap uses the rest.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ProxyConfig {
-    /// Time a listener drains.
+    /// Drain time of listeners.
     pub drain_duration: Duration,
-    /// Name its traces carry.
+    /// Service name in its traces.
     pub tracing_service_name: TracingServiceName,
     /// Tracing, if set.
     pub tracing: Option<Tracing>,
@@ -22,27 +22,27 @@ pub struct ProxyConfig {
     pub envoy_access_log_service: Option<RemoteService>,
     /// Metadata and environment of the proxy.
     pub proxy_metadata: BTreeMap<Text, Text>,
-    /// Longest name in statistics.
+    /// Maximum length of names in statistics.
     pub stat_name_length: i32,
-    /// Port of the agent's health and metrics.
+    /// Status port of the agent: health and metrics.
     pub status_port: u16,
-    /// Trust in what is in front of a gateway.
+    /// Trusted proxies in front of a gateway.
     pub gateway_topology: Topology,
     /// Id of the mesh.
     pub mesh_id: Text,
-    /// Headers the proxy adds or changes.
+    /// Headers that the proxy adds or changes.
     pub proxy_headers: Option<ProxyHeaders>,
     /// Provider of private-key operations.
     pub private_key_provider: Option<PrivateKeyProvider>,
     /// Limits of connections, if set.
     pub connection_settings: Option<ConnectionSettings>,
-    /// Time after which access logs are flushed.
+    /// Interval of flushing access logs.
     pub file_flush_interval: Option<Duration>,
-    /// Size after which access logs are flushed, in KiB.
+    /// Size at which access logs are flushed, in KiB.
     pub file_flush_min_size_kib: u32,
-    /// More roots, in PEM.
+    /// Additional root certificates, in PEM.
     pub ca_certificates_pem: Vec<Text>,
-    /// Extra tags of statistics.
+    /// Additional tags of statistics.
     pub extra_stat_tags: Vec<Text>,
     /// Number of worker threads, if set.
     pub concurrency: Option<i32>,
@@ -77,7 +77,7 @@ impl Default for ProxyConfig {
     }
 }
 
-/// How the service name of traces is made.
+/// Format of the service name in traces.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum TracingServiceName {
     /// `app` label and namespace.
@@ -92,17 +92,17 @@ pub enum TracingServiceName {
 /// Tracing by the proxy's own configuration.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Tracing {
-    /// Where spans go, if said.
+    /// The tracer, if set.
     pub tracer: Option<Tracer>,
     /// Tags by name.
     pub custom_tags: BTreeMap<Text, CustomTag>,
-    /// Longest path tag, 0 if unset.
+    /// Maximum length of the path tag, 0 if unset.
     pub max_path_tag_length: u32,
-    /// Share of requests traced, in percent; zero is the default.
+    /// Share of requests that are traced, in percent; zero is the default.
     pub sampling: Decimal,
     /// TLS to the tracer.
     pub tls_settings: Option<ClientTls>,
-    /// Tags about the mesh; unset is on.
+    /// Whether spans have tags about the mesh; unset is true.
     pub enable_istio_tags: Option<bool>,
 }
 
@@ -132,7 +132,7 @@ pub enum CustomTag {
     Header(Text, Text),
 }
 
-/// Address of a service beside the mesh.
+/// Address of a service outside the mesh.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct RemoteService {
     /// `host:port`.
@@ -157,27 +157,27 @@ pub enum ForwardClientCert {
     AlwaysForwardOnly,
 }
 
-/// What is in front of a gateway.
+/// The network topology in front of a gateway.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Topology {
-    /// Proxies in front whose `x-forwarded-for` is trusted.
+    /// Number of proxies in front whose `x-forwarded-for` is trusted.
     pub num_trusted_proxies: u32,
     /// Client certificate header.
     pub forward_client_cert: ForwardClientCert,
-    /// PROXY protocol in front.
+    /// Whether connections start with the PROXY protocol.
     pub proxy_protocol: bool,
 }
 
-/// Headers a proxy adds or changes. `None` leaves the default.
+/// Headers that a proxy adds or changes. `None` keeps the default.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ProxyHeaders {
     /// Client certificate header.
     pub forwarded_client_cert: ForwardClientCert,
-    /// What of the certificate it carries, if said.
+    /// Parts of the certificate in it, if set.
     pub set_current_client_cert_details: Option<CurrentClientCert>,
     /// `x-request-id` is not generated.
     pub request_id_disabled: Option<bool>,
-    /// The `server` header is left alone.
+    /// The `server` header is not changed.
     pub server_disabled: Option<bool>,
     /// Value of the `server` header, empty for the default.
     pub server_value: Text,
@@ -185,7 +185,7 @@ pub struct ProxyHeaders {
     pub attempt_count_disabled: Option<bool>,
     /// `x-envoy-*` debug headers are not added.
     pub envoy_debug_headers_disabled: Option<bool>,
-    /// Metadata exchange headers only within the mesh.
+    /// Metadata exchange headers are sent within the mesh only.
     pub metadata_exchange_in_mesh: bool,
     /// HTTP/1.1 header names keep their case.
     pub preserve_http1_header_case: Option<bool>,
@@ -210,18 +210,18 @@ pub struct CurrentClientCert {
     pub uri: Option<bool>,
 }
 
-/// Hardware that does private-key operations.
+/// Hardware acceleration of private-key operations.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct PrivateKeyProvider {
-    /// QAT rather than CryptoMB.
+    /// QAT instead of CryptoMB.
     pub qat: bool,
-    /// Longest time to gather operations.
+    /// Maximum time to collect operations for a batch.
     pub poll_delay: Option<Duration>,
-    /// Work without the hardware if there is none.
+    /// Use software if the hardware is absent.
     pub fallback: Option<bool>,
 }
 
-/// What is done with a header name that has an underscore.
+/// Action for header names with underscores.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 #[allow(missing_docs, reason = "Envoy's own names")]
 pub enum HeadersWithUnderscores {
@@ -232,7 +232,7 @@ pub enum HeadersWithUnderscores {
     DropHeader,
 }
 
-/// What is done with a path that has escaped slashes.
+/// Action for paths with escaped slashes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 #[allow(missing_docs, reason = "Envoy's own names")]
 pub enum EscapedSlashes {
@@ -244,7 +244,7 @@ pub enum EscapedSlashes {
     UnescapeAndForward,
 }
 
-/// Limits of a proxy's connections; `None` is the profile's default.
+/// Limits of the connections of a proxy; `None` is the default.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ConnectionSettings {
     /// The defaults of an edge rather than of a sidecar.

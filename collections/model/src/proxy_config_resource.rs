@@ -25,20 +25,20 @@ pub struct ProxyConfigResource {
     pub image_type: Text,
 }
 
-/// The resources that hold for a workload, each `None` if there is none. What an annotation of the pod says lies between
-/// that of the namespace and that of the workload.
+/// The resources that hold for a workload, each `None` if there is none. What an annotation of the pod says lies
+/// between that of the namespace and that of the workload.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ProxyConfigLayers<'a> {
-    /// Of the root namespace.
+    /// That of the root namespace.
     pub mesh: Option<&'a ProxyConfigResource>,
-    /// Of its namespace.
+    /// That of its namespace.
     pub namespace: Option<&'a ProxyConfigResource>,
-    /// Of the workload itself.
+    /// That of the workload.
     pub workload: Option<&'a ProxyConfigResource>,
 }
 
 impl ProxyConfigResource {
-    /// Which of these resources hold for a workload with these labels: of several at one place the oldest.
+    /// The resources that apply to a workload with these labels; of several at one level the oldest.
     pub fn layers<'a>(
         resources: impl IntoIterator<Item = &'a Self>,
         root: &str,
@@ -62,7 +62,7 @@ impl ProxyConfigResource {
         }
     }
 
-    /// The configuration with this laid over it: what it does not say stays.
+    /// `config` with these resources merged over it. Unset fields keep their value.
     #[must_use]
     pub fn lay_over(&self, mut config: ProxyConfig) -> ProxyConfig {
         config.concurrency = self.concurrency.or(config.concurrency);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn one_resource_holds_at_each_place() {
+    fn oldest_resource_of_each_level_applies() {
         let all = [
             resource("istio-system", "mesh", None),
             resource("shop", "z", None),
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_said_is_laid_over() {
+    fn unset_fields_keep_their_value() {
         let own =
             ProxyConfigResource { environment: [("A".into(), "1".into())].into(), ..ProxyConfigResource::default() };
         let base = ProxyConfig {

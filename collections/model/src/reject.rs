@@ -6,15 +6,15 @@ use serde::Serialize;
 
 use crate::{Kind, ObjectKey, Text};
 
-/// What a finding means, to admission and to what is stored all the same.
+/// Effect of a finding: at admission, and on an object that is stored nevertheless.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Admitted, with advice. A part that is unknown or means nothing is ignored, everything else applies.
+    /// Admitted, with a warning. A part that is unknown or has no effect is ignored; the rest applies.
     Warning,
-    /// Refused at admission. Where the object is stored all the same, it applies as far as it can.
+    /// Refused at admission. If the object is stored nevertheless, its valid parts apply.
     Refused,
-    /// Refused at admission. Where it is stored, the object, or the part named, does not apply.
+    /// Refused at admission. If the object is stored nevertheless, it does not apply, or the named part does not.
     Error,
 }
 
@@ -26,7 +26,7 @@ impl Severity {
     }
 }
 
-/// A part of an object that is invalid. A record like any other: it retracts when the object is mended or deleted.
+/// An invalid part of an object. It is a record of a collection: it is retracted when the object is fixed or deleted.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Reject {
     /// The kind of the object.
@@ -35,9 +35,9 @@ pub struct Reject {
     pub object: ObjectKey,
     /// Path of the field within the object, such as `spec.http[0].route[1].destination.host`.
     pub field_path: Text,
-    /// Why, a lower-case fragment.
+    /// What is wrong, as a lower-case fragment.
     pub reason: Text,
-    /// Whether the object is refused, and whether the part is lost.
+    /// Whether admission refuses the object, and whether the part applies.
     pub severity: Severity,
 }
 

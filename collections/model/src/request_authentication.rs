@@ -1,4 +1,4 @@
-//! RequestAuthentications: which tokens count (P15).
+//! RequestAuthentications: accepted JWTs (P15).
 
 use std::fmt;
 use std::time::Duration;
@@ -16,64 +16,64 @@ pub struct RequestAuthentication {
     pub name: Text,
     /// Creation time; older comes first.
     pub created: Timestamp,
-    /// What it is for.
+    /// Its target.
     pub attachment: Attachment,
-    /// Issuers of tokens.
+    /// Rules, one per issuer.
     pub rules: Vec<JwtRule>,
 }
 
-/// An issuer of tokens, where they stand in requests and what is made of them.
+/// An issuer of tokens, their location in requests, and the headers made from them.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct JwtRule {
-    /// Who issues them.
+    /// The issuer.
     pub issuer: Text,
-    /// One of these is meant; empty is anyone.
+    /// Accepted audiences; empty is any.
     pub audiences: Vec<Text>,
-    /// Where the keys are.
+    /// The keys.
     pub keys: JwtKeys,
-    /// Headers with tokens: name and what stands before the token.
+    /// Headers with tokens: name and prefix of the token.
     pub from_headers: Vec<(Text, Text)>,
     /// Query parameters with tokens.
     pub from_params: Vec<Text>,
     /// Cookies with tokens.
     pub from_cookies: Vec<Text>,
-    /// Header the payload is handed on in, empty for none.
+    /// Header for the payload, empty for none.
     pub output_payload_to_header: Text,
-    /// Claims that are handed on in headers: header and claim.
+    /// Claims that are copied to headers: header and claim.
     pub output_claim_to_headers: Vec<(Text, Text)>,
-    /// The token itself is handed on.
+    /// Whether the token is forwarded.
     pub forward_original_token: bool,
-    /// Longest time to fetch the keys.
+    /// Timeout of fetching the keys.
     pub timeout: Option<Duration>,
-    /// Claims that are lists separated by spaces, beside the usual ones.
+    /// Additional claims that are lists separated by spaces.
     pub space_delimited_claims: Vec<Text>,
 }
 
-/// Where the keys of an issuer are.
+/// Source of the keys of an issuer.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum JwtKeys {
-    /// Here: the text of a JSON Web Key Set.
+    /// Inline: the text of a JSON Web Key Set.
     Inline(Text),
-    /// At that address.
+    /// At a URL.
     Uri {
-        /// The address, of http or https.
+        /// The URL, with scheme http or https.
         uri: Text,
         /// Its server.
         server: ProviderService,
     },
-    /// Where the issuer's OpenID configuration says.
+    /// At the URL in the OpenID configuration of the issuer.
     #[default]
     OpenId,
-    /// Declared, but no keys: no token counts.
+    /// Invalid keys: no token is accepted.
     Unusable,
 }
 
 impl JwtRule {
-    /// What has to be fetched for it, if its keys are not here.
+    /// The key of the key set to fetch, unless the keys are inline.
     #[must_use]
     pub fn remote_keys(&self) -> Option<JwksKey> {
         match &self.keys {
-            // The keys at a known address are those of everyone who names it.
+            // A set at a known URL is shared by all rules with that URL.
             JwtKeys::Uri { uri, .. } => Some(JwksKey { uri: uri.clone(), issuer: Text::default() }),
             JwtKeys::OpenId => Some(JwksKey { uri: Text::default(), issuer: self.issuer.clone() }),
             JwtKeys::Inline(_) | JwtKeys::Unusable => None,
@@ -81,12 +81,12 @@ impl JwtRule {
     }
 }
 
-/// A set of keys that is fetched.
+/// Key of a fetched key set.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct JwksKey {
-    /// Its address; empty if the issuer has to be asked for it.
+    /// Its URL; empty if it is discovered from the issuer.
     pub uri: Text,
-    /// The issuer that is asked for the address, empty if it is known.
+    /// The issuer for discovery, empty if the URL is known.
     pub issuer: Text,
 }
 
@@ -96,9 +96,9 @@ impl fmt::Display for JwksKey {
     }
 }
 
-/// What came of fetching a set of keys.
+/// The result of fetching a key set.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Jwks {
-    /// The text of the set, as served.
+    /// The text of the set, as received.
     pub text: Text,
 }

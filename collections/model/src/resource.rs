@@ -1,4 +1,4 @@
-//! Encoded resources: where dataflow ends.
+//! Encoded xDS resources: the outputs of the dataflow.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::{Layer, SlotValues, Template, Text};
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 #[allow(missing_docs, reason = "each variant is the type of that name")]
 pub enum ResourceType {
-    // The order is the push order of X11.
+    // In the push order of X11.
     Cluster,
     Endpoint,
     Listener,
@@ -43,7 +43,7 @@ impl ResourceType {
         Self::Authorization,
     ];
 
-    /// The type URL clients ask with.
+    /// The type URL of discovery requests.
     #[must_use]
     pub const fn type_url(self) -> &'static str {
         match self {
@@ -62,49 +62,49 @@ impl ResourceType {
         }
     }
 
-    /// The type of that URL.
+    /// The type with that URL.
     #[must_use]
     pub fn from_type_url(url: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.type_url() == url)
     }
 
-    /// Whether a client gets all resources of the type unless it names some (X09).
+    /// Whether a client without named subscriptions gets all resources of the type (X09).
     #[must_use]
     pub const fn is_wildcard(self) -> bool {
         !matches!(self, Self::Endpoint | Self::Route | Self::VirtualHost | Self::Secret | Self::ExtensionConfig)
     }
 
-    /// Whether a client names what the resources are parts of: `80` for all that are called `80/…`.
+    /// Whether a client subscribes by prefix: `80` for all resources named `80/…`.
     #[must_use]
     pub const fn is_by_prefix(self) -> bool {
         matches!(self, Self::VirtualHost)
     }
 }
 
-/// Where an encoded resource belongs.
+/// Key of an encoded resource.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ResourceKey {
     /// Its type.
     pub resource_type: ResourceType,
-    /// Who shares it.
+    /// The layer that it belongs to.
     pub layer: Layer,
-    /// Its name as Envoy knows it.
+    /// Its name in xDS.
     pub name: Text,
 }
 
-/// An encoded resource, or the statement that a layer hides the name from the layers below it.
+/// An encoded resource, or the fact that a layer hides the resources of that name in the layers below it.
 #[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub enum Resource {
     /// Protobuf bytes of the message.
     Encoded(Bytes),
-    /// The message with places a proxy fills from its scope's slots (only whole resources, never segments).
+    /// The message with slots, filled from the scope of a proxy. Only whole resources are templates, never segments.
     Template(Template),
-    /// Not visible from here, whatever later layers say.
+    /// Not visible, also if a lower layer has the resource.
     Hidden,
 }
 
 impl Resource {
-    /// The bytes for a proxy with these slots; nothing if the resource is hidden.
+    /// The bytes for a proxy with these slot values; `None` if the resource is hidden.
     #[must_use]
     pub fn bytes(&self, slots: &SlotValues) -> Option<Bytes> {
         match self {
@@ -125,28 +125,28 @@ impl fmt::Debug for Resource {
     }
 }
 
-// Only the size: contents are shown decoded, and redacted, by the dump that knows their type.
+// Only the size: the config dump decodes and redacts the content by its type.
 impl Serialize for Resource {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&format_args!("{self:?}"))
     }
 }
 
-/// Where a segment belongs: one element of a repeated field of a big resource.
+/// Key of a segment: one element of a repeated field of a large resource.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct SegmentKey {
     /// Type of the whole resource.
     pub resource_type: ResourceType,
-    /// Who shares the segment.
+    /// The layer that the segment belongs to.
     pub layer: Layer,
     /// Name of the whole resource, such as the route table `80`.
     pub name: Text,
-    /// Name of the segment within it, such as a virtual host's; segments are laid out in order of this name.
+    /// Name of the segment within the resource, such as that of a virtual host. Segments are in the order of this name.
     pub segment: Text,
 }
 
-/// The encoded element, without the field's tag and length; `Hidden` removes it from the layers below.
+/// The encoded element, without the tag and length of the field; `Hidden` hides the segment of the layers below.
 ///
-/// The empty segment name is the resource's own part: every other field of the message. A resource exists in a scope
-/// when some layer has that part.
+/// The segment with an empty name is the rest of the resource: every other field of the message. A resource exists in a
+/// scope if a layer of the scope has that segment.
 pub type Segment = Resource;

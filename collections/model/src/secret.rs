@@ -1,4 +1,4 @@
-//! Certificates and keys that proxies are handed over SDS (P17).
+//! Certificates and keys that proxies get over SDS (P17).
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 use crate::Text;
 
-/// Bytes of a certificate or a key, which nobody is shown.
+/// Bytes of a certificate or a key. `Debug` and `Serialize` do not show them.
 #[derive(Clone, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct Redacted(pub Bytes);
 
@@ -23,66 +23,66 @@ impl Serialize for Redacted {
     }
 }
 
-/// A certificate with its key, as they were given: PEM, if all is well.
+/// A certificate with its key, as configured: PEM if they are valid.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct CertificateKeyPair {
-    /// The certificate and what leads to a root.
+    /// The certificate and its intermediates.
     pub chain: Redacted,
     /// Its key.
     pub key: Redacted,
-    /// What says that it is not revoked.
+    /// OCSP staple.
     pub ocsp_staple: Option<Redacted>,
-    /// Both are PEM.
+    /// Whether both are PEM.
     pub readable: bool,
 }
 
-/// Roots, as they were given: PEM, if all is well.
+/// Root certificates, as configured: PEM if they are valid.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct RootCertificates {
     /// The roots.
     pub certificates: Redacted,
-    /// What is revoked.
+    /// Certificate revocation list.
     pub revoked: Option<Redacted>,
 }
 
-/// A Kubernetes Secret, as far as a proxy can use it.
+/// The parts of a Kubernetes Secret that a proxy can use.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Secret {
-    /// To show.
+    /// A certificate to present.
     pub certificate: Option<CertificateKeyPair>,
-    /// To verify others by.
+    /// Root certificates to verify peers.
     pub roots: Option<RootCertificates>,
-    /// To pull images with: text of a Docker configuration.
+    /// Credentials to pull images: the text of a Docker configuration.
     pub docker_config: Option<Redacted>,
 }
 
-/// Ending of the name of a credential's roots.
+/// Suffix of the name of a credential that contains root certificates.
 pub const ROOTS_SUFFIX: &str = "-cacert";
 
-/// Where a credential is kept.
+/// The kind of object that contains a credential.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum CredentialKind {
-    /// In a Secret of the proxy's own cluster and namespace.
+    /// A Secret in the cluster and namespace of the proxy.
     Secret,
-    /// In a Secret of the own cluster that a Gateway refers to.
+    /// A Secret in the cluster of the proxy that a Gateway refers to.
     GatewaySecret,
-    /// In a ConfigMap of the own cluster.
+    /// A ConfigMap in the cluster of the proxy.
     ConfigMap,
 }
 
-/// What the name of an SDS resource says.
+/// The object that the name of an SDS resource refers to.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct CredentialName {
-    /// Where it is kept.
+    /// Kind of the object.
     pub kind: CredentialKind,
-    /// Namespace of the object; `None` is the proxy's own.
+    /// Namespace of the object; `None` is that of the proxy.
     pub namespace: Option<Text>,
-    /// Name of the object, with the suffix if there is one.
+    /// Name of the object, with [`ROOTS_SUFFIX`] if it has it.
     pub name: Text,
 }
 
 impl CredentialName {
-    /// What the name of an SDS resource says; nothing if no object is meant.
+    /// Parses the name of an SDS resource. `None` if it does not refer to an object.
     #[must_use]
     pub fn parse(resource: &str) -> Option<Self> {
         let (scheme, path) = resource.split_once("://")?;
@@ -93,7 +93,7 @@ impl CredentialName {
             _ => return None,
         };
         let (namespace, name) = match path.split_once('/') {
-            // What follows a second slash means nothing.
+            // The text after a second slash is ignored.
             Some((namespace, rest)) => (Some(namespace), rest.split('/').next().unwrap_or_default()),
             None => (None, path),
         };
@@ -105,17 +105,17 @@ impl CredentialName {
         valid.then(|| Self { kind, namespace: namespace.map(Text::from), name: name.into() })
     }
 
-    /// Whether only roots are meant, which are no secret.
+    /// Whether it refers to root certificates only, which are not secret.
     #[must_use]
     pub fn is_roots(&self) -> bool {
         self.kind == CredentialKind::ConfigMap || self.name.ends_with(ROOTS_SUFFIX)
     }
 }
 
-/// Who may or may not read the Secrets of its namespace, in its cluster.
+/// A service account whose permission to read the Secrets of its namespace is reviewed.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct SecretReader {
-    /// The cluster that is to be asked.
+    /// The cluster whose API server does the review.
     pub cluster: Text,
     /// Namespace of the service account.
     pub namespace: Text,
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_where_a_credential_is() {
+    fn resource_names_refer_to_objects() {
         let check = |resource: &str, kind, namespace: Option<&str>, name: &str| {
             let expect = CredentialName { kind, namespace: namespace.map(Text::from), name: name.into() };
             assert_eq!(CredentialName::parse(resource), Some(expect), "{resource}");
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_secret_is_shown() {
+    fn debug_output_of_secrets_is_redacted() {
         let bytes = |text: &'static str| Redacted(Bytes::from_static(text.as_bytes()));
         let secret = Secret {
             certificate: Some(CertificateKeyPair {

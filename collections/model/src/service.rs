@@ -1,4 +1,4 @@
-//! Services: what clients address by host and port.
+//! Services: hosts and ports that clients address.
 
 use std::collections::BTreeSet;
 
@@ -6,19 +6,19 @@ use serde::Serialize;
 
 use crate::{Host, Labels, Text, TextMap, Timestamp};
 
-/// A service is known by its namespace and host: the same host may be declared in several namespaces.
+/// Key of a service: namespace and host. Several namespaces may declare the same host.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ServiceKey {
-    /// Namespace it was declared in.
+    /// Namespace of the declaring object.
     pub namespace: Text,
-    /// Fully qualified host, may be a wildcard for a ServiceEntry.
+    /// Fully qualified host; may be a wildcard for a ServiceEntry.
     pub host: Host,
 }
 
 /// The protocol of a port (S02).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum Protocol {
-    /// Not declared: sniffed.
+    /// Not declared: detected at run time.
     #[default]
     Unsupported,
     /// HTTP/1.1.
@@ -50,31 +50,31 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// HTTP, HTTP/2, gRPC and their variants.
+    /// Whether it is HTTP, HTTP/2, gRPC or a variant.
     #[must_use]
     pub fn is_http(self) -> bool {
         matches!(self, Self::Http | Self::Http2 | Self::Grpc | Self::GrpcWeb | Self::HttpProxy)
     }
 
-    /// Spoken over HTTP/2.
+    /// Whether it uses HTTP/2.
     #[must_use]
     pub fn is_http2(self) -> bool {
         matches!(self, Self::Http2 | Self::Grpc | Self::GrpcWeb)
     }
 
-    /// Opaque streams, TLS included.
+    /// Whether it is an opaque stream, including TLS.
     #[must_use]
     pub fn is_tcp(self) -> bool {
         matches!(self, Self::Tcp | Self::Https | Self::Tls | Self::Mongo | Self::Redis | Self::Mysql)
     }
 
-    /// TLS by declaration.
+    /// Whether it is declared as TLS.
     #[must_use]
     pub fn is_tls(self) -> bool {
         matches!(self, Self::Https | Self::Tls)
     }
 
-    /// What is left when TLS has ended.
+    /// The protocol after TLS is terminated.
     #[must_use]
     pub fn after_tls(self) -> Self {
         match self {
@@ -84,22 +84,22 @@ impl Protocol {
         }
     }
 
-    /// Sniffed at run time.
+    /// Whether it is detected at run time.
     #[must_use]
     pub fn is_unsupported(self) -> bool {
         self == Self::Unsupported
     }
 }
 
-/// How a client finds the addresses behind a service.
+/// How clients find the endpoints of a service.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum Resolution {
     /// Known endpoints, sent by EDS (Kubernetes ClusterIP; ServiceEntry STATIC).
     #[default]
     ClientSideLb,
-    /// DNS, every answer used (ServiceEntry DNS).
+    /// DNS, using all addresses (ServiceEntry DNS).
     DnsLb,
-    /// DNS, one answer at a time (ServiceEntry DNS_ROUND_ROBIN).
+    /// DNS, using one address at a time (ServiceEntry DNS_ROUND_ROBIN).
     DnsRoundRobinLb,
     /// Wildcard host resolved per request (ServiceEntry DYNAMIC_DNS).
     DynamicDns,
@@ -109,7 +109,7 @@ pub enum Resolution {
     Alias,
 }
 
-/// What declared a service.
+/// Kind of the declaring object.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum ServiceSource {
     /// A Kubernetes Service.
@@ -119,21 +119,21 @@ pub enum ServiceSource {
     ServiceEntry,
 }
 
-/// Where a service, rule or route is visible (C25).
+/// Visibility of a service, rule or route (C25).
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum ExportTo {
-    /// Everywhere (`*`).
+    /// All namespaces (`*`).
     #[default]
     All,
-    /// Nowhere (`~`).
+    /// No namespace (`~`).
     None,
-    /// These namespaces; `.` is already resolved to the object's own.
+    /// These namespaces; `.` is already resolved to the namespace of the object.
     Namespaces(BTreeSet<Text>),
 }
 
 impl ExportTo {
-    /// From the words of an `exportTo` list: `*` anywhere in it is everywhere, else `~` is nowhere, `.` is `namespace`,
-    /// and an empty list is everywhere.
+    /// From an `exportTo` list. A `*` in it is all namespaces, otherwise a `~` is none; `.` is `namespace`, and an
+    /// empty list is all namespaces.
     #[must_use]
     pub fn resolve(words: &[Text], namespace: &str) -> Self {
         if words.is_empty() || words.iter().any(|word| *word == *"*") {
@@ -145,7 +145,7 @@ impl ExportTo {
         Self::Namespaces(words.iter().map(|word| if *word == *"." { namespace.into() } else { word.clone() }).collect())
     }
 
-    /// Whether a client in `namespace` may see it.
+    /// Whether it is visible to clients in `namespace`.
     #[must_use]
     pub fn allows(&self, namespace: &str) -> bool {
         match self {
@@ -156,7 +156,7 @@ impl ExportTo {
     }
 }
 
-/// Preference for near endpoints (S03).
+/// Preference for nearby endpoints (S03).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum TrafficDistribution {
     /// No preference.
@@ -171,51 +171,51 @@ pub enum TrafficDistribution {
 /// One port of a service.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ServicePort {
-    /// The number clients use.
+    /// The port number that clients use.
     pub port: u16,
     /// Its name, empty if unnamed.
     pub name: Text,
-    /// Its protocol after S02.
+    /// Its protocol by the rules of S02.
     pub protocol: Protocol,
-    /// Where the workload listens, as declared: a number or a named container port; empty if the same as `port`.
+    /// Target port as declared: a number or the name of a container port; empty if the same as `port`.
     pub target_port: Text,
 }
 
-/// A service, merged over the clusters that declare it (S01, S09, S23).
+/// A service, merged from the clusters that declare it (S01, S09, S23).
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Service {
-    /// Namespace it was declared in.
+    /// Namespace of the declaring object.
     pub namespace: Text,
     /// Fully qualified host.
     pub host: Host,
     /// Name of the Kubernetes Service; the host of a ServiceEntry's service.
     pub name: Text,
-    /// What declared it.
+    /// Kind of the declaring object.
     pub source: ServiceSource,
-    /// Cluster of the declaring object; the config cluster wins.
+    /// Cluster of the declaring object; the config cluster takes precedence.
     pub cluster: Text,
     /// Creation time; older wins.
     pub created: Timestamp,
-    /// Virtual addresses a cluster id, first one primary; `0.0.0.0` is never stored, headless is empty. Those of a
-    /// ServiceEntry hold in every cluster and stand under the empty id; they may be CIDR blocks.
+    /// Virtual addresses by cluster id, the primary first; never `0.0.0.0`, empty if headless. Those of a
+    /// ServiceEntry apply in every cluster and have the empty id; they may be CIDR blocks.
     pub addresses: TextMap<Vec<Text>>,
-    /// Addresses of automatic allocation (S10), empty unless allocated.
+    /// Automatically allocated addresses (S10), empty if none.
     pub auto_allocated_addresses: Vec<Text>,
-    /// Load-balancer and external addresses a cluster id.
+    /// Load-balancer and external addresses by cluster id.
     pub external_addresses: TextMap<Vec<Text>>,
     /// Ports in declared order.
     pub ports: Vec<ServicePort>,
-    /// How clients find endpoints.
+    /// How clients find its endpoints.
     pub resolution: Resolution,
-    /// Outside the mesh (ServiceEntry MESH_EXTERNAL, ExternalName).
+    /// Whether it is outside the mesh (ServiceEntry MESH_EXTERNAL, ExternalName).
     pub mesh_external: bool,
-    /// Who sees it.
+    /// Its visibility.
     pub export_to: ExportTo,
     /// Labels of the declaring object.
     pub labels: Labels,
-    /// Labels its workloads must have; empty selects nothing.
+    /// Selector of its workloads; empty selects nothing.
     pub selector: Labels,
-    /// Identities its workloads run as (SPIFFE), sorted: ServiceEntry `subjectAltNames` or service-account annotations.
+    /// SPIFFE identities of its workloads, sorted: ServiceEntry `subjectAltNames` or service-account annotations.
     pub subject_alt_names: Vec<Text>,
     /// Target of an ExternalName.
     pub external_name: Option<Host>,
@@ -223,14 +223,14 @@ pub struct Service {
     pub node_local: bool,
     /// `publishNotReadyAddresses`.
     pub publish_not_ready: bool,
-    /// Preference for near endpoints.
+    /// Preference for nearby endpoints.
     pub traffic_distribution: TrafficDistribution,
-    /// All answers of DNS are dialled at once and the first to connect is used (`istio.io/connect-strategy`).
+    /// Clients connect to all addresses from DNS at once and use the first connection (`istio.io/connect-strategy`).
     pub races_connects: bool,
-    /// The Service, or its namespace, is not exported to other clusters (S21).
+    /// Whether it is limited to its own cluster (S21).
     pub cluster_local: bool,
-    /// A ServiceEntry of the same host that came after the Kubernetes Service: in route tables it stands for it, on the
-    /// ports it has.
+    /// A younger ServiceEntry with the same host as this Kubernetes Service: it replaces the Service in route tables,
+    /// on the ports that it has.
     pub covered_by: Option<Box<Service>>,
 }
 
@@ -241,8 +241,8 @@ impl Service {
         ServiceKey { namespace: self.namespace.clone(), host: self.host.clone() }
     }
 
-    /// Virtual addresses for a client in `cluster`, the primary first: the cluster's own, else those of the cluster that
-    /// declared it. Empty if it has none.
+    /// Virtual addresses for a client in `cluster`, the primary first: those of that cluster, or else of the cluster
+    /// that declared the service. Empty if it has none.
     #[must_use]
     pub fn addresses_for(&self, cluster: &str) -> &[Text] {
         let own = self.addresses.get(cluster).filter(|addresses| !addresses.is_empty());
@@ -250,13 +250,13 @@ impl Service {
         own.or_else(declared).map_or(&[], Vec::as_slice)
     }
 
-    /// The port of that number.
+    /// The port with that number.
     #[must_use]
     pub fn port(&self, port: u16) -> Option<&ServicePort> {
         self.ports.iter().find(|p| p.port == port)
     }
 
-    /// A Kubernetes Service without a virtual address.
+    /// Whether it is a Kubernetes Service without a virtual address.
     #[must_use]
     pub fn is_headless(&self) -> bool {
         self.source == ServiceSource::Kubernetes && self.resolution == Resolution::Passthrough

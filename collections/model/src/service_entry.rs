@@ -9,20 +9,20 @@ use crate::{Host, Labels, ObjectMeta, Protocol, Resolution, Text};
 /// A port of a ServiceEntry.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ServiceEntryPort {
-    /// The number clients use.
+    /// The port number that clients use.
     pub number: u16,
     /// Its name.
     pub name: Text,
     /// Its protocol.
     pub protocol: Protocol,
-    /// Where endpoints listen, 0 if the same.
+    /// Port of the endpoints, 0 if the same.
     pub target_port: u16,
 }
 
-/// An address a ServiceEntry lists, or the spec of a WorkloadEntry.
+/// An endpoint of a ServiceEntry, or the spec of a WorkloadEntry.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct WorkloadAddress {
-    /// IP, host name or `unix://` path; empty if it is only known by its network's gateway.
+    /// IP, host name or `unix://` path; empty if it is reached through the gateway of its network only.
     pub address: Text,
     /// Port numbers by port name.
     pub ports: BTreeMap<Text, u32>,
@@ -43,13 +43,13 @@ pub struct WorkloadAddress {
 pub struct WorkloadEntry {
     /// Name, labels, annotations.
     pub meta: ObjectMeta,
-    /// Where it is; its labels are merged with the object's, which win.
+    /// Its address. The labels of the spec and of the object are merged; those of the object take precedence.
     pub workload: WorkloadAddress,
-    /// Its health checks pass, or it has none (S14).
+    /// Whether its health checks pass, or it has none (S14).
     pub healthy: bool,
 }
 
-/// A WorkloadGroup: what the WorkloadEntries of workloads that register themselves are made from (S13).
+/// A WorkloadGroup: the template of WorkloadEntries for workloads that register themselves (S13).
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct WorkloadGroup {
     /// Name, labels, annotations.
@@ -58,9 +58,9 @@ pub struct WorkloadGroup {
     pub labels: Labels,
     /// Annotations of the entries.
     pub annotations: Labels,
-    /// The entries' spec, less what each workload says itself.
+    /// Spec of the entries, without the facts that each workload provides.
     pub template: WorkloadAddress,
-    /// The entries count once their workload says that it is healthy (S14).
+    /// Whether an entry is used only after its workload reports that it is healthy (S14).
     pub health_checked: bool,
 }
 
@@ -79,14 +79,14 @@ pub struct ServiceEntry {
     pub mesh_external: bool,
     /// How clients find endpoints.
     pub resolution: Resolution,
-    /// Endpoints it lists.
+    /// Listed endpoints.
     pub endpoints: Vec<WorkloadAddress>,
-    /// Labels of the pods and WorkloadEntries of its namespace that are its endpoints, if it selects any.
+    /// Selector of the pods and WorkloadEntries of its namespace that are its endpoints, if set.
     pub workload_selector: Option<Labels>,
-    /// `exportTo` as written.
+    /// `exportTo` as declared.
     pub export_to: Vec<Text>,
-    /// Names its servers' certificates may have.
+    /// Accepted names in the certificates of its servers.
     pub subject_alt_names: Vec<Text>,
-    /// Addresses allocated to its hosts (S10): `status.addresses` as written, (host, address).
+    /// Addresses allocated to its hosts (S10): `status.addresses` as declared, (host, address).
     pub allocated_addresses: Vec<(Host, Text)>,
 }

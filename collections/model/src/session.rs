@@ -1,31 +1,31 @@
-//! Persistent sessions: requests that go on to the endpoint they went to before.
+//! Persistent sessions: later requests of a client go to the endpoint of its first request.
 
 use serde::Serialize;
 
 use crate::{Labels, Text};
 
-/// How a proxy knows the endpoint a session is with.
+/// How a proxy finds the endpoint of a session.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum PersistentSession {
-    /// A cookie tells.
+    /// By a cookie.
     Cookie {
         /// Its name.
         name: Text,
-        /// Path of the requests it is sent with.
+        /// `Path` attribute of the cookie.
         path: Text,
     },
-    /// A header of that name tells.
+    /// By the header of that name.
     Header(Text),
 }
 
-/// Labels by which Services ask for persistent sessions.
+/// Names of the labels that enable persistent sessions for a Service.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct SessionLabels {
-    /// Its value is `COOKIE[:PATH]`; an empty name is no label (`PILOT_PERSISTENT_SESSION_LABEL`).
+    /// Label with the value `COOKIE[:PATH]`; an empty name disables it (`PILOT_PERSISTENT_SESSION_LABEL`).
     pub cookie: Text,
-    /// Its value is a header's name; an empty name is no label (`PILOT_PERSISTENT_SESSION_HEADER_LABEL`).
+    /// Label with the name of a header as value; an empty name disables it (`PILOT_PERSISTENT_SESSION_HEADER_LABEL`).
     pub header: Text,
-    /// Proxies keep sessions (`PILOT_ENABLE_PERSISTENT_SESSION_FILTER`); else endpoints that drain are told of all the same.
+    /// Proxies keep sessions (`PILOT_ENABLE_PERSISTENT_SESSION_FILTER`). Draining endpoints are sent in either case.
     pub enabled: bool,
 }
 
@@ -40,19 +40,19 @@ impl Default for SessionLabels {
 }
 
 impl SessionLabels {
-    /// Whether a Service asks for sessions by cookie.
+    /// Whether the labels of a Service enable sessions by cookie.
     #[must_use]
     pub fn by_cookie(&self, labels: &Labels) -> bool {
         value(&self.cookie, labels).is_some()
     }
 
-    /// Whether a Service asks for sessions.
+    /// Whether the labels of a Service enable sessions.
     #[must_use]
     pub fn asked_for(&self, labels: &Labels) -> bool {
         self.by_cookie(labels) || value(&self.header, labels).is_some()
     }
 
-    /// How proxies keep sessions with a Service; a cookie counts before a header.
+    /// How proxies keep sessions with a Service; a cookie takes precedence over a header.
     #[must_use]
     pub fn session(&self, labels: &Labels) -> Option<PersistentSession> {
         if !self.enabled {
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_says_how_sessions_are_kept() {
+    fn labels_select_the_kind_of_session() {
         let known = SessionLabels { enabled: true, ..SessionLabels::default() };
         let labels = |pairs: &[(&str, &str)]| -> Labels {
             pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
@@ -92,7 +92,7 @@ mod tests {
         check(&[(by_header, "x-session")], Some(PersistentSession::Header("x-session".into())));
         check(&[(by_header, ""), ("app", "c")], None);
         let off = SessionLabels { cookie: "".into(), ..known.clone() };
-        assert_eq!(off.session(&labels(&[("", "c")])), None, "an empty name is no label");
+        assert_eq!(off.session(&labels(&[("", "c")])), None, "an empty label name disables the label");
         assert_eq!(SessionLabels::default().session(&labels(&[(by_cookie, "c")])), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Sidecars: what of the mesh a workload sees, and where it listens (N21).
+//! Sidecars: the hosts that a workload may reach, and its inbound listeners (N21).
 
 use serde::Serialize;
 
@@ -13,31 +13,31 @@ pub struct Sidecar {
     pub name: Text,
     /// Creation time; older wins.
     pub created: Timestamp,
-    /// Workloads of its namespace that it is for; `None` is every one that no other selects.
+    /// Selector of workloads of its namespace; `None` is every workload that no other Sidecar selects.
     pub workload_selector: Option<Labels>,
-    /// Where the workload listens; empty is wherever its services say.
+    /// Inbound listeners; empty derives them from the services of the workload.
     pub ingress: Vec<SidecarIngress>,
-    /// What it may reach; empty is everything.
+    /// Outbound listeners and hosts; empty is everything.
     pub egress: Vec<SidecarEgress>,
-    /// Limits of inbound connections where a listener has none of its own.
+    /// Limits of inbound connections for listeners without their own.
     pub inbound_connection_pool: Option<ConnectionPool>,
-    /// What becomes of traffic to hosts nobody declared; `None` is as the mesh says.
+    /// Policy for traffic to unknown hosts; `None` is that of the mesh.
     pub outbound: Option<OutboundTraffic>,
 }
 
-/// What becomes of traffic to hosts nobody declared.
+/// Policy for traffic to unknown hosts.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct OutboundTraffic {
-    /// Whether it may pass.
+    /// Whether it is allowed.
     pub policy: OutboundPolicy,
-    /// Where it goes instead of its original destination.
+    /// Destination that replaces the original destination.
     pub egress_proxy: Option<Destination>,
 }
 
-/// A port as a Sidecar declares it.
+/// A port that a Sidecar declares.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct SidecarPort {
-    /// Its number; 0 for a socket in the file system.
+    /// Its number; 0 for a Unix domain socket.
     pub number: u16,
     /// Its protocol.
     pub protocol: Protocol,
@@ -45,39 +45,39 @@ pub struct SidecarPort {
     pub name: Text,
 }
 
-/// How traffic gets to a listener.
+/// How traffic is captured by a listener.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum CaptureMode {
-    /// As the proxy gets all its traffic.
+    /// By the interception mode of the proxy.
     #[default]
     Default,
-    /// It is redirected.
+    /// By iptables.
     Iptables,
-    /// Clients connect to the listener itself.
+    /// Not captured: clients connect to the listener.
     None,
 }
 
-/// Where the application behind an inbound listener is.
+/// Address of the application of an inbound listener.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum LocalEndpoint {
-    /// At the address the client dialled.
+    /// The address that the client connected to.
     #[default]
     Original,
-    /// At the loopback address.
+    /// The loopback address.
     Loopback {
-        /// Rather that of IPv6.
+        /// Whether to use IPv6.
         v6: bool,
         /// Its port.
         port: u16,
     },
-    /// At the address of the pod.
+    /// The address of the pod.
     Instance {
-        /// Rather that of IPv6.
+        /// Whether to use IPv6.
         v6: bool,
         /// Its port.
         port: u16,
     },
-    /// At a socket in the file system, as `unix://path`.
+    /// A Unix domain socket, as `unix://path`.
     Socket(Text),
 }
 
@@ -86,27 +86,27 @@ pub enum LocalEndpoint {
 pub struct SidecarIngress {
     /// Its port.
     pub port: SidecarPort,
-    /// Address it listens at, empty for any.
+    /// Bind address, empty for any.
     pub bind: Text,
-    /// How traffic gets there.
+    /// How traffic is captured.
     pub capture: CaptureMode,
-    /// Where it goes.
+    /// Address of the application.
     pub endpoint: LocalEndpoint,
-    /// TLS that ends there.
+    /// TLS that the listener terminates.
     pub tls: Option<ServerTls>,
     /// Limits of its connections.
     pub connection_pool: Option<ConnectionPool>,
 }
 
-/// A set of hosts a workload may reach, at a port or at all ports no other listener claims.
+/// A set of hosts that a workload may reach, on one port or on all ports without another listener.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct SidecarEgress {
     /// Its port; `None` is every port.
     pub port: Option<SidecarPort>,
-    /// Address it listens at, empty where the services are.
+    /// Bind address, empty for the addresses of the services.
     pub bind: Text,
-    /// How traffic gets there.
+    /// How traffic is captured.
     pub capture: CaptureMode,
-    /// The hosts as `namespace/host`: `.` is the client's namespace, `*` any, and `~` in front leaves hosts out.
+    /// The hosts as `namespace/host`: `.` is the namespace of the client, `*` any, and a leading `~` excludes hosts.
     pub hosts: Vec<Text>,
 }

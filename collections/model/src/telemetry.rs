@@ -1,4 +1,4 @@
-//! Telemetry (T01): what is measured, traced and logged.
+//! Telemetry (T01): metrics, tracing and access logs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,20 +7,20 @@ use serde::Serialize;
 
 use crate::{Attachment, CustomTag, Decimal, Text, Timestamp};
 
-/// The sides of a proxy that something holds for.
+/// The traffic directions that a setting applies to.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum WorkloadMode {
     /// Both.
     #[default]
     ClientAndServer,
-    /// The way out, and gateways.
+    /// Outbound traffic, and gateways.
     Client,
-    /// The way in.
+    /// Inbound traffic.
     Server,
 }
 
 impl WorkloadMode {
-    /// Whether something of this mode holds for a side: the server's or the client's.
+    /// Whether a setting with this mode applies to the server side or to the client side.
     #[must_use]
     pub fn is_for(self, server: bool) -> bool {
         match self {
@@ -40,7 +40,7 @@ pub struct Telemetry {
     pub name: Text,
     /// Older ones come first.
     pub created: Timestamp,
-    /// The workloads it is for.
+    /// Its target.
     pub attachment: Attachment,
     /// Metrics, later entries over earlier ones.
     pub metrics: Vec<TelemetryMetrics>,
@@ -53,7 +53,7 @@ pub struct Telemetry {
 /// An entry of `metrics`.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct TelemetryMetrics {
-    /// Names of providers; empty is those of the entry before.
+    /// Names of providers; empty keeps those of the entry before.
     pub providers: Vec<Text>,
     /// Changes to metrics.
     pub overrides: Vec<MetricsOverride>,
@@ -61,67 +61,67 @@ pub struct TelemetryMetrics {
     pub reporting_interval: Option<Duration>,
 }
 
-/// The metrics an override is for.
+/// The metrics that an override applies to.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum MetricMatch {
-    /// All of Istio's own.
+    /// All standard metrics.
     #[default]
     All,
-    /// The one of that name: a word of Istio's API such as `REQUEST_COUNT`, or a custom metric.
+    /// The metric with that name: an enum value of Istio's API such as `REQUEST_COUNT`, or a custom metric.
     Named(Text),
 }
 
 /// A change to metrics.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct MetricsOverride {
-    /// Which.
+    /// The metrics.
     pub metric: MetricMatch,
-    /// On which side.
+    /// The traffic directions.
     pub mode: WorkloadMode,
-    /// They are not reported; `None` leaves it as it is.
+    /// Whether they are disabled; `None` keeps the setting.
     pub disabled: Option<bool>,
-    /// Tags by name: an expression, or none to remove the tag.
+    /// Tags by name: an expression, or `None` to remove the tag.
     pub tags: BTreeMap<Text, Option<Text>>,
 }
 
 /// A tag of spans.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum TraceTag {
-    /// A constant, variable or header.
+    /// A constant, an environment variable or a header.
     Plain(CustomTag),
-    /// Text with Envoy's substitutions.
+    /// Text with Envoy's substitution commands.
     Format(Text),
 }
 
-/// An entry of `tracing`. `None` leaves a setting as it is.
+/// An entry of `tracing`. `None` keeps a setting.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct TelemetryTracing {
-    /// On which side.
+    /// The traffic directions.
     pub mode: WorkloadMode,
-    /// Names of providers, of which the first is used; empty is those of the entry before.
+    /// Names of providers, of which the first is used; empty keeps those of the entry before.
     pub providers: Vec<Text>,
-    /// Percent of requests.
+    /// Share of requests, in percent.
     pub random_sampling: Option<Decimal>,
-    /// No spans.
+    /// Whether spans are not reported.
     pub disable_span_reporting: Option<bool>,
-    /// Tags by name: all of them are replaced.
+    /// Tags by name; they replace all tags of earlier entries.
     pub custom_tags: Option<BTreeMap<Text, TraceTag>>,
-    /// Request ids decide what is sampled.
+    /// Whether request ids decide the sampling.
     pub use_request_id: Option<bool>,
-    /// Tags about the mesh.
+    /// Whether spans have tags about the mesh.
     pub enable_istio_tags: Option<bool>,
-    /// The context is not handed on.
+    /// Whether the trace context is not propagated.
     pub disable_context_propagation: Option<bool>,
 }
 
 /// An entry of `accessLogging`.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct TelemetryLogging {
-    /// On which side.
+    /// The traffic directions.
     pub mode: WorkloadMode,
-    /// Names of providers; empty is those of the entry before.
+    /// Names of providers; empty keeps those of the entry before.
     pub providers: Vec<Text>,
-    /// Not logged.
+    /// Whether logging is disabled.
     pub disabled: bool,
     /// CEL expression an entry must satisfy, if any.
     pub filter: Option<Text>,

@@ -1,4 +1,4 @@
-//! Resources that differ between proxies only in a few places.
+//! Templates: resources that differ between proxies in a few fields only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,29 +10,29 @@ use serde::{Serialize, Serializer};
 
 use crate::Text;
 
-/// What a proxy puts into the slots of templates, by slot name: encoded protobuf fields, inserted as they are.
+/// Values for the slots of templates, by slot name: encoded protobuf fields, inserted without change.
 pub type SlotValues = BTreeMap<Text, Arc<[u8]>>;
 
 /// A piece of a [`Template`].
 #[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub enum TemplatePart {
-    /// Bytes that are the same for everyone.
+    /// Bytes that are the same for all proxies.
     Bytes(Bytes),
-    /// The value of the slot of that name; a proxy without it has nothing there.
+    /// The value of the slot with that name; empty if there is no value.
     Slot(Text),
-    /// A length-delimited value: its length, then its parts. The field's tag is in the bytes before it.
+    /// A length-delimited value: its length, then its parts. The tag of the field is in the bytes before it.
     Nested(Vec<TemplatePart>),
 }
 
-/// An encoded message with slots: one copy serves every proxy of a layer, each fills in its own identity.
+/// An encoded message with slots: one copy serves every proxy of a layer, and each fills in its own values.
 #[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct Template {
     parts: Arc<Parts>,
-    /// Slots that are filled already, sorted by name.
+    /// Values of slots that are already filled, sorted by name.
     filled: Box<[(Text, Arc<[u8]>)]>,
 }
 
-/// Parts that templates share, with their hash: one that many are made of is not read through for each.
+/// Parts that several templates share, with their hash, so that they are hashed once.
 #[derive(Clone, Eq, PartialEq, Ord, PartialOrd)]
 struct Parts {
     hash: u64,
@@ -54,7 +54,7 @@ impl Template {
         Self { parts: Arc::new(Parts { hash: hasher.finish(), parts }), filled: Box::default() }
     }
 
-    /// The template with some of its slots filled; it shares its parts with this one.
+    /// The template with these slots filled. Both templates share their parts.
     #[must_use]
     pub fn with(&self, slots: &SlotValues) -> Self {
         let mut all = SlotValues::from_iter(self.filled.iter().cloned());
@@ -69,7 +69,7 @@ impl Template {
         }
     }
 
-    /// The message with the slots filled in and every enclosing length made right.
+    /// The message with all slots filled and all lengths computed.
     #[must_use]
     pub fn fill(&self, slots: &SlotValues) -> Bytes {
         let values = self.values(slots);
@@ -78,7 +78,7 @@ impl Template {
         out.freeze()
     }
 
-    /// The slots it has that are not filled yet, each once.
+    /// Names of the slots that are not filled yet.
     #[must_use]
     pub fn slot_names(&self) -> BTreeSet<Text> {
         let mut names = BTreeSet::new();
@@ -95,7 +95,7 @@ impl Template {
         length(&self.parts.parts, &self.values(slots))
     }
 
-    /// Whether there is nothing in it.
+    /// Whether the template has no parts.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.parts.parts.is_empty()
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_follow_what_is_filled_in() {
+    fn lengths_include_the_filled_slots() {
         let inner = TemplatePart::Nested(vec![
             TemplatePart::Bytes(Bytes::from_static(b"ab")),
             TemplatePart::Slot("who".into()),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_filled_early_is_not_asked_for_again() {
+    fn slots_filled_early_keep_their_value() {
         let parts = vec![TemplatePart::Slot("what".into()), TemplatePart::Slot("who".into())];
         let template = Template::new(parts.clone());
         let value = |text: &str| SlotValues::from([("what".into(), text.as_bytes().into())]);

@@ -9,33 +9,33 @@ use std::sync::Arc;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A shared immutable string: names, namespaces, hosts, label values. Cloning costs a reference count, and a text that
-/// was made a moment ago by the same thread is shared rather than made again.
+/// A shared immutable string: names, namespaces, hosts, label values. Cloning increments a reference count. A text that
+/// the same thread made recently is shared instead of allocated again.
 #[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Text(Arc<str>);
 
-/// Texts a thread remembers: objects of a kind repeat one another's labels, proxies one another's profiles.
-const RECENT: usize = 1024;
+/// Texts that a thread remembers: many objects have the same labels, many proxies the same profile.
+const RECENT_TEXTS: usize = 1024;
 /// Longest text that is remembered, in bytes.
-const RECENT_LENGTH: usize = 4096;
+const MAX_RECENT_BYTES: usize = 4096;
 
 thread_local! {
-    /// The last text of each hash, modulo their number.
-    static LAST: RefCell<Vec<Option<Arc<str>>>> = RefCell::new(vec![None; RECENT]);
+    /// The last text with each hash, modulo [`RECENT_TEXTS`].
+    static LAST: RefCell<Vec<Option<Arc<str>>>> = RefCell::new(vec![None; RECENT_TEXTS]);
 }
 
-/// The text as the thread last made it, or a new one.
+/// The remembered text, or a new one.
 fn shared(text: &str) -> Arc<str> {
-    if text.len() > RECENT_LENGTH {
+    if text.len() > MAX_RECENT_BYTES {
         return Arc::from(text);
     }
-    let at = rapidhash::v3::rapidhash_v3(text.as_bytes()) as usize % RECENT;
+    let at = rapidhash::v3::rapidhash_v3(text.as_bytes()) as usize % RECENT_TEXTS;
     let known = LAST.try_with(|last| match &mut last.borrow_mut()[at] {
         Some(known) if **known == *text => known.clone(),
         other => other.insert(Arc::from(text)).clone(),
     });
-    // A thread that ends has no memory any more.
+    // While the thread ends, the memory is not accessible.
     known.unwrap_or_else(|_| Arc::from(text))
 }
 
@@ -47,7 +47,7 @@ impl Text {
     }
 }
 
-/// Whether a word of a label or annotation means yes, as Kubernetes users write it.
+/// Whether the value of a label or annotation means true.
 #[must_use]
 pub fn is_true(word: &str) -> bool {
     matches!(word, "1" | "t" | "T" | "true" | "TRUE" | "True")
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_made_again_is_shared() {
+    fn equal_texts_of_a_thread_are_shared() {
         let first = Text::from("app");
         let second: Text = String::from("app").into();
         assert!(Arc::ptr_eq(&first.0, &second.0));
@@ -154,15 +154,15 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_are_nobodys_to_keep() {
-        let long = "x".repeat(RECENT_LENGTH + 1);
+    fn long_texts_are_not_remembered() {
+        let long = "x".repeat(MAX_RECENT_BYTES + 1);
         let (first, second) = (Text::from(&long), Text::from(&long));
         assert_eq!(first, second);
         assert!(!Arc::ptr_eq(&first.0, &second.0));
     }
 
     #[test]
-    fn texts_read_are_shared_too() {
+    fn deserialized_texts_are_shared() {
         let deserializer = de::value::StrDeserializer::<de::value::Error>::new("app");
         let read = Text::deserialize(deserializer).expect("a string");
         assert!(Arc::ptr_eq(&read.0, &Text::from("app").0));

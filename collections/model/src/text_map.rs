@@ -9,8 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::Text;
 
-/// A map of few entries, ordered by key, in one piece of memory. Cloning costs a reference count: what is derived from an
-/// object keeps the object's own. A write copies it all.
+/// A map of few entries, ordered by key, in one allocation. Cloning increments a reference count, so values derived
+/// from an object share the map of the object. A write copies the map.
 #[derive(Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct TextMap<V>(Arc<[(Text, V)]>);
 
@@ -21,7 +21,7 @@ pub type Labels = TextMap<Text>;
 type Entries<'a, V> = std::iter::Map<std::slice::Iter<'a, (Text, V)>, fn(&'a (Text, V)) -> (&'a Text, &'a V)>;
 
 impl<V> TextMap<V> {
-    /// No entries, and no memory.
+    /// An empty map, without an allocation.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -33,7 +33,7 @@ impl<V> TextMap<V> {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -77,12 +77,12 @@ impl<V: Clone> TextMap<V> {
         self.extend([(key, value)]);
     }
 
-    /// Takes a key away.
+    /// Removes a key.
     pub fn remove(&mut self, key: &str) {
         self.retain(|known, _| known.as_str() != key);
     }
 
-    /// Takes the entries away that `keep` says no to.
+    /// Removes the entries for which `keep` is false.
     pub fn retain(&mut self, mut keep: impl FnMut(&Text, &V) -> bool) {
         if !self.0.iter().all(|(key, value)| keep(key, value)) {
             self.0 = self.0.iter().filter(|(key, value)| keep(key, value)).cloned().collect();
@@ -129,7 +129,7 @@ impl<V, const N: usize> From<[(Text, V); N]> for TextMap<V> {
 }
 
 impl<V> FromIterator<(Text, V)> for TextMap<V> {
-    /// Of several values of a key the last counts.
+    /// If a key has several values, the last one is used.
     fn from_iter<I: IntoIterator<Item = (Text, V)>>(entries: I) -> Self {
         Self::from(BTreeMap::from_iter(entries))
     }
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clones_share_until_one_is_written() {
+    fn clones_share_memory_until_a_write() {
         let first = Labels::from([("app".into(), "web".into())]);
         let mut second = first.clone();
         assert!(Arc::ptr_eq(&first.0, &second.0));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_in_order_and_the_last_value_of_a_key_counts() {
+    fn entries_are_ordered_and_the_last_value_of_a_key_is_used() {
         let mut labels = Labels::from([("b".into(), "1".into()), ("a".into(), "2".into()), ("b".into(), "3".into())]);
         labels.extend([("0".into(), "4".into()), ("a".into(), "5".into())]);
         let entries: Vec<_> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();

@@ -1,4 +1,4 @@
-//! TrafficExtension and WasmPlugin (T05): code that runs in proxies.
+//! TrafficExtension and WasmPlugin (T05): extensions that run in proxies.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use crate::{Attachment, Text, Timestamp, WorkloadMode};
 /// Where in a filter chain an extension runs.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum ExtensionPhase {
-    /// Before Istio's own filters for statistics.
+    /// Before Istio's filters for statistics.
     #[default]
     Unspecified,
     /// Before authentication.
@@ -18,59 +18,59 @@ pub enum ExtensionPhase {
     Stats,
 }
 
-/// Traffic an extension is for.
+/// The traffic that an extension applies to.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct TrafficSelector {
-    /// The sides of a proxy.
+    /// The traffic directions.
     pub mode: WorkloadMode,
     /// Ports; empty is all.
     pub ports: Vec<u32>,
 }
 
 impl TrafficSelector {
-    /// Whether traffic of that side and port is meant.
+    /// Whether it selects traffic of that direction and port.
     #[must_use]
     pub fn is_for(&self, server: bool, port: u32) -> bool {
         self.mode.is_for(server) && (self.ports.is_empty() || self.ports.contains(&port))
     }
 }
 
-/// A TrafficExtension, or what a WasmPlugin says in other words.
+/// A TrafficExtension, or a WasmPlugin converted to one.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct TrafficExtension {
     /// Namespace.
     pub namespace: Text,
-    /// Name; that of a WasmPlugin is marked, so that it differs from every TrafficExtension's.
+    /// Name; that of a WasmPlugin has a prefix, so that it differs from the names of TrafficExtensions.
     pub name: Text,
     /// Older ones come first.
     pub created: Timestamp,
-    /// The workloads it is for.
+    /// Its target.
     pub attachment: Attachment,
-    /// Where it runs.
+    /// Its phase in the filter chain.
     pub phase: ExtensionPhase,
-    /// Higher ones come first within the phase; without comes last.
+    /// Within the phase, higher priorities come first, those without a priority last.
     pub priority: Option<i32>,
-    /// The traffic it is for; empty is all.
+    /// The traffic that it applies to; empty is all.
     pub matches: Vec<TrafficSelector>,
-    /// What runs.
+    /// Its code.
     pub code: ExtensionCode,
 }
 
 impl TrafficExtension {
-    /// The name of its filter, and of its configuration where proxies ask for it.
+    /// Name of its filter, and of its extension configuration resource.
     #[must_use]
     pub fn filter_name(&self) -> Text {
         format!("extensions.istio.io/trafficextension/{}.{}", self.namespace, self.name).into()
     }
 
-    /// Whether it works on connections rather than on requests.
+    /// Whether it is a network filter instead of an HTTP filter.
     #[must_use]
     pub fn is_network(&self) -> bool {
         matches!(&self.code, ExtensionCode::Wasm(wasm) if wasm.network)
     }
 }
 
-/// What an extension runs.
+/// The code of an extension.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum ExtensionCode {
     /// A Lua script.
@@ -79,12 +79,12 @@ pub enum ExtensionCode {
     Wasm(Box<WasmConfig>),
 }
 
-/// Where a module comes from.
+/// Source of a module.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum WasmSource {
-    /// A file of the proxy.
+    /// A file on the machine of the proxy.
     File(Text),
-    /// An address the proxy's agent fetches it from.
+    /// A URL from which the agent of the proxy fetches it.
     Remote(Text),
 }
 
@@ -97,7 +97,7 @@ pub enum PullPolicy {
 }
 
 impl PullPolicy {
-    /// The word of the API.
+    /// The enum value of the API.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -107,38 +107,38 @@ impl PullPolicy {
     }
 }
 
-/// What happens to traffic when a module fails.
+/// Action for traffic when a module fails.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum FailStrategy {
-    /// It is refused.
+    /// It is rejected.
     #[default]
     Close,
-    /// It passes.
+    /// It is passed on.
     Open,
-    /// The module is started again.
+    /// The module is reloaded.
     Reload,
 }
 
-/// A WebAssembly module and how it runs.
+/// A WebAssembly module and its settings.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct WasmConfig {
-    /// Where it comes from.
+    /// Its source.
     pub source: WasmSource,
-    /// Its checksum, empty if it is not checked.
+    /// Its SHA-256 checksum; empty if it is not verified.
     pub sha256: Text,
-    /// When its image is pulled, if said.
+    /// Pull policy of its image, if set.
     pub pull_policy: Option<PullPolicy>,
-    /// Secret to pull its image with, in the extension's namespace; empty if none.
+    /// Secret with credentials for its image, in the namespace of the extension; empty if none.
     pub pull_secret: Text,
     /// Its configuration: canonical JSON text of the object, empty if none.
     pub plugin_config: Text,
     /// Name of the plugin within the module.
     pub plugin_name: Text,
-    /// What happens when it fails.
+    /// Action when it fails.
     pub fail_strategy: FailStrategy,
-    /// Environment of the module: name, and value or none where the proxy's own is passed on.
+    /// Environment of the module: name and value; `None` passes on the variable of the proxy.
     pub env: Vec<(Text, Option<Text>)>,
-    /// It works on connections rather than on requests.
+    /// Whether it is a network filter instead of an HTTP filter.
     pub network: bool,
     /// `resourceVersion` of the object: agents fetch a module again when it changes.
     pub resource_version: Text,

@@ -1,4 +1,4 @@
-//! Views, layers and scopes: who shares a resource.
+//! Views, layers and scopes: which proxies share a resource.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use crate::{Identity, Labels, ObjectKey, ResourceType, SlotValues, Text};
 
-/// A Sidecar in force in a namespace: that of the root namespace means something else in each.
+/// A Sidecar as it applies to the proxies of one namespace. A Sidecar of the root namespace resolves differently in
+/// each.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct SidecarScope {
     /// Namespace of the proxies.
@@ -28,35 +29,37 @@ impl fmt::Display for SidecarScope {
     }
 }
 
-/// Whose eyes a resource is written for, apart from the proxy's technical profile.
+/// The proxies that a resource is written for, apart from their technical profile.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum View {
-    /// Any proxy for which nothing more special is written: public services under mesh-wide rules.
+    /// All proxies without a more specific view: public services under mesh-wide rules.
     #[default]
     Base,
-    /// Proxies of one namespace: what differs there from `Base`.
+    /// Proxies of one namespace: the differences from `Base`.
     Namespace(Text),
-    /// Proxies of one namespace with these values of the labels that some client-side selector mentions.
+    /// Proxies of one namespace with these values of the labels that client-side selectors use.
     Selected {
         /// Namespace.
         namespace: Text,
-        /// Only the labels that are selected on.
+        /// Only the labels that selectors use.
         labels: Labels,
     },
-    /// Proxies of which a Sidecar says what they see: all of it, over nothing else. With labels, what differs for proxies
-    /// with these values of the labels that are selected on.
+    /// Proxies whose Sidecar limits what they see: everything they see, without a view below. With labels: the
+    /// differences for proxies with these values of the labels that selectors use.
     Sidecar {
-        /// The Sidecar, in the namespace of the proxies. Shared, as views are many and most are not of this kind.
+        /// The Sidecar, in the namespace of the proxies. In an `Arc`, because there are many views and most are of
+        /// other kinds.
         scope: Arc<SidecarScope>,
-        /// Only the label keys that are selected on.
+        /// Only the labels that selectors use.
         labels: Labels,
     },
-    /// Proxies with this content of workload facts (an inbound side, a gateway's servers): the text names the content.
+    /// Proxies with the same workload content, such as inbound ports or a gateway's servers. The text identifies the
+    /// content.
     Workload(Text),
 }
 
 impl View {
-    /// The client namespace this view is written for; empty for `Base`, which is no namespace in particular.
+    /// The client namespace of the view; empty for `Base` and `Workload`.
     #[must_use]
     pub fn namespace(&self) -> &str {
         match self {
@@ -66,7 +69,7 @@ impl View {
         }
     }
 
-    /// The selected labels it is written for, if it is for any.
+    /// The labels of the view, if it has any.
     #[must_use]
     pub fn labels(&self) -> Option<&Labels> {
         match self {
@@ -76,7 +79,7 @@ impl View {
         }
     }
 
-    /// The Sidecar it is written for, if it is for one.
+    /// The Sidecar of the view, if it has one.
     #[must_use]
     pub fn sidecar(&self) -> Option<&SidecarScope> {
         match self {
@@ -86,14 +89,14 @@ impl View {
     }
 }
 
-/// A set of named resources that proxies share: a view, written for one profile.
+/// A set of named resources that proxies share: a view, for one profile.
 ///
-/// A profile is the canonical text of those facts of a proxy that change how resources of the type are written.
+/// A profile is the canonical text of the technical facts of a proxy that change how resources of a type are written.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Layer {
-    /// Whose eyes.
+    /// The proxies it is for.
     pub view: View,
-    /// Which technical facts.
+    /// Their technical facts.
     pub profile: Text,
 }
 
@@ -120,15 +123,15 @@ impl fmt::Display for Layer {
     }
 }
 
-/// What one proxy may see and how: for each type, layers in order. The first that names a resource, or hides it, wins.
+/// The resources of one proxy: for each type, layers in order. The first layer that has a resource, or hides it, wins.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Scope {
-    /// Most special first.
+    /// Most specific first.
     pub layers: BTreeMap<ResourceType, Arc<[Layer]>>,
-    /// What this proxy fills into templates: its own identity.
+    /// The values that this proxy fills into templates: its own identity.
     pub slots: SlotValues,
-    /// Who it is for: a stream of anybody else never gets what is in it.
+    /// The authenticated identity that the scope is for. A stream with another identity never uses this scope.
     pub identity: Option<Identity>,
-    /// The node of a node proxy: it is told of everything there without asking.
+    /// The node of a node proxy, which is sent everything on its node without a subscription.
     pub node: Text,
 }

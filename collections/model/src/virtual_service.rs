@@ -1,4 +1,4 @@
-//! VirtualServices: how requests to a host are routed (N18).
+//! VirtualServices: routing of requests to a host (N18).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,22 +7,22 @@ use serde::Serialize;
 
 use crate::{Decimal, ExportTo, Host, HttpRetry, Labels, Text, Timestamp};
 
-/// Name of the gateway that stands for all sidecars.
+/// Name of the gateway that represents all sidecars.
 pub const MESH_GATEWAY: &str = "mesh";
 
-/// Whose rules of matching and failing a VirtualService follows.
+/// The API whose matching and failure rules a VirtualService follows.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum RouteSemantics {
-    /// Those of Istio's own API.
+    /// Istio's own API.
     #[default]
     Istio,
-    /// Those of Kubernetes Ingress: prefixes end at path segments.
+    /// Kubernetes Ingress: prefixes match whole path segments.
     Ingress,
-    /// Those of Gateway API: as Ingress, and a route without a backend answers 500.
+    /// Gateway API: as Ingress, and a route without a valid backend responds with 500.
     GatewayApi,
 }
 
-/// A VirtualService with short names resolved; one without hosts is a delegate (C23).
+/// A VirtualService with resolved short names. A VirtualService without hosts is a delegate (C23).
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct VirtualService {
     /// Its namespace.
@@ -35,26 +35,26 @@ pub struct VirtualService {
     pub hosts: Vec<Host>,
     /// Gateways as `namespace/name`, or [`MESH_GATEWAY`]; never empty unless a delegate.
     pub gateways: Vec<Text>,
-    /// Where it is visible; `None` is as the mesh says.
+    /// Visibility; `None` is the default of the mesh.
     pub export_to: Option<ExportTo>,
     /// HTTP routes, first match wins.
     pub http: Vec<HttpRoute>,
-    /// Routes of TLS that is passed through, by server name.
+    /// Routes for TLS passthrough, by server name.
     pub tls: Vec<TlsRoute>,
     /// Routes of opaque TCP.
     pub tcp: Vec<TcpRoute>,
-    /// Whose rules it follows.
+    /// The API whose rules it follows.
     pub semantics: RouteSemantics,
 }
 
 impl VirtualService {
-    /// Whether sidecars are concerned.
+    /// Whether it applies to sidecars.
     #[must_use]
     pub fn is_mesh(&self) -> bool {
         self.gateways.iter().any(|gateway| gateway.as_str() == MESH_GATEWAY)
     }
 
-    /// Whether other VirtualServices hand part of their routing to it.
+    /// Whether it is a delegate of other VirtualServices.
     #[must_use]
     pub fn is_delegate(&self) -> bool {
         self.hosts.is_empty()
@@ -67,7 +67,7 @@ impl VirtualService {
 pub enum StringMatch {
     /// Equal.
     Exact(Text),
-    /// Begins with.
+    /// Prefix.
     Prefix(Text),
     /// Matches all of the RE2 expression; `*` alone means present.
     Regex(Text),
@@ -76,7 +76,7 @@ pub enum StringMatch {
 /// Matches by name; `None` means the name must be present.
 pub type NamedMatches = BTreeMap<Text, Option<StringMatch>>;
 
-/// An HTTP route: conditions, any of which suffices, and what is done.
+/// An HTTP route: conditions, of which one must match, and actions.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct HttpRoute {
     /// Its name, may be empty.
@@ -85,42 +85,42 @@ pub struct HttpRoute {
     pub matches: Vec<HttpMatch>,
     /// Weighted destinations.
     pub route: Vec<HttpDestination>,
-    /// Answer with a redirect.
+    /// Respond with a redirect.
     pub redirect: Option<HttpRedirect>,
-    /// Answer at once.
+    /// Respond directly.
     pub direct_response: Option<DirectResponse>,
-    /// Hand on to another VirtualService: (namespace, name).
+    /// Delegate to another VirtualService: (namespace, name).
     pub delegate: Option<(Text, Text)>,
     /// Change of path or authority.
     pub rewrite: Option<HttpRewrite>,
-    /// Time for the answer; `None` and zero are unlimited.
+    /// Timeout; `None` and zero are unlimited.
     pub timeout: Option<Duration>,
-    /// Retries; `None` is as the mesh says.
+    /// Retries; `None` is the default of the mesh.
     pub retries: Option<HttpRetry>,
     /// Faults to inject.
     pub fault: Option<HttpFault>,
-    /// Where a copy goes.
+    /// Destination of mirrored requests.
     pub mirror: Option<Destination>,
-    /// Share of requests copied, in percent; `None` is all.
+    /// Share of mirrored requests, in percent; `None` is all.
     pub mirror_percentage: Option<Decimal>,
     /// Old form of `mirror_percentage`.
     pub mirror_percent: Option<u32>,
-    /// Where more copies go.
+    /// More destinations of mirrored requests.
     pub mirrors: Vec<HttpMirror>,
-    /// Cross-origin rules.
+    /// CORS policy.
     pub cors: Option<CorsPolicy>,
-    /// Changes of headers.
+    /// Header changes.
     pub headers: Option<Headers>,
 }
 
-/// Conditions of an HTTP route, all of which must hold.
+/// Conditions of an HTTP route, all of which must match.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct HttpMatch {
     /// Its name, may be empty.
     pub name: Text,
     /// Path.
     pub uri: Option<StringMatch>,
-    /// The path's case does not matter (exact and prefix).
+    /// Whether the match of the path ignores case (exact and prefix).
     pub ignore_uri_case: bool,
     /// Scheme.
     pub scheme: Option<StringMatch>,
@@ -134,59 +134,59 @@ pub struct HttpMatch {
     pub without_headers: NamedMatches,
     /// Query parameters.
     pub query_params: NamedMatches,
-    /// Port the client addressed, 0 if any.
+    /// Destination port of the client, 0 if any.
     pub port: u32,
-    /// Labels the client's workload must have.
+    /// Labels of the client workload.
     pub source_labels: Labels,
     /// Namespace of the client, empty if any.
     pub source_namespace: Text,
-    /// Gateways this condition is limited to, in the form of [`VirtualService::gateways`].
+    /// Gateways that this condition is limited to, in the form of [`VirtualService::gateways`].
     pub gateways: Vec<Text>,
     /// Prefix of the route's own statistics, empty if none.
     pub stat_prefix: Text,
 }
 
-/// A destination: a host and perhaps a subset and port of it.
+/// A destination: a host, and optionally a subset and a port.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Destination {
     /// Fully qualified host.
     pub host: Host,
     /// Subset, empty if none.
     pub subset: Text,
-    /// Port; `None` is inferred.
+    /// Port; `None` if it is inferred.
     pub port: Option<u32>,
 }
 
 /// A weighted destination of an HTTP route.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct HttpDestination {
-    /// Where.
+    /// The destination.
     pub destination: Destination,
     /// Share among the route's destinations.
     pub weight: i32,
-    /// Changes of headers for this destination.
+    /// Header changes for this destination.
     pub headers: Option<Headers>,
 }
 
 /// A weighted destination of a TCP or TLS route.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct RouteDestination {
-    /// Where.
+    /// The destination.
     pub destination: Destination,
     /// Share among the route's destinations.
     pub weight: i32,
 }
 
-/// Changes of headers.
+/// Header changes.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Headers {
-    /// Of the request.
+    /// Changes of request headers.
     pub request: HeaderOperations,
-    /// Of the response.
+    /// Changes of response headers.
     pub response: HeaderOperations,
 }
 
-/// Changes of the headers of one message.
+/// Header changes of one message.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct HeaderOperations {
     /// Replace or create.
@@ -203,22 +203,22 @@ pub enum RedirectPort {
     /// Unset, or the default of the scheme.
     #[default]
     FromProtocol,
-    /// The one the client used.
+    /// The port of the request.
     FromRequest,
-    /// This one.
+    /// This port.
     Port(u32),
 }
 
 /// An HTTP redirect.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct HttpRedirect {
-    /// New path, empty if kept.
+    /// New path; empty keeps the path.
     pub uri: Text,
-    /// New authority, empty if kept.
+    /// New authority; empty keeps the authority.
     pub authority: Text,
     /// New port.
     pub port: RedirectPort,
-    /// New scheme, empty if kept.
+    /// New scheme; empty keeps the scheme.
     pub scheme: Text,
     /// Status, 0 is 301.
     pub code: u32,
@@ -231,11 +231,11 @@ pub struct HttpRedirect {
 pub enum DirectResponseBody {
     /// Text.
     Text(Text),
-    /// Anything else.
+    /// Bytes that are not UTF-8 text.
     Bytes(Vec<u8>),
 }
 
-/// An answer given at once.
+/// A direct response.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct DirectResponse {
     /// Status.
@@ -249,18 +249,18 @@ pub struct DirectResponse {
 pub struct HttpRewrite {
     /// Replacement of the matched path or prefix, empty if none.
     pub uri: Text,
-    /// New authority, empty if kept.
+    /// New authority; empty keeps the authority.
     pub authority: Text,
-    /// Replacement by expression: (match, substitution).
+    /// Replacement by regular expression: (match, substitution).
     pub regex: Option<(Text, Text)>,
 }
 
 /// Faults injected into requests.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct HttpFault {
-    /// Wait first.
+    /// Delay.
     pub delay: Option<FaultDelay>,
-    /// Answer with an error.
+    /// Abort.
     pub abort: Option<FaultAbort>,
 }
 
@@ -275,7 +275,7 @@ pub struct FaultDelay {
     pub percent: u32,
 }
 
-/// What an injected error answers.
+/// Status of an injected error.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum AbortStatus {
     /// An HTTP status.
@@ -287,61 +287,61 @@ pub enum AbortStatus {
 /// An injected error.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct FaultAbort {
-    /// What is answered; `None` is no fault.
+    /// The status; `None` is no fault.
     pub status: Option<AbortStatus>,
     /// Share of requests, in percent; `None` is unset.
     pub percentage: Option<Decimal>,
 }
 
-/// Where a copy of a request goes.
+/// A destination of mirrored requests.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct HttpMirror {
-    /// Where.
+    /// The destination.
     pub destination: Destination,
     /// Share of requests, in percent; `None` is all.
     pub percentage: Option<Decimal>,
 }
 
-/// Cross-origin rules.
+/// CORS policy.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct CorsPolicy {
-    /// Origins that may ask.
+    /// Allowed origins.
     pub allow_origins: Vec<StringMatch>,
-    /// Methods that may be used.
+    /// Allowed methods.
     pub allow_methods: Vec<Text>,
-    /// Headers that may be sent.
+    /// Allowed request headers.
     pub allow_headers: Vec<Text>,
-    /// Headers that may be read.
+    /// Exposed response headers.
     pub expose_headers: Vec<Text>,
-    /// How long the answer of a preflight holds.
+    /// How long clients may cache the preflight response.
     pub max_age: Option<Duration>,
-    /// Whether credentials may be sent.
+    /// Whether credentials are allowed.
     pub allow_credentials: Option<bool>,
-    /// Preflights that match no origin are answered here instead of forwarded.
+    /// Whether preflights that match no origin are answered by the proxy instead of forwarded.
     pub ignore_unmatched_preflights: bool,
 }
 
-/// A route of TLS that is passed through.
+/// A route for TLS passthrough.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct TlsRoute {
-    /// Conditions, any of which suffices; never empty.
+    /// Conditions, of which one must match; never empty.
     pub matches: Vec<TlsMatch>,
     /// Weighted destinations.
     pub route: Vec<RouteDestination>,
 }
 
-/// Conditions of a TLS route, all of which must hold.
+/// Conditions of a TLS route, all of which must match.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct TlsMatch {
-    /// Server names, any of which suffices; as written, they may be wildcards.
+    /// Server names as declared, of which one must match; wildcards are allowed.
     pub sni_hosts: Vec<Text>,
-    /// Addresses the client asked for.
+    /// Destination addresses of the client.
     pub destination_subnets: Vec<Text>,
-    /// Port the client addressed, 0 if any.
+    /// Destination port of the client, 0 if any.
     pub port: u32,
-    /// Labels the client's workload must have.
+    /// Labels of the client workload.
     pub source_labels: Labels,
-    /// Gateways this condition is limited to.
+    /// Gateways that this condition is limited to.
     pub gateways: Vec<Text>,
     /// Namespace of the client, empty if any.
     pub source_namespace: Text,
@@ -350,24 +350,24 @@ pub struct TlsMatch {
 /// A route of opaque TCP.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct TcpRoute {
-    /// Conditions, any of which suffices; empty matches everything.
+    /// Conditions, of which one must match; empty matches everything.
     pub matches: Vec<L4Match>,
     /// Weighted destinations.
     pub route: Vec<RouteDestination>,
 }
 
-/// Conditions of a TCP route, all of which must hold.
+/// Conditions of a TCP route, all of which must match.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct L4Match {
-    /// Addresses the client asked for.
+    /// Destination addresses of the client.
     pub destination_subnets: Vec<Text>,
-    /// Port the client addressed, 0 if any.
+    /// Destination port of the client, 0 if any.
     pub port: u32,
-    /// Addresses of the client, empty if any.
+    /// Source addresses of the client, empty if any.
     pub source_subnet: Text,
-    /// Labels the client's workload must have.
+    /// Labels of the client workload.
     pub source_labels: Labels,
-    /// Gateways this condition is limited to.
+    /// Gateways that this condition is limited to.
     pub gateways: Vec<Text>,
     /// Namespace of the client, empty if any.
     pub source_namespace: Text,

@@ -1,4 +1,4 @@
-//! Pods, nodes and endpoint slices: where endpoints come from.
+//! Pods, nodes and endpoint slices: the sources of endpoints.
 
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ pub struct Locality {
 }
 
 impl Locality {
-    /// From `region/zone/subzone`; missing parts are empty.
+    /// Parses `region/zone/subzone`; missing parts are empty.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut parts = text.split('/');
@@ -24,14 +24,14 @@ impl Locality {
         Self { region: next(), zone: next(), subzone: next() }
     }
 
-    /// Nothing is known.
+    /// Whether all parts are unknown.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.region.is_empty() && self.zone.is_empty() && self.subzone.is_empty()
     }
 }
 
-/// A node is known by its cluster and name.
+/// Key of a node: its cluster and name.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct NodeKey {
     /// Cluster id.
@@ -40,12 +40,12 @@ pub struct NodeKey {
     pub name: Text,
 }
 
-/// A Kubernetes Node: only its place (S06).
+/// A Kubernetes Node: its locality and addresses (S06).
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Node {
     /// From the topology labels.
     pub locality: Locality,
-    /// Its addresses of type InternalIP and ExternalIP (NodePort services).
+    /// Its InternalIP and ExternalIP addresses (NodePort services).
     pub addresses: Vec<Text>,
     /// Labels, for `traffic.istio.io/nodeSelector`.
     pub labels: Labels,
@@ -60,13 +60,13 @@ pub struct Pod {
     pub name: Text,
     /// Labels.
     pub labels: Labels,
-    /// Annotations that are read.
+    /// The annotations that are used.
     pub annotations: Labels,
     /// Creation time.
     pub created: Timestamp,
     /// All its addresses, the primary first.
     pub ips: Vec<Text>,
-    /// What tells it from others that had its name.
+    /// Its uid, which distinguishes it from earlier pods with the same name.
     pub uid: Text,
     /// The node it runs on.
     pub node: Text,
@@ -78,13 +78,13 @@ pub struct Pod {
     pub workload_kind: Text,
     /// Container ports by name: (name, number, protocol).
     pub ports: Vec<(Text, u16, Text)>,
-    /// Uses the node's network.
+    /// Whether it uses the network of the node.
     pub host_network: bool,
-    /// `Ready` condition is true.
+    /// Whether the `Ready` condition is true.
     pub ready: bool,
-    /// Phase is `Succeeded` or `Failed`.
+    /// Whether the phase is `Succeeded` or `Failed`.
     pub finished: bool,
-    /// It is being deleted.
+    /// Whether it is being deleted.
     pub terminating: bool,
     /// `spec.hostname` and `spec.subdomain`.
     pub hostname: Text,
@@ -93,7 +93,7 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// It takes no traffic any more.
+    /// Whether it no longer accepts traffic.
     #[must_use]
     pub fn gone(&self) -> bool {
         self.finished || self.terminating
@@ -103,9 +103,9 @@ impl Pod {
 /// A port of a slice.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct SlicePort {
-    /// Name, empty if unnamed: matched with the Service's port by name.
+    /// Name, empty if unnamed; it is the name of the port of the Service.
     pub name: Text,
-    /// Number the endpoint listens on.
+    /// Port number of the endpoint.
     pub port: u16,
     /// `TCP`, `UDP` or `SCTP`.
     pub transport: Text,
@@ -116,7 +116,7 @@ pub struct SlicePort {
 /// An endpoint of a slice.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct SliceEndpoint {
-    /// Addresses; the first one counts.
+    /// Addresses; only the first one is used.
     pub addresses: Vec<Text>,
     /// `ready`, true if unset.
     pub ready: bool,
@@ -124,7 +124,7 @@ pub struct SliceEndpoint {
     pub serving: bool,
     /// `terminating`.
     pub terminating: bool,
-    /// Name of the Pod it targets (namespace, name), if a Pod.
+    /// The Pod that it targets, if it targets a Pod: (namespace, name).
     pub target_pod: Option<(Text, Text)>,
     /// Node it runs on.
     pub node: Text,

@@ -45,8 +45,8 @@ impl<'s> Deps<'s> {
 }
 
 impl<'s, K: Key, V: Value> Collection<'s, K, V> {
-    /// At most one value per record, made by a closure that may look up other collections. Its look-ups are recorded, and it
-    /// runs again for a record when the record or anything it looked up for that record changes.
+    /// At most one value per record, made by a closure that may look up other collections. Its look-ups are recorded,
+    /// and it runs again for a record when the record or anything it looked up for that record changes.
     ///
     /// `setup` names the dependencies and returns the closure.
     pub fn derive<V2: Value, F>(&self, name: &str, setup: impl FnOnce(&mut Deps<'s>) -> F) -> Collection<'s, K, V2>

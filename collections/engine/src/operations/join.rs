@@ -27,8 +27,8 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
 }
 
 impl<'s, I: Key, K: Key, R: Value> Index<'s, I, K, R> {
-    /// The rows whose index key is a key of `other`, each with the value there. The new keys must be unique over all rows:
-    /// make the source key a part of them.
+    /// The rows whose index key is a key of `other`, each with the value there. The new keys must be unique over all
+    /// rows: make the source key a part of them.
     pub fn join<V2: Value, K3: Key, V3: Value>(
         &self,
         name: &str,

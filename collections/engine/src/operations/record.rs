@@ -46,8 +46,8 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
         })
     }
 
-    /// Any number of records for each record. The new keys must be unique over *all* records: make the parent's key a part
-    /// of them. If two records make the same key, the smaller value wins and the metrics count a conflict.
+    /// Any number of records for each record. The new keys must be unique over *all* records: make the parent's key a
+    /// part of them. If two records make the same key, the smaller value wins and the metrics count a conflict.
     pub fn flat_map<K2: Key, V2: Value, I: IntoIterator<Item = (K2, V2)>>(
         &self,
         name: &str,
@@ -62,8 +62,8 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
         })
     }
 
-    /// An index: for each record any number of (index key, row). Rows keep the source key, so equal rows of several records
-    /// stay separate.
+    /// An index: for each record any number of (index key, row). Rows keep the source key, so equal rows of several
+    /// records stay separate.
     pub fn index<I: Key, R: Value, Rows: IntoIterator<Item = (I, R)>>(
         &self,
         name: &str,

@@ -16,7 +16,8 @@ impl<'s, K: Key, V: Value> Collection<'s, K, V> {
         self.merged(name, "union", others, |_, values: &[&Erased]| values.first().map(|value| (*value).clone()))
     }
 
-    /// The keys that any of the collections has, with a value made of all their values, in order (this one, then `others`).
+    /// The keys that any of the collections has, with a value made of all their values, in order (this one, then
+    /// `others`).
     pub fn union_merge<V2: Value, C: AsRef<Self>>(
         &self,
         name: &str,

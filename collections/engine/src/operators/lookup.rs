@@ -1,5 +1,5 @@
-//! The operator behind `derive`: closures that look up records of other collections while they run, and run again when a
-//! record they looked up changes.
+//! The operator behind `derive`: closures that look up records of other collections while they run, and run again when
+//! a record they looked up changes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -107,8 +107,8 @@ impl Context {
         rows
     }
 
-    /// Discards the result of this run: the record keeps its last output. If the record has no last output yet, the result
-    /// is used.
+    /// Discards the result of this run: the record keeps its last output. If the record has no last output yet, the
+    /// result is used.
     pub fn discard_result(&self) {
         self.discard.set(true);
     }
@@ -131,12 +131,13 @@ pub(crate) struct Lookup {
     pub(crate) key: Option<Erased>,
 }
 
-/// A recorded look-up. If two look-ups have the same hash, a closure may run once more than needed, with the same result.
+/// A recorded look-up. If two look-ups have the same hash, a closure may run once more than needed, with the same
+/// result.
 type LookupHash = u64;
 
 fn lookup_hash(dep: u32, key: Option<&Erased>) -> LookupHash {
-    // A different odd multiplier for each dependency separates equal keys of several dependencies; the constant separates
-    // a look-up of all records from look-ups of keys.
+    // A different odd multiplier for each dependency separates equal keys of several dependencies; the constant
+    // separates a look-up of all records from look-ups of keys.
     let key = key.map_or(0x5851_f42d_4c95_7f2d, Erased::hash64);
     (key ^ u64::from(dep)).wrapping_mul(u64::from(dep).wrapping_mul(2).wrapping_add(0x9e37_79b9_7f4a_7c15))
 }
@@ -354,8 +355,8 @@ impl DeriveState {
     }
 }
 
-/// The operator of a rule. Its first input is the updates of the primary collection, the others those of its dependencies,
-/// in their order. With `owners` it records which record made which key.
+/// The operator of a rule. Its first input is the updates of the primary collection, the others those of its
+/// dependencies, in their order. With `owners` it records which record made which key.
 pub(crate) fn derive_logic(
     rule: Rc<DeriveRule>,
     state: DeriveStateRef,

@@ -16,8 +16,8 @@ pub(crate) type MergeFn = Box<dyn Fn(&Erased, &[&Erased]) -> Option<Erased>>;
 /// The values that parents have for a key: number of the parent, value, multiplicity. Most keys have one.
 type ParentValues = SmallVec<[(u32, Erased, isize); 1]>;
 
-/// Keeps in `store` the merged value of each key that any input has. No other operator reads the rows of the inputs by key,
-/// so arrangements of them would only cost memory and time.
+/// Keeps in `store` the merged value of each key that any input has. No other operator reads the rows of the inputs by
+/// key, so arrangements of them would only cost memory and time.
 pub(crate) fn merge_logic(store: KeyedStoreRef, gauges: Arc<CollectionGauges>, merge: MergeFn) -> EpochLogic {
     let mut kept: ShardedRows<ParentValues> = ShardedRows::default();
     let mut stored = 0;

@@ -12,8 +12,8 @@ use crate::value::{Erased, ErasedMap, PrecomputedHash};
 /// Appends the output rows of one record.
 pub(crate) type ExpandFn = Rc<dyn Fn(&Erased, &Erased, &mut Vec<Row>)>;
 
-/// The key of the record that made an output key, by the hash of the output key. Explanations of operators that change keys
-/// need it.
+/// The key of the record that made an output key, by the hash of the output key. Explanations of operators that change
+/// keys need it.
 pub(crate) type KeyOwners = Rc<RefCell<HashMap<u64, Erased, PrecomputedHash>>>;
 
 /// The last good outputs of records whose closure panicked.

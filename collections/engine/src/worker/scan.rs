@@ -1,4 +1,5 @@
-//! Dumps of a collection while the engine runs: frozen rows where the engine keeps rows, slices between epochs elsewhere.
+//! Dumps of a collection while the engine runs: frozen rows where the engine keeps rows, slices between epochs
+//! elsewhere.
 
 use std::collections::VecDeque;
 use std::rc::Rc;

@@ -1,4 +1,5 @@
-//! A fixture for every way to make a collection. Each collection maps text to a number as text, and tests can change it.
+//! A fixture for every way to make a collection. Each collection maps text to a number as text, and tests can change
+//! it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -126,8 +127,8 @@ fn fixed() -> Fixture {
     Fixture { name: "fixed", engine, out, initial, write_change: Box::new(|_, _| {}) }
 }
 
-/// A source that reads files: `<directory>/<key>` has the value. The engine does no I/O, so a source is code outside it that
-/// writes an input; with `replace_all`, reading the directory again is a diff.
+/// A source that reads files: `<directory>/<key>` has the value. The engine does no I/O, so a source is code outside it
+/// that writes an input; with `replace_all`, reading the directory again is a diff.
 struct Directory {
     path: PathBuf,
     // Removes the directory when it is dropped.

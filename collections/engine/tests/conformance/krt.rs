@@ -8,8 +8,8 @@ use sluice_engine::{Collection, DataflowBuilder, Engine, EngineOptions, Input, P
 
 type Texts<'s> = Collection<'s, String, String>;
 
-/// An engine with inputs `first` and `second` and the collection that `make` derives from them. `make` also gets a counter
-/// for runs of its closure.
+/// An engine with inputs `first` and `second` and the collection that `make` derives from them. `make` also gets a
+/// counter for runs of its closure.
 struct Krt {
     engine: Engine,
     first: Input<String, String>,

@@ -1,4 +1,4 @@
-//! Experimental XBackends: destinations outside of the cluster.
+//! Experimental XBackends: destinations outside the cluster.
 
 use serde::Serialize;
 
@@ -14,23 +14,23 @@ pub struct Backend {
     pub hostname: Option<Text>,
     /// Its port.
     pub port: u16,
-    /// TLS, if it is spoken.
+    /// TLS, if it is used.
     pub tls: Option<BackendTls>,
 }
 
-/// How TLS with an XBackend is spoken.
+/// TLS with an XBackend.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct BackendTls {
-    /// Who shows certificates.
+    /// Which sides present certificates.
     pub mode: BackendTlsMode,
-    /// How the backend is verified.
+    /// Verification of the backend.
     pub validation: BackendValidation,
 }
 
-/// Who shows certificates.
+/// Which sides present certificates.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum BackendTlsMode {
-    /// Nobody: it is plain.
+    /// Neither side: plain text.
     None,
     /// The backend.
     #[default]

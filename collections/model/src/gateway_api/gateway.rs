@@ -1,4 +1,4 @@
-//! Gateways, their classes, and the listeners others add to them.
+//! Gateways, their classes, and the listeners that ListenerSets add to them.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::{LabelSelector, ObjectMeta, Text};
 pub struct GatewayClass {
     /// Name, labels, annotations.
     pub meta: ObjectMeta,
-    /// Who serves Gateways of the class.
+    /// The controller of the class.
     pub controller: Text,
 }
 
@@ -23,38 +23,38 @@ pub struct Gateway {
     pub meta: ObjectMeta,
     /// Its GatewayClass.
     pub class: Text,
-    /// Addresses asked for.
+    /// Requested addresses.
     pub addresses: Vec<GatewayAddress>,
     /// Listeners in declared order.
     pub listeners: Vec<Listener>,
-    /// From where listeners may be added to it.
+    /// Namespaces whose ListenerSets may add listeners.
     pub allowed_listeners: NamespaceSelection,
-    /// What clients of its listeners have to show, if anything is said.
+    /// Verification of client certificates, if configured.
     pub frontend_tls: Option<FrontendTls>,
-    /// Addresses it has, as its status says.
+    /// Assigned addresses, from its status.
     pub assigned_addresses: Vec<GatewayAddress>,
 }
 
-/// What an address of a Gateway is.
+/// Type of an address of a Gateway.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum AddressKind {
-    /// Nothing is said, which means an IP address.
+    /// Unset, which means an IP address.
     #[default]
     Unset,
     /// An IP address.
     Ip,
-    /// A host name, that of a Service in particular.
+    /// A host name, such as that of a Service.
     Hostname,
-    /// Something an implementation made up.
+    /// A type that an implementation defines.
     Other(Text),
 }
 
 /// An address of a Gateway.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct GatewayAddress {
-    /// What it is.
+    /// Its type.
     pub kind: AddressKind,
-    /// The address, may be empty.
+    /// The address; may be empty.
     pub value: Text,
 }
 
@@ -74,77 +74,77 @@ pub struct ListenerSet {
 pub struct Listener {
     /// Its name, unique in the object.
     pub name: Text,
-    /// Host it is for, wildcards allowed; empty is any.
+    /// Host, wildcards allowed; empty is any.
     pub hostname: Text,
-    /// Port, 0 if it is not said.
+    /// Port, 0 if unset.
     pub port: u16,
-    /// Protocol as written: `HTTP`, `HTTPS`, `TLS`, `TCP`, `HBONE`.
+    /// Protocol as declared: `HTTP`, `HTTPS`, `TLS`, `TCP`, `HBONE`.
     pub protocol: Text,
     /// TLS, if any.
     pub tls: Option<ListenerTls>,
-    /// What may be attached.
+    /// Routes that may be attached.
     pub allowed_routes: AllowedRoutes,
 }
 
-/// What becomes of TLS at a listener.
+/// TLS mode of a listener.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum ListenerTlsMode {
-    /// It ends here.
+    /// The listener terminates TLS.
     Terminate,
-    /// It is routed by server name.
+    /// TLS is passed through and routed by server name.
     Passthrough,
 }
 
 /// TLS of a listener.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ListenerTls {
-    /// What becomes of it; unset terminates.
+    /// Mode; `None` terminates.
     pub mode: Option<ListenerTlsMode>,
     /// Certificates.
     pub certificates: Vec<ObjectRef>,
-    /// Options of implementations.
+    /// Options that an implementation defines.
     pub options: BTreeMap<Text, Text>,
 }
 
-/// What may be attached to a listener.
+/// Routes that may be attached to a listener.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct AllowedRoutes {
-    /// From where.
+    /// Namespaces of the routes.
     pub namespaces: NamespaceSelection,
-    /// Kinds; empty is every kind that suits the protocol.
+    /// Kinds; empty is every kind that is valid for the protocol.
     pub kinds: Vec<GroupKind>,
 }
 
-/// Namespaces from where something may be attached.
+/// Namespaces from which objects may be attached.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum NamespaceSelection {
-    /// Nothing is said: the default of the field.
+    /// Unset: the default of the field.
     #[default]
     Unset,
-    /// Nowhere.
+    /// No namespace.
     None,
-    /// The object's own.
+    /// The namespace of the object.
     Same,
-    /// Everywhere.
+    /// All namespaces.
     All,
-    /// Those with such labels; `None` is a selector that is missing.
+    /// Namespaces that match the selector; `None` if the selector is absent.
     Selected(Option<LabelSelector>),
 }
 
-/// What clients of listeners have to show.
+/// Verification of the client certificates of listeners.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct FrontendTls {
-    /// At listeners of ports that are not among the others.
+    /// For listeners on ports without their own setting.
     pub default: FrontendValidation,
-    /// At listeners of a port.
+    /// For listeners on a port.
     pub per_port: BTreeMap<u16, FrontendValidation>,
 }
 
-/// How certificates of clients are verified.
+/// Verification of client certificates.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct FrontendValidation {
-    /// Roots; without any, clients show nothing.
+    /// Root certificates; without them, clients present no certificate.
     pub roots: Vec<ObjectRef>,
-    /// Clients without a good certificate are let in too.
+    /// Clients without a valid certificate are accepted too.
     pub allows_insecure: bool,
 }

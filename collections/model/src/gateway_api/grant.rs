@@ -1,4 +1,4 @@
-//! ReferenceGrants: who may refer to objects of a namespace from outside.
+//! ReferenceGrants: references to objects of another namespace that are allowed.
 
 use serde::Serialize;
 
@@ -8,14 +8,14 @@ use crate::Text;
 /// A ReferenceGrant: every one of `from` may refer to every one of `to` in the grant's own namespace.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ReferenceGrant {
-    /// Who may refer.
+    /// Allowed sources of references.
     pub from: Vec<GrantFrom>,
-    /// To what.
+    /// Allowed targets of references.
     pub to: Vec<GrantTo>,
 }
 
 impl ReferenceGrant {
-    /// Whether an object of kind `from` in namespace `namespace` may refer to what is called `name` and is of kind `to`.
+    /// Whether an object of kind `from` in `namespace` may refer to the object of kind `to` named `name`.
     #[must_use]
     pub fn allows(&self, from: &GroupKind, namespace: &str, to: &GroupKind, name: &str) -> bool {
         self.from.iter().any(|source| source.kind == *from && source.namespace == *namespace)
@@ -26,7 +26,7 @@ impl ReferenceGrant {
     }
 }
 
-/// Who may refer to something.
+/// An allowed source of references.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct GrantFrom {
     /// Kind of the object with the reference.
@@ -35,7 +35,7 @@ pub struct GrantFrom {
     pub namespace: Text,
 }
 
-/// What may be referred to.
+/// An allowed target of references.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct GrantTo {
     /// Kind of the object.
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_grant_is_for_one_kind_of_one_namespace_and_perhaps_one_name() {
+    fn grant_limits_kind_namespace_and_name() {
         let kind = |group: &str, kind: &str| GroupKind { group: group.into(), kind: kind.into() };
         let (route, secret) = (kind(super::super::GROUP, "HTTPRoute"), kind("", "Secret"));
         let mut grant = ReferenceGrant {

@@ -1,4 +1,4 @@
-//! Policies for the way to a backend.
+//! Policies for backends.
 
 use std::time::Duration;
 
@@ -7,31 +7,31 @@ use serde::Serialize;
 use super::{GroupKind, ObjectRef};
 use crate::{ObjectMeta, Text};
 
-/// A BackendTLSPolicy: how TLS is spoken with backends.
+/// A BackendTLSPolicy: TLS with backends.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct BackendTlsPolicy {
     /// Name, annotations, creation time.
     pub meta: ObjectMeta,
     /// The backends, in its own namespace.
     pub targets: Vec<PolicyTarget>,
-    /// How they are verified.
+    /// Their verification.
     pub validation: BackendValidation,
 }
 
-/// How a backend is verified.
+/// Verification of a backend.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct BackendValidation {
-    /// Name asked for and verified, empty if none is said.
+    /// Name that is sent as SNI and verified; empty if unset.
     pub hostname: Text,
-    /// Other names it may have.
+    /// Other accepted names.
     pub subject_alt_names: Vec<Text>,
-    /// Roots, in the policy's own namespace.
+    /// Root certificates: objects in the namespace of the policy.
     pub roots: Vec<ObjectRef>,
-    /// Roots by name: `System` are those of the client's machine.
+    /// Well-known root certificates: `System` are those of the client's machine.
     pub well_known_roots: Option<Text>,
 }
 
-/// What a policy is for, in its own namespace.
+/// Target of a policy, in its own namespace.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct PolicyTarget {
     /// Kind.
@@ -42,23 +42,23 @@ pub struct PolicyTarget {
     pub section: Text,
 }
 
-/// An XBackendTrafficPolicy: how much is retried.
+/// An XBackendTrafficPolicy: the retry budget of backends.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct BackendTrafficPolicy {
     /// Name, annotations, creation time.
     pub meta: ObjectMeta,
     /// The backends, in its own namespace.
     pub targets: Vec<PolicyTarget>,
-    /// The budget of retries, if it says something of it.
+    /// The retry budget, if set.
     pub retry_constraint: Option<RetryConstraint>,
 }
 
-/// How much is retried.
+/// A retry budget.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct RetryConstraint {
     /// Share of requests that may be retries, in percent.
     pub percent: Option<u32>,
-    /// The time it is counted over.
+    /// Interval over which requests are counted.
     pub interval: Option<Duration>,
     /// Retries that are always allowed.
     pub minimum: Option<u32>,

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::Text;
 
-/// A kind, whatever its version.
+/// A kind of any version.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct GroupKind {
     /// API group, empty for the core group.
@@ -24,16 +24,16 @@ impl GroupKind {
 /// A reference to an object.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ObjectRef {
-    /// Its kind; the default of the field where none is said.
+    /// Its kind; the default of the field if unset.
     pub kind: GroupKind,
-    /// Its namespace, if one is said; otherwise that of the object that refers to it.
+    /// Its namespace; `None` is that of the object with the reference.
     pub namespace: Option<Text>,
     /// Its name.
     pub name: Text,
 }
 
 impl ObjectRef {
-    /// The namespace that is meant in an object of namespace `local`.
+    /// The namespace of the reference in an object of namespace `local`.
     #[must_use]
     pub fn namespace_in(&self, local: &Text) -> Text {
         self.namespace.clone().unwrap_or_else(|| local.clone())

@@ -1,19 +1,19 @@
-//! Routes, and what they are attached to.
+//! Routes and their parents.
 //!
-//! What a rule does with requests is said with the values of VirtualServices right away; only where they go is looked up
-//! later, because it may not exist or not be allowed.
+//! The actions of a rule are parsed to the values of VirtualServices. Its destinations are resolved
+//! later, because they may not exist or not be allowed.
 
 use serde::Serialize;
 
 use super::{GroupKind, ObjectRef};
 use crate::{Decimal, Headers, HttpMatch, ObjectMeta, Text};
 
-/// What a route is attached to.
+/// A parent of a route.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ParentRef {
-    /// Kind; a Gateway if none is said.
+    /// Kind; a Gateway if unset.
     pub kind: GroupKind,
-    /// Namespace, that of the route if none is said.
+    /// Namespace; that of the route if unset.
     pub namespace: Text,
     /// Name.
     pub name: Text,
@@ -23,12 +23,12 @@ pub struct ParentRef {
     pub port: u16,
 }
 
-/// A weighted reference to where something goes.
+/// A weighted reference to a backend.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct BackendRef {
-    /// The object; a Service if no kind is said.
+    /// The object; a Service if the kind is unset.
     pub target: ObjectRef,
-    /// Port of it.
+    /// Its port.
     pub port: Option<u16>,
     /// Share among the rule's backends.
     pub weight: i32,
@@ -39,9 +39,9 @@ pub struct BackendRef {
 pub struct HttpRoute {
     /// Name, creation time.
     pub meta: ObjectMeta,
-    /// What it is attached to.
+    /// Its parents.
     pub parents: Vec<ParentRef>,
-    /// Hosts it is for, wildcards allowed; empty is any.
+    /// Hosts, wildcards allowed; empty is any.
     pub hostnames: Vec<Text>,
     /// Rules in declared order.
     pub rules: Vec<HttpRule>,
@@ -52,27 +52,27 @@ pub struct HttpRoute {
 pub struct HttpRule {
     /// Conditions, any of which suffices; empty matches everything.
     pub matches: Vec<HttpMatch>,
-    /// What is done, less conditions and destinations.
+    /// Actions, without conditions and destinations.
     pub action: crate::HttpRoute,
-    /// Where requests go.
+    /// Destinations of requests.
     pub backends: Vec<HttpBackend>,
-    /// Where copies go.
+    /// Destinations of mirrored requests.
     pub mirrors: Vec<Mirror>,
 }
 
-/// Where requests go.
+/// Destinations of requests.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct HttpBackend {
-    /// Where.
+    /// The backend.
     pub backend: BackendRef,
-    /// Changes of headers for it.
+    /// Header changes for this backend.
     pub headers: Option<Headers>,
 }
 
-/// Where a copy of requests goes.
+/// A destination of mirrored requests.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Mirror {
-    /// Where.
+    /// The backend.
     pub backend: BackendRef,
     /// Share of requests, in percent; `None` is all.
     pub percentage: Option<Decimal>,
@@ -83,10 +83,10 @@ pub struct Mirror {
 pub struct L4Route {
     /// Name, creation time.
     pub meta: ObjectMeta,
-    /// What it is attached to.
+    /// Its parents.
     pub parents: Vec<ParentRef>,
-    /// Server names it is for, wildcards allowed; always empty for a TCPRoute.
+    /// Server names, wildcards allowed; always empty for a TCPRoute.
     pub hostnames: Vec<Text>,
-    /// Where the connections of each rule go.
+    /// Destinations of each rule.
     pub rules: Vec<Vec<BackendRef>>,
 }
