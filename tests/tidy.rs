@@ -209,10 +209,10 @@ const GRAPH_MODULES: [&str; 12] = [
     "registry",
     "proxies",
     "traffic",
-    "graph_context",
     "outputs",
     "scopes",
     "handles",
+    "graph_context",
 ];
 
 #[test]

@@ -1,20 +1,33 @@
-//! The collections that outputs and scopes are derived from.
+//! The collections that outputs and scopes are derived from, and which of them each output reads.
 
 use sluice_engine::{Collection, Index};
-use sluice_envoy::endpoint::Tier;
 use sluice_model::{
     DestinationRule, Endpoint, Host, Jwks, JwksKey, Labels, MeshConfig, NetworkGateway, ObjectKey, PeerAuthentication,
-    Proxy, ProxyKey, Service, ServiceKey, Text, VirtualService,
+    Proxy, ProxyKey, Scope, Service, ServiceKey, Text, VirtualService,
 };
 
 use crate::inputs::Objects;
 use crate::options::GraphOptions;
+use crate::outputs::clusters::{self, ClusterInputs};
+use crate::outputs::endpoints::{self, EndpointInputs, EndpointLookupInputs};
+use crate::outputs::extension_configs::{self, ExtensionConfigInputs};
+use crate::outputs::layers::LayerInputs;
+use crate::outputs::listeners::{
+    self, GatewayInputs, InboundInputs, ListenerInputs, OutboundInputs, PassthroughInputs, SettingInputs,
+};
+use crate::outputs::name_tables::{self, NameTableInputs};
+use crate::outputs::patched::{self, PatchedInputs};
+use crate::outputs::routes::{self, RouteInputs};
+use crate::outputs::secrets::{self, SecretInputs};
+use crate::outputs::{Outputs, addresses, trust_bundle, vhds};
 use crate::proxies::attached::AttachedTo;
 use crate::proxies::envoy_filters::Patches;
 use crate::proxies::policies::{PolicyIndex, PolicyInputs};
 use crate::proxies::pull_secrets::PullAccess;
+use crate::proxies::selected_labels::SelectedLabels;
 use crate::proxies::tiers::RareTiers;
 use crate::proxies::workloads::{Workload, WorkloadName};
+use crate::scopes::{ScopeInputs, derive_scopes};
 use crate::traffic::ambient::Ambient;
 use crate::traffic::destination_rules::RulePolicy;
 use crate::traffic::destinations::DestinationInputs;
@@ -23,8 +36,9 @@ use crate::traffic::gateways::routers::Routers;
 use crate::traffic::secrets::Secrets;
 use crate::traffic::sidecars::Sidecars;
 
-/// The collections that outputs are made of. Cloning is cheap; each output says in its doc which of them it reads.
-#[derive(Clone)]
+/// The collections that outputs and scopes are derived from.
+///
+/// No output reads this struct. [`GraphContext::derive_outputs`] gives each of them an inputs struct of what it reads.
 pub(crate) struct GraphContext<'s> {
     /// What the process was told.
     pub(crate) options: GraphOptions,
@@ -44,6 +58,8 @@ pub(crate) struct GraphContext<'s> {
     pub(crate) identities: Collection<'s, ServiceKey, Vec<Text>>,
     /// Connected proxies, with the locality of their node where they send none.
     pub(crate) proxies: Collection<'s, ProxyKey, Proxy>,
+    /// Labels of proxies that selectors mention: one record.
+    pub(crate) selected_labels: Collection<'s, (), SelectedLabels>,
     /// Tiers of clients that are written only where a service needs them.
     pub(crate) rare_tiers: RareTiers<'s>,
     /// Which workload each proxy is.
@@ -72,6 +88,8 @@ pub(crate) struct GraphContext<'s> {
     pub(crate) routers: Routers<'s>,
     /// What they send to, if they get the clusters of that only.
     pub(crate) reach: Option<Reach<'s>>,
+    /// AuthorizationPolicies and RequestAuthentications by namespace.
+    pub(crate) policy_index: PolicyIndex<'s>,
     /// PeerAuthentications by namespace.
     pub(crate) peer_authentications_by_namespace: Index<'s, Text, ObjectKey, PeerAuthentication>,
     /// Patches of EnvoyFilters, by where they apply.
@@ -91,13 +109,45 @@ pub(crate) struct GraphContext<'s> {
 }
 
 impl<'s> GraphContext<'s> {
-    /// The proxies that services may tell apart as clients of a tier.
-    pub(crate) fn clients(&self, tier: Tier) -> &Collection<'s, ProxyKey, Proxy> {
-        self.rare_tiers.clients(&self.proxies, tier)
+    /// All outputs, in push order.
+    pub(crate) fn derive_outputs(&self) -> Outputs<'s> {
+        let mut outputs = Outputs { resources: Vec::new(), segments: Vec::new() };
+        clusters::derive_clusters(&self.cluster_inputs(), &mut outputs);
+        let mut patchable = outputs.resources.clone();
+        endpoints::derive_endpoint_assignments(&self.endpoint_inputs(), &mut outputs);
+        let before_listeners = outputs.resources.len();
+        listeners::derive_listeners(&self.listener_inputs(), &mut outputs);
+        patchable.extend(outputs.resources.iter().skip(before_listeners).cloned());
+        routes::derive_routes(&self.route_inputs(), &mut outputs);
+        name_tables::derive_name_tables(&self.name_table_inputs(), &mut outputs);
+        let Patches { of_proxies, programs } = &self.patches;
+        let layers = patched::derive_patched_layers(&self.proxies, of_proxies, &self.layer_inputs());
+        let inputs = PatchedInputs { programs, merged_gateways: &self.routers.merged };
+        patched::derive_patched(&inputs, &layers, &patchable, &mut outputs);
+        extension_configs::derive_extension_configs(&self.extension_config_inputs(), &mut outputs);
+        if self.options.virtual_hosts {
+            vhds::take_apart(&mut outputs);
+        }
+        if let Some(ambient) = &self.ambient {
+            addresses::derive_addresses(ambient, &mut outputs);
+        }
+        secrets::derive_secrets(&self.secret_inputs(), &mut outputs);
+        trust_bundle::derive_trust_bundle(&self.trust_bundle, &mut outputs);
+        outputs
     }
 
-    /// What [`Destinations`](crate::traffic::destinations::Destinations) reads.
-    pub(crate) fn destination_inputs(&self) -> DestinationInputs<'_, 's> {
+    /// The scope of each connected proxy.
+    pub(crate) fn derive_scopes(&self) -> Collection<'s, ProxyKey, Scope> {
+        derive_scopes(&ScopeInputs {
+            proxies: &self.proxies,
+            layers: self.layer_inputs(),
+            proxy_patches: &self.patches.of_proxies,
+            secret_access: &self.secrets.access,
+            pull_access: &self.pulls,
+        })
+    }
+
+    fn destination_inputs(&self) -> DestinationInputs<'_, 's> {
         DestinationInputs {
             services: &self.services,
             services_by_host: &self.services_by_host,
@@ -108,16 +158,143 @@ impl<'s> GraphContext<'s> {
         }
     }
 
-    /// What the look-ups of policies read.
-    pub(crate) fn policy_inputs<'a>(&'a self, index: &'a PolicyIndex<'s>) -> PolicyInputs<'a, 's> {
+    fn policy_inputs(&self) -> PolicyInputs<'_, 's> {
         PolicyInputs {
             objects: &self.objects,
-            index,
+            index: &self.policy_index,
             root_namespace: &self.root_namespace,
             jwks: &self.jwks,
             services_by_host: &self.services_by_host,
             gateways_by_target_only: self.options.security.gateways_by_target_only,
             jwks_fetch: self.options.jwks_fetch,
+        }
+    }
+
+    fn layer_inputs(&self) -> LayerInputs<'_, 's> {
+        LayerInputs {
+            workload_names: &self.workload_names,
+            selected_labels: &self.selected_labels,
+            auto_passthrough: &self.routers.auto_passthrough,
+            listener_facts: &self.attached.facts,
+            rare_tiers: &self.rare_tiers.needed,
+            reach_views: self.reach.as_ref().map(|reach| &reach.views),
+        }
+    }
+
+    fn endpoint_lookup_inputs(&self) -> EndpointLookupInputs<'_, 's> {
+        EndpointLookupInputs {
+            endpoints: &self.endpoints,
+            network_gateways: &self.network_gateways,
+            resolved_network_gateways: &self.resolved_network_gateways,
+            peer_authentications_by_namespace: &self.peer_authentications_by_namespace,
+        }
+    }
+
+    fn cluster_inputs(&self) -> ClusterInputs<'_, 's> {
+        ClusterInputs {
+            options: &self.options,
+            mesh: &self.mesh,
+            proxies: &self.proxies,
+            rare_tiers: &self.rare_tiers,
+            auto_passthrough: &self.routers.auto_passthrough,
+            reach: self.reach.as_ref(),
+            hosts: &self.hosts,
+            destinations: self.destination_inputs(),
+            endpoints: self.endpoint_lookup_inputs(),
+            identities: &self.identities,
+            workloads: &self.workloads,
+        }
+    }
+
+    fn endpoint_inputs(&self) -> EndpointInputs<'_, 's> {
+        EndpointInputs {
+            options: &self.options,
+            mesh: &self.mesh,
+            proxies: &self.proxies,
+            rare_tiers: &self.rare_tiers,
+            auto_passthrough: &self.routers.auto_passthrough,
+            hosts: &self.hosts,
+            destinations: self.destination_inputs(),
+            endpoints: self.endpoint_lookup_inputs(),
+        }
+    }
+
+    fn listener_inputs(&self) -> ListenerInputs<'_, 's> {
+        ListenerInputs {
+            settings: SettingInputs {
+                options: &self.options,
+                mesh: &self.mesh,
+                attached: &self.attached,
+                services_by_host: &self.services_by_host,
+            },
+            outbound: OutboundInputs {
+                hosts: &self.hosts,
+                destinations: self.destination_inputs(),
+                virtual_services: &self.virtual_services,
+                endpoints: &self.endpoints,
+            },
+            inbound: InboundInputs {
+                workload_names: &self.workload_names,
+                workloads: &self.workloads,
+                listener_facts: &self.attached.facts,
+                services: &self.services,
+                sidecars_inbound: &self.sidecars.inbound,
+                peer_authentications_by_namespace: &self.peer_authentications_by_namespace,
+                policies: self.policy_inputs(),
+            },
+            gateways: GatewayInputs {
+                passthrough: PassthroughInputs {
+                    routers: &self.routers,
+                    listener_facts: &self.attached.facts,
+                    hosts: &self.hosts,
+                    destinations: self.destination_inputs(),
+                },
+                virtual_services: &self.virtual_services,
+                policies: self.policy_inputs(),
+            },
+        }
+    }
+
+    fn route_inputs(&self) -> RouteInputs<'_, 's> {
+        RouteInputs {
+            options: &self.options,
+            mesh: &self.mesh,
+            proxies: &self.proxies,
+            routers: &self.routers,
+            hosts: &self.hosts,
+            destinations: self.destination_inputs(),
+            virtual_services: &self.virtual_services,
+            virtual_services_by_host: &self.virtual_services_by_host,
+        }
+    }
+
+    fn name_table_inputs(&self) -> NameTableInputs<'_, 's> {
+        NameTableInputs {
+            dual_stack: self.options.dual_stack,
+            proxies: &self.proxies,
+            hosts: &self.hosts,
+            destinations: self.destination_inputs(),
+            endpoints: &self.endpoints,
+        }
+    }
+
+    fn extension_config_inputs(&self) -> ExtensionConfigInputs<'_, 's> {
+        ExtensionConfigInputs {
+            cluster: &self.options.cluster,
+            extensions: &self.attached.extensions,
+            root_namespace: &self.attached.root,
+            pull_access: &self.pulls,
+            secrets: &self.objects.secrets,
+            programs: &self.patches.programs,
+        }
+    }
+
+    fn secret_inputs(&self) -> SecretInputs<'_, 's> {
+        SecretInputs {
+            cluster: &self.options.cluster,
+            access: &self.secrets.access,
+            bundles: &self.secrets.bundles,
+            secrets: &self.objects.secrets,
         }
     }
 }

@@ -40,6 +40,7 @@ pub use registry::allocation::AddressUpdate;
 
 use graph_context::GraphContext;
 use inputs::{discovery, mesh_config};
+use proxies::policies::PolicyIndex;
 use proxies::sidecar_choice::SidecarHeads;
 use proxies::targets::TargetInputs;
 use proxies::tiers::RareTiers;
@@ -133,6 +134,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
         let destination_rules_by_host = destination_rules::index_by_host(&all_rules);
         let rule_policy = destination_rules::derive_rule_policy(&mesh);
         let peer_authentications_by_namespace = peer_authentications::index_by_namespace(&objects.peer_authentications);
+        let policy_index = PolicyIndex::new(&objects);
         let wanted_jwks = policies::derive_wanted_jwks(&objects, &services_by_host, options);
 
         let ambient = options.ambient.map(|switches| {
@@ -170,6 +172,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             endpoints,
             identities,
             proxies,
+            selected_labels: labels,
             rare_tiers,
             workload_names,
             workloads,
@@ -184,6 +187,7 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             rule_policy,
             routers,
             reach,
+            policy_index,
             peer_authentications_by_namespace,
             patches,
             root_namespace,
@@ -193,8 +197,8 @@ pub fn build(builder: &mut GraphBuilder, options: &GraphOptions) -> Handles {
             secrets,
             pulls,
         };
-        let outputs = outputs::derive_outputs(graph, &context, &labels);
-        let scopes = scopes::derive_scopes(&context, &labels);
+        let outputs = context.derive_outputs();
+        let scopes = context.derive_scopes();
         let mut found = gateway_api.rejects;
         found.push(raw.cluster_rejects);
         let rejects = inputs::rejects::derive_rejects(&raw.rejects, &found);

@@ -20,15 +20,13 @@ pub(crate) mod secrets;
 pub(crate) mod trust_bundle;
 pub(crate) mod vhds;
 
-use sluice_engine::{Collection, DataflowBuilder, Key};
+use sluice_engine::{Collection, Key};
 use sluice_model::{Layer, Proxy, ProxyKey, Resource, ResourceKey, ResourceType, Segment, SegmentKey};
 
-use crate::graph_context::GraphContext;
-use crate::outputs::layers::LayerInputs;
-use crate::proxies::selected_labels::SelectedLabels;
+use crate::outputs::layers::LayerFacts;
 
 /// Which layers of a type a proxy gets, the most special first.
-pub(crate) type Layers = fn(&LayerInputs<'_>) -> Vec<Layer>;
+pub(crate) type Layers = fn(&LayerFacts<'_>) -> Vec<Layer>;
 
 /// The types that are made, in push order, and who gets which layers of them.
 pub(crate) const LAYERS: &[(ResourceType, Layers)] = &[
@@ -52,33 +50,6 @@ pub(crate) struct Outputs<'s> {
     pub(crate) segments: Vec<Collection<'s, SegmentKey, Segment>>,
 }
 
-/// Every output in push order.
-pub(crate) fn derive_outputs<'s>(
-    graph: &DataflowBuilder<'s>,
-    context: &GraphContext<'s>,
-    labels: &Collection<'s, (), SelectedLabels>,
-) -> Outputs<'s> {
-    let mut outputs = Outputs { resources: Vec::new(), segments: Vec::new() };
-    clusters::derive_clusters(graph, context, &mut outputs);
-    let mut whole = outputs.resources.clone();
-    endpoints::derive_endpoint_assignments(graph, context, &mut outputs);
-    let others = outputs.resources.len();
-    listeners::derive_listeners(context, &mut outputs);
-    whole.extend(outputs.resources.iter().skip(others).cloned());
-    routes::derive_routes(context, &mut outputs);
-    name_tables::derive_name_tables(context, &mut outputs);
-    let layers = patched::derive_patched_layers(context, labels);
-    patched::derive_patched(context, &layers, &whole, &mut outputs);
-    extension_configs::derive_extension_configs(context, &mut outputs);
-    if context.options.virtual_hosts {
-        vhds::take_apart(&mut outputs);
-    }
-    addresses::derive_addresses(context, &mut outputs);
-    secrets::derive_secrets(context, &mut outputs);
-    trust_bundle::derive_trust_bundle(context, &mut outputs);
-    outputs
-}
-
 /// The profiles in use: distinct over connected proxies.
 /// Key: the profile. From: `proxies`, or of them the clients of a rare tier.
 /// Changes when: the first proxy with a profile connects or the last leaves.
@@ -96,13 +67,13 @@ pub(crate) fn derive_profiles<'s, P: Key>(
 /// Changes when: the first such router with a profile connects or the last leaves, or is given such a server.
 /// Size: a handful. Rejects: none.
 pub(crate) fn derive_passing_profiles<'s, P: Key>(
-    context: &GraphContext<'s>,
+    proxies: &Collection<'s, ProxyKey, Proxy>,
+    auto_passthrough: &Collection<'s, ProxyKey, ()>,
     name: &str,
     profile: impl Fn(&Proxy) -> P + 'static,
 ) -> Collection<'s, P, ()> {
-    let routers = &context.routers.auto_passthrough;
-    let passing = routers.derive(&format!("{name}/of-proxies"), |deps| {
-        let proxies = deps.on(&context.proxies);
+    let passing = auto_passthrough.derive(&format!("{name}/of-proxies"), |deps| {
+        let proxies = deps.on(proxies);
         move |cx, key, ()| Some(profile(&*cx.get(&proxies, key)?))
     });
     passing.index(&format!("{name}/by-content"), |_, profile| [(profile.clone(), ())]).distinct(name)

@@ -1,12 +1,26 @@
 //! Scopes: the layers of each resource type that a proxy gets.
 
 use sluice_engine::Collection;
-use sluice_model::{ProxyKey, ProxyType, ResourceType, Scope, Text};
+use sluice_model::{Proxy, ProxyKey, ProxyType, ResourceType, Scope, Text};
 
-use crate::graph_context::GraphContext;
-use crate::outputs::layers::LayerReader;
-use crate::proxies::selected_labels::SelectedLabels;
-use crate::traffic::secrets::SecretLayer;
+use crate::outputs::layers::{LayerInputs, LayerReader};
+use crate::proxies::envoy_filters::PatchSet;
+use crate::proxies::pull_secrets::PullAccess;
+use crate::traffic::secrets::{SecretAccess, SecretLayer};
+
+/// What scopes are derived from.
+pub(crate) struct ScopeInputs<'a, 's> {
+    /// Connected proxies.
+    pub(crate) proxies: &'a Collection<'s, ProxyKey, Proxy>,
+    /// What decides the layers of a proxy.
+    pub(crate) layers: LayerInputs<'a, 's>,
+    /// The patch set of each proxy that has one.
+    pub(crate) proxy_patches: &'a Collection<'s, ProxyKey, PatchSet>,
+    /// The Secrets that each proxy may read.
+    pub(crate) secret_access: &'a Collection<'s, ProxyKey, SecretAccess>,
+    /// The pull secrets that each proxy may use.
+    pub(crate) pull_access: &'a Collection<'s, ProxyKey, PullAccess>,
+}
 
 /// What each proxy gets: for each type its layers in order, and what it fills into templates.
 /// Key: `ProxyKey`. From: `proxies`, `workload_names`, `listener_facts`, `selected_labels`, `rare_tiers`,
@@ -15,14 +29,11 @@ use crate::traffic::secrets::SecretLayer;
 /// select on, the rare tiers that are needed, or its patches; for a router also its first or last server of TLS mode
 /// AUTO_PASSTHROUGH.
 /// Size: connected proxies. Rejects: none.
-pub(crate) fn derive_scopes<'s>(
-    context: &GraphContext<'s>,
-    labels: &Collection<'s, (), SelectedLabels>,
-) -> Collection<'s, ProxyKey, Scope> {
-    context.proxies.derive("scopes", |deps| {
-        let clients = LayerReader::on(deps, context, labels);
-        let patches = deps.on(&context.patches.of_proxies);
-        let (access, pulls) = (deps.on(&context.secrets.access), deps.on(&context.pulls));
+pub(crate) fn derive_scopes<'s>(inputs: &ScopeInputs<'_, 's>) -> Collection<'s, ProxyKey, Scope> {
+    inputs.proxies.derive("scopes", |deps| {
+        let clients = LayerReader::on(deps, &inputs.layers);
+        let patches = deps.on(inputs.proxy_patches);
+        let (access, pulls) = (deps.on(inputs.secret_access), deps.on(inputs.pull_access));
         move |cx, key, proxy| {
             let mut layers = clients.layers(cx, key, proxy)?;
             if let Some(access) = cx.get(&access, key) {

@@ -5,21 +5,20 @@ use sluice_envoy::ztunnel::build_service;
 use sluice_model::{Layer, Resource, ResourceKey, ResourceType, Text};
 
 use super::Outputs;
-use crate::graph_context::GraphContext;
-use crate::outputs::layers::LayerInputs;
+use crate::outputs::layers::LayerFacts;
+use crate::traffic::ambient::Ambient;
 
 /// Whoever asks sees all of them.
-pub(crate) fn layers(_: &LayerInputs<'_>) -> Vec<Layer> {
+pub(crate) fn layers(_: &LayerFacts<'_>) -> Vec<Layer> {
     vec![Layer::default()]
 }
 
 /// Addresses by uid, or by `NAMESPACE/HOST` for services; workloads once more without what wraps them, in the same bytes;
-/// and policies by `NAMESPACE/NAME`. Nothing unless ambient mode is on.
+/// and policies by `NAMESPACE/NAME`.
 /// Key: `ResourceKey`. From: `ambient_services`, `ambient_workloads`, `ambient_policies`.
 /// Changes when: what is named does.
 /// Size: pods, addresses of entries and slices, services and policies. Rejects: none.
-pub(crate) fn derive_addresses<'s>(context: &GraphContext<'s>, outputs: &mut Outputs<'s>) {
-    let Some(ambient) = &context.ambient else { return };
+pub(crate) fn derive_addresses<'s>(ambient: &Ambient<'s>, outputs: &mut Outputs<'s>) {
     outputs.resources.push(ambient.services.flat_map("addresses/services", |_, service| {
         [(key(ResourceType::Address, service.resource_name()), Resource::Encoded(build_service(service)))]
     }));

@@ -5,7 +5,7 @@ mod inbound;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use sluice_engine::{Collection, Context, DataflowBuilder, Dep};
+use sluice_engine::{Collection, Context, Dep};
 use sluice_envoy::cluster::{
     ClusterProfile, ClusterSettings, HboneSettings, OutboundInputs, build_allow_any_dynamic_dns, build_black_hole,
     build_connect_originate, build_inbound_passthrough, build_outbound, build_passthrough, build_sds_external,
@@ -14,18 +14,21 @@ use sluice_envoy::cluster::{
 use sluice_envoy::endpoint::{AssignmentInputs, Backend, EndpointClient, Tier, build_assignment};
 use sluice_envoy::listener::MtlsMode;
 use sluice_model::{
-    DestinationRule, Endpoint, InterceptionMode, Layer, OutboundPolicy, Proxy, ProxyType, Resource, ResourceKey,
-    ResourceType, Service, ServiceKey, Text, TlsMode, View,
+    DestinationRule, Endpoint, Host, InterceptionMode, Layer, MeshConfig, OutboundPolicy, Proxy, ProxyKey, ProxyType,
+    Resource, ResourceKey, ResourceType, Service, ServiceKey, Text, TlsMode, View,
 };
 use sluice_proto::envoy::config::cluster::v3::Cluster;
 
-use super::endpoints::{EndpointLookup, tier_of};
+use super::endpoints::{EndpointLookup, EndpointLookupInputs, tier_of};
 use super::{Outputs, derive_passing_profiles, derive_profiles};
 use crate::content_names::profile_text;
-use crate::graph_context::GraphContext;
-use crate::outputs::layers::LayerInputs;
+use crate::options::GraphOptions;
+use crate::outputs::layers::LayerFacts;
+use crate::proxies::tiers::RareTiers;
+use crate::proxies::workloads::{Workload, WorkloadName};
 use crate::registry::workloads::is_waypoint;
-use crate::traffic::destinations::Destinations;
+use crate::traffic::destinations::{DestinationInputs, Destinations};
+use crate::traffic::gateways::reach::Reach;
 use crate::views::Overlay;
 
 /// The layer of clusters that depend on nothing but the profile.
@@ -69,7 +72,7 @@ impl FixedProfile {
 }
 
 /// Its own ports' clusters, those every proxy has, then what it sees of the mesh.
-pub(crate) fn layers(client: &LayerInputs<'_>) -> Vec<Layer> {
+pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     let proxy = client.proxy;
     let mut layers = Vec::new();
     // A sidecar that intercepts nothing would listen where the application does, unless a Sidecar says where else.
@@ -96,6 +99,32 @@ pub(crate) fn layers(client: &LayerInputs<'_>) -> Vec<Layer> {
     layers
 }
 
+/// What clusters are derived from.
+pub(crate) struct ClusterInputs<'a, 's> {
+    /// Settings fixed at start-up.
+    pub(crate) options: &'a GraphOptions,
+    /// The mesh config: one record.
+    pub(crate) mesh: &'a Collection<'s, (), MeshConfig>,
+    /// Connected proxies.
+    pub(crate) proxies: &'a Collection<'s, ProxyKey, Proxy>,
+    /// Which of them are clients of a rare tier.
+    pub(crate) rare_tiers: &'a RareTiers<'s>,
+    /// Routers with a server of TLS mode AUTO_PASSTHROUGH.
+    pub(crate) auto_passthrough: &'a Collection<'s, ProxyKey, ()>,
+    /// The clusters that routers send to, if they get only those.
+    pub(crate) reach: Option<&'a Reach<'s>>,
+    /// Every host that some service has.
+    pub(crate) hosts: &'a Collection<'s, Host, ()>,
+    /// The service and the DestinationRule of each host, for each client.
+    pub(crate) destinations: DestinationInputs<'a, 's>,
+    /// Endpoints of services, with what decides whether they accept mutual TLS.
+    pub(crate) endpoints: EndpointLookupInputs<'a, 's>,
+    /// Identities (SPIFFE) of each service.
+    pub(crate) identities: &'a Collection<'s, ServiceKey, Vec<Text>>,
+    /// Distinct workloads of connected proxies.
+    pub(crate) workloads: &'a Collection<'s, WorkloadName, Workload>,
+}
+
 /// Clusters; for routers with a server of TLS mode AUTO_PASSTHROUGH also those they route to by server name.
 /// Key: layer and name. From: `hosts`, `services`, `destination_rules`, `peer_authentications`, `identities`,
 /// `mesh_config`, `workloads`, `proxies` (their profiles); `endpoints` of DNS services only; `reach/hosts` where routers
@@ -104,29 +133,29 @@ pub(crate) fn layers(client: &LayerInputs<'_>) -> Vec<Layer> {
 /// endpoints come and go.
 /// Size: ports of services × (1 + subsets) × profiles, plus what special namespaces see otherwise, plus ports of
 /// workloads. Rejects: none.
-pub(crate) fn derive_clusters<'s>(_graph: &DataflowBuilder<'s>, context: &GraphContext<'s>, outputs: &mut Outputs<'s>) {
-    let (dual_stack, sends, prefers) =
-        (context.options.dual_stack, context.options.sends_hbone, context.options.prefers_hbone);
-    let sessions = context.options.sessions.clone();
-    let compliance = context.options.security.compliance;
-    let settings = context.mesh.map("cluster_settings", move |(), mesh| {
-        let settings = ClusterSettings::new(mesh, dual_stack).with_hbone(sends, prefers).with_sessions(&sessions);
+pub(crate) fn derive_clusters<'s>(inputs: &ClusterInputs<'_, 's>, outputs: &mut Outputs<'s>) {
+    let &GraphOptions { dual_stack, sends_hbone, prefers_hbone, .. } = inputs.options;
+    let sessions = inputs.options.sessions.clone();
+    let compliance = inputs.options.security.compliance;
+    let settings = inputs.mesh.map("cluster_settings", move |(), mesh| {
+        let settings =
+            ClusterSettings::new(mesh, dual_stack).with_hbone(sends_hbone, prefers_hbone).with_sessions(&sessions);
         settings.with_compliance(compliance)
     });
     outputs.resources.extend([
-        derive_fixed(context, &settings),
-        derive_outbound(context, &settings),
-        inbound::derive_inbound(context, &settings),
+        derive_fixed(inputs, &settings),
+        derive_outbound(inputs, &settings),
+        inbound::derive_inbound(inputs, &settings),
     ]);
 }
 
 fn derive_fixed<'s>(
-    context: &GraphContext<'s>,
+    inputs: &ClusterInputs<'_, 's>,
     settings: &Collection<'s, (), ClusterSettings>,
 ) -> Collection<'s, ResourceKey, Resource> {
-    let profiles = derive_profiles(&context.proxies, "cluster_profiles", FixedProfile::of);
-    let outbound = context.mesh.map("outbound_policy", |(), mesh| mesh.outbound_policy);
-    let hbone = context.mesh.map("hbone_settings", |(), mesh| HboneSettings::new(mesh));
+    let profiles = derive_profiles(inputs.proxies, "cluster_profiles", FixedProfile::of);
+    let outbound = inputs.mesh.map("outbound_policy", |(), mesh| mesh.outbound_policy);
+    let hbone = inputs.mesh.map("hbone_settings", |(), mesh| HboneSettings::new(mesh));
     profiles.derive_many("clusters/fixed", |deps| {
         let (settings, outbound, hbone) = (deps.on(settings), deps.on(&outbound), deps.on(&hbone));
         move |cx, fixed, ()| {
@@ -155,15 +184,18 @@ fn derive_fixed<'s>(
 }
 
 fn derive_outbound<'s>(
-    context: &GraphContext<'s>,
+    inputs: &ClusterInputs<'_, 's>,
     settings: &Collection<'s, (), ClusterSettings>,
 ) -> Collection<'s, ResourceKey, Resource> {
     let of_tier = |name: &str, tier: Option<Tier>| {
-        let clients = tier.map_or(&context.proxies, |tier| context.clients(tier));
+        let clients = tier.map_or(inputs.proxies, |tier| inputs.rare_tiers.clients(inputs.proxies, tier));
         let plain = derive_profiles(clients, name, move |proxy| OutboundProfile::of(proxy, tier));
-        let passing = derive_passing_profiles(context, &format!("{name}/passing"), move |proxy| {
-            OutboundProfile::passing_through(proxy, tier)
-        });
+        let passing = derive_passing_profiles(
+            inputs.proxies,
+            inputs.auto_passthrough,
+            &format!("{name}/passing"),
+            move |proxy| OutboundProfile::passing_through(proxy, tier),
+        );
         plain.union(&format!("{name}/all"), &[passing])
     };
     let plain = of_tier("outbound_cluster_profiles", None);
@@ -171,20 +203,22 @@ fn derive_outbound<'s>(
         let name = format!("outbound_cluster_profiles/{tier:?}").to_lowercase();
         of_tier(&name, Some(tier))
     });
-    let aliases = context.mesh.map("trust_domain_aliases", |(), mesh| mesh.trust_domain_aliases.clone());
-    let port_mtls = derive_ports(context, "port_mtls", |endpoint| endpoint.tls_mode == TlsMode::Istio);
-    let port_hbone = derive_ports(context, "port_hbone", |endpoint| endpoint.hbone && !is_waypoint(endpoint));
-    context.hosts.derive_many("clusters/outbound", |deps| {
-        let destinations = Destinations::on(deps, &context.destination_inputs());
+    let aliases = inputs.mesh.map("trust_domain_aliases", |(), mesh| mesh.trust_domain_aliases.clone());
+    let port_mtls =
+        derive_ports(inputs.endpoints.endpoints, "port_mtls", |endpoint| endpoint.tls_mode == TlsMode::Istio);
+    let port_hbone =
+        derive_ports(inputs.endpoints.endpoints, "port_hbone", |endpoint| endpoint.hbone && !is_waypoint(endpoint));
+    inputs.hosts.derive_many("clusters/outbound", |deps| {
+        let destinations = Destinations::on(deps, &inputs.destinations);
         let facts = ServiceFacts {
-            identities: deps.on(&context.identities),
+            identities: deps.on(inputs.identities),
             aliases: deps.on(&aliases),
             port_mtls: deps.on(&port_mtls),
             port_hbone: deps.on(&port_hbone),
-            endpoints: EndpointLookup::on(deps, context),
+            endpoints: EndpointLookup::on(deps, &inputs.endpoints),
         };
         let settings = deps.on(settings);
-        let reach = context.reach.as_ref().map(|reach| deps.by(&reach.by_host));
+        let reach = inputs.reach.map(|reach| deps.by(&reach.by_host));
         let plain = deps.on(&plain);
         let by_tier = by_tier.each_ref().map(|profiles| deps.on(profiles));
         move |cx, host, ()| {
@@ -225,11 +259,11 @@ fn derive_outbound<'s>(
 
 /// Names of a service's ports that have endpoints, all of which are `so`; services without such ports are left out.
 fn derive_ports<'s>(
-    context: &GraphContext<'s>,
+    endpoints: &Collection<'s, ServiceKey, Vec<Endpoint>>,
     name: &str,
     so: impl Fn(&Endpoint) -> bool + 'static,
 ) -> Collection<'s, ServiceKey, Vec<Text>> {
-    context.endpoints.filter_map(name, move |_, endpoints| {
+    endpoints.filter_map(name, move |_, endpoints| {
         let mut ports: BTreeMap<&Text, bool> = BTreeMap::new();
         for endpoint in endpoints {
             *ports.entry(&endpoint.port_name).or_insert(true) &= so(endpoint);

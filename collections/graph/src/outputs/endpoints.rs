@@ -3,26 +3,27 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sluice_engine::{Context, DataflowBuilder, Dep, Deps};
+use sluice_engine::{Collection, Context, Dep, Deps, Index};
 use sluice_envoy::cluster::{ClusterSettings, uses_eds};
 use sluice_envoy::endpoint::{AssignmentInputs, Backend, EndpointClient, Tier, build_assignment, tier};
 use sluice_envoy::listener::MtlsMode;
 use sluice_envoy::name::{outbound_cluster, sni_cluster};
 use sluice_model::{
-    Endpoint, Layer, NetworkGateway, Protocol, ProxyType, Resource, ResourceKey, ResourceType, Service, ServiceKey,
-    Text, TlsMode, View,
+    Endpoint, Host, Layer, MeshConfig, NetworkGateway, ObjectKey, PeerAuthentication, Protocol, Proxy, ProxyKey,
+    ProxyType, Resource, ResourceKey, ResourceType, Service, ServiceKey, Text, TlsMode, View,
 };
 
 use super::{Outputs, derive_passing_profiles, derive_profiles};
 use crate::content_names::profile_text;
-use crate::graph_context::GraphContext;
-use crate::outputs::layers::LayerInputs;
+use crate::options::GraphOptions;
+use crate::outputs::layers::LayerFacts;
 use crate::proxies::peer_authentications::{PeerLookup, PeerPolicies};
-use crate::traffic::destinations::{Destinations, HostDestinations};
+use crate::proxies::tiers::RareTiers;
+use crate::traffic::destinations::{DestinationInputs, Destinations, HostDestinations};
 use crate::views::Overlay;
 
 /// What a proxy sees of the mesh, as much of it being told apart as each service needs.
-pub(crate) fn layers(client: &LayerInputs<'_>) -> Vec<Layer> {
+pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     let plain = || client.tiers.iter().map(|tier| EndpointClient::of(client.proxy, *tier));
     let passing = plain().filter(|_| client.auto_passthrough).map(EndpointClient::passing_through);
     let profiles: Vec<Text> = plain().chain(passing).map(|profile| profile_text(&profile)).collect();
@@ -32,34 +33,54 @@ pub(crate) fn layers(client: &LayerInputs<'_>) -> Vec<Layer> {
         .collect()
 }
 
+/// What endpoint assignments are derived from.
+pub(crate) struct EndpointInputs<'a, 's> {
+    /// Settings fixed at start-up.
+    pub(crate) options: &'a GraphOptions,
+    /// The mesh config: one record.
+    pub(crate) mesh: &'a Collection<'s, (), MeshConfig>,
+    /// Connected proxies.
+    pub(crate) proxies: &'a Collection<'s, ProxyKey, Proxy>,
+    /// Which of them are clients of a rare tier.
+    pub(crate) rare_tiers: &'a RareTiers<'s>,
+    /// Routers with a server of TLS mode AUTO_PASSTHROUGH.
+    pub(crate) auto_passthrough: &'a Collection<'s, ProxyKey, ()>,
+    /// Every host that some service has.
+    pub(crate) hosts: &'a Collection<'s, Host, ()>,
+    /// The service and the DestinationRule of each host, for each client.
+    pub(crate) destinations: DestinationInputs<'a, 's>,
+    /// Endpoints of services, with what decides whether they accept mutual TLS.
+    pub(crate) endpoints: EndpointLookupInputs<'a, 's>,
+}
+
 /// Endpoint assignments of every cluster that gets its endpoints by EDS, for sidecars or for gateways; for routers with
 /// a server of TLS mode AUTO_PASSTHROUGH also those of the clusters they route to by server name.
 /// Key: layer and name. From: `hosts`, `services`, `endpoints`, `destination_rules`, `peer_authentications`,
 /// `network_gateways`, `mesh_config`, `proxies` (what of them endpoints depend on).
 /// Changes when: an endpoint of the service comes, goes or changes; a rule or policy over it does.
 /// Size: ports of services × (1 + subsets) × distinct clients of the service's tier. Rejects: none.
-pub(crate) fn derive_endpoint_assignments<'s>(
-    _graph: &DataflowBuilder<'s>,
-    context: &GraphContext<'s>,
-    outputs: &mut Outputs<'s>,
-) {
-    let (dual_stack, sends, prefers) =
-        (context.options.dual_stack, context.options.sends_hbone, context.options.prefers_hbone);
-    let sessions = context.options.sessions.clone();
-    let settings = context.mesh.map("endpoint_settings", move |(), mesh| {
-        ClusterSettings::new(mesh, dual_stack).with_hbone(sends, prefers).with_sessions(&sessions)
+pub(crate) fn derive_endpoint_assignments<'s>(inputs: &EndpointInputs<'_, 's>, outputs: &mut Outputs<'s>) {
+    let &GraphOptions { dual_stack, sends_hbone, prefers_hbone, .. } = inputs.options;
+    let sessions = inputs.options.sessions.clone();
+    let settings = inputs.mesh.map("endpoint_settings", move |(), mesh| {
+        ClusterSettings::new(mesh, dual_stack).with_hbone(sends_hbone, prefers_hbone).with_sessions(&sessions)
     });
     let clients = Tier::ALL.map(|tier| {
         let name = format!("endpoint_clients/{tier:?}").to_lowercase();
-        let plain = derive_profiles(context.clients(tier), &name, move |proxy| EndpointClient::of(proxy, tier));
-        let passing = derive_passing_profiles(context, &format!("{name}/passing"), move |proxy| {
-            EndpointClient::of(proxy, tier).passing_through()
+        let plain = derive_profiles(inputs.rare_tiers.clients(inputs.proxies, tier), &name, move |proxy| {
+            EndpointClient::of(proxy, tier)
         });
+        let passing = derive_passing_profiles(
+            inputs.proxies,
+            inputs.auto_passthrough,
+            &format!("{name}/passing"),
+            move |proxy| EndpointClient::of(proxy, tier).passing_through(),
+        );
         plain.union(&format!("{name}/all"), &[passing])
     });
-    let assignments = context.hosts.derive_many("endpoint_assignments", |deps| {
-        let destinations = Destinations::on(deps, &context.destination_inputs());
-        let endpoints = EndpointLookup::on(deps, context);
+    let assignments = inputs.hosts.derive_many("endpoint_assignments", |deps| {
+        let destinations = Destinations::on(deps, &inputs.destinations);
+        let endpoints = EndpointLookup::on(deps, &inputs.endpoints);
         let settings = deps.on(&settings);
         let clients = clients.each_ref().map(|clients| deps.on(clients));
         move |cx, host, ()| {
@@ -167,6 +188,19 @@ impl Found {
     }
 }
 
+/// What [`EndpointLookup`] reads.
+#[derive(Clone, Copy)]
+pub(crate) struct EndpointLookupInputs<'a, 's> {
+    /// Endpoints of every service, sorted.
+    pub(crate) endpoints: &'a Collection<'s, ServiceKey, Vec<Endpoint>>,
+    /// Gateways between networks, by address or host name: one record.
+    pub(crate) network_gateways: &'a Collection<'s, (), Vec<NetworkGateway>>,
+    /// The same with IP addresses instead of host names: one record.
+    pub(crate) resolved_network_gateways: &'a Collection<'s, (), Vec<NetworkGateway>>,
+    /// PeerAuthentications by namespace.
+    pub(crate) peer_authentications_by_namespace: &'a Index<'s, Text, ObjectKey, PeerAuthentication>,
+}
+
 /// Looks up the endpoints of a service, inside a `derive` over hosts.
 #[derive(Clone, Copy)]
 pub(super) struct EndpointLookup {
@@ -178,12 +212,12 @@ pub(super) struct EndpointLookup {
 
 impl EndpointLookup {
     /// Declares the look-up.
-    pub(super) fn on<'s>(deps: &mut Deps<'s>, context: &GraphContext<'s>) -> Self {
+    pub(super) fn on<'s>(deps: &mut Deps<'s>, inputs: &EndpointLookupInputs<'_, 's>) -> Self {
         Self {
-            endpoints: deps.on(&context.endpoints),
-            gateways: deps.on(&context.network_gateways),
-            resolved_gateways: deps.on(&context.resolved_network_gateways),
-            policies: PeerLookup::on(deps, &context.peer_authentications_by_namespace),
+            endpoints: deps.on(inputs.endpoints),
+            gateways: deps.on(inputs.network_gateways),
+            resolved_gateways: deps.on(inputs.resolved_network_gateways),
+            policies: PeerLookup::on(deps, inputs.peer_authentications_by_namespace),
         }
     }
 

@@ -7,37 +7,54 @@ use sluice_engine::{Collection, Index};
 use sluice_envoy::extension::build_extension;
 use sluice_envoy::wire;
 use sluice_model::{
-    ApplyTo, ExtensionCode, Layer, ObjectKey, PatchOperation, Redacted, Resource, ResourceKey, ResourceType, Text,
-    TrafficExtension, View,
+    ApplyTo, ExtensionCode, Layer, ObjectKey, PatchOperation, ProxyKey, Redacted, Resource, ResourceKey, ResourceType,
+    Secret, Text, TrafficExtension, View,
 };
 use sluice_proto::envoy::config::core::v3::TypedExtensionConfig;
 
 use super::Outputs;
 use super::secrets::clusters;
-use crate::graph_context::GraphContext;
-use crate::outputs::layers::LayerInputs;
+use crate::outputs::layers::LayerFacts;
+use crate::proxies::envoy_filters::{PatchProgram, PatchSetName};
+use crate::proxies::pull_secrets::PullAccess;
 
 /// Those of its namespace, then those of the root namespace, which are everybody's. Those with credentials for images come
 /// before them, those of patch sets before all.
-pub(crate) fn layers(client: &LayerInputs<'_>) -> Vec<Layer> {
+pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     let layer = |view| Layer { view, profile: Text::default() };
     vec![layer(View::Namespace(client.proxy.namespace.clone())), layer(View::Base)]
 }
 
+/// What extension configs are derived from.
+pub(crate) struct ExtensionConfigInputs<'a, 's> {
+    /// Id of the cluster of the control plane.
+    pub(crate) cluster: &'a Text,
+    /// WasmPlugins and TrafficExtensions.
+    pub(crate) extensions: &'a Collection<'s, ObjectKey, TrafficExtension>,
+    /// Namespace whose extensions are for the whole mesh: one record.
+    pub(crate) root_namespace: &'a Collection<'s, (), Text>,
+    /// The pull secrets that each proxy may use.
+    pub(crate) pull_access: &'a Collection<'s, ProxyKey, PullAccess>,
+    /// Secrets that proxies can use.
+    pub(crate) secrets: &'a Collection<'s, ObjectKey, Secret>,
+    /// The patches of each set that apply to a resource type.
+    pub(crate) programs: &'a Collection<'s, (PatchSetName, ResourceType), PatchProgram>,
+}
+
 /// Extension configs.
-pub(crate) fn derive_extension_configs<'s>(context: &GraphContext<'s>, outputs: &mut Outputs<'s>) {
-    outputs.resources.push(derive_patched(context));
-    outputs.resources.push(derive_modules(context));
-    outputs.resources.push(derive_pulled(context));
+pub(crate) fn derive_extension_configs<'s>(inputs: &ExtensionConfigInputs<'_, 's>, outputs: &mut Outputs<'s>) {
+    outputs.resources.push(derive_patched(inputs));
+    outputs.resources.push(derive_modules(inputs));
+    outputs.resources.push(derive_pulled(inputs));
 }
 
 /// Modules that extensions run: by name everybody of the extension's namespace may have them, of the root namespace
 /// everybody.
 /// Key: layer and name. From: `extensions`, `mesh_config` (the root namespace). Changes when: they do.
 /// Size: extensions, scripts apart. Rejects: none.
-fn derive_modules<'s>(context: &GraphContext<'s>) -> Collection<'s, ResourceKey, Resource> {
-    context.attached.extensions.derive_many("extension_configs/modules", |deps| {
-        let root = deps.on(&context.attached.root);
+fn derive_modules<'s>(inputs: &ExtensionConfigInputs<'_, 's>) -> Collection<'s, ResourceKey, Resource> {
+    inputs.extensions.derive_many("extension_configs/modules", |deps| {
+        let root = deps.on(inputs.root_namespace);
         move |cx, _, extension: &TrafficExtension| {
             let (Some(root), Some(config)) = (cx.get(&root, &()), build_extension(extension, None)) else {
                 return Vec::new();
@@ -56,16 +73,16 @@ fn derive_modules<'s>(context: &GraphContext<'s>) -> Collection<'s, ResourceKey,
 /// the module is as everybody has it.
 /// Key: layer and name. From: `pull_access`, `extensions`, `secrets`. Changes when: such an extension or its Secret does.
 /// Size: extensions with pull secrets, for each combination of them that proxies have. Rejects: none.
-fn derive_pulled<'s>(context: &GraphContext<'s>) -> Collection<'s, ResourceKey, Resource> {
+fn derive_pulled<'s>(inputs: &ExtensionConfigInputs<'_, 's>) -> Collection<'s, ResourceKey, Resource> {
     let each: Index<'s, (Layer, Text, ObjectKey), _, ()> =
-        context.pulls.index("pull_access/by-content", |_, access| {
+        inputs.pull_access.index("pull_access/by-content", |_, access| {
             let layer = access.layer();
             let row = |key: &ObjectKey| ((layer.clone(), access.cluster.clone(), key.clone()), ());
             access.extensions.iter().map(row).collect::<Vec<_>>()
         });
-    let own = context.options.cluster.clone();
+    let own = inputs.cluster.clone();
     each.distinct("pull_access/extensions").derive_many("extension_configs/pulled", |deps| {
-        let (extensions, secrets) = (deps.on(&context.attached.extensions), deps.on(&context.objects.secrets));
+        let (extensions, secrets) = (deps.on(inputs.extensions), deps.on(inputs.secrets));
         move |cx, (layer, cluster, key), ()| {
             let Some(extension) = cx.get(&extensions, key) else { return Vec::new() };
             let ExtensionCode::Wasm(wasm) = &extension.code else { return Vec::new() };
@@ -87,8 +104,8 @@ fn derive_pulled<'s>(context: &GraphContext<'s>) -> Collection<'s, ResourceKey, 
 /// Extension configs that patches add; of several with one name the first.
 /// Key: layer and name. From: `patch_programs`. Changes when: an EnvoyFilter in use does.
 /// Size: extension configs of EnvoyFilters. Rejects: none.
-fn derive_patched<'s>(context: &GraphContext<'s>) -> Collection<'s, ResourceKey, Resource> {
-    context.patches.programs.flat_map("extension_configs/patches", |(set, resource_type), program| {
+fn derive_patched<'s>(inputs: &ExtensionConfigInputs<'_, 's>) -> Collection<'s, ResourceKey, Resource> {
+    inputs.programs.flat_map("extension_configs/patches", |(set, resource_type), program| {
         let mut added: BTreeMap<Text, Resource> = BTreeMap::new();
         let adds = program.patches.iter().filter(|patch| {
             *resource_type == ResourceType::ExtensionConfig

@@ -8,14 +8,13 @@ use sluice_envoy::endpoint::Tier;
 use sluice_envoy::listener::Facts;
 use sluice_model::{Labels, Layer, Proxy, ProxyKey, ProxyType, ResourceType, Text, View};
 
-use crate::graph_context::GraphContext;
 use crate::proxies::selected_labels::SelectedLabels;
 use crate::proxies::workloads::WorkloadName;
 use crate::views::sidecar_view;
 
 /// What the layers of a proxy depend on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LayerInputs<'a> {
+pub(crate) struct LayerFacts<'a> {
     /// The proxy.
     pub(crate) proxy: &'a Proxy,
     /// The workload it is a replica of.
@@ -32,7 +31,7 @@ pub(crate) struct LayerInputs<'a> {
     pub(crate) reach: Option<&'a View>,
 }
 
-impl LayerInputs<'_> {
+impl LayerFacts<'_> {
     /// The layers of outbound resources, most special first: its selection if any rule selects on its labels, its
     /// namespace, everyone; if it has a Sidecar that limits them, that one's alone.
     #[must_use]
@@ -57,7 +56,24 @@ impl LayerInputs<'_> {
     }
 }
 
-/// Reads what [`LayerInputs`]s are made of, inside a `derive`.
+/// The collections that [`LayerReader`] reads.
+#[derive(Clone, Copy)]
+pub(crate) struct LayerInputs<'a, 's> {
+    /// The workload of each proxy.
+    pub(crate) workload_names: &'a Collection<'s, ProxyKey, WorkloadName>,
+    /// Labels of proxies that selectors mention: one record.
+    pub(crate) selected_labels: &'a Collection<'s, (), SelectedLabels>,
+    /// Routers with a server of TLS mode AUTO_PASSTHROUGH.
+    pub(crate) auto_passthrough: &'a Collection<'s, ProxyKey, ()>,
+    /// The facts of each proxy that its listeners are built from.
+    pub(crate) listener_facts: &'a Collection<'s, ProxyKey, Facts>,
+    /// Rare tiers that some service needs.
+    pub(crate) rare_tiers: &'a Collection<'s, Tier, ()>,
+    /// Views of routers that get only the clusters they send to.
+    pub(crate) reach_views: Option<&'a Collection<'s, ProxyKey, View>>,
+}
+
+/// Reads the [`LayerFacts`] of a proxy, inside a `derive`.
 pub(crate) struct LayerReader {
     workloads: Dep<ProxyKey, WorkloadName>,
     labels: Dep<(), SelectedLabels>,
@@ -68,18 +84,14 @@ pub(crate) struct LayerReader {
 }
 
 impl LayerReader {
-    pub(crate) fn on<'s>(
-        deps: &mut Deps<'s>,
-        context: &GraphContext<'s>,
-        labels: &Collection<'s, (), SelectedLabels>,
-    ) -> Self {
+    pub(crate) fn on<'s>(deps: &mut Deps<'s>, inputs: &LayerInputs<'_, 's>) -> Self {
         Self {
-            workloads: deps.on(&context.workload_names),
-            labels: deps.on(labels),
-            passing: deps.on(&context.routers.auto_passthrough),
-            facts: deps.on(&context.attached.facts),
-            tiers: deps.on(&context.rare_tiers.needed),
-            reach: context.reach.as_ref().map(|reach| deps.on(&reach.views)),
+            workloads: deps.on(inputs.workload_names),
+            labels: deps.on(inputs.selected_labels),
+            passing: deps.on(inputs.auto_passthrough),
+            facts: deps.on(inputs.listener_facts),
+            tiers: deps.on(inputs.rare_tiers),
+            reach: inputs.reach_views.map(|views| deps.on(views)),
         }
     }
 
@@ -100,7 +112,7 @@ impl LayerReader {
         let tiers: Vec<Tier> = Tier::ALL.into_iter().filter(is_needed).collect();
         let tiers = &tiers;
         let client =
-            LayerInputs { proxy, workload: &workload, facts: &facts, labels: &labels, tiers, auto_passthrough, reach };
+            LayerFacts { proxy, workload: &workload, facts: &facts, labels: &labels, tiers, auto_passthrough, reach };
         Some(super::LAYERS.iter().map(|(resource_type, layers)| (*resource_type, layers(&client))).collect())
     }
 }

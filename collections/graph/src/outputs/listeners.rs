@@ -11,19 +11,26 @@ mod slots;
 
 use std::collections::BTreeMap;
 
-use sluice_engine::Collection;
+use sluice_engine::{Collection, Index};
 use sluice_envoy::listener::{
     Collector, Facts, Settings, build_connect_originate, build_http_proxy, build_virtual_outbound, collector_services,
 };
 use sluice_envoy::{template, wire};
-use sluice_model::{Layer, ProviderService, ProxyType, Resource, ResourceKey, ResourceType, Text, View};
+use sluice_model::{
+    Host, Layer, MeshConfig, ProviderService, ProxyType, Resource, ResourceKey, ResourceType, ServiceKey, Text, View,
+};
 use sluice_proto::envoy::config::listener::v3::Listener;
 
+pub(crate) use auto_passthrough::PassthroughInputs;
+pub(crate) use gateways::GatewayInputs;
+pub(crate) use inbound::InboundInputs;
+pub(crate) use outbound::OutboundInputs;
+
 use super::Outputs;
-use crate::graph_context::GraphContext;
-use crate::outputs::layers::LayerInputs;
+use crate::options::GraphOptions;
+use crate::outputs::layers::LayerFacts;
+use crate::proxies::attached::AttachedTo;
 use crate::proxies::collectors::find_collector;
-use crate::proxies::policies::PolicyIndex;
 use crate::traffic::gateways::routers::Router;
 
 /// The layer of listeners that depend on nothing but the profile.
@@ -31,7 +38,7 @@ const FIXED: &str = "fixed";
 
 /// What is hidden from the proxy because it would be itself, its inbound side, those every proxy has, then what it sees
 /// of the mesh.
-pub(crate) fn layers(client: &LayerInputs<'_>) -> Vec<Layer> {
+pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     let profile = client.facts.profile();
     match client.proxy.proxy_type {
         ProxyType::Sidecar => {}
@@ -61,29 +68,48 @@ fn own_address(address: &Text) -> View {
     View::Workload(format!("address:{address}").into())
 }
 
+/// What listeners are derived from.
+pub(crate) struct ListenerInputs<'a, 's> {
+    pub(crate) settings: SettingInputs<'a, 's>,
+    pub(crate) outbound: OutboundInputs<'a, 's>,
+    pub(crate) inbound: InboundInputs<'a, 's>,
+    pub(crate) gateways: GatewayInputs<'a, 's>,
+}
+
+/// What the settings of listeners are derived from.
+pub(crate) struct SettingInputs<'a, 's> {
+    /// Settings fixed at start-up.
+    pub(crate) options: &'a GraphOptions,
+    /// The mesh config: one record.
+    pub(crate) mesh: &'a Collection<'s, (), MeshConfig>,
+    /// What Telemetries and extensions attach to proxies.
+    pub(crate) attached: &'a AttachedTo<'s>,
+    /// Services of each host.
+    pub(crate) services_by_host: &'a Index<'s, Host, ServiceKey, ()>,
+}
+
 /// Listeners.
 /// Key: layer and name. From: `hosts`, `services`, `virtual_services`, `destination_rules`, `peer_authentications`,
 /// `authorization_policies`, `request_authentications`, `jwks`, `workloads`, `mesh_config`, `proxies` (their profiles); `endpoints` of headless services.
 /// Changes when: the first or last service of an HTTP port comes or goes, a service that is not HTTP or a rule for it
 /// changes, the services or policies of a workload do, or a setting.
 /// Size: (HTTP ports + ports of other services) × profiles + workloads. Rejects: none.
-pub(crate) fn derive_listeners<'s>(context: &GraphContext<'s>, outputs: &mut Outputs<'s>) {
-    let settings = derive_settings(context);
-    let policies = PolicyIndex::new(&context.objects);
-    outputs.resources.push(derive_fixed(&settings, context.options.sends_hbone));
-    outbound::derive_outbound(context, &settings, outputs);
-    outputs.resources.push(inbound::derive_inbound(context, &settings, &policies));
-    outputs.resources.push(gateways::derive_gateways(context, &settings, &policies));
+pub(crate) fn derive_listeners<'s>(inputs: &ListenerInputs<'_, 's>, outputs: &mut Outputs<'s>) {
+    let settings = derive_settings(&inputs.settings);
+    outputs.resources.push(derive_fixed(&settings, inputs.settings.options.sends_hbone));
+    outbound::derive_outbound(&inputs.outbound, &settings, outputs);
+    outputs.resources.push(inbound::derive_inbound(&inputs.inbound, &settings));
+    outputs.resources.push(gateways::derive_gateways(&inputs.gateways, &settings));
 }
 
 /// Settings of the profiles in use.
 /// Key: the profile's text. From: `listener_profiles`, `attached`, `mesh_config`, `services_by_host` (of providers).
 /// Changes when: the mesh config does, or a service of a provider comes or goes. Size: a handful. Rejects: none.
-fn derive_settings<'s>(context: &GraphContext<'s>) -> Collection<'s, Text, Settings> {
-    let profiles = context.attached.facts.index("listener_profiles/by-content", |_, facts| [(facts.clone(), ())]);
+fn derive_settings<'s>(inputs: &SettingInputs<'_, 's>) -> Collection<'s, Text, Settings> {
+    let profiles = inputs.attached.facts.index("listener_profiles/by-content", |_, facts| [(facts.clone(), ())]);
     let profiles = profiles.distinct("listener_profiles");
-    let collectors = context.mesh.derive("listeners/collectors", |deps| {
-        let by_host = deps.by(&context.services_by_host);
+    let collectors = inputs.mesh.derive("listeners/collectors", |deps| {
+        let by_host = deps.by(inputs.services_by_host);
         move |cx, (), mesh| {
             let services = mesh.extension_providers.iter().flat_map(|provider| collector_services(&provider.kind));
             let found = services.filter_map(|service| Some((service.clone(), find_collector(cx, by_host, service)?)));
@@ -91,11 +117,11 @@ fn derive_settings<'s>(context: &GraphContext<'s>) -> Collection<'s, Text, Setti
         }
     });
     let (dual_stack, switches, security) =
-        (context.options.dual_stack, context.options.listeners, context.options.security);
-    let mesh = context.mesh.map("listeners/mesh", |(), mesh| std::sync::Arc::new(mesh.clone()));
+        (inputs.options.dual_stack, inputs.options.listeners, inputs.options.security);
+    let mesh = inputs.mesh.map("listeners/mesh", |(), mesh| std::sync::Arc::new(mesh.clone()));
     profiles.derive_many("listener_settings", |deps| {
         let (mesh, collectors) = (deps.on(&mesh), deps.on(&collectors));
-        let (default, attached) = (deps.on(&context.attached.default), deps.on(&context.attached.by_name));
+        let (default, attached) = (deps.on(&inputs.attached.default), deps.on(&inputs.attached.by_name));
         move |cx, facts: &Facts, ()| {
             let (Some(mesh), Some(collectors)) = (cx.get(&mesh, &()), cx.get(&collectors, &())) else {
                 return Vec::new();

@@ -6,16 +6,15 @@ use serde::Serialize;
 use sluice_engine::Collection;
 use sluice_envoy::name_table::{NameInputs, build_names};
 use sluice_model::{
-    IpFamilies, Layer, Proxy, ProxyType, Resolution, Resource, ResourceType, Segment, SegmentKey, Service,
-    ServiceSource, Text, View,
+    Endpoint, Host, IpFamilies, Layer, Proxy, ProxyKey, ProxyType, Resolution, Resource, ResourceType, Segment,
+    SegmentKey, Service, ServiceKey, ServiceSource, Text, View,
 };
 
 use super::{Outputs, derive_profiles};
 use crate::content_names::profile_text;
-use crate::graph_context::GraphContext;
-use crate::outputs::layers::LayerInputs;
+use crate::outputs::layers::LayerFacts;
 use crate::outputs::routes::virtual_hosts::{RouteProfile, addresses_for};
-use crate::traffic::destinations::Destinations;
+use crate::traffic::destinations::{DestinationInputs, Destinations};
 use crate::views::Overlay;
 
 /// The layer of the table itself, which whoever sees no name has as well.
@@ -75,7 +74,7 @@ impl NameProfile {
 }
 
 /// The names a sidecar sees; others get an empty table.
-pub(crate) fn layers(client: &LayerInputs<'_>) -> Vec<Layer> {
+pub(crate) fn layers(client: &LayerFacts<'_>) -> Vec<Layer> {
     let profile = profile_text(&NameProfile::of(client.proxy));
     let mut layers = match client.proxy.proxy_type {
         ProxyType::Sidecar => client.outbound(&profile),
@@ -90,21 +89,35 @@ fn table(profile: Text) -> Layer {
     Layer { view: View::Workload(TABLE.into()), profile }
 }
 
+/// What name tables are derived from.
+pub(crate) struct NameTableInputs<'a, 's> {
+    /// Addresses of both families are used.
+    pub(crate) dual_stack: bool,
+    /// Connected proxies.
+    pub(crate) proxies: &'a Collection<'s, ProxyKey, Proxy>,
+    /// Every host that some service has.
+    pub(crate) hosts: &'a Collection<'s, Host, ()>,
+    /// The service of each host, for each client.
+    pub(crate) destinations: DestinationInputs<'a, 's>,
+    /// Endpoints of every service, sorted.
+    pub(crate) endpoints: &'a Collection<'s, ServiceKey, Vec<Endpoint>>,
+}
+
 /// Entries of name tables, and the table itself for each profile.
 /// Key: `SegmentKey`: the one table is nameless, an entry is called as its host. From: `hosts`, `services`, `proxies`
 /// (what of them names depend on), `destination_rules` (for whose eyes); `endpoints` of headless services only.
 /// Changes when: a service comes, goes or gets another address; an endpoint of a headless service does.
 /// Size: services × profiles, plus pods with names of their own, plus what special namespaces see otherwise.
 /// Rejects: none.
-pub(crate) fn derive_name_tables<'s>(context: &GraphContext<'s>, outputs: &mut Outputs<'s>) {
-    let profiles = derive_profiles(&context.proxies, "name_table_profiles", NameProfile::of);
+pub(crate) fn derive_name_tables<'s>(inputs: &NameTableInputs<'_, 's>, outputs: &mut Outputs<'s>) {
+    let profiles = derive_profiles(inputs.proxies, "name_table_profiles", NameProfile::of);
     let tables: Collection<'s, SegmentKey, Segment> = profiles.flat_map("name_tables", |profile, ()| {
         [(segment(table(profile_text(profile)), Text::default()), Resource::Encoded(bytes::Bytes::new()))]
     });
-    let dual_stack = context.options.dual_stack;
-    let entries = context.hosts.derive_many("name_tables/entries", |deps| {
-        let destinations = Destinations::on(deps, &context.destination_inputs());
-        let (endpoints, profiles) = (deps.on(&context.endpoints), deps.on(&profiles));
+    let dual_stack = inputs.dual_stack;
+    let entries = inputs.hosts.derive_many("name_tables/entries", |deps| {
+        let destinations = Destinations::on(deps, &inputs.destinations);
+        let (endpoints, profiles) = (deps.on(inputs.endpoints), deps.on(&profiles));
         move |cx, host, ()| {
             let destinations = destinations.get(cx, host);
             let mut rows = Vec::new();

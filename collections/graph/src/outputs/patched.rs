@@ -9,37 +9,44 @@ use bytes::Bytes;
 use sluice_engine::{Collection, Dep};
 use sluice_envoy::{marker_slots, template};
 use sluice_model::{
-    ApplyTo, Layer, PatchContext, ProxyType, Resource, ResourceKey, ResourceType, Segment, SegmentKey, SlotValues,
-    Text, View,
+    ApplyTo, Layer, PatchContext, Proxy, ProxyKey, ProxyType, Resource, ResourceKey, ResourceType, Segment, SegmentKey,
+    SlotValues, Text, View,
 };
-use sluice_patch::{
-    PatchOutcome, RouteTableContext, added, patch_cluster, patch_listener, patch_route_table, patch_virtual_host,
-};
+use sluice_patch::{PatchOutcome, RouteTableContext, added, patch_cluster, patch_listener, patch_route_table, patch_virtual_host};
 
 use super::Outputs;
-use super::layers::LayerReader;
-use crate::graph_context::GraphContext;
-use crate::proxies::envoy_filters::{PatchProgram, PatchSetName};
-use crate::proxies::selected_labels::SelectedLabels;
+use super::layers::{LayerInputs, LayerReader};
+use crate::proxies::envoy_filters::{PatchProgram, PatchSet, PatchSetName};
 use crate::traffic::gateways::MergedGateway;
 use crate::traffic::gateways::routers::Router;
 
 /// Patch sets by the layers that proxies with them have.
 pub(crate) type PatchedLayers<'s> = Collection<'s, (ResourceType, Layer), Vec<PatchSetName>>;
 
+/// The patches of each set that apply to a resource type.
+type Programs<'s> = Collection<'s, (PatchSetName, ResourceType), PatchProgram>;
+
+/// What patched resources are derived from, beside the resources and `patched_layers`.
+pub(crate) struct PatchedInputs<'a, 's> {
+    /// The patches of each set that apply to a resource type.
+    pub(crate) programs: &'a Programs<'s>,
+    /// The merged Gateways of each distinct router.
+    pub(crate) merged_gateways: &'a Collection<'s, Router, MergedGateway>,
+}
+
 /// Adds what patches make of clusters, listeners (whole resources) and of all segments there are, and what they add.
 pub(crate) fn derive_patched<'s>(
-    context: &GraphContext<'s>,
+    inputs: &PatchedInputs<'_, 's>,
     layers: &PatchedLayers<'s>,
     whole: &[Collection<'s, ResourceKey, Resource>],
     outputs: &mut Outputs<'s>,
 ) {
-    let ports = derive_gateway_ports(&context.routers.merged);
+    let ports = derive_gateway_ports(inputs.merged_gateways);
     let segments: Vec<_> =
-        outputs.segments.iter().map(|of| derive_patched_segments(context, layers, &ports, of)).collect();
+        outputs.segments.iter().map(|of| derive_patched_segments(inputs.programs, layers, &ports, of)).collect();
     outputs.segments.extend(segments);
-    outputs.resources.extend(whole.iter().map(|of| derive_patched_resources(context, layers, of)));
-    outputs.resources.push(derive_added(context));
+    outputs.resources.extend(whole.iter().map(|of| derive_patched_resources(inputs.programs, layers, of)));
+    outputs.resources.push(derive_added(inputs.programs));
 }
 
 /// Resources as patches make them.
@@ -47,7 +54,7 @@ pub(crate) fn derive_patched<'s>(
 /// Changes when: a resource that patches change does, or an EnvoyFilter that changes one.
 /// Size: resources that patches change, for each set that does. Rejects: none.
 fn derive_patched_resources<'s>(
-    context: &GraphContext<'s>,
+    programs: &Programs<'s>,
     layers: &PatchedLayers<'s>,
     of: &Collection<'s, ResourceKey, Resource>,
 ) -> Collection<'s, ResourceKey, Resource> {
@@ -59,7 +66,7 @@ fn derive_patched_resources<'s>(
         Some((key.clone(), (resource.clone(), sets.clone())))
     });
     claimed.derive_many(&format!("{name}/patched"), |deps| {
-        let programs = deps.on(&context.patches.programs);
+        let programs = deps.on(programs);
         let markers = marker_slots();
         move |cx, key: &ResourceKey, (resource, sets)| {
             let patched = |set: &PatchSetName| {
@@ -73,12 +80,7 @@ fn derive_patched_resources<'s>(
 }
 
 /// What a program makes of a resource, if it changes it.
-fn patch_resource(
-    key: &ResourceKey,
-    resource: &Resource,
-    program: &PatchProgram,
-    markers: &SlotValues,
-) -> Option<Resource> {
+fn patch_resource(key: &ResourceKey, resource: &Resource, program: &PatchProgram, markers: &SlotValues) -> Option<Resource> {
     let encoded = resource.bytes(markers)?;
     let gateway = program.proxy_type != ProxyType::Sidecar;
     let outcome = match key.resource_type {
@@ -109,8 +111,8 @@ fn added_by(program: &PatchProgram, resource_type: ResourceType) -> Vec<(Text, B
 /// Clusters and listeners that patches add.
 /// Key: layer of the patch set and name. From: `patch_programs`. Changes when: an EnvoyFilter in use does.
 /// Size: what EnvoyFilters add, for each set. Rejects: none.
-fn derive_added<'s>(context: &GraphContext<'s>) -> Collection<'s, ResourceKey, Resource> {
-    context.patches.programs.flat_map("patches/added", |(set, resource_type), program| {
+fn derive_added<'s>(programs: &Programs<'s>) -> Collection<'s, ResourceKey, Resource> {
+    programs.flat_map("patches/added", |(set, resource_type), program| {
         let (resource_type, layer) = (*resource_type, set.added());
         let key = move |name| ResourceKey { resource_type, layer: layer.clone(), name };
         added_by(program, resource_type)
@@ -143,7 +145,7 @@ fn derive_gateway_ports<'s>(
 /// Changes when: a segment that patches change does, or an EnvoyFilter that changes one.
 /// Size: segments that patches change, for each set that does. Rejects: none.
 fn derive_patched_segments<'s>(
-    context: &GraphContext<'s>,
+    programs: &Programs<'s>,
     layers: &PatchedLayers<'s>,
     ports: &Collection<'s, View, GatewayPorts>,
     of: &Collection<'s, SegmentKey, Segment>,
@@ -156,7 +158,7 @@ fn derive_patched_segments<'s>(
         Some((key.clone(), (segment.clone(), sets.clone())))
     });
     claimed.derive_many(&format!("{name}/patched"), |deps| {
-        let programs = deps.on(&context.patches.programs);
+        let programs = deps.on(programs);
         let ports: Dep<View, GatewayPorts> = deps.on(ports);
         move |cx, key: &SegmentKey, (segment, sets)| {
             let ports = if key.layer.view.namespace().is_empty() { cx.get(&ports, &key.layer.view) } else { None };
@@ -201,12 +203,13 @@ fn patch_segment(
 /// Changes when: the first proxy with a set and layer connects or the last leaves.
 /// Size: layers of proxies with patches. Rejects: none.
 pub(crate) fn derive_patched_layers<'s>(
-    context: &GraphContext<'s>,
-    labels: &Collection<'s, (), SelectedLabels>,
+    proxies: &Collection<'s, ProxyKey, Proxy>,
+    proxy_patches: &Collection<'s, ProxyKey, PatchSet>,
+    inputs: &LayerInputs<'_, 's>,
 ) -> PatchedLayers<'s> {
-    let of_proxies = context.patches.of_proxies.derive("proxy_patched_layers", |deps| {
-        let clients = LayerReader::on(deps, context, labels);
-        let proxies = deps.on(&context.proxies);
+    let of_proxies = proxy_patches.derive("proxy_patched_layers", |deps| {
+        let clients = LayerReader::on(deps, inputs);
+        let proxies = deps.on(proxies);
         move |cx, key, set| {
             let proxy = cx.get(&proxies, key)?;
             let layers = clients.layers(cx, key, &proxy)?.into_iter();

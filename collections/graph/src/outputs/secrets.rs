@@ -4,26 +4,33 @@ use sluice_engine::{Collection, Context, Dep};
 use sluice_envoy::secret::{build_certificate, build_roots};
 use sluice_envoy::wire;
 use sluice_model::{
-    CertificateKeyPair, CredentialName, ObjectKey, ROOTS_SUFFIX, Resource, ResourceKey, ResourceType, RootCertificates,
-    Secret, Text,
+    CertificateKeyPair, CredentialName, ObjectKey, ProxyKey, ROOTS_SUFFIX, Resource, ResourceKey, ResourceType, RootCertificates, Secret,
+    Text,
 };
 
 use super::Outputs;
-use crate::graph_context::GraphContext;
-use crate::traffic::secrets::SecretLayer;
+use crate::traffic::secrets::{SecretAccess, SecretLayer};
+
+/// What Secrets are derived from.
+pub(crate) struct SecretInputs<'a, 's> {
+    /// Id of the cluster of the control plane.
+    pub(crate) cluster: &'a Text,
+    /// The Secrets that each proxy may read.
+    pub(crate) access: &'a Collection<'s, ProxyKey, SecretAccess>,
+    /// ConfigMaps with roots.
+    pub(crate) bundles: &'a Collection<'s, ObjectKey, RootCertificates>,
+    /// Secrets that proxies can use.
+    pub(crate) secrets: &'a Collection<'s, ObjectKey, Secret>,
+}
 
 /// Secrets.
-pub(crate) fn derive_secrets<'s>(context: &GraphContext<'s>, outputs: &mut Outputs<'s>) {
-    let access = &context.secrets.access;
+pub(crate) fn derive_secrets<'s>(inputs: &SecretInputs<'_, 's>, outputs: &mut Outputs<'s>) {
+    let access = inputs.access;
     let in_use = access.index("secret_layers/by-content", |_, access| {
         access.layers.iter().map(|layer| (layer.clone(), ())).collect::<Vec<_>>()
     });
     let layers = in_use.distinct("secret_layers");
-    outputs.resources.extend([
-        derive_own(context, &layers),
-        derive_bundles(context, &layers),
-        derive_referenced(context),
-    ]);
+    outputs.resources.extend([derive_own(inputs, &layers), derive_bundles(inputs, &layers), derive_referenced(inputs)]);
 }
 
 /// Reads Secrets, inside a `derive`.
@@ -58,19 +65,19 @@ pub(super) fn clusters<'a>(cluster: &'a Text, own: &'a Text) -> Vec<&'a Text> {
 /// Key: layer and name. From: `secrets`, `secret_layers`.
 /// Changes when: a Secret of such a namespace does. Size: Secrets of such namespaces, twice. Rejects: none.
 fn derive_own<'s>(
-    context: &GraphContext<'s>,
+    inputs: &SecretInputs<'_, 's>,
     layers: &Collection<'s, SecretLayer, ()>,
 ) -> Collection<'s, ResourceKey, Resource> {
     let by_namespace = layers
         .index("secret_layers/by-namespace", |layer, ()| layer.namespace().map(|namespace| (namespace.clone(), ())));
-    let names = context.objects.secrets.index("secrets/by-name", |key, _| {
+    let names = inputs.secrets.index("secrets/by-name", |key, _| {
         let base = key.name.strip_suffix(ROOTS_SUFFIX).map(Text::from);
         let names = [Some(key.name.clone()), base].into_iter().flatten();
         names.map(|name| ((key.namespace.clone(), name), ())).collect::<Vec<_>>()
     });
-    let own = context.options.cluster.clone();
+    let own = inputs.cluster.clone();
     names.distinct("secrets/names").derive_many("secrets/own", |deps| {
-        let lookup = Lookup { secrets: deps.on(&context.objects.secrets) };
+        let lookup = Lookup { secrets: deps.on(inputs.secrets) };
         let by_namespace = deps.by(&by_namespace);
         move |cx, (namespace, name), ()| {
             let mut rows = Vec::new();
@@ -106,11 +113,11 @@ fn derive_own<'s>(
 /// Key: layer and name. From: `root_bundles`, `secret_layers`.
 /// Changes when: such a ConfigMap does. Size: ConfigMaps with roots, twice, once a proxy asks for secrets. Rejects: none.
 fn derive_bundles<'s>(
-    context: &GraphContext<'s>,
+    inputs: &SecretInputs<'_, 's>,
     layers: &Collection<'s, SecretLayer, ()>,
 ) -> Collection<'s, ResourceKey, Resource> {
-    let own = context.options.cluster.clone();
-    context.secrets.bundles.derive_many("secrets/bundles", |deps| {
+    let own = inputs.cluster.clone();
+    inputs.bundles.derive_many("secrets/bundles", |deps| {
         let layers = deps.on(layers);
         move |cx, object, roots| {
             // One that is called so cannot be named.
@@ -129,8 +136,8 @@ fn derive_bundles<'s>(
 /// Secrets that Gateways refer to: `kubernetes-gateway://NAMESPACE/NAME`.
 /// Key: layer and name. From: `secret_access`, `secrets`.
 /// Changes when: such a Secret does. Size: such references of distinct routers. Rejects: none.
-fn derive_referenced<'s>(context: &GraphContext<'s>) -> Collection<'s, ResourceKey, Resource> {
-    let references = context.secrets.access.index("secret_references/by-content", |_, access| {
+fn derive_referenced<'s>(inputs: &SecretInputs<'_, 's>) -> Collection<'s, ResourceKey, Resource> {
+    let references = inputs.access.index("secret_references/by-content", |_, access| {
         let layer = access.layers.first().filter(|_| !access.references.is_empty());
         let each = |layer: &SecretLayer| {
             let layer = layer.clone();
@@ -138,9 +145,9 @@ fn derive_referenced<'s>(context: &GraphContext<'s>) -> Collection<'s, ResourceK
         };
         layer.map(each).unwrap_or_default()
     });
-    let own = context.options.cluster.clone();
+    let own = inputs.cluster.clone();
     references.distinct("secret_references").derive_many("secrets/referenced", |deps| {
-        let lookup = Lookup { secrets: deps.on(&context.objects.secrets) };
+        let lookup = Lookup { secrets: deps.on(inputs.secrets) };
         move |cx, (layer, resource), ()| {
             let Some(CredentialName { namespace: Some(namespace), name, .. }) = CredentialName::parse(resource) else {
                 return Vec::new();
@@ -160,11 +167,7 @@ fn derive_referenced<'s>(context: &GraphContext<'s>) -> Collection<'s, ResourceK
     })
 }
 
-fn roots_rows<const N: usize>(
-    layer: &SecretLayer,
-    names: [String; N],
-    roots: &RootCertificates,
-) -> Vec<(ResourceKey, Resource)> {
+fn roots_rows<const N: usize>(layer: &SecretLayer, names: [String; N], roots: &RootCertificates) -> Vec<(ResourceKey, Resource)> {
     let row = |name: String| (key(layer, &name), Resource::Encoded(wire::encode(&build_roots(&name, roots))));
     names.map(row).into()
 }

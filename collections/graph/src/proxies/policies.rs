@@ -67,6 +67,7 @@ impl<'s> PolicyIndex<'s> {
 }
 
 /// What the look-ups of policies read.
+#[derive(Clone, Copy)]
 pub(crate) struct PolicyInputs<'a, 's> {
     /// AuthorizationPolicies and RequestAuthentications.
     pub(crate) objects: &'a Objects<'s>,

@@ -15,6 +15,7 @@ use crate::traffic::sidecars::{SidecarHost, SidecarLookup, Sidecars};
 use crate::views::sidecar_view;
 
 /// What the look-up reads.
+#[derive(Clone, Copy)]
 pub(crate) struct DestinationInputs<'a, 's> {
     /// Services, merged over clusters.
     pub(crate) services: &'a Collection<'s, ServiceKey, Service>,

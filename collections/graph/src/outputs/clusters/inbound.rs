@@ -10,9 +10,8 @@ use sluice_model::{
     Service, ServiceKey, ServicePort, SidecarScope, Text,
 };
 
-use super::row;
+use super::{ClusterInputs, row};
 use crate::content_names::profile_text;
-use crate::graph_context::GraphContext;
 use crate::host_patterns::covering_hosts;
 use crate::outputs::derive_profiles;
 use crate::proxies::workloads::{Workload, WorkloadName};
@@ -27,17 +26,17 @@ pub(super) fn profile(proxy: &Proxy) -> ClusterProfile {
 
 /// Clusters of the ports of workloads: one a port, whatever services stand before it, or what a Sidecar declares.
 pub(super) fn derive_inbound<'s>(
-    context: &GraphContext<'s>,
+    inputs: &ClusterInputs<'_, 's>,
     settings: &Collection<'s, (), ClusterSettings>,
 ) -> Collection<'s, ResourceKey, Resource> {
-    let profiles = derive_profiles(&context.proxies, "inbound_cluster_profiles", profile);
-    context.workloads.derive_many("clusters/inbound", |deps| {
+    let profiles = derive_profiles(inputs.proxies, "inbound_cluster_profiles", profile);
+    inputs.workloads.derive_many("clusters/inbound", |deps| {
         let own = OwnPorts {
-            services: deps.on(&context.services),
-            sidecars: deps.on(&context.sidecars.inbound),
-            lookup: SidecarLookup::on(deps, &context.sidecars),
-            rules: deps.by(&context.destination_rules_by_host),
-            policy: deps.on(&context.rule_policy),
+            services: deps.on(inputs.destinations.services),
+            sidecars: deps.on(&inputs.destinations.sidecars.inbound),
+            lookup: SidecarLookup::on(deps, inputs.destinations.sidecars),
+            rules: deps.by(inputs.destinations.rules_by_host),
+            policy: deps.on(inputs.destinations.rule_policy),
         };
         let (settings, profiles) = (deps.on(settings), deps.on(&profiles));
         move |cx, name, workload| {

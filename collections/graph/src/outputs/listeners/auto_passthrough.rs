@@ -1,17 +1,17 @@
 //! Chains of routers that pass mutual TLS on by its server name: one for each cluster they may be asked for.
 
 use bytes::Bytes;
-use sluice_engine::{Collection, Context, Deps, Index, IndexDep};
-use sluice_envoy::listener::{Settings, build_auto_passthrough};
+use sluice_engine::{Collection, Context, IndexDep, Deps, Index};
+use sluice_envoy::listener::{Facts, Settings, build_auto_passthrough};
 use sluice_envoy::wire;
-use sluice_model::{Host, Resource, Text, View};
+use sluice_model::{Host, ProxyKey, Resource, Text, View};
 use sluice_proto::envoy::config::listener::v3::Listener;
 
 use serde::Serialize;
 
 use super::router_sides::{Side, derive_sides};
-use crate::graph_context::GraphContext;
-use crate::traffic::destinations::Destinations;
+use crate::traffic::destinations::{DestinationInputs, Destinations};
+use crate::traffic::gateways::routers::Routers;
 
 /// The chains of one host.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -20,24 +20,36 @@ pub(super) struct PassedKey {
     host: Host,
 }
 
+/// What these chains are derived from.
+#[derive(Clone, Copy)]
+pub(crate) struct PassthroughInputs<'a, 's> {
+    /// Connected routers, and their merged Gateways.
+    pub(crate) routers: &'a Routers<'s>,
+    /// The facts of each proxy that its listeners are built from.
+    pub(crate) listener_facts: &'a Collection<'s, ProxyKey, Facts>,
+    /// Every host that some service has.
+    pub(crate) hosts: &'a Collection<'s, Host, ()>,
+    /// The service and the DestinationRule of each host, for each client.
+    pub(crate) destinations: DestinationInputs<'a, 's>,
+}
+
 /// Chains for the services of a host, encoded as the chains of a listener.
 /// Key: router, profile and host. From: `hosts`, `services`, `destination_rules`, `listener_settings`, routers with a
 /// server of TLS mode AUTO_PASSTHROUGH; not from policies, which are for the proxy behind.
 /// Changes when: a service or rule of the host does. Size: hosts × such routers. Rejects: none.
 pub(super) fn derive_passed_chains<'s>(
-    context: &GraphContext<'s>,
+    inputs: &PassthroughInputs<'_, 's>,
     settings: &Collection<'s, Text, Settings>,
 ) -> Index<'s, Side, PassedKey, Resource> {
-    let routers = context.routers.proxies.join(
+    let routers = inputs.routers.proxies.join(
         "listeners/passing-routers/of-proxies",
-        &context.routers.auto_passthrough,
+        &inputs.routers.auto_passthrough,
         |_, router, ()| Some(router.clone()),
     );
-    let sides = derive_sides("listeners/passing-routers", context, &routers);
-    let chains = context.hosts.derive_many("listeners/passed-chains", |deps| {
+    let sides = derive_sides("listeners/passing-routers", inputs.listener_facts, &routers);
+    let chains = inputs.hosts.derive_many("listeners/passed-chains", |deps| {
         let (settings, sides) = (deps.on(settings), deps.on(&sides));
-        let (destinations, merged) =
-            (Destinations::on(deps, &context.destination_inputs()), deps.on(&context.routers.merged));
+        let (destinations, merged) = (Destinations::on(deps, &inputs.destinations), deps.on(&inputs.routers.merged));
         move |cx, host, ()| {
             let sides = cx.all(&sides);
             if sides.is_empty() {

@@ -10,14 +10,13 @@ use sluice_envoy::listener::{
 use sluice_envoy::{name, template, wire};
 use sluice_model::{Host, Labels, ObjectKey, Resource, ResourceKey, ServerTlsMode, Text, View, VirtualService};
 
-use super::auto_passthrough::{Passing, derive_passed_chains};
+use super::auto_passthrough::{Passing, PassthroughInputs, derive_passed_chains};
 use super::connection_routes::{ConnectionRoute, TakenNames, tcp_route, tls_routes};
 use super::key;
 use super::router_sides::{Side, derive_sides};
 use super::rules::{RuleInputs, Rules, index_connection_routes};
-use crate::graph_context::GraphContext;
 use crate::outputs::routes::gateway_hosts::visible;
-use crate::proxies::policies::{PolicyBuilder, PolicyFinder, PolicyIndex, PolicyKeys};
+use crate::proxies::policies::{PolicyBuilder, PolicyFinder, PolicyInputs, PolicyKeys};
 use crate::registry::services::Hosts;
 use crate::traffic::gateways::routers::{Router, Routers};
 use crate::traffic::gateways::{BoundServer, GatewayPort, MergedGateway};
@@ -42,6 +41,16 @@ struct Listening {
     quic: bool,
 }
 
+/// What listeners of routers are derived from.
+pub(crate) struct GatewayInputs<'a, 's> {
+    /// Routers, and what chains of TLS mode AUTO_PASSTHROUGH are derived from.
+    pub(crate) passthrough: PassthroughInputs<'a, 's>,
+    /// VirtualServices with their delegates and with `export_to` resolved.
+    pub(crate) virtual_services: &'a Collection<'s, ObjectKey, VirtualService>,
+    /// AuthorizationPolicies and RequestAuthentications.
+    pub(crate) policies: PolicyInputs<'a, 's>,
+}
+
 /// Listeners of routers.
 /// Key: layer and name. From: `listeners/router-ports`, `listener_settings`, `router_policies`,
 /// `authorization_policies`, `request_authentications`, `jwks`; for servers that carry bytes also
@@ -50,26 +59,26 @@ struct Listening {
 /// Changes when: a server of the port does, a policy for the router or keys it names; for servers that carry bytes, when their route or what it leads to does.
 /// Size: routers × ports. Rejects: none.
 pub(super) fn derive_gateways<'s>(
-    context: &GraphContext<'s>,
+    inputs: &GatewayInputs<'_, 's>,
     settings: &Collection<'s, Text, Settings>,
-    index: &PolicyIndex<'s>,
 ) -> Collection<'s, ResourceKey, Resource> {
-    let Routers { proxies: routers, merged, .. } = &context.routers;
-    let policies = derive_router_policies(context, merged, index);
-    let sides = derive_sides("listeners/routers", context, routers);
+    let Routers { proxies: routers, merged, .. } = inputs.passthrough.routers;
+    let policies = derive_router_policies(merged, &inputs.policies);
+    let sides = derive_sides("listeners/routers", inputs.passthrough.listener_facts, routers);
     let ports = derive_ports(settings, merged, &sides);
-    let by_gateway = index_by_gateway("listeners/virtual-services-by-gateway", &context.virtual_services);
-    let by_host = index_connection_routes(&context.virtual_services);
-    let rules = RuleInputs::of(context, &by_host);
-    let passed = derive_passed_chains(context, settings);
+    let by_gateway = index_by_gateway("listeners/virtual-services-by-gateway", inputs.virtual_services);
+    let by_host = index_connection_routes(inputs.virtual_services);
+    let GatewayInputs { virtual_services, passthrough: PassthroughInputs { destinations, .. }, .. } = *inputs;
+    let rules = RuleInputs { destinations, virtual_services, connection_routes: &by_host };
+    let passed = derive_passed_chains(&inputs.passthrough, settings);
     ports.derive_many("listeners/gateways", |deps| {
         let settings = deps.on(settings);
-        let (policies, filters) = (deps.on(&policies), PolicyBuilder::on(deps, &context.policy_inputs(index)));
+        let (policies, filters) = (deps.on(&policies), PolicyBuilder::on(deps, &inputs.policies));
         let passing = Passing::on(deps, &passed);
         let routes = Routes {
-            virtual_services: deps.on(&context.virtual_services),
+            virtual_services: deps.on(inputs.virtual_services),
             by_gateway: deps.by(&by_gateway),
-            hosts: Hosts::on(deps, &context.services_by_host, &context.services),
+            hosts: Hosts::on(deps, destinations.services_by_host, destinations.services),
             rules: Rules::on(deps, &rules),
         };
         move |cx, place: &Place, listening: &Listening| {
@@ -114,12 +123,11 @@ pub(super) fn derive_gateways<'s>(
 /// Key: `Router`. From: `merged_gateways`, `authorization_policies`, `request_authentications`, `root_namespace`.
 /// Changes when: a policy for the router comes or goes, or their order does. Size: routers. Rejects: none.
 fn derive_router_policies<'s>(
-    context: &GraphContext<'s>,
     merged: &Collection<'s, Router, MergedGateway>,
-    policies: &PolicyIndex<'s>,
+    policies: &PolicyInputs<'_, 's>,
 ) -> Collection<'s, Router, PolicyKeys> {
     merged.derive("router_policies", |deps| {
-        let finder = PolicyFinder::on(deps, &context.policy_inputs(policies));
+        let finder = PolicyFinder::on(deps, policies);
         move |cx, router, merged| Some(finder.find(cx, &merged.namespace, &router.labels))
     })
 }

@@ -3,21 +3,22 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use sluice_engine::Collection;
+use sluice_engine::{Collection, Index};
 use sluice_envoy::listener::{
-    Bind, InboundInputs, InboundPort, PeerPolicy, Settings, build_inbound, can_bind, operation, take_names, wildcards,
+    Bind, Facts, InboundInputs as BuildInputs, InboundPort, PeerPolicy, Settings, build_inbound, can_bind, operation,
+    take_names, wildcards,
 };
 use sluice_model::{
-    InterceptionMode, ProxyType, Resource, ResourceKey, Service, ServiceSource, SidecarIngress, SlotValues, Text,
+    InterceptionMode, ObjectKey, PeerAuthentication, ProxyKey, ProxyType, Resource, ResourceKey, Service, ServiceKey,
+    ServiceSource, SidecarIngress, SlotValues, Text,
 };
 
 use super::{key, resource};
-use crate::graph_context::GraphContext;
 use crate::proxies::peer_authentications::PeerLookup;
-use crate::proxies::policies::{PolicyBuilder, PolicyFinder, PolicyIndex, PolicyKeys};
+use crate::proxies::policies::{PolicyBuilder, PolicyFinder, PolicyInputs, PolicyKeys};
 use crate::proxies::targets::ServiceTarget;
-use crate::proxies::workloads::{WorkloadName, WorkloadSidecar};
-use crate::traffic::sidecars::{has_socket, ingress_address, synthetic_host};
+use crate::proxies::workloads::{Workload, WorkloadName, WorkloadSidecar};
+use crate::traffic::sidecars::{SidecarInbound, has_socket, ingress_address, synthetic_host};
 
 /// A workload as proxies of one profile see it.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -42,23 +43,40 @@ struct ShapedSide {
     names: SlotValues,
 }
 
+/// What inbound listeners are derived from.
+pub(crate) struct InboundInputs<'a, 's> {
+    /// The workload of each proxy.
+    pub(crate) workload_names: &'a Collection<'s, ProxyKey, WorkloadName>,
+    /// Distinct workloads of connected proxies.
+    pub(crate) workloads: &'a Collection<'s, WorkloadName, Workload>,
+    /// The facts of each proxy that its listeners are built from.
+    pub(crate) listener_facts: &'a Collection<'s, ProxyKey, Facts>,
+    /// Services, merged over clusters.
+    pub(crate) services: &'a Collection<'s, ServiceKey, Service>,
+    /// The inbound settings of each Sidecar.
+    pub(crate) sidecars_inbound: &'a Collection<'s, ObjectKey, SidecarInbound>,
+    /// PeerAuthentications by namespace.
+    pub(crate) peer_authentications_by_namespace: &'a Index<'s, Text, ObjectKey, PeerAuthentication>,
+    /// AuthorizationPolicies and RequestAuthentications.
+    pub(crate) policies: PolicyInputs<'a, 's>,
+}
+
 /// Inbound listeners.
 /// Key: layer and name. From: `workloads`, `services`, `sidecars`, `peer_authentications`, `workload_policies`,
 /// `authorization_policies`, `request_authentications`, `jwks`, `listener_settings`.
 /// Changes when: the workload's services or policies do, or keys that they name. Size: workloads × (1 + ports with
 /// sockets), of which those of one shape share all but their names. Rejects: none.
 pub(super) fn derive_inbound<'s>(
-    context: &GraphContext<'s>,
+    inputs: &InboundInputs<'_, 's>,
     settings: &Collection<'s, Text, Settings>,
-    policies: &PolicyIndex<'s>,
 ) -> Collection<'s, ResourceKey, Resource> {
-    let sides = derive_sides(context, settings, policies);
+    let sides = derive_sides(inputs, settings);
     let shapes = sides.index("listeners/shapes-by-content", |_, side| [(Shape::clone(&side.shape), ())]);
     let built = shapes.distinct("listeners/shapes").derive("listeners/inbound-shared", |deps| {
-        let (settings, builder) = (deps.on(settings), PolicyBuilder::on(deps, &context.policy_inputs(policies)));
+        let (settings, builder) = (deps.on(settings), PolicyBuilder::on(deps, &inputs.policies));
         move |cx, shape: &Shape, ()| {
             let settings = cx.get(&settings, &shape.profile)?;
-            let listeners = build_inbound(&InboundInputs {
+            let listeners = build_inbound(&BuildInputs {
                 settings: &settings,
                 peers: &shape.peers,
                 ports: &shape.ports,
@@ -87,12 +105,11 @@ pub(super) fn derive_inbound<'s>(
 /// Key: workload and profile. From: `workloads`, `services`, `sidecars`, `peer_authentications`, `workload_policies`,
 /// `listener_settings`. Changes when: the workload's services do, or which policies it has. Size: workloads. Rejects: none.
 fn derive_sides<'s>(
-    context: &GraphContext<'s>,
+    inputs: &InboundInputs<'_, 's>,
     settings: &Collection<'s, Text, Settings>,
-    policies: &PolicyIndex<'s>,
 ) -> Collection<'s, Side, ShapedSide> {
-    let sides = context.workload_names.derive("listeners/proxy-sides", |deps| {
-        let facts = deps.on(&context.attached.facts);
+    let sides = inputs.workload_names.derive("listeners/proxy-sides", |deps| {
+        let facts = deps.on(inputs.listener_facts);
         move |cx, proxy, workload| {
             let facts = cx.get(&facts, proxy)?;
             let sidecar = facts.proxy_type == ProxyType::Sidecar;
@@ -100,12 +117,12 @@ fn derive_sides<'s>(
         }
     });
     let sides = sides.index("listeners/sides-by-content", |_, side| [(side.clone(), ())]).distinct("listeners/sides");
-    let policies = derive_workload_policies(context, policies);
+    let policies = derive_workload_policies(inputs);
     sides.derive("listeners/shaped-sides", |deps| {
         let policies = deps.on(&policies);
-        let (workloads, services) = (deps.on(&context.workloads), deps.on(&context.services));
-        let sidecars = deps.on(&context.sidecars.inbound);
-        let (settings, peers) = (deps.on(settings), PeerLookup::on(deps, &context.peer_authentications_by_namespace));
+        let (workloads, services) = (deps.on(inputs.workloads), deps.on(inputs.services));
+        let sidecars = deps.on(inputs.sidecars_inbound);
+        let (settings, peers) = (deps.on(settings), PeerLookup::on(deps, inputs.peer_authentications_by_namespace));
         move |cx, side: &Side, ()| {
             let workload = cx.get(&workloads, &side.workload)?;
             let settings = cx.get(&settings, &side.profile)?;
@@ -131,12 +148,9 @@ fn derive_sides<'s>(
 /// The policies for each workload.
 /// Key: `WorkloadName`. From: `workloads`, `authorization_policies`, `request_authentications`, `root_namespace`.
 /// Changes when: a policy for the workload comes or goes, or their order does. Size: workloads. Rejects: none.
-fn derive_workload_policies<'s>(
-    context: &GraphContext<'s>,
-    policies: &PolicyIndex<'s>,
-) -> Collection<'s, WorkloadName, PolicyKeys> {
-    context.workloads.derive("workload_policies", |deps| {
-        let finder = PolicyFinder::on(deps, &context.policy_inputs(policies));
+fn derive_workload_policies<'s>(inputs: &InboundInputs<'_, 's>) -> Collection<'s, WorkloadName, PolicyKeys> {
+    inputs.workloads.derive("workload_policies", |deps| {
+        let finder = PolicyFinder::on(deps, &inputs.policies);
         move |cx, _, workload| Some(finder.find(cx, &workload.namespace, &workload.labels))
     })
 }

@@ -8,37 +8,50 @@ use sluice_envoy::listener::{
     Client as ListenerClient, Destinations, Kind, ListenerKey, OutboundPort, Settings, build_outbound,
 };
 use sluice_model::{
-    DestinationRule, Host, ProxyType, Resource, ResourceKey, Service, ServiceKey, SidecarScope, Text, View,
-    VirtualService,
+    DestinationRule, Endpoint, Host, ObjectKey, ProxyType, Resource, ResourceKey, Service, ServiceKey, SidecarScope,
+    Text, View, VirtualService,
 };
 
 use super::rules::{RuleInputs, Rules, index_connection_routes};
 use super::slots::{Asked, Content, Share, Slot, SlotKey, derive_first_http, index_others, overlay, shares_of};
 use super::{key, own_address, resource};
-use crate::graph_context::GraphContext;
 use crate::outputs::Outputs;
 use crate::registry::services::Hosts;
+use crate::traffic::destinations::DestinationInputs;
 use crate::traffic::sidecars::{EgressScope, SidecarLookup};
+
+/// What outbound listeners are derived from.
+pub(crate) struct OutboundInputs<'a, 's> {
+    /// Every host that some service has.
+    pub(crate) hosts: &'a Collection<'s, Host, ()>,
+    /// The service and the DestinationRule of each host, for each client.
+    pub(crate) destinations: DestinationInputs<'a, 's>,
+    /// VirtualServices with their delegates and with `export_to` resolved.
+    pub(crate) virtual_services: &'a Collection<'s, ObjectKey, VirtualService>,
+    /// Endpoints of every service, sorted.
+    pub(crate) endpoints: &'a Collection<'s, ServiceKey, Vec<Endpoint>>,
+}
 
 /// Adds the outbound listeners, and what is hidden from a pod because it would be itself.
 pub(super) fn derive_outbound<'s>(
-    context: &GraphContext<'s>,
+    inputs: &OutboundInputs<'_, 's>,
     settings: &Collection<'s, Text, Settings>,
     outputs: &mut Outputs<'s>,
 ) {
-    let by_host = index_connection_routes(&context.virtual_services);
-    let rules = RuleInputs::of(context, &by_host);
-    let shares = derive_shares(context, settings, &rules);
+    let by_host = index_connection_routes(inputs.virtual_services);
+    let OutboundInputs { destinations, virtual_services, .. } = *inputs;
+    let rules = RuleInputs { destinations, virtual_services, connection_routes: &by_host };
+    let shares = derive_shares(inputs, settings, &rules);
     let first_http = derive_first_http(&shares);
     let others = index_others(&shares);
     let slots = shares.index("listeners/by-slot", |key, _| [(key.slot.clone(), ())]).distinct("listeners/slots");
     let built = slots.derive("listeners/outbound", |deps| {
-        let inputs = Inputs {
+        let builder = ListenerBuilder {
             settings: deps.on(settings),
-            services: deps.on(&context.services),
-            hosts: Hosts::on(deps, &context.services_by_host, &context.services),
+            services: deps.on(destinations.services),
+            hosts: Hosts::on(deps, destinations.services_by_host, destinations.services),
             rules: Rules::on(deps, &rules),
-            sidecars: SidecarLookup::on(deps, &context.sidecars),
+            sidecars: SidecarLookup::on(deps, destinations.sidecars),
         };
         let (first_http, others) = (deps.on(&first_http), deps.by(&others));
         move |cx, slot: &Slot, ()| {
@@ -48,11 +61,11 @@ pub(super) fn derive_outbound<'s>(
                 http.into_iter().chain(others).collect()
             };
             let Some(base) = slot.below() else {
-                return inputs.build(cx, slot, &overlay(contents(slot), Vec::new()));
+                return builder.build(cx, slot, &overlay(contents(slot), Vec::new()));
             };
             let below = contents(&base);
-            let for_all = inputs.build(cx, &base, &overlay(below.clone(), Vec::new()));
-            let own = inputs.build(cx, slot, &overlay(contents(slot), below));
+            let for_all = builder.build(cx, &base, &overlay(below.clone(), Vec::new()));
+            let own = builder.build(cx, slot, &overlay(contents(slot), below));
             match (own, for_all) {
                 (own, for_all) if own == for_all => None,
                 (Some(own), _) => Some(own),
@@ -88,15 +101,17 @@ fn hidden_from_itself<'s>(shares: &Collection<'s, SlotKey, Content>) -> Collecti
 /// Changes when: a service does; pods of a headless service come and go.
 /// Size: ports of services × profiles, plus those special views see otherwise. Rejects: none.
 fn derive_shares<'s>(
-    context: &GraphContext<'s>,
+    inputs: &OutboundInputs<'_, 's>,
     settings: &Collection<'s, Text, Settings>,
     rules: &RuleInputs<'_, 's>,
 ) -> Collection<'s, SlotKey, Content> {
-    context.hosts.derive_many("listeners/shares", |deps| {
-        let (hosts, rules) = (Hosts::on(deps, &context.services_by_host, &context.services), Rules::on(deps, rules));
-        let (settings, endpoints) = (deps.on(settings), deps.on(&context.endpoints));
-        let selections = deps.on(&context.selections);
-        let sidecars = SidecarLookup::on(deps, &context.sidecars);
+    let destinations = inputs.destinations;
+    inputs.hosts.derive_many("listeners/shares", |deps| {
+        let (hosts, rules) =
+            (Hosts::on(deps, destinations.services_by_host, destinations.services), Rules::on(deps, rules));
+        let (settings, endpoints) = (deps.on(settings), deps.on(inputs.endpoints));
+        let selections = deps.on(destinations.selections);
+        let sidecars = SidecarLookup::on(deps, destinations.sidecars);
         move |cx, host, ()| {
             let services = hosts.get(cx, host);
             let interests = sidecars.host(cx, host);
@@ -183,7 +198,7 @@ fn derive_shares<'s>(
 }
 
 /// What listeners are built from, inside a `derive`.
-struct Inputs {
+struct ListenerBuilder {
     settings: Dep<Text, Settings>,
     services: Dep<ServiceKey, Service>,
     hosts: Hosts,
@@ -200,7 +215,7 @@ struct Found {
     destinations: Destinations,
 }
 
-impl Inputs {
+impl ListenerBuilder {
     fn build(&self, cx: &Context, slot: &Slot, shares: &[Share]) -> Option<Resource> {
         let settings = cx.get(&self.settings, &slot.profile)?;
         let found: Vec<Found> = shares.iter().filter_map(|share| self.find(cx, slot, share)).collect();

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 use sluice_engine::Collection;
+use sluice_envoy::listener::Facts;
 use sluice_model::{ProxyKey, Text};
 
-use crate::graph_context::GraphContext;
 use crate::traffic::gateways::routers::Router;
 
 /// A router as proxies of one profile are.
@@ -17,11 +17,11 @@ pub(super) struct Side {
 /// Distinct routers, a profile each.
 pub(super) fn derive_sides<'s>(
     collection: &str,
-    context: &GraphContext<'s>,
+    listener_facts: &Collection<'s, ProxyKey, Facts>,
     routers: &Collection<'s, ProxyKey, Router>,
 ) -> Collection<'s, Side, ()> {
     let sides = routers.derive(&format!("{collection}/by-proxy"), |deps| {
-        let facts = deps.on(&context.attached.facts);
+        let facts = deps.on(listener_facts);
         move |cx, key, router| Some(Side { router: router.clone(), profile: cx.get(&facts, key)?.profile() })
     });
     sides.index(&format!("{collection}/by-content"), |_, side| [(side.clone(), ())]).distinct(collection)

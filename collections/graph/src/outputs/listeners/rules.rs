@@ -9,9 +9,9 @@ use sluice_model::{
     DestinationRule, ExportTo, Host, Labels, ObjectKey, RouteSemantics, Service, Text, View, VirtualService,
 };
 
-use crate::graph_context::GraphContext;
 use crate::host_patterns::covering_hosts;
 use crate::traffic::destination_rules::{RuleClient, RulePolicy, select_rule, selects_clients, special_namespaces};
+use crate::traffic::destinations::DestinationInputs;
 use crate::traffic::virtual_services::{is_visible, precedence};
 
 /// VirtualServices of sidecars that route connections rather than requests, by host as written.
@@ -25,24 +25,12 @@ pub(super) fn index_connection_routes<'s>(
     })
 }
 
-/// What rules are looked up in.
+/// What [`Rules`] reads.
 pub(super) struct RuleInputs<'a, 's> {
-    pub(super) rules: &'a Index<'s, Host, ObjectKey, DestinationRule>,
-    pub(super) policy: &'a Collection<'s, (), RulePolicy>,
+    pub(super) destinations: DestinationInputs<'a, 's>,
     pub(super) virtual_services: &'a Collection<'s, ObjectKey, VirtualService>,
-    pub(super) by_host: &'a Index<'s, Host, ObjectKey, ()>,
-}
-
-impl<'a, 's> RuleInputs<'a, 's> {
-    /// Those of the mesh, with the VirtualServices that route connections.
-    pub(super) fn of(context: &'a GraphContext<'s>, by_host: &'a Index<'s, Host, ObjectKey, ()>) -> Self {
-        Self {
-            rules: &context.destination_rules_by_host,
-            policy: &context.rule_policy,
-            virtual_services: &context.virtual_services,
-            by_host,
-        }
-    }
+    /// Those of them that route connections, by host.
+    pub(super) connection_routes: &'a Index<'s, Host, ObjectKey, ()>,
 }
 
 /// Looks rules up, inside a `derive`.
@@ -57,10 +45,10 @@ pub(super) struct Rules {
 impl Rules {
     pub(super) fn on<'s>(deps: &mut Deps<'s>, inputs: &RuleInputs<'_, 's>) -> Self {
         Self {
-            rules: deps.by(inputs.rules),
-            policy: deps.on(inputs.policy),
+            rules: deps.by(inputs.destinations.rules_by_host),
+            policy: deps.on(inputs.destinations.rule_policy),
             virtual_services: deps.on(inputs.virtual_services),
-            by_host: deps.by(inputs.by_host),
+            by_host: deps.by(inputs.connection_routes),
         }
     }
 

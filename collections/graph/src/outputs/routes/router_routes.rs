@@ -9,7 +9,7 @@ use sluice_envoy::route::{TableKind, build_header};
 use sluice_model::{Layer, MESH_GATEWAY, Resource, Segment, SegmentKey, Text};
 
 use super::gateway_hosts::{Bound, PlannedHost, RouteSource, build_planned_host, outline, plan_virtual_hosts};
-use super::sidecar_routes::{MeshReads, RouteInputs, encoded, segment_key};
+use super::sidecar_routes::{MeshReads, RouteCollections, encoded, segment_key};
 use super::virtual_hosts::{Client, RouteProfile};
 use crate::content_names::profile_text;
 use crate::traffic::gateways::routers::Router;
@@ -68,7 +68,7 @@ struct Planned {
 /// Changes when: a route of the virtual host does, or a service or rule it leads to.
 /// Size: distinct routers × the hosts they serve. Rejects: none.
 pub(crate) fn derive_router_segments<'s>(
-    inputs: &RouteInputs<'s>,
+    inputs: &RouteCollections<'s>,
     routers: &Collection<'s, RouterProfile, ()>,
     merged_gateways: &Collection<'s, Router, MergedGateway>,
 ) -> [Collection<'s, SegmentKey, Segment>; 2] {
@@ -115,7 +115,7 @@ fn derive_tables<'s>(
 /// Changes when: a VirtualService bound to a Gateway of the table gains or loses a host, or its conditions on port,
 /// gateway and client change. Size: distinct routers × the hosts they serve. Rejects: none.
 fn derive_planned_hosts<'s>(
-    inputs: &RouteInputs<'s>,
+    inputs: &RouteCollections<'s>,
     tables: &Collection<'s, TableKey, Table>,
 ) -> Collection<'s, HostKey, Planned> {
     let outlines = inputs.virtual_services.filter_map("virtual_services/outlines", |_, virtual_service| {

@@ -14,18 +14,18 @@ use sluice_model::{
     Resource, ResourceType, Segment, SegmentKey, Service, ServiceKey, SessionLabels, Text, View, VirtualService,
 };
 
+use super::RouteInputs;
 use super::virtual_hosts::{
     Client, HTTP_PROXY_TABLE, Mesh, RouteHeaders, RouteProfile, VirtualHosts, asks_for_hashing, special_namespaces,
     uses_labels, virtual_hosts, visible_service,
 };
 use crate::content_names::profile_text;
-use crate::graph_context::GraphContext;
 use crate::host_patterns::covering_hosts;
 use crate::traffic::destination_rules::{self, RuleClient, RulePolicy, select_rule};
 use crate::traffic::sidecars::{EgressListener, EgressScope, SidecarLookup, Sidecars};
 
 /// What route tables of sidecars derive from.
-pub(crate) struct RouteInputs<'s> {
+pub(crate) struct RouteCollections<'s> {
     /// Services.
     pub(crate) services: Collection<'s, ServiceKey, Service>,
     /// Services of each host.
@@ -58,18 +58,18 @@ pub(crate) struct RouteInputs<'s> {
     pub(crate) sessions: SessionLabels,
 }
 
-impl<'s> RouteInputs<'s> {
+impl<'s> RouteCollections<'s> {
     /// From the collections outputs are made of.
-    pub(crate) fn new(context: &GraphContext<'s>) -> Self {
-        let profiles = context.proxies.index("route_profiles/by-content", |_, proxy| {
+    pub(crate) fn new(inputs: &RouteInputs<'_, 's>) -> Self {
+        let profiles = inputs.proxies.index("route_profiles/by-content", |_, proxy| {
             let profile = RouteProfile::of(proxy);
             (proxy.proxy_type == ProxyType::Sidecar).then(|| (profile_text(&profile), profile))
         });
-        let by_alias = context.services.index("services/by-alias", |_, service| {
+        let by_alias = inputs.destinations.services.index("services/by-alias", |_, service| {
             let alias = service.external_name.as_ref().filter(|_| service.resolution == Resolution::Alias);
             alias.map(|target| (target.clone(), ()))
         });
-        let by_address = context.services.index("services/by-address", |_, service| {
+        let by_address = inputs.destinations.services.index("services/by-address", |_, service| {
             let addresses: BTreeSet<&Text> =
                 service.addresses.values().flatten().chain(&service.auto_allocated_addresses).collect();
             let pairs = addresses
@@ -78,21 +78,21 @@ impl<'s> RouteInputs<'s> {
             pairs.collect::<Vec<_>>()
         });
         Self {
-            services: context.services.clone(),
-            services_by_host: context.services_by_host.clone(),
-            hosts: context.hosts.clone(),
-            virtual_services: context.virtual_services.clone(),
-            destination_rules: context.destination_rules_by_host.clone(),
+            services: inputs.destinations.services.clone(),
+            services_by_host: inputs.destinations.services_by_host.clone(),
+            hosts: inputs.hosts.clone(),
+            virtual_services: inputs.virtual_services.clone(),
+            destination_rules: inputs.destinations.rules_by_host.clone(),
             profiles: profiles.group("route_profiles", |_, proxies| proxies.first().map(|(_, p)| (*p).clone())),
-            selections: context.selections.clone(),
-            routed: context.virtual_services_by_host.clone(),
+            selections: inputs.destinations.selections.clone(),
+            routed: inputs.virtual_services_by_host.clone(),
             by_alias,
             by_address,
-            defaults: derive_route_defaults(&context.mesh),
-            sidecars: context.sidecars.clone(),
-            domain: context.options.domain.clone(),
-            dual_stack: context.options.dual_stack,
-            sessions: context.options.sessions.clone(),
+            defaults: derive_route_defaults(inputs.mesh),
+            sidecars: inputs.destinations.sidecars.clone(),
+            domain: inputs.options.domain.clone(),
+            dual_stack: inputs.options.dual_stack,
+            sessions: inputs.options.sessions.clone(),
         }
     }
 }
@@ -122,7 +122,7 @@ pub(crate) fn derive_route_defaults<'s>(mesh: &Collection<'s, (), MeshConfig>) -
 /// Key: `SegmentKey`. From: `services`, `virtual_services`, `destination_rules`, `mesh_config`, the profiles of sidecars.
 /// Changes when: a Service gains or loses an HTTP port, name or address; a VirtualService or rule over it changes.
 /// Size: HTTP ports of Services × (1 + namespaces that see them otherwise) × profiles. Rejects: none.
-pub(crate) fn derive_sidecar_segments<'s>(inputs: &RouteInputs<'s>) -> [Collection<'s, SegmentKey, Segment>; 2] {
+pub(crate) fn derive_sidecar_segments<'s>(inputs: &RouteCollections<'s>) -> [Collection<'s, SegmentKey, Segment>; 2] {
     let routed = inputs.routed.distinct("routes/routed-hosts");
     let hosts = inputs.hosts.union("routes/hosts", &[routed]);
     let hosts_with_segments = hosts.derive_many("routes/virtual-hosts", |d| {
@@ -212,7 +212,7 @@ pub(crate) fn segment_key(layer: &Layer, table: &Text, segment: &Text) -> Segmen
 /// The rest of every table that has a virtual host in a layer, and its virtual host of unknown hosts.
 fn derive_tables<'s>(
     virtual_hosts: &Collection<'s, SegmentKey, Segment>,
-    inputs: &RouteInputs<'s>,
+    inputs: &RouteCollections<'s>,
 ) -> Collection<'s, SegmentKey, Segment> {
     let tables = virtual_hosts.index("routes/tables/rows", |key, segment| {
         let shown = *segment != Resource::Hidden;
@@ -248,7 +248,7 @@ fn derive_tables<'s>(
 }
 
 /// Tables of the listeners that Sidecars declare: they are there even if nothing is found in them.
-fn derive_declared_tables<'s>(inputs: &RouteInputs<'s>) -> Collection<'s, (Layer, Text), ()> {
+fn derive_declared_tables<'s>(inputs: &RouteCollections<'s>) -> Collection<'s, (Layer, Text), ()> {
     inputs.sidecars.scopes.derive_many("routes/declared-tables", |d| {
         let (profiles, defaults) = (d.on(&inputs.profiles), d.on(&inputs.defaults));
         move |cx, _, scope| {
@@ -288,7 +288,7 @@ pub(crate) struct MeshReads {
 }
 
 impl MeshReads {
-    pub(crate) fn on<'s>(d: &mut Deps<'s>, inputs: &RouteInputs<'s>) -> Self {
+    pub(crate) fn on<'s>(d: &mut Deps<'s>, inputs: &RouteCollections<'s>) -> Self {
         Self {
             services: d.on(&inputs.services),
             by_host: d.by(&inputs.services_by_host),
