@@ -12,7 +12,9 @@ use sluice_model::{
     ApplyTo, Layer, PatchContext, Proxy, ProxyKey, ProxyType, Resource, ResourceKey, ResourceType, Segment, SegmentKey,
     SlotValues, Text, View,
 };
-use sluice_patch::{PatchOutcome, RouteTableContext, added, patch_cluster, patch_listener, patch_route_table, patch_virtual_host};
+use sluice_patch::{
+    PatchOutcome, RouteTableContext, added, patch_cluster, patch_listener, patch_route_table, patch_virtual_host,
+};
 
 use super::Outputs;
 use super::layers::{LayerInputs, LayerReader};
@@ -80,7 +82,12 @@ fn derive_patched_resources<'s>(
 }
 
 /// What a program makes of a resource, if it changes it.
-fn patch_resource(key: &ResourceKey, resource: &Resource, program: &PatchProgram, markers: &SlotValues) -> Option<Resource> {
+fn patch_resource(
+    key: &ResourceKey,
+    resource: &Resource,
+    program: &PatchProgram,
+    markers: &SlotValues,
+) -> Option<Resource> {
     let encoded = resource.bytes(markers)?;
     let gateway = program.proxy_type != ProxyType::Sidecar;
     let outcome = match key.resource_type {

@@ -4,8 +4,8 @@ use sluice_engine::{Collection, Context, Dep};
 use sluice_envoy::secret::{build_certificate, build_roots};
 use sluice_envoy::wire;
 use sluice_model::{
-    CertificateKeyPair, CredentialName, ObjectKey, ProxyKey, ROOTS_SUFFIX, Resource, ResourceKey, ResourceType, RootCertificates, Secret,
-    Text,
+    CertificateKeyPair, CredentialName, ObjectKey, ProxyKey, ROOTS_SUFFIX, Resource, ResourceKey, ResourceType,
+    RootCertificates, Secret, Text,
 };
 
 use super::Outputs;
@@ -167,7 +167,11 @@ fn derive_referenced<'s>(inputs: &SecretInputs<'_, 's>) -> Collection<'s, Resour
     })
 }
 
-fn roots_rows<const N: usize>(layer: &SecretLayer, names: [String; N], roots: &RootCertificates) -> Vec<(ResourceKey, Resource)> {
+fn roots_rows<const N: usize>(
+    layer: &SecretLayer,
+    names: [String; N],
+    roots: &RootCertificates,
+) -> Vec<(ResourceKey, Resource)> {
     let row = |name: String| (key(layer, &name), Resource::Encoded(wire::encode(&build_roots(&name, roots))));
     names.map(row).into()
 }

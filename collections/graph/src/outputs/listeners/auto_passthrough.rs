@@ -1,7 +1,7 @@
 //! Chains of routers that pass mutual TLS on by its server name: one for each cluster they may be asked for.
 
 use bytes::Bytes;
-use sluice_engine::{Collection, Context, IndexDep, Deps, Index};
+use sluice_engine::{Collection, Context, Deps, Index, IndexDep};
 use sluice_envoy::listener::{Facts, Settings, build_auto_passthrough};
 use sluice_envoy::wire;
 use sluice_model::{Host, ProxyKey, Resource, Text, View};
