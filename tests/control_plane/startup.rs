@@ -165,6 +165,15 @@ fn a_stop_is_no_failure() {
 }
 
 #[test]
+fn deployments_in_a_directory_are_reported_once() {
+    let deployments = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: ratings-v1}\n---\n\
+                       apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: ratings-v2}\n";
+    let (_keep, path) = directory(&[("bookinfo.yaml", deployments)]);
+    let log = run_for(&[&format!("--configDir={}", text(&path))], Duration::from_secs(2));
+    assert_eq!(log.matches("workloads in a directory create no pods").count(), 1, "{log}");
+}
+
+#[test]
 fn ports_that_are_not_served_say_so() {
     let (_keep, path) = directory(&[]);
     let config = format!("--configDir={}", text(&path));

@@ -15,7 +15,7 @@ use sluice_model::{ProxyKey, ResourceType};
 use crate::args::{Output, PreviewArgs, PreviewResourceType};
 use crate::{FINDINGS, FINE, UNUSABLE};
 use assembly::{ResourceSet, assemble};
-use objects::Objects;
+use objects::PreviewObjects;
 
 impl PreviewResourceType {
     const ALL: [Self; 6] = [Self::Cds, Self::Eds, Self::Lds, Self::Rds, Self::Ecds, Self::Nds];
@@ -46,7 +46,7 @@ impl PreviewResourceType {
 /// Runs the command; returns its exit code.
 pub(crate) fn run(args: &PreviewArgs, out: &mut dyn Write, errors: &mut dyn Write) -> io::Result<u8> {
     let mut failures = Vec::new();
-    let objects = Objects::read(&args.filenames, &mut failures);
+    let objects = PreviewObjects::read(&args.filenames, &mut failures);
     for failure in &failures {
         writeln!(errors, "sluicectl: {failure}")?;
     }

@@ -18,15 +18,15 @@ pub(super) const DOMAIN: &str = "cluster.local";
 /// Kinds that make pods, which only a cluster runs.
 const WORKLOAD_KINDS: [&str; 6] = ["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob"];
 
-/// Objects of files, and what is known of the objects that are not read.
+/// PreviewObjects of files, and what is known of the objects that are not read.
 #[derive(Default)]
-pub(super) struct Objects {
+pub(super) struct PreviewObjects {
     pub(super) parsed: Vec<ParsedObject>,
     /// `Kind namespace/name` of objects that make pods.
     workloads: BTreeSet<String>,
 }
 
-impl Objects {
+impl PreviewObjects {
     /// Reads files and directories; what cannot be read is in `failures`. If an object is declared twice, the last one is
     /// used.
     pub(super) fn read(paths: &[PathBuf], failures: &mut Vec<String>) -> Self {

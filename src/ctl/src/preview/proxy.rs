@@ -7,14 +7,14 @@ use sluice_model::Proxy;
 use sluice_parse::parse_proxy;
 use sluice_proto::envoy::config::core::v3::Node;
 
-use super::objects::{CLUSTER, DOMAIN, Objects};
+use super::objects::{CLUSTER, DOMAIN, PreviewObjects};
 use crate::args::{PreviewArgs, PreviewProxyType};
 
 /// The proxy that the flags describe.
 ///
 /// # Errors
 /// A text for the user: the Pod or the file does not exist, or the node is invalid.
-pub(super) fn describe(args: &PreviewArgs, objects: &Objects) -> Result<Proxy, String> {
+pub(super) fn describe(args: &PreviewArgs, objects: &PreviewObjects) -> Result<Proxy, String> {
     let node = match (&args.node, &args.pod) {
         (Some(path), _) => {
             let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -28,7 +28,7 @@ pub(super) fn describe(args: &PreviewArgs, objects: &Objects) -> Result<Proxy, S
 }
 
 /// The node that the proxy of a Pod sends, as the agent makes it.
-fn node_of_pod(name: &str, proxy_type: PreviewProxyType, objects: &Objects) -> Result<Value, String> {
+fn node_of_pod(name: &str, proxy_type: PreviewProxyType, objects: &PreviewObjects) -> Result<Value, String> {
     let (pod_name, namespace) =
         name.rsplit_once('.').ok_or_else(|| format!("--pod: {name:?} is not of the form NAME.NAMESPACE"))?;
     let pod = objects.pod(namespace, pod_name).ok_or_else(|| {

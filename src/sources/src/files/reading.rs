@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 use sluice_model::{Kind, ObjectKey, ParsedObject, Text};
@@ -74,11 +76,16 @@ pub(super) struct Reading {
 pub(super) struct Reader {
     cluster: Cluster,
     limits: Limits,
+    /// An object of [`WORKLOAD_KINDS`] was logged.
+    logged_workload: Arc<AtomicBool>,
 }
+
+/// Kinds for which a cluster creates pods.
+const WORKLOAD_KINDS: [&str; 6] = ["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob"];
 
 impl Reader {
     pub(super) fn new(cluster: Cluster) -> Self {
-        Self { cluster, limits: Limits::default() }
+        Self { cluster, limits: Limits::default(), logged_workload: Arc::default() }
     }
 
     /// Cuts a text into objects; documents that the file had before, as `old` says, are not parsed again.
@@ -141,7 +148,7 @@ impl Reader {
                     reading.add((kind, key), (hash, place), line);
                     reading.objects.extend(self.parse(&value).map(|object| ((hash, place), object)));
                 }
-                Err(error) => note_foreign(path, line, &error),
+                Err(error) => self.log_foreign(path, line, &error),
             }
         }
         if is_foreign {
@@ -154,6 +161,26 @@ impl Reader {
         let documents = chunk.parse(&self.limits).ok()?.into_iter();
         let mut objects = documents.flat_map(|document| read_objects(&self.cluster.id, document.value));
         self.parse(&objects.nth(place)?.ok()?.value)
+    }
+
+    /// Logs an object that is not read. Directories often contain objects of other kinds, so only those that look like
+    /// Istio's are warnings.
+    fn log_foreign(&self, path: &Path, line: usize, error: &ObjectError) {
+        let file = path.display();
+        match error {
+            ObjectError::UnknownKind { kind, .. } if WORKLOAD_KINDS.contains(&kind.as_str()) => {
+                if !self.logged_workload.swap(true, Ordering::Relaxed) {
+                    info!(
+                        %file, line, kind,
+                        "workloads in a directory create no pods: without EndpointSlices, their Services have no endpoints"
+                    );
+                }
+            }
+            ObjectError::UnknownKind { api_version, .. } if !api_version.contains(".istio.io/") => {
+                debug!(%file, line, %error, "object is not read");
+            }
+            _ => warn!(%file, line, %error, "object is not read"),
+        }
     }
 
     fn parse(&self, value: &Value) -> Option<Object> {
@@ -184,15 +211,4 @@ fn first_line_offset(chunk: Chunk<'_>) -> usize {
         !(line.is_empty() || line.starts_with('#') || line.starts_with('%') || line.trim_end() == "---")
     };
     chunk.text.lines().position(|line| is_content(&line)).unwrap_or_default()
-}
-
-/// Most directories also hold objects that are none of ours; what looks like ours and is not deserves a word.
-fn note_foreign(path: &Path, line: usize, error: &ObjectError) {
-    let file = path.display();
-    match error {
-        ObjectError::UnknownKind { api_version, .. } if !api_version.contains(".istio.io/") => {
-            debug!(%file, line, %error, "not read");
-        }
-        _ => warn!(%file, line, %error, "not read"),
-    }
 }
