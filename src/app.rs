@@ -33,7 +33,8 @@ use tracing::{error, info, warn};
 
 use crate::admin::{self, AdminMetrics, AdminState, PagesOverXds, Readiness, Refusals};
 use crate::config::{ClusterSource, Config, Features, Identity, ListenAddress};
-use crate::xds::{self, Admission, EngineProxies, Hub, Outputs, ServerOptions, Status, Store};
+use sluice_xds::{Admission, DiscoveryServer, EngineProxies, Outputs, ServerOptions, StatusReader};
+use sluice_xds_protocol::Store;
 
 pub use error::AppError;
 use security::Security;
@@ -77,7 +78,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
     source_metrics.register(&mut registry);
     let cluster_metrics = ClusterMetrics::default();
     cluster_metrics.register(&mut registry);
-    let xds_metrics = xds::Metrics::default();
+    let xds_metrics = sluice_xds::Metrics::default();
     xds_metrics.register(&mut registry);
     let jwks_metrics = JwksMetrics::default();
     jwks_metrics.register(&mut registry);
@@ -96,13 +97,19 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
     ));
     let features = &config.features;
     let admission = Admission::new(features.push_throttle, features.max_streams_a_second);
-    let hub = Hub::with_admission(store.clone(), proxies, xds_metrics, config.features.xds_identity_check, admission);
+    let discovery = DiscoveryServer::with_admission(
+        store.clone(),
+        proxies,
+        xds_metrics,
+        config.features.xds_identity_check,
+        admission,
+    );
     let readiness = Arc::new(Readiness::waiting_for(STEPS));
     let reporter = Reporter::default();
     let state = Arc::new(AdminState {
         engine: engine.clone(),
         handles: handles.clone(),
-        status: Status::new(hub.clone()),
+        status: StatusReader::new(discovery.clone()),
         readiness: readiness.clone(),
         metrics: Mutex::new(registry),
         reporter: reporter.clone(),
@@ -113,7 +120,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
         callers: OnceLock::new(),
         refusals,
     });
-    hub.show(Arc::new(PagesOverXds::new(state.clone())));
+    discovery.set_debug_pages(Arc::new(PagesOverXds::new(state.clone())));
 
     // Operators can look from here on, proxies not yet.
     let mut tasks = JoinSet::new();
@@ -255,7 +262,7 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
         let (served, first, stopped) = (store.clone(), store, stop.clone());
         tasks.spawn(async move {
             tokio::select! {
-                () = xds::follow(&serving, &outputs, served) => anyhow::bail!("the engine has stopped"),
+                () = sluice_xds::follow(&serving, &outputs, served) => anyhow::bail!("the engine has stopped"),
                 () = stopped.cancelled() => Ok(()),
             }
         });
@@ -295,20 +302,24 @@ pub async fn run(config: Config, log: LogControl, stop: CancellationToken) -> Re
         }
         readiness.done(STEPS[4]);
         info!(epoch = engine.snapshot().epoch().0, "ready");
-        tokio::spawn(hub.clone().keep_swept());
+        tokio::spawn(discovery.clone().keep_removing_expired_proxies());
         if let Some(mut security) = security {
             // Nobody has set them before.
             let _ = state.callers.set(security.authenticators());
             let election = election(&config, own_client.clone());
             security.follow(&engine, &handles, (own_client, election), &config, &mut tasks, &stop);
-            security.serve(secure_grpc, hub.clone(), &config, &mut tasks, &stop)?;
+            security.serve(secure_grpc, discovery.clone(), &config, &mut tasks, &stop)?;
         }
         if let Some(listener) = grpc {
             let options = server_options(&config);
             let stop = stop.clone();
-            tasks.spawn(xds::serve(listener, hub, options, plaintext_authenticators(&config.features), async move {
-                stop.cancelled().await
-            }));
+            tasks.spawn(sluice_xds::serve(
+                listener,
+                discovery,
+                options,
+                plaintext_authenticators(&config.features),
+                async move { stop.cancelled().await },
+            ));
         }
         // The first task that ends before a stop was asked for is what failed.
         tokio::select! {
@@ -452,6 +463,7 @@ fn server_options(config: &Config) -> ServerOptions {
         keepalive_timeout: config.serving.keepalive_timeout,
         max_connection_age: config.serving.max_connection_age,
         drain_timeout: config.serving.shutdown,
+        small_frames: config.features.small_http2_frames,
         ..default
     }
 }

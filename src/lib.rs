@@ -6,4 +6,3 @@
 pub mod admin;
 pub mod app;
 pub mod config;
-pub mod xds;

@@ -87,6 +87,20 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-watch",
             ],
         ),
+        ("sluice-xds-protocol", vec!["sluice-model", "sluice-proto"]),
+        (
+            "sluice-xds",
+            vec![
+                "sluice-auth",
+                "sluice-engine",
+                "sluice-model",
+                "sluice-parse",
+                "sluice-proto",
+                "sluice-telemetry",
+                "sluice-tls",
+                "sluice-xds-protocol",
+            ],
+        ),
         (
             "sluice-sources",
             vec![
@@ -117,6 +131,8 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-telemetry",
                 "sluice-tls",
                 "sluice-watch",
+                "sluice-xds",
+                "sluice-xds-protocol",
             ],
         ),
         ("sluice-bench", vec!["sluice-proto", "sluice-testkit"]),
@@ -134,6 +150,8 @@ fn crates_depend_on_each_other_as_architecture_says() {
                 "sluice-parse",
                 "sluice-proto",
                 "sluice-testkit",
+                "sluice-xds",
+                "sluice-xds-protocol",
             ],
         ),
         (
@@ -142,7 +160,15 @@ fn crates_depend_on_each_other_as_architecture_says() {
         ),
     ]);
     let effectful = ["tokio", "tonic", "kube", "k8s-openapi", "hyper", "axum", "notify", "rand"];
-    let pure = ["sluice-engine", "sluice-model", "sluice-parse", "sluice-envoy", "sluice-patch", "sluice-graph"];
+    let pure = [
+        "sluice-engine",
+        "sluice-model",
+        "sluice-parse",
+        "sluice-envoy",
+        "sluice-patch",
+        "sluice-graph",
+        "sluice-xds-protocol",
+    ];
     let mut seen = BTreeSet::new();
     let metadata = metadata(&["--no-deps"]);
     for package in packages(&metadata) {

@@ -13,7 +13,7 @@ use sluice_model::ResourceType;
 
 use crate::admin::answer::{self, Parameters};
 use crate::admin::{AdminState, proxies};
-use crate::xds::Found;
+use sluice_xds_protocol::ResolvedResource;
 
 /// Prefix of the types of the parts of Envoy's dump.
 const ADMIN: &str = "type.googleapis.com/envoy.admin.v3.";
@@ -91,12 +91,12 @@ fn not_connected() -> Response<Body> {
 }
 
 /// The parts of a dump in Envoy's order.
-fn sections(held: &BTreeMap<ResourceType, Vec<Found>>, with_endpoints: bool) -> Vec<Value> {
-    let all = |kind: ResourceType, form: &dyn Fn(&Found, Value) -> Value| -> Vec<Value> {
+fn sections(held: &BTreeMap<ResourceType, Vec<ResolvedResource>>, with_endpoints: bool) -> Vec<Value> {
+    let all = |kind: ResourceType, form: &dyn Fn(&ResolvedResource, Value) -> Value| -> Vec<Value> {
         held.get(&kind).into_iter().flatten().map(|found| form(found, shown(kind, found))).collect()
     };
     let simple = |field: &'static str| {
-        move |found: &Found, resource: Value| {
+        move |found: &ResolvedResource, resource: Value| {
             let mut part = json!({"versionInfo": found.version.to_string()});
             if let Some(part) = part.as_object_mut() {
                 part.insert(field.to_owned(), resource);
@@ -104,14 +104,14 @@ fn sections(held: &BTreeMap<ResourceType, Vec<Found>>, with_endpoints: bool) -> 
             part
         }
     };
-    let table = |found: &Found, mut resource: Value| {
+    let table = |found: &ResolvedResource, mut resource: Value| {
         // As Envoy shows a table whose hosts come one by one.
         if resource.get("vhds").is_some() {
             resource["virtualHosts"] = hosts_of(&found.name, held.get(&ResourceType::VirtualHost)).into();
         }
         simple("routeConfig")(found, resource)
     };
-    let listener = |found: &Found, resource: Value| {
+    let listener = |found: &ResolvedResource, resource: Value| {
         let state = json!({"versionInfo": found.version.to_string(), "listener": resource});
         json!({"name": found.name, "activeState": state})
     };
@@ -141,9 +141,9 @@ fn sections(held: &BTreeMap<ResourceType, Vec<Found>>, with_endpoints: bool) -> 
 }
 
 /// The virtual hosts of a route table among all that come one by one.
-fn hosts_of(table: &str, hosts: Option<&Vec<Found>>) -> Vec<Value> {
-    let is_of = |host: &&Found| host.name.rsplit_once('/').is_some_and(|(whole, _)| whole == table);
-    let part = |host: &Found| {
+fn hosts_of(table: &str, hosts: Option<&Vec<ResolvedResource>>) -> Vec<Value> {
+    let is_of = |host: &&ResolvedResource| host.name.rsplit_once('/').is_some_and(|(whole, _)| whole == table);
+    let part = |host: &ResolvedResource| {
         let mut shown = shown(ResourceType::VirtualHost, host);
         if let Some(fields) = shown.as_object_mut() {
             fields.remove("@type");
@@ -154,7 +154,7 @@ fn hosts_of(table: &str, hosts: Option<&Vec<Found>>) -> Vec<Value> {
 }
 
 /// A resource as JSON, secrets without what is secret in them.
-fn shown(kind: ResourceType, found: &Found) -> Value {
+fn shown(kind: ResourceType, found: &ResolvedResource) -> Value {
     let mut value = sluice_proto::json::encode_any(kind.type_url(), &found.bytes());
     if matches!(kind, ResourceType::Secret | ResourceType::ExtensionConfig) {
         redact(&mut value);

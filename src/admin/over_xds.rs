@@ -13,7 +13,8 @@ use sluice_model::Identity;
 use tower::ServiceExt;
 
 use crate::admin::{AdminState, config_dump, debug};
-use crate::xds::{DEBUG_TYPE, DebugPages, DebugRequest, DebugResource, Refusal};
+use sluice_xds::{DEBUG_TYPE, DebugPages, DebugRequest, DebugResource};
+use sluice_xds_protocol::StreamError;
 
 /// Answers with what the pages over HTTP show.
 pub struct PagesOverXds {
@@ -34,7 +35,11 @@ impl DebugPages for PagesOverXds {
         self.state.viewer(std::slice::from_ref(identity))
     }
 
-    fn answer(&self, request: DebugRequest, viewer: Viewer) -> BoxFuture<'static, Result<Vec<DebugResource>, Refusal>> {
+    fn answer(
+        &self,
+        request: DebugRequest,
+        viewer: Viewer,
+    ) -> BoxFuture<'static, Result<Vec<DebugResource>, StreamError>> {
         let (state, pages) = (self.state.clone(), self.pages.clone());
         Box::pin(async move {
             match request {
@@ -46,13 +51,15 @@ impl DebugPages for PagesOverXds {
     }
 }
 
-async fn page_of(pages: Router, page: String, viewer: Viewer) -> Result<DebugResource, Refusal> {
+async fn page_of(pages: Router, page: String, viewer: Viewer) -> Result<DebugResource, StreamError> {
     let name = page.split_once('?').map_or(page.as_str(), |(name, _)| name);
     if !viewer.may_open(name) {
-        return Err(Refusal::Denied(format!("the debug page {name:?} is not for service accounts of your namespace")));
+        return Err(StreamError::Denied(format!(
+            "the debug page {name:?} is not for service accounts of your namespace"
+        )));
     }
     let request = Request::get(format!("/debug/{page}")).extension(viewer).body(Body::empty());
-    let request = request.map_err(|_| Refusal::Invalid(format!("{page:?} is no debug page")))?;
+    let request = request.map_err(|_| StreamError::Invalid(format!("{page:?} is no debug page")))?;
     let Ok(response) = pages.oneshot(request).await;
     let body = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     Ok(DebugResource { name: page, type_url: DEBUG_TYPE.to_owned(), bytes: body })

@@ -11,7 +11,7 @@ use sluice_model::ResourceType;
 
 use crate::admin::AdminState;
 use crate::admin::answer::{self, Parameters};
-use crate::xds::short_name;
+use sluice_xds::short_name;
 
 pub(super) async fn adsz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Response<Body> {
     answer::json(&state.status.adsz(), &parameters)

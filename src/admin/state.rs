@@ -12,7 +12,7 @@ use sluice_telemetry::LogControl;
 
 use crate::admin::{Readiness, Refusals};
 use crate::config::{Features, Identity};
-use crate::xds::Status;
+use sluice_xds::StatusReader;
 
 /// Handles to everything there is to look at.
 pub struct AdminState {
@@ -21,7 +21,7 @@ pub struct AdminState {
     /// Those of them that have names in code.
     pub handles: Handles,
     /// All streams.
-    pub status: Status,
+    pub status: StatusReader,
     /// Whether proxies are served.
     pub readiness: Arc<Readiness>,
     /// All metrics.

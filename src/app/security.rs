@@ -28,7 +28,7 @@ use tracing::{error, info, warn};
 
 use super::{AppError, server_options};
 use crate::config::{CertProvider, ClusterSource, Config};
-use crate::xds::{self, Beside, Hub};
+use sluice_xds::{AdditionalServices, DiscoveryServer};
 
 /// How long a certificate of the server lives if there is no authority that says so.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -235,7 +235,7 @@ impl Security {
     pub(super) fn serve(
         self,
         listener: Option<TcpListener>,
-        hub: Arc<Hub>,
+        discovery: Arc<DiscoveryServer>,
         config: &Config,
         tasks: &mut JoinSet<anyhow::Result<()>>,
         stop: &CancellationToken,
@@ -253,7 +253,7 @@ impl Security {
         }
         let tls = sluice_tls::server_config(&config.security.versions, identity, clients).map_err(AppError::Runtime)?;
         let refused = self.metrics.refused_connections.clone();
-        let mut beside = Beside::default();
+        let mut additional = AdditionalServices::default();
         if let (Some(signer), Some(authority)) = (self.signer, &config.security.authority) {
             let issuing = Issuing {
                 maker: self.external.map_or(Maker::Own(signer), Maker::Kubernetes),
@@ -262,19 +262,15 @@ impl Security {
                 terms: authority.terms,
                 metrics: self.metrics,
             };
-            beside = Beside { routes: Routes::new(CertificateService::new(issuing)), files: &[PROTO] };
+            additional =
+                AdditionalServices { routes: Routes::new(CertificateService::new(issuing)), proto_files: &[PROTO] };
         }
         let incoming = SecureIncoming::new(listener, tls, refused);
         let authenticators = if config.features.xds_auth { self.authenticators } else { Authenticators::default() };
         let (options, stop) = (server_options(config), stop.clone());
-        tasks.spawn(xds::serve_on(
-            incoming,
-            hub,
-            options,
-            authenticators,
-            beside,
-            async move { stop.cancelled().await },
-        ));
+        tasks.spawn(sluice_xds::serve_on(incoming, discovery, options, authenticators, additional, async move {
+            stop.cancelled().await
+        }));
         Ok(())
     }
 }

@@ -115,6 +115,11 @@ const LOAD: &[Variable] = &[
         "false",
         "Experimental: delta proxies with VHDS: \"true\" in their metadata get virtual hosts one by one",
     ),
+    (
+        "SLUICE_HTTP2_FRAMES",
+        "true",
+        "Split large HTTP/2 data frames of clients, which saves 8 KiB of memory for each connection",
+    ),
 ];
 
 /// Who may call.

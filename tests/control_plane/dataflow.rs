@@ -6,10 +6,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use sluice::xds::{
-    EngineProxies, HeldList, Hub, Interest, Metrics, NameList, Outputs, Protocol, Request, Response, Store, Stream,
-    follow,
-};
 use sluice_auth::Caller;
 use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, build};
@@ -18,6 +14,8 @@ use sluice_proto::envoy::config::core::v3::Node;
 use sluice_sources::files::FileSource;
 use sluice_sources::{Change, Cluster, InputSink, MeshOverride, Reporter, Sink, SourceMetrics};
 use sluice_testkit::wait::until;
+use sluice_xds::{AdsStream, DiscoveryServer, EngineProxies, Metrics, Outputs, follow};
+use sluice_xds_protocol::{HeldList, Interest, NameList, Request, Response, Store, XdsProtocol};
 
 fn sample(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "manifests/demo", name].iter().collect()
@@ -40,7 +38,7 @@ impl Sink for Recorder {
     }
 }
 
-fn ask(stream: &mut Stream, kind: ResourceType, names: &[&str], node: Option<Node>, nonce: &str) {
+fn ask(stream: &mut AdsStream, kind: ResourceType, names: &[&str], node: Option<Node>, nonce: &str) {
     let subscribe = names.iter().collect();
     let request = Request {
         node,
@@ -89,7 +87,7 @@ async fn a_virtual_service_changes() {
         BTreeMap::new(),
         false,
     ));
-    let hub = Hub::new(store.clone(), proxies, Metrics::default(), true);
+    let hub = DiscoveryServer::new(store.clone(), proxies, Metrics::default(), true);
     let outputs = Outputs {
         resources: handles.resources.clone(),
         segments: handles.segments.clone(),
@@ -101,7 +99,7 @@ async fn a_virtual_service_changes() {
 
     // A sidecar of the shop holds the route tables of two ports and is quiet.
     let node = Node { id: "sidecar~10.0.0.9~counter.teashop~teashop.svc.cluster.local".into(), ..Node::default() };
-    let mut stream = hub.open(Protocol::Delta, Caller::default()).expect("the store is ready");
+    let mut stream = hub.open(XdsProtocol::Delta, Caller::default()).expect("the store is ready");
     ask(&mut stream, ResourceType::Route, &["80"], Some(node), "");
     let first = until("the first answer", || stream.poll(Instant::now())).await;
     assert_eq!(names(&first), ["80"]);

@@ -137,7 +137,7 @@ async fn each_gets_what_is_his() -> Result<()> {
         let mut known = vault.ask(&KNOWN, protocol, &asked).await?;
         assert_eq!(names(&mut known).await?, ["kubernetes://edge/shop-cacert", "kubernetes://shop"], "{protocol:?}");
     }
-    vault.logged(&["known.edge", "kubernetes://absent", "is not there"]).await?;
+    vault.logged(&["known.edge", "kubernetes://absent", "does not exist"]).await?;
 
     let silent = [
         ("other", KNOWN.forwarded, "kubernetes://bank/vault", "is of another namespace"),

@@ -11,7 +11,7 @@ use sluice_ca::LifetimeLimits;
 use sluice_proto::google::protobuf::value::Kind;
 use sluice_proto::istio::v1::auth::{IstioCertificateRequest, IstioCertificateResponse};
 use sluice_telemetry::unix_seconds;
-use sluice_tls::Connection;
+use sluice_tls::TlsConnection;
 use tonic::body::Body;
 use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Request, Response, Status};
@@ -71,7 +71,7 @@ impl Issuing {
     async fn answer(
         &self,
         headers: &HeaderMap,
-        connection: Option<&Connection>,
+        connection: Option<&TlsConnection>,
         request: IstioCertificateRequest,
     ) -> Result<IstioCertificateResponse, Status> {
         self.metrics.requests.inc();
@@ -181,7 +181,7 @@ impl UnaryService<IstioCertificateRequest> for CreateCertificate {
         Box::pin(async move {
             let (metadata, extensions, request) = request.into_parts();
             let headers = metadata.into_headers();
-            let answer = issuing.answer(&headers, extensions.get::<Connection>(), request).await?;
+            let answer = issuing.answer(&headers, extensions.get::<TlsConnection>(), request).await?;
             Ok(Response::new(answer))
         })
     }

@@ -13,8 +13,8 @@ use tracing_subscriber::layer::Context;
 /// Scopes and the modules whose events belong to them; the longest module wins.
 pub const SCOPES: &[(&str, &[&str])] = &[
     ("admin", &["sluice::admin", "sluice_admin"]),
-    ("ads", &["sluice::xds", "sluice_xds", "sluice_xds_protocol"]),
-    ("delta", &["sluice::xds::delta", "sluice_xds_protocol::delta"]),
+    ("ads", &["sluice_xds", "sluice_xds_protocol"]),
+    ("delta", &["sluice_xds_protocol::delta"]),
     ("files", &["sluice_sources::files", "sluice_watch"]),
     ("grpc", &["tonic", "h2", "hyper", "hyper_util", "tower"]),
     ("krt", &["sluice_engine", "sluice_graph"]),
@@ -130,9 +130,9 @@ mod tests {
 
     #[test]
     fn targets_have_scopes() {
-        assert_eq!(scope_of("sluice::xds::delta::codec"), "delta");
-        assert_eq!(scope_of("sluice::xds::session"), "ads");
-        assert_eq!(scope_of("sluice::xdsomething"), "default");
+        assert_eq!(scope_of("sluice_xds_protocol::delta::codec"), "delta");
+        assert_eq!(scope_of("sluice_xds::stream"), "ads");
+        assert_eq!(scope_of("sluice_xdsomething"), "default");
         assert_eq!(scope_of("sluice::app"), "default");
         assert_eq!(scope_of("delta"), "delta");
     }

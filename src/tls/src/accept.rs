@@ -106,7 +106,7 @@ pub struct SecureStream {
 
 /// What is known of a connection before anything is said on it.
 #[derive(Clone, Debug)]
-pub struct Connection {
+pub struct TlsConnection {
     /// Where it comes from.
     pub peer: SocketAddr,
     /// The certificate of the client and what leads to a root, verified; empty without.
@@ -114,11 +114,11 @@ pub struct Connection {
 }
 
 impl Connected for SecureStream {
-    type ConnectInfo = Connection;
+    type ConnectInfo = TlsConnection;
 
-    fn connect_info(&self) -> Connection {
+    fn connect_info(&self) -> TlsConnection {
         let certificates = self.stream.get_ref().1.peer_certificates().unwrap_or_default();
-        Connection {
+        TlsConnection {
             peer: self.peer,
             certificates: certificates.iter().cloned().map(CertificateDer::into_owned).collect(),
         }

@@ -7,7 +7,7 @@ mod files;
 mod verifier;
 mod versions;
 
-pub use accept::{Connection, SecureIncoming, SecureStream};
+pub use accept::{SecureIncoming, SecureStream, TlsConnection};
 pub use certificate::ServerIdentity;
 pub use files::TlsFiles;
 pub use verifier::ClientVerifier;

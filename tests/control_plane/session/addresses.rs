@@ -1,9 +1,9 @@
 //! Addresses of ambient mode: all of them, or those a node proxy asks for as it needs them (X26).
 
 use prost::Message as _;
-use sluice::xds::Protocol::{Delta, Sotw};
 use sluice_model::ResourceType::{Address, Workload};
 use sluice_proto::istio::workload::{self, NetworkAddress, PortList, address::Type};
+use sluice_xds_protocol::XdsProtocol::{Delta, Sotw};
 
 use super::client::{Client, Got};
 use super::fixture::{Mesh, NODE};

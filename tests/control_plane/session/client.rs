@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use prost::Message as _;
-use sluice::xds::{Protocol, Refusal, Request, Stream};
 use sluice_auth::Caller;
 use sluice_model::ResourceType;
 use sluice_proto::envoy::config::core::v3::Node;
@@ -13,6 +12,8 @@ use sluice_proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
 use sluice_proto::google::rpc::Status;
+use sluice_xds::AdsStream;
+use sluice_xds_protocol::{Request, StreamError, XdsProtocol};
 
 use super::fixture::{Mesh, SIDECAR};
 
@@ -42,7 +43,7 @@ impl Got {
 
     /// `CDS +a +b -c`: what the response says, for comparing.
     pub(crate) fn text(&self) -> String {
-        let name = ResourceType::from_type_url(&self.type_url).map_or("?", sluice::xds::short_name);
+        let name = ResourceType::from_type_url(&self.type_url).map_or("?", sluice_xds::short_name);
         let mut text = name.to_uppercase();
         for name in self.names() {
             text.push_str(&format!(" +{name}"));
@@ -58,8 +59,8 @@ impl Got {
 }
 
 pub(crate) struct Client {
-    pub(crate) protocol: Protocol,
-    stream: Stream,
+    pub(crate) protocol: XdsProtocol,
+    stream: AdsStream,
     node: Option<Node>,
     /// The names of its subscriptions; with `None`, the wildcard.
     pub(crate) wants: BTreeMap<ResourceType, Option<BTreeSet<String>>>,
@@ -73,7 +74,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn connect(mesh: &Mesh, protocol: Protocol) -> Self {
+    pub(crate) fn connect(mesh: &Mesh, protocol: XdsProtocol) -> Self {
         let stream = mesh.hub.open(protocol, Caller::default()).expect("the store is ready");
         Self {
             protocol,
@@ -103,7 +104,7 @@ impl Client {
         let names: Vec<String> = wants.iter().flatten().cloned().collect();
         self.wants.insert(kind, wants);
         let held = self.holds.entry(kind).or_default();
-        if self.protocol == Protocol::Sotw {
+        if self.protocol == XdsProtocol::Sotw {
             self.sotw(DiscoveryRequest {
                 resource_names: names,
                 type_url: kind.type_url().into(),
@@ -137,7 +138,7 @@ impl Client {
         let names: Vec<String> = names.iter().cloned().collect();
         let held = self.holds.entry(kind).or_default();
         held.retain(|name, _| !remove.contains(&name.as_str()));
-        if self.protocol == Protocol::Sotw {
+        if self.protocol == XdsProtocol::Sotw {
             let nonce = self.nonces.get(&kind).cloned().unwrap_or_default();
             let request = DiscoveryRequest {
                 resource_names: names,
@@ -181,7 +182,7 @@ impl Client {
 
     fn apply(&mut self, bytes: Bytes) -> Got {
         let got = match self.protocol {
-            Protocol::Sotw => {
+            XdsProtocol::Sotw => {
                 let response = DiscoveryResponse::decode(bytes).expect("a DiscoveryResponse");
                 let resources = response.resources.into_iter().map(|any| {
                     assert_eq!(any.type_url, response.type_url);
@@ -197,7 +198,7 @@ impl Client {
                     aliases: BTreeMap::new(),
                 }
             }
-            Protocol::Delta => {
+            XdsProtocol::Delta => {
                 let mut response = DeltaDiscoveryResponse::decode(bytes).expect("a DeltaDiscoveryResponse");
                 let empty = response.resources.extract_if(.., |resource| resource.resource.is_none());
                 let unresolved = empty.map(|resource| {
@@ -226,7 +227,7 @@ impl Client {
             self.nonces.insert(kind, got.nonce.clone());
             let held = self.holds.entry(kind).or_default();
             let named = self.wants.get(&kind).and_then(Option::as_ref);
-            if self.protocol == Protocol::Sotw && kind.is_wildcard() {
+            if self.protocol == XdsProtocol::Sotw && kind.is_wildcard() {
                 held.clear();
             }
             for (name, version, bytes) in &got.resources {
@@ -255,7 +256,7 @@ impl Client {
 
     pub(crate) fn answer_to(&mut self, got: &Got, error: Option<&str>) {
         let error_detail = error.map(|message| Status { code: 13, message: message.into(), ..Status::default() });
-        if self.protocol == Protocol::Sotw {
+        if self.protocol == XdsProtocol::Sotw {
             let names = ResourceType::from_type_url(&got.type_url).and_then(|kind| self.wants.get(&kind));
             let request = DiscoveryRequest {
                 version_info: got.version.clone(),
@@ -300,12 +301,12 @@ impl Client {
         std::iter::from_fn(|| self.receive().map(|got| got.text())).collect()
     }
 
-    pub(crate) fn sotw(&mut self, mut request: DiscoveryRequest) -> Result<(), Refusal> {
+    pub(crate) fn sotw(&mut self, mut request: DiscoveryRequest) -> Result<(), StreamError> {
         request.node = self.node.take();
         self.stream.request(sotw(&request), self.now)
     }
 
-    pub(crate) fn delta(&mut self, mut request: DeltaDiscoveryRequest) -> Result<(), Refusal> {
+    pub(crate) fn delta(&mut self, mut request: DeltaDiscoveryRequest) -> Result<(), StreamError> {
         request.node = self.node.take();
         self.stream.request(delta(&request), self.now)
     }
@@ -313,12 +314,12 @@ impl Client {
 
 /// The request as the server reads it.
 pub(crate) fn sotw(request: &DiscoveryRequest) -> Request {
-    Request::decode(Protocol::Sotw, &request.encode_to_vec().into()).expect("a request")
+    Request::decode(XdsProtocol::Sotw, &request.encode_to_vec().into()).expect("a request")
 }
 
 /// The request as the server reads it.
 pub(crate) fn delta(request: &DeltaDiscoveryRequest) -> Request {
-    Request::decode(Protocol::Delta, &request.encode_to_vec().into()).expect("a request")
+    Request::decode(XdsProtocol::Delta, &request.encode_to_vec().into()).expect("a request")
 }
 
 /// The name in a message: its first field in clusters, listeners and routes, and in what the tests make up.

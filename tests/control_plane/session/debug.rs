@@ -13,7 +13,6 @@ use http_body_util::BodyExt;
 use prometheus_client::registry::Registry;
 use sluice::admin::{AdminState, Readiness, Refusals, http_router, monitoring_router};
 use sluice::config::{CommandLine, Config};
-use sluice::xds::{Protocol, Request as XdsRequest, Stream};
 use sluice_auth::{Authenticator, Authenticators, Call, Caller, Verdict};
 use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, build};
@@ -22,6 +21,8 @@ use sluice_proto::envoy::config::core::v3::Node;
 use sluice_sources::Reporter;
 use sluice_sources::kube::RemoteStates;
 use sluice_telemetry::LogControl;
+use sluice_xds::AdsStream;
+use sluice_xds_protocol::{Request as XdsRequest, XdsProtocol};
 use tower::ServiceExt;
 
 use super::fixture::{Mesh, SIDECAR};
@@ -66,7 +67,7 @@ fn config() -> Config {
 struct Panel {
     state: Arc<AdminState>,
     router: Router,
-    _streams: Vec<Stream>,
+    _streams: Vec<AdsStream>,
 }
 
 impl Panel {
@@ -75,7 +76,7 @@ impl Panel {
         mesh.scope(TILL, &["base"]);
         mesh.commit();
         let streams = [SIDECAR, TILL].map(|id| {
-            let mut stream = mesh.hub.open(Protocol::Sotw, Caller::default()).expect("ready");
+            let mut stream = mesh.hub.open(XdsProtocol::Sotw, Caller::default()).expect("ready");
             let node = Some(Node { id: id.into(), ..Node::default() });
             let type_url = ResourceType::Cluster.type_url().into();
             stream.request(XdsRequest { node, type_url, ..XdsRequest::default() }, Instant::now()).expect("taken");

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use prost::Message as _;
-use sluice::xds::{Admission, Changes, Hub, Metrics, ProxyInput, Status, Store};
 use sluice_model::{
     Identity, Layer, Proxy, ProxyKey, Resource, ResourceKey, ResourceType, Scope, Segment, SegmentKey, Text, View,
 };
 use sluice_proto::envoy::config::core::v3::Node;
+use sluice_xds::{Admission, DiscoveryServer, Metrics, ProxyInput, StatusReader};
+use sluice_xds_protocol::{EpochChanges, Store};
 
 pub(crate) const SIDECAR: &str = "sidecar~10.0.0.1~web.orchard~orchard.svc.cluster.local";
 
@@ -53,10 +54,10 @@ impl ProxyInput for Recorded {
 
 /// A hub whose store is fed by the test.
 pub(crate) struct Mesh {
-    pub(crate) hub: Arc<Hub>,
-    pub(crate) status: Status,
+    pub(crate) hub: Arc<DiscoveryServer>,
+    pub(crate) status: StatusReader,
     pub(crate) proxies: Arc<Recorded>,
-    changes: Mutex<Changes>,
+    changes: Mutex<EpochChanges>,
 }
 
 impl Mesh {
@@ -69,8 +70,8 @@ impl Mesh {
     pub(crate) fn with(admission: Admission) -> Self {
         let proxies = Arc::new(Recorded::default());
         let store = Arc::new(Store::default());
-        let hub = Hub::with_admission(store, proxies.clone(), Metrics::default(), true, admission);
-        let mesh = Self { status: Status::new(hub.clone()), hub, proxies, changes: Mutex::default() };
+        let hub = DiscoveryServer::with_admission(store, proxies.clone(), Metrics::default(), true, admission);
+        let mesh = Self { status: StatusReader::new(hub.clone()), hub, proxies, changes: Mutex::default() };
         mesh.scope(SIDECAR, &["base"]);
         mesh.commit();
         mesh.hub.store().set_ready();
@@ -139,7 +140,7 @@ impl Mesh {
     /// Applies what was set since the last time, as one epoch.
     pub(crate) fn commit(&self) {
         let changes = std::mem::take(&mut *self.changes.lock().unwrap());
-        self.hub.store().apply(changes);
+        self.hub.store().apply(changes, std::time::Instant::now());
     }
 
     /// Name and bytes of everything the proxy should see of a type.

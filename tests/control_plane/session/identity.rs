@@ -2,10 +2,11 @@
 
 use std::time::Instant;
 
-use sluice::xds::{Protocol, Refusal, Request, Stream};
 use sluice_auth::Caller;
 use sluice_model::{Identity, ProxyKey, ResourceType};
 use sluice_proto::envoy::config::core::v3::Node;
+use sluice_xds::AdsStream;
+use sluice_xds_protocol::{Request, StreamError, XdsProtocol};
 
 use super::fixture::{Mesh, SIDECAR};
 
@@ -17,15 +18,15 @@ fn caller(identities: &[Identity]) -> Caller {
     Caller { means: Some("forwarded certificate"), identities: identities.to_vec(), ..Caller::default() }
 }
 
-fn open(mesh: &Mesh, caller: Caller) -> (Stream, Result<(), Refusal>) {
-    let mut stream = mesh.hub.open(Protocol::Sotw, caller).expect("ready");
+fn open(mesh: &Mesh, caller: Caller) -> (AdsStream, Result<(), StreamError>) {
+    let mut stream = mesh.hub.open(XdsProtocol::Sotw, caller).expect("ready");
     let node = Some(Node { id: SIDECAR.into(), ..Node::default() });
     let request = Request { node, type_url: ResourceType::Cluster.type_url().into(), ..Request::default() };
     let taken = stream.request(request, Instant::now());
     (stream, taken)
 }
 
-fn names(stream: &mut Stream) -> Option<Vec<String>> {
+fn names(stream: &mut AdsStream) -> Option<Vec<String>> {
     let response = stream.poll(Instant::now())?;
     Some(response.versions().into_iter().map(|(name, _)| name.to_string()).collect())
 }
@@ -35,10 +36,10 @@ fn a_caller_that_is_somebody_else_is_turned_away() {
     let mesh = Mesh::new();
     let thief = Identity::new("cluster.local", "forest", "gardener");
     let (stream, taken) = open(&mesh, caller(&[thief]));
-    let Err(Refusal::Denied(reason)) = taken else { panic!("{taken:?}") };
+    let Err(StreamError::Denied(reason)) = taken else { panic!("{taken:?}") };
     assert!(reason.contains("orchard/") && reason.contains("spiffe://cluster.local/ns/forest/sa/gardener"), "{reason}");
     assert_eq!(stream.proxy(), None, "it has become no proxy");
-    assert!(matches!(open(&mesh, caller(&[])).1, Err(Refusal::Denied(_))), "nobody of the mesh");
+    assert!(matches!(open(&mesh, caller(&[])).1, Err(StreamError::Denied(_))), "nobody of the mesh");
     assert!(mesh.proxies.0.lock().unwrap().is_empty(), "nobody has been told of it");
     assert_eq!(open(&mesh, caller(&[gardener()])).1, Ok(()));
     assert_eq!(open(&mesh, Caller::default()).1, Ok(()), "an anonymous one is let in");

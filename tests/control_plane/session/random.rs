@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use sluice::xds::Protocol;
 use sluice_model::{Resource, ResourceType};
+use sluice_xds_protocol::XdsProtocol;
 
 use super::client::{Client, message};
 use super::fixture::{Mesh, SIDECAR};
@@ -71,7 +71,7 @@ fn scope(order: u8) -> Vec<&'static str> {
     }
 }
 
-fn run(protocol: Protocol, steps: Vec<Step>) -> Result<(), TestCaseError> {
+fn run(protocol: XdsProtocol, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let mesh = Mesh::new();
     let mut client = Client::connect(&mesh, protocol);
     client.want_all(Cluster);
@@ -136,7 +136,7 @@ fn run(protocol: Protocol, steps: Vec<Step>) -> Result<(), TestCaseError> {
         }
         let mut holds: BTreeMap<String, Bytes> =
             client.holds[&kind].iter().map(|(name, (_, bytes))| (name.clone(), bytes.clone())).collect();
-        if protocol == Protocol::Sotw && !kind.is_wildcard() {
+        if protocol == XdsProtocol::Sotw && !kind.is_wildcard() {
             // The protocol has no words for what is gone.
             let gone: BTreeSet<String> = holds.keys().filter(|name| !expect.contains_key(*name)).cloned().collect();
             holds.retain(|name, _| !gone.contains(name));
@@ -161,7 +161,7 @@ fn epochs() -> impl Strategy<Value = Vec<RouteEpoch>> {
 }
 
 /// No route the client holds leads to a cluster it does not hold, at any time.
-fn never_broken(protocol: Protocol, epochs: Vec<RouteEpoch>) -> Result<(), TestCaseError> {
+fn never_broken(protocol: XdsProtocol, epochs: Vec<RouteEpoch>) -> Result<(), TestCaseError> {
     let mesh = Mesh::new();
     let apply = |clusters: &BTreeMap<u8, u8>, routes: &[u8]| {
         for cluster in 0..8u8 {
@@ -220,21 +220,21 @@ proptest! {
 
     #[test]
     fn a_delta_client_ends_with_what_its_scope_has(steps in prop::collection::vec(step(), 1..120)) {
-        run(Protocol::Delta, steps)?;
+        run(XdsProtocol::Delta, steps)?;
     }
 
     #[test]
     fn a_state_of_the_world_client_ends_with_what_its_scope_has(steps in prop::collection::vec(step(), 1..120)) {
-        run(Protocol::Sotw, steps)?;
+        run(XdsProtocol::Sotw, steps)?;
     }
 
     #[test]
     fn routes_never_lead_nowhere_with_delta(epochs in epochs()) {
-        never_broken(Protocol::Delta, epochs)?;
+        never_broken(XdsProtocol::Delta, epochs)?;
     }
 
     #[test]
     fn routes_never_lead_nowhere_with_state_of_the_world(epochs in epochs()) {
-        never_broken(Protocol::Sotw, epochs)?;
+        never_broken(XdsProtocol::Sotw, epochs)?;
     }
 }

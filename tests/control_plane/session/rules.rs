@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
-use Protocol::{Delta, Sotw};
 use ResourceType::{Cluster, Endpoint, ExtensionConfig, Listener, NameTable, ProxyConfig, Route};
+use XdsProtocol::{Delta, Sotw};
 use prost::Message as _;
-use sluice::xds::{HEALTH_TYPE, PATIENCE, Protocol, Refusal, Status, SyncState};
 use sluice_auth::{Caller, Viewer};
 use sluice_model::{Resource, ResourceType, Template, TemplatePart};
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
+use sluice_xds::StatusReader;
+use sluice_xds_protocol::{ACK_TIMEOUT, HEALTH_TYPE, StreamError, SyncState, XdsProtocol};
 
 use super::client::{Client, message, sotw};
 use super::fixture::{Mesh, SIDECAR};
 
-const BOTH: [Protocol; 2] = [Sotw, Delta];
+const BOTH: [XdsProtocol; 2] = [Sotw, Delta];
 
 fn three_clusters() -> Mesh {
     let mesh = Mesh::new();
@@ -168,7 +169,7 @@ fn a_response_that_is_never_answered_does_not_stop_the_type_for_ever() {
         assert_eq!(client.received().len(), 1);
         mesh.cluster("base", "a", "2");
         mesh.commit();
-        client.now += PATIENCE - Duration::from_millis(1);
+        client.now += ACK_TIMEOUT - Duration::from_millis(1);
         assert_eq!(client.received().len(), 0);
         client.now += Duration::from_millis(1);
         assert_eq!(client.received().len(), 1);
@@ -477,12 +478,12 @@ fn a_client_must_say_who_it_is_first() {
         let mut stream = mesh.hub.open(Sotw, Caller::default()).expect("ready");
         stream.request(sotw(&request), std::time::Instant::now())
     };
-    assert_eq!(ask(DiscoveryRequest::default()), Err(Refusal::Invalid("missing node information".into())));
-    assert_eq!(ask(request("", Cluster.type_url())), Err(Refusal::Invalid("missing node information".into())));
-    assert!(matches!(ask(request("nonsense", Cluster.type_url())), Err(Refusal::Invalid(_))));
+    assert_eq!(ask(DiscoveryRequest::default()), Err(StreamError::Invalid("missing node information".into())));
+    assert_eq!(ask(request("", Cluster.type_url())), Err(StreamError::Invalid("missing node information".into())));
+    assert!(matches!(ask(request("nonsense", Cluster.type_url())), Err(StreamError::Invalid(_))));
     assert!(matches!(
         ask(request(&format!("{SIDECAR}{}", "x".repeat(5000)), Cluster.type_url())),
-        Err(Refusal::Invalid(_))
+        Err(StreamError::Invalid(_))
     ));
     // Health may be reported before; it says nothing of who it is.
     assert_eq!(ask(DiscoveryRequest { type_url: HEALTH_TYPE.into(), ..DiscoveryRequest::default() }), Ok(()));
@@ -499,10 +500,10 @@ fn limits_end_the_stream_and_not_the_server() {
         resource_names_subscribe: vec!["x".repeat(5000)],
         ..DeltaDiscoveryRequest::default()
     };
-    assert!(matches!(client.delta(long), Err(Refusal::Invalid(_))));
+    assert!(matches!(client.delta(long), Err(StreamError::Invalid(_))));
     let type_url = |n: usize| DeltaDiscoveryRequest { type_url: format!("t{n}"), ..DeltaDiscoveryRequest::default() };
     let refused = (0..100).find_map(|n| client.delta(type_url(n)).err());
-    assert!(matches!(refused, Some(Refusal::Invalid(_))));
+    assert!(matches!(refused, Some(StreamError::Invalid(_))));
 }
 
 #[test]
@@ -521,7 +522,7 @@ fn proxies_are_registered_until_a_while_after_their_last_stream() {
     drop(other);
     drop(again);
     assert!(mesh.status.streams().is_empty());
-    mesh.hub.sweep(std::time::Instant::now() + std::time::Duration::from_secs(60));
+    mesh.hub.remove_expired_proxies(std::time::Instant::now() + std::time::Duration::from_secs(60));
     let log = std::mem::take(&mut *mesh.proxies.0.lock().unwrap());
     let log: Vec<_> = log.iter().map(|(key, version)| (key.as_str(), version.as_deref())).collect();
     let second = format!("{SIDECAR}#2");
@@ -544,11 +545,11 @@ fn nobody_is_served_before_the_store_is_ready_or_his_scope_is_known() {
     mesh.commit();
     assert_eq!(stream.poll(std::time::Instant::now()).expect("an answer").count(), 1);
 
-    let store = std::sync::Arc::new(sluice::xds::Store::default());
-    let hub = sluice::xds::Hub::new(store, mesh.proxies.clone(), sluice::xds::Metrics::default(), true);
-    assert!(matches!(hub.open(Delta, Caller::default()), Err(Refusal::Unavailable(_))));
+    let store = std::sync::Arc::new(sluice_xds_protocol::Store::default());
+    let hub = sluice_xds::DiscoveryServer::new(store, mesh.proxies.clone(), sluice_xds::Metrics::default(), true);
+    assert!(matches!(hub.open(Delta, Caller::default()), Err(StreamError::Unavailable(_))));
     mesh.hub.drain();
-    assert!(matches!(mesh.hub.open(Delta, Caller::default()), Err(Refusal::Unavailable(_))));
+    assert!(matches!(mesh.hub.open(Delta, Caller::default()), Err(StreamError::Unavailable(_))));
 }
 
 #[test]
@@ -657,7 +658,7 @@ fn a_config_dump_is_what_the_client_was_told() {
     client.want_all(Cluster);
     client.want(Endpoint, &["a"]);
     client.settle();
-    let status: &Status = &mesh.status;
+    let status: &StatusReader = &mesh.status;
     for name in [SIDECAR, "web.orchard"] {
         let dump = status.config_dump(name, &Viewer::All).expect("connected");
         let names = |kind| dump[&kind].iter().map(|found| found.name.to_string()).collect::<Vec<_>>();

@@ -8,7 +8,6 @@ use std::time::Duration;
 use ResourceType::{Cluster, Listener};
 use bytes::{Buf as _, BufMut as _, Bytes};
 use futures::StreamExt as _;
-use sluice::xds::{Admission, Protocol, ServerOptions, serve};
 use sluice_auth::{Authenticators, ForwardedCertificates};
 use sluice_model::ResourceType;
 use sluice_proto::envoy::config::core::v3::Node;
@@ -16,6 +15,8 @@ use sluice_proto::envoy::service::discovery::v3::aggregated_discovery_service_cl
 use sluice_proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
+use sluice_xds::{Admission, ServerOptions, serve};
+use sluice_xds_protocol::XdsProtocol;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -92,11 +93,11 @@ fn mesh_of(clusters: usize) -> Mesh {
 async fn both_protocols_work_over_a_socket() {
     let mesh = mesh_of(3000);
     let server = Server::start(&mesh, ServerOptions::default()).await;
-    for protocol in [Protocol::Sotw, Protocol::Delta] {
+    for protocol in [XdsProtocol::Sotw, XdsProtocol::Delta] {
         mesh.cluster("base", "cluster-00007", "before");
         mesh.commit();
         let names: Vec<String> = match protocol {
-            Protocol::Sotw => {
+            XdsProtocol::Sotw => {
                 let (requests, outgoing) = mpsc::channel(16);
                 let answer = server.client().await.stream_aggregated_resources(ReceiverStream::new(outgoing)).await;
                 let mut responses: Streaming<DiscoveryResponse> = answer.expect("a stream").into_inner();
@@ -123,7 +124,7 @@ async fn both_protocols_work_over_a_socket() {
                 let changed = again.resources.iter().zip(&all.resources).filter(|(new, old)| new.value != old.value);
                 changed.map(|_| "cluster-00007".to_owned()).collect()
             }
-            Protocol::Delta => {
+            XdsProtocol::Delta => {
                 let (requests, mut responses) = server.delta().await;
                 requests.send(first(Cluster)).await.expect("open");
                 let all = within(responses.message()).await.expect("no error").expect("a response");
@@ -208,7 +209,7 @@ async fn connections_that_come_and_go_leave_nothing() {
     .await;
     let last = || mesh.proxies.0.lock().expect("no panic").last().and_then(|(_, version)| version.clone());
     assert!(last().is_some(), "the proxy may come back");
-    mesh.hub.sweep(std::time::Instant::now() + Duration::from_secs(60));
+    mesh.hub.remove_expired_proxies(std::time::Instant::now() + Duration::from_secs(60));
     assert_eq!(last(), None, "the proxy is gone in the end");
     server.serving.abort();
 }

@@ -1,11 +1,11 @@
 //! Virtual hosts one by one: who is told of which, and when.
 
-use sluice::xds::{Protocol, Refusal};
 use sluice_model::ResourceType;
 use sluice_proto::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+use sluice_xds_protocol::{StreamError, XdsProtocol};
 
-use Protocol::{Delta, Sotw};
 use ResourceType::{Cluster, Route, VirtualHost};
+use XdsProtocol::{Delta, Sotw};
 
 use super::client::{Client, message};
 use super::fixture::Mesh;
@@ -137,7 +137,7 @@ fn on_demand_the_answer_may_be_that_there_is_none() {
     greedy.want_all(VirtualHost);
     greedy.settle();
     greedy.delta(flood(0)).expect("many");
-    assert!(matches!(greedy.delta(flood(6_000)), Err(Refusal::Exhausted(_))));
+    assert!(matches!(greedy.delta(flood(6_000)), Err(StreamError::Exhausted(_))));
 
     // A client that comes back names what it asked for on demand, and says what else it holds.
     client.wants.insert(VirtualHost, Some(["80/nobody", "80/c"].map(str::to_owned).into()));

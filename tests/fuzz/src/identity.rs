@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 use serde_json::json;
-use sluice::xds::{Hub, Metrics, Protocol, ProxyInput, Request, Store};
+use sluice_xds::{DiscoveryServer, Metrics, ProxyInput};
+use sluice_xds_protocol::{Request, Store, XdsProtocol};
 use sluice_auth::{
     Authenticator, Authenticators, Call, Caller, ClientCertificates, FORWARDED_HEADER, FileKeys, ForwardedCertificates,
     SignedTokens, TrustDomain,
@@ -183,9 +184,9 @@ impl Target<'_> {
         }
         let Ok(decoded) = sluice_proto::json::decode::<Node>(&node) else { return Ok(()) };
         let recorded = Arc::new(Recorded::default());
-        let hub = Hub::new(Arc::new(Store::default()), recorded.clone(), Metrics::default(), true);
+        let hub = DiscoveryServer::new(Arc::new(Store::default()), recorded.clone(), Metrics::default(), true);
         hub.store().set_ready();
-        let Ok(mut stream) = hub.open(Protocol::Delta, caller.clone()) else { return Ok(()) };
+        let Ok(mut stream) = hub.open(XdsProtocol::Delta, caller.clone()) else { return Ok(()) };
         let type_url = ResourceType::Cluster.type_url().to_owned();
         // What is refused is refused.
         let _ = stream.request(Request { node: Some(decoded.message), type_url, ..Request::default() }, Instant::now());

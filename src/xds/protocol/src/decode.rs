@@ -1,0 +1,131 @@
+//! Reads requests without copying their names.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use prost::Message;
+use sluice_proto::google::rpc::Status;
+
+/// The bytes are not a request of the protocol.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("not a discovery request: {0}")]
+pub struct DecodeError(pub(crate) &'static str);
+
+/// A slice of a request's bytes. It keeps the message that it is part of, so that names can share it.
+#[derive(Clone, Copy)]
+pub(crate) struct MessageSlice<'a> {
+    message: &'a Bytes,
+    start: usize,
+    end: usize,
+}
+
+impl<'a> MessageSlice<'a> {
+    pub(crate) fn new(message: &'a Bytes) -> Self {
+        Self { message, start: 0, end: message.len() }
+    }
+
+    pub(crate) fn as_slice(&self) -> &'a [u8] {
+        self.message.get(self.start..self.end).unwrap_or_default()
+    }
+
+    pub(crate) fn as_str(&self) -> Result<&'a str, DecodeError> {
+        std::str::from_utf8(self.as_slice()).map_err(|_| DecodeError("a string is not UTF-8"))
+    }
+
+    /// Checks that the slice is UTF-8.
+    pub(crate) fn check(&self) -> Result<(), DecodeError> {
+        // Nearly all names are ASCII, and that check is faster.
+        if self.as_slice().is_ascii() { Ok(()) } else { self.as_str().map(drop) }
+    }
+
+    /// The whole message.
+    pub(crate) fn message(&self) -> &'a Bytes {
+        self.message
+    }
+
+    /// The position of the slice in the message.
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.start..self.end
+    }
+
+    pub(crate) fn text(&self) -> Result<String, DecodeError> {
+        self.as_str().map(str::to_owned)
+    }
+
+    /// The length-delimited fields of the protobuf message in this slice, in order; other fields are skipped.
+    pub(crate) fn fields(&self) -> Fields<'a> {
+        Fields { rest: *self }
+    }
+}
+
+/// Iterator of [`MessageSlice::fields`].
+pub(crate) struct Fields<'a> {
+    rest: MessageSlice<'a>,
+}
+
+impl<'a> Fields<'a> {
+    fn varint(&mut self) -> Result<u64, DecodeError> {
+        let mut value = 0;
+        for (at, byte) in self.rest.as_slice().iter().enumerate().take(10) {
+            value |= u64::from(byte & 0x7f).checked_shl(7 * u32::try_from(at).unwrap_or(u32::MAX)).unwrap_or(0);
+            if *byte < 0x80 {
+                self.rest.start += at + 1;
+                return Ok(value);
+            }
+        }
+        Err(DecodeError("a varint is truncated"))
+    }
+
+    fn take(&mut self, len: u64) -> Result<MessageSlice<'a>, DecodeError> {
+        match usize::try_from(len) {
+            Ok(len) if len <= self.rest.end - self.rest.start => {
+                let end = self.rest.start + len;
+                let slice = MessageSlice { end, ..self.rest };
+                self.rest.start = end;
+                Ok(slice)
+            }
+            _ => Err(DecodeError("a field is longer than the message")),
+        }
+    }
+
+    fn read(&mut self) -> Result<Option<(u64, MessageSlice<'a>)>, DecodeError> {
+        while self.rest.start < self.rest.end {
+            let key = self.varint()?;
+            match key & 7 {
+                0 => drop(self.varint()?),
+                1 => drop(self.take(8)?),
+                2 => {
+                    let len = self.varint()?;
+                    return Ok(Some((key >> 3, self.take(len)?)));
+                }
+                5 => drop(self.take(4)?),
+                _ => return Err(DecodeError("a field has an unknown wire type")),
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Result<(u64, MessageSlice<'a>), DecodeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let read = self.read();
+        if read.is_err() {
+            self.rest.start = self.rest.end;
+        }
+        read.transpose()
+    }
+}
+
+/// Merges the protobuf message in the slice into `into`.
+pub(crate) fn merge<M: Message>(into: &mut M, slice: MessageSlice<'_>) -> Result<(), DecodeError> {
+    into.merge(slice.as_slice()).map_err(|_| DecodeError("a nested message is malformed"))
+}
+
+/// Code and message of the `google.rpc.Status` in the slice.
+pub(crate) fn error(slice: MessageSlice<'_>) -> Result<(i32, String), DecodeError> {
+    let mut status = Status::default();
+    merge(&mut status, slice)?;
+    Ok((status.code, status.message))
+}

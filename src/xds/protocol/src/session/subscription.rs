@@ -1,0 +1,240 @@
+//! What a client subscribes to and holds of one type.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use sluice_model::{ResourceType, Text};
+
+use super::held_resources::HeldResources;
+use crate::limits::{MAX_RESOURCE_NAME_BYTES, MAX_SUBSCRIBED_NAME_BYTES, MAX_SUBSCRIBED_NAMES};
+use crate::name_list::NameList;
+use crate::name_set::{NameInterner, NameSet};
+use crate::request::{Interest, StreamError};
+use crate::store::{ResolvedResource, TypeSnapshot};
+
+/// What a client subscribes to and holds of one type.
+#[derive(Debug)]
+pub(super) struct Subscription {
+    pub(super) kind: ResourceType,
+    /// The client subscribes to all resources in its scope.
+    pub(super) wildcard: bool,
+    /// The names that the client subscribes to.
+    pub(super) names: NameSet,
+    /// The client was sent all changes up to this snapshot.
+    pub(super) sent: Option<TypeSnapshot>,
+    /// The client has acknowledged `sent`.
+    is_acked: bool,
+    /// The last acknowledged snapshot, if it is not `sent`.
+    acked_before: Option<TypeSnapshot>,
+    /// Names to send even if the client seems to hold them.
+    pub(super) requested: BTreeSet<Text>,
+    /// All subscribed resources are to be sent.
+    pub(super) resend_all: bool,
+    /// The client waits for a response, even an empty one.
+    pub(super) response_due: bool,
+    /// The resources that the client holds from an earlier stream.
+    pub(super) holds: HeldResources,
+    /// Removed resources that the client keeps until their replacements are in use.
+    pub(super) deferred_removals: BTreeMap<Text, ResolvedResource>,
+    /// Number of the last response, 0 if there was none.
+    pub(super) sent_nonce: u64,
+    /// Number of the last response that was acknowledged, 0 if none was.
+    pub(super) acked_nonce: u64,
+    /// The last response has been neither acknowledged nor rejected.
+    pub(super) outstanding: bool,
+    /// Why the client rejected the last response.
+    pub(super) error: Option<(i32, Text)>,
+    pub(super) sent_at: Option<Instant>,
+    pub(super) acked_at: Option<Instant>,
+}
+
+impl Subscription {
+    pub(super) fn new(kind: ResourceType) -> Self {
+        Self {
+            kind,
+            wildcard: false,
+            names: NameSet::default(),
+            sent: None,
+            is_acked: false,
+            acked_before: None,
+            requested: BTreeSet::new(),
+            resend_all: false,
+            response_due: false,
+            holds: HeldResources::default(),
+            deferred_removals: BTreeMap::new(),
+            sent_nonce: 0,
+            acked_nonce: 0,
+            outstanding: false,
+            error: None,
+            sent_at: None,
+            acked_at: None,
+        }
+    }
+
+    /// The last snapshot that the client acknowledged.
+    pub(super) fn acked(&self) -> Option<&TypeSnapshot> {
+        if self.is_acked { self.sent.as_ref() } else { self.acked_before.as_ref() }
+    }
+
+    /// The client has acknowledged the last response.
+    pub(super) fn set_acked(&mut self) {
+        self.is_acked = true;
+        self.acked_before = None;
+    }
+
+    /// The client has rejected the last response: later snapshots without a response do not count as acknowledged.
+    pub(super) fn set_rejected(&mut self) {
+        if std::mem::take(&mut self.is_acked) {
+            self.acked_before.clone_from(&self.sent);
+        }
+    }
+
+    /// A response is being sent; the client held the snapshot `before`.
+    pub(super) fn set_unacked(&mut self, before: Option<TypeSnapshot>) {
+        if std::mem::take(&mut self.is_acked) {
+            self.acked_before = before;
+        }
+    }
+
+    /// Whether the client subscribes to the resource of this name.
+    pub(super) fn wants(&self, name: &str) -> bool {
+        let by_prefix = || {
+            let whole = name.rsplit_once('/').filter(|_| self.kind.is_by_prefix());
+            whole.is_some_and(|(whole, _)| self.names.contains(whole))
+        };
+        self.wildcard || self.names.contains(name) || by_prefix()
+    }
+
+    /// Whether the client waits for a response.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.response_due || self.resend_all || !self.requested.is_empty()
+    }
+
+    /// The first request for the type on this stream.
+    pub(super) fn open(&mut self, interest: Interest, names: &NameInterner) -> Result<(), StreamError> {
+        self.response_due = true;
+        match interest {
+            Interest::Exactly(list) => {
+                check(&list)?;
+                self.resend_all = true;
+                self.set_exactly(&list, names);
+            }
+            Interest::Change { subscribe, unsubscribe, holds } => {
+                check(&subscribe)?;
+                check(&unsubscribe)?;
+                check(holds.names())?;
+                let all = subscribe.has("*") || subscribe.is_empty() || self.held_all_virtual_hosts(&subscribe, &holds);
+                self.wildcard = self.allows_wildcard() && all && !unsubscribe.has("*");
+                // A wildcard covers the names that the client holds; they are not subscriptions of their own. Virtual hosts are
+                // covered by their route table.
+                if self.kind.is_by_prefix() && !self.wildcard {
+                    self.names = names.set(&subscribe);
+                } else if self.has_all_virtual_hosts() {
+                    self.requested = texts(&subscribe);
+                    self.requested.remove("*");
+                } else if !self.wildcard {
+                    self.names = names.union(&subscribe, holds.names());
+                    if !unsubscribe.is_empty() {
+                        self.names = names.change(&self.names, BTreeSet::new(), &texts(&unsubscribe));
+                    }
+                }
+                self.holds = HeldResources::new(holds);
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets what the client says it holds, so that all resources are sent.
+    pub(super) fn forget_holds(&mut self) {
+        self.holds = HeldResources::default();
+    }
+
+    /// The complete list of a state-of-the-world client.
+    fn set_exactly(&mut self, list: &NameList, names: &NameInterner) {
+        self.wildcard = self.kind.is_wildcard() && (list.is_empty() || list.has("*"));
+        self.names = names.set(list);
+    }
+
+    /// A later list of a state-of-the-world client.
+    pub(super) fn exactly(&mut self, list: &NameList, names: &NameInterner) -> Result<(), StreamError> {
+        check(list)?;
+        let (wildcard, before) = (self.wildcard, self.names.clone());
+        self.set_exactly(list, names);
+        if self.names == before && self.wildcard == wildcard {
+            return Ok(());
+        }
+        if self.kind.is_wildcard() {
+            // All resources of these types are sent when the list changes (X07).
+            self.resend_all = true;
+            self.response_due = true;
+        } else {
+            self.requested.retain(|name| self.names.contains(name));
+            self.requested.extend(self.names.iter().filter(|name| !before.contains(name)).cloned());
+            self.response_due |= !self.requested.is_empty();
+        }
+        Ok(())
+    }
+
+    /// A later change of a delta client's subscription.
+    pub(super) fn change(
+        &mut self,
+        subscribe: &NameList,
+        unsubscribe: &NameList,
+        names: &NameInterner,
+    ) -> Result<(), StreamError> {
+        if subscribe.is_empty() && unsubscribe.is_empty() {
+            return Ok(());
+        }
+        check(subscribe)?;
+        check(unsubscribe)?;
+        let mut add = texts(subscribe);
+        let mut remove = texts(unsubscribe);
+        let star = add.remove("*") && self.allows_wildcard();
+        if remove.remove("*") {
+            self.wildcard = false;
+        }
+        if star && !self.wildcard {
+            self.wildcard = true;
+            self.resend_all = true;
+        }
+        // A client that subscribes to a name again does not hold the resource, so it is sent.
+        self.requested.extend(add.iter().filter(|name| !remove.contains(*name)).cloned());
+        self.response_due |= star || !add.is_empty();
+        if self.has_all_virtual_hosts() {
+            self.check_pending_virtual_hosts()?;
+        } else {
+            self.names = names.change(&self.names, add, &remove);
+        }
+        for name in &remove {
+            if !self.wants(name) {
+                self.requested.remove(name);
+                self.deferred_removals.remove(name);
+            }
+        }
+        if self.names.len() > MAX_SUBSCRIBED_NAMES || self.names.bytes() > MAX_SUBSCRIBED_NAME_BYTES {
+            return Err(too_many());
+        }
+        Ok(())
+    }
+}
+
+/// Checks the limits of one request.
+fn check(names: &NameList) -> Result<(), StreamError> {
+    if names.len() > MAX_SUBSCRIBED_NAMES {
+        return Err(too_many());
+    }
+    if names.bytes().any(|name| name.len() > MAX_RESOURCE_NAME_BYTES) {
+        return Err(StreamError::Invalid(format!("a resource name is longer than {MAX_RESOURCE_NAME_BYTES} bytes")));
+    }
+    Ok(())
+}
+
+fn too_many() -> StreamError {
+    StreamError::Exhausted(format!(
+        "more than {MAX_SUBSCRIBED_NAMES} resource names of one type, or {MAX_SUBSCRIBED_NAME_BYTES} bytes of them"
+    ))
+}
+
+fn texts(names: &NameList) -> BTreeSet<Text> {
+    names.iter().map(Text::from).collect()
+}

@@ -1,0 +1,126 @@
+//! Resources to send.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sluice_model::Text;
+
+use super::entry::LayerEntry;
+use crate::chunked_map::Chunk;
+use crate::version::{Digest, Version};
+
+/// If at least one in this many rows of a chunk is sent, the whole chunk is encoded and shared.
+const CHUNK_SHARE_DIVISOR: usize = 4;
+
+/// A resource as a scope resolves it.
+#[derive(Clone, Debug)]
+pub struct ResolvedResource {
+    /// Its name.
+    pub name: Text,
+    /// Its content version.
+    pub version: Version,
+    /// Its aliases; only set for a client that subscribes on demand.
+    pub aliases: Vec<Text>,
+    pub(crate) chunks: Vec<Bytes>,
+}
+
+impl ResolvedResource {
+    /// A resource without aliases.
+    pub(super) fn new(name: &Text, version: Version, chunks: Vec<Bytes>) -> Self {
+        Self { name: name.clone(), version, aliases: Vec::new(), chunks }
+    }
+
+    /// Size of the encoded message in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.chunks.iter().map(Bytes::len).sum()
+    }
+
+    /// Whether the encoded message has no field.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The encoded message.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        match self.chunks.as_slice() {
+            [one] => one.clone(),
+            chunks => chunks.concat().into(),
+        }
+    }
+}
+
+/// Resources to send: a range of a layer's chunk, whose encoded bytes all clients share, or a single resource.
+#[derive(Clone, Debug)]
+pub(crate) enum ResponseItem {
+    Range { chunk: Arc<Chunk<LayerEntry>>, rows: Range<usize> },
+    Single(ResolvedResource),
+}
+
+impl ResponseItem {
+    /// Number of resources.
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Self::Range { rows, .. } => rows.len(),
+            Self::Single(_) => 1,
+        }
+    }
+
+    /// Digest of the resources' names and versions.
+    pub(crate) fn digest(&self) -> Digest {
+        match self {
+            Self::Range { chunk, rows } => digest_of_rows(chunk, rows.clone()),
+            Self::Single(resource) => {
+                let mut digest = Digest::default();
+                digest.add(resource.name.as_bytes(), resource.version);
+                digest
+            }
+        }
+    }
+
+    /// Names and versions of the resources.
+    pub(crate) fn versions(&self) -> Vec<(&Text, Version)> {
+        match self {
+            Self::Range { chunk, rows } => chunk
+                .rows()
+                .get(rows.clone())
+                .unwrap_or_default()
+                .iter()
+                .filter_map(|(name, entry)| entry.shared().map(|(version, _)| (name, version)))
+                .collect(),
+            Self::Single(resource) => vec![(&resource.name, resource.version)],
+        }
+    }
+
+    /// Appends ranges of a chunk, or their resources one by one if they are too few of the chunk.
+    pub(super) fn push_ranges(chunk: &Arc<Chunk<LayerEntry>>, ranges: Vec<Range<usize>>, items: &mut Vec<Self>) {
+        let count: usize = ranges.iter().map(ExactSizeIterator::len).sum();
+        if count > 1 && count * CHUNK_SHARE_DIVISOR >= chunk.rows().len() {
+            items.extend(ranges.into_iter().map(|rows| Self::Range { chunk: chunk.clone(), rows }));
+            return;
+        }
+        let single = |(name, entry): &(Text, LayerEntry)| {
+            let (version, bytes) = entry.shared()?;
+            Some(Self::Single(ResolvedResource::new(name, version, vec![bytes.clone()])))
+        };
+        items.extend(ranges.into_iter().flat_map(|rows| &chunk.rows()[rows]).filter_map(single));
+    }
+}
+
+/// Digest of the names and versions of a chunk's rows.
+pub(super) fn digest_of_rows(chunk: &Chunk<LayerEntry>, rows: Range<usize>) -> Digest {
+    let of = |rows: &[(Text, LayerEntry)]| {
+        let mut digest = Digest::default();
+        for (name, entry) in rows {
+            if let Some((version, _)) = entry.shared() {
+                digest.add(name.as_bytes(), version);
+            }
+        }
+        digest
+    };
+    let all = chunk.rows();
+    if rows.len() == all.len() { chunk.digest(of) } else { of(all.get(rows).unwrap_or_default()) }
+}

@@ -1,0 +1,361 @@
+//! What one scope sees of one type at one epoch.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, Weak};
+
+use sluice_model::{Layer, ResourceType, Scope, Text};
+
+use super::aliases::{Aliases, ResourceAliases, named, on_node};
+use super::assembly::Assembly;
+use super::entry::{LayerEntry, LayerSegments, WholeResource};
+use super::layer_table::LayerTable;
+use super::lock;
+use super::response_item::{ResolvedResource, ResponseItem, digest_of_rows};
+use crate::chunked_map::Chunk;
+use crate::name_set::NameSet;
+use crate::version::{Digest, Version};
+
+/// Maximum number of changed names that are remembered. There is a [`StackSnapshot`] for each proxy that has a layer of its
+/// own.
+const MAX_REMEMBERED_NAMES: usize = 1024;
+
+/// What one scope sees of one type at one epoch. Keeping an old snapshot costs what changed since.
+#[derive(Clone, Debug)]
+pub struct TypeSnapshot {
+    scope: Arc<Scope>,
+    stack: Arc<StackSnapshot>,
+}
+
+/// The content of the layers of a type, for all scopes that have these layers.
+#[derive(Debug)]
+pub(super) struct StackSnapshot {
+    kind: ResourceType,
+    layers: Arc<[Layer]>,
+    /// The table of each layer, in the order of the layers.
+    pub(super) tables: Box<[Arc<LayerTable>]>,
+    /// The aliases of each layer, for types that have aliases.
+    aliases: Box<[Arc<Aliases>]>,
+    /// The latest result of [`Self::changed_since`]: most streams held the same snapshot before.
+    changed: Mutex<Option<ChangedNames>>,
+}
+
+/// Names that differ from an earlier snapshot.
+type ChangedNames = (Weak<StackSnapshot>, Arc<BTreeSet<Text>>);
+
+impl StackSnapshot {
+    pub(super) fn new(
+        kind: ResourceType,
+        layers: Arc<[Layer]>,
+        tables: Box<[Arc<LayerTable>]>,
+        aliases: Box<[Arc<Aliases>]>,
+    ) -> Self {
+        Self { kind, layers, tables, aliases, changed: Mutex::default() }
+    }
+
+    /// The snapshot of a scope without layers of the type.
+    pub(super) fn empty(kind: ResourceType) -> Self {
+        Self::new(kind, Arc::default(), Box::default(), Box::default())
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.tables.len() == other.tables.len() && self.tables.iter().zip(&other.tables).all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+
+    /// Names that differ from an earlier snapshot of the same layers, in order.
+    fn changed_since(&self, old: &Arc<Self>) -> Arc<BTreeSet<Text>> {
+        let mut changed = lock(&self.changed);
+        match &*changed {
+            Some((from, names)) if std::ptr::eq(from.as_ptr(), Arc::as_ptr(old)) => names.clone(),
+            _ => {
+                let mut names = BTreeSet::new();
+                self.tables.iter().zip(&old.tables).for_each(|(new, old)| new.differing(old, &mut names));
+                let names = Arc::new(names);
+                *changed = (names.len() <= MAX_REMEMBERED_NAMES).then(|| (Arc::downgrade(old), names.clone()));
+                names
+            }
+        }
+    }
+}
+
+/// How a name resolves in the layers of a scope.
+enum NameResolution<'a> {
+    Absent,
+    Whole(&'a Text, &'a WholeResource),
+    Assembled(&'a Text, Vec<&'a LayerSegments>),
+}
+
+impl TypeSnapshot {
+    pub(super) fn new(scope: Arc<Scope>, stack: Arc<StackSnapshot>) -> Self {
+        Self { scope, stack }
+    }
+
+    /// Whether both certainly have the same content.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.is_of_scope(other) && (Arc::ptr_eq(&self.stack, &other.stack) || self.stack.is_same(&other.stack))
+    }
+
+    /// The version of the resource of this name, if the scope sees one.
+    #[must_use]
+    pub fn version(&self, name: &str) -> Option<Version> {
+        match self.resolve(name) {
+            NameResolution::Absent => None,
+            NameResolution::Whole(_, whole) => whole.version_for(&self.scope),
+            NameResolution::Assembled(_, layers) => Assembly::new(self.stack.kind, &layers).version(),
+        }
+    }
+
+    /// The resource of this name, if the scope sees one.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<ResolvedResource> {
+        match self.resolve(name) {
+            NameResolution::Absent => None,
+            NameResolution::Whole(name, whole) => {
+                let version = whole.version_for(&self.scope)?;
+                Some(ResolvedResource::new(name, version, vec![whole.bytes_for(&self.scope)?]))
+            }
+            NameResolution::Assembled(name, layers) => {
+                let assembly = Assembly::new(self.stack.kind, &layers);
+                Some(ResolvedResource::new(name, assembly.version()?, assembly.chunks()))
+            }
+        }
+    }
+
+    /// The resources that a name refers to: the resource of this name, those with this alias, and those that are part of them.
+    pub(crate) fn known_as(&self, alias: &str) -> BTreeSet<Text> {
+        let with_alias = |alias: &str| {
+            let named = |aliases| named(aliases, alias).cloned().collect::<Vec<_>>();
+            self.stack.aliases.iter().map(AsRef::as_ref).flat_map(named).collect::<Vec<_>>()
+        };
+        let called = self.version(alias).map(|_| Text::from(alias));
+        let found: BTreeSet<Text> = with_alias(alias).into_iter().chain(called).collect();
+        let parts: Vec<Text> = found.iter().flat_map(|name| with_alias(name)).collect();
+        found.into_iter().chain(parts).collect()
+    }
+
+    /// The aliases of the resource of this name.
+    pub(crate) fn aliases_of(&self, name: &str) -> Option<ResourceAliases> {
+        self.find(name).map(|resource| ResourceAliases::of(self.stack.kind, &resource.bytes()))
+    }
+
+    /// The node of the client; empty if workloads of the node are not sent to it.
+    pub(crate) fn own_node(&self) -> &str {
+        &self.scope.node
+    }
+
+    /// The resources on the client's node.
+    pub(crate) fn on_own_node(&self) -> BTreeSet<Text> {
+        let node = Some(on_node(self.own_node())).filter(|_| !self.own_node().is_empty());
+        node.map(|node| self.stack.aliases.iter().flat_map(|aliases| named(aliases, &node)).cloned().collect())
+            .unwrap_or_default()
+    }
+
+    /// All names that the scope sees, in order.
+    #[must_use]
+    pub fn names(&self) -> BTreeSet<Text> {
+        let named: BTreeSet<&Text> =
+            self.stack.tables.iter().flat_map(|table| table.iter().map(|(name, _)| name)).collect();
+        named.into_iter().filter(|name| self.version(name).is_some()).cloned().collect()
+    }
+
+    /// Visits the layers in order of precedence until the name is resolved.
+    fn resolve(&self, name: &str) -> NameResolution<'_> {
+        let mut layers: Vec<&LayerSegments> = Vec::new();
+        let mut stored_name: Option<&Text> = None;
+        for (name, entry) in self.stack.tables.iter().filter_map(|table| table.get(name)) {
+            stored_name = stored_name.or(Some(name));
+            if let Some(segments) = &entry.segments {
+                layers.push(segments);
+            }
+            match &entry.whole {
+                None => {}
+                Some(whole) => {
+                    let has_head = layers.iter().any(|layer| layer.rows.get("").is_some());
+                    if has_head || matches!(whole, WholeResource::Hidden) {
+                        break;
+                    }
+                    return NameResolution::Whole(name, whole);
+                }
+            }
+        }
+        match stored_name {
+            Some(name) if !layers.is_empty() => NameResolution::Assembled(name, layers),
+            _ => NameResolution::Absent,
+        }
+    }
+
+    /// Whether both are of the same scope.
+    pub(crate) fn is_of_scope(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.scope, &other.scope)
+    }
+
+    /// NameInterner whose resource may differ between an earlier snapshot and this one, in order.
+    pub(crate) fn changed_since(&self, old: &Self) -> Arc<BTreeSet<Text>> {
+        if self.is_of_scope(old) {
+            return self.stack.changed_since(&old.stack);
+        }
+        Arc::new(self.changed_with_scope(old))
+    }
+
+    /// The same for another scope: layers may be added, removed or reordered.
+    fn changed_with_scope(&self, old: &Self) -> BTreeSet<Text> {
+        let (new, old_scope, old) = (&*self.stack, &old.scope, &*old.stack);
+        let mut names = BTreeSet::new();
+        let mut all = |table: &LayerTable| names.extend(table.iter().map(|(name, _)| name.clone()));
+        let find = |layer: &Layer| old.layers.iter().position(|other| other == layer);
+        let common: Vec<(usize, usize)> =
+            new.layers.iter().enumerate().filter_map(|(at, layer)| Some((at, find(layer)?))).collect();
+        let in_order = common.windows(2).all(|pair| pair[0].1 < pair[1].1);
+        // If layers are reordered or the slots have other values, any resource may differ.
+        if !in_order || self.scope.slots != old_scope.slots {
+            new.tables.iter().chain(&old.tables).for_each(|table| all(table));
+            return names;
+        }
+        for (at, table) in new.tables.iter().enumerate() {
+            if !common.iter().any(|(new, _)| *new == at) {
+                all(table);
+            }
+        }
+        for (at, table) in old.tables.iter().enumerate() {
+            if !common.iter().any(|(_, old)| *old == at) {
+                all(table);
+            }
+        }
+        for (at, before) in common {
+            if let (Some(new), Some(old)) = (new.tables.get(at), old.tables.get(before)) {
+                new.differing(old, &mut names);
+            }
+        }
+        names
+    }
+
+    /// Whether the names are so few that looking up each is cheaper than a walk of all layers.
+    pub(crate) fn is_few(&self, want: &NameSet) -> bool {
+        want.len() * 8 < self.stack.tables.iter().map(|table| table.len()).sum::<usize>()
+    }
+
+    /// All resources that the scope sees, or the wanted ones of them, in as few items as possible.
+    pub(crate) fn listing(&self, want: Option<&NameSet>) -> Vec<ResponseItem> {
+        match want {
+            Some(want) if self.is_few(want) => self.pick(want.iter()),
+            want => self.listing_by(|| wanted(want)),
+        }
+    }
+
+    /// The resources of these names, which are in order, if the scope sees them. Many names of one chunk become ranges, so that
+    /// a change of thousands of resources is encoded once for all clients.
+    pub(crate) fn pick<'a>(&self, names: impl Iterator<Item = &'a Text>) -> Vec<ResponseItem> {
+        let mut items = Vec::new();
+        let mut picked: BTreeMap<(usize, usize), Vec<Range<usize>>> = BTreeMap::new();
+        for name in names {
+            let Some((table, chunk, row)) = self.shared(name) else {
+                items.extend(self.find(name).map(ResponseItem::Single));
+                continue;
+            };
+            let ranges = picked.entry((table, chunk)).or_default();
+            match ranges.last_mut() {
+                Some(last) if last.end == row => last.end += 1,
+                _ => ranges.push(row..row + 1),
+            }
+        }
+        for ((table, chunk), ranges) in picked {
+            ResponseItem::push_ranges(&self.stack.tables[table].chunks()[chunk], ranges, &mut items);
+        }
+        items
+    }
+
+    /// Position of the resource of this name (table, chunk, row), if it is the same for all scopes that see its layer.
+    fn shared(&self, name: &str) -> Option<(usize, usize, usize)> {
+        let mut tables = self.stack.tables.iter().enumerate();
+        let (at, table, (chunk, row)) = tables.find_map(|(at, table)| Some((at, table, table.position(name)?)))?;
+        let (_, entry) = table.chunks().get(chunk)?.rows().get(row)?;
+        entry.shared().map(|_| (at, chunk, row))
+    }
+
+    /// All resources that the scope sees and the filter accepts, in as few items as possible.
+    pub(crate) fn listing_by<'a>(&self, want: impl Fn() -> NameFilter<'a>) -> Vec<ResponseItem> {
+        let mut items = Vec::new();
+        self.walk(want, |part| match part {
+            WalkStep::Range(chunk, rows) => items.push(ResponseItem::Range { chunk: chunk.clone(), rows }),
+            WalkStep::Name(name) => items.extend(self.find(name).map(ResponseItem::Single)),
+        });
+        items
+    }
+
+    /// The number of resources in [`Self::listing`], and the digest of their names and versions.
+    pub(crate) fn digest(&self, want: Option<&NameSet>) -> (usize, Digest) {
+        let mut sum = (0, Digest::default());
+        match want {
+            Some(want) if self.is_few(want) => want.iter().for_each(|name| self.add(name, &mut sum)),
+            want => self.walk(
+                || wanted(want),
+                |part| match part {
+                    WalkStep::Range(chunk, rows) => {
+                        sum.0 += rows.len();
+                        sum.1.join(digest_of_rows(chunk, rows));
+                    }
+                    WalkStep::Name(name) => self.add(name, &mut sum),
+                },
+            ),
+        }
+        sum
+    }
+
+    fn add(&self, name: &Text, (count, digest): &mut (usize, Digest)) {
+        if let Some(version) = self.version(name) {
+            *count += 1;
+            digest.add(name.as_bytes(), version);
+        }
+    }
+
+    /// Visits all resources that the scope sees and the filter accepts.
+    fn walk<'a>(&self, want: impl Fn() -> NameFilter<'a>, mut take: impl FnMut(WalkStep<'_>)) {
+        for (layer, table) in self.stack.tables.iter().enumerate() {
+            let above = self.stack.tables.get(..layer).unwrap_or_default();
+            let shadowed: BTreeSet<(usize, usize)> =
+                above.iter().flat_map(|upper| upper.iter()).filter_map(|(name, _)| table.position(name)).collect();
+            let mut shadowed = shadowed.into_iter().peekable();
+            let mut want = want();
+            for (at, chunk) in table.chunks().iter().enumerate() {
+                let mut range: Option<Range<usize>> = None;
+                for (row, (name, entry)) in chunk.rows().iter().enumerate() {
+                    let hidden_by_above = shadowed.next_if_eq(&(at, row)).is_some();
+                    let wanted = want(name);
+                    let shared = entry.shared().is_some();
+                    if wanted && shared && !hidden_by_above {
+                        range.get_or_insert(row..row).end = row + 1;
+                        continue;
+                    }
+                    if let Some(rows) = range.take() {
+                        take(WalkStep::Range(chunk, rows));
+                    }
+                    if wanted && !hidden_by_above {
+                        take(WalkStep::Name(name));
+                    }
+                }
+                if let Some(rows) = range.take() {
+                    take(WalkStep::Range(chunk, rows));
+                }
+            }
+        }
+    }
+}
+
+/// Accepts or rejects a name. A new filter is made for each layer and called in the order of names.
+pub(crate) type NameFilter<'a> = Box<dyn FnMut(&Text) -> bool + 'a>;
+
+fn wanted(want: Option<&NameSet>) -> NameFilter<'_> {
+    let Some(want) = want else { return Box::new(|_| true) };
+    let mut want = want.iter().peekable();
+    Box::new(move |name| {
+        while want.next_if(|have| *have < name).is_some() {}
+        want.next_if(|have| *have == name).is_some()
+    })
+}
+
+/// A step of the walk: rows that are the same for all scopes that see their layer, or a name to resolve.
+enum WalkStep<'v> {
+    Range(&'v Arc<Chunk<LayerEntry>>, Range<usize>),
+    Name(&'v Text),
+}

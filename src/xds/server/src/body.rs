@@ -1,0 +1,257 @@
+//! The body of a stream's gRPC response: it reads requests and yields responses as shared bytes.
+//!
+//! The transport polls for the next frame when it has room, and only then is the next response built. So nothing is queued for a
+//! slow client, and it is sent the latest state.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use bytes::Buf as _;
+use http_body::Frame;
+use hyper::body::Incoming;
+use sluice_xds_protocol::wire::{BufferChunks, ResponseFrame};
+use sluice_xds_protocol::{Request, StreamError, XdsProtocol};
+use tokio::time::Sleep;
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use tonic::Status;
+use tonic::body::Body;
+
+use crate::admission::{AdmissionClass, PushPermit};
+use crate::grpc_messages::GrpcMessages;
+use crate::stream::{AdsStream, EncodedResponse};
+
+/// Maximum number of requests that are read before the next response.
+const MAX_REQUESTS_PER_POLL: usize = 32;
+
+/// Chunks of a response are handed to the transport together until they have this size: a few HTTP/2 frames.
+const FRAME_TARGET_BYTES: usize = 64 << 10;
+
+/// The body of a stream's gRPC response.
+pub(crate) struct AdsBody {
+    stream: AdsStream,
+    protocol: XdsProtocol,
+    requests: GrpcMessages<Incoming>,
+    /// The rest of the response that is being sent.
+    chunks: Option<BufferChunks>,
+    /// When building the response began that is being sent.
+    sending: Option<Instant>,
+    draining: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// The task that `draining` wakes.
+    draining_waker: Option<Waker>,
+    retry: Option<Pin<Box<Sleep>>>,
+    permit: PushPermit,
+    /// A response was built with the permit.
+    permit_used: bool,
+    end: StreamEnd,
+}
+
+enum StreamEnd {
+    /// The stream is open.
+    Open,
+    /// The trailers are to be sent.
+    Due(Status),
+    /// The trailers are sent.
+    Done,
+}
+
+impl AdsBody {
+    pub(crate) fn new(stream: AdsStream, protocol: XdsProtocol, requests: GrpcMessages<Incoming>) -> Self {
+        let draining = Box::pin(stream.server().draining().clone().cancelled_owned());
+        let permit = PushPermit::new(stream.server().admission().clone());
+        Self {
+            permit,
+            permit_used: false,
+            stream,
+            protocol,
+            requests,
+            chunks: None,
+            sending: None,
+            draining,
+            draining_waker: None,
+            retry: None,
+            end: StreamEnd::Open,
+        }
+    }
+
+    /// The next frame of the response that is being sent.
+    fn next_frame(&mut self) -> Option<ResponseFrame> {
+        let rest = self.chunks.as_mut()?;
+        let mut frame = ResponseFrame::default();
+        while frame.remaining() < FRAME_TARGET_BYTES
+            && let Some(chunk) = rest.next()
+        {
+            frame.push(chunk);
+        }
+        if rest.size_hint().0 == 0 {
+            self.chunks = None;
+            if let Some(begun) = self.sending.take() {
+                self.stream.server().metrics().sent(begun.elapsed());
+            }
+        }
+        Some(frame)
+    }
+
+    fn start(&mut self, response: EncodedResponse) -> Result<(), Status> {
+        let chunks = response.buffer.finish_response();
+        self.chunks = Some(chunks.ok_or_else(|| Status::resource_exhausted("the response is larger than 4 GiB"))?);
+        self.sending = Some(response.begun);
+        Ok(())
+    }
+
+    /// Reads the available requests. Returns the status with which the stream ends, if it does.
+    fn read_requests(&mut self, cx: &mut Context<'_>) -> Result<(), Status> {
+        for _ in 0..MAX_REQUESTS_PER_POLL {
+            match self.requests.poll_next(cx) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(None)) => return Err(Status::ok("")),
+                Poll::Ready(Err(status)) => {
+                    if !matches!(status.code(), tonic::Code::Cancelled | tonic::Code::Unavailable) {
+                        self.stream.failed(&status);
+                    }
+                    return Err(status);
+                }
+                Poll::Ready(Ok(Some(message))) => {
+                    self.stream.server().metrics().requested(message.len());
+                    let request = Request::decode(self.protocol, &message);
+                    let request = request.map_err(|malformed| Status::invalid_argument(malformed.to_string()))?;
+                    self.stream.request(request, Instant::now()).map_err(status_of)?;
+                }
+            }
+        }
+        // Further requests are read after the next response.
+        cx.waker().wake_by_ref();
+        Ok(())
+    }
+
+    /// Whether the server drains. If not, the task is woken when it does.
+    fn is_draining(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.draining_waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            return self.stream.server().is_draining();
+        }
+        self.draining_waker = Some(cx.waker().clone());
+        self.draining.as_mut().poll(cx).is_ready()
+    }
+
+    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<Result<ResponseFrame, Status>> {
+        if std::mem::take(&mut self.permit_used) {
+            // The transport has the whole response.
+            self.permit.release(Instant::now());
+        }
+        loop {
+            if self.is_draining(cx) {
+                return Poll::Ready(Err(Status::unavailable("the server is shutting down")));
+            }
+            self.read_requests(cx)?;
+            self.stream.register(cx);
+            if let Poll::Ready(response) = self.stream.poll_debug(cx) {
+                self.start(response.map_err(status_of)?)?;
+                if let Some(frame) = self.next_frame() {
+                    return Poll::Ready(Ok(frame));
+                }
+            }
+            let now = Instant::now();
+            if let Some(class) = self.stream.permit_class(now)
+                && self.permit.poll(class, cx, now).is_pending()
+            {
+                let endpoints = match class {
+                    AdmissionClass::Configured => self.stream.poll_endpoints(now),
+                    AdmissionClass::New => None,
+                };
+                let Some(response) = endpoints else { return Poll::Pending };
+                self.start(response)?;
+            } else if let Some(response) = self.stream.poll_encoded(now) {
+                self.start(response)?;
+                self.permit_used = true;
+            }
+            if let Some(frame) = self.next_frame() {
+                return Poll::Ready(Ok(frame));
+            }
+            self.permit.release(now);
+            let Some(at) = self.stream.retry_at() else {
+                self.retry = None;
+                return Poll::Pending;
+            };
+            let at = tokio::time::Instant::from_std(at);
+            let retry = self.retry.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
+            if retry.deadline() != at {
+                retry.as_mut().reset(at);
+            }
+            std::task::ready!(retry.as_mut().poll(cx));
+        }
+    }
+}
+
+impl http_body::Body for AdsBody {
+    type Data = ResponseFrame;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<ResponseFrame>, Status>>> {
+        if let Some(frame) = self.next_frame() {
+            return Poll::Ready(Some(Ok(Frame::data(frame))));
+        }
+        if matches!(self.end, StreamEnd::Open) {
+            match std::task::ready!(self.poll_open(cx)) {
+                Ok(frame) => return Poll::Ready(Some(Ok(Frame::data(frame)))),
+                Err(status) => self.end = StreamEnd::Due(status),
+            }
+        }
+        match std::mem::replace(&mut self.end, StreamEnd::Done) {
+            StreamEnd::Due(status) => {
+                let mut trailers = http::HeaderMap::new();
+                // If the message cannot be encoded, the code alone is sent.
+                if status.add_header(&mut trailers).is_err() {
+                    trailers.insert("grpc-status", http::HeaderValue::from(i32::from(status.code())));
+                }
+                Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+            }
+            StreamEnd::Open | StreamEnd::Done => Poll::Ready(None),
+        }
+    }
+}
+
+/// The body of any response on a connection that serves ADS.
+#[expect(clippy::large_enum_variant, reason = "nearly all are the large variant, and are stored where they are polled")]
+pub(crate) enum ResponseBody {
+    Ads(AdsBody),
+    Other(Body),
+}
+
+impl http_body::Body for ResponseBody {
+    type Data = ResponseFrame;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<ResponseFrame>, Status>>> {
+        match &mut *self {
+            Self::Ads(body) => Pin::new(body).poll_frame(cx),
+            Self::Other(body) => {
+                let frame = std::task::ready!(Pin::new(body).poll_frame(cx));
+                Poll::Ready(frame.map(|frame| Ok(frame?.map_data(ResponseFrame::from))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Ads(body) => body.is_end_stream(),
+            Self::Other(body) => body.is_end_stream(),
+        }
+    }
+}
+
+/// The gRPC status of an error.
+pub(crate) fn status_of(error: StreamError) -> Status {
+    match error {
+        StreamError::Invalid(reason) => Status::invalid_argument(reason),
+        StreamError::Unauthenticated(reason) => Status::unauthenticated(reason),
+        StreamError::Denied(reason) => Status::permission_denied(reason),
+        StreamError::Unavailable(reason) => Status::unavailable(reason),
+        StreamError::Exhausted(reason) => Status::resource_exhausted(reason),
+    }
+}

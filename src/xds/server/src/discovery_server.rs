@@ -1,0 +1,239 @@
+//! All ADS streams over one store.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Instant, SystemTime};
+
+use dashmap::{DashMap, DashSet};
+use rand::Rng as _;
+use sluice_auth::Caller;
+use sluice_model::{Identity, Proxy, ProxyKey};
+use sluice_xds_protocol::{
+    ChangeSignal, MAX_RESOURCE_NAME_BYTES, NameInterner, PushTrigger, Request, ScopeSnapshot, Session, Store,
+    StreamError, XdsProtocol,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::admission::Admission;
+use crate::connection::Connection;
+use crate::debug::DebugPages;
+use crate::metrics::Metrics;
+use crate::proxy_registry::{PROXY_LINGER, ProxyInput, ProxyRegistry};
+
+/// Maximum number of proxies that are remembered as warming; further ones take longer to warm.
+const MAX_WARMING_PROXIES: usize = 10_000;
+
+/// All ADS streams over one store.
+pub struct DiscoveryServer {
+    store: Arc<Store>,
+    names: Arc<NameInterner>,
+    proxies: ProxyRegistry,
+    metrics: Metrics,
+    /// Whether the namespace and service account of a proxy must be those of an identity of its caller.
+    checks_identity: bool,
+    draining: CancellationToken,
+    /// Mirror of `draining` that is read without taking its lock.
+    is_draining: AtomicBool,
+    streams: AtomicU64,
+    /// Random offset of stream numbers in nonces, so that nonces differ from those of an earlier process.
+    nonce_offset: u64,
+    /// The identified streams, by number.
+    connections: DashMap<u64, Arc<Connection>>,
+    /// Proxies whose last stream ended while their clusters were warming.
+    warming: DashSet<ProxyKey>,
+    /// Answers requests for debug pages.
+    debug_pages: OnceLock<Arc<dyn DebugPages>>,
+    admission: Arc<Admission>,
+}
+
+impl DiscoveryServer {
+    /// A server without streams, which admits all new ones. With `checks_identity`, the namespace and service account of a
+    /// proxy must be those of an identity of its authenticated caller (X20).
+    #[must_use]
+    pub fn new(store: Arc<Store>, proxies: Arc<dyn ProxyInput>, metrics: Metrics, checks_identity: bool) -> Arc<Self> {
+        Self::with_admission(store, proxies, metrics, checks_identity, Admission::default())
+    }
+
+    /// A server with limits for new streams.
+    #[must_use]
+    pub fn with_admission(
+        store: Arc<Store>,
+        proxies: Arc<dyn ProxyInput>,
+        metrics: Metrics,
+        checks_identity: bool,
+        admission: Admission,
+    ) -> Arc<Self> {
+        let triggers = metrics.clone();
+        store.observe_triggers(move |trigger| {
+            triggers.triggered(match trigger {
+                PushTrigger::Endpoint => "endpoint",
+                PushTrigger::Config => "config",
+                PushTrigger::Proxy => "proxy",
+            });
+        });
+        let mut random = rand::rng();
+        Arc::new(Self {
+            store,
+            names: Arc::new(NameInterner::with_seeds(random.random(), random.random())),
+            proxies: ProxyRegistry::new(proxies),
+            metrics,
+            checks_identity,
+            draining: CancellationToken::new(),
+            is_draining: AtomicBool::new(false),
+            streams: AtomicU64::new(0),
+            nonce_offset: random.random(),
+            connections: DashMap::new(),
+            warming: DashSet::new(),
+            debug_pages: OnceLock::new(),
+            admission: Arc::new(admission),
+        })
+    }
+
+    pub(crate) fn admission(&self) -> &Arc<Admission> {
+        &self.admission
+    }
+
+    /// The store that the streams are served from.
+    #[must_use]
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    pub(crate) fn proxies(&self) -> &ProxyRegistry {
+        &self.proxies
+    }
+
+    pub(crate) fn debug_pages(&self) -> Option<&Arc<dyn DebugPages>> {
+        self.debug_pages.get()
+    }
+
+    /// Sets what answers requests for debug pages; only the first call has an effect.
+    pub fn set_debug_pages(&self, pages: Arc<dyn DebugPages>) {
+        // The first value stays.
+        let _ = self.debug_pages.set(pages);
+    }
+
+    /// Removes proxies from the mesh whose last stream ended more than [`PROXY_LINGER`] ago; to be called regularly.
+    pub fn remove_expired_proxies(&self, now: Instant) {
+        self.proxies.remove_expired(now);
+    }
+
+    /// Removes expired proxies until the server drains.
+    pub async fn keep_removing_expired_proxies(self: Arc<Self>) {
+        let mut interval = tokio::time::interval(PROXY_LINGER / 10);
+        loop {
+            tokio::select! {
+                _ = interval.tick() => self.remove_expired_proxies(Instant::now()),
+                () = self.draining.cancelled() => return,
+            }
+        }
+    }
+
+    /// Ends all streams, so that their clients connect to another replica, and refuses new ones.
+    pub fn drain(&self) {
+        self.is_draining.store(true, Ordering::Release);
+        self.draining.cancel();
+    }
+
+    pub(crate) fn draining(&self) -> &CancellationToken {
+        &self.draining
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::Acquire)
+    }
+
+    /// The identified streams, in order of connecting.
+    pub(crate) fn connections(&self) -> BTreeMap<u64, Arc<Connection>> {
+        self.connections.iter().map(|entry| (*entry.key(), entry.value().clone())).collect()
+    }
+
+    /// The proxy that the first request of a stream describes, with its verified identity.
+    pub(crate) fn identify(&self, caller: &Caller, request: &Request) -> Result<Proxy, StreamError> {
+        let node = request.node.as_ref().filter(|node| !node.id.is_empty());
+        let node = node.ok_or_else(|| StreamError::Invalid("missing node information".into()))?;
+        if node.id.len() > MAX_RESOURCE_NAME_BYTES {
+            return Err(StreamError::Invalid(format!("the node id is longer than {MAX_RESOURCE_NAME_BYTES} bytes")));
+        }
+        let mut proxy = self.proxies.parse(node).map_err(StreamError::Invalid)?;
+        proxy.identity = self.verified_identity(caller, &proxy)?;
+        Ok(proxy)
+    }
+
+    /// The identity of the caller that matches the proxy.
+    fn verified_identity(&self, caller: &Caller, proxy: &Proxy) -> Result<Option<Identity>, StreamError> {
+        if !self.checks_identity {
+            return Ok(None);
+        }
+        caller.identity_of(proxy).map_err(|mismatch| {
+            self.metrics.refused("identity");
+            tracing::warn!(
+                target: "ads", node = %proxy.id, peer = %caller.address(), means = caller.means, "refused a stream: {mismatch}"
+            );
+            StreamError::Denied(format!("authorization failed: {mismatch}"))
+        })
+    }
+
+    /// Brings the snapshot of a connection's proxy up to date. Keys of proxies are reused: a scope that was made for another
+    /// identity is not shown to this one.
+    pub(crate) fn refresh(&self, snapshot: &mut ScopeSnapshot, connection: &Connection, session: &Session) {
+        self.store.refresh(snapshot, &connection.key, session.kinds());
+        if snapshot.scope().is_some_and(|scope| scope.scope().identity != connection.proxy.identity) {
+            snapshot.clear();
+        }
+    }
+
+    /// Adds an identified stream.
+    pub(crate) fn connect(&self, protocol: XdsProtocol, caller: &Caller, proxy: Arc<Proxy>) -> Arc<Connection> {
+        let id = self.streams.fetch_add(1, Ordering::Relaxed) + 1;
+        let key = self.proxies.add_stream(id, &proxy);
+        let mut session = Session::new(protocol, key.clone(), self.nonce_offset.wrapping_add(id), self.names.clone());
+        if self.warming.remove(&key).is_some() {
+            session.resend_endpoints();
+        }
+        let span = tracing::info_span!(target: "ads", "stream", proxy = %key.0);
+        let identity = proxy.identity.as_ref().map(tracing::field::display);
+        tracing::info!(
+            target: "ads", parent: &span, node = %key.0, peer = %caller.address(), identity,
+            proxy_type = ?proxy.proxy_type, protocol = ?protocol, stream = id, "proxy connected"
+        );
+        let connection = Arc::new(Connection {
+            id,
+            key,
+            proxy,
+            caller: caller.clone(),
+            connected_at: SystemTime::now(),
+            connected: Instant::now(),
+            session: Mutex::new(session),
+            signal: Arc::new(ChangeSignal::new(self.admission.clone())),
+            span,
+        });
+        self.connections.insert(id, connection.clone());
+        self.store.watch_proxy(&connection.key, id, &connection.signal);
+        self.metrics.connected(&connection.proxy.istio_version, 1);
+        self.proxies.announce(&connection.key);
+        connection
+    }
+
+    /// Removes an identified stream that has ended.
+    pub(crate) fn disconnect(&self, connection: &Connection, now: Instant) {
+        self.store.unwatch_proxy(&connection.key, connection.id);
+        self.connections.remove(&connection.id);
+        if connection.session().is_warming() && self.warming.len() < MAX_WARMING_PROXIES {
+            self.warming.insert(connection.key.clone());
+        }
+        self.proxies.remove_stream(&connection.key, connection.id, now);
+        self.metrics.connected(&connection.proxy.istio_version, -1);
+        let identity = connection.proxy.identity.as_ref().map(tracing::field::display);
+        tracing::info!(
+            target: "ads", parent: &connection.span, node = %connection.key.0, peer = %connection.caller.address(),
+            identity, proxy_type = ?connection.proxy.proxy_type, stream = connection.id,
+            duration = ?now.saturating_duration_since(connection.connected), "proxy disconnected"
+        );
+    }
+}

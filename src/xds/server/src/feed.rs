@@ -1,0 +1,185 @@
+//! Moves the engine's epochs to the store, and connected proxies to the engine.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use sluice_engine::{Batch, Engine, Feed, Input, Published};
+use sluice_model::{Proxy, ProxyKey, ProxyType, Resource, ResourceKey, Scope, Segment, SegmentKey, Text};
+use sluice_parse::parse_proxy;
+use sluice_proto::envoy::config::core::v3::Node;
+use sluice_xds_protocol::{ChangeTimes, EpochChanges, Store};
+
+use crate::proxy_registry::ProxyInput;
+
+/// The published collections that are served.
+#[derive(Clone, Debug)]
+pub struct Outputs {
+    /// Whole resources, in collections that share no key.
+    pub resources: Vec<Published<ResourceKey, Resource>>,
+    /// Segments of large resources, in collections that share no key.
+    pub segments: Vec<Published<SegmentKey, Segment>>,
+    /// The scope of each proxy.
+    pub scopes: Published<ProxyKey, Scope>,
+}
+
+/// Applies the engine's epochs to the store until the engine stops. The store is ready when all inputs are synced.
+pub async fn follow(engine: &Engine, outputs: &Outputs, store: Arc<Store>) {
+    let feed = outputs.resources.iter().fold(engine.feed().only(&outputs.scopes), Feed::only);
+    let mut feed = outputs.segments.iter().fold(feed, Feed::only);
+    while let Some(batch) = feed.next().await {
+        let now = Instant::now();
+        store.apply(changes(&batch, outputs, now, SystemTime::now()), now);
+        if batch.all_synced() && !store.is_ready() {
+            store.set_ready();
+            tracing::info!(target: "ads", epoch = batch.epoch().0, "all inputs are synced; serving proxies");
+        }
+    }
+}
+
+/// The changes of a batch, with the times at which they arrived.
+fn changes(batch: &Batch, outputs: &Outputs, now: Instant, wall: SystemTime) -> EpochChanges {
+    let timing = batch.timing();
+    let taken = now.checked_sub(timing.took).unwrap_or(now);
+    let source =
+        timing.received.and_then(|received| instant(received, now, wall)).map_or(taken, |source| source.min(taken));
+    let resources = outputs.resources.iter().flat_map(|of| batch.events(of));
+    let segments = outputs.segments.iter().flat_map(|of| batch.events(of));
+    EpochChanges {
+        resources: resources.map(|event| (own(event.key), event.new.map(own))).collect(),
+        segments: segments.map(|event| (own(event.key), event.new.map(own))).collect(),
+        scopes: batch.events(&outputs.scopes).map(|event| (own(event.key), event.new)).collect(),
+        times: Some(ChangeTimes { source, parsed: taken, committed: now }),
+    }
+}
+
+fn own<T: Clone>(value: Arc<T>) -> T {
+    Arc::unwrap_or_clone(value)
+}
+
+/// The instant of this time since the Unix epoch.
+fn instant(received: Duration, now: Instant, wall: SystemTime) -> Option<Instant> {
+    let ago = wall.duration_since(SystemTime::UNIX_EPOCH).ok()?.checked_sub(received)?;
+    now.checked_sub(ago)
+}
+
+/// Writes connected proxies into the engine.
+#[derive(Debug)]
+pub struct EngineProxies {
+    input: Input<ProxyKey, Proxy>,
+    secret_clients: Input<ProxyKey, ()>,
+    /// Aliases of cluster names (`--clusterAliases`).
+    aliases: BTreeMap<Text, Text>,
+    /// Ztunnels are served (`PILOT_ENABLE_AMBIENT`).
+    ambient: bool,
+}
+
+impl EngineProxies {
+    /// Writes proxies, and those of them that subscribe to secrets, to these inputs. The inputs are marked as synced, because no
+    /// proxy is connected yet.
+    #[must_use]
+    pub fn new(
+        input: Input<ProxyKey, Proxy>,
+        secret_clients: Input<ProxyKey, ()>,
+        aliases: BTreeMap<Text, Text>,
+        ambient: bool,
+    ) -> Self {
+        input.mark_synced();
+        secret_clients.mark_synced();
+        Self { input, secret_clients, aliases, ambient }
+    }
+}
+
+impl ProxyInput for EngineProxies {
+    fn parse(&self, node: &Node) -> Result<Proxy, String> {
+        let proxy = parse_proxy(node, &self.aliases)?;
+        if proxy.proxy_type == ProxyType::Ztunnel && !self.ambient {
+            return Err("ztunnel is only served with PILOT_ENABLE_AMBIENT=true".to_owned());
+        }
+        Ok(proxy)
+    }
+
+    fn set(&self, key: ProxyKey, proxy: Arc<Proxy>) {
+        self.input.set_shared(key, proxy);
+    }
+
+    fn asks_for_secrets(&self, key: ProxyKey) {
+        self.secret_clients.set(key, ());
+    }
+
+    fn remove(&self, key: ProxyKey) {
+        self.secret_clients.delete(key.clone());
+        self.input.delete(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use sluice_engine::{EngineOptions, GraphBuilder, Origin};
+    use sluice_model::{Layer, ResourceType};
+
+    use super::*;
+
+    #[test]
+    fn published_epochs_are_applied_to_the_store() {
+        let build = |builder: &mut GraphBuilder| {
+            builder.dataflow("config", |graph| {
+                let (resource_input, resources) = graph.input::<ResourceKey, Resource>("resources");
+                let (_, segments) = graph.input::<SegmentKey, Segment>("segments");
+                let (proxies, connected) = graph.input::<ProxyKey, Proxy>("proxies");
+                let scope = |_: &ProxyKey, _: &Proxy| Scope {
+                    layers: BTreeMap::from([(ResourceType::Cluster, [Layer::default()].into())]),
+                    ..Scope::default()
+                };
+                let scopes = connected.map("scopes", scope).publish();
+                let outputs =
+                    Outputs { resources: vec![resources.publish()], segments: vec![segments.publish()], scopes };
+                let (secret_clients, _) = graph.input::<ProxyKey, ()>("secret_clients");
+                (resource_input, proxies, secret_clients, outputs)
+            })
+        };
+        let (engine, (resources, proxies, secret_clients, outputs)) = Engine::start(EngineOptions::default(), build);
+        let proxies = EngineProxies::new(proxies, secret_clients, BTreeMap::new(), false);
+        let node = |id: &str| Node { id: id.into(), ..Node::default() };
+        let id = "sidecar~10.0.0.1~web.orchard~orchard.svc.cluster.local";
+        assert!(proxies.parse(&node("nonsense")).is_err());
+        let ztunnel = proxies.parse(&node("ztunnel~10.0.0.2~ztunnel-x.istio-system~istio-system.svc.cluster.local"));
+        assert!(ztunnel.expect_err("ambient mode is off").contains("PILOT_ENABLE_AMBIENT"));
+        let key = ProxyKey(id.into());
+        proxies.set(key.clone(), proxies.parse(&node(id)).expect("a node").into());
+        let name = ResourceKey { resource_type: ResourceType::Cluster, layer: Layer::default(), name: "a".into() };
+        let received =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970") - Duration::from_secs(3);
+        let origin = Origin { version: "1".into(), received: Some(received) };
+        resources.set_from(name.clone(), Resource::Encoded(Bytes::from_static(b"\x0a\x01a")), origin);
+        engine.flush();
+
+        let store = Store::default();
+        let mut feed = engine.feed();
+        let batch = feed.try_next().expect("the state");
+        assert!(!batch.all_synced());
+        let all = changes(&batch, &outputs, Instant::now(), SystemTime::now());
+        let times = all.times.expect("the times");
+        let waited = times.parsed - times.source;
+        assert!((Duration::from_secs(2)..Duration::from_secs(60)).contains(&waited), "{waited:?}");
+        store.apply(all, Instant::now());
+        let names = |store: &Store| {
+            let snapshot = store.snapshot(&key, [ResourceType::Cluster]);
+            snapshot.view(ResourceType::Cluster).map(|view| view.names().len())
+        };
+        assert_eq!(names(&store), Some(1));
+
+        resources.delete(name);
+        proxies.remove(ProxyKey("unknown".into()));
+        engine.flush();
+        let batch = feed.try_next().expect("a change");
+        store.apply(changes(&batch, &outputs, Instant::now(), SystemTime::now()), Instant::now());
+        assert_eq!(names(&store), Some(0));
+        proxies.remove(key.clone());
+        engine.flush();
+        let batch = feed.try_next().expect("a change");
+        store.apply(changes(&batch, &outputs, Instant::now(), SystemTime::now()), Instant::now());
+        assert_eq!(names(&store), None);
+    }
+}

@@ -1,0 +1,259 @@
+//! Serves ADS on gRPC.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::{Stream, StreamExt as _};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use sluice_auth::{Authenticators, Call};
+use sluice_xds_protocol::XdsProtocol;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tonic::service::Routes;
+use tonic::transport::server::{Connected, TcpConnectInfo, TcpIncoming};
+use tower::Service;
+
+use crate::admission::AdmissionError;
+use crate::body::{AdsBody, ResponseBody, status_of};
+use crate::discovery_server::DiscoveryServer;
+use crate::frames::SmallFrames;
+use crate::grpc_messages::GrpcMessages;
+use crate::reflection::{ADS_PROTO, PATHS, ReflectionService};
+
+/// Bytes of a response that the transport buffers before the client reads them.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
+/// Bytes that a client may send before they are read, for a stream and for a connection.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+/// How often unused encoded rows are looked for; they are dropped after some sweeps without a use.
+const ENCODED_ROWS_SWEEP_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Limits and times of the gRPC server (X21).
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// How often an idle connection is pinged.
+    pub keepalive_interval: Duration,
+    /// How long a ping may stay unanswered.
+    pub keepalive_timeout: Duration,
+    /// Maximum number of concurrent streams on one connection.
+    pub max_streams: u32,
+    /// Maximum size of a request in bytes.
+    pub max_request_bytes: usize,
+    /// Age at which the client is asked to reconnect (GOAWAY); `None` is no limit.
+    pub max_connection_age: Option<Duration>,
+    /// How long such a connection may stay open before it is closed.
+    pub max_connection_age_grace: Duration,
+    /// How long streams may take to end when the server shuts down; then they are closed.
+    pub drain_timeout: Duration,
+    /// Whether large HTTP/2 data frames of clients are split into small ones, which saves 8 KiB for each connection
+    /// (`SLUICE_HTTP2_FRAMES`).
+    pub small_frames: bool,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            keepalive_interval: Duration::from_secs(30),
+            keepalive_timeout: Duration::from_secs(10),
+            max_streams: 100_000,
+            max_request_bytes: 4 << 20,
+            max_connection_age: None,
+            max_connection_age_grace: Duration::from_secs(10),
+            drain_timeout: Duration::from_secs(10),
+            small_frames: true,
+        }
+    }
+}
+
+/// Serves ADS on the listener to authenticated callers until `shutdown` completes; then drains.
+///
+/// # Errors
+/// When the listener fails.
+pub async fn serve(
+    listener: TcpListener,
+    server: Arc<DiscoveryServer>,
+    options: ServerOptions,
+    authenticators: Authenticators,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> anyhow::Result<()> {
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    serve_on(incoming, server, options, authenticators, AdditionalServices::default(), shutdown).await
+}
+
+/// gRPC services that are served on the same port as ADS.
+#[derive(Clone, Debug, Default)]
+pub struct AdditionalServices {
+    /// The services.
+    pub routes: Routes,
+    /// The proto files that declare them, for reflection.
+    pub proto_files: &'static [&'static str],
+}
+
+/// Serves ADS and additional services on connections.
+///
+/// # Errors
+/// When `incoming` ends.
+pub async fn serve_on<IO, E>(
+    incoming: impl Stream<Item = Result<IO, E>>,
+    server: Arc<DiscoveryServer>,
+    options: ServerOptions,
+    authenticators: Authenticators,
+    additional: AdditionalServices,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> anyhow::Result<()>
+where
+    IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+    E: Into<tower::BoxError>,
+{
+    let ads = AdsService { server: server.clone(), authenticators, max_request_bytes: options.max_request_bytes };
+    let reflection = ReflectionService::of([ADS_PROTO].into_iter().chain(additional.proto_files.iter().copied()));
+    let router = additional.routes.into_axum_router();
+    let router = PATHS.into_iter().fold(router, |router, path| router.route_service(path, reflection.clone()));
+    let routes = Routes::from(router).prepare();
+    let closing = CancellationToken::new();
+    let mut connections = JoinSet::new();
+    {
+        let mut incoming = std::pin::pin!(incoming);
+        let mut shutdown = std::pin::pin!(shutdown);
+        let mut granting = std::pin::pin!(server.admission().keep_granting());
+        let mut sweep = tokio::time::interval(ENCODED_ROWS_SWEEP_INTERVAL);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => break,
+                accepted = incoming.next() => match accepted {
+                    Some(Ok(io)) => {
+                        connections.spawn(connection(io, ads.clone(), routes.clone(), options.clone(), closing.clone()));
+                    }
+                    Some(Err(error)) => tracing::debug!(target: "ads", error = %error.into(), "a connection was not accepted"),
+                    None => anyhow::bail!("the listener has ended"),
+                },
+                Some(_) = connections.join_next() => {}
+                () = &mut granting => {}
+                _ = sweep.tick() => server.store().drop_unused_encodings(),
+            }
+        }
+    }
+    server.drain();
+    closing.cancel();
+    let ended = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(options.drain_timeout, ended).await.is_err() {
+        tracing::warn!(target: "ads", "streams did not end in time and were closed");
+    }
+    Ok(())
+}
+
+/// Serves one connection until it ends. The client is asked to reconnect when the connection is too old or the server drains.
+async fn connection<IO>(io: IO, ads: AdsService, routes: Routes, options: ServerOptions, closing: CancellationToken)
+where
+    IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+{
+    let from = io.connect_info();
+    let service = service_fn(move |mut request: http::Request<Incoming>| {
+        request.extensions_mut().insert(from.clone());
+        let (ads, mut routes) = (ads.clone(), routes.clone());
+        // Boxed, because the stream's task has the size of the larger of this future and the response's body.
+        Box::pin(async move {
+            if request.uri().path().starts_with(PATH) {
+                return Ok(ads.respond(request).await);
+            }
+            routes.call(request).await.map(|response| response.map(ResponseBody::Other))
+        })
+    });
+    let mut http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    http.timer(TokioTimer::new())
+        .keep_alive_interval(Some(options.keepalive_interval))
+        .keep_alive_timeout(options.keepalive_timeout)
+        .max_concurrent_streams(options.max_streams)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_send_buf_size(SEND_BUFFER_BYTES);
+    let mut serving =
+        std::pin::pin!(http.serve_connection(TokioIo::new(SmallFrames::new(io, options.small_frames)), service));
+    let age = async {
+        match options.max_connection_age {
+            Some(age) => tokio::time::sleep(age).await,
+            None => std::future::pending().await,
+        }
+    };
+    let ended = tokio::select! {
+        ended = &mut serving => ended,
+        () = closing.cancelled() => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+        () = age => {
+            serving.as_mut().graceful_shutdown();
+            // Then the connection is closed.
+            tokio::time::timeout(options.max_connection_age_grace, serving).await.unwrap_or(Ok(()))
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(target: "ads", %error, "a connection ended");
+    }
+}
+
+/// Prefix of the paths of the AggregatedDiscoveryService's methods.
+const PATH: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/";
+
+/// The AggregatedDiscoveryService, without tonic's encoder, because bodies are shared bytes.
+#[derive(Clone)]
+struct AdsService {
+    server: Arc<DiscoveryServer>,
+    authenticators: Authenticators,
+    max_request_bytes: usize,
+}
+
+impl AdsService {
+    async fn respond(self, request: http::Request<Incoming>) -> http::Response<ResponseBody> {
+        let result = match request.uri().path().strip_prefix(PATH) {
+            Some("StreamAggregatedResources") => self.stream(XdsProtocol::Sotw, request).await,
+            Some("DeltaAggregatedResources") => self.stream(XdsProtocol::Delta, request).await,
+            _ => Err(Status::unimplemented("no such method")),
+        };
+        match result {
+            Ok(body) => {
+                let mut response = http::Response::new(ResponseBody::Ads(body));
+                let grpc = http::HeaderValue::from_static("application/grpc");
+                response.headers_mut().insert(http::header::CONTENT_TYPE, grpc);
+                response
+            }
+            Err(status) => status.into_http().map(ResponseBody::Other),
+        }
+    }
+
+    async fn stream(self, protocol: XdsProtocol, request: http::Request<Incoming>) -> Result<AdsBody, Status> {
+        match self.server.admission().admit(Instant::now()) {
+            // Clients retry both with a backoff (X14).
+            Err(error) => {
+                self.server.metrics().refused(match error {
+                    AdmissionError::RateLimited => "rate",
+                    AdmissionError::Overloaded => "load",
+                });
+                tracing::debug!(target: "ads", %error, "refused a stream");
+                return Err(Status::resource_exhausted("too many new streams, try again later"));
+            }
+            Ok(delay) if delay.is_zero() => {}
+            Ok(delay) => tokio::time::sleep(delay).await,
+        }
+        let secure = request.extensions().get::<sluice_tls::TlsConnection>();
+        let plain = request.extensions().get::<TcpConnectInfo>();
+        let call = Call {
+            headers: request.headers(),
+            peer: secure.map(|secure| secure.peer).or_else(|| plain?.remote_addr),
+            certificates: secure.map(|secure| &*secure.certificates).unwrap_or_default(),
+        };
+        let caller = self.authenticators.caller(&call).await.map_err(|refused| {
+            self.server.metrics().refused("unauthenticated");
+            tracing::warn!(target: "ads", "refused a stream: {refused}");
+            Status::unauthenticated("authentication failure")
+        })?;
+        let stream = self.server.open(protocol, caller).map_err(status_of)?;
+        let requests = GrpcMessages::new(request.into_body(), self.max_request_bytes);
+        Ok(AdsBody::new(stream, protocol, requests))
+    }
+}

@@ -1,0 +1,146 @@
+//! Reads messages from a gRPC request body.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use http_body::Body;
+use sluice_xds_protocol::wire::GRPC_PREFIX_BYTES;
+use tonic::Status;
+
+/// Splits a request body into its messages. A message that arrives in one frame shares the frame's bytes; others are copied
+/// together.
+pub(crate) struct GrpcMessages<B> {
+    body: B,
+    /// The received bytes after the last message.
+    frame: Bytes,
+    /// A message that its first frame does not contain completely.
+    parts: BytesMut,
+    max_bytes: usize,
+    ended: bool,
+}
+
+impl<B: Body<Data = Bytes, Error: Into<tower::BoxError>> + Unpin> GrpcMessages<B> {
+    /// Reads messages of at most this size.
+    pub(crate) fn new(body: B, max_bytes: usize) -> Self {
+        Self { body, frame: Bytes::new(), parts: BytesMut::new(), max_bytes, ended: false }
+    }
+
+    /// The next message; `None` at the end of the body.
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
+        loop {
+            if let Some(message) = self.take_message()? {
+                return Poll::Ready(Ok(Some(message)));
+            }
+            if self.ended {
+                return Poll::Ready(match self.parts.is_empty() {
+                    true => Ok(None),
+                    false => Err(Status::invalid_argument("the request ends within a message")),
+                });
+            }
+            match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                None => self.ended = true,
+                Some(Err(error)) => return Poll::Ready(Err(Status::from_error(error.into()))),
+                Some(Ok(frame)) => self.frame = frame.into_data().unwrap_or_default(),
+            }
+        }
+    }
+
+    /// The next message if it is complete; if not, `frame` is empty afterwards.
+    fn take_message(&mut self) -> Result<Option<Bytes>, Status> {
+        if self.parts.is_empty() {
+            match self.size_of(&self.frame)? {
+                Some(size) if size <= self.frame.len() => {
+                    return Ok(Some(self.frame.split_to(size).slice(GRPC_PREFIX_BYTES..)));
+                }
+                // Reserved at once, because growing by frames copies repeatedly.
+                size => self.parts.reserve(size.unwrap_or(self.frame.len())),
+            }
+        }
+        loop {
+            let size = self.size_of(&self.parts)?;
+            let missing = size.unwrap_or(GRPC_PREFIX_BYTES) - self.parts.len();
+            if size.is_some() && missing == 0 {
+                return Ok(Some(std::mem::take(&mut self.parts).freeze().slice(GRPC_PREFIX_BYTES..)));
+            }
+            if self.frame.is_empty() {
+                return Ok(None);
+            }
+            self.parts.reserve(missing);
+            self.parts.extend_from_slice(&self.frame.split_to(missing.min(self.frame.len())));
+        }
+    }
+
+    /// Size of the message at the start of the bytes, with its prefix; `None` if the prefix is incomplete.
+    fn size_of(&self, bytes: &[u8]) -> Result<Option<usize>, Status> {
+        let Some((&[flag, a, b, c, d], _)) = bytes.split_first_chunk::<GRPC_PREFIX_BYTES>() else { return Ok(None) };
+        if flag != 0 {
+            return Err(Status::unimplemented("compressed requests are not supported"));
+        }
+        let len = u32::from_be_bytes([a, b, c, d]) as usize;
+        if len > self.max_bytes {
+            let max = self.max_bytes;
+            return Err(Status::resource_exhausted(format!(
+                "the request has {len} bytes, more than the maximum of {max} (ISTIO_GPRC_MAXRECVMSGSIZE)"
+            )));
+        }
+        Ok(Some(GRPC_PREFIX_BYTES + len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::StreamBody;
+
+    use super::*;
+
+    fn messages(frames: &[&[u8]], max_bytes: usize) -> Vec<Result<Bytes, tonic::Code>> {
+        let frames: Vec<Result<_, Status>> =
+            frames.iter().map(|frame| Ok(http_body::Frame::data(Bytes::copy_from_slice(frame)))).collect();
+        let mut messages = GrpcMessages::new(StreamBody::new(futures::stream::iter(frames)), max_bytes);
+        let mut cx = Context::from_waker(futures::task::noop_waker_ref());
+        let mut all = Vec::new();
+        loop {
+            match messages.poll_next(&mut cx) {
+                Poll::Ready(Ok(Some(message))) => all.push(Ok(message)),
+                Poll::Ready(Ok(None)) => return all,
+                Poll::Ready(Err(status)) => {
+                    all.push(Err(status.code()));
+                    return all;
+                }
+                Poll::Pending => panic!("all frames are available"),
+            }
+        }
+    }
+
+    #[test]
+    fn messages_are_read_across_frame_boundaries() {
+        let bytes = b"\0\0\0\0\x03abc\0\0\0\0\0\0\0\0\0\x01d";
+        for cut in 0..bytes.len() {
+            let (a, b) = bytes.split_at(cut);
+            let texts: Vec<Bytes> =
+                messages(&[a, b], 10).into_iter().map(|message| message.expect("a message")).collect();
+            assert_eq!(texts, ["abc", "", "d"], "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn message_in_one_frame_shares_its_bytes() {
+        let frame = Bytes::from_static(b"\0\0\0\0\x03abc\0\0\0\0\x01d");
+        let body = http_body_util::Full::new(frame.clone());
+        let (mut messages, mut cx) =
+            (GrpcMessages::new(body, 10), Context::from_waker(futures::task::noop_waker_ref()));
+        for at in [5, 13] {
+            let Poll::Ready(Ok(Some(message))) = messages.poll_next(&mut cx) else { panic!("the message is complete") };
+            assert_eq!(message.as_ptr(), frame[at..].as_ptr());
+        }
+        assert!(matches!(messages.poll_next(&mut cx), Poll::Ready(Ok(None))));
+    }
+
+    #[test]
+    fn malformed_messages_are_rejected() {
+        assert_eq!(messages(&[b"\0\0\0\0\x03ab"], 10), [Err(tonic::Code::InvalidArgument)]);
+        assert_eq!(messages(&[b"\0\0\0\0\x0babcdefghijk"], 10), [Err(tonic::Code::ResourceExhausted)]);
+        assert_eq!(messages(&[b"\x01\0\0\0\x01a"], 10), [Err(tonic::Code::Unimplemented)]);
+    }
+}

@@ -1,0 +1,32 @@
+//! The ADS server: streams of `sluice-xds-protocol` on gRPC (area X of `docs/features.md`).
+//!
+//! [`serve`] accepts connections and authenticates callers. [`DiscoveryServer`] keeps the open streams. An [`AdsStream`]
+//! joins a session of the protocol crate with the caller's identity and the proxy's scope; the body of its gRPC response asks
+//! it for the next message when the transport has room. [`follow`] moves the engine's epochs into the store.
+
+mod admission;
+mod body;
+mod connection;
+mod debug;
+mod discovery_server;
+mod feed;
+mod frames;
+mod grpc;
+mod grpc_messages;
+mod metrics;
+mod proxy_registry;
+mod rate_limit;
+mod reflection;
+mod secrets;
+mod status;
+mod stream;
+
+pub use admission::Admission;
+pub use debug::{DEBUG_TYPE, DebugPages, DebugRequest, DebugResource};
+pub use discovery_server::DiscoveryServer;
+pub use feed::{EngineProxies, Outputs, follow};
+pub use grpc::{AdditionalServices, ServerOptions, serve, serve_on};
+pub use metrics::{Metrics, short_name};
+pub use proxy_registry::ProxyInput;
+pub use status::{AckFrontier, Adsz, StatusReader, StreamStatus, Syncz};
+pub use stream::{AdsStream, EncodedResponse};

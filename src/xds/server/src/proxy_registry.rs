@@ -1,0 +1,185 @@
+//! The connected proxies, as an input of the dataflow.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
+use sluice_model::{Proxy, ProxyKey};
+use sluice_proto::envoy::config::core::v3::Node;
+
+/// Receives the connected proxies: the `proxies` input of the graph.
+pub trait ProxyInput: Send + Sync + 'static {
+    /// The proxy that a node describes.
+    ///
+    /// # Errors
+    /// What is wrong with the node; the stream is refused with it.
+    fn parse(&self, node: &Node) -> Result<Proxy, String>;
+
+    /// Adds or replaces a connected proxy. Must not block.
+    fn set(&self, key: ProxyKey, proxy: Arc<Proxy>);
+
+    /// Records that a connected proxy subscribes to secrets. Must not block.
+    fn asks_for_secrets(&self, key: ProxyKey);
+
+    /// Removes a proxy that is no longer connected. Must not block.
+    fn remove(&self, key: ProxyKey);
+}
+
+/// How long a proxy stays in the mesh after its last stream ended. Most proxies reconnect sooner and find their resources
+/// unchanged.
+pub(crate) const PROXY_LINGER: Duration = Duration::from_secs(30);
+
+/// The proxies by node id. Streams with the same id and the same description are one proxy. A stream with another description,
+/// such as that of a proxy that restarted with other settings, is a proxy of its own.
+pub(crate) struct ProxyRegistry {
+    input: Arc<dyn ProxyInput>,
+    proxies: DashMap<ProxyKey, RegisteredProxy>,
+}
+
+/// A proxy and its streams.
+struct RegisteredProxy {
+    proxy: Arc<Proxy>,
+    streams: BTreeSet<u64>,
+    /// When the last stream ended.
+    disconnected: Option<Instant>,
+    /// The dataflow has the proxy in its present form.
+    announced: bool,
+}
+
+impl RegisteredProxy {
+    fn with_stream(proxy: &Arc<Proxy>, stream: u64) -> Self {
+        Self { proxy: proxy.clone(), streams: [stream].into(), disconnected: None, announced: false }
+    }
+}
+
+impl ProxyRegistry {
+    pub(crate) fn new(input: Arc<dyn ProxyInput>) -> Self {
+        Self { input, proxies: DashMap::new() }
+    }
+
+    pub(crate) fn parse(&self, node: &Node) -> Result<Proxy, String> {
+        self.input.parse(node)
+    }
+
+    /// Adds a stream and returns the key of its proxy. The dataflow has the proxy after [`Self::announce`].
+    pub(crate) fn add_stream(&self, stream: u64, proxy: &Arc<Proxy>) -> ProxyKey {
+        let mut key = ProxyKey(proxy.id.clone());
+        for number in 2.. {
+            match self.proxies.entry(key.clone()) {
+                Entry::Occupied(mut entry) if entry.get().proxy == *proxy => {
+                    let known = entry.get_mut();
+                    known.streams.insert(stream);
+                    known.disconnected = None;
+                    break;
+                }
+                Entry::Occupied(mut entry) if entry.get().streams.is_empty() => {
+                    entry.insert(RegisteredProxy::with_stream(proxy, stream));
+                    break;
+                }
+                Entry::Occupied(_) => key = ProxyKey(format!("{}#{number}", proxy.id).into()),
+                Entry::Vacant(entry) => {
+                    entry.insert(RegisteredProxy::with_stream(proxy, stream));
+                    break;
+                }
+            }
+        }
+        key
+    }
+
+    /// Writes the proxy to the dataflow, unless it has it already.
+    pub(crate) fn announce(&self, key: &ProxyKey) {
+        // The entry stays locked, so that the input sees the changes of a proxy in order.
+        if let Some(mut known) = self.proxies.get_mut(key)
+            && !known.announced
+        {
+            self.input.set(key.clone(), known.proxy.clone());
+            known.announced = true;
+        }
+    }
+
+    /// Records that a stream of the proxy subscribes to secrets.
+    pub(crate) fn asks_for_secrets(&self, key: &ProxyKey) {
+        if let Some(_locked) = self.proxies.get(key) {
+            self.input.asks_for_secrets(key.clone());
+        }
+    }
+
+    /// Removes a stream of the proxy.
+    pub(crate) fn remove_stream(&self, key: &ProxyKey, stream: u64, now: Instant) {
+        let Some(mut known) = self.proxies.get_mut(key) else { return };
+        known.streams.remove(&stream);
+        if known.streams.is_empty() {
+            known.disconnected = Some(now);
+        }
+    }
+
+    /// Removes the proxies that have not reconnected within [`PROXY_LINGER`].
+    pub(crate) fn remove_expired(&self, now: Instant) {
+        self.proxies.retain(|key, known| {
+            let expired = known.disconnected.is_some_and(|at| now.saturating_duration_since(at) >= PROXY_LINGER);
+            if expired {
+                self.input.remove(key.clone());
+            }
+            !expired
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct RecordingInput(Mutex<Vec<(ProxyKey, Option<Arc<Proxy>>)>>);
+
+    impl ProxyInput for RecordingInput {
+        fn parse(&self, _: &Node) -> Result<Proxy, String> {
+            Err("this test parses no node".into())
+        }
+
+        fn set(&self, key: ProxyKey, proxy: Arc<Proxy>) {
+            self.0.lock().expect("no panic").push((key, Some(proxy)));
+        }
+
+        fn asks_for_secrets(&self, _: ProxyKey) {}
+
+        fn remove(&self, key: ProxyKey) {
+            self.0.lock().expect("no panic").push((key, None));
+        }
+    }
+
+    #[test]
+    fn proxy_that_reconnects_within_the_linger_time_stays_in_the_mesh() {
+        let input = Arc::new(RecordingInput::default());
+        let registry = ProxyRegistry::new(input.clone());
+        let seen = || std::mem::take(&mut *input.0.lock().expect("no panic"));
+        let proxy =
+            |version: &str| Arc::new(Proxy { id: "web".into(), istio_version: version.into(), ..Proxy::default() });
+        let start = Instant::now();
+        let connect = |stream: u64, proxy: &Arc<Proxy>| {
+            let key = registry.add_stream(stream, proxy);
+            registry.announce(&key);
+            key
+        };
+        let key = connect(1, &proxy("1.30"));
+        assert_eq!(seen(), [(key.clone(), Some(proxy("1.30")))]);
+        registry.remove_stream(&key, 1, start);
+        registry.remove_expired(start + PROXY_LINGER / 2);
+        assert_eq!(connect(2, &proxy("1.30")), key);
+        registry.remove_expired(start + PROXY_LINGER * 2);
+        assert_eq!(seen(), [], "the mesh sees no change");
+
+        registry.remove_stream(&key, 2, start);
+        assert_eq!(connect(3, &proxy("1.31")), key, "no stream is left under this key");
+        assert_eq!(seen(), [(key.clone(), Some(proxy("1.31")))]);
+        assert_ne!(connect(4, &proxy("1.30")), key, "another stream has this key");
+        seen();
+        registry.remove_stream(&key, 3, start);
+        registry.remove_expired(start + PROXY_LINGER);
+        assert_eq!(seen(), [(key, None)]);
+    }
+}

@@ -1,0 +1,381 @@
+//! One ADS stream: requests in, encoded responses out, without the transport.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use sluice_auth::Caller;
+use sluice_model::{ProxyKey, ResourceType};
+use sluice_xds_protocol::wire::{GRPC_PREFIX_BYTES, ResponseBuffer};
+use sluice_xds_protocol::{
+    ChangeTimes, HEALTH_TYPE, MAX_ERROR_MESSAGE_BYTES, ProxyScope, Request, RequestOutcome, ResourceTypeSet, Response,
+    ScopeSnapshot, Session, StreamError, XdsProtocol, encode,
+};
+use tonic::Status;
+
+use crate::admission::AdmissionClass;
+use crate::connection::Connection;
+use crate::debug::{self, DebugRequests};
+use crate::discovery_server::DiscoveryServer;
+use crate::secrets;
+
+/// A stream counts as configured when it asks for no further type for this time.
+const CONFIGURED_AFTER: Duration = Duration::from_secs(1);
+
+/// A change of more resources waits for a push permit, so that thousands of streams do not build and hold such responses at
+/// once.
+const LARGE_RESPONSE_RESOURCES: usize = 256;
+
+/// One ADS stream, without the transport. Dropping it ends the stream.
+pub struct AdsStream {
+    server: Arc<DiscoveryServer>,
+    protocol: XdsProtocol,
+    caller: Caller,
+    /// `None` until the first request with a node.
+    connection: Option<Arc<Connection>>,
+    /// The scope and the types whose changes wake the stream.
+    watched_scope: Option<Arc<ProxyScope>>,
+    watched_kinds: ResourceTypeSet,
+    /// What the proxy sees of these types. It is up to date unless the stream was woken since.
+    snapshot: ScopeSnapshot,
+    /// The dataflow knows that the proxy subscribes to secrets.
+    asks_for_secrets: bool,
+    /// When responses were sent that carry changes and are not acknowledged, by type.
+    unacked: BTreeMap<ResourceType, Instant>,
+    /// When the changes arrived that are being sent.
+    sending: Option<ChangeTimes>,
+    /// The changes are many resources and are not sent completely.
+    is_large: bool,
+    debug_requests: DebugRequests,
+    configuration: ConfigurationState,
+}
+
+/// Whether a client has its configuration.
+#[derive(Clone, Copy, Debug, Default)]
+enum ConfigurationState {
+    /// It waits for the first response of a type.
+    #[default]
+    Pending,
+    /// It has a response for each type since this time, but may ask for more types.
+    AnsweredSince(Instant),
+    Complete,
+}
+
+/// An encoded response.
+#[derive(Debug)]
+pub struct EncodedResponse {
+    pub(crate) buffer: ResponseBuffer,
+    /// When building it began.
+    pub(crate) begun: Instant,
+}
+
+impl EncodedResponse {
+    /// The message, without the gRPC prefix.
+    #[must_use]
+    pub fn bytes(self) -> Bytes {
+        let message = self.buffer.finish().collect::<Vec<_>>().concat();
+        Bytes::from(message).split_off(GRPC_PREFIX_BYTES)
+    }
+}
+
+impl DiscoveryServer {
+    /// Opens a stream.
+    ///
+    /// # Errors
+    /// Unavailable while the store is not ready or the server drains.
+    pub fn open(self: &Arc<Self>, protocol: XdsProtocol, caller: Caller) -> Result<AdsStream, StreamError> {
+        if self.is_draining() {
+            return Err(StreamError::Unavailable("the server is shutting down".into()));
+        }
+        if !self.store().is_ready() {
+            return Err(StreamError::Unavailable("the server has not read all configuration yet".into()));
+        }
+        Ok(AdsStream {
+            server: self.clone(),
+            protocol,
+            caller,
+            connection: None,
+            watched_scope: None,
+            watched_kinds: ResourceTypeSet::default(),
+            snapshot: ScopeSnapshot::default(),
+            asks_for_secrets: false,
+            unacked: BTreeMap::new(),
+            sending: None,
+            is_large: false,
+            debug_requests: DebugRequests::default(),
+            configuration: ConfigurationState::default(),
+        })
+    }
+}
+
+impl AdsStream {
+    /// Handles a request.
+    ///
+    /// # Errors
+    /// Why the stream is ended.
+    pub fn request(&mut self, request: Request, now: Instant) -> Result<(), StreamError> {
+        if debug::is_debug(&request.type_url) {
+            return self.request_debug_page(request);
+        }
+        let connection = match &self.connection {
+            Some(connection) => connection.clone(),
+            None => {
+                // A probe may report health before the proxy subscribes to anything (X06).
+                if request.type_url == HEALTH_TYPE {
+                    return Ok(());
+                }
+                let mut proxy = self.server.identify(&self.caller, &request)?;
+                // Envoy accepts VHDS over delta streams only, and rejects route tables with VHDS otherwise.
+                proxy.virtual_hosts &= self.protocol == XdsProtocol::Delta;
+                let connection = self.server.connect(self.protocol, &self.caller, proxy.into());
+                self.connection.insert(connection).clone()
+            }
+        };
+        let error = request.error.clone();
+        let mut session = connection.session();
+        match session.request(request, now)? {
+            RequestOutcome::Subscribed => {}
+            RequestOutcome::Acknowledged(kind) => {
+                if let Some(sent) = self.unacked.remove(&kind) {
+                    self.server.metrics().acknowledged(sent, now);
+                }
+            }
+            RequestOutcome::Rejected(kind) => {
+                self.unacked.remove(&kind);
+                let (code, message) = error.unwrap_or_default();
+                let message = message.get(..message.floor_char_boundary(MAX_ERROR_MESSAGE_BYTES)).unwrap_or_default();
+                self.server.metrics().rejected(kind, &connection.key.0, code);
+                tracing::warn!(
+                    target: "ads", parent: &connection.span, node = %connection.key.0, kind = ?kind, code, message,
+                    "proxy rejected configuration"
+                );
+            }
+            RequestOutcome::Expired(kind) => self.server.metrics().expired(kind),
+        }
+        if !self.asks_for_secrets && session.kinds().contains(ResourceType::Secret) {
+            self.asks_for_secrets = true;
+            self.server.proxies().asks_for_secrets(&connection.key);
+        }
+        Ok(())
+    }
+
+    /// Handles a request for a debug page. A client that requests only debug pages is not a proxy of the mesh.
+    fn request_debug_page(&mut self, request: Request) -> Result<(), StreamError> {
+        if !self.debug_requests.knows_caller() {
+            let identity = match &self.connection {
+                Some(connection) => connection.proxy.identity.clone(),
+                None => self.server.identify(&self.caller, &request)?.identity,
+            };
+            self.debug_requests.set_caller(identity);
+        }
+        let accepted = self.debug_requests.add(request, self.protocol, self.server.debug_pages());
+        accepted.inspect_err(|error| self.debug_page_refused(error))
+    }
+
+    /// The next response to a request for a debug page, if there is one.
+    pub(crate) fn poll_debug(&mut self, cx: &mut Context<'_>) -> Poll<Result<EncodedResponse, StreamError>> {
+        let response =
+            std::task::ready!(self.debug_requests.poll(cx)).inspect_err(|error| self.debug_page_refused(error));
+        Poll::Ready(response.map(|response| EncodedResponse { buffer: response.encode(), begun: Instant::now() }))
+    }
+
+    /// Records that the stream ends because its requests cannot be read.
+    pub(crate) fn failed(&self, status: &Status) {
+        self.server.metrics().failed();
+        let node = self.connection.as_ref().map_or("unknown", |connection| &*connection.key.0);
+        tracing::info!(
+            target: "ads", node, peer = %self.caller.address(), code = ?status.code(), error = status.message(),
+            "stream failed: the request cannot be read"
+        );
+    }
+
+    fn debug_page_refused(&self, error: &StreamError) {
+        self.server.metrics().refused("debug");
+        let identities: Vec<String> = self.caller.identities.iter().map(ToString::to_string).collect();
+        tracing::warn!(
+            target: "ads", peer = %self.caller.address(), means = self.caller.means, ?identities,
+            "refused to show a debug page: {error}"
+        );
+    }
+
+    /// The next response, if there is one to send now. To be called until there is none.
+    pub fn poll(&mut self, now: Instant) -> Option<Response> {
+        let connection = self.connection.clone()?;
+        let mut session = connection.session();
+        let changed_since = self.refresh(&connection, &session);
+        let response = session.poll(&self.snapshot, changed_since, now);
+        let unserved = session.take_unserved();
+        let is_blocked = session.retry_at().is_some();
+        drop(session);
+        if !unserved.is_empty() {
+            self.server.metrics().secrets_not_served(unserved.len());
+            let (identity, scope) = (connection.proxy.identity.as_ref(), self.snapshot.scope());
+            let reasons = secrets::explain(&unserved, identity, &connection.caller, scope.map(|scope| scope.scope()));
+            tracing::warn!(
+                target: "ads", parent: &connection.span, node = %connection.key.0, peer = %connection.caller.address(),
+                "secrets are not served: {reasons}"
+            );
+        }
+        match &response {
+            Some(response) => self.record_response(response, now),
+            None => {
+                if let Some(times) = self.sending.take() {
+                    self.server.metrics().converged(&times, now);
+                }
+                self.is_large &= is_blocked;
+            }
+        }
+        response
+    }
+
+    /// Brings the snapshot up to date. Returns the first epoch that is new in it.
+    fn refresh(&mut self, connection: &Connection, session: &Session) -> Option<u64> {
+        let mut changed_since = connection.signal.take();
+        if changed_since.is_some() || self.snapshot.scope().is_none() || self.watched_kinds != session.kinds() {
+            self.server.refresh(&mut self.snapshot, connection, session);
+            if self.watch(connection, session) {
+                // Changes between the first refresh and the start of watching did not wake the stream.
+                changed_since = changed_since.or(connection.signal.take());
+                self.server.refresh(&mut self.snapshot, connection, session);
+            }
+        }
+        changed_since
+    }
+
+    /// Remembers which changes a response carries.
+    fn record_response(&mut self, response: &Response, now: Instant) {
+        if response.since.is_none() {
+            self.server.metrics().triggered("proxyrequest");
+        }
+        if let (Some(kind), Some(epoch)) = (response.kind, response.since)
+            && let Some(times) = self.snapshot.change_times(epoch).or_else(|| self.server.store().change_times(epoch))
+        {
+            self.server.metrics().first_byte(&times, now);
+            self.unacked.insert(kind, now);
+            self.sending = Some(times);
+        }
+    }
+
+    /// The next response, encoded.
+    pub fn poll_encoded(&mut self, now: Instant) -> Option<EncodedResponse> {
+        let response = self.poll(now)?;
+        Some(self.encode(&response, now))
+    }
+
+    /// The next response with endpoints, while everything else waits for a push permit. Many changed endpoints wait too.
+    pub fn poll_endpoints(&mut self, now: Instant) -> Option<EncodedResponse> {
+        let connection = self.connection.clone()?;
+        let mut session = connection.session();
+        let changed_since = self.refresh(&connection, &session);
+        let response = session.poll_endpoints(&self.snapshot, changed_since, LARGE_RESPONSE_RESOURCES, now)?;
+        drop(session);
+        self.record_response(&response, now);
+        Some(self.encode(&response, now))
+    }
+
+    fn encode(&self, response: &Response, now: Instant) -> EncodedResponse {
+        let buffer = encode(self.protocol, response);
+        if let Some(kind) = response.kind {
+            self.server.metrics().built(kind, buffer.len(), now.elapsed());
+        }
+        EncodedResponse { buffer, begun: now }
+    }
+
+    /// The class of the push permit that the next response needs; `None` if it needs none.
+    pub(crate) fn permit_class(&mut self, now: Instant) -> Option<AdmissionClass> {
+        if self.has_large_change() {
+            return Some(AdmissionClass::Configured);
+        }
+        self.is_new(now).then_some(AdmissionClass::New)
+    }
+
+    /// Whether a configured stream has a change of many resources to send.
+    fn has_large_change(&mut self) -> bool {
+        let Some(connection) = &self.connection else { return false };
+        self.is_large |= connection.signal.changed() > LARGE_RESPONSE_RESOURCES;
+        self.is_large && matches!(self.configuration, ConfigurationState::Complete)
+    }
+
+    /// Whether the client waits for a response and has not been configured completely.
+    fn is_new(&mut self, now: Instant) -> bool {
+        if matches!(self.configuration, ConfigurationState::Complete) {
+            return false;
+        }
+        let Some(connection) = &self.connection else { return false };
+        let (is_waiting, for_first_response) = connection.session().awaits_response();
+        self.configuration = match self.configuration {
+            _ if for_first_response => ConfigurationState::Pending,
+            ConfigurationState::AnsweredSince(since) if now.saturating_duration_since(since) >= CONFIGURED_AFTER => {
+                ConfigurationState::Complete
+            }
+            ConfigurationState::Pending => {
+                connection.signal.set_configured();
+                ConfigurationState::AnsweredSince(now)
+            }
+            unchanged => unchanged,
+        };
+        is_waiting && !matches!(self.configuration, ConfigurationState::Complete)
+    }
+
+    /// Registers the task to be woken by the next change.
+    pub(crate) fn register(&self, cx: &Context<'_>) {
+        if let Some(connection) = &self.connection {
+            connection.signal.register(cx);
+        }
+    }
+
+    /// When to poll again without an event.
+    pub(crate) fn retry_at(&self) -> Option<Instant> {
+        self.connection.as_ref()?.session().retry_at()
+    }
+
+    pub(crate) fn server(&self) -> &Arc<DiscoveryServer> {
+        &self.server
+    }
+
+    /// The proxy, once the stream is identified.
+    #[must_use]
+    pub fn proxy(&self) -> Option<&ProxyKey> {
+        self.connection.as_ref().map(|connection| &connection.key)
+    }
+
+    /// Watches the scope and the types that the session needs. Returns whether that changed.
+    fn watch(&mut self, connection: &Connection, session: &Session) -> bool {
+        let scope = self.snapshot.scope();
+        let same_scope = match (&self.watched_scope, scope) {
+            (None, None) => true,
+            (Some(old), Some(new)) => Arc::ptr_eq(old, new),
+            _ => false,
+        };
+        let kinds = session.kinds();
+        if same_scope && self.watched_kinds == kinds {
+            return false;
+        }
+        if let Some(old) = &self.watched_scope {
+            let removed = if same_scope { self.watched_kinds.without(kinds) } else { self.watched_kinds };
+            removed.iter().for_each(|kind| old.unwatch(kind, connection.id));
+        }
+        if let Some(new) = scope {
+            let added = if same_scope { kinds.without(self.watched_kinds) } else { kinds };
+            added.iter().for_each(|kind| new.watch(kind, connection.id, &connection.signal));
+        }
+        self.watched_scope = scope.cloned();
+        self.watched_kinds = kinds;
+        true
+    }
+}
+
+impl Drop for AdsStream {
+    fn drop(&mut self) {
+        let Some(connection) = self.connection.take() else { return };
+        if let Some(scope) = &self.watched_scope {
+            self.watched_kinds.iter().for_each(|kind| scope.unwatch(kind, connection.id));
+        }
+        self.server.disconnect(&connection, Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests;
