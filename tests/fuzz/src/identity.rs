@@ -10,14 +10,14 @@ use std::time::Instant;
 
 use anyhow::Result;
 use serde_json::json;
-use sluice_xds::{DiscoveryServer, Metrics, ProxyInput};
-use sluice_xds_protocol::{Request, Store, XdsProtocol};
 use sluice_auth::{
     Authenticator, Authenticators, Call, Caller, ClientCertificates, FORWARDED_HEADER, FileKeys, ForwardedCertificates,
     SignedTokens, TrustDomain,
 };
 use sluice_model::{Identity, Proxy, ProxyKey, ResourceType, Text};
 use sluice_proto::envoy::config::core::v3::Node;
+use sluice_xds::{DiscoveryServer, Metrics, ProxyInput};
+use sluice_xds_protocol::{Request, Store, XdsProtocol};
 
 use crate::bytes;
 use crate::dice::Dice;
