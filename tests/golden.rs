@@ -1,10 +1,10 @@
-//! What the server answers, against recorded answers of istiod, in both protocols, over real sockets. Prints a table and
-//! fails when a family falls below its floor (`tests/cases/floors.txt`), a case cannot be served, or the server panics.
+//! What the server answers, against recorded answers of istiod, in both protocols, over real sockets. Prints a table, and
+//! fails when the resources that differ are not exactly those of `tests/cases/differences.json`, when a case cannot be
+//! served, or when the server panics. `target/parity/differences.json` is the list of the last complete run.
 //!
 //! `FAMILY=service CASE=01 TYPE=LDS PROTOCOL=delta DIFFS=20 make parity` narrows it; answers are in `target/parity/`.
 //! `CASES=DIR` takes the cases of another directory; `sluice-adsdump` records such cases from any ADS server.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,13 +12,13 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use sluice_testkit::parity::report::Report;
-use sluice_testkit::parity::{case, floors::Floors, run};
+use sluice_testkit::parity::{case, differences::KnownDifferences, run};
 
 /// Differing resources shown for a proxy and type.
 const SHOWN: usize = 3;
 
 fn main() -> Result<ExitCode> {
-    // A runner that lists or filters tests by name asks for something else.
+    // A test runner that lists tests by name gets an empty list.
     let mut arguments = std::env::args().skip(1);
     if arguments.any(|argument| argument == "--list") {
         return Ok(ExitCode::SUCCESS);
@@ -28,7 +28,7 @@ fn main() -> Result<ExitCode> {
     let elsewhere = std::env::var_os("CASES").map(PathBuf::from);
     let root = elsewhere.clone().unwrap_or_else(case::root);
     let cases = case::cases(&root, |family, name| plan.wants(family, name))?;
-    anyhow::ensure!(!cases.is_empty(), "no case is called so");
+    anyhow::ensure!(!cases.is_empty(), "no case matches FAMILY and CASE");
     let start = Instant::now();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start a runtime")?;
     let report = runtime.block_on(run::run(&plan, &cases))?;
@@ -38,7 +38,13 @@ fn main() -> Result<ExitCode> {
     write(&out, "report.json", &format!("{:#}\n", report.to_json()))?;
     write(&out, "table.txt", &report.table())?;
     write(&out, "systematic.txt", &systematic(&report, usize::MAX))?;
-    write(&out, "floors.txt", &reached(&report))?;
+    let violations = if plan.is_partial() || elsewhere.is_some() {
+        Vec::new()
+    } else {
+        let known = KnownDifferences::read(&case::root().join("differences.json"))?;
+        write(&out, "differences.json", &known.updated(&report))?;
+        known.violations(&report)
+    };
 
     let mut console = std::io::stdout().lock();
     if plan.is_partial() {
@@ -49,34 +55,11 @@ fn main() -> Result<ExitCode> {
     for (case, why) in &report.failed {
         writeln!(console, "{case}: {why}")?;
     }
-    let below = if plan.is_partial() || elsewhere.is_some() { Vec::new() } else { below_floor(&report)? };
-    for line in &below {
+    for line in &violations {
         writeln!(console, "{line}")?;
     }
     writeln!(console, "{} cases in {:.1} s; answers in {}", cases.len(), start.elapsed().as_secs_f64(), out.display())?;
-    Ok(if below.is_empty() && report.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn below_floor(report: &Report) -> Result<Vec<String>> {
-    let floors = Floors::read(&case::root().join("floors.txt"))?;
-    let families = report.families();
-    let mut out = Vec::new();
-    for ((family, protocol), sums) in families {
-        let (floor, percent) = (floors.of(&family, protocol), sums.percent());
-        if percent < floor {
-            out.push(format!("BELOW THE FLOOR: {family} over {protocol}: {percent:.2} %, floor {floor} %"));
-        }
-    }
-    Ok(out)
-}
-
-/// What has been reached, in the form of the floors file, cut to tenths.
-fn reached(report: &Report) -> String {
-    let mut percents: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for ((family, _), sums) in report.families() {
-        percents.entry(family).or_default().push(format!("{:.1}", (sums.percent() * 10.0).floor() / 10.0));
-    }
-    percents.into_iter().map(|(family, percents)| format!("{family:<18}{}\n", percents.join(" "))).collect()
+    Ok(if violations.is_empty() && report.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn systematic(report: &Report, limit: usize) -> String {

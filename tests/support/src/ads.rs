@@ -26,7 +26,7 @@ impl Protocol {
     /// Both, in order.
     pub const ALL: [Self; 2] = [Self::Sotw, Self::Delta];
 
-    /// Lower-case name, also in the floors file.
+    /// Lower-case name, also in lists of differences.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sotw => "sotw",

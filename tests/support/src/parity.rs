@@ -7,7 +7,7 @@
 pub mod canonical;
 pub mod case;
 pub mod compare;
-pub mod floors;
+pub mod differences;
 pub mod report;
 pub mod run;
 
