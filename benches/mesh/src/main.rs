@@ -65,7 +65,7 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
             World::lay(Place::directory(&out)?, &shape.shape()?)?.finish();
             true
         }
-        Command::Report { results, out } => report::write(&result::read_all(&results)?, &out).map(|()| true)?,
+        Command::Report { results, out } => report::page::write(&result::read_all(&results)?, &out).map(|()| true)?,
         Command::Compare { before, after, limit } => {
             report::compare(&result::read(&before)?, &result::read(&after)?, limit)?
         }

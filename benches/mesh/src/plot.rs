@@ -7,8 +7,10 @@ const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 60.0;
 const BOTTOM: f64 = 40.0;
 const TOP: f64 = 12.0;
-/// Room for the legend.
+/// Width of the labels at the ends of lines.
 const RIGHT: f64 = 190.0;
+/// Least distance between two labels.
+const LABEL_HEIGHT: f64 = 13.0;
 const COLOURS: [&str; 10] =
     ["#1b6ca8", "#d1495b", "#2e8b57", "#e0902f", "#6f4a8e", "#30a5a5", "#8a5a2b", "#c2559d", "#5c6b73", "#8fae1b"];
 
@@ -111,6 +113,8 @@ pub(crate) fn plot(title: &str, lines: &[Line], x: &Axis, y: &Axis) -> String {
         escape(x.title),
         escape(y.title)
     );
+    let ends: Vec<f64> = lines.iter().map(|line| line.points.last().map_or(TOP, |end| at_y(y.scale(end.1)))).collect();
+    let labels = spread(&ends, bottom);
     for (number, line) in lines.iter().enumerate() {
         let colour = COLOURS[number % COLOURS.len()];
         let dash = if number >= COLOURS.len() { " stroke-dasharray=\"5 3\"" } else { "" };
@@ -122,22 +126,40 @@ pub(crate) fn plot(title: &str, lines: &[Line], x: &Axis, y: &Axis) -> String {
                 let _ = write!(svg, "<circle cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"2.5\" fill=\"{colour}\"/>");
             }
         }
-        #[expect(clippy::cast_precision_loss, reason = "a few lines")]
-        let legend = TOP + 12.0 + 15.0 * number as f64;
+        let end = line.points.last().map_or(right, |end| at_x(x.scale(end.0)));
+        let label = labels[number];
         let _ = write!(
             svg,
             "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.6\"{dash}/>\
-             <line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{legend:.1}\" y2=\"{legend:.1}\" stroke=\"{colour}\" stroke-width=\"2\"{dash}/>\
-             <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            right + 10.0,
-            right + 26.0,
-            right + 31.0,
-            legend + 4.0,
+             <path d=\"M{end:.1} {:.1}L{:.1} {label:.1}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"0.5\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" style=\"fill:{colour}\">{}</text>",
+            ends[number],
+            right + 8.0,
+            right + 11.0,
+            label + 4.0,
             escape(&line.name)
         );
     }
     svg.push_str("</svg></figure>");
     svg
+}
+
+/// Heights of labels beside the ends of lines, moved apart so that each can be read.
+fn spread(ends: &[f64], bottom: f64) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..ends.len()).collect();
+    order.sort_by(|a, b| ends[*a].total_cmp(&ends[*b]));
+    let mut out = ends.to_vec();
+    let mut least = TOP;
+    for index in &order {
+        out[*index] = out[*index].max(least);
+        least = out[*index] + LABEL_HEIGHT;
+    }
+    let mut most = bottom;
+    for index in order.iter().rev() {
+        out[*index] = out[*index].min(most);
+        most = out[*index] - LABEL_HEIGHT;
+    }
+    out
 }
 
 #[cfg(test)]
@@ -159,7 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_break_out() {
+    fn labels_do_not_overlap() {
+        assert_eq!(spread(&[100.0, 102.0, 50.0], 260.0), [100.0, 113.0, 50.0]);
+        assert_eq!(spread(&[258.0, 259.0], 260.0), [247.0, 260.0]);
+    }
+
+    #[test]
+    fn names_are_escaped() {
         let lines = [Line { name: "<script>".into(), points: vec![(1.0, 2.0), (2.0, 3.0)] }];
         let axis = || Axis { title: "t", logarithmic: false };
         let svg = plot("a & b", &lines, &axis(), &axis());

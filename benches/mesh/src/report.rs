@@ -1,20 +1,17 @@
-//! Results for people: lines while it runs, a table, a page, a comparison.
+//! Results as text: lines while a run goes on, tables, a comparison of two results. `page` makes the HTML page.
+
+pub(crate) mod page;
+mod summary;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use crate::budgets::{self, Verdict};
 use crate::change::Kind;
-use crate::plot::{Axis, Line, escape, plot, short};
+use crate::plot::short;
 use crate::result::{ChangeResult, Round, RunResult, SHARES, StormResult};
-
-const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:1200px;margin:2em auto;padding:0 1em;color:#222}\
-table{border-collapse:collapse;margin:1em 0}td,th{padding:.25em .8em;border-bottom:1px solid #ddd;text-align:right}\
-td:first-child,th:first-child{text-align:left}figure{display:inline-block;width:560px;margin:1em 1em 1em 0}\
-figcaption{font-weight:600}svg{width:100%}svg text{font-size:11px;fill:#444}.grid{stroke:#e4e4e4}";
 
 const MIB: f64 = 1024.0;
 
@@ -191,24 +188,24 @@ pub(crate) fn table(result: &RunResult) -> String {
     text
 }
 
-const BUDGET_HEAD: [&str; 7] = ["budget", "figure", "measured", "server's share", "budget is", "reference", "met"];
+const BUDGET_HEAD: [&str; 7] = ["budget", "figure", "measured", "server's share", "budget is", "istiod", "result"];
 
 fn verdicts(result: &RunResult) -> Vec<Vec<String>> {
     let cells = |verdict: Verdict| {
-        let met = match (verdict.is_met(), verdict.is_met_by_share(), verdict.is_beyond_sockets()) {
+        let outcome = match (verdict.is_met(), verdict.is_share_within(), verdict.is_beyond_sockets()) {
             (true, ..) => "met".to_owned(),
-            (_, true, _) => "met by the server's share".to_owned(),
-            (.., Some(sockets)) => format!("NOT MET: {} ms by bare sockets alone", short(sockets)),
-            _ => "NOT MET".to_owned(),
+            (_, true, _) => "over budget; the server's share is within it".to_owned(),
+            (.., Some(sockets)) => format!("over budget; bare sockets alone take {} ms", short(sockets)),
+            _ => "over budget".to_owned(),
         };
         vec![
-            verdict.what,
+            format!("{}: {}", verdict.shape, verdict.what),
             verdict.figure.to_owned(),
             short(verdict.measured),
             maybe(verdict.share),
             short(verdict.budget),
             maybe(verdict.reference),
-            met,
+            outcome,
         ]
     };
     budgets::judge(result).into_iter().map(cells).collect()
@@ -275,123 +272,6 @@ fn rows(text: &mut String, head: &[&str], rows: &[Vec<String>]) {
     for row in rows {
         let _ = writeln!(text, "| {} |", row.join(" | "));
     }
-}
-
-fn html_rows(page: &mut String, head: &[&str], rows: &[Vec<String>]) {
-    let cells = |tag: &str, cells: &[String]| {
-        let cells = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell)));
-        format!("<tr>{}</tr>", cells.collect::<String>())
-    };
-    let head: Vec<String> = head.iter().map(|&name| name.to_owned()).collect();
-    let body: String = rows.iter().map(|row| cells("td", row)).collect();
-    let _ = write!(page, "<table>{}{body}</table>", cells("th", &head));
-}
-
-/// Writes results as one page.
-pub(crate) fn write(results: &[RunResult], path: &Path) -> Result<()> {
-    std::fs::write(path, page(results)).with_context(|| format!("write {}", path.display()))
-}
-
-fn page(results: &[RunResult]) -> String {
-    let mut page = format!(
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>sluice-bench</title><style>{STYLE}</style>\
-         <h1>How changes reach the proxies</h1>"
-    );
-    if results.len() > 1 {
-        page.push_str("<h2>Over shapes</h2>");
-        page.push_str(&over_shapes(results));
-        html_rows(&mut page, &SHAPE_HEAD, &results.iter().map(shape_cells).collect::<Vec<_>>());
-        for (title, head, body) in grids(results) {
-            let head: Vec<&str> = head.iter().map(String::as_str).collect();
-            let _ = write!(page, "<h3>{}</h3>", escape(&title));
-            html_rows(&mut page, &head, &body);
-        }
-    }
-    for result in results {
-        let _ = write!(page, "<h2>{}</h2><p>{}<br>{}</p>", about(result), escape(&machine(result)), memory(result));
-        page.push_str(&distributions(result));
-        let storms: Vec<_> = std::iter::once(&result.connect).chain(&result.storms).map(storm_cells).collect();
-        html_rows(&mut page, &STORM_HEAD, &storms);
-        html_rows(&mut page, &CHANGE_HEAD, &result.changes.iter().map(change_cells).collect::<Vec<_>>());
-        let verdicts = verdicts(result);
-        if !verdicts.is_empty() {
-            html_rows(&mut page, &BUDGET_HEAD, &verdicts);
-        }
-    }
-    page.push_str("</html>\n");
-    page
-}
-
-/// Latency over proxies, by kind and by storm.
-fn distributions(result: &RunResult) -> String {
-    let percent = |values: &[f64]| values.iter().zip(SHARES).map(|(ms, share)| (*ms, share * 100.0)).collect();
-    let changes: Vec<Line> = result
-        .changes
-        .iter()
-        .filter_map(|change| {
-            let rounds: Vec<&Round> = change.rounds.iter().filter(|round| !round.distribution_ms.is_empty()).collect();
-            // The round in the middle by its last proxy.
-            let mut order = rounds;
-            order.sort_by(|a, b| a.last_ms.unwrap_or_default().total_cmp(&b.last_ms.unwrap_or_default()));
-            let round = order.get(order.len() / 2)?;
-            Some(Line { name: change.kind.name(), points: percent(&round.distribution_ms) })
-        })
-        .collect();
-    let storms: Vec<Line> = std::iter::once(&result.connect)
-        .chain(&result.storms)
-        .map(|storm| Line { name: storm.name.clone(), points: percent(&storm.distribution_ms) })
-        .collect();
-    let (ms, share) =
-        (Axis { title: "ms since the write", logarithmic: true }, Axis { title: "% of proxies", logarithmic: false });
-    let mut plots = plot("Latency of a change (median round)", &changes, &ms, &share);
-    let ms = Axis { title: "ms since the first connect", logarithmic: true };
-    plots.push_str(&plot("Proxies configured", &storms, &ms, &share));
-    plots
-}
-
-/// Cost and latency against the number of services, memory against the number of proxies.
-fn over_shapes(results: &[RunResult]) -> String {
-    let by_kind = |value: &dyn Fn(&ChangeResult) -> Option<f64>| -> Vec<Line> {
-        let mut lines: Vec<Line> = Vec::new();
-        for result in results {
-            for change in &result.changes {
-                let Some(value) = value(change) else { continue };
-                let name = format!("{}, {} proxies", change.kind.name(), result.proxies);
-                let point = (count(result.shape.services), value);
-                match lines.iter_mut().find(|line| line.name == name) {
-                    Some(line) => line.points.push(point),
-                    None => lines.push(Line { name, points: vec![point] }),
-                }
-            }
-        }
-        for line in &mut lines {
-            line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        }
-        lines
-    };
-    let services = || Axis { title: "services", logarithmic: true };
-    let cost = by_kind(&|change| change.median(|round| round.server_cpu_seconds.map(|seconds| seconds * 1000.0)));
-    let latency = by_kind(&|change| change.median(|round| round.last_ms));
-    let mut memory: Vec<Line> = Vec::new();
-    for result in results {
-        let Some(used) = result.connect.memory else { continue };
-        let name = format!("{} services", result.shape.services);
-        let point = (count(result.proxies), mebibytes(used.resident_kib));
-        match memory.iter_mut().find(|line| line.name == name) {
-            Some(line) => line.points.push(point),
-            None => memory.push(Line { name, points: vec![point] }),
-        }
-    }
-    for line in &mut memory {
-        line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
-    }
-    let proxies = Axis { title: "proxies", logarithmic: true };
-    [
-        plot("Server CPU a change", &cost, &services(), &Axis { title: "ms of CPU", logarithmic: true }),
-        plot("Last proxy", &latency, &services(), &Axis { title: "ms", logarithmic: true }),
-        plot("Memory with proxies connected", &memory, &proxies, &Axis { title: "MiB", logarithmic: false }),
-    ]
-    .concat()
 }
 
 /// Reads a figure off a round, if it has one.

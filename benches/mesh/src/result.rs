@@ -21,6 +21,9 @@ pub(crate) struct RunResult {
     pub(crate) machine: Machine,
     /// What was measured, if it was in a git checkout: `git describe`.
     pub(crate) commit: String,
+    /// Day of the run, as `YYYY-MM-DD`.
+    #[serde(default)]
+    pub(crate) date: String,
     pub(crate) shape: Shape,
     pub(crate) proxies: usize,
     pub(crate) protocol: String,

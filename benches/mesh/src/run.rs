@@ -56,7 +56,7 @@ fn write(result: &RunResult, arguments: &RunArguments) -> Result<()> {
         result.write(path)?;
     }
     if let Some(path) = &arguments.html {
-        report::write(std::slice::from_ref(result), path).context("write the page")?;
+        report::page::write(std::slice::from_ref(result), path).context("write the page")?;
     }
     Ok(())
 }

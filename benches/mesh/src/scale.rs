@@ -31,7 +31,7 @@ pub(crate) async fn run(arguments: &ScaleArguments) -> Result<()> {
             }
         }
         // What there is can be looked at while the rest runs.
-        report::write(&results, &arguments.out.join("report.html"))?;
+        report::page::write(&results, &arguments.out.join("report.html"))?;
     }
     println!("{}", report::scale_tables(&results));
     anyhow::ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));

@@ -239,6 +239,7 @@ impl Side {
         Ok(RunResult {
             machine: self.machine.clone(),
             commit: commit(self.recipe.as_ref().map(|recipe| recipe.binary.as_path())),
+            date: jiff::Timestamp::now().strftime("%Y-%m-%d").to_string(),
             shape: self.world.shape,
             proxies: self.crew.sidecars.len(),
             protocol: match self.manner.protocol {
