@@ -43,7 +43,7 @@ fn number(value: &Value) -> u64 {
 }
 
 #[tokio::test]
-async fn changes_arrive_at_everyone_concerned_and_storms_send_nothing_twice() -> Result<()> {
+async fn changes_reach_every_affected_proxy_and_storms_send_nothing_twice() -> Result<()> {
     let kinds = "endpoint-ready,endpoint-address,scale-up,service-add,service-remove,vs,dr,peer-authentication,\
                  mesh-config,no-op,rolling-restart,secret-rotation,sidecar,authz,authz-root";
     let result = run(&["--changes", kinds, "--storms=reconnect,restart,rush,backlog,slow"]).await?;
@@ -52,10 +52,10 @@ async fn changes_arrive_at_everyone_concerned_and_storms_send_nothing_twice() ->
     for change in changes {
         let (kind, round) = (&change["kind"], &change["rounds"][0]);
         assert_eq!(number(&round["missed"]), 0, "{kind}");
-        let nobody = kind == "no-op";
-        assert_eq!(number(&change["affected"]) == 0, nobody, "{kind}");
-        assert_eq!(number(&round["traffic"]["messages"]) == 0, nobody, "{kind}");
-        assert_eq!(round["last_ms"].is_null(), nobody, "{kind}");
+        let affects_none = kind == "no-op";
+        assert_eq!(number(&change["affected"]) == 0, affects_none, "{kind}");
+        assert_eq!(number(&round["traffic"]["messages"]) == 0, affects_none, "{kind}");
+        assert_eq!(round["last_ms"].is_null(), affects_none, "{kind}");
     }
     let one = |kind: &str| changes.iter().find(|change| change["kind"] == kind).expect("made");
     assert_eq!(
@@ -91,7 +91,7 @@ async fn changes_arrive_at_everyone_concerned_and_storms_send_nothing_twice() ->
 }
 
 #[tokio::test]
-async fn a_mesh_can_be_behind_an_api_and_have_scopes() -> Result<()> {
+async fn a_mesh_can_be_read_through_an_api_and_have_sidecars() -> Result<()> {
     let kinds = "endpoint-address,scale-up,service-add,service-remove,vs,dr,mesh-config,sidecar,no-op,rolling-restart,\
                  secret-rotation";
     let result = run(&["--driver=kube", "--layout=scoped", "--changes", kinds, "--starts=2"]).await?;
@@ -107,7 +107,7 @@ async fn a_mesh_can_be_behind_an_api_and_have_scopes() -> Result<()> {
 }
 
 #[tokio::test]
-async fn virtual_hosts_can_come_one_by_one() -> Result<()> {
+async fn virtual_hosts_can_be_subscribed_one_by_one() -> Result<()> {
     let result = run(&["--virtual-hosts", "--changes=vs,service-add,service-remove", "--storms=reconnect"]).await?;
     for change in result["changes"].as_array().context("list the changes")? {
         let round = &change["rounds"][0];
@@ -120,7 +120,7 @@ async fn virtual_hosts_can_come_one_by_one() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_soaked_server_is_as_a_fresh_one() -> Result<()> {
+async fn a_soaked_server_equals_a_fresh_one() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let json = directory.path().join("soak.json");
     let output = Command::new(workspace_binary("sluice-bench")?)
@@ -141,7 +141,7 @@ async fn a_soaked_server_is_as_a_fresh_one() -> Result<()> {
 }
 
 #[tokio::test]
-async fn two_builds_are_compared_in_one_run() -> Result<()> {
+async fn versus_compares_two_builds_in_one_run() -> Result<()> {
     let sluiced = workspace_binary("sluiced")?;
     let directory = tempfile::tempdir()?;
     let output = Command::new(workspace_binary("sluice-bench")?)
@@ -163,7 +163,7 @@ async fn two_builds_are_compared_in_one_run() -> Result<()> {
 }
 
 #[tokio::test]
-async fn state_of_the_world_is_spoken_too() -> Result<()> {
+async fn state_of_the_world_is_supported() -> Result<()> {
     let result = run(&["--protocol=sotw", "--changes=service-add,service-remove,vs,no-op"]).await?;
     for change in result["changes"].as_array().context("list the changes")? {
         assert_eq!(number(&change["rounds"][0]["missed"]), 0, "{}", change["kind"]);
@@ -172,7 +172,7 @@ async fn state_of_the_world_is_spoken_too() -> Result<()> {
 }
 
 #[tokio::test]
-async fn mistakes_are_told() -> Result<()> {
+async fn invalid_arguments_are_named() -> Result<()> {
     let sluiced = workspace_binary("sluiced")?;
     let bench = || -> Result<Command> { Ok(Command::new(workspace_binary("sluice-bench")?)) };
     let directory = tempfile::tempdir()?;

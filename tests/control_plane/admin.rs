@@ -19,7 +19,7 @@ async fn start(directory: &Path) -> Sluiced {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_show_what_there_is() {
+async fn debug_pages_show_the_state() {
     let directory = tempfile::tempdir().expect("a directory");
     let server = start(directory.path()).await;
     let page = async |path: &str| {
@@ -56,9 +56,9 @@ async fn pages_show_what_there_is() {
     for (path, expect) in [
         ("/debug/collections/nothing", 404),
         ("/debug/config_dump", 400),
-        ("/debug/config_dump?proxyID=nobody.there", 404),
+        ("/debug/config_dump?proxyID=absent.nowhere", 404),
         ("/debug/ndsz", 400),
-        ("/debug/ndsz?proxyID=nobody.there", 404),
+        ("/debug/ndsz?proxyID=absent.nowhere", 404),
         ("/debug/frontier", 400),
         ("/nothing", 404),
     ] {
@@ -68,7 +68,7 @@ async fn pages_show_what_there_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_have_their_names() {
+async fn metrics_have_their_documented_names() {
     let directory = tempfile::tempdir().expect("a directory");
     let server = start(directory.path()).await;
     let (status, text) = get(server.monitoring, "/metrics").await.expect("an answer");
@@ -85,6 +85,6 @@ async fn metrics_have_their_names() {
     }
     let (status, version) = get(server.monitoring, "/version").await.expect("an answer");
     assert_eq!((status, version.trim()), (200, concat!("sluice ", env!("CARGO_PKG_VERSION"))));
-    // Debug pages are there too, for the loopback and who proves who he is.
+    // The port serves debug pages too, for the loopback and for authenticated callers.
     assert_eq!(get(server.monitoring, "/debug/syncz").await.expect("an answer").0, 200);
 }

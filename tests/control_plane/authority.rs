@@ -48,7 +48,7 @@ fn rsa_bits(pem: &str) -> Option<usize> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_root_is_made_in_its_secret_once() {
+async fn a_root_is_created_once_in_its_secret() {
     let server = ApiServer::start().await.expect("a server");
     let first = open(&server, AuthorityConfig::default()).await.expect("made");
     let made = secret(&server, "istio-ca-secret").expect("it is kept");
@@ -79,7 +79,7 @@ async fn a_root_is_made_in_its_secret_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_authority_of_the_operators_is_read_from_its_secret() {
+async fn a_plugged_in_authority_is_read_from_its_secret() {
     let server = ApiServer::start().await.expect("a server");
     let root = sluice_ca::root::create("org", sluice_ca::NewKey::EcdsaP256, Duration::from_secs(86400), now())
         .expect("a root");
@@ -98,7 +98,7 @@ async fn an_authority_of_the_operators_is_read_from_its_secret() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_secret_that_cannot_be_used_is_named_without_its_key() {
+async fn an_unusable_secret_is_named_without_its_key() {
     let server = ApiServer::start().await.expect("a server");
     let root = || {
         sluice_ca::root::create("td", sluice_ca::NewKey::EcdsaP256, Duration::from_secs(86400), now()).expect("a root")
@@ -116,7 +116,7 @@ async fn a_secret_that_cannot_be_used_is_named_without_its_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_that_is_away_is_waited_for() {
+async fn an_unreachable_api_server_is_retried() {
     let server = ApiServer::start().await.expect("a server");
     server.forbid("secrets", true);
     let opening = tokio::spawn({
@@ -135,7 +135,7 @@ fn now() -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_root_that_ends_soon_is_renewed_by_one_replica_and_taken_by_the_others() {
+async fn an_expiring_root_is_renewed_by_one_replica_and_read_by_the_others() {
     let server = ApiServer::start().await.expect("a server");
     let old = sluice_ca::root::create("td", sluice_ca::NewKey::EcdsaP256, Duration::from_secs(10_000), now() - 9_000)
         .expect("a root");
@@ -143,7 +143,7 @@ async fn a_root_that_ends_soon_is_renewed_by_one_replica_and_taken_by_the_others
         "apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": SYSTEM, "name": "istio-ca-secret"},
         "data": {
             "ca-cert.pem": STANDARD.encode(&old.certificate), "ca-key.pem": STANDARD.encode(old.key.as_str()),
-            "of-somebody": STANDARD.encode("else"),
+            "of-another-writer": STANDARD.encode("else"),
         },
     }));
     let config =
@@ -163,13 +163,13 @@ async fn a_root_that_ends_soon_is_renewed_by_one_replica_and_taken_by_the_others
     stop.cancel();
     let stored = secret(&server, "istio-ca-secret").expect("it is there");
     assert_eq!(data(&stored, "ca-key.pem"), *old.key, "the key stays");
-    assert_eq!(data(&stored, "of-somebody"), "else");
+    assert_eq!(data(&stored, "of-another-writer"), "else");
     let certificate = sluice_ca::Certificate::from_pem("root", &renewed).expect("a certificate");
     assert!(certificate.not_after > now() + 3649 * 86400);
 }
 
 /// A bundle writer over a graph that is told of namespaces.
-struct Bundles {
+struct BundleWriterFixture {
     server: ApiServer,
     /// Runs as long as there is a handle.
     _engine: Engine,
@@ -178,7 +178,7 @@ struct Bundles {
     stop: CancellationToken,
 }
 
-impl Bundles {
+impl BundleWriterFixture {
     async fn start() -> Self {
         let server = ApiServer::start().await.expect("a server");
         let (engine, handles) =
@@ -219,8 +219,8 @@ impl Bundles {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_namespace_has_the_roots_and_keeps_them() {
-    let it = Bundles::start().await;
+async fn every_namespace_has_the_root_config_map_restored() {
+    let it = BundleWriterFixture::start().await;
     for (cluster, name) in [("east", "shop"), ("east", "kube-public"), ("east", "kube-system"), ("west", "bank")] {
         it.namespace(cluster, name);
     }
@@ -248,7 +248,7 @@ async fn every_namespace_has_the_roots_and_keeps_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_are_reviewed_by_the_cluster_the_caller_is_of() {
+async fn tokens_are_reviewed_by_the_cluster_of_the_caller() {
     let (own, remote) = (ApiServer::start().await.expect("a server"), ApiServer::start().await.expect("a server"));
     let status = |account: &str| {
         json!({

@@ -30,15 +30,15 @@ use tokio_util::sync::CancellationToken;
 const SYSTEM: &str = "istio-system";
 const OWN: &str = "own";
 /// What no text may show.
-const HUSH: &str = "hush-hush";
+const SECRET_TEXT: &str = "hush-hush";
 
 /// Notes which objects of remote clusters were taken away on their way to the inputs.
-struct Tap {
+struct DeletionRecorder {
     inner: Arc<dyn Sink>,
     gone: Mutex<Vec<String>>,
 }
 
-impl Sink for Tap {
+impl Sink for DeletionRecorder {
     fn commit(&self, changes: Vec<Change>) {
         let gone = changes.iter().filter(|change| change.object.is_none() && *change.key.cluster != *OWN);
         let gone = gone.map(|change| format!("{} {}/{}", change.kind, change.key.cluster, change.key.name));
@@ -56,17 +56,17 @@ impl Sink for Tap {
 }
 
 /// A control plane that reads a cluster and those that its Secrets lead to.
-struct Mesh {
+struct RemoteClustersFixture {
     engine: Engine,
     handles: Handles,
     clients: Clients,
     states: RemoteStates,
     registry: Registry,
-    tap: Arc<Tap>,
+    tap: Arc<DeletionRecorder>,
     stop: CancellationToken,
 }
 
-impl Mesh {
+impl RemoteClustersFixture {
     /// Starts it, and waits until proxies could be served.
     async fn start(own: &ApiServer, timeout: Duration, allowed: &[&str]) -> Self {
         let options = GraphOptions { cluster: OWN.into(), reviews_secrets: true, ..GraphOptions::default() };
@@ -81,7 +81,7 @@ impl Mesh {
         let kinds = BTreeMap::from([(cluster.id.clone(), cluster.kinds())]);
         let mesh = MeshOverride::new(ObjectKey::new(OWN, SYSTEM, "istio"), None);
         let inputs = InputSink::start(engine.clone(), handles.inputs.clone(), kinds, mesh, SourceMetrics::default());
-        let tap = Arc::new(Tap { inner: Arc::new(inputs.expect("a thread")), gone: Mutex::default() });
+        let tap = Arc::new(DeletionRecorder { inner: Arc::new(inputs.expect("a thread")), gone: Mutex::default() });
         let (stop, client) = (CancellationToken::new(), own.client().expect("a client"));
         let kube = KubeOptions {
             page: 2,
@@ -208,7 +208,7 @@ impl Mesh {
     }
 }
 
-impl Drop for Mesh {
+impl Drop for RemoteClustersFixture {
     fn drop(&mut self) {
         self.stop.cancel();
     }
@@ -247,12 +247,12 @@ fn lead(own: &ApiServer, name: &str, created: &str, kubeconfigs: &[(&str, Value)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clusters_come_and_go_with_the_secrets_that_lead_to_them() {
+async fn remote_clusters_follow_their_secrets() {
     let (own, east, west) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await, cluster("10.3.0.1").await);
     let kubeconfigs = [("east", east.kubeconfig(json!({}))), ("west", west.kubeconfig(json!({})))];
     lead(&own, "remote", "2026-01-01T00:00:00Z", &kubeconfigs);
-    let mesh = Mesh::patient(&own).await;
-    // Nobody is served before they are read.
+    let mesh = RemoteClustersFixture::patient(&own).await;
+    // No proxy is served before they are synced.
     assert_eq!(mesh.endpoints("cart.shop.svc.cluster.local"), ["east 10.2.0.1", "own 10.1.0.1", "west 10.3.0.1"]);
     let shown = serde_json::to_value(mesh.states.all()).expect("JSON");
     let secret = "istio-system/remote";
@@ -296,7 +296,7 @@ async fn clusters_come_and_go_with_the_secrets_that_lead_to_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn new_credentials_cost_nothing_of_what_was_read_by_the_old_ones() {
+async fn new_credentials_keep_the_objects_read_with_the_old_ones() {
     let (own, east) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await);
     slice(&east, "cart-2", "10.2.0.2");
     east.take_only(&["old"]);
@@ -305,7 +305,7 @@ async fn new_credentials_cost_nothing_of_what_was_read_by_the_old_ones() {
         lead(&own, "remote", "2026-01-01T00:00:00Z", &[("east", kubeconfig)]);
     };
     rotate("old");
-    let mesh = Mesh::patient(&own).await;
+    let mesh = RemoteClustersFixture::patient(&own).await;
     mesh.has(&["east 10.2.0.1", "east 10.2.0.2", "own 10.1.0.1"]).await;
 
     // What reads by new credentials has not come far: the old ones go on.
@@ -314,7 +314,7 @@ async fn new_credentials_cost_nothing_of_what_was_read_by_the_old_ones() {
     slice(&east, "cart-3", "10.2.0.3");
     mesh.has(&["east 10.2.0.1", "east 10.2.0.2", "east 10.2.0.3", "own 10.1.0.1"]).await;
 
-    // The old ones end, and something goes that nobody is told of.
+    // The old watches end, and an object is deleted without an event.
     east.take_only(&["none"]);
     east.disconnect();
     east.delete("endpointslices", "shop", "cart-2");
@@ -344,26 +344,26 @@ async fn new_credentials_cost_nothing_of_what_was_read_by_the_old_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kubeconfig_that_cannot_be_used_is_a_finding_and_spares_its_neighbours() {
+async fn an_unusable_kubeconfig_is_reported_and_leaves_other_clusters_untouched() {
     let (own, east, west) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await, cluster("10.3.0.1").await);
     let user = |user: Value| east.kubeconfig(user);
-    let good = west.kubeconfig(json!({"token": HUSH}));
+    let good = west.kubeconfig(json!({"token": SECRET_TEXT}));
     let when = "2026-01-01T00:00:00Z";
     lead(
         &own,
         "remote",
         when,
         &[
-            ("broken", json!(format!("a: {{{HUSH}"))),
-            ("east", user(json!({"exec": {"command": HUSH}}))),
+            ("broken", json!(format!("a: {{{SECRET_TEXT}"))),
+            ("east", user(json!({"exec": {"command": SECRET_TEXT}}))),
             ("files", good.clone()),
-            ("key", user(json!({"client-certificate-data": STANDARD.encode(HUSH), "client-key-data": "aHVzaA=="}))),
+            ("key", user(json!({"client-certificate-data": STANDARD.encode(SECRET_TEXT), "client-key-data": "aHVzaA=="}))),
             (OWN, good.clone()),
             ("west", good.clone()),
         ],
     );
     lead(&own, "younger", "2026-02-01T00:00:00Z", &[("west", good.clone())]);
-    let mesh = Mesh::patient(&own).await;
+    let mesh = RemoteClustersFixture::patient(&own).await;
     mesh.has(&["own 10.1.0.1", "west 10.3.0.1"]).await;
     let expect = [
         (Severity::Error, "data[broken]"),
@@ -378,7 +378,7 @@ async fn a_kubeconfig_that_cannot_be_used_is_a_finding_and_spares_its_neighbours
     mesh.is_as_from_scratch(&own).await;
 
     // What runs goes on, whatever becomes of its kubeconfig; what is mended is no finding any more.
-    lead(&own, "remote", when, &[("west", json!(HUSH)), ("east", user(json!({})))]);
+    lead(&own, "remote", when, &[("west", json!(SECRET_TEXT)), ("east", user(json!({})))]);
     own.delete("secrets", SYSTEM, "younger");
     mesh.finds("remote", &[(Severity::Error, "data[west]")]).await;
     mesh.finds("younger", &[]).await;
@@ -390,8 +390,8 @@ async fn a_kubeconfig_that_cannot_be_used_is_a_finding_and_spares_its_neighbours
     mesh.is_as_from_scratch(&own).await;
 
     let shown = format!("{:?} {:?} {}", mesh.everything(), mesh.states.all(), mesh.metrics());
-    let encoded = STANDARD.encode(HUSH);
-    assert!(!shown.contains(HUSH) && !shown.contains(encoded.trim_end_matches('=')), "it is shown");
+    let encoded = STANDARD.encode(SECRET_TEXT);
+    assert!(!shown.contains(SECRET_TEXT) && !shown.contains(encoded.trim_end_matches('=')), "it is shown");
 
     // A file is read only where that is allowed.
     let file = std::env::temp_dir().join(format!("sluice-token-{}", std::process::id()));
@@ -399,17 +399,17 @@ async fn a_kubeconfig_that_cannot_be_used_is_a_finding_and_spares_its_neighbours
     east.take_only(&["from-a-file"]);
     lead(&own, "remote", when, &[("east", user(json!({"tokenFile": file})))]);
     mesh.finds("remote", &[(Severity::Error, "data[east].users[0].user.tokenFile")]).await;
-    let trusting = Mesh::start(&own, Duration::from_secs(60), &["tokenFile"]).await;
+    let trusting = RemoteClustersFixture::start(&own, Duration::from_secs(60), &["tokenFile"]).await;
     trusting.has(&["east 10.2.0.1", "own 10.1.0.1"]).await;
     std::fs::remove_file(&file).expect("remove the token");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_that_cannot_be_read_is_not_waited_for_forever() {
+async fn an_unreachable_cluster_delays_the_start_only_until_the_timeout() {
     let (own, east) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await);
     east.forbid("pods", true);
     lead(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({})))]);
-    let mesh = Mesh::start(&own, Duration::from_millis(100), &[]).await;
+    let mesh = RemoteClustersFixture::start(&own, Duration::from_millis(100), &[]).await;
     assert_eq!(mesh.status("east"), Some(SyncStatus::Timeout));
     let timeouts = "remote_cluster_sync_timeouts_total{cluster=\"east\"} 1";
     assert!(mesh.metrics().lines().any(|line| line == timeouts), "{}", mesh.metrics());
@@ -429,7 +429,7 @@ async fn a_cluster_that_cannot_be_read_is_not_waited_for_forever() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_are_reviewed_by_the_clusters_that_secrets_lead_to() {
+async fn tokens_are_reviewed_by_remote_clusters() {
     let (own, east) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await);
     let status = |account: &str| {
         let user = format!("system:serviceaccount:shop:{account}");
@@ -438,7 +438,7 @@ async fn tokens_are_reviewed_by_the_clusters_that_secrets_lead_to() {
     };
     own.review("token-of-own", status("own"));
     east.review("token-of-east", status("east"));
-    let mesh = Mesh::patient(&own).await;
+    let mesh = RemoteClustersFixture::patient(&own).await;
     let audiences = ["istio-ca".to_owned()];
     let trust_domain = TrustDomain::new("td".into());
     let tokens = ReviewedTokens::new(mesh.clients.clone(), OWN.into(), BTreeMap::new(), &audiences, trust_domain);
@@ -468,13 +468,13 @@ async fn tokens_are_reviewed_by_the_clusters_that_secrets_lead_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_remote_cluster_is_asked_what_the_manifest_grants() {
+async fn requests_to_a_remote_cluster_match_the_manifest() {
     let (own, east) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await);
     let info = kind_info(Kind::WorkloadEntry).expect("in the table");
     let (group, versions) = (info.group, info.versions.to_vec());
     east.define(api_server::Kind { group, versions, name: info.name, plural: info.plural }, true);
     lead(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({})))]);
-    let mesh = Mesh::patient(&own).await;
+    let mesh = RemoteClustersFixture::patient(&own).await;
 
     // Its proxies may read its Secrets if it says so, whatever the own one says.
     east.let_read_secrets("edge", "gateway", true);
@@ -522,9 +522,9 @@ async fn of_a_remote_cluster_is_asked_what_the_manifest_grants() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sluiced_is_ready_when_remote_clusters_are_read() {
+async fn sluiced_is_ready_when_remote_clusters_are_synced() {
     let (own, east) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await);
-    lead(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({"token": HUSH})))]);
+    lead(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({"token": SECRET_TEXT})))]);
     let directory = tempfile::tempdir().expect("a directory");
     let (kubeconfig, log) = (directory.path().join("kubeconfig"), directory.path().join("log"));
     own.write_kubeconfig(&kubeconfig).expect("a kubeconfig");
@@ -548,13 +548,13 @@ async fn sluiced_is_ready_when_remote_clusters_are_read() {
     let managed = "istiod_managed_clusters{cluster_type=\"remote\"} 1";
     assert!(get("/metrics").await.lines().any(|line| line == managed));
     let log = std::fs::read_to_string(log).expect("a log");
-    assert!(log.contains("reading a remote cluster") && !log.contains(HUSH));
-    assert!(!get("/debug/krtz").await.contains(HUSH));
+    assert!(log.contains("reading a remote cluster") && !log.contains(SECRET_TEXT));
+    assert!(!get("/debug/krtz").await.contains(SECRET_TEXT));
     assert_eq!(sluiced.stop(Duration::from_secs(20)).await.expect("it stops"), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clusters_without_a_control_plane_are_given_the_roots_if_they_ask_for_it() {
+async fn clusters_without_a_control_plane_get_the_roots_if_labelled_so() {
     let (own, east, west) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await, cluster("10.3.0.1").await);
     let ask = |server: &ApiServer, clusters: &str| {
         let annotations = json!({"topology.istio.io/controlPlaneClusters": clusters});
@@ -570,7 +570,7 @@ async fn clusters_without_a_control_plane_are_given_the_roots_if_they_ask_for_it
         lead(&own, "remote", "2026-01-01T00:00:00Z", &kubeconfigs);
     };
     lead_to("old");
-    let mesh = Mesh::patient(&own).await;
+    let mesh = RemoteClustersFixture::patient(&own).await;
     let options = RootsOptions {
         own: OWN.into(),
         system_namespace: SYSTEM.into(),
@@ -620,7 +620,7 @@ async fn clusters_without_a_control_plane_are_given_the_roots_if_they_ask_for_it
     };
     assert_eq!(asked.into_iter().map(everywhere).collect::<BTreeSet<_>>(), granted);
 
-    // Nobody writes there any more once it is served by another, or no Secret leads there.
+    // Writing stops once another control plane serves the cluster, or no Secret refers to it.
     ask(&east, "other");
     own.delete("secrets", SYSTEM, "remote");
     mesh.is("west", None).await;

@@ -132,7 +132,7 @@ async fn a_virtual_service_changes() {
     let event: Vec<_> = batch.events(&handles.virtual_services).map(|event| (*event.key).clone()).collect();
     assert_eq!(event, [key]);
 
-    // 5. to 7. What is bound, built and published: the virtual host of that host, as everybody sees it and as its own
+    // 5. to 7. What is bound, built and published: the virtual host of that host, as all namespaces see it and as its own
     // namespace does; no cluster, endpoint or listener, and no other virtual host.
     let mut changed = Vec::new();
     for segments in &handles.segments {
@@ -160,7 +160,7 @@ async fn a_virtual_service_changes() {
     ask(&mut stream, ResourceType::Route, &[], None, &answer.nonce);
     assert!(stream.poll(Instant::now()).is_none());
 
-    // An edit that changes nothing: no epoch that anybody hears of, nothing is sent.
+    // An edit that changes nothing publishes no epoch and sends nothing.
     let text = std::fs::read_to_string(sample("../demo-edits/kettle-canary.yaml")).expect("read");
     std::fs::write(directory.path().join("kettle-routes.yaml"), format!("# a comment\n{text}")).expect("write");
     tokio::time::sleep(Duration::from_millis(300)).await;

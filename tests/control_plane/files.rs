@@ -73,7 +73,7 @@ impl Sink for Recorder {
     }
 }
 
-struct Watched {
+struct WatchedDirectory {
     root: PathBuf,
     sink: Arc<Recorder>,
     reporter: Reporter,
@@ -82,7 +82,7 @@ struct Watched {
 }
 
 /// A directory with files in it, followed.
-fn watch(prepare: impl FnOnce(&Path)) -> Watched {
+fn watch(prepare: impl FnOnce(&Path)) -> WatchedDirectory {
     let directory = tempfile::tempdir().expect("a directory");
     let root = directory.path().to_owned();
     prepare(&root);
@@ -99,10 +99,10 @@ fn watch(prepare: impl FnOnce(&Path)) -> Watched {
     source.load(&*sink, false).expect("loaded");
     assert!(sink.read().synced);
     let guard = source.follow(sink.clone()).expect("followed");
-    Watched { root, sink, reporter, _guard: guard, _directory: directory }
+    WatchedDirectory { root, sink, reporter, _guard: guard, _directory: directory }
 }
 
-impl Watched {
+impl WatchedDirectory {
     fn write(&self, name: &str, text: &str) {
         write(&self.root, name, text);
     }
@@ -162,7 +162,7 @@ fn a_change_is_seen_at_once_and_is_one_commit() {
 }
 
 #[test]
-fn files_moved_into_place_count_at_once() {
+fn files_moved_into_the_directory_take_effect_at_once() {
     let watched = watch(|root| write(root, "a.yaml", &services(&["a"])));
     watched.write(".a.tmp", &services(&["b"]));
     fs::rename(watched.root.join(".a.tmp"), watched.root.join("a.yaml")).expect("moved");
@@ -170,7 +170,7 @@ fn files_moved_into_place_count_at_once() {
 }
 
 #[test]
-fn a_file_that_is_being_written_keeps_what_it_was() {
+fn a_partly_written_file_keeps_its_last_objects() {
     let watched = watch(|root| write(root, "a.yaml", &services(&["a", "b"])));
     let mut file = fs::File::create(watched.root.join("a.yaml")).expect("opened");
     file.write_all(services(&["a"]).as_bytes()).expect("written");
@@ -188,7 +188,7 @@ fn a_file_that_is_being_written_keeps_what_it_was() {
 }
 
 #[test]
-fn mounted_config_maps_change_by_a_link() {
+fn mounted_config_maps_are_followed_through_their_link() {
     let watched = watch(|root| {
         write(root, "..one/a.yaml", &services(&["a"]));
         write(root, "..one/b.yaml", &services(&["b"]));
@@ -206,7 +206,7 @@ fn mounted_config_maps_change_by_a_link() {
 }
 
 #[test]
-fn one_object_in_two_files_is_the_last_ones() {
+fn an_object_in_two_files_is_taken_from_the_last_file() {
     let watched = watch(|root| {
         write(root, "a.yaml", &services(&["x"]).replace("80", "81"));
         write(root, "b.yaml", &services(&["x", "y"]));
@@ -220,7 +220,7 @@ fn one_object_in_two_files_is_the_last_ones() {
 }
 
 #[test]
-fn hostile_files_harm_nobody() {
+fn invalid_files_leave_other_files_readable() {
     let bomb = {
         let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..20 {
@@ -259,7 +259,7 @@ fn hostile_files_harm_nobody() {
 }
 
 #[test]
-fn many_changes_settle_on_what_is_there() {
+fn many_changes_end_in_the_state_on_disk() {
     let watched = watch(|root| {
         for file in 0..50 {
             write(root, &format!("{file}.yaml"), &services(&[&format!("s{file:02}")]));

@@ -21,10 +21,10 @@ use tower::{Service, ServiceExt};
 
 /// How much a server may grow under attack, in KiB of resident memory. A debug build on two cores; the clients' own
 /// largest message is 4 MiB.
-const GROWTH_KIB: u64 = 200 * 1024;
+const MAX_GROWTH_KIB: u64 = 200 * 1024;
 
 /// A server under siege, and a neighbour that must not notice.
-struct Siege {
+struct AttackedServer {
     server: Sluiced,
     log: PathBuf,
     case: Case,
@@ -33,7 +33,7 @@ struct Siege {
     _objects: tempfile::TempDir,
 }
 
-impl Siege {
+impl AttackedServer {
     async fn lay() -> Result<Self> {
         let case = Case::read(&root().join("virtualservice/01-user-header-canary"))?;
         let objects = tempfile::tempdir()?;
@@ -62,7 +62,7 @@ impl Siege {
         let (status, _) = self.server.get("/ready").await?;
         ensure!(status == 200, "ready says {status}");
         let growth = self.server.resident_kib()?.saturating_sub(self.memory_kib);
-        ensure!(growth < GROWTH_KIB, "memory grew by {growth} KiB");
+        ensure!(growth < MAX_GROWTH_KIB, "memory grew by {growth} KiB");
         self.server.stop(Duration::from_secs(15)).await?;
         let log = std::fs::read_to_string(&self.log)?;
         let panic = log.lines().find(|line| line.contains("panicked"));
@@ -90,8 +90,8 @@ async fn drain(stream: &mut AdsStream) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_that_are_no_requests() -> Result<()> {
-    let siege = Siege::lay().await?;
+async fn bytes_that_are_not_requests_end_the_stream() -> Result<()> {
+    let attacked = AttackedServer::lay().await?;
     let frame = |length: u32, payload: &[u8]| {
         let mut out = vec![0];
         out.extend_from_slice(&length.to_be_bytes());
@@ -120,7 +120,7 @@ async fn bytes_that_are_no_requests() -> Result<()> {
     ];
     for method in ["StreamAggregatedResources", "DeltaAggregatedResources", "NoSuchMethod"] {
         for body in &bodies {
-            let mut channel = connect(siege.server.grpc).await?;
+            let mut channel = connect(attacked.server.grpc).await?;
             let request = http::Request::post(format!(
                 "http://sluice/envoy.service.discovery.v3.AggregatedDiscoveryService/{method}"
             ))
@@ -135,16 +135,16 @@ async fn bytes_that_are_no_requests() -> Result<()> {
     for text in
         [&b"GET / HTTP/1.1\r\n\r\n"[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[0; 4096], &[0x16, 3, 1, 2, 0, 1]]
     {
-        let mut socket = TcpStream::connect(siege.server.grpc).await?;
+        let mut socket = TcpStream::connect(attacked.server.grpc).await?;
         let _ = socket.write_all(text).await;
         let _ = socket.shutdown().await;
     }
-    siege.holds().await
+    attacked.holds().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_that_are_nobody() -> Result<()> {
-    let siege = Siege::lay().await?;
+async fn invalid_nodes_are_rejected() -> Result<()> {
+    let attacked = AttackedServer::lay().await?;
     let long = "x".repeat(1 << 20);
     let deep = (0..20).fold(json!(1), |inner, _| json!({"a": inner}));
     let mut identities = vec![Identity::default(), Identity { node: Some(Node::default()), forwarded: None }];
@@ -177,7 +177,7 @@ async fn nodes_that_are_nobody() -> Result<()> {
     }
     for identity in identities {
         for protocol in Protocol::ALL {
-            let Ok(mut stream) = siege.stream(protocol, identity.clone()).await else { continue };
+            let Ok(mut stream) = attacked.stream(protocol, identity.clone()).await else { continue };
             for kind in Kind::ALL {
                 if stream.subscribe(kind.type_url(), &[], BTreeMap::new()).is_err() {
                     break;
@@ -186,12 +186,12 @@ async fn nodes_that_are_nobody() -> Result<()> {
             drain(&mut stream).await;
         }
     }
-    siege.holds().await
+    attacked.holds().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn types_and_names_nobody_knows() -> Result<()> {
-    let siege = Siege::lay().await?;
+async fn unknown_types_and_names_are_answered_with_nothing() -> Result<()> {
+    let attacked = AttackedServer::lay().await?;
     let many: Vec<String> =
         (0..100_000).map(|n| format!("outbound|80||service-{n}.nowhere.svc.cluster.local")).collect();
     let odd: Vec<String> = vec![
@@ -206,7 +206,7 @@ async fn types_and_names_nobody_knows() -> Result<()> {
         "x".repeat(1 << 20),
     ];
     for protocol in Protocol::ALL {
-        let mut stream = siege.stream(protocol, siege.good_identity()?).await?;
+        let mut stream = attacked.stream(protocol, attacked.good_identity()?).await?;
         for kind in Kind::ALL {
             if stream.subscribe(kind.type_url(), &odd, BTreeMap::new()).is_err() {
                 break;
@@ -214,7 +214,7 @@ async fn types_and_names_nobody_knows() -> Result<()> {
         }
         drain(&mut stream).await;
 
-        let mut stream = siege.stream(protocol, siege.good_identity()?).await?;
+        let mut stream = attacked.stream(protocol, attacked.good_identity()?).await?;
         for type_url in ["", "/", "type.googleapis.com/", "no.such.Type", &"t".repeat(1 << 20)] {
             if stream.subscribe(type_url, &[], BTreeMap::new()).is_err() {
                 break;
@@ -222,7 +222,7 @@ async fn types_and_names_nobody_knows() -> Result<()> {
             drain(&mut stream).await;
         }
 
-        let mut stream = siege.stream(protocol, siege.good_identity()?).await?;
+        let mut stream = attacked.stream(protocol, attacked.good_identity()?).await?;
         for number in 0..5_000 {
             if stream.subscribe(&format!("type.googleapis.com/made.up.Type{number}"), &[], BTreeMap::new()).is_err() {
                 break;
@@ -230,20 +230,20 @@ async fn types_and_names_nobody_knows() -> Result<()> {
         }
         drain(&mut stream).await;
 
-        let mut stream = siege.stream(protocol, siege.good_identity()?).await?;
+        let mut stream = attacked.stream(protocol, attacked.good_identity()?).await?;
         let _ = stream.subscribe(Kind::Eds.type_url(), &many[..40_000], BTreeMap::new());
         drain(&mut stream).await;
     }
-    let mut stream = siege.stream(Protocol::Delta, siege.good_identity()?).await?;
+    let mut stream = attacked.stream(Protocol::Delta, attacked.good_identity()?).await?;
     let held: BTreeMap<String, String> = many[..20_000].iter().map(|name| (name.clone(), "v".to_owned())).collect();
     stream.subscribe(Kind::Cds.type_url(), &[], held)?;
     drain(&mut stream).await;
-    siege.holds().await
+    attacked.holds().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_that_make_no_sense() -> Result<()> {
-    let siege = Siege::lay().await?;
+async fn invalid_acknowledgements_leave_the_server_stable() -> Result<()> {
+    let attacked = AttackedServer::lay().await?;
     let sotw = |nonce: &str, version: &str, error: bool| DiscoveryRequest {
         type_url: Kind::Cds.type_url().to_owned(),
         response_nonce: nonce.to_owned(),
@@ -251,7 +251,7 @@ async fn answers_that_make_no_sense() -> Result<()> {
         error_detail: error.then(|| Status { code: -1, message: "e".repeat(100_000), details: Vec::new() }),
         ..DiscoveryRequest::default()
     };
-    let mut stream = siege.stream(Protocol::Sotw, siege.good_identity()?).await?;
+    let mut stream = attacked.stream(Protocol::Sotw, attacked.good_identity()?).await?;
     stream.subscribe(Kind::Cds.type_url(), &[], BTreeMap::new())?;
     let first = stream.next_within(Duration::from_secs(10)).await?.context("an answer")?;
     for (nonce, version) in [("never-sent", "x"), ("", "y"), (first.nonce.as_str(), "not-that-version")] {
@@ -268,7 +268,7 @@ async fn answers_that_make_no_sense() -> Result<()> {
         stream.nack(&update, "no")?;
     }
 
-    let mut stream = siege.stream(Protocol::Delta, siege.good_identity()?).await?;
+    let mut stream = attacked.stream(Protocol::Delta, attacked.good_identity()?).await?;
     stream.subscribe(Kind::Cds.type_url(), &[], BTreeMap::new())?;
     let first = stream.next_within(Duration::from_secs(10)).await?.context("an answer")?;
     let names = || (0..1_000).map(|n| n.to_string()).collect::<Vec<_>>();
@@ -284,22 +284,22 @@ async fn answers_that_make_no_sense() -> Result<()> {
         })?;
     }
     drain(&mut stream).await;
-    siege.holds().await
+    attacked.holds().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn thousands_of_rapid_reconnects() -> Result<()> {
+async fn rapid_reconnects_leave_memory_bounded() -> Result<()> {
     const CONNECTIONS: usize = 10_000;
-    const AT_A_TIME: usize = 50;
-    let siege = Siege::lay().await?;
-    let good = siege.good_identity()?;
+    const CONCURRENT_CONNECTIONS: usize = 50;
+    let attacked = AttackedServer::lay().await?;
+    let good = attacked.good_identity()?;
     let mut tasks = tokio::task::JoinSet::new();
     let mut refused = 0;
     for number in 0..CONNECTIONS {
-        if tasks.len() >= AT_A_TIME {
+        if tasks.len() >= CONCURRENT_CONNECTIONS {
             refused += usize::from(!matches!(tasks.join_next().await, Some(Ok(true))));
         }
-        let (address, identity) = (siege.server.grpc, good.clone());
+        let (address, identity) = (attacked.server.grpc, good.clone());
         let protocol = Protocol::ALL[number % 2];
         tasks.spawn(async move {
             let Ok(channel) = connect(address).await else { return false };
@@ -319,24 +319,24 @@ async fn thousands_of_rapid_reconnects() -> Result<()> {
         refused += usize::from(!matches!(done, Ok(true)));
     }
     ensure!(refused == 0, "{refused} of {CONNECTIONS} connections were refused");
-    siege.holds().await
+    attacked.holds().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_that_never_read() -> Result<()> {
-    let siege = Siege::lay().await?;
+async fn clients_that_never_read_leave_memory_bounded() -> Result<()> {
+    let attacked = AttackedServer::lay().await?;
     let mut idle = Vec::new();
     for number in 0..100 {
-        let mut stream = siege.stream(Protocol::ALL[number % 2], siege.good_identity()?).await?;
+        let mut stream = attacked.stream(Protocol::ALL[number % 2], attacked.good_identity()?).await?;
         for kind in [Kind::Cds, Kind::Lds, Kind::Nds] {
             stream.subscribe(kind.type_url(), &[], BTreeMap::new())?;
         }
         idle.push(stream);
     }
     for _ in 0..5 {
-        let told = neighbour(&siege.server, &siege.case).await?;
-        ensure!(told == siege.before, "the neighbour is told something else than before");
+        let told = neighbour(&attacked.server, &attacked.case).await?;
+        ensure!(told == attacked.before, "the neighbour is told something else than before");
     }
     drop(idle);
-    siege.holds().await
+    attacked.holds().await
 }

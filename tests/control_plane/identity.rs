@@ -8,13 +8,13 @@ mod trust;
 
 use std::os::unix::fs::PermissionsExt;
 
-use mesh::{CART, Mesh, uris};
+use mesh::{CART, IdentityFixture, uris};
 use rustls::NamedGroup;
 use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol};
-use sluice_testkit::secure::{Ask, Presented, signing_request};
+use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
 use tonic::Code;
 
-/// A pod of somebody.
+/// The node of a pod with this service account.
 fn node(namespace: &str, account: &str) -> Identity {
     let node = serde_json::json!({
         "id": format!("sidecar~10.0.0.1~pod-1.{namespace}~{namespace}.svc.cluster.local"),
@@ -34,26 +34,26 @@ async fn clusters(channel: tonic::transport::Channel, identity: Identity) -> Res
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_workload_gets_a_certificate_and_is_let_in_with_it() {
-    let mesh = Mesh::start(&[]).await;
+async fn a_workload_gets_a_certificate_and_is_authenticated_by_it() {
+    let mesh = IdentityFixture::start(&[]).await;
     let (key, csr) = signing_request().expect("a request");
     let token = mesh.token(CART);
-    let chain = Ask::bearing(&csr, &token).send(&mesh.connect(&Presented::default()).await).await.expect("issued");
+    let chain = CertificateRequest::bearing(&csr, &token).send(&mesh.connect(&ClientTls::default()).await).await.expect("issued");
     assert_eq!(chain.len(), 2, "the certificate and the root");
     assert_eq!(chain[1], mesh.root());
     assert_eq!(uris(&chain[0]), ["spiffe://cluster.local/ns/shop/sa/cart"]);
 
     // The certificate itself is enough for the next one, and for configuration.
-    let presented = Presented { pair: Some((chain[0].clone(), key)), ..Presented::default() };
+    let presented = ClientTls { pair: Some((chain[0].clone(), key)), ..ClientTls::default() };
     let channel = mesh.connect(&presented).await;
     let (_, csr) = signing_request().expect("a request");
-    let again = Ask { csr, seconds: 60, ..Ask::default() }.send(&channel).await.expect("issued");
+    let again = CertificateRequest { csr, seconds: 60, ..CertificateRequest::default() }.send(&channel).await.expect("issued");
     assert_eq!(uris(&again[0]), ["spiffe://cluster.local/ns/shop/sa/cart"]);
     assert!(clusters(channel.clone(), node("shop", "cart")).await.expect("it is served") > 0);
     assert_eq!(clusters(channel.clone(), node("shop", "till")).await, Err(Code::PermissionDenied));
     assert_eq!(clusters(channel, node("bank", "cart")).await, Err(Code::PermissionDenied));
-    let nobody = mesh.connect(&Presented::default()).await;
-    assert_eq!(clusters(nobody, node("shop", "cart")).await, Err(Code::Unauthenticated));
+    let unauthenticated = mesh.connect(&ClientTls::default()).await;
+    assert_eq!(clusters(unauthenticated, node("shop", "cart")).await, Err(Code::Unauthenticated));
 
     let metrics = mesh.metrics().await;
     assert_eq!(metrics["citadel_server_csr_count"], 2.0);
@@ -65,16 +65,16 @@ async fn a_workload_gets_a_certificate_and_is_let_in_with_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_and_tokens_are_in_no_log_dump_or_metric() {
-    let mesh = Mesh::start(&["--log_output_level=default:debug"]).await;
+    let mesh = IdentityFixture::start(&["--log_output_level=default:debug"]).await;
     let file = mesh.authority().join("ca-key.pem");
     let mode = std::fs::metadata(&file).expect("the authority is kept").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let authority_key = std::fs::read_to_string(&file).expect("read the key");
     let (_, csr) = signing_request().expect("a request");
     let (good, bad) = (mesh.token(CART), mesh.sign(&mesh.claims("system:serviceaccount:shop:thief", -5)));
-    let channel = mesh.connect(&Presented::default()).await;
-    Ask::bearing(&csr, &good).send(&channel).await.expect("issued");
-    Ask::bearing(&csr, &bad).send(&channel).await.expect_err("expired");
+    let channel = mesh.connect(&ClientTls::default()).await;
+    CertificateRequest::bearing(&csr, &good).send(&channel).await.expect("issued");
+    CertificateRequest::bearing(&csr, &bad).send(&channel).await.expect_err("expired");
 
     let (_, list) = mesh.server.get("/debug/list").await.expect("the list");
     let mut pages: Vec<String> = serde_json::from_str(&list).expect("names");
@@ -93,48 +93,48 @@ async fn keys_and_tokens_are_in_no_log_dump_or_metric() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_root_outlives_the_process_in_its_directory() {
-    let mesh = Mesh::start(&[]).await;
+async fn the_root_is_kept_in_its_directory_across_restarts() {
+    let mesh = IdentityFixture::start(&[]).await;
     let root = mesh.root();
     let mesh = mesh.restart(&["--createCA=false"]).await;
     assert_eq!(mesh.root(), root);
     let (_, csr) = signing_request().expect("a request");
     let token = mesh.token(CART);
-    let chain = Ask::bearing(&csr, &token).send(&mesh.connect(&Presented::default()).await).await.expect("issued");
+    let chain = CertificateRequest::bearing(&csr, &token).send(&mesh.connect(&ClientTls::default()).await).await.expect("issued");
     assert_eq!(chain[1], root);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn old_versions_of_tls_can_be_refused() {
-    let only_12 = Presented { only_12: true, ..Presented::default() };
-    let mesh = Mesh::start(&["--tls-cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"]).await;
+    let only_12 = ClientTls { only_12: true, ..ClientTls::default() };
+    let mesh = IdentityFixture::start(&["--tls-cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"]).await;
     mesh.try_connect(&only_12).await.expect("1.2 is spoken");
     let mesh = mesh.restart(&["--tls-min-version=VersionTLS13"]).await;
     mesh.try_connect(&only_12).await.expect_err("only 1.3 is spoken");
-    mesh.connect(&Presented::default()).await;
+    mesh.connect(&ClientTls::default()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn under_pqc_nobody_exchanges_keys_the_old_way() {
-    let mesh = Mesh::start_with(&[], &[("COMPLIANCE_POLICY", "pqc")]).await;
-    let only = |group| Presented { only: Some(group), ..Presented::default() };
+async fn under_pqc_only_post_quantum_key_exchange_is_accepted() {
+    let mesh = IdentityFixture::start_with(&[], &[("COMPLIANCE_POLICY", "pqc")]).await;
+    let only = |group| ClientTls { only: Some(group), ..ClientTls::default() };
     mesh.try_connect(&only(NamedGroup::X25519)).await.expect_err("of the old kind");
-    mesh.try_connect(&Presented { only_12: true, ..Presented::default() }).await.expect_err("1.2 has no other kind");
+    mesh.try_connect(&ClientTls { only_12: true, ..ClientTls::default() }).await.expect_err("1.2 has no other kind");
     let channel = mesh.connect(&only(NamedGroup::X25519MLKEM768)).await;
     let (_, csr) = signing_request().expect("a request");
-    Ask::bearing(&csr, &mesh.token(CART)).send(&channel).await.expect("issued");
+    CertificateRequest::bearing(&csr, &mesh.token(CART)).send(&channel).await.expect("issued");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_rsa_root_of_the_size_asked_for_certifies_the_mesh() {
-    let mesh = Mesh::start_with(&[], &[("CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE", "3072")]).await;
+async fn an_rsa_root_has_the_configured_size() {
+    let mesh = IdentityFixture::start_with(&[], &[("CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE", "3072")]).await;
     let (_, root) = x509_parser::pem::parse_x509_pem(mesh.root().as_bytes()).expect("PEM");
     let root = root.parse_x509().expect("a certificate");
     let key = root.public_key().parsed().expect("a key");
     assert!(matches!(&key, x509_parser::public_key::PublicKey::RSA(key) if key.key_size() == 3072), "{key:?}");
     let (key, csr) = signing_request().expect("a request");
     let token = mesh.token(CART);
-    let chain = Ask::bearing(&csr, &token).send(&mesh.connect(&Presented::default()).await).await.expect("issued");
-    let channel = mesh.connect(&Presented { pair: Some((chain[0].clone(), key)), ..Presented::default() }).await;
+    let chain = CertificateRequest::bearing(&csr, &token).send(&mesh.connect(&ClientTls::default()).await).await.expect("issued");
+    let channel = mesh.connect(&ClientTls { pair: Some((chain[0].clone(), key)), ..ClientTls::default() }).await;
     assert!(clusters(channel, node("shop", "cart")).await.expect("it is served") > 0);
 }

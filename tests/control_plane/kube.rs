@@ -84,7 +84,7 @@ impl Sink for Recorder {
 }
 
 /// A source of a server, running.
-struct Running {
+struct RunningSource {
     server: ApiServer,
     sink: Arc<Recorder>,
     stop: CancellationToken,
@@ -115,7 +115,7 @@ fn source(server: &ApiServer) -> KubeSource {
     }
 }
 
-impl Running {
+impl RunningSource {
     async fn start(server: ApiServer) -> Self {
         let (sink, stop) = (Arc::new(Recorder::default()), CancellationToken::new());
         tokio::spawn(source(&server).run(sink.clone(), stop.clone()));
@@ -123,7 +123,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningSource {
     fn drop(&mut self) {
         self.stop.cancel();
     }
@@ -155,7 +155,7 @@ async fn lists_are_read_in_pages_and_then_watched() {
     for name in ["a", "b", "c", "d", "e"] {
         server.apply(service(name));
     }
-    let running = Running::start(server).await;
+    let running = RunningSource::start(server).await;
     let record = running.sink.synced().await;
     assert_eq!(record.names(Kind::Service), ["n/a", "n/b", "n/c", "n/d", "n/e"]);
     assert_eq!(running.server.count("list", "services"), 3, "two objects a page");
@@ -172,10 +172,10 @@ async fn lists_are_read_in_pages_and_then_watched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_goes_on_where_it_was() {
+async fn a_watch_continues_at_its_resource_version() {
     let server = ApiServer::start().await.expect("a server");
     server.apply(service("a"));
-    let running = Running::start(server).await;
+    let running = RunningSource::start(server).await;
     running.sink.synced().await;
     let lists = running.server.count("list", "services");
     for round in 0..5 {
@@ -189,12 +189,12 @@ async fn a_watch_goes_on_where_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_too_far_behind_lists_again_and_finds_the_difference() {
+async fn a_watch_that_expired_lists_again_and_reports_the_difference() {
     let server = ApiServer::start().await.expect("a server");
     for name in ["a", "b", "c"] {
         server.apply(service(name));
     }
-    let running = Running::start(server).await;
+    let running = RunningSource::start(server).await;
     running.sink.synced().await;
     let lists = running.server.count("list", "services");
     // All of this happens before any watch can tell of it.
@@ -212,10 +212,10 @@ async fn who_is_too_far_behind_lists_again_and_finds_the_difference() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bookmarks_spare_lists() {
+async fn bookmarks_avoid_lists() {
     let server = ApiServer::start().await.expect("a server");
     server.apply(service("a"));
-    let running = Running::start(server).await;
+    let running = RunningSource::start(server).await;
     running.sink.synced().await;
     let lists = running.server.count("list", "services");
     // Versions go up by what happens to other kinds; bookmarks tell watches of services of it.
@@ -232,10 +232,10 @@ async fn bookmarks_spare_lists() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kinds_come_and_go_with_their_definition() {
-    let running = Running::start(ApiServer::start().await.expect("a server")).await;
+async fn kinds_follow_their_custom_resource_definition() {
+    let running = RunningSource::start(ApiServer::start().await.expect("a server")).await;
     running.sink.synced().await;
-    assert_eq!(running.server.count("list", "virtualservices"), 0, "nobody asks for what is not defined");
+    assert_eq!(running.server.count("list", "virtualservices"), 0, "a kind that is not defined is not listed");
     running.server.define(virtual_services(), true);
     running.server.apply(virtual_service("v"));
     running.sink.until("the kind is followed", |record| record.names(Kind::VirtualService) == ["n/v"]).await;
@@ -250,11 +250,11 @@ async fn kinds_come_and_go_with_their_definition() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kind_that_may_not_be_read_holds_up_only_itself() {
+async fn a_forbidden_kind_delays_only_itself() {
     let server = ApiServer::start().await.expect("a server");
     server.apply(service("a"));
     server.forbid("pods", true);
-    let running = Running::start(server).await;
+    let running = RunningSource::start(server).await;
     let record = running.sink.until("the others are synced", |record| record.synced.len() == KINDS.len() - 1).await;
     assert!(!record.synced.contains(&Kind::Pod));
     assert_eq!(record.names(Kind::Service), ["n/a"]);
@@ -263,13 +263,13 @@ async fn a_kind_that_may_not_be_read_holds_up_only_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_lists_and_lists_that_expire_are_read_to_the_end() {
+async fn slow_and_expired_lists_are_read_completely() {
     let server = ApiServer::start().await.expect("a server");
     for name in ["a", "b", "c", "d", "e"] {
         server.apply(service(name));
     }
     server.slow_lists(Duration::from_millis(150));
-    let running = Running::start(server).await;
+    let running = RunningSource::start(server).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     // The first page has been read; its continue token is forgotten.
     running.server.compact();
@@ -280,7 +280,7 @@ async fn slow_lists_and_lists_that_expire_are_read_to_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_that_failed_are_not_asked_for() {
+async fn failed_pods_are_not_listed() {
     let server = ApiServer::start().await.expect("a server");
     let pod = |name: &str, phase: &str| {
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "n"},
@@ -288,7 +288,7 @@ async fn pods_that_failed_are_not_asked_for() {
     };
     server.apply(pod("good", "Running"));
     server.apply(pod("bad", "Failed"));
-    let running = Running::start(server).await;
+    let running = RunningSource::start(server).await;
     let record = running.sink.synced().await;
     assert_eq!(record.names(Kind::Pod), ["n/good"]);
     running.server.apply(pod("good", "Failed"));
@@ -296,7 +296,7 @@ async fn pods_that_failed_are_not_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn objects_without_effect_are_told_and_hold_up_nothing() {
+async fn objects_without_effect_are_reported_and_delay_nothing() {
     let Some(info) = KINDS.iter().find(|info| info.parse.is_none() && info.warn_unsupported && info.is_custom()) else {
         return;
     };
@@ -306,7 +306,7 @@ async fn objects_without_effect_are_told_and_hold_up_nothing() {
     server.define(api_server::Kind { group, versions, name: info.name, plural: info.plural }, true);
     server.apply(json!({"apiVersion": info.api_version(), "kind": info.name,
                         "metadata": {"name": "a", "namespace": "n"}, "spec": {}}));
-    let running = Running::start(server).await;
+    let running = RunningSource::start(server).await;
     running.sink.synced().await;
     running.server.forbid(info.plural, false);
     running.sink.until("it is told", |record| record.names(info.kind) == ["n/a"]).await;
@@ -393,15 +393,15 @@ async fn allocated_addresses_are_written_to_statuses() {
     stop.cancel();
 }
 
-/// A graph with a proxy that asks for secrets, and somebody who asks the cluster about it.
-struct Reviewing {
+/// A graph with a proxy that subscribes secrets, and the reviewer that asks the cluster about its rights.
+struct SecretReviewFixture {
     engine: Engine,
     wanted: Published<SecretReader, ()>,
     inputs: Inputs,
     stop: CancellationToken,
 }
 
-impl Reviewing {
+impl SecretReviewFixture {
     fn start(server: &ApiServer) -> Self {
         let options = GraphOptions { cluster: "c".into(), reviews_secrets: true, ..GraphOptions::default() };
         let (engine, handles) = Engine::start(EngineOptions::default(), move |builder| build(builder, &options));
@@ -443,18 +443,18 @@ impl Reviewing {
     }
 }
 
-impl Drop for Reviewing {
+impl Drop for SecretReviewFixture {
     fn drop(&mut self) {
         self.stop.cancel();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_is_asked_who_may_read_secrets() {
+async fn the_right_to_read_secrets_is_reviewed_by_the_cluster() {
     let server = ApiServer::start().await.expect("a server");
     server.let_read_secrets("edge", "gateway", true);
     server.let_read_secrets("bank", "thief", true);
-    let reviewing = Reviewing::start(&server);
+    let reviewing = SecretReviewFixture::start(&server);
     reviewing.answered("gateway", true).await;
     reviewing.answered("thief", false).await;
     assert_eq!(reviewing.engine.snapshot().iter(&reviewing.wanted).count(), 2);
@@ -463,20 +463,20 @@ async fn a_cluster_is_asked_who_may_read_secrets() {
 
 /// Every right in the manifests is used, and none is missing.
 #[tokio::test(flavor = "multi_thread")]
-async fn rights_are_those_that_are_used() {
+async fn the_manifest_grants_exactly_the_rights_used() {
     let server = ApiServer::start().await.expect("a server");
     for info in KINDS.iter().filter(|info| info.is_custom() && info.group != "networking.k8s.io") {
         let (group, versions) = (info.group, info.versions.to_vec());
         server.define(api_server::Kind { group, versions, name: info.name, plural: info.plural }, true);
     }
     server.apply(service_entry("one", json!({}), None));
-    let running = Running::start(server).await;
+    let running = RunningSource::start(server).await;
     running.sink.synced().await;
     let stop = allocate(&running.server);
     written(&running.server, "one", 2).await;
     stop.cancel();
     use_the_authority(&running.server).await;
-    let reviewing = Reviewing::start(&running.server);
+    let reviewing = SecretReviewFixture::start(&running.server);
     reviewing.answered("gateway", false).await;
     // Watches begin after the lists.
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -549,7 +549,7 @@ async fn use_the_authority(server: &ApiServer) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rights_of_a_signer_of_the_cluster_are_granted_where_there_is_one() {
+async fn rights_of_a_cluster_signer_are_granted_only_with_one() {
     let server = ApiServer::start().await.expect("a server");
     let client = || server.client().expect("a client");
     let config = SignerConfig { signer: "a/b".into(), patience: Duration::from_millis(1), ..SignerConfig::default() };
@@ -560,7 +560,7 @@ async fn rights_of_a_signer_of_the_cluster_are_granted_where_there_is_one() {
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.subject_alt_names = vec![rcgen::SanType::URI(identity.try_into().expect("a name"))];
     let request = params.serialize_request(&key).expect("a request").pem().expect("its text");
-    signer.issue(&request, &[identity.to_owned()], 0, "").await.expect_err("nobody signs");
+    signer.issue(&request, &[identity.to_owned()], 0, "").await.expect_err("no signer answers");
     let roots = |text: &str| TrustBundle { roots: text.to_owned(), ..TrustBundle::default() };
     let (sender, receiver) = watch::channel(roots("one"));
     let stop = CancellationToken::new();

@@ -17,12 +17,12 @@ use sluice_testkit::server::{Options, Sluiced};
 use sluice_watch::FollowGuard;
 
 /// How often files are looked at when nothing is told of them.
-const SWEEP: Duration = Duration::from_secs(2);
-/// Longer than it takes until a file that is away counts as removed, or one that nobody tells of is looked at.
-const LONG: Duration = Duration::from_millis(2_800);
+const RESCAN_INTERVAL: Duration = Duration::from_secs(2);
+/// Longer than the time after which an absent file counts as removed, and than the interval of rescans.
+const LONGER_THAN_RESCAN: Duration = Duration::from_millis(2_800);
 
 /// A directory with a ConfigMap in `objects`, and mesh settings in `mesh/config` and `mesh/networks`.
-struct Rig {
+struct MeshFilesFixture {
     engine: Engine,
     handles: Handles,
     reporter: Reporter,
@@ -31,7 +31,7 @@ struct Rig {
     _directory: tempfile::TempDir,
 }
 
-fn rig(prepare: impl FnOnce(&Path)) -> Rig {
+fn fixture(prepare: impl FnOnce(&Path)) -> MeshFilesFixture {
     let directory = tempfile::tempdir().expect("a directory");
     let root = directory.path().to_owned();
     fs::create_dir(root.join("objects")).expect("made");
@@ -59,10 +59,10 @@ fn rig(prepare: impl FnOnce(&Path)) -> Rig {
         files.follow(sink, reporter.clone()).expect("mesh files are followed"),
     ];
     assert!(engine.wait_synced(Duration::from_secs(10)));
-    Rig { engine, handles, reporter, root, _guards: guards, _directory: directory }
+    MeshFilesFixture { engine, handles, reporter, root, _guards: guards, _directory: directory }
 }
 
-impl Rig {
+impl MeshFilesFixture {
     /// The connect timeout in force, in seconds: 10 unless configured.
     fn timeout(&self) -> u64 {
         let mesh = self.engine.snapshot().get(&self.handles.mesh, &()).expect("there always is a mesh config");
@@ -84,7 +84,7 @@ impl Rig {
     }
 
     fn until_timeout(&self, seconds: u64) {
-        self.until(&format!("{seconds} seconds"), |rig| rig.timeout() == seconds);
+        self.until(&format!("{seconds} seconds"), |fixture| fixture.timeout() == seconds);
     }
 
     /// Nothing changes the timeout for a while.
@@ -138,162 +138,162 @@ fn config_map(timeout: &str, network: &str) -> String {
 }
 
 #[test]
-fn files_that_change_count_at_once() {
-    let rig = rig(|root| write(root, "mesh/config", &config("1s")));
-    assert_eq!((rig.timeout(), rig.networks()), (1, Vec::new()));
+fn changed_files_take_effect_at_once() {
+    let fixture = fixture(|root| write(root, "mesh/config", &config("1s")));
+    assert_eq!((fixture.timeout(), fixture.networks()), (1, Vec::new()));
     let started = Instant::now();
-    rig.write("mesh/config", &config("2s"));
-    rig.until_timeout(2);
-    assert!(started.elapsed() < SWEEP, "told of, not found: {:?}", started.elapsed());
+    fixture.write("mesh/config", &config("2s"));
+    fixture.until_timeout(2);
+    assert!(started.elapsed() < RESCAN_INTERVAL, "told of, not found: {:?}", started.elapsed());
     // Moved into place, and a file that was not there.
-    rig.write("mesh/.staged", &config("3s"));
-    fs::rename(rig.root.join("mesh/.staged"), rig.root.join("mesh/config")).expect("moved");
-    rig.write("mesh/networks", &networks("north"));
-    rig.until_timeout(3);
-    rig.until("a network", |rig| rig.networks() == ["north"]);
-    rig.write("mesh/networks", &networks("south"));
-    rig.until("another network", |rig| rig.networks() == ["south"]);
-    assert_eq!(rig.timeout(), 3, "one file says nothing of the other");
+    fixture.write("mesh/.staged", &config("3s"));
+    fs::rename(fixture.root.join("mesh/.staged"), fixture.root.join("mesh/config")).expect("moved");
+    fixture.write("mesh/networks", &networks("north"));
+    fixture.until_timeout(3);
+    fixture.until("a network", |fixture| fixture.networks() == ["north"]);
+    fixture.write("mesh/networks", &networks("south"));
+    fixture.until("another network", |fixture| fixture.networks() == ["south"]);
+    assert_eq!(fixture.timeout(), 3, "one file says nothing of the other");
 }
 
 #[test]
-fn invalid_files_leave_the_last_good_one() {
-    let rig = rig(|root| {
+fn invalid_files_keep_the_last_valid_settings() {
+    let fixture = fixture(|root| {
         write(root, "objects/istio.yaml", &config_map("20s", "below"));
         write(root, "mesh/config", &config("1s"));
     });
-    rig.write("mesh/config", &config("soon"));
-    rig.until("a wrong value is noted", |rig| rig.problem("mesh/config").is_some());
-    let problem = rig.problem("mesh/config").expect("noted");
+    fixture.write("mesh/config", &config("soon"));
+    fixture.until("a wrong value is noted", |fixture| fixture.problem("mesh/config").is_some());
+    let problem = fixture.problem("mesh/config").expect("noted");
     assert!(problem.line == 2 && problem.reason.contains("connectTimeout"), "{problem:?}");
-    rig.write("mesh/config", "connectTimeout: 4s\naccessLogFile: [\n");
-    rig.until("no YAML is noted", |rig| rig.problem("mesh/config").is_some_and(|now| now != problem));
-    rig.keeps_timeout(1, Duration::from_millis(500));
-    rig.write("mesh/networks", "networks: 7\n");
-    rig.until("wrong networks are noted", |rig| rig.problem("mesh/networks").is_some_and(|now| now.line == 1));
-    assert_eq!(rig.networks(), ["below"]);
+    fixture.write("mesh/config", "connectTimeout: 4s\naccessLogFile: [\n");
+    fixture.until("no YAML is noted", |fixture| fixture.problem("mesh/config").is_some_and(|now| now != problem));
+    fixture.keeps_timeout(1, Duration::from_millis(500));
+    fixture.write("mesh/networks", "networks: 7\n");
+    fixture.until("wrong networks are noted", |fixture| fixture.problem("mesh/networks").is_some_and(|now| now.line == 1));
+    assert_eq!(fixture.networks(), ["below"]);
     // Mended to what it was.
-    rig.write("mesh/config", &config("1s"));
-    rig.until("the problem is gone", |rig| rig.problem("mesh/config").is_none());
-    assert_eq!(rig.timeout(), 1);
-    rig.write("mesh/config", &config("5s"));
-    rig.until_timeout(5);
+    fixture.write("mesh/config", &config("1s"));
+    fixture.until("the problem is gone", |fixture| fixture.problem("mesh/config").is_none());
+    assert_eq!(fixture.timeout(), 1);
+    fixture.write("mesh/config", &config("5s"));
+    fixture.until_timeout(5);
 }
 
 #[test]
-fn without_a_file_the_config_map_counts() {
-    let rig = rig(|root| {
+fn without_a_file_the_config_map_applies() {
+    let fixture = fixture(|root| {
         write(root, "objects/istio.yaml", &config_map("20s", "below"));
         write(root, "mesh/config", &config("1s"));
         write(root, "mesh/networks", &networks("above"));
     });
-    assert_eq!((rig.timeout(), rig.networks()), (1, vec!["above".to_owned()]));
-    rig.remove("mesh/config");
-    rig.until_timeout(20);
-    assert_eq!(rig.networks(), ["above"]);
-    rig.remove("mesh/networks");
-    rig.until("the networks below", |rig| rig.networks() == ["below"]);
+    assert_eq!((fixture.timeout(), fixture.networks()), (1, vec!["above".to_owned()]));
+    fixture.remove("mesh/config");
+    fixture.until_timeout(20);
+    assert_eq!(fixture.networks(), ["above"]);
+    fixture.remove("mesh/networks");
+    fixture.until("the networks below", |fixture| fixture.networks() == ["below"]);
     // What the ConfigMap says meanwhile is remembered.
-    rig.write("mesh/config", &config("2s"));
-    rig.until_timeout(2);
-    rig.write("objects/istio.yaml", &config_map("30s", "deeper"));
-    rig.until("its other key counts", |rig| rig.networks() == ["deeper"]);
-    assert_eq!(rig.timeout(), 2);
-    rig.remove("mesh/config");
-    rig.until_timeout(30);
+    fixture.write("mesh/config", &config("2s"));
+    fixture.until_timeout(2);
+    fixture.write("objects/istio.yaml", &config_map("30s", "deeper"));
+    fixture.until("its other key counts", |fixture| fixture.networks() == ["deeper"]);
+    assert_eq!(fixture.timeout(), 2);
+    fixture.remove("mesh/config");
+    fixture.until_timeout(30);
     // So is that it is gone.
-    rig.write("mesh/config", &config("3s"));
-    rig.until_timeout(3);
-    rig.remove("objects/istio.yaml");
-    rig.until("no networks", |rig| rig.networks().is_empty());
-    assert_eq!(rig.timeout(), 3);
-    rig.remove("mesh/config");
-    rig.until_timeout(10);
+    fixture.write("mesh/config", &config("3s"));
+    fixture.until_timeout(3);
+    fixture.remove("objects/istio.yaml");
+    fixture.until("no networks", |fixture| fixture.networks().is_empty());
+    assert_eq!(fixture.timeout(), 3);
+    fixture.remove("mesh/config");
+    fixture.until_timeout(10);
 }
 
 #[test]
-fn a_config_map_that_is_invalid_keeps_its_place_below() {
-    let rig = rig(|root| {
+fn an_invalid_config_map_keeps_its_last_valid_settings_below_the_files() {
+    let fixture = fixture(|root| {
         write(root, "objects/istio.yaml", &config_map("soon", "below"));
         write(root, "mesh/config", &config("1s"));
     });
-    let rejects = |rig: &Rig| rig.engine.snapshot().iter(&rig.handles.rejects).count();
-    assert_eq!((rig.timeout(), rejects(&rig)), (1, 1));
-    rig.remove("mesh/config");
-    rig.until_timeout(10);
-    assert_eq!(rejects(&rig), 1, "it is still wrong");
-    rig.write("objects/istio.yaml", &config_map("20s", "below"));
-    rig.until_timeout(20);
-    rig.write("mesh/config", &config("2s"));
-    rig.until_timeout(2);
-    rig.write("objects/istio.yaml", &config_map("never", "below"));
-    rig.until("it is wrong again", |rig| rejects(rig) == 1);
-    rig.remove("mesh/config");
-    rig.until_timeout(20);
+    let rejects = |fixture: &MeshFilesFixture| fixture.engine.snapshot().iter(&fixture.handles.rejects).count();
+    assert_eq!((fixture.timeout(), rejects(&fixture)), (1, 1));
+    fixture.remove("mesh/config");
+    fixture.until_timeout(10);
+    assert_eq!(rejects(&fixture), 1, "it is still wrong");
+    fixture.write("objects/istio.yaml", &config_map("20s", "below"));
+    fixture.until_timeout(20);
+    fixture.write("mesh/config", &config("2s"));
+    fixture.until_timeout(2);
+    fixture.write("objects/istio.yaml", &config_map("never", "below"));
+    fixture.until("it is wrong again", |fixture| rejects(fixture) == 1);
+    fixture.remove("mesh/config");
+    fixture.until_timeout(20);
 }
 
 #[test]
-fn mounted_config_maps_change_by_a_link() {
-    let rig = rig(|root| {
+fn mounted_config_maps_are_followed_through_their_link() {
+    let fixture = fixture(|root| {
         write(root, "mesh/..one/config", &config("1s"));
         write(root, "mesh/..one/networks", &networks("one"));
         symlink("..one", root.join("mesh/..data")).expect("linked");
         symlink("..data/config", root.join("mesh/config")).expect("linked");
         symlink("..data/networks", root.join("mesh/networks")).expect("linked");
     });
-    assert_eq!((rig.timeout(), rig.networks()), (1, vec!["one".to_owned()]));
+    assert_eq!((fixture.timeout(), fixture.networks()), (1, vec!["one".to_owned()]));
     let started = Instant::now();
-    rig.write("mesh/..two/config", &config("2s"));
-    rig.write("mesh/..two/networks", &networks("two"));
-    symlink("..two", rig.root.join("mesh/..tmp")).expect("linked");
-    fs::rename(rig.root.join("mesh/..tmp"), rig.root.join("mesh/..data")).expect("moved");
-    fs::remove_dir_all(rig.root.join("mesh/..one")).expect("removed");
-    rig.until_timeout(2);
-    assert!(started.elapsed() < SWEEP, "told of, not found: {:?}", started.elapsed());
-    assert_eq!(rig.networks(), ["two"], "both at once");
+    fixture.write("mesh/..two/config", &config("2s"));
+    fixture.write("mesh/..two/networks", &networks("two"));
+    symlink("..two", fixture.root.join("mesh/..tmp")).expect("linked");
+    fs::rename(fixture.root.join("mesh/..tmp"), fixture.root.join("mesh/..data")).expect("moved");
+    fs::remove_dir_all(fixture.root.join("mesh/..one")).expect("removed");
+    fixture.until_timeout(2);
+    assert!(started.elapsed() < RESCAN_INTERVAL, "told of, not found: {:?}", started.elapsed());
+    assert_eq!(fixture.networks(), ["two"], "both at once");
 }
 
 #[test]
-fn files_that_are_replaced_by_hand_are_never_away() {
-    let rig = rig(|root| {
+fn a_file_replaced_by_rename_is_never_absent() {
+    let fixture = fixture(|root| {
         write(root, "objects/istio.yaml", &config_map("20s", "below"));
         write(root, "mesh/config", &config("1s"));
     });
     // As editors do: put the old one aside, write the new one.
-    fs::rename(rig.root.join("mesh/config"), rig.root.join("mesh/config~")).expect("moved");
-    rig.keeps_timeout(1, Duration::from_millis(50));
-    rig.write("mesh/config", &config("1s"));
-    rig.keeps_timeout(1, LONG);
+    fs::rename(fixture.root.join("mesh/config"), fixture.root.join("mesh/config~")).expect("moved");
+    fixture.keeps_timeout(1, Duration::from_millis(50));
+    fixture.write("mesh/config", &config("1s"));
+    fixture.keeps_timeout(1, LONGER_THAN_RESCAN);
     // An empty moment while it is written does not count either.
-    let file = fs::File::create(rig.root.join("mesh/config")).expect("opened");
-    rig.keeps_timeout(1, Duration::from_millis(50));
-    fs::write(rig.root.join("mesh/config"), config("2s")).expect("written");
+    let file = fs::File::create(fixture.root.join("mesh/config")).expect("opened");
+    fixture.keeps_timeout(1, Duration::from_millis(50));
+    fs::write(fixture.root.join("mesh/config"), config("2s")).expect("written");
     drop(file);
     let end = Instant::now() + Duration::from_millis(500);
     while Instant::now() < end {
-        assert!([1, 2].contains(&rig.timeout()), "{}", rig.timeout());
+        assert!([1, 2].contains(&fixture.timeout()), "{}", fixture.timeout());
     }
-    rig.until_timeout(2);
+    fixture.until_timeout(2);
 }
 
 #[test]
-fn directories_may_come_later_and_links_lead_away() {
-    let rig = rig(|_| {});
-    assert_eq!(rig.timeout(), 10);
-    rig.write("elsewhere/config", &config("1s"));
-    fs::create_dir(rig.root.join("mesh")).expect("made");
-    symlink("../elsewhere/config", rig.root.join("mesh/config")).expect("linked");
-    rig.until_timeout(1);
-    rig.write("elsewhere/config", &config("2s"));
-    rig.until_timeout(2);
-    fs::remove_dir_all(rig.root.join("mesh")).expect("removed");
-    rig.until_timeout(10);
-    rig.write("mesh/config", &config("3s"));
-    rig.until_timeout(3);
+fn directories_created_later_and_links_to_other_directories_are_followed() {
+    let fixture = fixture(|_| {});
+    assert_eq!(fixture.timeout(), 10);
+    fixture.write("elsewhere/config", &config("1s"));
+    fs::create_dir(fixture.root.join("mesh")).expect("made");
+    symlink("../elsewhere/config", fixture.root.join("mesh/config")).expect("linked");
+    fixture.until_timeout(1);
+    fixture.write("elsewhere/config", &config("2s"));
+    fixture.until_timeout(2);
+    fs::remove_dir_all(fixture.root.join("mesh")).expect("removed");
+    fixture.until_timeout(10);
+    fixture.write("mesh/config", &config("3s"));
+    fixture.until_timeout(3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_real_binary_shows_what_is_in_force_and_complains_once() {
+async fn the_binary_shows_the_settings_in_force_and_warns_once() {
     let directory = tempfile::tempdir().expect("a directory");
     let root = directory.path();
     write(root, "objects/istio.yaml", &config_map("20s", "below"));
@@ -318,7 +318,7 @@ async fn the_real_binary_shows_what_is_in_force_and_complains_once() {
     write(root, "mesh/config", &config("2s"));
     until_timeout(2).await;
     write(root, "mesh/config", &config("soon"));
-    tokio::time::sleep(LONG).await;
+    tokio::time::sleep(LONGER_THAN_RESCAN).await;
     until_timeout(2).await;
     // Written again as it is.
     write(root, "mesh/config", &config("soon"));

@@ -1,4 +1,4 @@
-//! Who gets which secret of a real server, and that nobody is shown one otherwise (P17, X20).
+//! Which secrets a real server sends to which caller, and that no page or log shows a key (P17, X20).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use sluice_testkit::ads::{AdsStream, Identity, Kind, Protocol, connect};
 use sluice_testkit::server::{Options, Sluiced, get};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const STREAM_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A certificate and its key, PEM.
 fn pair() -> (String, String) {
@@ -28,14 +28,14 @@ fn secret(namespace: &str, name: &str, data: Value) -> String {
 const MODULE: &str = "extensions.istio.io/trafficextension/edge.pull~istio-translated-wasmplugin";
 
 /// A server with Secrets `edge/shop`, `edge/other` and `bank/vault`, and an extension with a pull secret.
-struct Vault {
+struct SecretServer {
     server: Sluiced,
     directory: tempfile::TempDir,
-    /// Lines of the keys' PEM that nobody may see.
+    /// Lines of the keys' PEM that no output may contain.
     hidden: BTreeSet<String>,
 }
 
-impl Vault {
+impl SecretServer {
     async fn open(ip: IpAddr) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         std::fs::create_dir(directory.path().join("config"))?;
@@ -70,7 +70,7 @@ impl Vault {
 
     /// Waits for a line of the log with all of these.
     async fn logged(&self, parts: &[&str]) -> Result<()> {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + STREAM_TIMEOUT;
         while !self.log().lines().any(|line| parts.iter().all(|part| line.contains(part))) {
             ensure!(Instant::now() < deadline, "no line with {parts:?} in\n{}", self.log());
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -102,11 +102,11 @@ struct Caller<'a> {
 }
 
 const EDGE: &str = "By=spiffe://cluster.local/ns/istio-system/sa/istiod;URI=spiffe://cluster.local/ns/edge/sa/gateway";
-const KNOWN: Caller<'_> = Caller { pod: "known", namespace: "edge", account: "gateway", forwarded: Some(EDGE) };
+const AUTHENTICATED: Caller<'_> = Caller { pod: "known", namespace: "edge", account: "gateway", forwarded: Some(EDGE) };
 
 /// Names of the secrets in the next response, which is one of secrets.
 async fn names(stream: &mut AdsStream) -> Result<Vec<String>> {
-    let update = stream.next_within(LIMIT).await?.context("an answer")?;
+    let update = stream.next_within(STREAM_TIMEOUT).await?.context("an answer")?;
     ensure!(update.type_url == Kind::Sds.type_url(), "{} came", update.type_url);
     let mut names = Vec::new();
     for (_, _, any) in &update.resources {
@@ -121,7 +121,7 @@ async fn names(stream: &mut AdsStream) -> Result<Vec<String>> {
 /// The next response is not one of secrets.
 async fn is_silent(stream: &mut AdsStream) -> Result<()> {
     stream.subscribe(Kind::Cds.type_url(), &[], BTreeMap::new())?;
-    let update = stream.next_within(LIMIT).await?.context("an answer")?;
+    let update = stream.next_within(STREAM_TIMEOUT).await?.context("an answer")?;
     ensure!(update.type_url == Kind::Cds.type_url(), "{} came", update.type_url);
     stream.ack(&update)
 }
@@ -129,34 +129,34 @@ async fn is_silent(stream: &mut AdsStream) -> Result<()> {
 const LOOPBACK: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_gets_what_is_his() -> Result<()> {
-    let vault = Vault::open(LOOPBACK).await?;
+async fn each_proxy_gets_only_its_own_secrets() -> Result<()> {
+    let vault = SecretServer::open(LOOPBACK).await?;
     for protocol in [Protocol::Sotw, Protocol::Delta] {
         let asked =
             ["kubernetes://shop", "kubernetes://edge/shop-cacert", "kubernetes://absent", "kubernetes://bank/vault"];
-        let mut known = vault.ask(&KNOWN, protocol, &asked).await?;
+        let mut known = vault.ask(&AUTHENTICATED, protocol, &asked).await?;
         assert_eq!(names(&mut known).await?, ["kubernetes://edge/shop-cacert", "kubernetes://shop"], "{protocol:?}");
     }
     vault.logged(&["known.edge", "kubernetes://absent", "does not exist"]).await?;
 
     let silent = [
-        ("other", KNOWN.forwarded, "kubernetes://bank/vault", "is of another namespace"),
-        ("other-roots", KNOWN.forwarded, "kubernetes://bank/vault-cacert", "is of another namespace"),
-        ("reference", KNOWN.forwarded, "kubernetes-gateway://bank/vault", "no Gateway may refer to it"),
-        ("nobody", None, "kubernetes://shop", "identity is not verified"),
+        ("other", AUTHENTICATED.forwarded, "kubernetes://bank/vault", "is of another namespace"),
+        ("other-roots", AUTHENTICATED.forwarded, "kubernetes://bank/vault-cacert", "is of another namespace"),
+        ("reference", AUTHENTICATED.forwarded, "kubernetes-gateway://bank/vault", "no Gateway may refer to it"),
+        ("unauthenticated", None, "kubernetes://shop", "identity is not verified"),
         ("garbled", Some("URI=\"spiffe://cluster.local/ns/edge/sa/gateway"), "kubernetes://shop", "cannot be read"),
     ];
     for protocol in [Protocol::Sotw, Protocol::Delta] {
         for (pod, forwarded, name, why) in silent {
             let pod = format!("{pod}-{protocol:?}");
-            let mut stream = vault.ask(&Caller { pod: &pod, forwarded, ..KNOWN }, protocol, &[name]).await?;
+            let mut stream = vault.ask(&Caller { pod: &pod, forwarded, ..AUTHENTICATED }, protocol, &[name]).await?;
             vault.logged(&[&format!("~{pod}.edge"), why]).await?;
             is_silent(&mut stream).await.with_context(|| format!("{pod} is told nothing"))?;
         }
         for (pod, namespace, account) in [("bank", "bank", "gateway"), ("account", "edge", "admin")] {
-            let claims = Caller { pod, namespace, account, ..KNOWN };
+            let claims = Caller { pod, namespace, account, ..AUTHENTICATED };
             let refused = vault.ask(&claims, protocol, &["kubernetes://vault"]).await?.next().await;
-            let refused = format!("{:#}", refused.expect_err("it is somebody else"));
+            let refused = format!("{:#}", refused.expect_err("the caller has another identity"));
             assert!(
                 refused.contains(&format!("authorization failed: namespace and service account {namespace}/{account}"))
             );
@@ -180,11 +180,11 @@ fn own_address() -> Option<IpAddr> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_believed_from_elsewhere() -> Result<()> {
+async fn forwarded_certificates_are_trusted_from_trusted_peers_only() -> Result<()> {
     let Some(ip) = own_address() else { return Ok(()) };
-    let vault = Vault::open(ip).await?;
+    let vault = SecretServer::open(ip).await?;
     for protocol in [Protocol::Sotw, Protocol::Delta] {
-        let forger = Caller { pod: &format!("forger-{protocol:?}"), ..KNOWN };
+        let forger = Caller { pod: &format!("forger-{protocol:?}"), ..AUTHENTICATED };
         let mut stream = vault.ask(&forger, protocol, &["kubernetes://shop"]).await?;
         vault.logged(&[&format!("~{}.edge", forger.pod), "counts from trusted addresses only"]).await?;
         is_silent(&mut stream).await?;
@@ -193,8 +193,8 @@ async fn nobody_is_believed_from_elsewhere() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_secret_that_changes_is_sent_and_one_that_goes_is_kept() -> Result<()> {
-    let vault = Vault::open(LOOPBACK).await?;
+async fn a_changed_secret_is_sent_and_a_deleted_one_is_kept() -> Result<()> {
+    let vault = SecretServer::open(LOOPBACK).await?;
     let file = vault.directory.path().join("config/more.yaml");
     let write = |text: &str| -> Result<()> {
         let staged: PathBuf = vault.directory.path().join("staged");
@@ -209,7 +209,7 @@ async fn a_secret_that_changes_is_sent_and_one_that_goes_is_kept() -> Result<()>
     for protocol in [Protocol::Sotw, Protocol::Delta] {
         let both = ["kubernetes://a", "kubernetes://b"];
         let (mut one, mut two) =
-            (vault.ask(&KNOWN, protocol, &both).await?, vault.ask(&KNOWN, protocol, &["kubernetes://b"]).await?);
+            (vault.ask(&AUTHENTICATED, protocol, &both).await?, vault.ask(&AUTHENTICATED, protocol, &["kubernetes://b"]).await?);
         while names(&mut one).await?.len() < 2 {}
         assert_eq!(names(&mut two).await?, ["kubernetes://b"]);
         // A certificate without its key is of no use: nothing is said, and each keeps what it has.
@@ -227,12 +227,12 @@ async fn a_secret_that_changes_is_sent_and_one_that_goes_is_kept() -> Result<()>
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_are_shown_nowhere() -> Result<()> {
-    let vault = Vault::open(LOOPBACK).await?;
-    let mut known = vault.ask(&KNOWN, Protocol::Delta, &["kubernetes://shop", "kubernetes://shop-cacert"]).await?;
+async fn no_page_shows_a_private_key() -> Result<()> {
+    let vault = SecretServer::open(LOOPBACK).await?;
+    let mut known = vault.ask(&AUTHENTICATED, Protocol::Delta, &["kubernetes://shop", "kubernetes://shop-cacert"]).await?;
     assert_eq!(names(&mut known).await?.len(), 2);
     known.subscribe(Kind::Ecds.type_url(), &[MODULE.to_owned()], BTreeMap::new())?;
-    let module = known.next_within(LIMIT).await?.context("an answer")?;
+    let module = known.next_within(STREAM_TIMEOUT).await?.context("an answer")?;
     let (_, _, any) = module.resources.first().context("a module")?;
     let value = String::from_utf8_lossy(&any.value).into_owned();
     ensure!(value.contains("PRIVATE KEY") && vault.hidden.iter().any(|line| value.contains(line)), "{value}");

@@ -62,7 +62,7 @@ fn text(path: &Path) -> String {
 }
 
 #[test]
-fn flags_that_are_wrong_are_named() {
+fn invalid_flags_are_named() {
     check(&["--configDir=/", "--shutdownDuration=soon"], 2, &["--shutdownDuration", "\"soon\"", "10s"]);
     check(&["--configDir=/", "--grpcAddr=nowhere"], 2, &["--grpcAddr", "no port"]);
     check(&["--configDir=/", "--log_output_level=ads:loud"], 2, &["--log_output_level", "loud"]);
@@ -71,7 +71,7 @@ fn flags_that_are_wrong_are_named() {
 }
 
 #[test]
-fn a_signer_of_the_cluster_certifies_nobody_without_a_cluster() {
+fn a_cluster_signer_needs_a_cluster() {
     let variables = [("PILOT_CERT_PROVIDER", "k8s.io/example.com/mesh"), ("ENABLE_CA_SERVER", "false")];
     let outcome = run(&["--configDir=manifests/demo"], &variables);
     let expect = "PILOT_CERT_PROVIDER=k8s.io/example.com/mesh: there is no Kubernetes API";
@@ -80,7 +80,7 @@ fn a_signer_of_the_cluster_certifies_nobody_without_a_cluster() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_named() {
+fn a_port_in_use_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
     let (_keep, path) = directory(&[]);
@@ -91,7 +91,7 @@ fn a_port_that_is_taken_is_named() {
 }
 
 #[test]
-fn a_directory_that_is_not_there_is_named() {
+fn an_absent_directory_is_named() {
     check(&["--configDir=/no/such/directory"], 4, &["/no/such/directory", "No such file"]);
     let (_keep, path) = directory(&[("file.yaml", "")]);
     let file = text(&path.join("file.yaml"));
@@ -101,7 +101,7 @@ fn a_directory_that_is_not_there_is_named() {
 }
 
 #[test]
-fn a_cluster_that_cannot_be_used_is_named() {
+fn an_unusable_cluster_is_named() {
     check(&["--kubeconfig=/no/such/kubeconfig"], 4, &["Kubernetes API", "/no/such/kubeconfig"]);
     let (_keep, path) = directory(&[("kubeconfig", "apiVersion: v1\nkind: Config\nclusters: 7\n"), ("empty", "")]);
     let file = text(&path.join("kubeconfig"));
@@ -112,7 +112,7 @@ fn a_cluster_that_cannot_be_used_is_named() {
 }
 
 #[test]
-fn mesh_settings_that_are_wrong_are_named_with_their_line() {
+fn invalid_mesh_settings_are_named_with_their_line() {
     let (_keep, path) = directory(&[
         ("syntax", "connectTimeout: 5s\naccessLogFile: [\n"),
         ("value", "accessLogFile: /dev/stdout\nconnectTimeout: soon\n"),
@@ -127,7 +127,7 @@ fn mesh_settings_that_are_wrong_are_named_with_their_line() {
 }
 
 #[test]
-fn text_that_is_no_yaml_is_named_and_fatal_only_if_asked_for() {
+fn invalid_yaml_is_named_and_fatal_only_if_requested() {
     let good = "apiVersion: v1\nkind: Namespace\nmetadata: {name: n}\n";
     let (_keep, path) =
         directory(&[("good.yaml", good), ("bad.yaml", "kind: A\n---\nkind: Service\nmetadata: {name: x\n")]);
@@ -158,7 +158,7 @@ fn run_for(arguments: &[&str], time: Duration) -> String {
 }
 
 #[test]
-fn a_stop_is_no_failure() {
+fn a_stop_is_not_a_failure() {
     let (_keep, path) = directory(&[]);
     let log = run_for(&["discovery", &format!("--configDir={}", text(&path))], Duration::from_secs(2));
     assert!(log.contains("listening name=grpc address=127.0.0.1:") && log.contains("stopped"), "{log}");
@@ -174,7 +174,7 @@ fn deployments_in_a_directory_are_reported_once() {
 }
 
 #[test]
-fn ports_that_are_not_served_say_so() {
+fn a_port_that_is_not_served_is_logged() {
     let (_keep, path) = directory(&[]);
     let config = format!("--configDir={}", text(&path));
     let log = run_for(&[&config, "--httpsAddr=:15017"], Duration::from_secs(2));

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use futures::{StreamExt, TryStreamExt, stream};
-use sluice_testkit::pods::app::{Answer, Call, Reply};
+use sluice_testkit::pods::app::{AppResponse, AppRequest, AppReply};
 use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::network::Network;
 
 /// Longest wait for traffic to be as the objects say.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Requests under way at once when many are sent.
-const AT_ONCE: usize = 8;
+const CONCURRENT_REQUESTS: usize = 8;
 
 /// Whether pods can be had here. Where not, says so loudly; in CI that is a failure.
 pub(crate) fn pods_are_permitted() -> bool {
@@ -80,8 +80,8 @@ impl Host {
     }
 
     /// `GET /` of it.
-    pub(crate) fn get(self) -> Call {
-        Call::get(vip(&self.ip(), 80), self.0)
+    pub(crate) fn get(self) -> AppRequest {
+        AppRequest::get(vip(&self.ip(), 80), self.0)
     }
 }
 
@@ -95,14 +95,14 @@ pub(crate) async fn stats_of(mesh: &Mesh, pod: &str, host: &str) -> String {
 }
 
 /// A call in words.
-pub(crate) fn words(from: &str, call: &Call) -> String {
+pub(crate) fn words(from: &str, call: &AppRequest) -> String {
     let tls = call.tls.as_ref().map(|tls| format!(" over TLS to {:?}", tls.server_name)).unwrap_or_default();
-    let Call { method, host, path, address, headers, wire, .. } = call;
+    let AppRequest { method, host, path, address, headers, wire, .. } = call;
     format!("{from} sent {method} {host}{path} to {address} by {wire:?}{tls} with {headers:?}")
 }
 
 /// Says that an answer is not what was wanted.
-async fn otherwise(mesh: &Mesh, from: &str, call: &Call, wanted: &str, reply: &Reply) -> String {
+async fn otherwise(mesh: &Mesh, from: &str, call: &AppRequest, wanted: &str, reply: &AppReply) -> String {
     let (asked, stats) = (words(from, call), stats_of(mesh, from, &call.host).await);
     format!("{asked}, wanted {wanted}, and got after {:?}: {:?}\n{stats}", reply.elapsed(), reply.outcome)
 }
@@ -111,11 +111,11 @@ async fn otherwise(mesh: &Mesh, from: &str, call: &Call, wanted: &str, reply: &R
 pub(crate) async fn until(
     mesh: &Mesh,
     from: &str,
-    call: &Call,
+    call: &AppRequest,
     wanted: &str,
-    test: impl Fn(&Reply) -> bool,
-) -> Result<Reply> {
-    let deadline = Instant::now() + PATIENCE;
+    test: impl Fn(&AppReply) -> bool,
+) -> Result<AppReply> {
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let reply = mesh.pod(from).call(call.clone()).await?;
         if test(&reply) {
@@ -128,10 +128,10 @@ pub(crate) async fn until(
     }
 }
 
-/// Asks until `expected` answers, by [`Reply::who`].
-pub(crate) async fn eventually(mesh: &Mesh, from: &str, call: &Call, expected: &str) -> Result<Reply> {
+/// Asks until `expected` answers, by [`AppReply::who`].
+pub(crate) async fn eventually(mesh: &Mesh, from: &str, call: &AppRequest, expected: &str) -> Result<AppReply> {
     // What is not routed yet goes nowhere: find out soon.
-    let call = Call { timeout_ms: 1000, ..call.clone() };
+    let call = AppRequest { timeout_ms: 1000, ..call.clone() };
     until(mesh, from, &call, expected, |reply| reply.who() == expected).await
 }
 
@@ -139,10 +139,10 @@ pub(crate) async fn eventually(mesh: &Mesh, from: &str, call: &Call, expected: &
 pub(crate) async fn once(
     mesh: &Mesh,
     from: &str,
-    call: &Call,
+    call: &AppRequest,
     wanted: &str,
-    test: impl Fn(&Reply) -> bool,
-) -> Result<Reply> {
+    test: impl Fn(&AppReply) -> bool,
+) -> Result<AppReply> {
     let reply = mesh.pod(from).call(call.clone()).await?;
     if !test(&reply) {
         bail!("{}", otherwise(mesh, from, call, wanted, &reply).await);
@@ -151,7 +151,7 @@ pub(crate) async fn once(
 }
 
 /// Asks so often, and every time `expected` must answer.
-pub(crate) async fn always(mesh: &Mesh, from: &str, call: &Call, times: usize, expected: &str) -> Result<()> {
+pub(crate) async fn always(mesh: &Mesh, from: &str, call: &AppRequest, times: usize, expected: &str) -> Result<()> {
     let counts = count(mesh, from, call, times).await?;
     if counts.len() != 1 || !counts.contains_key(expected) {
         bail!(
@@ -164,9 +164,9 @@ pub(crate) async fn always(mesh: &Mesh, from: &str, call: &Call, times: usize, e
 }
 
 /// Asks so often, some at once; who answered how often.
-pub(crate) async fn count(mesh: &Mesh, from: &str, call: &Call, times: usize) -> Result<BTreeMap<String, usize>> {
+pub(crate) async fn count(mesh: &Mesh, from: &str, call: &AppRequest, times: usize) -> Result<BTreeMap<String, usize>> {
     let pod = mesh.pod(from);
-    let mut replies = stream::iter(0..times).map(|_| pod.call(call.clone())).buffer_unordered(AT_ONCE);
+    let mut replies = stream::iter(0..times).map(|_| pod.call(call.clone())).buffer_unordered(CONCURRENT_REQUESTS);
     let mut counts = BTreeMap::new();
     while let Some(reply) = replies.try_next().await? {
         *counts.entry(reply.who()).or_default() += 1;
@@ -178,7 +178,7 @@ pub(crate) async fn count(mesh: &Mesh, from: &str, call: &Call, times: usize) ->
 pub(crate) async fn share(
     mesh: &Mesh,
     from: &str,
-    call: &Call,
+    call: &AppRequest,
     times: usize,
     expected: &[(&str, usize)],
 ) -> Result<BTreeMap<String, usize>> {
@@ -201,7 +201,7 @@ pub(crate) async fn share(
 }
 
 /// The answer of a reply.
-pub(crate) fn answer(reply: Reply) -> Result<Answer> {
+pub(crate) fn answer(reply: AppReply) -> Result<AppResponse> {
     reply.outcome.map_err(anyhow::Error::msg)
 }
 
@@ -211,7 +211,7 @@ pub(crate) async fn until_counted<F: Future<Output = Result<usize>>>(
     wanted: usize,
     mut measure: impl FnMut() -> F,
 ) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let got = measure().await?;
         if got >= wanted {

@@ -2,11 +2,11 @@
 
 use anyhow::{Result, ensure};
 use serde_json::json;
-use sluice_testkit::pods::app::Call;
+use sluice_testkit::pods::app::AppRequest;
 use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::token::TokenIssuer;
-use sluice_testkit::pods::workload::{Beside, Speaks, Workload};
+use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 use crate::ask::{Host, always, answer, eventually, once, pods_are_permitted, until};
 use crate::family;
@@ -17,16 +17,16 @@ async fn authorization() -> Result<()> {
         return Ok(());
     }
     let app = |name| {
-        Workload::new(name, name, Beside::Sidecar(Protocol::Delta)).port("http", 8080, Speaks::Http).port(
+        Workload::new(name, name, PodRole::Sidecar(Protocol::Delta)).port("http", 8080, PortProtocol::Http).port(
             "lines",
             9000,
-            Speaks::Lines,
+            PortProtocol::Lines,
         )
     };
     let mesh = family::mesh_of(&[
-        Workload::new("client", "client", Beside::Sidecar(Protocol::Delta)),
-        Workload::new("friend", "friend", Beside::Sidecar(Protocol::Sotw)),
-        Workload::new("stranger", "stranger", Beside::Nothing),
+        Workload::new("client", "client", PodRole::Sidecar(Protocol::Delta)),
+        Workload::new("friend", "friend", PodRole::Sidecar(Protocol::Sotw)),
+        Workload::new("stranger", "stranger", PodRole::Nothing),
         app("allow"),
         app("deny"),
         app("lines"),
@@ -46,8 +46,8 @@ async fn authorization() -> Result<()> {
     .await
 }
 
-fn direct(mesh: &Mesh, pod: &str, port: u16) -> Call {
-    Call::get(vip(&mesh.pod(pod).net.ip.to_string(), port), pod)
+fn direct(mesh: &Mesh, pod: &str, port: u16) -> AppRequest {
+    AppRequest::get(vip(&mesh.pod(pod).net.ip.to_string(), port), pod)
 }
 
 async fn allow(mesh: &Mesh) -> Result<()> {
@@ -89,7 +89,7 @@ spec:
     let seen = mesh.pod("allow").received("/secret").await?;
     ensure!(
         seen.iter().all(|request| request["headers"]["x-pass"] == "open"),
-        "what is denied reaches nobody: {seen:?}"
+        "a denied request reaches no application: {seen:?}"
     );
     Ok(())
 }
@@ -142,7 +142,7 @@ spec:
 "#;
     let ports = "[{name: tcp, port: 9000, targetPort: lines}, {name: http, port: 80, targetPort: http}]";
     mesh.apply("lines.yaml", &(HOST.service_with("app: lines", ports) + policy))?;
-    let call = Call::raw(vip(&HOST.ip(), 9000));
+    let call = AppRequest::raw(vip(&HOST.ip(), 9000));
     eventually(mesh, "client", &call, "lines v1").await?;
     until(mesh, "friend", &call, "a closed connection", |reply| reply.outcome.is_err()).await?;
     always(mesh, "client", &call, 10, "lines v1").await?;

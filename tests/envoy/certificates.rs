@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 use sluice_parse::parse_duration;
 use sluice_testkit::pods::envoy::{CERTIFICATE, Envoy, Protocol, ROOTS};
 use sluice_testkit::pods::identity::{self, Authority};
-use sluice_testkit::pods::mesh::{Mesh, Wishes};
-use sluice_testkit::pods::workload::{Beside, Workload};
+use sluice_testkit::pods::mesh::{Mesh, MeshOptions};
+use sluice_testkit::pods::workload::{PodRole, Workload};
 
 use crate::ask::{Host, eventually, pods_are_permitted};
 use crate::family;
@@ -35,7 +35,7 @@ spec:
 ";
 
 /// How long things may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_and_roots() -> Result<()> {
@@ -44,11 +44,11 @@ async fn certificates_and_roots() -> Result<()> {
     }
     // Every second or two, long before the old one ends: a slow machine must not decide.
     let agents = vec![("SECRET_TTL", "30s".to_owned()), ("SECRET_GRACE_PERIOD_RATIO", "0.95".to_owned())];
-    let wishes = Wishes { control_plane: vec![("ISTIO_MULTIROOT_MESH", "true".to_owned())], agents };
+    let wishes = MeshOptions { control_plane: vec![("ISTIO_MULTIROOT_MESH", "true".to_owned())], agents };
     let mut mesh = Mesh::start_with(&[], wishes).await?;
     mesh.deploy(&[
-        Workload::new("client", "client", Beside::Sidecar(Protocol::Sotw)),
-        Workload::new("tea", "tea", Beside::Sidecar(Protocol::Delta)),
+        Workload::new("client", "client", PodRole::Sidecar(Protocol::Sotw)),
+        Workload::new("tea", "tea", PodRole::Sidecar(Protocol::Delta)),
     ])
     .await?;
     let strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\n\
@@ -77,10 +77,10 @@ fn envoys(mesh: &Mesh) -> Vec<&Envoy> {
 
 /// Waits until something is so of an Envoy.
 async fn one(mesh: &Mesh, envoy: &Envoy, what: &str, mut is_so: impl AsyncFnMut(&Envoy) -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !is_so(envoy).await? {
         let (proxy, server) = (envoy.log_tail(), mesh.server_log());
-        ensure!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}\n{proxy}\ncontrol plane: {server}");
+        ensure!(Instant::now() < deadline, "not within {TIMEOUT:?}: {what}\n{proxy}\ncontrol plane: {server}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     Ok(())
@@ -122,13 +122,13 @@ fn waits(envoy: &Envoy) -> Vec<Duration> {
 
 async fn renewed(mesh: &Mesh) -> Result<()> {
     let change = async {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut seen: Vec<BTreeSet<Certificate>> = envoys(mesh).iter().map(|_| BTreeSet::new()).collect();
         while seen.iter().any(|certificates| certificates.len() < CERTIFICATES) {
             for (certificates, envoy) in seen.iter_mut().zip(envoys(mesh)) {
                 certificates.extend(chain(envoy).await?.into_iter().next());
             }
-            ensure!(Instant::now() < deadline, "not {CERTIFICATES} certificates of each proxy within {PATIENCE:?}");
+            ensure!(Instant::now() < deadline, "not {CERTIFICATES} certificates of each proxy within {TIMEOUT:?}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         Ok(seen.iter().map(BTreeSet::len).sum::<usize>())

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use sluice_testkit::pods::envoy::Protocol;
-use sluice_testkit::pods::mesh::{Mesh, Wishes};
-use sluice_testkit::pods::workload::{Beside, Workload};
+use sluice_testkit::pods::mesh::{Mesh, MeshOptions};
+use sluice_testkit::pods::workload::{PodRole, Workload};
 
 use crate::ask::{Host, eventually, pods_are_permitted};
 use crate::family;
@@ -32,8 +32,8 @@ async fn compliance() -> Result<()> {
 /// Requests go, with TLS of just that.
 async fn limited(policy: &str, spoken: &[&str], never: &str) -> Result<()> {
     let limit = vec![("COMPLIANCE_POLICY", policy.to_owned())];
-    let mut mesh = Mesh::start_with(&[], Wishes { control_plane: limit.clone(), agents: limit }).await?;
-    let app = |name, protocol| Workload::new(name, name, Beside::Sidecar(protocol));
+    let mut mesh = Mesh::start_with(&[], MeshOptions { control_plane: limit.clone(), agents: limit }).await?;
+    let app = |name, protocol| Workload::new(name, name, PodRole::Sidecar(protocol));
     mesh.deploy(&[app("client", Protocol::Delta), app("tea", Protocol::Sotw)]).await?;
     mesh.apply("objects.yaml", &(STRICT.to_owned() + &TEA.service("app: tea")))?;
     eventually(&mesh, "client", &TEA.get(), "tea v1").await?;

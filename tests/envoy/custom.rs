@@ -1,16 +1,16 @@
-//! AuthorizationPolicies of action CUSTOM: somebody else is asked, over HTTP and gRPC.
+//! AuthorizationPolicies of action CUSTOM: an external server decides, over HTTP and gRPC.
 
 use anyhow::{Result, ensure};
 use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::Mesh;
-use sluice_testkit::pods::workload::{Beside, Speaks, Workload};
+use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 use crate::ask::{Host, always, answer, eventually, once, pods_are_permitted};
 use crate::family;
 
 const GUARD: Host = Host("guard", 9);
 
-/// The guard, which is asked at two ports, and at one where nobody listens.
+/// The authorization server: two ports, and one where it does not listen.
 const PROVIDERS: &str = "
 apiVersion: v1
 kind: ConfigMap
@@ -35,13 +35,13 @@ async fn custom_authorization() -> Result<()> {
     if !pods_are_permitted() {
         return Ok(());
     }
-    let app = |name| Workload::new(name, name, Beside::Sidecar(Protocol::Delta));
+    let app = |name| Workload::new(name, name, PodRole::Sidecar(Protocol::Delta));
     let mesh = family::mesh_of(&[
-        Workload::new("client", "client", Beside::Sidecar(Protocol::Sotw)),
-        Workload::new("guard", "guard", Beside::Nothing).version("guard").port("http", 8080, Speaks::Http).port(
+        Workload::new("client", "client", PodRole::Sidecar(Protocol::Sotw)),
+        Workload::new("guard", "guard", PodRole::Nothing).version("guard").port("http", 8080, PortProtocol::Http).port(
             "grpc",
             9100,
-            Speaks::Authorization,
+            PortProtocol::Authorization,
         ),
         app("web"),
         app("rpc"),
@@ -57,7 +57,7 @@ async fn custom_authorization() -> Result<()> {
         vec![
             ("CUSTOM over HTTP", Box::pin(over_http(mesh))),
             ("CUSTOM over gRPC", Box::pin(over_grpc(mesh))),
-            ("CUSTOM and nobody to ask", Box::pin(nobody(mesh))),
+            ("CUSTOM without a server", Box::pin(unreachable_server(mesh))),
         ],
     )
     .await
@@ -90,7 +90,7 @@ async fn over_http(mesh: &Mesh) -> Result<()> {
     }
     let reply = once(mesh, "client", &refused, "a refusal", |reply| reply.who() == "status 403").await?;
     ensure!(answer(reply)?.seen()["name"] == "guard", "the body is the guard's");
-    ensure!(mesh.pod("web").received("/guarded/no").await?.is_empty(), "what is refused reaches nobody");
+    ensure!(mesh.pod("web").received("/guarded/no").await?.is_empty(), "a denied request reaches no application");
     ensure!(mesh.pod("guard").received("/free").await?.is_empty(), "the guard is asked about what is guarded only");
     Ok(())
 }
@@ -116,12 +116,12 @@ async fn over_grpc(mesh: &Mesh) -> Result<()> {
     let passed = answer(once(mesh, "client", &permitted, "rpc v1", |reply| reply.who() == "rpc v1").await?)?;
     ensure!(passed.seen()["headers"]["x-permitted-by"] == "guard", "the guard adds a header");
     let seen = mesh.pod("rpc").received("/guarded").await?;
-    ensure!(seen.iter().all(|request| request["headers"]["x-permit"] == "yes"), "what is refused reaches nobody");
+    ensure!(seen.iter().all(|request| request["headers"]["x-permit"] == "yes"), "a denied request reaches no application");
     Ok(())
 }
 
-/// Whoever cannot ask lets nothing pass.
-async fn nobody(mesh: &Mesh) -> Result<()> {
+/// A proxy that cannot reach the server denies every request.
+async fn unreachable_server(mesh: &Mesh) -> Result<()> {
     const HOST: Host = Host("lonely", 3);
     mesh.apply("lonely.yaml", &guarded(HOST, "away"))?;
     let call = HOST.get().path("/guarded").header("x-permit", "yes");

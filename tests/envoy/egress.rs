@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use sluice_testkit::pods::app::{Call, Reply, Tls};
+use sluice_testkit::pods::app::{AppRequest, AppReply, Tls};
 use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::{Mesh, vip};
-use sluice_testkit::pods::workload::{Beside, Speaks, Workload};
+use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 use crate::ask::{Host, always, eventually, once, pods_are_permitted, stats_of, until, until_counted};
 use crate::family;
@@ -20,15 +20,15 @@ async fn egress() -> Result<()> {
     }
     let mesh =
         family::mesh_of(&[
-            Workload::new("client", "client", Beside::Sidecar(Protocol::Delta)),
-            Workload::new("tea", "tea", Beside::Sidecar(Protocol::Sotw)),
-            Workload::new("world", "world", Beside::Outside(&NAMES))
-                .port("http", 8080, Speaks::Http)
-                .port("https", 8443, Speaks::Https)
-                .port("lines", 9000, Speaks::Lines),
-            Workload::new("moon", "moon", Beside::Outside(&["moon.example.org"]))
-                .port("http", 8080, Speaks::Http)
-                .port("https", 8443, Speaks::Https),
+            Workload::new("client", "client", PodRole::Sidecar(Protocol::Delta)),
+            Workload::new("tea", "tea", PodRole::Sidecar(Protocol::Sotw)),
+            Workload::new("world", "world", PodRole::Outside(&NAMES))
+                .port("http", 8080, PortProtocol::Http)
+                .port("https", 8443, PortProtocol::Https)
+                .port("lines", 9000, PortProtocol::Lines),
+            Workload::new("moon", "moon", PodRole::Outside(&["moon.example.org"]))
+                .port("http", 8080, PortProtocol::Http)
+                .port("https", 8443, PortProtocol::Https),
         ])
         .await?;
     let mesh = &mesh;
@@ -60,10 +60,10 @@ async fn answers_of(mesh: &Mesh, cluster: &str) -> Result<usize> {
 }
 
 async fn unknown_host(mesh: &Mesh) -> Result<()> {
-    // With an HTTP service on the same port there is a route table, whose last entry is everybody else.
+    // With an HTTP service on the same port there is a route table, whose last entry matches every other host.
     mesh.apply("tea.yaml", &Host("tea", 1).service_with("app: tea", "[{name: http, port: 8080}]"))?;
-    eventually(mesh, "client", &Call::get(vip("10.200.1.1", 8080), "tea:8080"), "tea v1").await?;
-    let call = Call::get(vip(&ip_of(mesh, "moon"), 8080), "unknown.example.org");
+    eventually(mesh, "client", &AppRequest::get(vip("10.200.1.1", 8080), "tea:8080"), "tea v1").await?;
+    let call = AppRequest::get(vip(&ip_of(mesh, "moon"), 8080), "unknown.example.org");
     eventually(mesh, "client", &call, "moon v1").await?;
     always(mesh, "client", &call, 10, "moon v1").await?;
     ensure!(
@@ -92,11 +92,11 @@ spec:
   endpoints: [{address: $IP_OF_world}]
 ",
     )?;
-    let call = Call::get(vip("10.200.2.1", 8000), "static.example.com:8000");
+    let call = AppRequest::get(vip("10.200.2.1", 8000), "static.example.com:8000");
     eventually(mesh, "client", &call, "world v1").await?;
     let cluster = "outbound|8000||static.example.com";
     ensure!(answers_of(mesh, cluster).await? > 0, "{}", stats_of(mesh, "client", "static").await);
-    eventually(mesh, "client", &Call::raw(vip("10.200.2.1", 9001)), "world v1").await?;
+    eventually(mesh, "client", &AppRequest::raw(vip("10.200.2.1", 9001)), "world v1").await?;
     Ok(())
 }
 
@@ -126,14 +126,14 @@ spec:
     route: [{destination: {host: api.example.com}}]
 ",
     )?;
-    let call = Call::get(vip("10.200.2.2", 80), "api.example.com");
+    let call = AppRequest::get(vip("10.200.2.2", 80), "api.example.com");
     eventually(mesh, "client", &call, "world v1").await?;
     once(mesh, "client", &call, "the route's header", |reply| {
         reply.outcome.as_ref().is_ok_and(|answer| answer.seen()["headers"]["x-from"] == "mesh")
     })
     .await?;
     // Whatever address the client found, the host decides.
-    let by_address = Call { address: vip(&ip_of(mesh, "moon"), 80), ..call.clone() };
+    let by_address = AppRequest { address: vip(&ip_of(mesh, "moon"), 80), ..call.clone() };
     once(mesh, "client", &by_address, "world v1", |reply| reply.who() == "world v1").await?;
     once(mesh, "client", &call.path("/?delay-ms=3000"), "a timeout", |reply| {
         reply.who() == "status 504" && reply.elapsed() < Duration::from_secs(2)
@@ -146,7 +146,7 @@ fn tls(mesh: &Mesh, name: &str) -> Tls {
     Tls { server_name: name.to_owned(), roots: mesh.authority.root().to_owned(), ..Tls::default() }
 }
 
-fn seen_tls(reply: &Reply, field: &str) -> serde_json::Value {
+fn seen_tls(reply: &AppReply, field: &str) -> serde_json::Value {
     reply.outcome.as_ref().map(|answer| answer.seen()["tls"][field].clone()).unwrap_or_default()
 }
 
@@ -164,7 +164,7 @@ spec:
   ports: [{number: 443, name: tls, protocol: TLS, targetPort: 8443}]
 ",
     )?;
-    let call = Call::get(vip(&ip_of(mesh, "world"), 443), "secure.example.com").tls(tls(mesh, "secure.example.com"));
+    let call = AppRequest::get(vip(&ip_of(mesh, "world"), 443), "secure.example.com").tls(tls(mesh, "secure.example.com"));
     until(mesh, "client", &call, "the application's own TLS at world", |reply| {
         reply.who() == "world v1" && seen_tls(reply, "serverName") == "secure.example.com"
     })
@@ -219,7 +219,7 @@ spec:
     )?;
     for (port, name, certificate) in [(80, "mutual.example.com", true), (81, "late.example.com", false)] {
         let host = if port == 80 { "mutual.example.com".to_owned() } else { format!("mutual.example.com:{port}") };
-        let call = Call::get(vip("10.200.2.3", port), &host);
+        let call = AppRequest::get(vip("10.200.2.3", port), &host);
         until(mesh, "client", &call, &format!("TLS to {name}, client certificate: {certificate}"), |reply| {
             reply.who() == "world v1"
                 && seen_tls(reply, "serverName") == name
@@ -228,7 +228,7 @@ spec:
         .await?;
     }
     // A certificate of another name is refused.
-    let call = Call::get(vip("10.200.2.3", 82), "mutual.example.com:82");
+    let call = AppRequest::get(vip("10.200.2.3", 82), "mutual.example.com:82");
     until(mesh, "client", &call, "503, the certificate is not of that name", |reply| reply.who() == "status 503")
         .await?;
     Ok(())
@@ -250,7 +250,7 @@ spec:
   workloadSelector: {labels: {app: tea}}
 ",
     )?;
-    let call = Call::get(vip("10.200.2.4", 80), "inside.example.com");
+    let call = AppRequest::get(vip("10.200.2.4", 80), "inside.example.com");
     until(mesh, "client", &call, "tea over mutual TLS", |reply| {
         let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
         let certificate = seen["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default();
@@ -261,9 +261,9 @@ spec:
 }
 
 async fn registry_only(mesh: &Mesh) -> Result<()> {
-    let unknown = Call::get(vip(&ip_of(mesh, "moon"), 8080), "unknown.example.org");
-    let raw = Call::raw(vip(&ip_of(mesh, "world"), 9000));
-    let known = Call::get(vip("10.200.2.2", 80), "api.example.com");
+    let unknown = AppRequest::get(vip(&ip_of(mesh, "moon"), 8080), "unknown.example.org");
+    let raw = AppRequest::raw(vip(&ip_of(mesh, "world"), 9000));
+    let known = AppRequest::get(vip("10.200.2.2", 80), "api.example.com");
     eventually(mesh, "client", &unknown, "moon v1").await?;
     eventually(mesh, "client", &raw, "world v1").await?;
     let config = r"

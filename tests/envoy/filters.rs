@@ -1,10 +1,10 @@
 //! EnvoyFilters and Telemetry: what is added to the chains.
 
 use anyhow::{Result, ensure};
-use sluice_testkit::pods::app::Reply;
+use sluice_testkit::pods::app::AppReply;
 use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::Mesh;
-use sluice_testkit::pods::workload::{Beside, Workload};
+use sluice_testkit::pods::workload::{PodRole, Workload};
 
 use crate::ask::{Host, answer, count, eventually, once, pods_are_permitted, until, until_counted};
 use crate::family;
@@ -14,7 +14,7 @@ async fn filters() -> Result<()> {
     if !pods_are_permitted() {
         return Ok(());
     }
-    let app = |name, protocol| Workload::new(name, name, Beside::Sidecar(protocol));
+    let app = |name, protocol| Workload::new(name, name, PodRole::Sidecar(protocol));
     let mesh = family::mesh_of(&[
         app("client", Protocol::Delta),
         app("lua", Protocol::Sotw),
@@ -62,7 +62,7 @@ spec:
     )
 }
 
-fn header(reply: &Reply, name: &str) -> String {
+fn header(reply: &AppReply, name: &str) -> String {
     reply.outcome.as_ref().ok().and_then(|answer| answer.headers.get(name).cloned()).unwrap_or_default()
 }
 

@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use sluice_testkit::pods::app::Call;
+use sluice_testkit::pods::app::AppRequest;
 use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::{Mesh, vip};
-use sluice_testkit::pods::workload::{Beside, Workload};
+use sluice_testkit::pods::workload::{PodRole, Workload};
 
 use crate::ask::{Host, eventually, pods_are_permitted};
 use crate::family;
@@ -15,11 +15,11 @@ use crate::load::{Stream, under_load};
 
 const FLIPS: usize = 1_000;
 /// How long a policy may take to be in force on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const SAFE: Host = Host("safe", 1);
 
-/// The states, by turns. In every one the client may ask for `/always` and for the path of the turn, and nobody for
-/// anything else: nobody for `/never`, no other workload, no plaintext.
+/// The states, in turn. In each, the client may request `/always` and the path of the turn. No caller may request
+/// anything else: not `/never`, not as another workload, not in plaintext.
 const STATES: [&str; 4] = [
     r"
   action: ALLOW
@@ -52,11 +52,11 @@ async fn policy_flips() -> Result<()> {
     if !pods_are_permitted() {
         return Ok(());
     }
-    let app = |name, protocol| Workload::new(name, name, Beside::Sidecar(protocol));
+    let app = |name, protocol| Workload::new(name, name, PodRole::Sidecar(protocol));
     let mesh = family::mesh_of(&[
         app("client", Protocol::Delta),
         app("friend", Protocol::Sotw),
-        Workload::new("stranger", "stranger", Beside::Nothing),
+        Workload::new("stranger", "stranger", PodRole::Nothing),
         app("safe", Protocol::Delta),
     ])
     .await?;
@@ -73,7 +73,7 @@ async fn flips(mesh: &Mesh) -> Result<()> {
     flip(mesh, 0)?;
     mesh.apply("safe.yaml", &SAFE.service("app: safe"))?;
     let get = |path: &str| SAFE.get().path(path);
-    let plaintext = Call::get(vip(&mesh.pod("safe").net.ip.to_string(), 8080), "safe");
+    let plaintext = AppRequest::get(vip(&mesh.pod("safe").net.ip.to_string(), 8080), "safe");
     eventually(mesh, "client", &get("/turn-0"), "safe v1").await?;
     eventually(mesh, "friend", &get("/always?friend"), "status 403").await?;
     let streams = [
@@ -90,7 +90,7 @@ async fn flips(mesh: &Mesh) -> Result<()> {
             flip(mesh, state)?;
             let call = get(&format!("/turn-{state}")).kept();
             while mesh.pod("client").call(call.clone()).await?.who() != "safe v1" {
-                ensure!(started.elapsed() < PATIENCE, "policy {number} is not in force after {PATIENCE:?}");
+                ensure!(started.elapsed() < TIMEOUT, "policy {number} is not in force after {TIMEOUT:?}");
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             took.push(started.elapsed());

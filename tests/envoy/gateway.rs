@@ -1,11 +1,11 @@
 //! Gateways: hosts, redirects, TLS in every mode, TCP.
 
 use anyhow::{Result, ensure};
-use sluice_testkit::pods::app::{Call, Reply, Tls};
+use sluice_testkit::pods::app::{AppRequest, AppReply, Tls};
 use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::identity::Authority;
 use sluice_testkit::pods::mesh::{Mesh, vip};
-use sluice_testkit::pods::workload::{Beside, Speaks, Workload};
+use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 use crate::ask::{Host, always, eventually, once, pods_are_permitted, share, until};
 use crate::family;
@@ -19,16 +19,16 @@ async fn gateway() -> Result<()> {
         return Ok(());
     }
     let tea = |name, version| {
-        Workload::new(name, "tea", Beside::Sidecar(Protocol::Delta))
+        Workload::new(name, "tea", PodRole::Sidecar(Protocol::Delta))
             .version(version)
-            .port("http", 8080, Speaks::Http)
-            .port("lines", 9000, Speaks::Lines)
-            .port("https", 8443, Speaks::Https)
+            .port("http", 8080, PortProtocol::Http)
+            .port("lines", 9000, PortProtocol::Lines)
+            .port("https", 8443, PortProtocol::Https)
     };
     let mesh = family::mesh_of(&[
-        Workload::new("door", "door", Beside::Gateway(Protocol::Delta, "door")),
-        Workload::new("visitor", "visitor", Beside::Nothing),
-        Workload::new("insider", "insider", Beside::Sidecar(Protocol::Sotw)),
+        Workload::new("door", "door", PodRole::Gateway(Protocol::Delta, "door")),
+        Workload::new("visitor", "visitor", PodRole::Nothing),
+        Workload::new("insider", "insider", PodRole::Sidecar(Protocol::Sotw)),
         tea("tea-v1", "v1"),
         tea("tea-v2", "v2"),
     ])
@@ -81,15 +81,15 @@ fn routes_of(name: &str, host: &str, rest: &str) -> String {
 const TO_TEA: &str = "  http: [{route: [{destination: {host: tea, port: {number: 80}}}]}]";
 
 /// A call to the gateway.
-fn at(mesh: &Mesh, port: u16, host: &str) -> Call {
-    Call::get(vip(&mesh.pod("door").net.ip.to_string(), port), host)
+fn at(mesh: &Mesh, port: u16, host: &str) -> AppRequest {
+    AppRequest::get(vip(&mesh.pod("door").net.ip.to_string(), port), host)
 }
 
 fn tls(mesh: &Mesh, name: &str) -> Tls {
     Tls { server_name: name.to_owned(), roots: mesh.authority.root().to_owned(), ..Tls::default() }
 }
 
-fn is_tea(reply: &Reply) -> bool {
+fn is_tea(reply: &AppReply) -> bool {
     reply.who().starts_with("tea ")
 }
 
@@ -126,7 +126,7 @@ async fn https_redirect(mesh: &Mesh) -> Result<()> {
     mesh.apply("redirect.yaml", &objects)?;
     let call = at(mesh, 8081, "shop.example.com").path("/cups");
     until(mesh, "visitor", &call, "301 to https", |reply| {
-        let location = |answer: &sluice_testkit::pods::app::Answer| answer.headers.get("location").cloned();
+        let location = |answer: &sluice_testkit::pods::app::AppResponse| answer.headers.get("location").cloned();
         let outcome = reply.outcome.as_ref().ok();
         outcome.is_some_and(|a| a.status == 301 && location(a).as_deref() == Some("https://shop.example.com/cups"))
     })
@@ -170,7 +170,7 @@ async fn mutual(mesh: &Mesh) -> Result<()> {
         is_tea(reply) && seen["headers"]["x-forwarded-client-cert"].as_str().is_some_and(|c| c.contains("/sa/door"))
     })
     .await?;
-    for (who, identity) in [("nobody", None), ("a foe", Some(foe))] {
+    for (who, identity) in [("no certificate", None), ("a foe", Some(foe))] {
         let refused = format!("{who} is refused");
         once(mesh, "visitor", &with(identity), &refused, |reply| reply.outcome.is_err()).await?;
     }
@@ -237,7 +237,7 @@ async fn secret_simple(mesh: &Mesh) -> Result<()> {
     always_tea(mesh, &new).await
 }
 
-async fn always_tea(mesh: &Mesh, call: &Call) -> Result<()> {
+async fn always_tea(mesh: &Mesh, call: &AppRequest) -> Result<()> {
     for _ in 0..5 {
         once(mesh, "visitor", call, "tea, still", is_tea).await?;
     }
@@ -257,7 +257,7 @@ async fn secret_mutual(mesh: &Mesh) -> Result<()> {
     let friend = clients.issue_hosts(&["friend.example.com".to_owned()])?;
     let stranger = mesh.authority.issue_hosts(&["friend.example.com".to_owned()])?;
     until(mesh, "visitor", &with(Some(friend)), "tea", is_tea).await?;
-    for (who, identity) in [("nobody", None), ("a client of another authority", Some(stranger))] {
+    for (who, identity) in [("no certificate", None), ("a client of another authority", Some(stranger))] {
         once(mesh, "visitor", &with(identity), &format!("{who} is refused"), |reply| reply.outcome.is_err()).await?;
     }
     Ok(())
@@ -281,7 +281,7 @@ async fn istio_mutual(mesh: &Mesh) -> Result<()> {
         + &way_in("inner", "10.200.2.20", 8447, "inner.example.com");
     mesh.apply("inner.yaml", &objects)?;
     // The client calls the gateway by the entry's address, which names the host.
-    let call = Call::get(vip("10.200.2.20", 80), "inner.gateway.internal");
+    let call = AppRequest::get(vip("10.200.2.20", 80), "inner.gateway.internal");
     let rewrite = r"
 apiVersion: networking.istio.io/v1
 kind: VirtualService
@@ -298,7 +298,7 @@ spec:
         is_tea(reply) && seen["headers"]["x-forwarded-client-cert"].as_str().is_some_and(|c| c.contains("/sa/door"))
     })
     .await?;
-    // A certificate of nobody in the mesh does not help, and none does not either.
+    // A certificate from outside the mesh is rejected, and so is none.
     let outsider = at(mesh, 8447, "inner.example.com").tls(tls(mesh, "inner.example.com"));
     once(mesh, "visitor", &outsider, "a refused handshake", |reply| reply.outcome.is_err()).await?;
     Ok(())
@@ -330,7 +330,7 @@ async fn auto_passthrough(mesh: &Mesh) -> Result<()> {
     let objects = gateway_of("east-west", 8450, "TLS", "hosts: [\"*.local\"], tls: {mode: AUTO_PASSTHROUGH}")
         + &way_in("east-west", "10.200.2.21", 8450, "outbound_.80_._.tea.shop.svc.cluster.local");
     mesh.apply("east-west.yaml", &objects)?;
-    let call = Call::get(vip("10.200.2.21", 80), "east-west.gateway.internal");
+    let call = AppRequest::get(vip("10.200.2.21", 80), "east-west.gateway.internal");
     until(mesh, "insider", &call, "tea, called by the insider itself", |reply| {
         let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
         is_tea(reply) && seen["headers"]["x-forwarded-client-cert"].as_str().is_some_and(|c| c.contains("/sa/insider"))
@@ -345,7 +345,7 @@ async fn tls_before_tcp(mesh: &Mesh) -> Result<()> {
     let objects = gateway_of("tls-tcp", 8448, "TLS", &server) + &routes_of("tls-tcp", "lines.example.com", routes);
     mesh.apply("tls-tcp.yaml", &objects)?;
     let address = at(mesh, 8448, "").address;
-    let call = Call::raw(address).tls(tls(mesh, "lines.example.com"));
+    let call = AppRequest::raw(address).tls(tls(mesh, "lines.example.com"));
     until(mesh, "visitor", &call, "a line from tea", is_tea).await?;
     Ok(())
 }
@@ -354,7 +354,7 @@ async fn tcp(mesh: &Mesh) -> Result<()> {
     let routes = "  tcp: [{match: [{port: 8449}], route: [{destination: {host: lines, port: {number: 9000}}}]}]";
     let objects = gateway_of("tcp", 8449, "TCP", "hosts: [\"*\"]") + &routes_of("tcp", "*", routes);
     mesh.apply("tcp.yaml", &objects)?;
-    let call = Call::raw(at(mesh, 8449, "").address);
+    let call = AppRequest::raw(at(mesh, 8449, "").address);
     let reply = until(mesh, "visitor", &call, "a line from tea", is_tea).await?;
     let line = reply.outcome.map_err(anyhow::Error::msg)?.seen();
     ensure!(line["line"] == "hello", "the application read what was sent, but {line}");

@@ -1,10 +1,10 @@
 //! TCP and TLS routes.
 
 use anyhow::{Context, Result, ensure};
-use sluice_testkit::pods::app::{Call, Tls};
+use sluice_testkit::pods::app::{AppRequest, Tls};
 use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::{Mesh, vip};
-use sluice_testkit::pods::workload::{Beside, Speaks, Workload};
+use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 use crate::ask::{Host, always, eventually, pods_are_permitted, share, stats_of, until};
 use crate::family;
@@ -15,26 +15,26 @@ async fn layer4() -> Result<()> {
         return Ok(());
     }
     let lines = |name, proxy| {
-        Workload::new(name, "lines", proxy).port("http", 8080, Speaks::Http).port("lines", 9000, Speaks::Lines).port(
+        Workload::new(name, "lines", proxy).port("http", 8080, PortProtocol::Http).port("lines", 9000, PortProtocol::Lines).port(
             "https",
             8443,
-            Speaks::Https,
+            PortProtocol::Https,
         )
     };
     let mesh = family::mesh_of(&[
-        Workload::new("client", "client", Beside::Sidecar(Protocol::Delta)),
-        lines("lines-v1", Beside::Sidecar(Protocol::Delta)),
-        lines("lines-v2", Beside::Sidecar(Protocol::Sotw)).version("v2"),
-        lines("lines-v3", Beside::Nothing).version("v3"),
-        Workload::new("west", "west", Beside::Outside(&["one.example.com", "two.example.com"])).port(
+        Workload::new("client", "client", PodRole::Sidecar(Protocol::Delta)),
+        lines("lines-v1", PodRole::Sidecar(Protocol::Delta)),
+        lines("lines-v2", PodRole::Sidecar(Protocol::Sotw)).version("v2"),
+        lines("lines-v3", PodRole::Nothing).version("v3"),
+        Workload::new("west", "west", PodRole::Outside(&["one.example.com", "two.example.com"])).port(
             "https",
             8443,
-            Speaks::Https,
+            PortProtocol::Https,
         ),
-        Workload::new("east", "east", Beside::Outside(&["one.example.com", "two.example.com"])).port(
+        Workload::new("east", "east", PodRole::Outside(&["one.example.com", "two.example.com"])).port(
             "https",
             8443,
-            Speaks::Https,
+            PortProtocol::Https,
         ),
     ])
     .await?;
@@ -68,8 +68,8 @@ fn subsets(host: Host) -> String {
     )
 }
 
-fn raw(host: Host, port: u16) -> Call {
-    Call::raw(vip(&host.ip(), port))
+fn raw(host: Host, port: u16) -> AppRequest {
+    AppRequest::raw(vip(&host.ip(), port))
 }
 
 async fn tcp(mesh: &Mesh) -> Result<()> {
@@ -138,9 +138,9 @@ async fn sniffing(mesh: &Mesh) -> Result<()> {
          route: [{destination: {host: sniffed, port: {number: 8000}}}]",
     );
     mesh.apply("sniffed.yaml", &(HOST.service_with("app: lines, version: v1", ports) + &rule))?;
-    let http = Call { address: vip(&HOST.ip(), 8000), host: "sniffed:8000".to_owned(), ..HOST.get() };
+    let http = AppRequest { address: vip(&HOST.ip(), 8000), host: "sniffed:8000".to_owned(), ..HOST.get() };
     for call in [http.clone(), http.http2()] {
-        let call = Call { timeout_ms: 2000, ..call };
+        let call = AppRequest { timeout_ms: 2000, ..call };
         until(mesh, "client", &call, "an answer with the route's header", |reply| {
             let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
             reply.who() == "lines v1" && seen["headers"]["x-routed"] == "as-http"
@@ -162,7 +162,7 @@ async fn tls_of_the_application(mesh: &Mesh) -> Result<()> {
         "lines.yaml",
         &HOST.service_with("app: lines, version: v1", "[{name: https, port: 443, targetPort: https}]"),
     )?;
-    let call = Call { address: vip(&HOST.ip(), 443), ..HOST.get() }.tls(tls(mesh, "lines.shop.svc.cluster.local"));
+    let call = AppRequest { address: vip(&HOST.ip(), 443), ..HOST.get() }.tls(tls(mesh, "lines.shop.svc.cluster.local"));
     eventually(mesh, "client", &call, "lines v1").await?;
     Ok(())
 }
@@ -216,7 +216,7 @@ spec:
 ",
     )?;
     for (name, who) in [("one.example.com", "west v1"), ("two.example.com", "east v1")] {
-        let call = Call::get(vip("10.200.2.10", 443), name).tls(tls(mesh, name));
+        let call = AppRequest::get(vip("10.200.2.10", 443), name).tls(tls(mesh, name));
         eventually(mesh, "client", &call, who).await?;
         always(mesh, "client", &call, 10, who).await?;
     }
@@ -237,9 +237,9 @@ spec:
     mesh.apply("headless.yaml", service)?;
     for (pod, who) in [("lines-v1", "lines v1"), ("lines-v2", "lines v2"), ("lines-v3", "lines v3")] {
         let ip = mesh.pod(pod).net.ip.to_string();
-        eventually(mesh, "client", &Call::raw(vip(&ip, 9000)), who).await?;
-        always(mesh, "client", &Call::raw(vip(&ip, 9000)), 5, who).await?;
-        eventually(mesh, "client", &Call::get(vip(&ip, 8080), "headless:8080"), who).await?;
+        eventually(mesh, "client", &AppRequest::raw(vip(&ip, 9000)), who).await?;
+        always(mesh, "client", &AppRequest::raw(vip(&ip, 9000)), 5, who).await?;
+        eventually(mesh, "client", &AppRequest::get(vip(&ip, 8080), "headless:8080"), who).await?;
     }
     Ok(())
 }

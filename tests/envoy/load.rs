@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use futures::future::try_join_all;
-use sluice_testkit::pods::app::{Call, Reply};
+use sluice_testkit::pods::app::{AppRequest, AppReply};
 use sluice_testkit::pods::mesh::Mesh;
 
 use crate::ask::{stats_of, words};
@@ -17,20 +17,20 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// A stream of requests that are all alike: one after the other, on connections that are kept.
 pub(crate) struct Stream {
     from: &'static str,
-    call: Call,
+    call: AppRequest,
     wanted: &'static str,
     sent: AtomicUsize,
 }
 
 impl Stream {
-    /// From a pod; every answer has to be `wanted`, by [`Reply::who`].
-    pub(crate) fn new(from: &'static str, call: Call, wanted: &'static str) -> Self {
+    /// From a pod; every answer has to be `wanted`, by [`AppReply::who`].
+    pub(crate) fn new(from: &'static str, call: AppRequest, wanted: &'static str) -> Self {
         Self { from, call: call.kept(), wanted, sent: AtomicUsize::new(0) }
     }
 
     async fn run(&self, mesh: &Mesh) -> Result<Infallible> {
         loop {
-            let reply: Reply = mesh.pod(self.from).call(self.call.clone()).await?;
+            let reply: AppReply = mesh.pod(self.from).call(self.call.clone()).await?;
             let number = self.sent.fetch_add(1, Ordering::Relaxed) + 1;
             if reply.who() != self.wanted {
                 bail!(

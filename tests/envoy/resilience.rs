@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
-use sluice_testkit::pods::app::{Call, Reply};
+use sluice_testkit::pods::app::{AppRequest, AppReply};
 use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::Mesh;
-use sluice_testkit::pods::workload::{Beside, Speaks, Workload};
+use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 use crate::ask::{Host, always, count, eventually, once, pods_are_permitted, share, stats_of, until, until_counted};
 use crate::family;
@@ -18,13 +18,13 @@ async fn resilience() -> Result<()> {
         return Ok(());
     }
     let mesh = family::mesh_of(&[
-        Workload::new("client", "client", Beside::Sidecar(Protocol::Sotw)),
-        Workload::new("tea-v1", "tea", Beside::Sidecar(Protocol::Delta))
-            .port("http", 8080, Speaks::Http)
+        Workload::new("client", "client", PodRole::Sidecar(Protocol::Sotw)),
+        Workload::new("tea-v1", "tea", PodRole::Sidecar(Protocol::Delta))
+            .port("http", 8080, PortProtocol::Http)
             // The limits of a connection pool are the server's too, for all that comes to a port.
-            .port("limited", 8082, Speaks::Http),
-        Workload::new("tea-v2", "tea", Beside::Sidecar(Protocol::Delta)).version("v2"),
-        Workload::new("void", "void", Beside::Nothing),
+            .port("limited", 8082, PortProtocol::Http),
+        Workload::new("tea-v2", "tea", PodRole::Sidecar(Protocol::Delta)).version("v2"),
+        Workload::new("void", "void", PodRole::Nothing),
     ])
     .await?;
     let mesh = &mesh;
@@ -61,7 +61,7 @@ async fn timeouts(mesh: &Mesh) -> Result<()> {
     .await?;
     ensure!(reply.elapsed() < Duration::from_secs(3), "the answer does not wait for the backend: {reply:?}");
     let call = HOST.get().path("/patient?delay-ms=700");
-    let waits = |reply: &Reply| reply.elapsed() >= Duration::from_millis(700);
+    let waits = |reply: &AppReply| reply.elapsed() >= Duration::from_millis(700);
     once(mesh, "client", &call, "the late answer", |reply| reply.who().starts_with("tea") && waits(reply)).await?;
     Ok(())
 }
@@ -107,7 +107,7 @@ async fn retries(mesh: &Mesh) -> Result<()> {
     Ok(())
 }
 
-/// One of two endpoints refuses connections: nobody notices.
+/// One of two endpoints refuses connections: every request succeeds.
 async fn default_retries(mesh: &Mesh) -> Result<()> {
     const HOST: Host = Host("half-dead", 3);
     // Taken in turns and asked one at a time, so that an attempt after a failed one is at the other endpoint.
@@ -137,7 +137,7 @@ spec:
         HOST.ip()
     );
     mesh.apply("half-dead.yaml", &entry)?;
-    let call = Call { host: "half-dead.example".into(), ..HOST.get() };
+    let call = AppRequest { host: "half-dead.example".into(), ..HOST.get() };
     eventually(mesh, "client", &call, "tea v1").await?;
     for _ in 0..30 {
         once(mesh, "client", &call, "tea v1", |reply| reply.who() == "tea v1").await?;
@@ -177,7 +177,7 @@ async fn faults(mesh: &Mesh) -> Result<()> {
     always(mesh, "client", &HOST.get().path("/broken"), 20, "status 418").await?;
     share(mesh, "client", &HOST.get().path("/half"), 400, &[("status 555", 50), ("tea v1", 50)]).await?;
     let received = mesh.pod("tea-v1").received("/broken").await?;
-    ensure!(received.is_empty(), "an aborted request reaches nobody, but {received:?} came");
+    ensure!(received.is_empty(), "an aborted request reaches no application, but {received:?} came");
     Ok(())
 }
 
@@ -192,7 +192,7 @@ async fn circuit_breaking(mesh: &Mesh) -> Result<()> {
     let pod = mesh.pod("client");
     let call = HOST.get().path("/?delay-ms=500");
     let replies = try_join_all((0..12).map(|_| pod.call(call.clone()))).await?;
-    let overloaded = |reply: &&Reply| {
+    let overloaded = |reply: &&AppReply| {
         let answer = reply.outcome.as_ref().ok();
         answer.is_some_and(|a| a.status == 503 && a.headers.get("x-envoy-overloaded").is_some_and(|v| v == "true"))
     };
@@ -215,7 +215,7 @@ async fn outlier_ejection(mesh: &Mesh) -> Result<()> {
     mesh.apply("outlier.yaml", &(HOST.service("app: tea") + &policy + &rules))?;
     eventually(mesh, "client", &HOST.get(), "tea v1").await?;
     eventually(mesh, "client", &HOST.get(), "tea v2").await?;
-    let bad: Call = HOST.get().path("/?status=500&only=v2");
+    let bad: AppRequest = HOST.get().path("/?status=500&only=v2");
     until_counted("hosts ejected", 1, async || {
         mesh.pod("client").call(bad.clone()).await?;
         let envoy = mesh.pod("client").envoy.as_ref();

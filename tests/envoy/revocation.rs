@@ -3,8 +3,8 @@
 use anyhow::{Context, Result, ensure};
 use sluice_testkit::pods::envoy::{CERTIFICATE, Protocol};
 use sluice_testkit::pods::identity::{self, Authority};
-use sluice_testkit::pods::mesh::{Mesh, Wishes};
-use sluice_testkit::pods::workload::{Beside, Workload};
+use sluice_testkit::pods::mesh::{Mesh, MeshOptions};
+use sluice_testkit::pods::workload::{PodRole, Workload};
 use x509_parser::parse_x509_certificate;
 
 use crate::ask::{Host, always, eventually, pods_are_permitted};
@@ -22,17 +22,17 @@ async fn revocation() -> Result<()> {
         return Ok(());
     }
     let agents = vec![("PILOT_ENABLE_CA_CRL", "true".to_owned())];
-    let mut mesh = Mesh::start_with(&[], Wishes { control_plane: Vec::new(), agents }).await?;
-    // An organization's authority in place of the one made at the start, before anybody has a certificate.
+    let mut mesh = Mesh::start_with(&[], MeshOptions { control_plane: Vec::new(), agents }).await?;
+    // An organization's authority in place of the one made at the start, before any workload has a certificate.
     let organization = Authority::new()?;
     mesh.server.kill().await?;
     organization.plug_in(&mesh.authority_directory(), AUTHORITY, organization.root())?;
     mesh.server.start_again().await?;
     mesh.hand_out_roots()?;
     mesh.deploy(&[
-        Workload::new("client", "client", Beside::Sidecar(Protocol::Delta)),
-        Workload::new("friend", "friend", Beside::Sidecar(Protocol::Sotw)),
-        Workload::new("tea", "tea", Beside::Sidecar(Protocol::Delta)),
+        Workload::new("client", "client", PodRole::Sidecar(Protocol::Delta)),
+        Workload::new("friend", "friend", PodRole::Sidecar(Protocol::Sotw)),
+        Workload::new("tea", "tea", PodRole::Sidecar(Protocol::Delta)),
     ])
     .await?;
     let strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\n\
@@ -59,7 +59,7 @@ async fn revoked(mesh: &Mesh, organization: &Authority) -> Result<()> {
     for from in ["client", "friend"] {
         eventually(mesh, from, &FRESH.get(), "tea v1").await?;
     }
-    // A list that revokes nobody refuses nobody.
+    // An empty list rejects no certificate.
     revoke(&[])?;
     for pod in ["client", "friend", "tea"] {
         listed(mesh, pod).await?;

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use sluice_testkit::pods::app::{Call, Reply};
+use sluice_testkit::pods::app::{AppRequest, AppReply};
 use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::Mesh;
-use sluice_testkit::pods::workload::{Beside, Speaks, Workload};
+use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 use crate::ask::{Host, always, answer, eventually, once, pods_are_permitted, share, until, until_counted};
 use crate::family;
@@ -17,14 +17,14 @@ async fn routing() -> Result<()> {
         return Ok(());
     }
     let mesh = family::mesh_of(&[
-        Workload::new("client", "client", Beside::Sidecar(Protocol::Delta)),
-        Workload::new("tea-v1", "tea", Beside::Sidecar(Protocol::Sotw)).port("http", 8080, Speaks::Http).port(
+        Workload::new("client", "client", PodRole::Sidecar(Protocol::Delta)),
+        Workload::new("tea-v1", "tea", PodRole::Sidecar(Protocol::Sotw)).port("http", 8080, PortProtocol::Http).port(
             "http2",
             8082,
-            Speaks::Http,
+            PortProtocol::Http,
         ),
-        Workload::new("tea-v2", "tea", Beside::Sidecar(Protocol::Delta)).version("v2"),
-        Workload::new("shadow", "shadow", Beside::Nothing),
+        Workload::new("tea-v2", "tea", PodRole::Sidecar(Protocol::Delta)).version("v2"),
+        Workload::new("shadow", "shadow", PodRole::Nothing),
     ])
     .await?;
     let mesh = &mesh;
@@ -107,7 +107,7 @@ async fn weights_that_change(mesh: &Mesh) -> Result<()> {
     };
     at(0)?;
     eventually(mesh, "client", &HOST.get(), "tea v1").await?;
-    let version = |reply: &Reply| ["tea v1", "tea v2"].contains(&reply.who().as_str());
+    let version = |reply: &AppReply| ["tea v1", "tea v2"].contains(&reply.who().as_str());
     for v2 in [10, 50, 100] {
         at(v2)?;
         // As many in a row from v2 as the share before would hardly give.
@@ -142,7 +142,7 @@ async fn matches(mesh: &Mesh) -> Result<()> {
     directResponse: {status: 217}
   - match: [{uri: {exact: /labels}, sourceLabels: {app: client}}]
     directResponse: {status: 218, body: {string: "from the client"}}
-  - match: [{uri: {exact: /labels}, sourceLabels: {app: nobody}}]
+  - match: [{uri: {exact: /labels}, sourceLabels: {app: absent}}]
     directResponse: {status: 500}
   - match: [{uri: {exact: /namespace}, sourceNamespace: elsewhere}]
     directResponse: {status: 500}
@@ -167,7 +167,7 @@ async fn matches(mesh: &Mesh) -> Result<()> {
         (get("/").method("DELETE"), "status 215"),
         (get("/?color=green"), "status 216"),
         (get("/?color=greenish"), "tea v1"),
-        (Call { host: "matches.shop".to_owned(), ..get("/authority") }, "status 217"),
+        (AppRequest { host: "matches.shop".to_owned(), ..get("/authority") }, "status 217"),
         (get("/authority"), "tea v1"),
         (get("/labels"), "status 218"),
         (get("/namespace"), "tea v1"),
@@ -297,7 +297,7 @@ async fn cors(mesh: &Mesh) -> Result<()> {
             .header("origin", origin)
             .header("access-control-request-method", "PUT")
     };
-    let header = |reply: &Reply, name: &str| {
+    let header = |reply: &AppReply, name: &str| {
         reply.outcome.as_ref().ok().and_then(|answer| answer.headers.get(name).cloned()).unwrap_or_default()
     };
     for origin in ["https://shop.example.com", "https://tea.example.org"] {
@@ -405,7 +405,7 @@ async fn ports(mesh: &Mesh) -> Result<()> {
         "[{name: http, port: 80, targetPort: http}, {name: http-more, port: 8000, targetPort: 8080}]",
     );
     mesh.apply("ports.yaml", &(service + &HOST.versions() + &rules))?;
-    let more = Call { address: (HOST.get().address.ip(), 8000).into(), ..HOST.get() };
+    let more = AppRequest { address: (HOST.get().address.ip(), 8000).into(), ..HOST.get() };
     for (call, expected) in [(HOST.get(), "tea v1"), (more, "tea v2")] {
         eventually(mesh, "client", &call, expected).await?;
         always(mesh, "client", &call, 10, expected).await?;
@@ -421,7 +421,7 @@ async fn http2(mesh: &Mesh) -> Result<()> {
         UPGRADED.service("app: shadow") + &UPGRADED.policy("connectionPool: {http: {h2UpgradePolicy: UPGRADE}}");
     mesh.apply("http2.yaml", &(fluent + &upgraded))?;
     for (call, expected) in [(HOST.get(), "tea v1"), (HOST.get().http2(), "tea v1"), (UPGRADED.get(), "shadow v1")] {
-        until(mesh, "client", &Call { timeout_ms: 1000, ..call }, &format!("{expected} over HTTP/2"), |reply| {
+        until(mesh, "client", &AppRequest { timeout_ms: 1000, ..call }, &format!("{expected} over HTTP/2"), |reply| {
             let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
             reply.who() == expected && seen["protocol"] == "HTTP/2.0"
         })

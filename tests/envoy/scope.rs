@@ -1,10 +1,10 @@
 //! Sidecars: what a proxy sees, where it listens.
 
 use anyhow::{Context, Result, ensure};
-use sluice_testkit::pods::app::Call;
+use sluice_testkit::pods::app::AppRequest;
 use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::{Mesh, vip};
-use sluice_testkit::pods::workload::{Beside, Speaks, Workload};
+use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 use crate::ask::{Host, always, eventually, pods_are_permitted, until};
 use crate::family;
@@ -14,13 +14,13 @@ async fn scope() -> Result<()> {
     if !pods_are_permitted() {
         return Ok(());
     }
-    let app = |name, namespace| Workload::new(name, name, Beside::Sidecar(Protocol::Delta)).namespace(namespace);
+    let app = |name, namespace| Workload::new(name, name, PodRole::Sidecar(Protocol::Delta)).namespace(namespace);
     let mesh = family::mesh_of(&[
         app("client", "shop"),
         app("tea", "shop"),
-        app("cup", "kitchen").port("http", 8080, Speaks::Http),
-        Workload::new("narrow", "narrow", Beside::Sidecar(Protocol::Sotw)).namespace("kitchen"),
-        app("inner", "shop").port("http", 8080, Speaks::Http),
+        app("cup", "kitchen").port("http", 8080, PortProtocol::Http),
+        Workload::new("narrow", "narrow", PodRole::Sidecar(Protocol::Sotw)).namespace("kitchen"),
+        app("inner", "shop").port("http", 8080, PortProtocol::Http),
     ])
     .await?;
     let mesh = &mesh;
@@ -51,8 +51,8 @@ spec:
 ---
 ";
     mesh.apply("services.yaml", &(TEA.service("app: tea") + cup))?;
-    let tea = Call { host: "tea.shop".to_owned(), ..TEA.get() };
-    let cup = Call::get(vip(CUP, 80), "cup.kitchen");
+    let tea = AppRequest { host: "tea.shop".to_owned(), ..TEA.get() };
+    let cup = AppRequest::get(vip(CUP, 80), "cup.kitchen");
     for from in ["client", "narrow"] {
         eventually(mesh, from, &tea, "tea v1").await?;
         eventually(mesh, from, &cup, "cup v1").await?;
@@ -99,7 +99,7 @@ spec:
     // A Service on that port to go to.
     let service = Host("local", 2).service_with("app: tea", "[{name: http, port: 7000, targetPort: http}]");
     mesh.apply("local.yaml", &service)?;
-    let call = Call::get(vip("127.0.0.1", 7000), "local.shop.svc.cluster.local:7000");
+    let call = AppRequest::get(vip("127.0.0.1", 7000), "local.shop.svc.cluster.local:7000");
     eventually(mesh, "client", &call, "tea v1").await?;
     Ok(())
 }

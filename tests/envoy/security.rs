@@ -1,10 +1,10 @@
 //! Who may speak to whom: mutual TLS by PeerAuthentication.
 
 use anyhow::Result;
-use sluice_testkit::pods::app::{Call, Reply};
+use sluice_testkit::pods::app::{AppRequest, AppReply};
 use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::{Mesh, vip};
-use sluice_testkit::pods::workload::{Beside, Speaks, Workload};
+use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 use crate::ask::{Host, always, eventually, once, pods_are_permitted, until};
 use crate::family;
@@ -15,14 +15,14 @@ async fn security() -> Result<()> {
         return Ok(());
     }
     let app = |name| {
-        Workload::new(name, name, Beside::Sidecar(Protocol::Delta))
-            .port("http", 8080, Speaks::Http)
-            .port("lines", 9000, Speaks::Lines)
-            .port("metrics", 8081, Speaks::Http)
+        Workload::new(name, name, PodRole::Sidecar(Protocol::Delta))
+            .port("http", 8080, PortProtocol::Http)
+            .port("lines", 9000, PortProtocol::Lines)
+            .port("metrics", 8081, PortProtocol::Http)
     };
     let mesh = family::mesh_of(&[
-        Workload::new("client", "client", Beside::Sidecar(Protocol::Sotw)),
-        Workload::new("stranger", "stranger", Beside::Nothing),
+        Workload::new("client", "client", PodRole::Sidecar(Protocol::Sotw)),
+        Workload::new("stranger", "stranger", PodRole::Nothing),
         app("strict"),
         app("open"),
         app("bare"),
@@ -47,22 +47,22 @@ const PORTS: &str = "[{name: http, port: 80, targetPort: http}, {name: tcp, port
 const FRESH: &str = "connectionPool: {http: {maxRequestsPerConnection: 1}}";
 
 /// From a pod without a sidecar, to the pod itself.
-fn direct(mesh: &Mesh, pod: &str, port: u16) -> Call {
-    Call::get(vip(&mesh.pod(pod).net.ip.to_string(), port), pod)
+fn direct(mesh: &Mesh, pod: &str, port: u16) -> AppRequest {
+    AppRequest::get(vip(&mesh.pod(pod).net.ip.to_string(), port), pod)
 }
 
-fn raw(call: Call) -> Call {
-    Call { host: call.host, ..Call::raw(call.address) }
+fn raw(call: AppRequest) -> AppRequest {
+    AppRequest { host: call.host, ..AppRequest::raw(call.address) }
 }
 
 /// Whether the application was told of a client certificate.
-fn authenticated(reply: &Reply) -> bool {
+fn authenticated(reply: &AppReply) -> bool {
     let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
     seen["headers"]["x-forwarded-client-cert"].as_str().is_some_and(|text| text.contains("/ns/shop/sa/client"))
 }
 
 /// Whether the connection was closed; one that says nothing is not.
-fn is_refused(reply: &Reply) -> bool {
+fn is_refused(reply: &AppReply) -> bool {
     reply.outcome.as_ref().is_err_and(|error| error != "timed out")
 }
 
@@ -80,7 +80,7 @@ spec:
     mesh.apply("strict.yaml", &(HOST.service_with("app: strict", PORTS) + &HOST.policy(FRESH) + policy))?;
     until(mesh, "client", &HOST.get(), "mutual TLS", |reply| reply.who() == "strict v1" && authenticated(reply))
         .await?;
-    eventually(mesh, "client", &Call::raw(vip(&HOST.ip(), 9000)), "strict v1").await?;
+    eventually(mesh, "client", &AppRequest::raw(vip(&HOST.ip(), 9000)), "strict v1").await?;
     let plaintext = direct(mesh, "strict", 8080);
     until(mesh, "stranger", &plaintext, "no answer to plaintext", is_refused).await?;
     let line = raw(direct(mesh, "strict", 9000));
@@ -93,7 +93,7 @@ async fn permissive(mesh: &Mesh) -> Result<()> {
     const HOST: Host = Host("open", 2);
     mesh.apply("open.yaml", &(HOST.service_with("app: open", PORTS) + &HOST.policy(FRESH)))?;
     until(mesh, "client", &HOST.get(), "mutual TLS", |reply| reply.who() == "open v1" && authenticated(reply)).await?;
-    eventually(mesh, "client", &Call::raw(vip(&HOST.ip(), 9000)), "open v1").await?;
+    eventually(mesh, "client", &AppRequest::raw(vip(&HOST.ip(), 9000)), "open v1").await?;
     eventually(mesh, "stranger", &direct(mesh, "open", 8080), "open v1").await?;
     eventually(mesh, "stranger", &raw(direct(mesh, "open", 9000)), "open v1").await?;
     Ok(())

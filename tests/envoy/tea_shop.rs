@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use sluice_testkit::pods::app::Call;
+use sluice_testkit::pods::app::AppRequest;
 use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::{Mesh, vip};
-use sluice_testkit::pods::workload::{Beside, Workload};
+use sluice_testkit::pods::workload::{PodRole, Workload};
 
 use crate::ask::{eventually, pods_are_permitted, until_counted};
 use crate::family::every_envoy_holds_what_it_was_served;
@@ -18,7 +18,7 @@ fn sample(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "manifests/demo", name].iter().collect()
 }
 
-const fn shop(name: &'static str, app: &'static str, version: &'static str, proxy: Beside) -> Workload {
+const fn shop(name: &'static str, app: &'static str, version: &'static str, proxy: PodRole) -> Workload {
     Workload::new(name, app, proxy).version(version).namespace("teashop")
 }
 
@@ -26,11 +26,11 @@ async fn tea_shop(protocol: Protocol) -> Result<Mesh> {
     let objects = ["services.yaml", "kettle-versions.yaml", "kettle-routes.yaml", "front-door.yaml"];
     let mut mesh = Mesh::start(&objects.map(sample)).await?;
     mesh.deploy(&[
-        shop("counter", "counter", "v1", Beside::Sidecar(protocol)),
-        shop("menu", "menu", "v1", Beside::Nothing),
-        shop("kettle-v1", "kettle", "v1", Beside::Sidecar(protocol)),
-        shop("kettle-v2", "kettle", "v2", Beside::Sidecar(protocol)),
-        shop("front-door", "front-door", "v1", Beside::Gateway(protocol, "front-door")),
+        shop("counter", "counter", "v1", PodRole::Sidecar(protocol)),
+        shop("menu", "menu", "v1", PodRole::Nothing),
+        shop("kettle-v1", "kettle", "v1", PodRole::Sidecar(protocol)),
+        shop("kettle-v2", "kettle", "v2", PodRole::Sidecar(protocol)),
+        shop("front-door", "front-door", "v1", PodRole::Gateway(protocol, "front-door")),
     ])
     .await?;
     Ok(mesh)
@@ -43,7 +43,7 @@ async fn traffic_follows_the_objects(protocol: Protocol) -> Result<()> {
     let mesh = tea_shop(protocol).await?;
 
     // Sidecar to sidecar, over mutual TLS: the application sees who called.
-    let reply = eventually(&mesh, "counter", &Call::get(vip(KETTLE, 80), "kettle"), "kettle v1").await?;
+    let reply = eventually(&mesh, "counter", &AppRequest::get(vip(KETTLE, 80), "kettle"), "kettle v1").await?;
     let body: serde_json::Value = serde_json::from_str(&reply.outcome.map_err(anyhow::Error::msg)?.body)?;
     let certificate = body["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default().to_owned();
     ensure!(
@@ -52,21 +52,21 @@ async fn traffic_follows_the_objects(protocol: Protocol) -> Result<()> {
     );
 
     // Sidecar to a pod without one: plaintext.
-    eventually(&mesh, "counter", &Call::get(vip(MENU, 80), "menu"), "menu v1").await?;
+    eventually(&mesh, "counter", &AppRequest::get(vip(MENU, 80), "menu"), "menu v1").await?;
     // A pod without a sidecar to one with: PERMISSIVE takes plaintext.
     let kettle = mesh.pod("kettle-v2").net.ip.to_string();
-    eventually(&mesh, "menu", &Call::get(vip(&kettle, 8080), "kettle"), "kettle v2").await?;
+    eventually(&mesh, "menu", &AppRequest::get(vip(&kettle, 8080), "kettle"), "kettle v2").await?;
 
     // Through the gateway.
     let door = vip(&mesh.pod("front-door").net.ip.to_string(), 8080);
     for (path, expected) in [("/", "counter v1"), ("/menu", "menu v1"), ("/kettle", "kettle v1")] {
-        eventually(&mesh, "menu", &Call::get(door, "tea.example.com").path(path), expected).await?;
+        eventually(&mesh, "menu", &AppRequest::get(door, "tea.example.com").path(path), expected).await?;
     }
-    eventually(&mesh, "menu", &Call::get(door, "other.example.com"), "status 404").await?;
+    eventually(&mesh, "menu", &AppRequest::get(door, "other.example.com"), "status 404").await?;
 
-    // The VirtualService is edited: a header moves one user, everybody else stays.
+    // The VirtualService is edited: a header moves one user, all others stay.
     mesh.write("kettle-routes.yaml", &std::fs::read_to_string(sample("../demo-edits/kettle-canary.yaml"))?)?;
-    let plain = Call::get(vip(KETTLE, 80), "kettle");
+    let plain = AppRequest::get(vip(KETTLE, 80), "kettle");
     let maya = plain.clone().header("x-user", "maya");
     eventually(&mesh, "counter", &maya, "kettle v2").await?;
     for _ in 0..20 {

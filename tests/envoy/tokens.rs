@@ -4,12 +4,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use serde_json::json;
-use sluice_testkit::pods::app::Call;
+use sluice_testkit::pods::app::AppRequest;
 use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::keys::KeyServer;
-use sluice_testkit::pods::mesh::{Mesh, Wishes, vip};
+use sluice_testkit::pods::mesh::{Mesh, MeshOptions, vip};
 use sluice_testkit::pods::token::TokenIssuer;
-use sluice_testkit::pods::workload::{Beside, Workload};
+use sluice_testkit::pods::workload::{PodRole, Workload};
 
 use crate::ask::{Host, always, eventually, pods_are_permitted};
 use crate::family;
@@ -23,10 +23,10 @@ async fn tokens_by_jwks_uri() -> Result<()> {
         return Ok(());
     }
     let control_plane = vec![("PILOT_JWT_PUB_KEY_REFRESH_INTERVAL", "500ms".to_owned())];
-    let mut mesh = Mesh::start_with(&[], Wishes { control_plane, ..Wishes::default() }).await?;
+    let mut mesh = Mesh::start_with(&[], MeshOptions { control_plane, ..MeshOptions::default() }).await?;
     mesh.deploy(&[
-        Workload::new("client", "client", Beside::Nothing),
-        Workload::new("tea", "tea", Beside::Sidecar(Protocol::Delta)),
+        Workload::new("client", "client", PodRole::Nothing),
+        Workload::new("tea", "tea", PodRole::Sidecar(Protocol::Delta)),
     ])
     .await?;
     family::run(&mesh, vec![("keys that rotate", Box::pin(keys_that_rotate(&mesh)))]).await
@@ -59,7 +59,7 @@ spec:
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     let claims = |begins: u64, ends: u64| json!({ "iss": ISSUER, "sub": "maya", "nbf": begins, "exp": ends });
     let good = claims(now - 600, now + 3600);
-    let call = Call::get(vip(&mesh.pod("tea").net.ip.to_string(), 8080), "tea");
+    let call = AppRequest::get(vip(&mesh.pod("tea").net.ip.to_string(), 8080), "tea");
     let with = |token: String| call.clone().header("authorization", &format!("Bearer {token}"));
     let (by_first, by_second) = (with(first.sign(&good)?), with(second.sign(&good)?));
 

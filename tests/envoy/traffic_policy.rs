@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use sluice_testkit::pods::app::Call;
+use sluice_testkit::pods::app::AppRequest;
 use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::Mesh;
-use sluice_testkit::pods::workload::{Beside, Workload};
+use sluice_testkit::pods::workload::{PodRole, Workload};
 
 use crate::ask::{
     Host, always, answer, count, eventually, once, pods_are_permitted, share, stats_of, until, until_counted,
@@ -19,10 +19,10 @@ async fn traffic_policy() -> Result<()> {
         return Ok(());
     }
     let tea = |name, version, zone: (_, _)| {
-        Workload::new(name, "tea", Beside::Sidecar(Protocol::Delta)).version(version).zone(zone.0, zone.1)
+        Workload::new(name, "tea", PodRole::Sidecar(Protocol::Delta)).version(version).zone(zone.0, zone.1)
     };
     let mesh = family::mesh_of(&[
-        Workload::new("client", "client", Beside::Sidecar(Protocol::Delta)).zone("north", "n1"),
+        Workload::new("client", "client", PodRole::Sidecar(Protocol::Delta)).zone("north", "n1"),
         tea("tea-near", "near", ("north", "n1")),
         tea("tea-next", "next", ("north", "n2")),
         tea("tea-far", "far", ("south", "s1")),
@@ -48,7 +48,7 @@ async fn traffic_policy() -> Result<()> {
 const ALL: [&str; 3] = ["tea near", "tea next", "tea far"];
 
 /// Waits until each of these has answered.
-async fn all_answer(mesh: &Mesh, call: &Call, expected: &[&str]) -> Result<()> {
+async fn all_answer(mesh: &Mesh, call: &AppRequest, expected: &[&str]) -> Result<()> {
     for who in expected {
         eventually(mesh, "client", call, who).await?;
     }
@@ -56,7 +56,7 @@ async fn all_answer(mesh: &Mesh, call: &Call, expected: &[&str]) -> Result<()> {
 }
 
 /// Every call is answered by one and the same; by whom.
-async fn by_one(mesh: &Mesh, call: &Call) -> Result<String> {
+async fn by_one(mesh: &Mesh, call: &AppRequest) -> Result<String> {
     let counts = count(mesh, "client", call, 12).await?;
     ensure!(
         counts.len() == 1,
@@ -65,14 +65,14 @@ async fn by_one(mesh: &Mesh, call: &Call) -> Result<String> {
         call.headers,
         stats_of(mesh, "client", &call.host).await
     );
-    counts.into_keys().next().context("somebody answered")
+    counts.into_keys().next().context("no endpoint answered")
 }
 
 async fn sticky_by_header(mesh: &Mesh) -> Result<()> {
     for (host, ring) in [(Host("ring", 1), ""), (Host("maglev", 2), ", maglev: {tableSize: 251}")] {
         let policy = format!("loadBalancer: {{consistentHash: {{httpHeaderName: x-session{ring}}}}}");
         mesh.apply(&format!("{}.yaml", host.0), &(host.service("app: tea") + &host.policy(&policy)))?;
-        // Without the header anybody answers.
+        // Without the header any endpoint answers.
         all_answer(mesh, &host.get(), &ALL).await?;
         let mut seen = BTreeSet::new();
         for session in 0..16 {
@@ -116,7 +116,7 @@ async fn sticky_by_address_and_query(mesh: &Mesh) -> Result<()> {
     let by_query = QUERY.policy("loadBalancer: {consistentHash: {httpQueryParameterName: user}}");
     mesh.apply("address.yaml", &(ADDRESS.service("app: tea") + &by_address))?;
     mesh.apply("query.yaml", &(QUERY.service("app: tea") + &by_query))?;
-    let answers = |reply: &sluice_testkit::pods::app::Reply| ALL.contains(&reply.who().as_str());
+    let answers = |reply: &sluice_testkit::pods::app::AppReply| ALL.contains(&reply.who().as_str());
     until(mesh, "client", &ADDRESS.get(), "tea", answers).await?;
     until(mesh, "client", &QUERY.get(), "tea", answers).await?;
     // All three are known as soon as calls without a key reach them.
@@ -235,7 +235,7 @@ spec:
     );
     mesh.apply("levels.yaml", &(service + rule + &rules))?;
     all_answer(mesh, &HOST.get(), &ALL).await?;
-    let sticky = Call { address: (HOST.get().address.ip(), 8000).into(), ..HOST.get() };
+    let sticky = AppRequest { address: (HOST.get().address.ip(), 8000).into(), ..HOST.get() };
     all_answer(mesh, &sticky, &ALL).await?;
     let turns = count(mesh, "client", &HOST.get().header("x-session", "1"), 30).await?;
     ensure!(turns.len() == 3, "port 80 takes turns, but {turns:?}");

@@ -1,10 +1,10 @@
 //! Route tables whose virtual hosts come one by one (VHDS): Envoy takes them, and a change costs what it changes.
 
 use anyhow::{Context, Result, ensure};
-use sluice_testkit::pods::app::Call;
+use sluice_testkit::pods::app::AppRequest;
 use sluice_testkit::pods::envoy::Protocol;
-use sluice_testkit::pods::mesh::{Mesh, Wishes, vip};
-use sluice_testkit::pods::workload::{Beside, Workload};
+use sluice_testkit::pods::mesh::{Mesh, MeshOptions, vip};
+use sluice_testkit::pods::workload::{PodRole, Workload};
 
 use crate::ask::{Host, always, eventually, pods_are_permitted, until, until_counted};
 use crate::family;
@@ -18,18 +18,18 @@ async fn virtual_hosts() -> Result<()> {
     if !pods_are_permitted() {
         return Ok(());
     }
-    let wishes = Wishes {
+    let wishes = MeshOptions {
         control_plane: vec![("SLUICE_VHDS", "true".to_owned())],
         agents: vec![("ISTIO_META_VHDS", "true".to_owned())],
     };
     let mut mesh = Mesh::start_with(&[], wishes).await?;
-    let tea = |name, version| Workload::new(name, "tea", Beside::Sidecar(Protocol::Delta)).version(version);
+    let tea = |name, version| Workload::new(name, "tea", PodRole::Sidecar(Protocol::Delta)).version(version);
     mesh.deploy(&[
-        Workload::new("client", "client", Beside::Sidecar(Protocol::Delta)),
+        Workload::new("client", "client", PodRole::Sidecar(Protocol::Delta)),
         // Says that it takes them one by one too, but its protocol has no such thing.
-        Workload::new("whole", "whole", Beside::Sidecar(Protocol::Sotw)),
-        Workload::new("door", "door", Beside::Gateway(Protocol::Delta, "door")),
-        Workload::new("visitor", "visitor", Beside::Nothing),
+        Workload::new("whole", "whole", PodRole::Sidecar(Protocol::Sotw)),
+        Workload::new("door", "door", PodRole::Gateway(Protocol::Delta, "door")),
+        Workload::new("visitor", "visitor", PodRole::Nothing),
         tea("tea-v1", "v1"),
         tea("tea-v2", "v2"),
     ])
@@ -84,7 +84,7 @@ async fn a_host_changes(mesh: &Mesh) -> Result<()> {
 }
 
 /// Waits until an answer is always the same: another may come as long as there is no route.
-async fn until_settled(mesh: &Mesh, from: &str, call: &Call, expected: &str) -> Result<()> {
+async fn until_settled(mesh: &Mesh, from: &str, call: &AppRequest, expected: &str) -> Result<()> {
     eventually(mesh, from, call, expected).await?;
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(15);
     loop {
@@ -100,7 +100,7 @@ async fn hosts_come_and_go(mesh: &Mesh) -> Result<()> {
     // In the table that is there, and in one of its own.
     let elsewhere = ELSEWHERE.service_with("app: tea", "[{name: http, port: 8090, targetPort: http}]");
     // What is not routed goes nowhere: find out soon.
-    let there = Call { timeout_ms: 1000, ..Call::get(vip(&ELSEWHERE.ip(), 8090), "elsewhere") };
+    let there = AppRequest { timeout_ms: 1000, ..AppRequest::get(vip(&ELSEWHERE.ip(), 8090), "elsewhere") };
     let aborted = LATER.routes(
         "  - fault: {abort: {httpStatus: 418, percentage: {value: 100}}}\n    route: [{destination: {host: later}}]",
     );
@@ -112,7 +112,7 @@ async fn hosts_come_and_go(mesh: &Mesh) -> Result<()> {
     ensure!(updates(mesh, "client", "80").await?.0 == before.0, "no table is sent");
     // Who asks for the host elsewhere finds it in the table of that name alone.
     mesh.apply("more.yaml", &elsewhere)?;
-    let gone = Call { address: vip(&TEA.ip(), 80), timeout_ms: 1000, ..LATER.get() };
+    let gone = AppRequest { address: vip(&TEA.ip(), 80), timeout_ms: 1000, ..LATER.get() };
     until(mesh, "client", &gone, "no 418", |reply| reply.who() != "status 418").await?;
     let envoy = mesh.pod("client").envoy.as_ref().context("a proxy")?;
     let dump = envoy.admin("/config_dump?resource=dynamic_route_configs").await?;
@@ -120,13 +120,13 @@ async fn hosts_come_and_go(mesh: &Mesh) -> Result<()> {
     ensure!(updates(mesh, "client", "80").await?.0 == before.0, "no table is sent");
     // A table that goes and comes back with its listener is filled again.
     mesh.apply("more.yaml", "")?;
-    until(mesh, "client", &there, "nobody", |reply| !reply.who().starts_with("tea ")).await?;
+    until(mesh, "client", &there, "no tea", |reply| !reply.who().starts_with("tea ")).await?;
     mesh.apply("more.yaml", &elsewhere)?;
     until(mesh, "client", &there, "tea", |reply| reply.who().starts_with("tea ")).await?;
     Ok(())
 }
 
-/// A request for a host that a gateway does not know waits for the control plane to say that nobody does.
+/// A request for a host that a gateway does not know waits until the control plane answers that the host does not exist.
 async fn a_gateway(mesh: &Mesh) -> Result<()> {
     const GATEWAY: &str = r"
 apiVersion: networking.istio.io/v1
@@ -161,11 +161,11 @@ spec:
         typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.http.on_demand.v3.OnDemand}
 ";
     mesh.apply("door.yaml", GATEWAY)?;
-    let at = |host| Call::get(vip(&mesh.pod("door").net.ip.to_string(), 8080), host);
+    let at = |host| AppRequest::get(vip(&mesh.pod("door").net.ip.to_string(), 8080), host);
     eventually(mesh, "visitor", &at("shop.example.com"), "tea v1").await?;
-    eventually(mesh, "visitor", &at("nobody.example.com"), "status 404").await?;
+    eventually(mesh, "visitor", &at("absent.example.com"), "status 404").await?;
     let (_, hosts) = updates(mesh, "door", "http\\.8080").await?;
-    always(mesh, "visitor", &at("nobody-else.example.com"), 3, "status 404").await?;
+    always(mesh, "visitor", &at("also-absent.example.com"), 3, "status 404").await?;
     let asked = || async { Ok(updates(mesh, "door", "http\\.8080").await?.1) };
     until_counted("answers to what is asked on demand", hosts + 1, asked).await?;
     always(mesh, "visitor", &at("shop.example.com"), 3, "tea v1").await
@@ -178,14 +178,14 @@ async fn restarts(mesh: &Mesh) -> Result<()> {
     mesh.server.start_again().await?;
     mesh.apply("routes.yaml", &to("v1"))?;
     until_settled(mesh, "client", &TEA.get(), "tea v1").await?;
-    let shop = Call::get(vip(&mesh.pod("door").net.ip.to_string(), 8080), "shop.example.com");
+    let shop = AppRequest::get(vip(&mesh.pod("door").net.ip.to_string(), 8080), "shop.example.com");
     eventually(mesh, "visitor", &shop, "tea v1").await?;
-    // What nobody asked for on demand comes all the same, to one that asked for something on demand before.
+    // A host that was not requested on demand is sent too, to a proxy that requested another on demand before.
     let later = "apiVersion: networking.istio.io/v1\nkind: VirtualService\n\
                  metadata: {name: later, namespace: shop}\nspec:\n  hosts: [later.example.com]\n  gateways: [door]\n  \
                  http: [{route: [{destination: {host: tea, subset: v2}}]}]\n";
     mesh.apply("later.yaml", later)?;
-    eventually(mesh, "visitor", &Call { host: "later.example.com".to_owned(), ..shop }, "tea v2").await?;
+    eventually(mesh, "visitor", &AppRequest { host: "later.example.com".to_owned(), ..shop }, "tea v2").await?;
     ensure!(updates(mesh, "client", "80").await?.0 == tables, "no table is sent");
     Ok(())
 }

@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use crate::gateway;
 
 /// Requests under way at once.
-const AT_ONCE: usize = 16;
+const CONCURRENT_REQUESTS: usize = 16;
 
 /// Kinds of objects that are written, beside those that every cluster has.
 const CUSTOM: &[(&str, &str, &str)] = &[
@@ -85,7 +85,7 @@ impl Api {
         &self.kubeconfig
     }
 
-    /// From here on objects are written before anybody looks.
+    /// From here on objects are written before the server reads them.
     pub(crate) fn begin(&self) {
         *self.laying.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
@@ -137,9 +137,9 @@ impl Api {
     async fn send(&self, changed: Vec<(String, Value, bool)>, gone: Vec<String>) -> Result<Instant> {
         let at = Instant::now();
         let writes = changed.into_iter().map(|(path, object, known)| self.put(path, object, known));
-        futures::stream::iter(writes).buffer_unordered(AT_ONCE).try_collect::<Vec<()>>().await?;
+        futures::stream::iter(writes).buffer_unordered(CONCURRENT_REQUESTS).try_collect::<Vec<()>>().await?;
         let removals = gone.into_iter().map(|path| self.delete(path));
-        futures::stream::iter(removals).buffer_unordered(AT_ONCE).try_collect::<Vec<()>>().await?;
+        futures::stream::iter(removals).buffer_unordered(CONCURRENT_REQUESTS).try_collect::<Vec<()>>().await?;
         Ok(at)
     }
 
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_are_where_the_api_has_them() -> Result<()> {
+    fn objects_have_the_paths_of_the_api() -> Result<()> {
         let at = |version: &str, kind: &str, namespace: &str| {
             path(
                 &serde_json::json!({"apiVersion": version, "kind": kind, "metadata": {"name": "x", "namespace": namespace}}),

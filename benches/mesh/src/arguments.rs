@@ -162,7 +162,7 @@ pub(crate) enum Driver {
 
 /// How measurements are made, whatever the shape.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Manner {
+pub(crate) struct MeasureOptions {
     /// Protocol of the proxies.
     #[arg(long, value_enum, default_value_t = Protocol::Delta)]
     pub(crate) protocol: Protocol,
@@ -201,7 +201,7 @@ pub(crate) struct RunArguments {
     #[command(flatten)]
     pub(crate) shape: ShapeArguments,
     #[command(flatten)]
-    pub(crate) manner: Manner,
+    pub(crate) measure: MeasureOptions,
     /// Connected proxies: sidecars of the first endpoints of each service.
     #[arg(long, default_value_t = 100)]
     pub(crate) proxies: usize,
@@ -275,7 +275,7 @@ pub(crate) enum Grid {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ScaleArguments {
     #[command(flatten)]
-    pub(crate) manner: Manner,
+    pub(crate) measure: MeasureOptions,
     /// Binary to start as the server.
     #[arg(long, value_name = "FILE")]
     pub(crate) sluiced: PathBuf,
@@ -310,7 +310,7 @@ pub(crate) struct VersusArguments {
     #[command(flatten)]
     pub(crate) shape: ShapeArguments,
     #[command(flatten)]
-    pub(crate) manner: Manner,
+    pub(crate) measure: MeasureOptions,
     /// The build to compare with.
     #[arg(long, value_name = "FILE")]
     pub(crate) before: PathBuf,
@@ -336,7 +336,7 @@ pub(crate) struct SoakArguments {
     #[command(flatten)]
     pub(crate) shape: ShapeArguments,
     #[command(flatten)]
-    pub(crate) manner: Manner,
+    pub(crate) measure: MeasureOptions,
     /// Binary to start as the server, and as the fresh one in the end.
     #[arg(long, value_name = "FILE")]
     pub(crate) sluiced: PathBuf,

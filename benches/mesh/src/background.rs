@@ -1,10 +1,10 @@
-//! Threads for proxies that are not what is measured: they get a CPU only when nobody else wants it.
+//! Threads for proxies that are not measured: they get a CPU only when no other thread needs it.
 
 use anyhow::{Context as _, Result};
 use tokio::runtime::{Builder, Handle, Runtime};
 
 /// The lowest priority there is.
-const LOWEST: i32 = 19;
+const LOWEST_PRIORITY: i32 = 19;
 
 /// A runtime of such threads, as many as there are CPUs.
 pub(crate) struct Background(Option<Runtime>);
@@ -13,7 +13,7 @@ impl Background {
     pub(crate) fn new() -> Result<Self> {
         let lower = || {
             // On Linux it is the thread's own. A thread that stays as it is makes a result worse, not better.
-            let _ = rustix::process::nice(LOWEST);
+            let _ = rustix::process::nice(LOWEST_PRIORITY);
         };
         let runtime = Builder::new_multi_thread().enable_all().thread_name("background").on_thread_start(lower).build();
         Ok(Self(Some(runtime.context("start background threads")?)))

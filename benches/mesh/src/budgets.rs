@@ -27,7 +27,7 @@ struct ShapeBudget {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
-    of: Of,
+    of: MeasuredThing,
     /// Only of results with virtual hosts one by one, or without.
     virtual_hosts: Option<bool>,
     budget: Figures,
@@ -38,7 +38,7 @@ struct Row {
 /// What is measured.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum Of {
+enum MeasuredThing {
     Change(Kind),
     /// By its name in the result.
     Storm(String),
@@ -104,7 +104,7 @@ pub(crate) struct Verdict {
     pub(crate) measured: f64,
     pub(crate) budget: f64,
     pub(crate) reference: Option<f64>,
-    /// Of a time: the server's share of it, see [`Outside`].
+    /// Of a time: the server's share of it, see [`ClientTime`].
     pub(crate) share: Option<f64>,
     /// Of a time: how long the same bytes take through bare sockets, in milliseconds.
     pub(crate) sockets_ms: Option<f64>,
@@ -170,12 +170,12 @@ impl ShapeBudget {
 
 /// What of a time is no server's to save: what the same bytes take through bare sockets, or the simulator's own CPU spread
 /// over the machine's, whichever is more. The one is in part in the other, so they are not added.
-struct Outside {
+struct ClientTime {
     sockets_ms: Option<f64>,
     own_cpu_seconds: f64,
 }
 
-impl Outside {
+impl ClientTime {
     fn of(storm: &StormResult) -> Self {
         Self { sockets_ms: storm.loopback_ms, own_cpu_seconds: storm.own_cpu_seconds }
     }
@@ -189,10 +189,10 @@ impl Outside {
 }
 
 /// The figures of one thing, if the result has it, and what of its times is not the server's.
-fn measure(of: &Of, result: &RunResult) -> Option<(String, Figures, Option<Outside>)> {
+fn measure(of: &MeasuredThing, result: &RunResult) -> Option<(String, Figures, Option<ClientTime>)> {
     let memory = |kib: Option<u64>| kib.map(|kib| number(kib) * 1024.0 / 1e6);
     match of {
-        Of::Change(kind) => {
+        MeasuredThing::Change(kind) => {
             let change = result.changes.iter().find(|change| change.kind == *kind)?;
             let last = |share: f64| {
                 let values: Vec<f64> = change.rounds.iter().filter_map(|round| round.last_ms).collect();
@@ -209,17 +209,17 @@ fn measure(of: &Of, result: &RunResult) -> Option<(String, Figures, Option<Outsi
                 ..Figures::default()
             };
             let own_cpu_seconds = median(&|round| Some(round.own_cpu_seconds)).unwrap_or_default();
-            Some((kind.name(), figures, Some(Outside { sockets_ms: change.loopback_ms, own_cpu_seconds })))
+            Some((kind.name(), figures, Some(ClientTime { sockets_ms: change.loopback_ms, own_cpu_seconds })))
         }
-        Of::Storm(name) => {
+        MeasuredThing::Storm(name) => {
             let storm = result.storms.iter().find(|storm| storm.name == *name)?;
-            Some((name.clone(), storm_figures(storm), Some(Outside::of(storm))))
+            Some((name.clone(), storm_figures(storm), Some(ClientTime::of(storm))))
         }
-        Of::Connect => {
+        MeasuredThing::Connect => {
             let connect = &result.connect;
-            Some(("all connect at once".to_owned(), storm_figures(connect), Some(Outside::of(connect))))
+            Some(("all connect at once".to_owned(), storm_figures(connect), Some(ClientTime::of(connect))))
         }
-        Of::Connected => {
+        MeasuredThing::Connected => {
             let memory = Figures {
                 resident_mb: memory(result.connect.memory.map(|memory| memory.resident_kib)),
                 peak_mb: memory(result.connect.memory.map(|memory| memory.peak_kib)),
@@ -227,7 +227,7 @@ fn measure(of: &Of, result: &RunResult) -> Option<(String, Figures, Option<Outsi
             };
             Some(("with all connected".to_owned(), memory, None))
         }
-        Of::Ready => Some(("start".to_owned(), Figures { ready_s: result.ready_seconds, ..Figures::default() }, None)),
+        MeasuredThing::Ready => Some(("start".to_owned(), Figures { ready_s: result.ready_seconds, ..Figures::default() }, None)),
     }
 }
 
@@ -253,15 +253,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_server_has_no_part_in_sockets_and_the_simulator() {
-        let outside = |sockets_ms, own_cpu_seconds| Outside { sockets_ms, own_cpu_seconds }.milliseconds(2);
+    fn time_of_sockets_and_simulator_is_not_the_servers() {
+        let outside = |sockets_ms, own_cpu_seconds| ClientTime { sockets_ms, own_cpu_seconds }.milliseconds(2);
         assert_eq!(outside(Some(19.0), 0.010), Some(19.0));
         assert_eq!(outside(Some(19.0), 0.060), Some(30.0));
         assert_eq!(outside(None, 0.060), None);
     }
 
     #[test]
-    fn what_bare_sockets_exceed_no_server_keeps() {
+    fn a_budget_below_the_time_of_bare_sockets_is_marked() {
         let verdict = |sockets_ms| Verdict {
             shape: String::new(),
             what: String::new(),

@@ -12,10 +12,10 @@ use crate::objects::{self, Endpoints};
 use crate::scan::Type;
 use crate::shape::{Layout, Service, Shape};
 use crate::watch::{Content, Expectation};
-use crate::world::World;
+use crate::world::MeshObjects;
 
 /// Addresses a pod has one after the other: the first octet holds no more.
-const MOVES: usize = 100;
+const MOVED_ENDPOINTS: usize = 100;
 
 /// A kind of change.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
@@ -82,7 +82,7 @@ impl Kind {
 
 /// Whose proxies a change concerns.
 #[derive(Clone, Debug)]
-pub(crate) enum Concerned {
+pub(crate) enum AffectedProxies {
     /// Every sidecar.
     Sidecars,
     /// The sidecars that see a namespace, by its number.
@@ -90,10 +90,10 @@ pub(crate) enum Concerned {
     /// The sidecars in a namespace, by its number.
     Namespace(usize),
     Gateways,
-    Nobody,
+    None,
 }
 
-impl Concerned {
+impl AffectedProxies {
     pub(crate) fn has(&self, shape: &Shape, role: Role) -> bool {
         let own = match role {
             Role::Sidecar(number) => shape.proxy(number).0.namespace_number(),
@@ -106,12 +106,12 @@ impl Concerned {
                 Layout::Scoped => own == *number || shape.neighbour(own) == *number,
             },
             Self::Namespace(number) => own == *number,
-            Self::Gateways | Self::Nobody => false,
+            Self::Gateways | Self::None => false,
         }
     }
 }
 
-type Write = Box<dyn FnOnce(&World) -> Result<Instant>>;
+type Write = Box<dyn FnOnce(&MeshObjects) -> Result<Instant>>;
 
 /// One change.
 pub(crate) struct Change {
@@ -119,7 +119,7 @@ pub(crate) struct Change {
     pub(crate) before: Option<Write>,
     pub(crate) write: Write,
     pub(crate) expected: Vec<Expectation>,
-    pub(crate) concerned: Concerned,
+    pub(crate) concerned: AffectedProxies,
 }
 
 /// How changes are planned.
@@ -143,7 +143,7 @@ pub(crate) fn plan(kind: Kind, shape: &Shape, round: usize, how: Plan) -> Result
         before: None,
         write,
         expected,
-        concerned: Concerned::Seeing(namespace),
+        concerned: AffectedProxies::Seeing(namespace),
     };
     let everyone = |write: Write, expected| seen(home, write, expected);
     Ok(match kind {
@@ -152,15 +152,15 @@ pub(crate) fn plan(kind: Kind, shape: &Shape, round: usize, how: Plan) -> Result
             everyone(service(target, endpoints), vec![assignment(target, Content::Any)])
         }
         Kind::EndpointAddress => {
-            let endpoints = Endpoints { moved: 1 + round % MOVES, ..Endpoints::default() };
+            let endpoints = Endpoints { moved: 1 + round % MOVED_ENDPOINTS, ..Endpoints::default() };
             let content = Content::Has(endpoints.address(target, 0));
             everyone(service(target, endpoints), vec![assignment(target, content)])
         }
         Kind::ScaleUp => {
-            const MORE: usize = 100;
-            let more = if round.is_multiple_of(2) { MORE } else { 0 };
+            const ADDED_ENDPOINTS: usize = 100;
+            let more = if round.is_multiple_of(2) { ADDED_ENDPOINTS } else { 0 };
             let endpoints = Endpoints { more, ..Endpoints::default() };
-            let last = endpoints.address(target, shape.endpoints + MORE - 1);
+            let last = endpoints.address(target, shape.endpoints + ADDED_ENDPOINTS - 1);
             let content = if more > 0 { Content::Has(last) } else { Content::Lacks(last) };
             everyone(service(target, endpoints), vec![assignment(target, content)])
         }
@@ -188,18 +188,18 @@ pub(crate) fn plan(kind: Kind, shape: &Shape, round: usize, how: Plan) -> Result
         Kind::AuthorizationPolicy => {
             let text = objects::authorization_policy(&Shape::namespace(home), &marker);
             let write = file("authorization-policy.yaml", text);
-            Change { concerned: Concerned::Namespace(home), ..everyone(write, vec![listener(Content::Has(marker))]) }
+            Change { concerned: AffectedProxies::Namespace(home), ..everyone(write, vec![listener(Content::Has(marker))]) }
         }
         Kind::AuthorizationPolicyRoot => {
             let text = objects::authorization_policy("istio-system", &marker);
             let write = file("authorization-policy-root.yaml", text);
-            Change { concerned: Concerned::Sidecars, ..everyone(write, vec![listener(Content::Has(marker))]) }
+            Change { concerned: AffectedProxies::Sidecars, ..everyone(write, vec![listener(Content::Has(marker))]) }
         }
         Kind::PeerAuthentication => {
             let number = (home + 1) % shape.namespaces;
             let mode = if round.is_multiple_of(2) { "STRICT" } else { "PERMISSIVE" };
             let write = file("peer-authentication.yaml", objects::peer_authentication(&Shape::namespace(number), mode));
-            Change { concerned: Concerned::Namespace(number), ..everyone(write, vec![listener(Content::Any)]) }
+            Change { concerned: AffectedProxies::Namespace(number), ..everyone(write, vec![listener(Content::Any)]) }
         }
         Kind::Sidecar => {
             const FILE: &str = "sidecar.yaml";
@@ -209,17 +209,17 @@ pub(crate) fn plan(kind: Kind, shape: &Shape, round: usize, how: Plan) -> Result
             let write: Write = if narrow { file(FILE, text) } else { Box::new(|world| world.remove(FILE)) };
             let content = if narrow { Content::Gone } else { Content::Any };
             let expected = vec![Expectation { kind: Type::Cds, name: None, content }];
-            Change { concerned: Concerned::Namespace(number), ..everyone(write, expected) }
+            Change { concerned: AffectedProxies::Namespace(number), ..everyone(write, expected) }
         }
         Kind::MeshConfig => {
             let text = objects::mesh_config(Some(&marker));
             let write = file("mesh.yaml", text);
-            Change { concerned: Concerned::Sidecars, ..everyone(write, vec![listener(Content::Has(marker))]) }
+            Change { concerned: AffectedProxies::Sidecars, ..everyone(write, vec![listener(Content::Has(marker))]) }
         }
         Kind::NoOp => {
             let other = shape.http_service(target.number + shape.namespaces);
             let write = service(other, Endpoints { note: round + 1, ..Endpoints::default() });
-            Change { concerned: Concerned::Nobody, ..everyone(write, Vec::new()) }
+            Change { concerned: AffectedProxies::None, ..everyone(write, Vec::new()) }
         }
         Kind::RollingRestart => rolling_restart(shape, (home + 3) % shape.namespaces, round),
         Kind::SecretRotation => {
@@ -229,11 +229,11 @@ pub(crate) fn plan(kind: Kind, shape: &Shape, round: usize, how: Plan) -> Result
                 name: Some(gateway::SECRET.to_owned()),
                 content: Content::Has(marker),
             }];
-            Change { concerned: Concerned::Gateways, ..everyone(file("gateway-secret.yaml", text), expected) }
+            Change { concerned: AffectedProxies::Gateways, ..everyone(file("gateway-secret.yaml", text), expected) }
         }
         Kind::None => {
             let nothing: Write = Box::new(|_| Ok(Instant::now()));
-            Change { concerned: Concerned::Nobody, ..everyone(nothing, Vec::new()) }
+            Change { concerned: AffectedProxies::None, ..everyone(nothing, Vec::new()) }
         }
     })
 }
@@ -241,7 +241,7 @@ pub(crate) fn plan(kind: Kind, shape: &Shape, round: usize, how: Plan) -> Result
 fn rolling_restart(shape: &Shape, number: usize, round: usize) -> Change {
     let services: Vec<Service> =
         (number..shape.services).step_by(shape.namespaces).map(|number| shape.service(number)).collect();
-    let endpoints = Endpoints { moved: 1 + round % MOVES, all_moved: true, ..Endpoints::default() };
+    let endpoints = Endpoints { moved: 1 + round % MOVED_ENDPOINTS, all_moved: true, ..Endpoints::default() };
     let expected = services.last().map(|last| {
         let address = endpoints.address(*last, shape.endpoints.saturating_sub(1));
         assignment(*last, Content::Has(address))
@@ -253,7 +253,7 @@ fn rolling_restart(shape: &Shape, number: usize, round: usize) -> Change {
         }
         Ok(start)
     });
-    Change { before: None, write, expected: expected.into_iter().collect(), concerned: Concerned::Seeing(number) }
+    Change { before: None, write, expected: expected.into_iter().collect(), concerned: AffectedProxies::Seeing(number) }
 }
 
 fn file(name: &'static str, text: String) -> Write {
@@ -310,7 +310,7 @@ fn listener(content: Content) -> Expectation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::world::Place;
+    use crate::world::ObjectTarget;
 
     const SHAPE: Shape =
         Shape { services: 60, namespaces: 4, endpoints: 2, service_entries: 1, gateways: 1, layout: Layout::Flat };
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn every_kind_changes_something_in_every_round() -> Result<()> {
         let directory = tempfile::tempdir()?;
-        let world = World::lay(Place::directory(directory.path())?, &SHAPE)?;
+        let world = MeshObjects::lay(ObjectTarget::directory(directory.path())?, &SHAPE)?;
         let read = |directory: &std::path::Path| -> Result<Vec<(std::path::PathBuf, String)>> {
             let mut files = Vec::new();
             let folders = (0..SHAPE.namespaces).map(|n| directory.join(Shape::namespace(n)));
@@ -342,23 +342,23 @@ mod tests {
                 let old = read(directory.path())?;
                 (change.write)(&world)?;
                 assert_ne!(old, read(directory.path())?, "{kind:?} in round {round}");
-                let nobody = matches!(change.concerned, Concerned::Nobody);
-                assert_eq!(change.expected.is_empty(), nobody, "{kind:?} is known by something");
+                let affects_none = matches!(change.concerned, AffectedProxies::None);
+                assert_eq!(change.expected.is_empty(), affects_none, "{kind:?} has expectations");
             }
         }
         Ok(())
     }
 
     #[test]
-    fn a_namespace_is_that_of_the_proxys_service() {
-        let concerned = Concerned::Namespace(1);
-        let proxies = |shape: &Shape, concerned: &Concerned| -> Vec<usize> {
+    fn a_proxy_is_in_the_namespace_of_its_service() {
+        let concerned = AffectedProxies::Namespace(1);
+        let proxies = |shape: &Shape, concerned: &AffectedProxies| -> Vec<usize> {
             (0..70).filter(|proxy| concerned.has(shape, Role::Sidecar(*proxy))).collect()
         };
         let found = proxies(&SHAPE, &concerned);
         assert_eq!((found[0], found[1], found.len()), (1, 5, 18));
         let scoped = Shape { layout: Layout::Scoped, ..SHAPE };
-        assert_eq!(proxies(&scoped, &Concerned::Seeing(0))[..4], [0, 3, 4, 7], "it, and who has it for a neighbour");
-        assert!(!concerned.has(&SHAPE, Role::Gateway(0)) && Concerned::Gateways.has(&SHAPE, Role::Gateway(0)));
+        assert_eq!(proxies(&scoped, &AffectedProxies::Seeing(0))[..4], [0, 3, 4, 7], "it, and who has it for a neighbour");
+        assert!(!concerned.has(&SHAPE, Role::Gateway(0)) && AffectedProxies::Gateways.has(&SHAPE, Role::Gateway(0)));
     }
 }

@@ -26,11 +26,11 @@ use tower::{Service as _, ServiceExt as _};
 
 use crate::arguments::Protocol;
 use crate::fleet::Shared;
-use crate::held::{Dictionary, Held};
-use crate::incoming::{AROUND_DELTA, AROUND_SOTW, Incoming, Of, Part, WHOLE};
-use crate::messages::{Any, DeltaRequest, DeltaResource, Request, Subscribe};
+use crate::held::{Dictionary, HeldVersions};
+use crate::incoming::{DELTA_NESTING, SOTW_NESTING, Incoming, MessageKind, Part, UNSPLIT_NESTING};
+use crate::messages::{Any, DeltaRequest, DeltaResource, Request, SubscribeFields};
 use crate::scan::{TYPES, Type, asks_for, name};
-use crate::watch::{Arrival, Watch};
+use crate::watch::{ArrivedResource, Watch};
 
 /// Waits this long before it tries again after a refused stream, doubled each time up to [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -54,7 +54,7 @@ pub(crate) struct Client {
     node: Arc<Node>,
     /// What a gateway in front of the server says of the proxy's certificate.
     certificate: Option<HeaderValue>,
-    held: [Held; TYPES],
+    held: [HeldVersions; TYPES],
     /// State of the world: the version of each type.
     versions: [String; TYPES],
 }
@@ -67,12 +67,12 @@ impl Client {
         certificate: Option<HeaderValue>,
         dictionaries: &[Arc<Dictionary>; TYPES],
     ) -> Self {
-        let held = dictionaries.clone().map(Held::new);
+        let held = dictionaries.clone().map(HeldVersions::new);
         Self { number, pace: Pace::Prompt, node, certificate, held, versions: Default::default() }
     }
 
     /// What it holds of a type.
-    pub(crate) fn held(&self, kind: Type) -> &Held {
+    pub(crate) fn held(&self, kind: Type) -> &HeldVersions {
         &self.held[kind as usize]
     }
 
@@ -101,7 +101,7 @@ impl Client {
 
     /// Resources it holds, over all types.
     pub(crate) fn resources(&self) -> usize {
-        self.held.iter().map(Held::len).sum()
+        self.held.iter().map(HeldVersions::len).sum()
     }
 }
 
@@ -189,7 +189,7 @@ struct Response {
     type_url: String,
     nonce: String,
     removed: Vec<Bytes>,
-    coming: Coming,
+    coming: PartialResource,
     /// State of the world: the names that are there, of types that are subscribed as a whole.
     there: BTreeSet<String>,
     /// The numbers of names that its resources lead to.
@@ -198,7 +198,7 @@ struct Response {
 
 /// What has come of a resource.
 #[derive(Default)]
-struct Coming {
+struct PartialResource {
     kind: Option<Type>,
     /// Of the delta protocol.
     version: Bytes,
@@ -212,7 +212,7 @@ struct Coming {
     digest: u64,
 }
 
-impl Coming {
+impl PartialResource {
     fn name(&self) -> &str {
         text(if self.name.is_empty() { &self.own_name } else { &self.name })
     }
@@ -250,9 +250,9 @@ impl<'a> Stream<'a> {
         }
         let mut incoming = Incoming::new(match self.shared.protocol {
             // A digest is of a whole content.
-            _ if self.shared.digests => WHOLE,
-            Protocol::Delta => AROUND_DELTA,
-            Protocol::Sotw => AROUND_SOTW,
+            _ if self.shared.digests => UNSPLIT_NESTING,
+            Protocol::Delta => DELTA_NESTING,
+            Protocol::Sotw => SOTW_NESTING,
         });
         while let Some(frame) = body.frame().await {
             match frame?.into_data() {
@@ -311,9 +311,9 @@ impl<'a> Stream<'a> {
     fn piece(&mut self, part: Part) {
         let coming = &mut self.response.coming;
         match (part, coming.kind) {
-            (Part::Field(Of::Resource, 1, version), _) => coming.version = version,
-            (Part::Field(Of::Resource, 3, name), _) => coming.name = name,
-            (Part::Field(Of::Any, 1, url), _) => coming.kind = Type::of_url(text(&url)),
+            (Part::Field(MessageKind::Resource, 1, version), _) => coming.version = version,
+            (Part::Field(MessageKind::Resource, 3, name), _) => coming.name = name,
+            (Part::Field(MessageKind::Any, 1, url), _) => coming.kind = Type::of_url(text(&url)),
             (Part::Content(fields), Some(Type::Eds | Type::Rds)) => self.scan(&fields),
             (Part::Content(fields), _) => coming.pieces.extend_from_slice(&fields),
             (Part::Over, _) => {
@@ -330,7 +330,7 @@ impl<'a> Stream<'a> {
     /// Takes a resource that has come whole.
     fn whole(&mut self, version: Bytes, name: Bytes, content: &Any) {
         let kind = Type::of_url(text(&content.type_url));
-        self.response.coming = Coming { kind, version, name, ..Default::default() };
+        self.response.coming = PartialResource { kind, version, name, ..Default::default() };
         self.scan(&content.value);
         self.come();
     }
@@ -385,7 +385,7 @@ impl<'a> Stream<'a> {
 
     fn arrive(&mut self, kind: Type, name: &str, found: Option<u64>) {
         if let Some(watch) = &self.response.watch {
-            self.response.meets |= watch.meets(self.client.number, &Arrival { kind, name, found });
+            self.response.meets |= watch.meets(self.client.number, &ArrivedResource { kind, name, found });
         }
     }
 
@@ -410,7 +410,7 @@ impl Stream<'_> {
                 Type::Vhds => !name.contains('/'),
                 kind => !kind.is_wildcard(),
             };
-            let mut subscribe = Subscribe::default();
+            let mut subscribe = SubscribeFields::default();
             held.names().filter(is_subscribed).for_each(|name| subscribe.add(name));
             if !kind.is_wildcard() && subscribe.is_empty() {
                 continue;
@@ -423,7 +423,7 @@ impl Stream<'_> {
     /// Takes a part of a `DeltaDiscoveryResponse`.
     fn delta(&mut self, part: Part) {
         match part {
-            Part::Field(Of::Response, number, field) => match number {
+            Part::Field(MessageKind::Response, number, field) => match number {
                 2 => {
                     if let Ok(DeltaResource { version, resource: Some(any), name }) = DeltaResource::decode(field) {
                         self.whole(version, name, &any);
@@ -468,7 +468,7 @@ impl Stream<'_> {
         for (next, numbers) in subscribe {
             self.asked[next as usize] = true;
             let held = &self.client.held[next as usize];
-            let mut subscribe = Subscribe::default();
+            let mut subscribe = SubscribeFields::default();
             numbers.into_iter().for_each(|number| subscribe.add(held.name(number)));
             let unsubscribe = if next == Type::Eds { std::mem::take(&mut unsubscribe) } else { Vec::new() };
             let request = DeltaRequest { type_url: next.url().into(), unsubscribe, ..Default::default() };
@@ -506,7 +506,7 @@ impl Stream<'_> {
     /// Takes a part of a `DiscoveryResponse`.
     fn sotw(&mut self, part: Part) {
         match part {
-            Part::Field(Of::Response, number, field) => match number {
+            Part::Field(MessageKind::Response, number, field) => match number {
                 1 => text(&field).clone_into(&mut self.response.version),
                 2 => {
                     if let Ok(any) = Any::decode(field) {

@@ -17,7 +17,7 @@ use crate::arguments::Protocol;
 use crate::background::Background;
 use crate::client::{self, Client, Pace};
 use crate::held::Dictionary;
-use crate::messages::Recent;
+use crate::messages::RecentRequests;
 use crate::scan::{TYPES, Type};
 use crate::shape::Shape;
 use crate::watch::{Expectation, Watch};
@@ -56,7 +56,7 @@ pub(crate) struct Shared {
     pub(crate) window: u32,
     /// Names and versions by type.
     pub(crate) dictionaries: [Arc<Dictionary>; TYPES],
-    pub(crate) recent: Recent,
+    pub(crate) recent: RecentRequests,
     address: RwLock<SocketAddr>,
     epoch: Instant,
     watch: RwLock<Option<Arc<Watch>>>,
@@ -104,12 +104,12 @@ impl Shared {
         self.resources[kind as usize].fetch_add(1, Relaxed);
     }
 
-    /// Waits until somebody ends the proxy's stream.
+    /// Waits until the proxy's stream is to end.
     pub(crate) async fn kicked(&self, proxy: usize) {
         self.kicks[proxy].notified().await;
     }
 
-    /// What tells contents apart, if anybody will ask; 0 if not.
+    /// A digest of the content if digests are kept; otherwise 0.
     pub(crate) fn digest(&self, content: &[u8]) -> u64 {
         if !self.digests {
             return 0;
@@ -151,7 +151,7 @@ impl Shared {
 
 /// Who the proxies are.
 #[derive(Clone, Debug)]
-pub(crate) struct Crew {
+pub(crate) struct ProxyGroup {
     /// Sidecars by their numbers in the shape.
     pub(crate) sidecars: Range<usize>,
     /// So many gateways after them.
@@ -165,7 +165,7 @@ pub(crate) struct Crew {
     pub(crate) digests: bool,
 }
 
-impl Crew {
+impl ProxyGroup {
     pub(crate) fn len(&self) -> usize {
         self.sidecars.len() + self.gateways
     }
@@ -191,7 +191,7 @@ pub(crate) enum Role {
 /// The simulated proxies.
 pub(crate) struct Fleet {
     pub(crate) shared: Arc<Shared>,
-    crew: Crew,
+    group: ProxyGroup,
     nodes: Vec<Arc<Node>>,
     tasks: Vec<JoinHandle<Client>>,
     stops: Vec<Arc<Notify>>,
@@ -200,7 +200,7 @@ pub(crate) struct Fleet {
 }
 
 /// How one change went.
-pub(crate) struct Followed {
+pub(crate) struct ChangeOutcome {
     /// Milliseconds from the write, by proxy, sorted.
     pub(crate) latencies: Vec<f64>,
     /// Proxies it did not reach in time.
@@ -209,17 +209,17 @@ pub(crate) struct Followed {
 }
 
 impl Fleet {
-    pub(crate) fn new(shape: &Shape, crew: Crew, address: SocketAddr) -> anyhow::Result<Self> {
-        let proxies = crew.len();
+    pub(crate) fn new(shape: &Shape, group: ProxyGroup, address: SocketAddr) -> anyhow::Result<Self> {
+        let proxies = group.len();
         let nodes = (0..proxies).map(|proxy| {
-            let node = nodes::node(shape, crew.role(proxy), crew.by_virtual_host);
+            let node = nodes::node(shape, group.role(proxy), group.by_virtual_host);
             Ok(Arc::new(sluice_proto::json::decode::<Node>(&node)?.message))
         });
         let shared = Shared {
-            protocol: crew.protocol,
-            window: crew.window,
+            protocol: group.protocol,
+            window: group.window,
             dictionaries: Default::default(),
-            recent: Recent::default(),
+            recent: RecentRequests::default(),
             address: RwLock::new(address),
             epoch: Instant::now(),
             watch: RwLock::default(),
@@ -232,19 +232,19 @@ impl Fleet {
             configured: (0..proxies).map(|_| AtomicU64::new(0)).collect(),
             live: (0..proxies).map(|_| AtomicBool::new(true)).collect(),
             kicks: (0..proxies).map(|_| Notify::new()).collect(),
-            digests: crew.digests,
+            digests: group.digests,
         };
         Ok(Self {
             shared: Arc::new(shared),
             nodes: nodes.collect::<anyhow::Result<_>>()?,
-            crew,
+            group,
             tasks: Vec::new(),
             stops: Vec::new(),
             background: None,
         })
     }
 
-    /// Has its proxies get a CPU only when nobody else wants it, as if they were on other machines.
+    /// Its proxies get a CPU only when no other thread needs it, as if they ran on other machines.
     pub(crate) fn run_in_background(&mut self) -> anyhow::Result<()> {
         self.background = Some(Background::new()?);
         Ok(())
@@ -256,7 +256,7 @@ impl Fleet {
 
     /// What the proxy of that number is.
     pub(crate) fn role(&self, proxy: usize) -> Role {
-        self.crew.role(proxy)
+        self.group.role(proxy)
     }
 
     pub(crate) fn traffic(&self) -> Traffic {
@@ -285,7 +285,7 @@ impl Fleet {
     /// Proxies that hold nothing.
     pub(crate) fn fresh(&self) -> Vec<Client> {
         let client = |(number, node): (usize, &Arc<Node>)| {
-            let is_gateway = matches!(self.crew.role(number), Role::Gateway(_));
+            let is_gateway = matches!(self.group.role(number), Role::Gateway(_));
             let certificate = is_gateway.then(|| HeaderValue::from_static(gateway::CERTIFICATE));
             Client::new(number, node.clone(), certificate, &self.shared.dictionaries)
         };
@@ -346,9 +346,9 @@ impl Fleet {
         concerned: impl Fn(Role) -> bool,
         (patience, quiet): (Duration, Duration),
         write: impl FnOnce() -> anyhow::Result<Instant>,
-    ) -> anyhow::Result<Followed> {
+    ) -> anyhow::Result<ChangeOutcome> {
         let live = self.shared.live.iter().map(|live| live.load(Relaxed)).enumerate();
-        let concerned: Vec<bool> = live.map(|(proxy, live)| live && concerned(self.crew.role(proxy))).collect();
+        let concerned: Vec<bool> = live.map(|(proxy, live)| live && concerned(self.group.role(proxy))).collect();
         let watch = Arc::new(Watch::new(expected, &concerned));
         *self.shared.watch.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(watch.clone());
         let before = self.traffic();
@@ -362,7 +362,7 @@ impl Fleet {
         *self.shared.watch.write().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
         let began = self.shared.at(written);
         let times = watch.times();
-        Ok(Followed {
+        Ok(ChangeOutcome {
             latencies: times.iter().map(|at| milliseconds(at.saturating_sub(began))).collect(),
             missed: watch.left(),
             traffic: self.traffic().since(&before),

@@ -47,7 +47,7 @@ enum State {
 
 /// One type at one proxy.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldVersions {
     dictionary: Arc<Dictionary>,
     /// By number of the name.
     states: Vec<State>,
@@ -59,7 +59,7 @@ pub(crate) struct Held {
     unknown: usize,
 }
 
-impl Held {
+impl HeldVersions {
     /// Nothing yet.
     pub(crate) fn new(dictionary: Arc<Dictionary>) -> Self {
         Self { dictionary, states: Vec::new(), digests: Vec::new(), len: 0, unknown: 0 }
@@ -160,9 +160,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn complete_is_when_every_name_was_answered() {
+    fn a_type_is_complete_when_every_name_is_answered() {
         let dictionary = Arc::new(Dictionary::default());
-        let mut held = Held::new(dictionary.clone());
+        let mut held = HeldVersions::new(dictionary.clone());
         assert!(held.is_complete());
         assert_eq!([held.ask("a"), held.ask("b"), held.ask("a")], [Some(0), Some(1), None]);
         held.tell("a", "1", 7);
@@ -179,12 +179,12 @@ mod tests {
             "what is not asked for need not be known"
         );
         assert_eq!(held.len(), 1);
-        let other = Held::new(dictionary);
+        let other = HeldVersions::new(dictionary);
         assert!(!other.has("a"), "others know the text, and hold nothing");
     }
 
     #[test]
-    fn a_text_is_kept_once() {
+    fn equal_texts_share_memory() {
         let texts = Texts::default();
         assert_eq!([texts.number("x"), texts.number("y"), texts.number("x")], [0, 1, 0]);
         assert_eq!((texts.known("z"), texts.texts.count()), (None, 2));

@@ -7,7 +7,7 @@ use prost::encoding::{WireType, decode_key, decode_varint};
 
 /// A message that fields are of.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Of {
+pub(crate) enum MessageKind {
     Response,
     /// A `Resource` of the delta protocol that is big.
     Resource,
@@ -16,17 +16,17 @@ pub(crate) enum Of {
 }
 
 /// Messages around the content of a resource, from the outside, each in field 2 of the one before.
-pub(crate) type Around = &'static [Of];
-pub(crate) const AROUND_DELTA: Around = &[Of::Response, Of::Resource, Of::Any];
-pub(crate) const AROUND_SOTW: Around = &[Of::Response, Of::Any];
+pub(crate) type Nesting = &'static [MessageKind];
+pub(crate) const DELTA_NESTING: Nesting = &[MessageKind::Response, MessageKind::Resource, MessageKind::Any];
+pub(crate) const SOTW_NESTING: Nesting = &[MessageKind::Response, MessageKind::Any];
 /// Resources come whole, however big they are.
-pub(crate) const WHOLE: Around = &[Of::Response];
+pub(crate) const UNSPLIT_NESTING: Nesting = &[MessageKind::Response];
 
 /// A piece of a response.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Part {
     /// The field of that number: a text, bytes or a message.
-    Field(Of, u32, Bytes),
+    Field(MessageKind, u32, Bytes),
     /// Some whole fields of the content of a big resource.
     Content(Bytes),
     /// A big resource is over.
@@ -40,12 +40,12 @@ const PREFIX: usize = 5;
 /// Where resources are in a response, the `Any` in a `Resource`, and the content in an `Any`.
 const INNER: u32 = 2;
 /// Bytes from which a resource is big.
-const BIG: usize = 64 << 10;
+const LARGE_RESOURCE_BYTES: usize = 64 << 10;
 
 /// The gRPC messages of a stream.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    around: Around,
+    around: Nesting,
     /// What came last, as far as it was not looked at.
     rest: Bytes,
     /// A piece that began before it.
@@ -65,7 +65,7 @@ enum Next {
 }
 
 impl Incoming {
-    pub(crate) fn new(around: Around) -> Self {
+    pub(crate) fn new(around: Nesting) -> Self {
         Self { around, rest: Bytes::new(), begun: BytesMut::new(), length: 0, left: Vec::new() }
     }
 
@@ -98,8 +98,8 @@ impl Incoming {
             };
             let of = self.around.get(level).copied();
             let enters_from = match level {
-                _ if self.around == WHOLE => usize::MAX,
-                0 => BIG,
+                _ if self.around == UNSPLIT_NESTING => usize::MAX,
+                0 => LARGE_RESOURCE_BYTES,
                 _ => 0,
             };
             let next = |bytes: &[u8]| match of {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     /// What is read of bytes that come in chunks of that size.
-    fn read(around: Around, bytes: &[u8], chunk: usize) -> Result<Vec<Part>> {
+    fn read(around: Nesting, bytes: &[u8], chunk: usize) -> Result<Vec<Part>> {
         let (mut incoming, mut parts) = (Incoming::new(around), Vec::new());
         for chunk in bytes.chunks(chunk) {
             incoming.put(Bytes::copy_from_slice(chunk));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_the_same_however_the_bytes_come() {
+    fn parts_do_not_depend_on_how_bytes_are_split() {
         let resource = |name: &str| Resource { name: name.into(), version: "v".repeat(300), ..Default::default() };
         let response = DeltaDiscoveryResponse {
             resources: vec![resource("a"), resource("b")],
@@ -233,7 +233,7 @@ mod tests {
         let with_a_number = DiscoveryResponse { canary: true, version_info: "7".into(), ..Default::default() };
         let messages = [response.encode_to_vec(), Vec::new(), with_a_number.encode_to_vec()];
         let bytes: Vec<u8> = messages.iter().flat_map(|message| framed(message)).collect();
-        let field = |number, value: Bytes| Part::Field(Of::Response, number, value);
+        let field = |number, value: Bytes| Part::Field(MessageKind::Response, number, value);
         let resources = response.resources.iter().map(|resource| field(2, resource.encode_to_vec().into()));
         let mut expected: Vec<Part> = resources.collect();
         expected.push(field(4, "t".into()));
@@ -242,7 +242,7 @@ mod tests {
         expected.push(Part::End(0));
         expected.push(field(1, "7".into()));
         expected.push(Part::End(messages[2].len()));
-        for around in [WHOLE, AROUND_DELTA, AROUND_SOTW] {
+        for around in [UNSPLIT_NESTING, DELTA_NESTING, SOTW_NESTING] {
             for chunk in [1, 2, 3, 5, 7, 64, 309, 310, bytes.len()] {
                 assert_eq!(read(around, &bytes, chunk).expect("messages"), expected, "in chunks of {chunk}");
             }
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_big_resource_comes_a_few_fields_at_a_time() {
+    fn a_large_resource_is_read_a_few_fields_at_a_time() {
         let any = |hosts| Any { type_url: "table".into(), value: table(hosts).encode_to_vec() };
         let resource = |name: &str, hosts| Resource {
             name: name.into(),
@@ -272,19 +272,19 @@ mod tests {
         };
         let sotw =
             DiscoveryResponse { resources: vec![any(2), any(6000), any(0)], nonce: "n".into(), ..Default::default() };
-        let (response, text) = (Of::Response, |of, number, value: &'static str| Part::Field(of, number, value.into()));
+        let (response, text) = (MessageKind::Response, |of, number, value: &'static str| Part::Field(of, number, value.into()));
         let small = |resource: Vec<u8>| Part::Field(response, 2, resource.into());
         let cases = [
-            (AROUND_DELTA, delta.encode_to_vec(), {
+            (DELTA_NESTING, delta.encode_to_vec(), {
                 let of = |name, hosts| small(resource(name, hosts).encode_to_vec());
-                let big = [text(Of::Resource, 1, "1"), text(Of::Any, 1, "table")];
-                let end = [text(Of::Resource, 3, "big"), Part::Over, of("empty", 0), text(response, 5, "n")];
+                let big = [text(MessageKind::Resource, 1, "1"), text(MessageKind::Any, 1, "table")];
+                let end = [text(MessageKind::Resource, 3, "big"), Part::Over, of("empty", 0), text(response, 5, "n")];
                 ([&[of("small", 2)], &big[..]].concat(), end)
             }),
-            (AROUND_SOTW, sotw.encode_to_vec(), {
+            (SOTW_NESTING, sotw.encode_to_vec(), {
                 let of = |hosts| small(any(hosts).encode_to_vec());
                 let end = [Part::Over, of(0), text(response, 5, "n"), Part::End(sotw.encoded_len())];
-                (vec![of(2), text(Of::Any, 1, "table")], end)
+                (vec![of(2), text(MessageKind::Any, 1, "table")], end)
             }),
         ];
         for (around, message, (begin, end)) in cases {
@@ -307,14 +307,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_an_error() {
+    fn invalid_messages_are_errors() {
         let compressed = [1, 0, 0, 0, 1, 0];
-        assert!(read(WHOLE, &compressed, 6).is_err());
+        assert!(read(UNSPLIT_NESTING, &compressed, 6).is_err());
         let longer_than_its_message = framed(&[0x12, 0x7f, 1, 2]);
         let group = framed(&[0x13, 0x7f, 1, 2]);
         for bytes in [&longer_than_its_message, &group] {
             for chunk in [1, bytes.len()] {
-                for around in [WHOLE, AROUND_DELTA] {
+                for around in [UNSPLIT_NESTING, DELTA_NESTING] {
                     assert!(read(around, bytes, chunk).is_err(), "{bytes:?} in chunks of {chunk}");
                 }
             }

@@ -38,7 +38,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::arguments::{Arguments, Command};
-use crate::world::{Place, World};
+use crate::world::{ObjectTarget, MeshObjects};
 
 fn main() -> ExitCode {
     match perform(Arguments::parse().command) {
@@ -62,7 +62,7 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
             runtime.block_on(loopback::run(bytes, readers, repeat)).map(|()| true)?
         }
         Command::Generate { shape, out } => {
-            World::lay(Place::directory(&out)?, &shape.shape()?)?.finish();
+            MeshObjects::lay(ObjectTarget::directory(&out)?, &shape.shape()?)?.finish();
             true
         }
         Command::Report { results, out } => report::page::write(&result::read_all(&results)?, &out).map(|()| true)?,

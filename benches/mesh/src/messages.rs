@@ -36,7 +36,7 @@ pub(crate) struct DeltaRequest {
 
 impl DeltaRequest {
     /// It, encoded, with names that are subscribed, and the names and versions of what is held.
-    pub(crate) fn with<'a>(&self, subscribe: &Subscribe, holds: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<u8> {
+    pub(crate) fn with<'a>(&self, subscribe: &SubscribeFields, holds: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<u8> {
         const HOLDS: u32 = 5;
         let mut out = Vec::with_capacity(self.encoded_len() + subscribe.0.len());
         // There is room: it is a vector.
@@ -55,9 +55,9 @@ impl DeltaRequest {
 
 /// Names that are subscribed, as fields of a delta request.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Subscribe(Vec<u8>);
+pub(crate) struct SubscribeFields(Vec<u8>);
 
-impl Subscribe {
+impl SubscribeFields {
     pub(crate) fn add(&mut self, name: &str) {
         put(3, name, &mut self.0);
     }
@@ -69,16 +69,16 @@ impl Subscribe {
 
 /// The big requests that were made last: thousands of proxies ask for the same, each with megabytes of names.
 #[derive(Debug, Default)]
-pub(crate) struct Recent(Mutex<VecDeque<Bytes>>);
+pub(crate) struct RecentRequests(Mutex<VecDeque<Bytes>>);
 
-impl Recent {
+impl RecentRequests {
     /// Bytes from which a request is big.
-    const BIG: usize = 64 << 10;
-    const MOST: usize = 8;
+    const LARGE_REQUEST_BYTES: usize = 64 << 10;
+    const MAX_REQUESTS: usize = 8;
 
     /// The request, of which there is one if another proxy made the same just now.
     pub(crate) fn share(&self, request: Vec<u8>) -> Bytes {
-        if request.len() < Self::BIG {
+        if request.len() < Self::LARGE_REQUEST_BYTES {
             return request.into();
         }
         let mut recent = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -86,7 +86,7 @@ impl Recent {
             return same.clone();
         }
         let request = Bytes::from(request);
-        recent.truncate(Self::MOST - 1);
+        recent.truncate(Self::MAX_REQUESTS - 1);
         recent.push_front(request.clone());
         request
     }
@@ -130,9 +130,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_first_request_has_what_is_held() {
+    fn a_first_request_reports_held_versions() {
         let request = DeltaRequest { type_url: "t".into(), ..DeltaRequest::default() };
-        let mut subscribe = Subscribe::default();
+        let mut subscribe = SubscribeFields::default();
         subscribe.add("a");
         subscribe.add("b");
         let bytes = request.with(&subscribe, [("a", "1"), ("c", "22")].into_iter());
@@ -146,9 +146,9 @@ mod tests {
     }
 
     #[test]
-    fn of_big_requests_that_are_the_same_there_is_one() {
-        let recent = Recent::default();
-        let big = |byte| vec![byte; Recent::BIG];
+    fn equal_large_requests_share_memory() {
+        let recent = RecentRequests::default();
+        let big = |byte| vec![byte; RecentRequests::LARGE_REQUEST_BYTES];
         let first = recent.share(big(1));
         assert_eq!(recent.share(big(1)).as_ptr(), first.as_ptr());
         for byte in 2..10 {

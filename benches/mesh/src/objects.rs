@@ -67,7 +67,7 @@ pub(crate) fn namespace(name: &str) -> String {
 }
 
 /// The most endpoints that Kubernetes puts into a slice.
-const PER_SLICE: usize = 1000;
+const ENDPOINTS_PER_SLICE: usize = 1000;
 
 /// A Service with its endpoints, in as many texts as it has slices: the first has the Service, each a slice with its Pods.
 pub(crate) fn service(service: Service, count: usize, now: &Endpoints) -> Vec<String> {
@@ -94,9 +94,9 @@ spec:
         note = now.note,
     );
     let all = count + now.more;
-    let slices = (0..all.max(1)).step_by(PER_SLICE).enumerate();
+    let slices = (0..all.max(1)).step_by(ENDPOINTS_PER_SLICE).enumerate();
     let mut texts: Vec<String> =
-        slices.map(|(at, first)| slice(service, at + 1, first..all.min(first + PER_SLICE), now)).collect();
+        slices.map(|(at, first)| slice(service, at + 1, first..all.min(first + ENDPOINTS_PER_SLICE), now)).collect();
     texts[0].insert_str(0, &head);
     texts
 }
@@ -214,7 +214,7 @@ kind: AuthorizationPolicy
 metadata: {{name: bench, namespace: {namespace}, creationTimestamp: 2026-01-01T00:00:00Z}}
 spec:
   action: DENY
-  rules: [{{from: [{{source: {{principals: [cluster.local/ns/nobody/sa/{marker}]}}}}]}}]
+  rules: [{{from: [{{source: {{principals: [cluster.local/ns/absent/sa/{marker}]}}}}]}}]
 "
     )
 }

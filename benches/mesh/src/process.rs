@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_and_memory_show() -> Result<()> {
+    fn cpu_and_memory_are_measured() -> Result<()> {
         let own = Process::new(std::process::id())?;
         let before = own.cpu()?;
         let mut sum = 0u64;

@@ -86,7 +86,7 @@ pub(crate) struct ChangeResult {
 /// One change.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Round {
-    /// From the write to the first and the last proxy that holds it, in milliseconds; none if nobody was to have it.
+    /// From the write to the first and the last proxy that holds it, in milliseconds; none if it affects no proxy.
     pub(crate) first_ms: Option<f64>,
     pub(crate) last_ms: Option<f64>,
     /// Latency over proxies at [`SHARES`].
@@ -114,18 +114,18 @@ pub(crate) struct StormResult {
     pub(crate) loopback_ms: Option<f64>,
     /// How changes fared beside it, if any were made.
     #[serde(default)]
-    pub(crate) beside: Option<Beside>,
+    pub(crate) beside: Option<ConcurrentChanges>,
 }
 
 /// Milliseconds until changes reached their last proxy, in quiet and during a storm.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Beside {
+pub(crate) struct ConcurrentChanges {
     pub(crate) kind: Kind,
     pub(crate) quiet_ms: Vec<f64>,
     pub(crate) storm_ms: Vec<f64>,
 }
 
-impl Beside {
+impl ConcurrentChanges {
     /// Medians, and how many times longer it takes in the storm.
     pub(crate) fn medians(&self) -> (f64, f64, f64) {
         let (quiet, storm) = (of(self.quiet_ms.iter().copied(), 0.5), of(self.storm_ms.iter().copied(), 0.5));

@@ -8,7 +8,7 @@ use crate::arguments::{RunArguments, Storm};
 use crate::change::Kind;
 use crate::report;
 use crate::result::RunResult;
-use crate::side::{Setup, Side, Wanted};
+use crate::side::{Setup, MeasuredMesh, ServerChoice};
 use crate::storm;
 
 /// Measures, tells how it goes, and writes the result.
@@ -16,8 +16,8 @@ pub(crate) async fn run(arguments: &RunArguments) -> Result<()> {
     let restarts = arguments.storms.contains(&Storm::Restart);
     ensure!(!restarts || arguments.sluiced.is_some(), "the storm `restart` needs --sluiced");
     let server = match (&arguments.sluiced, arguments.server) {
-        (Some(binary), _) => Wanted::Start(binary.clone()),
-        (None, Some(address)) => Wanted::Running(address, arguments.pid),
+        (Some(binary), _) => ServerChoice::Start(binary.clone()),
+        (None, Some(address)) => ServerChoice::Running(address, arguments.pid),
         (None, None) => anyhow::bail!("--sluiced or --server is needed"),
     };
     let setup = Setup {
@@ -29,10 +29,10 @@ pub(crate) async fn run(arguments: &RunArguments) -> Result<()> {
         starts: arguments.starts,
         digests: false,
     };
-    let mut side = Side::open(&setup, &arguments.manner).await?;
+    let mut side = MeasuredMesh::open(&setup, &arguments.measure).await?;
     let mut changes = side.every_change(&arguments.changes).await?;
     let mut storms = Vec::new();
-    let patience = Duration::from_secs(arguments.manner.patience);
+    let patience = Duration::from_secs(arguments.measure.patience);
     for storm in &arguments.storms {
         let result = storm::make(*storm, &mut side, arguments, patience).await?;
         eprintln!("{}", report::storm_line(&result));

@@ -8,7 +8,7 @@ use crate::arguments::{Grid, Large, ScaleArguments};
 use crate::report;
 use crate::result::{RunResult, read};
 use crate::shape::{Layout, Shape};
-use crate::side::{Setup, Side, Wanted};
+use crate::side::{Setup, MeasuredMesh, ServerChoice};
 
 /// Runs every shape; a shape that fails is told of, and the others go on.
 pub(crate) async fn run(arguments: &ScaleArguments) -> Result<()> {
@@ -42,13 +42,13 @@ async fn one(shape: Shape, proxies: usize, arguments: &ScaleArguments, path: &Pa
     let setup = Setup {
         shape,
         proxies,
-        server: Wanted::Start(arguments.sluiced.clone()),
+        server: ServerChoice::Start(arguments.sluiced.clone()),
         config_dir: None,
         kubeconfig: None,
         starts: 1,
         digests: false,
     };
-    let mut side = Side::open(&setup, &arguments.manner).await?;
+    let mut side = MeasuredMesh::open(&setup, &arguments.measure).await?;
     let changes = side.every_change(&arguments.changes).await?;
     let result = side.result(changes, Vec::new())?;
     result.write(path)?;
@@ -101,7 +101,7 @@ mod tests {
     use crate::arguments::{Arguments, Command};
 
     #[test]
-    fn the_grid_is_what_was_asked_for() {
+    fn the_grid_has_the_requested_sizes() {
         let shapes = |line: &str| {
             let line = format!("sluice-bench scale --sluiced s --out o {line}");
             match Arguments::parse_from(line.split_whitespace()).command {

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_in_pieces_asks_for_them() {
+    fn a_table_with_vhds_subscribes_its_virtual_hosts() {
         let whole = RouteConfiguration { name: "80".into(), ..Default::default() };
         let pieces = RouteConfiguration { vhds: Some(Vhds::default()), ..whole.clone() };
         let asks =
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_asks_for_the_secrets_of_its_tls() {
+    fn a_listener_subscribes_the_secrets_of_its_tls() {
         let secret = |name: &str| SdsSecretConfig { name: name.into(), ..Default::default() };
         let common = CommonTlsContext {
             tls_certificate_sds_secret_configs: vec![secret("default"), secret("kubernetes://shop")],
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_asks_for_its_assignment_only_by_eds() {
+    fn only_an_eds_cluster_subscribes_its_assignment() {
         let cluster = |kind: DiscoveryType, service: &str| Cluster {
             name: "own".into(),
             cluster_discovery_type: Some(ClusterDiscoveryType::Type(kind.into())),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_asks_for_the_tables_of_its_chains() {
+    fn a_listener_subscribes_the_route_tables_of_its_chains() {
         let chain = |table: &str| {
             let rds = Rds { route_config_name: table.into(), ..Default::default() };
             let manager =

@@ -18,7 +18,7 @@ const LOG: &str = ".sluiced.log";
 
 /// How a server is started.
 #[derive(Clone, Debug)]
-pub(crate) struct Recipe {
+pub(crate) struct ServerOptions {
     pub(crate) binary: PathBuf,
     pub(crate) source: Source,
     /// For its log.
@@ -44,7 +44,7 @@ pub(crate) struct Server {
 
 struct Started {
     child: Child,
-    recipe: Recipe,
+    server_options: ServerOptions,
 }
 
 impl Server {
@@ -54,17 +54,17 @@ impl Server {
     }
 
     /// Starts one on free ports; gives it when it is ready, and the seconds that took.
-    pub(crate) async fn start(recipe: &Recipe) -> Result<(Self, f64)> {
+    pub(crate) async fn start(server_options: &ServerOptions) -> Result<(Self, f64)> {
         let [grpc, http, monitoring] = free_ports()?.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-        let log_path = recipe.directory.join(LOG);
+        let log_path = server_options.directory.join(LOG);
         let log = std::fs::File::create(&log_path).context("make a log file")?;
-        let objects = match &recipe.source {
+        let objects = match &server_options.source {
             Source::Directory(path) => format!("--configDir={}", path.display()),
             Source::Kubeconfig(path) => format!("--kubeconfig={}", path.display()),
         };
         let start = Instant::now();
-        let mut command = Command::new(&recipe.binary);
-        if recipe.virtual_hosts {
+        let mut command = Command::new(&server_options.binary);
+        if server_options.virtual_hosts {
             command.env("SLUICE_VHDS", "true");
         }
         let child = command
@@ -74,15 +74,15 @@ impl Server {
             .arg(format!("--grpcAddr={grpc}"))
             .arg(format!("--httpAddr={http}"))
             .arg(format!("--monitoringAddr={monitoring}"))
-            .args(&recipe.arguments)
+            .args(&server_options.arguments)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
             .kill_on_drop(true)
             .spawn()
-            .with_context(|| format!("start {}", recipe.binary.display()))?;
+            .with_context(|| format!("start {}", server_options.binary.display()))?;
         let process = child.id().map(Process::new).transpose()?;
-        let mut server = Self { address: grpc, process, started: Some(Started { child, recipe: recipe.clone() }) };
+        let mut server = Self { address: grpc, process, started: Some(Started { child, server_options: server_options.clone() }) };
         loop {
             if is_ready(http).await {
                 return Ok((server, start.elapsed().as_secs_f64()));
@@ -100,7 +100,7 @@ impl Server {
     pub(crate) async fn restart(&mut self) -> Result<f64> {
         let mut started = self.started.take().context("a restart needs --sluiced")?;
         started.child.kill().await?;
-        let (server, seconds) = Self::start(&started.recipe).await?;
+        let (server, seconds) = Self::start(&started.server_options).await?;
         *self = server;
         Ok(seconds)
     }

@@ -6,25 +6,25 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::api::Api;
-use crate::arguments::{Driver, Manner, Protocol};
+use crate::arguments::{Driver, MeasureOptions, Protocol};
 use crate::change::{self, Change, Kind, Plan};
-use crate::fleet::{Crew, Fleet};
+use crate::fleet::{ProxyGroup, Fleet};
 use crate::loopback;
 use crate::process::{Memory, Process};
 use crate::report;
 use crate::result::{ChangeResult, Machine, Round, RunResult, SHARES, StormResult};
-use crate::server::{Recipe, Server, Source};
+use crate::server::{ServerOptions, Server, Source};
 use crate::shape::Shape;
 use crate::statistics::{of, percentile};
 use crate::storm;
-use crate::world::{Place, World};
+use crate::world::{ObjectTarget, MeshObjects};
 
 /// What is to be set up.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) shape: Shape,
     pub(crate) proxies: usize,
-    pub(crate) server: Wanted,
+    pub(crate) server: ServerChoice,
     /// Where objects are written; a temporary directory if not given.
     pub(crate) config_dir: Option<PathBuf>,
     pub(crate) kubeconfig: Option<PathBuf>,
@@ -36,7 +36,7 @@ pub(crate) struct Setup {
 
 /// Which server.
 #[derive(Clone, Debug)]
-pub(crate) enum Wanted {
+pub(crate) enum ServerChoice {
     /// This binary, started.
     Start(PathBuf),
     /// One that runs.
@@ -44,14 +44,14 @@ pub(crate) enum Wanted {
 }
 
 /// A server with its objects and its proxies.
-pub(crate) struct Side {
-    pub(crate) world: World,
+pub(crate) struct MeasuredMesh {
+    pub(crate) world: MeshObjects,
     pub(crate) server: Server,
     pub(crate) fleet: Fleet,
-    pub(crate) crew: Crew,
+    pub(crate) group: ProxyGroup,
     /// How the server was started, if it was.
-    pub(crate) recipe: Option<Recipe>,
-    manner: Manner,
+    pub(crate) server_options: Option<ServerOptions>,
+    measure: MeasureOptions,
     machine: Machine,
     starts: Vec<f64>,
     ready_memory: Option<Memory>,
@@ -59,72 +59,72 @@ pub(crate) struct Side {
     _directory: tempfile::TempDir,
 }
 
-impl Side {
+impl MeasuredMesh {
     /// Writes the objects, starts the server, connects the proxies.
-    pub(crate) async fn open(setup: &Setup, manner: &Manner) -> Result<Self> {
+    pub(crate) async fn open(setup: &Setup, measure: &MeasureOptions) -> Result<Self> {
         let Setup { shape, proxies, .. } = setup;
         ensure!(*proxies <= shape.pods(), "--proxies may be at most the {} pods of the shape", shape.pods());
         ensure!(
-            !manner.virtual_hosts || manner.protocol == Protocol::Delta,
+            !measure.virtual_hosts || measure.protocol == Protocol::Delta,
             "virtual hosts come one by one in the delta protocol only"
         );
         let machine = Machine::this();
         let directory = tempfile::tempdir().context("make a directory")?;
-        let (place, source) = place(setup, manner, directory.path()).await?;
+        let (place, source) = place(setup, measure, directory.path()).await?;
         eprintln!("writing {shape}");
-        let world = World::lay(place, shape)?;
+        let world = MeshObjects::lay(place, shape)?;
         let mut starts = Vec::new();
-        let (server, recipe) = match &setup.server {
-            Wanted::Running(address, pid) => (Server::running(*address, *pid)?, None),
-            Wanted::Start(binary) => {
-                let recipe = Recipe {
+        let (server, server_options) = match &setup.server {
+            ServerChoice::Running(address, pid) => (Server::running(*address, *pid)?, None),
+            ServerChoice::Start(binary) => {
+                let server_options = ServerOptions {
                     binary: binary.clone(),
                     source,
                     directory: directory.path().to_owned(),
-                    arguments: manner.server_arguments.clone(),
-                    virtual_hosts: manner.virtual_hosts,
+                    arguments: measure.server_arguments.clone(),
+                    virtual_hosts: measure.virtual_hosts,
                 };
                 for _ in 1..setup.starts {
-                    starts.push(Server::start(&recipe).await?.1);
+                    starts.push(Server::start(&server_options).await?.1);
                 }
-                let (server, seconds) = Server::start(&recipe).await?;
+                let (server, seconds) = Server::start(&server_options).await?;
                 starts.push(seconds);
-                (server, Some(recipe))
+                (server, Some(server_options))
             }
         };
         let ready_memory = server.process.as_ref().map(Process::memory).transpose()?;
         if let (Some(seconds), Some(memory)) = (starts.last(), ready_memory) {
             eprintln!("ready after {seconds:.2} s with {} MiB", memory.resident_kib / 1024);
         }
-        let crew = Crew {
+        let group = ProxyGroup {
             sidecars: 0..*proxies,
             gateways: shape.gateways,
-            protocol: manner.protocol,
-            by_virtual_host: manner.virtual_hosts,
-            window: manner.window.saturating_mul(1024),
+            protocol: measure.protocol,
+            by_virtual_host: measure.virtual_hosts,
+            window: measure.window.saturating_mul(1024),
             digests: setup.digests,
         };
-        let mut fleet = Fleet::new(shape, crew.clone(), server.address)?;
+        let mut fleet = Fleet::new(shape, group.clone(), server.address)?;
         let fresh = fleet.fresh();
-        let patience = Duration::from_secs(manner.patience.max(300));
+        let patience = Duration::from_secs(measure.patience.max(300));
         let mut connect = storm::connect("connect", &mut fleet, fresh, &server, patience, storm::QUIET).await?;
         if let Some(process) = &server.process {
-            tokio::time::sleep(Duration::from_secs(manner.rest)).await;
+            tokio::time::sleep(Duration::from_secs(measure.rest)).await;
             connect.memory = Some(process.memory()?);
         }
         #[expect(clippy::cast_precision_loss, reason = "some bytes")]
         let bytes = connect.traffic.bytes as f64;
-        connect.loopback_ms = sockets(manner, bytes, crew.sidecars.len() + crew.gateways, 1).await?;
+        connect.loopback_ms = sockets(measure, bytes, group.sidecars.len() + group.gateways, 1).await?;
         eprintln!("{}", report::storm_line(&connect));
         ensure!(connect.missed == 0, "{} proxies were not configured", connect.missed);
-        let manner = manner.clone();
+        let measure = measure.clone();
         let side = Self {
             world,
             server,
             fleet,
-            crew,
-            recipe,
-            manner,
+            group,
+            server_options,
+            measure,
             machine,
             starts,
             ready_memory,
@@ -147,14 +147,14 @@ impl Side {
     }
 
     fn plan(&self, kind: Kind, round: usize) -> Result<Change> {
-        let plan = Plan { target: 0, by_virtual_host: self.manner.virtual_hosts };
+        let plan = Plan { target: 0, by_virtual_host: self.measure.virtual_hosts };
         change::plan(kind, &self.world.shape, round, plan)
     }
 
     /// One change, followed to the last proxy.
     pub(crate) async fn round(&self, kind: Kind, round: usize) -> Result<(usize, Round)> {
         let shape = self.world.shape;
-        let limits = (Duration::from_secs(self.manner.patience), Duration::from_millis(self.manner.quiet));
+        let limits = (Duration::from_secs(self.measure.patience), Duration::from_millis(self.measure.quiet));
         let own = Process::new(std::process::id())?;
         let Change { before, write, expected, concerned } = self.plan(kind, round)?;
         if let Some(before) = before {
@@ -192,7 +192,7 @@ impl Side {
     pub(crate) async fn brief_round(&self, kind: Kind, round: usize) -> Result<Option<f64>> {
         let shape = self.world.shape;
         let Change { write, expected, concerned, .. } = self.plan(kind, round)?;
-        let limits = (Duration::from_secs(self.manner.patience), Duration::ZERO);
+        let limits = (Duration::from_secs(self.measure.patience), Duration::ZERO);
         let has = |role| concerned.has(&shape, role);
         let followed = self.fleet.follow(expected, has, limits, || write(&self.world)).await?;
         // Not one after the other without a pause: that would be a storm of its own.
@@ -215,7 +215,7 @@ impl Side {
     /// The changes of a kind, one before them that does not count.
     pub(crate) async fn changes(&self, kind: Kind) -> Result<ChangeResult> {
         let mut result = ChangeResult { kind, affected: 0, rounds: Vec::new(), loopback_ms: None };
-        for number in 0..=self.manner.repeat {
+        for number in 0..=self.measure.repeat {
             let (affected, round) = self.round(kind, number).await?;
             result.affected = affected;
             if number > 0 {
@@ -230,7 +230,7 @@ impl Side {
     pub(crate) async fn beside_loopback(&self, result: &mut ChangeResult) -> Result<()> {
         #[expect(clippy::cast_precision_loss, reason = "some bytes")]
         let bytes = result.median(|round| Some(round.traffic.bytes as f64)).unwrap_or_default();
-        result.loopback_ms = sockets(&self.manner, bytes, result.affected, 3).await?;
+        result.loopback_ms = sockets(&self.measure, bytes, result.affected, 3).await?;
         Ok(())
     }
 
@@ -238,19 +238,19 @@ impl Side {
     pub(crate) fn result(&self, changes: Vec<ChangeResult>, storms: Vec<StormResult>) -> Result<RunResult> {
         Ok(RunResult {
             machine: self.machine.clone(),
-            commit: commit(self.recipe.as_ref().map(|recipe| recipe.binary.as_path())),
+            commit: commit(self.server_options.as_ref().map(|server_options| server_options.binary.as_path())),
             date: jiff::Timestamp::now().strftime("%Y-%m-%d").to_string(),
             shape: self.world.shape,
-            proxies: self.crew.sidecars.len(),
-            protocol: match self.manner.protocol {
+            proxies: self.group.sidecars.len(),
+            protocol: match self.measure.protocol {
                 Protocol::Delta => "delta".into(),
                 Protocol::Sotw => "sotw".into(),
             },
-            driver: match self.manner.driver {
+            driver: match self.measure.driver {
                 Driver::Directory => "directory".into(),
                 Driver::Kube => "kube".into(),
             },
-            virtual_hosts: self.manner.virtual_hosts,
+            virtual_hosts: self.measure.virtual_hosts,
             ready_seconds: (!self.starts.is_empty()).then(|| of(self.starts.iter().copied(), 0.5)),
             starts_seconds: self.starts.clone(),
             ready_memory: self.ready_memory,
@@ -262,14 +262,14 @@ impl Side {
     }
 }
 
-async fn place(setup: &Setup, manner: &Manner, temporary: &Path) -> Result<(Place, Source)> {
-    match manner.driver {
+async fn place(setup: &Setup, measure: &MeasureOptions, temporary: &Path) -> Result<(ObjectTarget, Source)> {
+    match measure.driver {
         Driver::Directory => {
             ensure!(setup.kubeconfig.is_none(), "--kubeconfig needs --driver kube");
-            let running = matches!(setup.server, Wanted::Running(..));
+            let running = matches!(setup.server, ServerChoice::Running(..));
             ensure!(!running || setup.config_dir.is_some(), "--server needs --config-dir, which it watches");
             let objects = setup.config_dir.clone().unwrap_or_else(|| temporary.join("objects"));
-            Ok((Place::directory(&objects)?, Source::Directory(objects)))
+            Ok((ObjectTarget::directory(&objects)?, Source::Directory(objects)))
         }
         Driver::Kube => {
             ensure!(setup.config_dir.is_none(), "--config-dir needs --driver directory");
@@ -278,7 +278,7 @@ async fn place(setup: &Setup, manner: &Manner, temporary: &Path) -> Result<(Plac
                 None => Api::start(temporary).await?,
             };
             let source = Source::Kubeconfig(api.kubeconfig().to_owned());
-            Ok((Place::Api(api), source))
+            Ok((ObjectTarget::Api(api), source))
         }
     }
 }
@@ -307,8 +307,8 @@ fn commit(binary: Option<&Path>) -> String {
 }
 
 /// Milliseconds that so many bytes take to so many readers through bare sockets, the median of some times.
-async fn sockets(manner: &Manner, bytes: f64, readers: usize, times: usize) -> Result<Option<f64>> {
-    if manner.no_loopback || bytes < 1.0 || readers == 0 {
+async fn sockets(measure: &MeasureOptions, bytes: f64, readers: usize, times: usize) -> Result<Option<f64>> {
+    if measure.no_loopback || bytes < 1.0 || readers == 0 {
         return Ok(None);
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "bytes")]

@@ -16,7 +16,7 @@ use crate::result::Machine;
 use crate::scan::Type;
 use crate::server::Server;
 use crate::shape::Shape;
-use crate::side::{Setup, Side, Wanted};
+use crate::side::{Setup, MeasuredMesh, ServerChoice};
 use crate::statistics::of;
 
 /// Nothing may have come for this long before states are compared.
@@ -52,13 +52,13 @@ pub(crate) async fn run(arguments: &SoakArguments) -> Result<bool> {
     let setup = Setup {
         shape: arguments.shape.shape()?,
         proxies: arguments.proxies,
-        server: Wanted::Start(arguments.sluiced.clone()),
+        server: ServerChoice::Start(arguments.sluiced.clone()),
         config_dir: None,
         kubeconfig: None,
         starts: 1,
         digests: true,
     };
-    let mut side = Side::open(&setup, &arguments.manner).await?;
+    let mut side = MeasuredMesh::open(&setup, &arguments.measure).await?;
     let kinds = side.kinds(&arguments.changes)?;
     let mut churn = Churn { random: StdRng::seed_from_u64(arguments.seed), rounds: BTreeMap::new(), reconnects: 0 };
     let process = side.server.process.clone().context("the server's process is known")?;
@@ -94,14 +94,14 @@ pub(crate) async fn run(arguments: &SoakArguments) -> Result<bool> {
     let seconds = start.elapsed().as_secs_f64();
     let (second_quarter_mib, last_quarter_mib) = (quarter(&samples, seconds, 1), quarter(&samples, seconds, 3));
 
-    let patience = Duration::from_secs(arguments.manner.patience.max(60));
+    let patience = Duration::from_secs(arguments.measure.patience.max(60));
     side.fleet.configured(Instant::now(), patience).await;
     side.fleet.settle(Instant::now(), QUIET, Instant::now() + patience).await;
     let traffic = side.fleet.traffic();
     let old = side.fleet.disconnect().await;
-    let recipe = side.recipe.clone().context("the server was started here")?;
-    let (fresh_server, _) = Server::start(&recipe).await.context("start a fresh server")?;
-    let mut fresh = Fleet::new(&side.world.shape, side.crew.clone(), fresh_server.address)?;
+    let server_options = side.server_options.clone().context("the server was started here")?;
+    let (fresh_server, _) = Server::start(&server_options).await.context("start a fresh server")?;
+    let mut fresh = Fleet::new(&side.world.shape, side.group.clone(), fresh_server.address)?;
     let clients = fresh.fresh();
     fresh.connect(clients);
     let (_, missed) = fresh.configured(Instant::now(), patience).await;
@@ -112,7 +112,7 @@ pub(crate) async fn run(arguments: &SoakArguments) -> Result<bool> {
     let result = SoakResult {
         machine: Machine::this(),
         shape: side.world.shape,
-        proxies: side.crew.len(),
+        proxies: side.group.len(),
         seconds,
         changes: churn.rounds.iter().map(|(kind, rounds)| (kind.name(), *rounds)).collect(),
         reconnects: churn.reconnects,
@@ -147,7 +147,7 @@ impl Churn {
     }
 
     /// A change of any kind somewhere.
-    fn change(&mut self, side: &Side, kinds: &[Kind]) -> Result<()> {
+    fn change(&mut self, side: &MeasuredMesh, kinds: &[Kind]) -> Result<()> {
         let shape = side.world.shape;
         let Some(kind) = kinds.get(self.random.random_range(0..kinds.len().max(1))).copied() else { return Ok(()) };
         let count = self.rounds.entry(kind).or_default();
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slope_is_an_hours() {
+    fn the_slope_is_per_hour() {
         let samples: Vec<(f64, u64)> =
             (0..100).map(|at| (f64::from(at), 1024 * (50 + u64::from(at.max(25u32))))).collect();
         let found = slope(&samples, 25.0);

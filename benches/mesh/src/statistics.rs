@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_the_nearest() {
+    fn percentiles_use_the_nearest_rank() {
         let values = [1.0, 2.0, 3.0, 4.0];
         assert_eq!(values.map(|_| percentile(&values, 0.5)), [2.0; 4]);
         assert_eq!((percentile(&values, 1.0), percentile(&values, 0.0), percentile(&[], 0.5)), (4.0, 1.0, 0.0));

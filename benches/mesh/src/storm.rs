@@ -7,11 +7,11 @@ use anyhow::{Context, Result, ensure};
 use crate::arguments::{RunArguments, Storm};
 use crate::change::Kind;
 use crate::client::{Client, Pace};
-use crate::fleet::{Crew, Fleet, Traffic};
+use crate::fleet::{ProxyGroup, Fleet, Traffic};
 use crate::process::Process;
-use crate::result::{Beside, SHARES, StormResult};
+use crate::result::{ConcurrentChanges, SHARES, StormResult};
 use crate::server::Server;
-use crate::side::Side;
+use crate::side::MeasuredMesh;
 use crate::statistics::percentile;
 
 /// How long a slow client takes for each message.
@@ -23,7 +23,7 @@ const BACKLOGS: usize = 5;
 /// How often it is looked whether a backlog has begun.
 const POLL: Duration = Duration::from_millis(1);
 /// What changes beside a storm.
-const BESIDE: Kind = Kind::EndpointAddress;
+const CONCURRENT_CHANGE: Kind = Kind::EndpointAddress;
 
 /// How long nothing comes any more when all has come.
 pub(crate) const QUIET: Duration = Duration::from_millis(200);
@@ -37,7 +37,7 @@ pub(crate) async fn connect(
     patience: Duration,
     quiet: Duration,
 ) -> Result<StormResult> {
-    let account = Account::open(fleet, server)?;
+    let account = StormStart::open(fleet, server)?;
     let start = account.start;
     fleet.connect(clients);
     let (times, missed) = fleet.configured(start, patience).await;
@@ -47,7 +47,7 @@ pub(crate) async fn connect(
 }
 
 /// What there was when a storm began.
-struct Account {
+struct StormStart {
     start: Instant,
     own: Process,
     own_cpu: f64,
@@ -55,7 +55,7 @@ struct Account {
     traffic: Traffic,
 }
 
-impl Account {
+impl StormStart {
     fn open(fleet: &Fleet, server: &Server) -> Result<Self> {
         let own = Process::new(std::process::id())?;
         let (own_cpu, server_cpu) = (own.cpu()?, server.process.as_ref().map(Process::cpu).transpose()?);
@@ -82,7 +82,7 @@ impl Account {
 /// Makes a storm with the proxies that are connected.
 pub(crate) async fn make(
     storm: Storm,
-    side: &mut Side,
+    side: &mut MeasuredMesh,
     arguments: &RunArguments,
     patience: Duration,
 ) -> Result<StormResult> {
@@ -118,7 +118,7 @@ pub(crate) async fn make(
 }
 
 /// Connects proxies again, with what they hold.
-async fn come_back(name: &str, side: &mut Side, clients: Vec<Client>, patience: Duration) -> Result<StormResult> {
+async fn come_back(name: &str, side: &mut MeasuredMesh, clients: Vec<Client>, patience: Duration) -> Result<StormResult> {
     connect(name, &mut side.fleet, clients, &side.server, patience, QUIET).await
 }
 
@@ -132,14 +132,14 @@ fn spread(number: usize, all: usize) -> f64 {
 }
 
 /// Connects other proxies at once while changes go to those that are connected.
-async fn rush(side: &mut Side, arguments: &RunArguments, patience: Duration) -> Result<StormResult> {
+async fn rush(side: &mut MeasuredMesh, arguments: &RunArguments, patience: Duration) -> Result<StormResult> {
     let shape = side.world.shape;
-    let wanted = arguments.rush_proxies.unwrap_or(side.crew.sidecars.len());
-    let first = side.crew.sidecars.end;
+    let wanted = arguments.rush_proxies.unwrap_or(side.group.sidecars.len());
+    let first = side.group.sidecars.end;
     let sidecars = first..shape.pods().min(first + wanted);
     ensure!(!sidecars.is_empty(), "the storm `rush` needs pods beside the {first} whose proxies are connected");
-    let crew = Crew { sidecars, gateways: 0, ..side.crew.clone() };
-    let mut fleet = Fleet::new(&shape, crew, side.server.address)?;
+    let group = ProxyGroup { sidecars, gateways: 0, ..side.group.clone() };
+    let mut fleet = Fleet::new(&shape, group, side.server.address)?;
     // What those that come do for themselves is not to keep those that are watched from looking.
     fleet.run_in_background()?;
     let (mut beside, mut number) = (in_quiet(side).await?, QUIET_ROUNDS);
@@ -149,7 +149,7 @@ async fn rush(side: &mut Side, arguments: &RunArguments, patience: Duration) -> 
         let storm = connect("rush of other proxies", &mut fleet, clients, &side.server, patience, Duration::ZERO);
         tokio::pin!(storm);
         loop {
-            let round = side.brief_round(BESIDE, number);
+            let round = side.brief_round(CONCURRENT_CHANGE, number);
             number += 1;
             tokio::pin!(round);
             tokio::select! {
@@ -171,19 +171,19 @@ async fn rush(side: &mut Side, arguments: &RunArguments, patience: Duration) -> 
 }
 
 /// Changes before a storm, for comparison: as many as [`QUIET_ROUNDS`].
-async fn in_quiet(side: &Side) -> Result<Beside> {
-    let mut beside = Beside { kind: BESIDE, quiet_ms: Vec::new(), storm_ms: Vec::new() };
+async fn in_quiet(side: &MeasuredMesh) -> Result<ConcurrentChanges> {
+    let mut beside = ConcurrentChanges { kind: CONCURRENT_CHANGE, quiet_ms: Vec::new(), storm_ms: Vec::new() };
     for number in 0..QUIET_ROUNDS {
-        beside.quiet_ms.extend(side.round(BESIDE, number).await?.1.last_ms);
+        beside.quiet_ms.extend(side.round(CONCURRENT_CHANGE, number).await?.1.last_ms);
     }
     Ok(beside)
 }
 
 /// Changes mesh config for all proxies a few times, and endpoints each time when the first of them has it. The times are
 /// those until nothing came any more.
-async fn backlog(side: &Side, patience: Duration) -> Result<StormResult> {
+async fn backlog(side: &MeasuredMesh, patience: Duration) -> Result<StormResult> {
     let mut beside = in_quiet(side).await?;
-    let account = Account::open(&side.fleet, &side.server)?;
+    let account = StormStart::open(&side.fleet, &side.server)?;
     let mut times = Vec::new();
     for number in 0..BACKLOGS {
         let messages = || side.fleet.traffic().messages;
@@ -193,7 +193,7 @@ async fn backlog(side: &Side, patience: Duration) -> Result<StormResult> {
             ensure!(start.elapsed() < patience, "a change of the mesh config did not arrive anywhere");
             tokio::time::sleep(POLL).await;
         }
-        beside.storm_ms.extend(side.brief_round(BESIDE, QUIET_ROUNDS + number).await?);
+        beside.storm_ms.extend(side.brief_round(CONCURRENT_CHANGE, QUIET_ROUNDS + number).await?);
         side.fleet.settle(start, QUIET, start + patience).await;
         times.push(start.elapsed().saturating_sub(QUIET).as_secs_f64() * 1000.0);
     }

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use crate::arguments::VersusArguments;
 use crate::report;
 use crate::result::ChangeResult;
-use crate::side::{Setup, Side, Wanted};
+use crate::side::{Setup, MeasuredMesh, ServerChoice};
 
 /// Changes the meshes of both builds in turn; whether the ratios are within the limit.
 pub(crate) async fn run(arguments: &VersusArguments) -> Result<bool> {
@@ -13,19 +13,19 @@ pub(crate) async fn run(arguments: &VersusArguments) -> Result<bool> {
         Ok(Setup {
             shape: arguments.shape.shape()?,
             proxies: arguments.proxies,
-            server: Wanted::Start(binary.to_owned()),
+            server: ServerChoice::Start(binary.to_owned()),
             config_dir: None,
             kubeconfig: None,
             starts: 1,
             digests: false,
         })
     };
-    let before = Side::open(&setup(&arguments.before)?, &arguments.manner).await?;
-    let after = Side::open(&setup(&arguments.after)?, &arguments.manner).await?;
+    let before = MeasuredMesh::open(&setup(&arguments.before)?, &arguments.measure).await?;
+    let after = MeasuredMesh::open(&setup(&arguments.after)?, &arguments.measure).await?;
     let mut sides = [(before, Vec::new()), (after, Vec::new())];
     for kind in sides[0].0.kinds(&arguments.changes)? {
         let mut results = [(); 2].map(|()| ChangeResult { kind, affected: 0, rounds: Vec::new(), loopback_ms: None });
-        for number in 0..=arguments.manner.repeat {
+        for number in 0..=arguments.measure.repeat {
             // Each is first as often as the other.
             let order = if number.is_multiple_of(2) { [0, 1] } else { [1, 0] };
             for at in order {

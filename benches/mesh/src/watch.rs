@@ -29,7 +29,7 @@ pub(crate) enum Content {
 }
 
 /// A resource as it arrives.
-pub(crate) struct Arrival<'a> {
+pub(crate) struct ArrivedResource<'a> {
     pub(crate) kind: Type,
     pub(crate) name: &'a str,
     /// What [`Watch::finds`] of its content, over all pieces of it; none if the resource is gone.
@@ -97,7 +97,7 @@ impl Watch {
     }
 
     /// Which expectations that a proxy still has are met by what arrives, a bit each.
-    pub(crate) fn meets(&self, proxy: usize, arrival: &Arrival<'_>) -> u64 {
+    pub(crate) fn meets(&self, proxy: usize, arrival: &ArrivedResource<'_>) -> u64 {
         let open = self.open(proxy, arrival.kind, arrival.name);
         let met = open.filter(|(bit, expectation)| expectation.is_met(arrival.found.map(|found| found & bit != 0)));
         met.fold(0, |met, (bit, _)| met | bit)
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_has_arrived_when_everything_is_met_at_everyone_concerned() {
+    fn a_change_has_arrived_when_every_affected_proxy_meets_every_expectation() {
         let expected = vec![expect("a", Content::Has("new".into())), expect("b", Content::Gone)];
         let watch = Watch::new(expected, &[false, true, false, true]);
         assert_eq!(watch.left(), 2);
@@ -149,7 +149,7 @@ mod tests {
         let take = |proxy, name, pieces: Option<&[&str]>, now| {
             let finds = |piece: &&str| watch.finds(proxy, Type::Eds, name, piece.as_bytes());
             let found = pieces.map(|pieces| pieces.iter().map(finds).fold(0, |found, bits| found | bits));
-            watch.take(proxy, watch.meets(proxy, &Arrival { kind: Type::Eds, name, found }), now)
+            watch.take(proxy, watch.meets(proxy, &ArrivedResource { kind: Type::Eds, name, found }), now)
         };
         assert!(!take(1, "a", Some(old), 5));
         assert!(!take(1, "a", Some(new), 6));
@@ -163,12 +163,12 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_lacking_only_if_no_piece_has_it() {
+    fn a_text_is_absent_only_if_no_piece_has_it() {
         let watch = Watch::new(vec![expect("a", Content::Lacks("old".into()))], &[true]);
         let meets = |pieces: &[&str]| {
             let finds = |piece: &&str| watch.finds(0, Type::Eds, "a", piece.as_bytes());
             let found = pieces.iter().map(finds).fold(0, |found, bits| found | bits);
-            watch.meets(0, &Arrival { kind: Type::Eds, name: "a", found: Some(found) })
+            watch.meets(0, &ArrivedResource { kind: Type::Eds, name: "a", found: Some(found) })
         };
         assert_eq!(meets(&["some", "the old one", "more"]), 0);
         assert_eq!(meets(&["some", "the new one", "more"]), 1);

@@ -13,10 +13,10 @@ use crate::objects::{self, Endpoints};
 use crate::shape::{Layout, Service, Shape};
 
 /// Services that gateways have routes to.
-const ROUTED: usize = 50;
+const ROUTED_SERVICES: usize = 50;
 
 /// Where objects are written to.
-pub(crate) enum Place {
+pub(crate) enum ObjectTarget {
     /// A directory that the server watches, a file a service.
     Directory {
         root: PathBuf,
@@ -27,7 +27,7 @@ pub(crate) enum Place {
     Api(Api),
 }
 
-impl Place {
+impl ObjectTarget {
     /// A directory; one that is not empty is refused, unless an earlier run of this tool wrote it.
     pub(crate) fn directory(root: &Path) -> Result<Self> {
         std::fs::create_dir_all(root).with_context(|| format!("make {}", root.display()))?;
@@ -42,18 +42,18 @@ impl Place {
 }
 
 /// The objects of a shape.
-pub(crate) struct World {
-    place: Place,
+pub(crate) struct MeshObjects {
+    place: ObjectTarget,
     pub(crate) shape: Shape,
     /// What files of services beside the first were last written with.
     slices: Mutex<BTreeMap<String, String>>,
 }
 
-impl World {
+impl MeshObjects {
     /// Writes everything.
-    pub(crate) fn lay(place: Place, shape: &Shape) -> Result<Self> {
+    pub(crate) fn lay(place: ObjectTarget, shape: &Shape) -> Result<Self> {
         let world = Self { place, shape: *shape, slices: Mutex::default() };
-        if let Place::Api(api) = &world.place {
+        if let ObjectTarget::Api(api) = &world.place {
             api.begin();
         }
         world.write("mesh.yaml", &objects::mesh_config(None))?;
@@ -61,7 +61,7 @@ impl World {
         world.write("istio-system.yaml", &objects::namespace("istio-system"))?;
         for number in 0..shape.namespaces {
             let name = Shape::namespace(number);
-            if let Place::Directory { root, .. } = &world.place {
+            if let ObjectTarget::Directory { root, .. } = &world.place {
                 std::fs::create_dir_all(root.join(&name))?;
             }
             let mut text = objects::namespace(&name);
@@ -80,11 +80,11 @@ impl World {
             world.write(&format!("{namespace}/entry-{number:05}.yaml"), &text)?;
         }
         if shape.gateways > 0 {
-            let services: Vec<Service> = (0..shape.services.min(ROUTED)).map(|at| shape.http_service(at)).collect();
+            let services: Vec<Service> = (0..shape.services.min(ROUTED_SERVICES)).map(|at| shape.http_service(at)).collect();
             world.write("gateways.yaml", &gateway::objects(shape.gateways, &services))?;
             world.write("gateway-secret.yaml", &gateway::secret()?.0)?;
         }
-        if let Place::Api(api) = &world.place {
+        if let ObjectTarget::Api(api) = &world.place {
             api.finish()?;
         }
         Ok(world)
@@ -92,7 +92,7 @@ impl World {
 
     /// Says what was written.
     pub(crate) fn finish(&self) {
-        if let Place::Directory { root, .. } = &self.place {
+        if let ObjectTarget::Directory { root, .. } = &self.place {
             println!("{}: {}", root.display(), self.shape);
         }
     }
@@ -100,8 +100,8 @@ impl World {
     /// Writes a file the way an editor or a mounted ConfigMap does, or its objects to the API; says when that began.
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<Instant> {
         let (root, staging) = match &self.place {
-            Place::Directory { root, staging } => (root, staging),
-            Place::Api(api) => return api.write(name, text),
+            ObjectTarget::Directory { root, staging } => (root, staging),
+            ObjectTarget::Api(api) => return api.write(name, text),
         };
         let staged = staging.join("next");
         std::fs::write(&staged, text).with_context(|| format!("write {}", staged.display()))?;
@@ -114,8 +114,8 @@ impl World {
     /// Removes a file, or what was written under its name.
     pub(crate) fn remove(&self, name: &str) -> Result<Instant> {
         let root = match &self.place {
-            Place::Directory { root, .. } => root,
-            Place::Api(api) => return api.write(name, ""),
+            ObjectTarget::Directory { root, .. } => root,
+            ObjectTarget::Api(api) => return api.write(name, ""),
         };
         let at = Instant::now();
         let target = root.join(name);

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
-use sluice_testkit::handshake::{self, Agreed, Offer, certified, trusting};
+use sluice_testkit::handshake::{self, NegotiatedTls, TlsOptions, certified, trusting};
 
 use super::*;
 
 /// The parameters that a client under a policy and a server negotiate.
-fn shake(policy: Option<CompliancePolicy>, server: Offer) -> Result<Agreed, rustls::Error> {
+fn shake(policy: Option<CompliancePolicy>, server: TlsOptions) -> Result<NegotiatedTls, rustls::Error> {
     let pair = certified().expect("a certificate");
     let roots = trusting(&pair.0).expect("a root");
     let client = client(policy).expect("a client").with_root_certificates(roots).with_no_client_auth();
@@ -21,7 +21,7 @@ fn client_negotiates_only_what_its_policy_allows() {
     use NamedGroup as G;
     use ProtocolVersion::{TLSv1_2, TLSv1_3};
     use rustls::version::{TLS12, TLS13};
-    let all = Offer::default;
+    let all = TlsOptions::default;
     let chacha = all().suites(&[
         CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
         CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
@@ -53,7 +53,7 @@ fn client_negotiates_only_what_its_policy_allows() {
 
 #[test]
 fn only_the_unverifying_client_accepts_an_unknown_server() {
-    let server = || Arc::new(Offer::default().server(&certified().expect("a certificate")).expect("a server"));
+    let server = || Arc::new(TlsOptions::default().server(&certified().expect("a certificate")).expect("a server"));
     handshake::shake(client_without_verification().expect("a client"), server()).expect("accepted");
     let roots = trusting(&certified().expect("a certificate").0).expect("a root");
     let client = client(None).expect("a client").with_root_certificates(roots).with_no_client_auth();

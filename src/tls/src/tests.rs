@@ -6,12 +6,12 @@ use rustls::sign::CertifiedKey;
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 use sluice_auth::TrustDomain;
 use sluice_model::CompliancePolicy;
-use sluice_testkit::handshake::{self, Agreed, Offer, certified};
+use sluice_testkit::handshake::{self, NegotiatedTls, TlsOptions, certified};
 
 use super::*;
 
 /// What a client and the port agree on under a policy, if they do.
-fn shake(policy: Option<CompliancePolicy>, least: &str, offer: Offer) -> Result<Agreed, String> {
+fn shake(policy: Option<CompliancePolicy>, least: &str, offer: TlsOptions) -> Result<NegotiatedTls, String> {
     let (certificate, key) = certified().expect("a certificate");
     let pair = CertifiedKey::from_der(vec![certificate.clone()], key, &sluice_crypto::provider(None)).expect("a pair");
     let identity = Arc::new(ServerIdentity::default());
@@ -32,38 +32,38 @@ fn the_port_speaks_what_a_policy_lets_be() {
     let chacha = [S::TLS13_CHACHA20_POLY1305_SHA256, S::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256];
     let agreed = |policy, offer| shake(policy, "", offer).map(|(version, _, group)| (version, group));
 
-    assert_eq!(agreed(None, Offer::default()), Ok((TLSv1_3, G::X25519MLKEM768)));
-    assert_eq!(agreed(None, Offer::default().group(G::X25519)), Ok((TLSv1_3, G::X25519)));
-    assert!(shake(None, "", Offer::default().suites(&chacha)).is_ok());
+    assert_eq!(agreed(None, TlsOptions::default()), Ok((TLSv1_3, G::X25519MLKEM768)));
+    assert_eq!(agreed(None, TlsOptions::default().group(G::X25519)), Ok((TLSv1_3, G::X25519)));
+    assert!(shake(None, "", TlsOptions::default().suites(&chacha)).is_ok());
 
-    assert_eq!(agreed(Some(Fips140V2), Offer::default()), Ok((TLSv1_2, G::secp256r1)));
+    assert_eq!(agreed(Some(Fips140V2), TlsOptions::default()), Ok((TLSv1_2, G::secp256r1)));
     assert_eq!(
-        shake(Some(Fips140V2), "VersionTLS13", Offer::default()).map(|agreed| agreed.0),
+        shake(Some(Fips140V2), "VersionTLS13", TlsOptions::default()).map(|agreed| agreed.0),
         Ok(TLSv1_2),
         "it counts last"
     );
-    assert!(shake(Some(Fips140V2), "", Offer::default().version(&rustls::version::TLS13)).is_err());
-    assert!(shake(Some(Fips140V2), "", Offer::default().suites(&chacha)).is_err());
-    assert!(shake(Some(Fips140V2), "", Offer::default().group(G::X25519)).is_err());
-    assert!(shake(Some(Fips140V2), "", Offer::default().group(G::secp384r1)).is_err());
+    assert!(shake(Some(Fips140V2), "", TlsOptions::default().version(&rustls::version::TLS13)).is_err());
+    assert!(shake(Some(Fips140V2), "", TlsOptions::default().suites(&chacha)).is_err());
+    assert!(shake(Some(Fips140V2), "", TlsOptions::default().group(G::X25519)).is_err());
+    assert!(shake(Some(Fips140V2), "", TlsOptions::default().group(G::secp384r1)).is_err());
 
-    let (version, suite, group) = shake(Some(Fips140V3), "", Offer::default()).expect("agreed");
+    let (version, suite, group) = shake(Some(Fips140V3), "", TlsOptions::default()).expect("agreed");
     assert_eq!((version, group), (TLSv1_3, G::secp256r1));
     assert!([S::TLS13_AES_128_GCM_SHA256, S::TLS13_AES_256_GCM_SHA384].contains(&suite), "{suite:?}");
-    assert_eq!(agreed(Some(Fips140V3), Offer::default().version(&rustls::version::TLS12)), Ok((TLSv1_2, G::secp256r1)));
-    assert_eq!(agreed(Some(Fips140V3), Offer::default().group(G::secp384r1)), Ok((TLSv1_3, G::secp384r1)));
-    assert!(shake(Some(Fips140V3), "", Offer::default().suites(&chacha)).is_err());
-    assert!(shake(Some(Fips140V3), "", Offer::default().group(G::X25519)).is_err());
+    assert_eq!(agreed(Some(Fips140V3), TlsOptions::default().version(&rustls::version::TLS12)), Ok((TLSv1_2, G::secp256r1)));
+    assert_eq!(agreed(Some(Fips140V3), TlsOptions::default().group(G::secp384r1)), Ok((TLSv1_3, G::secp384r1)));
+    assert!(shake(Some(Fips140V3), "", TlsOptions::default().suites(&chacha)).is_err());
+    assert!(shake(Some(Fips140V3), "", TlsOptions::default().group(G::X25519)).is_err());
 
     let (version, suite, group) =
-        shake(Some(PostQuantum), "", Offer::default().group(G::X25519MLKEM768)).expect("agreed");
+        shake(Some(PostQuantum), "", TlsOptions::default().group(G::X25519MLKEM768)).expect("agreed");
     assert_eq!((version, group), (TLSv1_3, G::X25519MLKEM768));
     assert!([S::TLS13_AES_128_GCM_SHA256, S::TLS13_AES_256_GCM_SHA384].contains(&suite), "{suite:?}");
-    assert_eq!(agreed(Some(PostQuantum), Offer::default()), Ok((TLSv1_3, G::X25519MLKEM768)));
+    assert_eq!(agreed(Some(PostQuantum), TlsOptions::default()), Ok((TLSv1_3, G::X25519MLKEM768)));
     for old in [G::X25519, G::secp256r1, G::secp384r1] {
-        let refused = shake(Some(PostQuantum), "", Offer::default().group(old)).expect_err("of the old kind");
+        let refused = shake(Some(PostQuantum), "", TlsOptions::default().group(old)).expect_err("of the old kind");
         assert!(refused.contains("NoKxGroupsInCommon"), "{refused}");
     }
-    assert!(shake(Some(PostQuantum), "", Offer::default().version(&rustls::version::TLS12)).is_err());
-    assert!(shake(Some(PostQuantum), "", Offer::default().suites(&chacha)).is_err());
+    assert!(shake(Some(PostQuantum), "", TlsOptions::default().version(&rustls::version::TLS12)).is_err());
+    assert!(shake(Some(PostQuantum), "", TlsOptions::default().suites(&chacha)).is_err());
 }

@@ -138,7 +138,7 @@ fn one(root: &str) -> SignerConfig {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_is_approved_signed_and_taken_away() {
+async fn a_signing_request_is_approved_signed_and_deleted() {
     let signer = Signer::start(sign).await;
     let issued = issue(&signer.ask(one(&signer.root)), "").await.expect("issued");
     assert_eq!(issued.chain.len(), 2);
@@ -185,8 +185,8 @@ async fn callers_name_signers_of_the_domain_and_mesh_config_has_their_roots() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_for_the_caller_is_not_asked_for_or_not_given() {
-    // A signer that gives everybody the vault's name.
+async fn requests_and_certificates_for_other_callers_are_rejected() {
+    // A signer that puts the vault's name into every certificate.
     let signer = Signer::start(|issuer, request| certify(issuer, request, "spiffe://td/ns/bank/sa/vault")).await;
     let ask = signer.ask(one(&signer.root));
     let error = issue(&ask, "").await.expect_err("refused");
@@ -198,11 +198,11 @@ async fn what_is_not_for_the_caller_is_not_asked_for_or_not_given() {
     assert!(matches!(error, IssueError::Request(_)), "{error}");
     let long = ask.issue(&request(), &[CART.to_owned()], i64::MAX, "").await.expect_err("refused");
     assert!(matches!(long, IssueError::Lifetime { .. }), "{long}");
-    assert_eq!(signer.server.count("create", REQUESTS), created, "nobody was asked");
+    assert_eq!(signer.server.count("create", REQUESTS), created, "no request was created");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signer_that_refuses_or_is_silent_is_not_waited_for_long() {
+async fn a_signer_that_rejects_or_does_not_answer_fails_quickly() {
     let denies = Signer::start(|_, _| json!({"conditions": [{"type": "Denied", "message": "no"}]})).await;
     let error = issue(&denies.ask(one(&denies.root)), "").await.expect_err("refused").to_string();
     assert!(error.contains("refuses") && error.ends_with(": no"), "{error}");

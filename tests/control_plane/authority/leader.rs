@@ -68,7 +68,7 @@ async fn leads(replica: &Replica) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_leads_and_another_takes_over_when_it_goes() {
+async fn another_replica_leads_when_the_leader_stops() {
     let server = ApiServer::start().await.expect("a server");
     let one = Replica::start(&server, "one");
     leads(&one).await;
@@ -89,7 +89,7 @@ async fn one_leads_and_another_takes_over_when_it_goes() {
     leads(&other).await;
     assert_eq!(lease(&server).expect("a lease")["spec"]["leaseTransitions"], 1);
 
-    // It dies, and nobody gives anything back.
+    // It is killed and does not release its lease.
     let third = Replica::start(&server, "third");
     other.task.abort();
     leads(&third).await;
@@ -99,7 +99,7 @@ async fn one_leads_and_another_takes_over_when_it_goes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_cannot_renew_stops_and_comes_back() {
+async fn a_leader_that_cannot_renew_its_lease_stops_leading_and_returns() {
     let server = ApiServer::start().await.expect("a server");
     let one = Replica::start(&server, "one");
     leads(&one).await;
@@ -108,7 +108,7 @@ async fn who_cannot_renew_stops_and_comes_back() {
     server.forbid("leases", false);
     leads(&one).await;
     assert_eq!(one.terms(), 2);
-    // Somebody else writes his name over it.
+    // Another holder is written into the lease.
     let mut lease = lease(&server).expect("a lease");
     lease["spec"]["holderIdentity"] = "thief".into();
     lease["apiVersion"] = "coordination.k8s.io/v1".into();
@@ -121,7 +121,7 @@ async fn who_cannot_renew_stops_and_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_an_election_everybody_leads() {
+async fn without_an_election_every_replica_leads() {
     let election = Election::new(None, SYSTEM.into(), "one");
     let stop = CancellationToken::new();
     let (tell, mut told) = watch::channel(false);

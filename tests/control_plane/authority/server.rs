@@ -74,7 +74,7 @@ async fn shown(identity: &Arc<ServerIdentity>, roots: &str) -> Result<Vec<u8>, S
 const NAMES: [&str; 3] = ["istio-pilot.istio-system.svc", "istiod-remote.istio-system.svc", ISTIOD];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_server_is_certified_and_renewed_by_a_signer_of_the_cluster() {
+async fn a_signer_of_the_cluster_issues_and_renews_the_server_certificate() {
     let lives = Arc::new(AtomicBool::new(false));
     let long = lives.clone();
     let signer = Signer::start(move |issuer, request| {
@@ -88,7 +88,7 @@ async fn the_server_is_certified_and_renewed_by_a_signer_of_the_cluster() {
     let mut keeper = keeper(&certifier);
     let error = keeper.begin().await.expect_err("no roots").to_string();
     assert!(error.contains("no caCertificates whose certSigners name example.com/mesh"), "{error}");
-    assert_eq!(signer.server.count("create", REQUESTS), 0, "nobody is asked for what cannot be verified");
+    assert_eq!(signer.server.count("create", REQUESTS), 0, "no request is created for a certificate that cannot be verified");
 
     certifier.follow(&mesh(&signer.root));
     assert!(keeper.begin().await.expect("certified"));
@@ -128,10 +128,10 @@ fn other_root() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_that_clients_would_not_take_is_not_shown() {
+async fn a_server_certificate_that_clients_would_reject_is_not_served() {
     let life = (-60, 3600);
-    type Answer = fn(&Issuer<'_, KeyPair>, &str, (i64, i64)) -> Value;
-    let cases: [(&str, Answer); 3] = [
+    type CertificateAnswer = fn(&Issuer<'_, KeyPair>, &str, (i64, i64)) -> Value;
+    let cases: [(&str, CertificateAnswer); 3] = [
         ("names", |issuer, request, life| certify(issuer, request, &NAMES[..2], life)),
         ("names", |issuer, request, life| certify(issuer, request, &["vault.bank.svc"], life)),
         ("does not verify", |issuer, request, _| certify(issuer, request, &NAMES, (-3600, -60))),

@@ -7,23 +7,23 @@ use prost::Message;
 use serde_json::Value;
 use sluice_proto::envoy::service::status::v3::{ClientConfig, ConfigStatus};
 use sluice_testkit::ads::{AdsStream, Kind, Protocol, Update};
-use sluice_testkit::secure::{Ask, Presented, signing_request};
+use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use super::mesh::{CART, Mesh};
+use super::mesh::{CART, IdentityFixture};
 use super::node;
 
 const PAGE: &str = "istio.io/debug";
 const SYNC: &str = "istio.io/debug/syncz";
 const DUMP: &str = "istio.io/debug/config_dump";
 
-/// Connects as somebody, by a certificate.
-async fn connect(mesh: &Mesh, subject: &str) -> Channel {
+/// Connects as a service account, by its certificate.
+async fn connect(mesh: &IdentityFixture, subject: &str) -> Channel {
     let (key, csr) = signing_request().expect("a request");
-    let channel = mesh.connect(&Presented::default()).await;
-    let chain = Ask::bearing(&csr, &mesh.token(subject)).send(&channel).await.expect("issued");
-    mesh.connect(&Presented { pair: Some((chain[0].clone(), key)), ..Presented::default() }).await
+    let channel = mesh.connect(&ClientTls::default()).await;
+    let chain = CertificateRequest::bearing(&csr, &mesh.token(subject)).send(&channel).await.expect("issued");
+    mesh.connect(&ClientTls { pair: Some((chain[0].clone(), key)), ..ClientTls::default() }).await
 }
 
 /// Opens a stream that asks one thing.
@@ -43,7 +43,7 @@ fn code(result: Result<Update>) -> Option<Code> {
 }
 
 /// A proxy of the shop that has its clusters, in a namespace of its own.
-async fn proxy(mesh: &Mesh) -> Result<AdsStream> {
+async fn proxy(mesh: &IdentityFixture) -> Result<AdsStream> {
     let channel = connect(mesh, CART).await;
     let mut stream = ask(&channel, Protocol::Delta, ("shop", "cart"), Kind::Cds.type_url(), &[])?;
     let update = answer(&mut stream).await?;
@@ -52,8 +52,8 @@ async fn proxy(mesh: &Mesh) -> Result<AdsStream> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn operators_see_how_far_proxies_are() -> Result<()> {
-    let mesh = Mesh::start(&[]).await;
+async fn operators_see_the_sync_state_of_proxies() -> Result<()> {
+    let mesh = IdentityFixture::start(&[]).await;
     let _proxy = proxy(&mesh).await?;
     let channel = connect(&mesh, "system:serviceaccount:istio-system:operator").await;
     let me = ("istio-system", "operator");
@@ -90,7 +90,7 @@ async fn operators_see_how_far_proxies_are() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn others_see_their_own_proxies_only() -> Result<()> {
-    let mesh = Mesh::start(&[]).await;
+    let mesh = IdentityFixture::start(&[]).await;
     let _proxy = proxy(&mesh).await?;
     let shop = connect(&mesh, "system:serviceaccount:shop:till").await;
     let bank = connect(&mesh, "system:serviceaccount:bank:vault").await;
@@ -118,10 +118,10 @@ async fn others_see_their_own_proxies_only() -> Result<()> {
         }
         let two = answer(&mut ask(&shop, protocol, ("shop", "till"), PAGE, &["edsz", "ndsz"])?).await;
         ensure!(code(two) == Some(Code::InvalidArgument));
-        // Somebody who says to be of another namespace than he is.
+        // A caller that claims another namespace than its own.
         let thief = answer(&mut ask(&bank, protocol, ("shop", "vault"), PAGE, &[page])?).await;
         ensure!(code(thief) == Some(Code::PermissionDenied));
-        // Nobody vouches for whom the plaintext port lets in.
+        // The plaintext port authenticates no caller.
         let plain = sluice_testkit::ads::connect(mesh.server.grpc).await?;
         for type_url in [PAGE, SYNC, DUMP] {
             let unknown = answer(&mut ask(&plain, protocol, ("istio-system", "operator"), type_url, &[page])?).await;

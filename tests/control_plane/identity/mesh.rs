@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use sluice_testkit::pods::identity::certificates;
 use sluice_testkit::pods::token::TokenIssuer;
-use sluice_testkit::secure::{self, Presented};
+use sluice_testkit::secure::{self, ClientTls};
 use sluice_testkit::server::{Options, Sluiced};
 use tonic::transport::Channel;
 use x509_parser::extensions::GeneralName;
@@ -25,7 +25,7 @@ spec:
   ports: [{name: http, port: 80}]
 ";
 
-pub(crate) struct Mesh {
+pub(crate) struct IdentityFixture {
     pub(crate) server: Sluiced,
     pub(crate) issuer: TokenIssuer,
     arguments: Vec<String>,
@@ -33,7 +33,7 @@ pub(crate) struct Mesh {
     directory: tempfile::TempDir,
 }
 
-impl Mesh {
+impl IdentityFixture {
     /// A new authority in a directory of its own, and further arguments.
     pub(crate) async fn start(arguments: &[&str]) -> Self {
         Self::start_with(arguments, &[]).await
@@ -97,12 +97,12 @@ impl Mesh {
         self.log().lines().filter(|line| line.contains(message)).map(str::to_owned).collect()
     }
 
-    pub(crate) async fn try_connect(&self, presented: &Presented) -> anyhow::Result<Channel> {
+    pub(crate) async fn try_connect(&self, presented: &ClientTls) -> anyhow::Result<Channel> {
         let address = self.server.secure.expect("the port is open");
         secure::connect(address, "istiod.istio-system.svc", &self.root(), presented).await
     }
 
-    pub(crate) async fn connect(&self, presented: &Presented) -> Channel {
+    pub(crate) async fn connect(&self, presented: &ClientTls) -> Channel {
         self.try_connect(presented).await.expect("hands are shaken")
     }
 

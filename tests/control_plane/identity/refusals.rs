@@ -1,19 +1,19 @@
-//! Everybody who must not get a certificate, and what he is told.
+//! Callers that must not get a certificate, and the status each gets.
 
 use rcgen::{CertificateParams, KeyPair, SanType};
 use serde_json::json;
 use sluice_ca::{Authority, LifetimeLimits, Material};
 use sluice_testkit::pods::identity::Authority as Stranger;
 use sluice_testkit::pods::token::TokenIssuer;
-use sluice_testkit::secure::{Ask, Presented, signing_request};
+use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
 use tonic::{Code, Status};
 
-use super::mesh::{CART, Mesh, now, until, uris};
+use super::mesh::{CART, IdentityFixture, now, until, uris};
 
 const WEAK: &str = include_str!("../../../src/ca/src/tests/weak-rsa-1024.csr");
 
 /// The refusal, which is logged once, with the reason and nothing that was presented.
-async fn refused(mesh: &Mesh, channel: &tonic::transport::Channel, ask: Ask, reason: &str) -> Status {
+async fn refused(mesh: &IdentityFixture, channel: &tonic::transport::Channel, ask: CertificateRequest, reason: &str) -> Status {
     let before = mesh.logged("refused to issue a certificate").len();
     let status = ask.send(channel).await.expect_err(reason);
     let logged = until(reason, async || {
@@ -28,9 +28,9 @@ async fn refused(mesh: &Mesh, channel: &tonic::transport::Channel, ask: Ask, rea
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_that_prove_nothing_get_nothing() {
-    let mesh = Mesh::start(&[]).await;
-    let channel = mesh.connect(&Presented::default()).await;
+async fn invalid_tokens_get_no_certificate() {
+    let mesh = IdentityFixture::start(&[]).await;
+    let channel = mesh.connect(&ClientTls::default()).await;
     let (_, csr) = signing_request().expect("a request");
     let with = |name: &str, value: serde_json::Value| {
         let mut claims = mesh.claims(CART, 600);
@@ -49,7 +49,7 @@ async fn tokens_that_prove_nothing_get_nothing() {
     ];
     let count = tokens.len();
     for (token, reason) in tokens {
-        let status = refused(&mesh, &channel, Ask::bearing(&csr, &token), reason).await;
+        let status = refused(&mesh, &channel, CertificateRequest::bearing(&csr, &token), reason).await;
         assert_eq!(
             (status.code(), status.message()),
             (Code::Unauthenticated, "request authenticate failure"),
@@ -58,21 +58,21 @@ async fn tokens_that_prove_nothing_get_nothing() {
     }
     // A good token, but it is not one of the cluster that the caller says it is of.
     for (cluster, reason) in [("east", "signed by no key of its issuer"), ("west", "cluster \\\"west\\\"")] {
-        let mut ask = Ask::bearing(&csr, &mesh.token(CART));
+        let mut ask = CertificateRequest::bearing(&csr, &mesh.token(CART));
         ask.headers.push(("clusterid", cluster.to_owned()));
         assert_eq!(refused(&mesh, &channel, ask, reason).await.code(), Code::Unauthenticated);
     }
-    let nothing = Ask { csr: csr.clone(), ..Ask::default() };
+    let nothing = CertificateRequest { csr: csr.clone(), ..CertificateRequest::default() };
     let status = refused(&mesh, &channel, nothing, "it brings nothing that proves it").await;
     assert_eq!(status.code(), Code::Unauthenticated);
-    // Nobody is trusted to forward certificates, not even the loopback.
-    let forged = Ask {
+    // No peer is trusted to forward certificates, not even the loopback.
+    let forged = CertificateRequest {
         csr: csr.clone(),
         headers: vec![("x-forwarded-client-cert", "URI=spiffe://cluster.local/ns/shop/sa/cart".to_owned())],
-        ..Ask::default()
+        ..CertificateRequest::default()
     };
     assert_eq!(refused(&mesh, &channel, forged, "it brings nothing").await.code(), Code::Unauthenticated);
-    let mut node = Ask::bearing(&csr, &mesh.token(CART));
+    let mut node = CertificateRequest::bearing(&csr, &mesh.token(CART));
     node.metadata.push(("ImpersonatedIdentity", "spiffe://cluster.local/ns/bank/sa/vault".to_owned()));
     let status = refused(&mesh, &channel, node, "CA_TRUSTED_NODE_ACCOUNTS").await;
     assert_eq!(status.code(), Code::Unauthenticated);
@@ -84,9 +84,9 @@ async fn tokens_that_prove_nothing_get_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_are_wrong_get_nothing() {
-    let mesh = Mesh::start(&[]).await;
-    let channel = mesh.connect(&Presented::default()).await;
+async fn invalid_signing_requests_get_no_certificate() {
+    let mesh = IdentityFixture::start(&[]).await;
+    let channel = mesh.connect(&ClientTls::default()).await;
     let token = mesh.token(CART);
     for (csr, reason) in [
         ("", "not properly encoded"),
@@ -94,12 +94,12 @@ async fn requests_that_are_wrong_get_nothing() {
         ("-----BEGIN CERTIFICATE REQUEST-----\nMAA=\n-----END CERTIFICATE REQUEST-----\n", "failed to parse"),
         (WEAK, "RSA key of 1024 bits is too weak"),
     ] {
-        let status = refused(&mesh, &channel, Ask::bearing(csr, &token), reason).await;
+        let status = refused(&mesh, &channel, CertificateRequest::bearing(csr, &token), reason).await;
         assert_eq!(status.code(), Code::InvalidArgument);
         assert!(status.message().starts_with("CSR signing error (") && status.message().contains(reason), "{status}");
     }
     let (_, csr) = signing_request().expect("a request");
-    let long = Ask { seconds: 91 * 86400, ..Ask::bearing(&csr, &token) };
+    let long = CertificateRequest { seconds: 91 * 86400, ..CertificateRequest::bearing(&csr, &token) };
     let status = refused(&mesh, &channel, long, "greater than the max allowed TTL").await;
     assert_eq!(status.code(), Code::InvalidArgument);
     let metrics = mesh.metrics().await;
@@ -107,15 +107,15 @@ async fn requests_that_are_wrong_get_nothing() {
     assert_eq!(metrics["citadel_server_csr_sign_err_count{error=\"CSR_ERROR\"}"], 4.0);
     assert_eq!(metrics["citadel_server_csr_sign_err_count{error=\"TTL_ERROR\"}"], 1.0);
     // Not even read.
-    let status = Ask::bearing(&"A".repeat(100_000), &token).send(&channel).await.expect_err("too long");
+    let status = CertificateRequest::bearing(&"A".repeat(100_000), &token).send(&channel).await.expect_err("too long");
     assert_eq!(status.code(), Code::OutOfRange);
-    Ask::bearing(&csr, &token).send(&channel).await.expect("the next is served");
+    CertificateRequest::bearing(&csr, &token).send(&channel).await.expect("the next is served");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_gets_the_names_he_asks_for() {
-    let mesh = Mesh::start(&[]).await;
-    let channel = mesh.connect(&Presented::default()).await;
+async fn a_certificate_has_the_names_of_its_caller_whatever_the_request_names() {
+    let mesh = IdentityFixture::start(&[]).await;
+    let channel = mesh.connect(&ClientTls::default()).await;
     let key = KeyPair::generate().expect("a key");
     let mut params = CertificateParams::default();
     params.subject_alt_names = vec![
@@ -123,51 +123,51 @@ async fn nobody_gets_the_names_he_asks_for() {
         SanType::DnsName("istiod.istio-system.svc".try_into().expect("a name")),
     ];
     let csr = params.serialize_request(&key).expect("a request").pem().expect("its text");
-    let chain = Ask::bearing(&csr, &mesh.token(CART)).send(&channel).await.expect("issued");
+    let chain = CertificateRequest::bearing(&csr, &mesh.token(CART)).send(&channel).await.expect("issued");
     assert_eq!(uris(&chain[0]), ["spiffe://cluster.local/ns/shop/sa/cart"]);
     // The same request of another is for that other: a replay gives nothing that its key does not open.
     let till = mesh.token("system:serviceaccount:shop:till");
-    let chain = Ask::bearing(&csr, &till).send(&channel).await.expect("issued");
+    let chain = CertificateRequest::bearing(&csr, &till).send(&channel).await.expect("issued");
     assert_eq!(uris(&chain[0]), ["spiffe://cluster.local/ns/shop/sa/till"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn strangers_are_turned_away_before_they_speak() {
-    let mesh = Mesh::start(&[]).await;
+async fn unauthenticated_client_is_rejected_before_first_request() {
+    let mesh = IdentityFixture::start(&[]).await;
     let (_, csr) = signing_request().expect("a request");
-    let ask = || Ask::bearing(&csr, &mesh.token(CART));
+    let ask = || CertificateRequest::bearing(&csr, &mesh.token(CART));
     let stranger = Stranger::new().expect("an authority");
     let pair = stranger.issue("spiffe://cluster.local/ns/shop/sa/cart").expect("a certificate");
-    let presented = |pair: (String, String)| Presented { pair: Some(pair), ..Presented::default() };
+    let presented = |pair: (String, String)| ClientTls { pair: Some(pair), ..ClientTls::default() };
     // With TLS 1.3 the client learns of it when it first reads.
-    let refused = async |presented: Presented| match mesh.try_connect(&presented).await {
+    let refused = async |presented: ClientTls| match mesh.try_connect(&presented).await {
         Err(_) => true,
         Ok(channel) => ask().send(&channel).await.is_err(),
     };
     assert!(refused(presented(pair)).await, "an unknown root");
     // Issued by the authority itself while the mesh had another name.
     let other = mesh.rename("other.domain").await;
-    let channel = other.connect(&Presented::default()).await;
+    let channel = other.connect(&ClientTls::default()).await;
     let (key, own) = signing_request().expect("a request");
-    let chain = Ask::bearing(&own, &other.token(CART)).send(&channel).await.expect("issued");
+    let chain = CertificateRequest::bearing(&own, &other.token(CART)).send(&channel).await.expect("issued");
     assert_eq!(uris(&chain[0]), ["spiffe://other.domain/ns/shop/sa/cart"]);
     let pair = presented((chain[0].clone(), key));
     other.connect(&pair).await;
     let mesh = other.rename("cluster.local").await;
     let refused = match mesh.try_connect(&pair).await {
         Err(_) => true,
-        Ok(channel) => Ask::bearing(&own, &mesh.token(CART)).send(&channel).await.is_err(),
+        Ok(channel) => CertificateRequest::bearing(&own, &mesh.token(CART)).send(&channel).await.is_err(),
     };
     assert!(refused, "another trust domain");
     until("it is logged", async || mesh.logged("refused a connection").pop()).await;
     assert!(mesh.metrics().await["sluice_tls_refused"] >= 1.0);
-    let channel = mesh.connect(&Presented::default()).await;
-    Ask::bearing(&own, &mesh.token(CART)).send(&channel).await.expect("others are served");
+    let channel = mesh.connect(&ClientTls::default()).await;
+    CertificateRequest::bearing(&own, &mesh.token(CART)).send(&channel).await.expect("others are served");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn certificates_of_other_times_are_turned_away() {
-    let mesh = Mesh::start(&[]).await;
+async fn expired_and_future_certificates_are_rejected() {
+    let mesh = IdentityFixture::start(&[]).await;
     let read = |name: &str| std::fs::read_to_string(mesh.authority().join(name)).expect("the authority is kept");
     let material = Material {
         certificate: read("ca-cert.pem"),
@@ -181,10 +181,10 @@ async fn certificates_of_other_times_are_turned_away() {
         let (key, csr) = signing_request().expect("a request");
         let names = ["spiffe://cluster.local/ns/shop/sa/cart".to_owned()];
         let issued = authority.issue(&csr, &names, hour, LifetimeLimits::default(), begins).expect("issued");
-        let presented = Presented { pair: Some((issued.chain[0].clone(), key)), ..Presented::default() };
+        let presented = ClientTls { pair: Some((issued.chain[0].clone(), key)), ..ClientTls::default() };
         let got = match mesh.try_connect(&presented).await {
             Err(_) => false,
-            Ok(channel) => Ask { csr, ..Ask::default() }.send(&channel).await.is_ok(),
+            Ok(channel) => CertificateRequest { csr, ..CertificateRequest::default() }.send(&channel).await.is_ok(),
         };
         assert_eq!(got, is_good, "valid from {begins} on, it is {}", now());
     }

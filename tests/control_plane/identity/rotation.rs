@@ -1,24 +1,24 @@
 //! What changes while the control plane runs.
 
 use sluice_testkit::pods::identity::Authority;
-use sluice_testkit::secure::{Ask, Presented, signing_request};
+use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
 
-use super::mesh::{CART, Mesh, until};
+use super::mesh::{CART, IdentityFixture, until};
 
 /// Puts an authority of an organization into a directory; gives its certificate.
 fn plug_in(organization: &Authority, directory: &std::path::Path, name: &str) -> String {
     organization.plug_in(directory, name, organization.root()).expect("plugged in")
 }
 
-async fn chain(mesh: &Mesh) -> Vec<String> {
+async fn chain(mesh: &IdentityFixture) -> Vec<String> {
     let (_, csr) = signing_request().expect("a request");
-    let channel = mesh.connect(&Presented::default()).await;
-    Ask::bearing(&csr, &mesh.token(CART)).send(&channel).await.expect("issued")
+    let channel = mesh.connect(&ClientTls::default()).await;
+    CertificateRequest::bearing(&csr, &mesh.token(CART)).send(&channel).await.expect("issued")
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugged_in_authority_changes_beneath_its_root() {
-    let mesh = Mesh::start(&[]).await;
+    let mesh = IdentityFixture::start(&[]).await;
     let organization = Authority::new().expect("a root");
     let first = plug_in(&organization, &mesh.authority(), "first");
     let mesh = mesh.restart(&[]).await;
@@ -39,15 +39,15 @@ async fn a_plugged_in_authority_changes_beneath_its_root() {
     plug_in(&Authority::new().expect("a root"), &mesh.authority(), "third");
     until("the third is refused", async || mesh.logged("the certificate authority stays as it was").pop()).await;
     let address = mesh.server.secure.expect("the port is open");
-    let channel = sluice_testkit::secure::connect(address, "localhost", &root, &Presented::default()).await;
+    let channel = sluice_testkit::secure::connect(address, "localhost", &root, &ClientTls::default()).await;
     let (_, csr) = signing_request().expect("a request");
-    let issued = Ask::bearing(&csr, &mesh.token(CART)).send(&channel.expect("hands are shaken")).await.expect("issued");
+    let issued = CertificateRequest::bearing(&csr, &mesh.token(CART)).send(&channel.expect("hands are shaken")).await.expect("issued");
     assert_eq!(issued[1].trim(), second.trim());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn material_that_cannot_be_used_stops_the_start() {
-    let mesh = Mesh::start(&[]).await;
+async fn unusable_material_fails_the_start() {
+    let mesh = IdentityFixture::start(&[]).await;
     let authority = mesh.authority();
     std::fs::remove_file(authority.join("cert-chain.pem")).expect("remove a file");
     let options = sluice_testkit::server::Options {
@@ -63,7 +63,7 @@ async fn material_that_cannot_be_used_stops_the_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_of_somebody_elses_is_shown_and_read_again() {
+async fn a_plugged_in_server_certificate_is_served_and_reloaded() {
     let organization = Authority::new().expect("a root");
     let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| directory.path().join(name).display().to_string();
@@ -78,16 +78,16 @@ async fn a_certificate_of_somebody_elses_is_shown_and_read_again() {
     let arguments = ["--tlsCertFile", "--tlsKeyFile", "--caCertFile"].into_iter().zip(["tls.crt", "tls.key", "ca.crt"]);
     let arguments: Vec<String> = arguments.map(|(flag, file)| format!("{flag}={}", path(file))).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let mesh = Mesh::start(&arguments).await;
+    let mesh = IdentityFixture::start(&arguments).await;
     let address = mesh.server.secure.expect("the port is open");
     let connect = async || {
-        sluice_testkit::secure::connect(address, "istiod.istio-system.svc", organization.root(), &Presented::default())
+        sluice_testkit::secure::connect(address, "istiod.istio-system.svc", organization.root(), &ClientTls::default())
             .await
     };
     let (_, csr) = signing_request().expect("a request");
-    let issued = Ask::bearing(&csr, &mesh.token(CART)).send(&connect().await.expect("hands are shaken")).await;
+    let issued = CertificateRequest::bearing(&csr, &mesh.token(CART)).send(&connect().await.expect("hands are shaken")).await;
     assert_eq!(issued.expect("issued")[1], mesh.root(), "workloads are of the authority all the same");
-    mesh.try_connect(&Presented::default()).await.expect_err("it shows no certificate of the authority");
+    mesh.try_connect(&ClientTls::default()).await.expect_err("it shows no certificate of the authority");
     write();
     connect().await.expect("hands are shaken, whichever it is");
 }

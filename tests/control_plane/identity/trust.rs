@@ -7,27 +7,27 @@ use serde_json::json;
 use sluice_proto::istio::mesh::v1alpha1::ProxyConfig;
 use sluice_testkit::ads::{AdsStream, Protocol};
 use sluice_testkit::pods::identity::Authority;
-use sluice_testkit::secure::{Ask, Presented, signing_request};
+use sluice_testkit::secure::{CertificateRequest, ClientTls, signing_request};
 
-use super::mesh::{CART, Mesh};
+use super::mesh::{CART, IdentityFixture};
 use super::node;
 
 const TYPE: &str = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workloads_are_told_of_all_roots_and_of_new_ones() {
+async fn workloads_are_sent_all_roots_and_new_ones() {
     let other = Authority::new().expect("an authority");
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("mesh.yaml");
     std::fs::write(&file, json!({"caCertificates": [{"pem": other.root()}]}).to_string())
         .expect("write the mesh config");
     let mesh_config = format!("--meshConfig={}", file.display());
-    let mesh = Mesh::start_with(&[&mesh_config], &[("ISTIO_MULTIROOT_MESH", "true")]).await;
+    let mesh = IdentityFixture::start_with(&[&mesh_config], &[("ISTIO_MULTIROOT_MESH", "true")]).await;
     let (key, csr) = signing_request().expect("a request");
     let token = mesh.token(CART);
-    let chain = Ask::bearing(&csr, &token).send(&mesh.connect(&Presented::default()).await).await.expect("issued");
+    let chain = CertificateRequest::bearing(&csr, &token).send(&mesh.connect(&ClientTls::default()).await).await.expect("issued");
     assert_eq!(chain.last(), Some(&mesh.root()), "its own certificate has its own root");
-    let channel = mesh.connect(&Presented { pair: Some((chain[0].clone(), key)), ..Presented::default() }).await;
+    let channel = mesh.connect(&ClientTls { pair: Some((chain[0].clone(), key)), ..ClientTls::default() }).await;
     for protocol in [Protocol::Sotw, Protocol::Delta] {
         let mut stream = AdsStream::open(channel.clone(), protocol, node("shop", "cart")).expect("a stream");
         stream.subscribe(TYPE, &[], BTreeMap::new()).expect("it is open");

@@ -5,12 +5,12 @@ use sluice_model::ResourceType::{Address, Workload};
 use sluice_proto::istio::workload::{self, NetworkAddress, PortList, address::Type};
 use sluice_xds_protocol::XdsProtocol::{Delta, Sotw};
 
-use super::client::{Client, Got};
-use super::fixture::{Mesh, NODE};
+use super::client::{ScriptedClient, ReceivedResponse};
+use super::fixture::{SessionFixture, NODE};
 
 const WEB: &str = "shop/web.shop.svc.cluster.local";
 
-fn set_workload(mesh: &Mesh, name: &str, ip: [u8; 4], node: &str, services: &[&str]) {
+fn set_workload(mesh: &SessionFixture, name: &str, ip: [u8; 4], node: &str, services: &[&str]) {
     let workload = workload::Workload {
         uid: name.to_owned(),
         addresses: vec![ip.to_vec()],
@@ -23,7 +23,7 @@ fn set_workload(mesh: &Mesh, name: &str, ip: [u8; 4], node: &str, services: &[&s
     mesh.set(Address, "base", name, &address.encode_to_vec());
 }
 
-fn set_service(mesh: &Mesh, name: &str, ip: [u8; 4]) {
+fn set_service(mesh: &SessionFixture, name: &str, ip: [u8; 4]) {
     let service = workload::Service {
         hostname: name.to_owned(),
         addresses: vec![NetworkAddress { network: String::new(), address: ip.to_vec(), length: None }],
@@ -34,8 +34,8 @@ fn set_service(mesh: &Mesh, name: &str, ip: [u8; 4]) {
 }
 
 /// A service of two pods, another pod at the address of the node `far`, and one on the client's own node.
-fn shop() -> Mesh {
-    let mesh = Mesh::new();
+fn shop() -> SessionFixture {
+    let mesh = SessionFixture::new();
     set_service(&mesh, WEB, [10, 9, 0, 1]);
     set_workload(&mesh, "web-1", [10, 1, 0, 1], "far", &[WEB]);
     set_workload(&mesh, "web-2", [10, 1, 0, 2], "far", &[WEB]);
@@ -44,22 +44,22 @@ fn shop() -> Mesh {
     mesh
 }
 
-fn asking(mesh: &Mesh, names: &[&str]) -> Client {
-    let mut client = Client::connect(mesh, Delta);
+fn asking(mesh: &SessionFixture, names: &[&str]) -> ScriptedClient {
+    let mut client = ScriptedClient::connect(mesh, Delta);
     client.want(Address, names);
     client
 }
 
 #[test]
-fn an_address_is_answered_with_who_has_it() {
+fn an_address_is_answered_with_its_workload() {
     let mesh = shop();
     let mut client = asking(&mesh, &["/10.1.0.3"]);
     let got = client.settle();
-    assert_eq!(got.iter().map(Got::text).collect::<Vec<_>>(), ["WDS +db-1"]);
+    assert_eq!(got.iter().map(ReceivedResponse::text).collect::<Vec<_>>(), ["WDS +db-1"]);
     assert_eq!(got[0].aliases["db-1"], ["/10.1.0.3"]);
     client.change(Address, &["/10.1.0.9"], &[]);
-    assert_eq!(client.settled(), ["WDS -/10.1.0.9"], "nobody has it");
-    // Somebody comes to have it, and the other changes.
+    assert_eq!(client.settled(), ["WDS -/10.1.0.9"], "no workload has the address");
+    // A workload gets the address, and the other workload changes.
     set_workload(&mesh, "new", [10, 1, 0, 9], "far", &[]);
     set_workload(&mesh, "db-1", [10, 1, 0, 3], "elsewhere", &[]);
     mesh.commit();
@@ -67,7 +67,7 @@ fn an_address_is_answered_with_who_has_it() {
     mesh.delete(Address, "base", "db-1");
     set_workload(&mesh, "web-1", [10, 1, 0, 1], "elsewhere", &[WEB]);
     mesh.commit();
-    assert_eq!(client.settled(), ["WDS -db-1"], "nobody asked for the other");
+    assert_eq!(client.settled(), ["WDS -db-1"], "the other is not subscribed");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_service_comes_with_its_workloads_however_it_is_asked_for() {
 }
 
 #[test]
-fn what_runs_on_the_own_node_comes_unasked() {
+fn workloads_of_the_own_node_are_sent_unrequested() {
     let mesh = shop();
     set_workload(&mesh, "near-1", [10, 1, 0, 5], NODE, &[]);
     mesh.commit();
@@ -99,7 +99,7 @@ fn what_runs_on_the_own_node_comes_unasked() {
 }
 
 #[test]
-fn who_asks_again_is_answered_again() {
+fn a_repeated_subscription_is_answered_again() {
     let mesh = shop();
     let mut client = asking(&mesh, &["/10.1.0.3"]);
     client.settle();
@@ -108,9 +108,9 @@ fn who_asks_again_is_answered_again() {
 }
 
 #[test]
-fn a_node_proxy_that_comes_back_is_sent_what_changed() {
+fn a_reconnecting_node_proxy_is_sent_only_changes() {
     let mesh = shop();
-    let mut client = Client::connect(&mesh, Delta);
+    let mut client = ScriptedClient::connect(&mesh, Delta);
     client.want_all(Address);
     let got = client.settle().remove(0);
     assert_eq!(got.text(), format!("WDS +db-1 +{WEB} +web-1 +web-2"));
@@ -130,9 +130,9 @@ fn a_node_proxy_that_comes_back_is_sent_what_changed() {
 }
 
 #[test]
-fn state_of_the_world_has_all_of_it() {
+fn state_of_the_world_has_every_address() {
     let mesh = shop();
-    let mut client = Client::connect(&mesh, Sotw);
+    let mut client = ScriptedClient::connect(&mesh, Sotw);
     client.want_all(Workload);
     let all = client.settled();
     assert_eq!(all.len(), 1);

@@ -15,11 +15,11 @@ use sluice_proto::google::rpc::Status;
 use sluice_xds::AdsStream;
 use sluice_xds_protocol::{Request, StreamError, XdsProtocol};
 
-use super::fixture::{Mesh, SIDECAR};
+use super::fixture::{SessionFixture, SIDECAR};
 
 /// A response, of whichever protocol.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Got {
+pub(crate) struct ReceivedResponse {
     pub(crate) type_url: String,
     pub(crate) nonce: String,
     pub(crate) version: String,
@@ -32,7 +32,7 @@ pub(crate) struct Got {
     pub(crate) aliases: BTreeMap<String, Vec<String>>,
 }
 
-impl Got {
+impl ReceivedResponse {
     pub(crate) fn kind(&self) -> ResourceType {
         ResourceType::from_type_url(&self.type_url).expect("a type of ours")
     }
@@ -58,7 +58,7 @@ impl Got {
     }
 }
 
-pub(crate) struct Client {
+pub(crate) struct ScriptedClient {
     pub(crate) protocol: XdsProtocol,
     stream: AdsStream,
     node: Option<Node>,
@@ -69,12 +69,12 @@ pub(crate) struct Client {
     /// Nonce of the last response by type.
     nonces: BTreeMap<ResourceType, String>,
     /// Responses it has not answered.
-    pub(crate) unanswered: VecDeque<Got>,
+    pub(crate) unanswered: VecDeque<ReceivedResponse>,
     pub(crate) now: Instant,
 }
 
-impl Client {
-    pub(crate) fn connect(mesh: &Mesh, protocol: XdsProtocol) -> Self {
+impl ScriptedClient {
+    pub(crate) fn connect(mesh: &SessionFixture, protocol: XdsProtocol) -> Self {
         let stream = mesh.hub.open(protocol, Caller::default()).expect("the store is ready");
         Self {
             protocol,
@@ -89,7 +89,7 @@ impl Client {
     }
 
     /// The same client on a new stream, with what it holds.
-    pub(crate) fn reconnect(self, mesh: &Mesh) -> Self {
+    pub(crate) fn reconnect(self, mesh: &SessionFixture) -> Self {
         drop(self.stream);
         let fresh = Self::connect(mesh, self.protocol);
         let mut client = Self { holds: self.holds, ..fresh };
@@ -169,18 +169,18 @@ impl Client {
     }
 
     /// Takes the next response in and applies it; does not answer it.
-    pub(crate) fn receive(&mut self) -> Option<Got> {
+    pub(crate) fn receive(&mut self) -> Option<ReceivedResponse> {
         let bytes = self.stream.poll_encoded(self.now)?.bytes();
         Some(self.apply(bytes))
     }
 
     /// The same if it is about endpoints, of which it is told while everything else waits for its turn.
-    pub(crate) fn receive_endpoints(&mut self) -> Option<Got> {
+    pub(crate) fn receive_endpoints(&mut self) -> Option<ReceivedResponse> {
         let bytes = self.stream.poll_endpoints(self.now)?.bytes();
         Some(self.apply(bytes))
     }
 
-    fn apply(&mut self, bytes: Bytes) -> Got {
+    fn apply(&mut self, bytes: Bytes) -> ReceivedResponse {
         let got = match self.protocol {
             XdsProtocol::Sotw => {
                 let response = DiscoveryResponse::decode(bytes).expect("a DiscoveryResponse");
@@ -188,7 +188,7 @@ impl Client {
                     assert_eq!(any.type_url, response.type_url);
                     (name_in(&any.value), String::new(), any.value.into())
                 });
-                Got {
+                ReceivedResponse {
                     resources: resources.collect(),
                     type_url: response.type_url,
                     nonce: response.nonce,
@@ -212,7 +212,7 @@ impl Client {
                     assert_eq!(any.type_url, response.type_url);
                     (resource.name, resource.version, any.value.into())
                 });
-                Got {
+                ReceivedResponse {
                     resources: resources.collect(),
                     type_url: response.type_url,
                     nonce: response.nonce,
@@ -254,7 +254,7 @@ impl Client {
         true
     }
 
-    pub(crate) fn answer_to(&mut self, got: &Got, error: Option<&str>) {
+    pub(crate) fn answer_to(&mut self, got: &ReceivedResponse, error: Option<&str>) {
         let error_detail = error.map(|message| Status { code: 13, message: message.into(), ..Status::default() });
         if self.protocol == XdsProtocol::Sotw {
             let names = ResourceType::from_type_url(&got.type_url).and_then(|kind| self.wants.get(&kind));
@@ -279,7 +279,7 @@ impl Client {
     }
 
     /// Receives and accepts until there is nothing more; gives what came.
-    pub(crate) fn settle(&mut self) -> Vec<Got> {
+    pub(crate) fn settle(&mut self) -> Vec<ReceivedResponse> {
         let mut all = Vec::new();
         loop {
             while self.answer(None) {}
@@ -293,7 +293,7 @@ impl Client {
 
     /// [`Self::settle`], as text.
     pub(crate) fn settled(&mut self) -> Vec<String> {
-        self.settle().iter().map(Got::text).collect()
+        self.settle().iter().map(ReceivedResponse::text).collect()
     }
 
     /// Receives until there is nothing more, without answering; as text.
@@ -325,21 +325,21 @@ pub(crate) fn delta(request: &DeltaDiscoveryRequest) -> Request {
 /// The name in a message: its first field in clusters, listeners and routes, and in what the tests make up.
 fn name_in(message: &[u8]) -> String {
     #[derive(Clone, PartialEq, prost::Message)]
-    struct Named {
+    struct NamedMessage {
         #[prost(string, tag = "1")]
         name: String,
     }
-    Named::decode(message).expect("a message with a name").name
+    NamedMessage::decode(message).expect("a message with a name").name
 }
 
 /// A message of its own for any type: field 1 is the name, the rest is the content.
 pub(crate) fn message(name: &str, content: &str) -> Vec<u8> {
     #[derive(Clone, PartialEq, prost::Message)]
-    struct Made {
+    struct TestMessage {
         #[prost(string, tag = "1")]
         name: String,
         #[prost(string, tag = "1000")]
         content: String,
     }
-    Made { name: name.into(), content: content.into() }.encode_to_vec()
+    TestMessage { name: name.into(), content: content.into() }.encode_to_vec()
 }

@@ -25,15 +25,15 @@ use sluice_xds::AdsStream;
 use sluice_xds_protocol::{Request as XdsRequest, XdsProtocol};
 use tower::ServiceExt;
 
-use super::fixture::{Mesh, SIDECAR};
+use super::fixture::{SessionFixture, SIDECAR};
 
 const TILL: &str = "sidecar~10.0.0.2~till.shop~shop.svc.cluster.local";
 const STRANGER: &str = "10.0.0.9:4711";
 
 /// Believes `Bearer SPIFFE-ID`.
-struct Believes;
+struct BearerIsIdentity;
 
-impl Authenticator for Believes {
+impl Authenticator for BearerIsIdentity {
     fn name(&self) -> &'static str {
         "belief"
     }
@@ -64,15 +64,15 @@ fn config() -> Config {
 }
 
 /// The pages of a mesh with two sidecars, one in `orchard` and one in `shop`.
-struct Panel {
+struct DebugPages {
     state: Arc<AdminState>,
     router: Router,
     _streams: Vec<AdsStream>,
 }
 
-impl Panel {
+impl DebugPages {
     fn new() -> Self {
-        let mesh = Mesh::new();
+        let mesh = SessionFixture::new();
         mesh.scope(TILL, &["base"]);
         mesh.commit();
         let streams = [SIDECAR, TILL].map(|id| {
@@ -107,7 +107,7 @@ impl Panel {
     }
 
     fn knows_callers(self) -> Self {
-        assert!(self.state.callers.set(Authenticators::new(vec![Arc::new(Believes)], true)).is_ok());
+        assert!(self.state.callers.set(Authenticators::new(vec![Arc::new(BearerIsIdentity)], true)).is_ok());
         self
     }
 
@@ -128,7 +128,7 @@ impl Panel {
         (status, String::from_utf8(body.to_vec()).expect("text"))
     }
 
-    /// What somebody elsewhere is answered.
+    /// The answer to a remote caller.
     async fn show(&self, id: &str, path: &str) -> StatusCode {
         self.ask(STRANGER, path, &[("authorization", &format!("Bearer {id}"))]).await.0
     }
@@ -141,8 +141,8 @@ impl Panel {
 }
 
 #[tokio::test]
-async fn the_loopback_sees_everything_but_pages_of_other_origins_do_not() {
-    let panel = Panel::new();
+async fn the_loopback_sees_every_page_but_other_origins_do_not() {
+    let panel = DebugPages::new();
     for peer in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
         let (status, text) = panel.ask(peer, "/debug/syncz", &[]).await;
         assert_eq!(status, StatusCode::OK, "{peer}");
@@ -159,14 +159,14 @@ async fn the_loopback_sees_everything_but_pages_of_other_origins_do_not() {
         assert!(!text.contains("web.orchard"), "{text}");
     }
     assert_eq!(panel.refused("origin").await, Some(4));
-    let monitoring = Panel { router: monitoring_router(panel.state.clone()), ..panel };
+    let monitoring = DebugPages { router: monitoring_router(panel.state.clone()), ..panel };
     assert_eq!(monitoring.ask("127.0.0.1:1", "/debug/syncz", &[]).await.0, StatusCode::OK);
     assert_eq!(monitoring.ask(STRANGER, "/debug/syncz", &[]).await.0, StatusCode::UNAUTHORIZED);
 }
 
 #[tokio::test]
-async fn syncz_may_be_of_a_namespace() {
-    let panel = Panel::new();
+async fn syncz_can_be_limited_to_a_namespace() {
+    let panel = DebugPages::new();
     for (query, proxies) in [
         ("", vec!["web.orchard", "till.shop"]),
         ("?namespace=", vec!["web.orchard", "till.shop"]),
@@ -181,10 +181,10 @@ async fn syncz_may_be_of_a_namespace() {
 }
 
 #[tokio::test]
-async fn whoever_proves_nothing_sees_nothing_from_elsewhere() {
-    let panel = Panel::new();
+async fn an_unauthenticated_remote_caller_sees_no_page() {
+    let panel = DebugPages::new();
     let good = "spiffe://cluster.local/ns/istio-system/sa/operator";
-    assert_eq!(panel.show(good, "/debug/syncz").await, StatusCode::UNAUTHORIZED, "nobody can be told yet");
+    assert_eq!(panel.show(good, "/debug/syncz").await, StatusCode::UNAUTHORIZED, "callers cannot be authenticated yet");
     let panel = panel.knows_callers();
     assert_eq!(panel.show(good, "/debug/syncz").await, StatusCode::OK);
     let pages = panel.ask("127.0.0.1:1", "/debug/list", &[]).await.1;
@@ -198,7 +198,7 @@ async fn whoever_proves_nothing_sees_nothing_from_elsewhere() {
             assert_eq!((status, text.lines().count()), (StatusCode::UNAUTHORIZED, 1), "{path} for {peer}");
         }
         assert_eq!(panel.show("nonsense", path).await, StatusCode::UNAUTHORIZED, "{path}");
-        // A host or an origin that says it is local makes nobody local.
+        // A host or an origin that claims to be local does not make a caller local.
         let (status, _) = panel.ask(STRANGER, path, &[("host", "localhost"), ("x-forwarded-for", "127.0.0.1")]).await;
         assert_eq!(status, StatusCode::UNAUTHORIZED, "{path}");
         let other = "spiffe://other.domain/ns/istio-system/sa/operator";
@@ -210,8 +210,8 @@ async fn whoever_proves_nothing_sees_nothing_from_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_namespace_sees_what_its_own_proxies_were_sent_and_nothing_else() {
-    let panel = Panel::new().knows_callers();
+async fn a_namespace_sees_only_the_configuration_of_its_own_proxies() {
+    let panel = DebugPages::new().knows_callers();
     let shop = "spiffe://cluster.local/ns/shop/sa/till";
     for (path, expect) in [
         ("/debug/config_dump?proxyID=till.shop", StatusCode::OK),
@@ -220,7 +220,7 @@ async fn a_namespace_sees_what_its_own_proxies_were_sent_and_nothing_else() {
         ("/debug/config_dump?proxyID=web.orchard", StatusCode::NOT_FOUND),
         ("/debug/edsz?proxyID=web.orchard", StatusCode::NOT_FOUND),
         ("/debug/ndsz?proxyID=web.orchard", StatusCode::NOT_FOUND),
-        ("/debug/config_dump?proxyID=nobody.shop", StatusCode::NOT_FOUND),
+        ("/debug/config_dump?proxyID=absent.shop", StatusCode::NOT_FOUND),
         ("/debug/config_dump", StatusCode::BAD_REQUEST),
         ("/debug/ecdsz?proxyID=till.shop", StatusCode::FORBIDDEN),
         ("/debug/syncz", StatusCode::FORBIDDEN),

@@ -19,9 +19,9 @@ pub(crate) const NODE: &str = "worker-1";
 
 /// Proxies as they were written to the input, and whether each that came takes virtual hosts one by one.
 #[derive(Default)]
-pub(crate) struct Recorded(pub(crate) Mutex<Vec<(Text, Option<Text>)>>, pub(crate) Mutex<Vec<bool>>);
+pub(crate) struct RecordedProxies(pub(crate) Mutex<Vec<(Text, Option<Text>)>>, pub(crate) Mutex<Vec<bool>>);
 
-impl ProxyInput for Recorded {
+impl ProxyInput for RecordedProxies {
     fn parse(&self, node: &Node) -> Result<Proxy, String> {
         if node.id.matches('~').count() != 3 {
             return Err(format!("node id {:?} has not four parts", node.id));
@@ -53,14 +53,14 @@ impl ProxyInput for Recorded {
 }
 
 /// A hub whose store is fed by the test.
-pub(crate) struct Mesh {
+pub(crate) struct SessionFixture {
     pub(crate) hub: Arc<DiscoveryServer>,
     pub(crate) status: StatusReader,
-    pub(crate) proxies: Arc<Recorded>,
+    pub(crate) proxies: Arc<RecordedProxies>,
     changes: Mutex<EpochChanges>,
 }
 
-impl Mesh {
+impl SessionFixture {
     /// Ready, with one sidecar that sees `base` of every type.
     pub(crate) fn new() -> Self {
         Self::with(Admission::default())
@@ -68,7 +68,7 @@ impl Mesh {
 
     /// The same with limits for new streams.
     pub(crate) fn with(admission: Admission) -> Self {
-        let proxies = Arc::new(Recorded::default());
+        let proxies = Arc::new(RecordedProxies::default());
         let store = Arc::new(Store::default());
         let hub = DiscoveryServer::with_admission(store, proxies.clone(), Metrics::default(), true, admission);
         let mesh = Self { status: StatusReader::new(hub.clone()), hub, proxies, changes: Mutex::default() };
@@ -122,7 +122,7 @@ impl Mesh {
         self.scope_for(proxy, None, layers);
     }
 
-    /// The same for a proxy that is proven to be somebody.
+    /// The same for a proxy with an authenticated identity.
     pub(crate) fn scope_for(&self, proxy: &str, identity: Option<Identity>, layers: &[&str]) {
         let layers: Arc<[Layer]> = layers.iter().map(|name| layer(name)).collect();
         let scope = Scope {

@@ -8,17 +8,17 @@ use sluice_proto::envoy::config::core::v3::Node;
 use sluice_xds::AdsStream;
 use sluice_xds_protocol::{Request, StreamError, XdsProtocol};
 
-use super::fixture::{Mesh, SIDECAR};
+use super::fixture::{SessionFixture, SIDECAR};
 
-fn gardener() -> Identity {
-    Identity::new("cluster.local", "orchard", "gardener")
+fn orchard_identity() -> Identity {
+    Identity::new("cluster.local", "orchard", "picker")
 }
 
 fn caller(identities: &[Identity]) -> Caller {
     Caller { means: Some("forwarded certificate"), identities: identities.to_vec(), ..Caller::default() }
 }
 
-fn open(mesh: &Mesh, caller: Caller) -> (AdsStream, Result<(), StreamError>) {
+fn open(mesh: &SessionFixture, caller: Caller) -> (AdsStream, Result<(), StreamError>) {
     let mut stream = mesh.hub.open(XdsProtocol::Sotw, caller).expect("ready");
     let node = Some(Node { id: SIDECAR.into(), ..Node::default() });
     let request = Request { node, type_url: ResourceType::Cluster.type_url().into(), ..Request::default() };
@@ -32,29 +32,29 @@ fn names(stream: &mut AdsStream) -> Option<Vec<String>> {
 }
 
 #[test]
-fn a_caller_that_is_somebody_else_is_turned_away() {
-    let mesh = Mesh::new();
-    let thief = Identity::new("cluster.local", "forest", "gardener");
+fn a_caller_with_the_identity_of_another_proxy_is_rejected() {
+    let mesh = SessionFixture::new();
+    let thief = Identity::new("cluster.local", "forest", "picker");
     let (stream, taken) = open(&mesh, caller(&[thief]));
     let Err(StreamError::Denied(reason)) = taken else { panic!("{taken:?}") };
-    assert!(reason.contains("orchard/") && reason.contains("spiffe://cluster.local/ns/forest/sa/gardener"), "{reason}");
+    assert!(reason.contains("orchard/") && reason.contains("spiffe://cluster.local/ns/forest/sa/picker"), "{reason}");
     assert_eq!(stream.proxy(), None, "it has become no proxy");
-    assert!(matches!(open(&mesh, caller(&[])).1, Err(StreamError::Denied(_))), "nobody of the mesh");
-    assert!(mesh.proxies.0.lock().unwrap().is_empty(), "nobody has been told of it");
-    assert_eq!(open(&mesh, caller(&[gardener()])).1, Ok(()));
+    assert!(matches!(open(&mesh, caller(&[])).1, Err(StreamError::Denied(_))), "an identity outside the mesh");
+    assert!(mesh.proxies.0.lock().unwrap().is_empty(), "the proxy is not registered");
+    assert_eq!(open(&mesh, caller(&[orchard_identity()])).1, Ok(()));
     assert_eq!(open(&mesh, Caller::default()).1, Ok(()), "an anonymous one is let in");
 }
 
 #[test]
-fn streams_of_one_node_with_other_identities_are_other_proxies() {
-    let mesh = Mesh::new();
+fn streams_of_one_node_with_different_identities_are_different_proxies() {
+    let mesh = SessionFixture::new();
     mesh.cluster("base", "public", "1");
     mesh.cluster("namespace", "private", "1");
-    mesh.scope_for(SIDECAR, Some(gardener()), &["namespace", "base"]);
+    mesh.scope_for(SIDECAR, Some(orchard_identity()), &["namespace", "base"]);
     let second = format!("{SIDECAR}#2");
     mesh.scope(&second, &["base"]);
     mesh.commit();
-    let (mut known, _) = open(&mesh, caller(&[gardener()]));
+    let (mut known, _) = open(&mesh, caller(&[orchard_identity()]));
     let (mut unknown, _) = open(&mesh, Caller::default());
     assert_eq!(known.proxy(), Some(&ProxyKey(SIDECAR.into())));
     assert_eq!(unknown.proxy(), Some(&ProxyKey(second.into())));
@@ -63,11 +63,11 @@ fn streams_of_one_node_with_other_identities_are_other_proxies() {
 }
 
 #[test]
-fn what_was_derived_for_one_identity_is_not_given_to_another_that_has_its_key_next() {
-    let mesh = Mesh::new();
+fn resources_derived_for_one_identity_are_not_served_to_the_next_identity_of_that_key() {
+    let mesh = SessionFixture::new();
     mesh.cluster("base", "public", "1");
     mesh.cluster("namespace", "private", "1");
-    let pairs = [(Some(gardener()), Caller::default(), None), (None, caller(&[gardener()]), Some(gardener()))];
+    let pairs = [(Some(orchard_identity()), Caller::default(), None), (None, caller(&[orchard_identity()]), Some(orchard_identity()))];
     for (first, caller, identity) in pairs {
         // The store has not heard yet that the first has left.
         mesh.scope_for(SIDECAR, first, &["namespace", "base"]);

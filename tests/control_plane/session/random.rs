@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use sluice_model::{Resource, ResourceType};
 use sluice_xds_protocol::XdsProtocol;
 
-use super::client::{Client, message};
-use super::fixture::{Mesh, SIDECAR};
+use super::client::{ScriptedClient, message};
+use super::fixture::{SessionFixture, SIDECAR};
 
 use ResourceType::{Cluster, Endpoint, Listener, Route};
 
@@ -72,8 +72,8 @@ fn scope(order: u8) -> Vec<&'static str> {
 }
 
 fn run(protocol: XdsProtocol, steps: Vec<Step>) -> Result<(), TestCaseError> {
-    let mesh = Mesh::new();
-    let mut client = Client::connect(&mesh, protocol);
+    let mesh = SessionFixture::new();
+    let mut client = ScriptedClient::connect(&mesh, protocol);
     client.want_all(Cluster);
     client.want(Endpoint, &["n0", "n1"]);
     client.want_all(Listener);
@@ -162,7 +162,7 @@ fn epochs() -> impl Strategy<Value = Vec<RouteEpoch>> {
 
 /// No route the client holds leads to a cluster it does not hold, at any time.
 fn never_broken(protocol: XdsProtocol, epochs: Vec<RouteEpoch>) -> Result<(), TestCaseError> {
-    let mesh = Mesh::new();
+    let mesh = SessionFixture::new();
     let apply = |clusters: &BTreeMap<u8, u8>, routes: &[u8]| {
         for cluster in 0..8u8 {
             match clusters.get(&cluster) {
@@ -177,10 +177,10 @@ fn never_broken(protocol: XdsProtocol, epochs: Vec<RouteEpoch>) -> Result<(), Te
         mesh.commit();
     };
     apply(&BTreeMap::from([(0, 0)]), &[0, 0, 0]);
-    let mut client = Client::connect(&mesh, protocol);
+    let mut client = ScriptedClient::connect(&mesh, protocol);
     client.want_all(Cluster);
     client.want(Route, &["r0", "r1", "r2"]);
-    let check = |client: &Client| {
+    let check = |client: &ScriptedClient| {
         for (route, (_, bytes)) in client.holds.get(&Route).into_iter().flatten() {
             let cluster = String::from_utf8_lossy(&bytes[bytes.len() - 2..]).into_owned();
             prop_assert!(
@@ -229,12 +229,12 @@ proptest! {
     }
 
     #[test]
-    fn routes_never_lead_nowhere_with_delta(epochs in epochs()) {
+    fn routes_never_refer_to_absent_clusters_with_delta(epochs in epochs()) {
         never_broken(XdsProtocol::Delta, epochs)?;
     }
 
     #[test]
-    fn routes_never_lead_nowhere_with_state_of_the_world(epochs in epochs()) {
+    fn routes_never_refer_to_absent_clusters_with_state_of_the_world(epochs in epochs()) {
         never_broken(XdsProtocol::Sotw, epochs)?;
     }
 }

@@ -12,13 +12,13 @@ use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, Discove
 use sluice_xds::StatusReader;
 use sluice_xds_protocol::{ACK_TIMEOUT, HEALTH_TYPE, StreamError, SyncState, XdsProtocol};
 
-use super::client::{Client, message, sotw};
-use super::fixture::{Mesh, SIDECAR};
+use super::client::{ScriptedClient, message, sotw};
+use super::fixture::{SessionFixture, SIDECAR};
 
 const BOTH: [XdsProtocol; 2] = [Sotw, Delta];
 
-fn three_clusters() -> Mesh {
-    let mesh = Mesh::new();
+fn three_clusters() -> SessionFixture {
+    let mesh = SessionFixture::new();
     for name in ["a", "b", "c"] {
         mesh.cluster("base", name, "1");
         mesh.set(Endpoint, "base", name, &message(name, "1"));
@@ -31,7 +31,7 @@ fn three_clusters() -> Mesh {
 fn a_change_is_sent_once_and_an_acknowledgement_is_not_answered() {
     for protocol in BOTH {
         let mesh = three_clusters();
-        let mut client = Client::connect(&mesh, protocol);
+        let mut client = ScriptedClient::connect(&mesh, protocol);
         client.want_all(Cluster);
         assert_eq!(client.settled(), ["CDS +a +b +c"]);
         mesh.cluster("base", "b", "2");
@@ -51,10 +51,10 @@ fn a_change_is_sent_once_and_an_acknowledgement_is_not_answered() {
 }
 
 #[test]
-fn what_is_asked_for_by_name_comes_and_nothing_else() {
+fn only_subscribed_names_are_sent() {
     for protocol in BOTH {
         let mesh = three_clusters();
-        let mut client = Client::connect(&mesh, protocol);
+        let mut client = ScriptedClient::connect(&mesh, protocol);
         client.want(Endpoint, &["a", "b"]);
         assert_eq!(client.settled(), ["EDS +a +b"]);
         client.change(Endpoint, &["c"], &[]);
@@ -72,9 +72,9 @@ fn what_is_asked_for_by_name_comes_and_nothing_else() {
 }
 
 #[test]
-fn what_changed_while_a_type_was_not_subscribed_is_seen_afterwards() {
+fn changes_of_an_unsubscribed_type_are_sent_after_it_is_subscribed_again() {
     let mesh = three_clusters();
-    let mut client = Client::connect(&mesh, Sotw);
+    let mut client = ScriptedClient::connect(&mesh, Sotw);
     client.want_all(Cluster);
     client.want(Endpoint, &["a"]);
     assert_eq!(client.settled(), ["CDS +a +b +c", "EDS +a"]);
@@ -92,10 +92,10 @@ fn what_changed_while_a_type_was_not_subscribed_is_seen_afterwards() {
 }
 
 #[test]
-fn a_name_that_is_not_there_is_answered_and_comes_when_it_appears() {
+fn an_absent_name_is_answered_and_sent_when_it_appears() {
     for (protocol, nothing, gone) in [(Sotw, "EDS", None), (Delta, "EDS -x", Some("EDS -x"))] {
         let mesh = three_clusters();
-        let mut client = Client::connect(&mesh, protocol);
+        let mut client = ScriptedClient::connect(&mesh, protocol);
         client.want(Endpoint, &["x"]);
         assert_eq!(client.settled(), [nothing]);
         mesh.set(Endpoint, "base", "x", &message("x", "1"));
@@ -108,10 +108,10 @@ fn a_name_that_is_not_there_is_answered_and_comes_when_it_appears() {
 }
 
 #[test]
-fn a_rejected_response_is_kept_as_an_error_and_not_repeated_until_the_content_changes() {
+fn a_rejected_response_is_recorded_and_not_repeated_until_its_content_changes() {
     for protocol in BOTH {
         let mesh = three_clusters();
-        let mut client = Client::connect(&mesh, protocol);
+        let mut client = ScriptedClient::connect(&mesh, protocol);
         client.want_all(Cluster);
         client.settle();
         mesh.cluster("base", "a", "bad");
@@ -141,7 +141,7 @@ fn a_rejected_response_is_kept_as_an_error_and_not_repeated_until_the_content_ch
 fn changes_merge_while_a_response_is_unanswered() {
     for protocol in BOTH {
         let mesh = three_clusters();
-        let mut client = Client::connect(&mesh, protocol);
+        let mut client = ScriptedClient::connect(&mesh, protocol);
         client.want_all(Cluster);
         assert_eq!(client.received().len(), 1);
         for content in ["2", "3", "4", "5"] {
@@ -161,10 +161,10 @@ fn changes_merge_while_a_response_is_unanswered() {
 }
 
 #[test]
-fn a_response_that_is_never_answered_does_not_stop_the_type_for_ever() {
+fn a_response_without_acknowledgement_blocks_its_type_only_until_the_timeout() {
     for protocol in BOTH {
         let mesh = three_clusters();
-        let mut client = Client::connect(&mesh, protocol);
+        let mut client = ScriptedClient::connect(&mesh, protocol);
         client.want_all(Cluster);
         assert_eq!(client.received().len(), 1);
         mesh.cluster("base", "a", "2");
@@ -177,10 +177,10 @@ fn a_response_that_is_never_answered_does_not_stop_the_type_for_ever() {
 }
 
 #[test]
-fn an_old_nonce_counts_for_nothing() {
+fn a_stale_nonce_is_ignored() {
     for protocol in BOTH {
         let mesh = three_clusters();
-        let mut client = Client::connect(&mesh, protocol);
+        let mut client = ScriptedClient::connect(&mesh, protocol);
         client.want_all(Cluster);
         let old = client.receive().expect("the first response");
         client.settle();
@@ -196,9 +196,9 @@ fn an_old_nonce_counts_for_nothing() {
 }
 
 #[test]
-fn a_request_without_a_nonce_begins_again_in_state_of_the_world() {
+fn a_request_without_a_nonce_restarts_a_state_of_the_world_subscription() {
     let mesh = three_clusters();
-    let mut client = Client::connect(&mesh, Sotw);
+    let mut client = ScriptedClient::connect(&mesh, Sotw);
     client.want_all(Cluster);
     client.settle();
     client.want_all(Cluster);
@@ -212,9 +212,9 @@ fn a_request_without_a_nonce_begins_again_in_state_of_the_world() {
 }
 
 #[test]
-fn an_empty_list_ends_the_subscription_of_types_that_go_by_name() {
+fn an_empty_list_ends_the_subscription_of_types_subscribed_by_name() {
     let mesh = three_clusters();
-    let mut client = Client::connect(&mesh, Sotw);
+    let mut client = ScriptedClient::connect(&mesh, Sotw);
     client.want(Endpoint, &["a"]);
     client.settle();
     client.want(Endpoint, &[]);
@@ -226,11 +226,11 @@ fn an_empty_list_ends_the_subscription_of_types_that_go_by_name() {
 
 /// As pilot-agent behaves: it says nothing to a response in which there is nothing for it.
 #[test]
-fn agents_are_answered_when_there_is_something_for_them() {
+fn agents_are_answered_when_resources_exist() {
     for protocol in BOTH {
         for kind in [NameTable, ProxyConfig] {
             let mesh = three_clusters();
-            let mut client = Client::connect(&mesh, protocol);
+            let mut client = ScriptedClient::connect(&mesh, protocol);
             let state = || mesh.status.streams()[0].types[&kind].state();
             client.want_all(kind);
             assert_eq!(client.settled(), [""; 0], "{kind:?}");
@@ -251,9 +251,9 @@ fn agents_are_answered_when_there_is_something_for_them() {
 }
 
 #[test]
-fn a_client_that_names_what_it_holds_is_sent_only_the_rest() {
+fn a_client_that_reports_held_versions_is_sent_only_the_rest() {
     let mesh = three_clusters();
-    let mut client = Client::connect(&mesh, Delta);
+    let mut client = ScriptedClient::connect(&mesh, Delta);
     client.want_all(Cluster);
     client.want(Endpoint, &["a", "b", "c"]);
     client.settle();
@@ -272,9 +272,9 @@ fn a_client_that_names_what_it_holds_is_sent_only_the_rest() {
 }
 
 #[test]
-fn endpoints_come_again_to_a_client_that_was_cut_off_while_its_clusters_were_warming() {
+fn endpoints_are_sent_again_to_a_client_that_disconnected_while_clusters_were_warming() {
     let mesh = three_clusters();
-    let mut client = Client::connect(&mesh, Delta);
+    let mut client = ScriptedClient::connect(&mesh, Delta);
     client.want_all(Cluster);
     client.want(Endpoint, &["a", "b", "c"]);
     client.settle();
@@ -288,9 +288,9 @@ fn endpoints_come_again_to_a_client_that_was_cut_off_while_its_clusters_were_war
 }
 
 #[test]
-fn endpoints_come_again_for_clusters_that_change_and_all_of_them_if_most_do() {
+fn endpoints_are_sent_again_for_changed_clusters() {
     for protocol in BOTH {
-        let mesh = Mesh::new();
+        let mesh = SessionFixture::new();
         let names: Vec<String> = (0..1200).map(|number| format!("c{number:04}")).collect();
         let change = |names: &[String], content: &str| {
             names.iter().for_each(|name| mesh.cluster("base", name, content));
@@ -298,11 +298,11 @@ fn endpoints_come_again_for_clusters_that_change_and_all_of_them_if_most_do() {
         };
         names.iter().for_each(|name| mesh.set(Endpoint, "base", name, &message(name, "1")));
         change(&names, "1");
-        let mut client = Client::connect(&mesh, protocol);
+        let mut client = ScriptedClient::connect(&mesh, protocol);
         client.want_all(Cluster);
         client.want(Endpoint, &names.iter().map(String::as_str).collect::<Vec<_>>());
         client.settle();
-        let counts = |client: &mut Client| {
+        let counts = |client: &mut ScriptedClient| {
             let came = client.settle();
             came.iter().map(|got| (got.kind(), got.names().len())).collect::<Vec<_>>()
         };
@@ -318,9 +318,9 @@ fn endpoints_come_again_for_clusters_that_change_and_all_of_them_if_most_do() {
 }
 
 #[test]
-fn names_asked_for_again_are_sent_again() {
+fn names_subscribed_again_are_sent_again() {
     let mesh = three_clusters();
-    let mut client = Client::connect(&mesh, Delta);
+    let mut client = ScriptedClient::connect(&mesh, Delta);
     client.want(Endpoint, &["a", "b"]);
     client.settle();
     client.change(Endpoint, &["a"], &[]);
@@ -328,9 +328,9 @@ fn names_asked_for_again_are_sent_again() {
 }
 
 #[test]
-fn a_star_subscribes_to_everything_and_can_be_taken_back() {
+fn a_wildcard_subscription_can_be_removed() {
     let mesh = three_clusters();
-    let mut client = Client::connect(&mesh, Delta);
+    let mut client = ScriptedClient::connect(&mesh, Delta);
     client.want(Cluster, &["a"]);
     assert_eq!(client.settled(), ["CDS +a"]);
     let subscribe = |add: &[&str], remove: &[&str]| DeltaDiscoveryRequest {
@@ -349,7 +349,7 @@ fn a_star_subscribes_to_everything_and_can_be_taken_back() {
     mesh.commit();
     assert_eq!(client.settled(), ["CDS +a"]);
     // Both at once is the way to begin with nothing.
-    let mut client = Client::connect(&mesh, Delta);
+    let mut client = ScriptedClient::connect(&mesh, Delta);
     client.delta(subscribe(&["*"], &["*"])).expect("taken");
     assert_eq!(client.settled(), ["CDS"]);
 }
@@ -361,7 +361,7 @@ fn responses_come_in_the_order_of_the_types() {
         mesh.set(Listener, "base", "l", &message("l", "1"));
         mesh.set(Route, "base", "r", &message("r", "1"));
         mesh.commit();
-        let mut client = Client::connect(&mesh, protocol);
+        let mut client = ScriptedClient::connect(&mesh, protocol);
         client.want(Route, &["r"]);
         client.want_all(Listener);
         client.want(Endpoint, &["a"]);
@@ -379,12 +379,12 @@ fn responses_come_in_the_order_of_the_types() {
 }
 
 #[test]
-fn a_cluster_goes_after_the_route_that_leaves_it() {
+fn a_cluster_is_removed_after_the_route_that_referred_to_it() {
     for protocol in BOTH {
         let mesh = three_clusters();
         mesh.set(Route, "base", "r", &message("r", "to a"));
         mesh.commit();
-        let mut client = Client::connect(&mesh, protocol);
+        let mut client = ScriptedClient::connect(&mesh, protocol);
         client.want_all(Cluster);
         client.want(Route, &["r"]);
         client.settle();
@@ -411,7 +411,7 @@ fn routes_wait_for_clusters_that_cannot_be_sent_yet_but_endpoints_do_not() {
         let mesh = three_clusters();
         mesh.set(Route, "base", "r", &message("r", "1"));
         mesh.commit();
-        let mut client = Client::connect(&mesh, protocol);
+        let mut client = ScriptedClient::connect(&mesh, protocol);
         client.want_all(Cluster);
         client.want(Endpoint, &["a"]);
         client.want(Route, &["r"]);
@@ -437,7 +437,7 @@ fn extension_configurations_are_never_removed() {
     let mesh = three_clusters();
     mesh.set(ExtensionConfig, "base", "wasm", &message("wasm", "1"));
     mesh.commit();
-    let mut client = Client::connect(&mesh, Delta);
+    let mut client = ScriptedClient::connect(&mesh, Delta);
     client.want(ExtensionConfig, &["wasm"]);
     client.settle();
     mesh.delete(ExtensionConfig, "base", "wasm");
@@ -446,10 +446,10 @@ fn extension_configurations_are_never_removed() {
 }
 
 #[test]
-fn types_we_do_not_know_are_answered_with_nothing() {
+fn unknown_types_are_answered_with_nothing() {
     for protocol in BOTH {
         let mesh = three_clusters();
-        let mut client = Client::connect(&mesh, protocol);
+        let mut client = ScriptedClient::connect(&mesh, protocol);
         let type_url = "type.googleapis.com/some.other.Type".to_owned();
         match protocol {
             Sotw => client.sotw(DiscoveryRequest { type_url: type_url.clone(), ..DiscoveryRequest::default() }),
@@ -467,7 +467,7 @@ fn types_we_do_not_know_are_answered_with_nothing() {
 }
 
 #[test]
-fn a_client_must_say_who_it_is_first() {
+fn a_request_before_the_node_is_rejected() {
     let mesh = three_clusters();
     let request = |id: &str, type_url: &str| DiscoveryRequest {
         node: Some(Node { id: id.into(), ..Node::default() }),
@@ -491,9 +491,9 @@ fn a_client_must_say_who_it_is_first() {
 }
 
 #[test]
-fn limits_end_the_stream_and_not_the_server() {
+fn exceeded_limits_end_the_stream_and_not_the_server() {
     let mesh = three_clusters();
-    let mut client = Client::connect(&mesh, Delta);
+    let mut client = ScriptedClient::connect(&mesh, Delta);
     client.want_all(Cluster);
     let long = DeltaDiscoveryRequest {
         type_url: Endpoint.type_url().into(),
@@ -531,8 +531,8 @@ fn proxies_are_registered_until_a_while_after_their_last_stream() {
 }
 
 #[test]
-fn nobody_is_served_before_the_store_is_ready_or_his_scope_is_known() {
-    let mesh = Mesh::new();
+fn no_proxy_is_served_before_the_store_is_ready_and_its_scope_is_known() {
+    let mesh = SessionFixture::new();
     mesh.cluster("base", "a", "1");
     mesh.commit();
     let other = "router~10.0.0.2~gate.orchard~orchard.svc.cluster.local";
@@ -560,7 +560,7 @@ fn layers_override_and_hide() {
         mesh.cluster("own", "a", "own");
         mesh.put(Cluster, "own", "b", Some(Resource::Hidden));
         mesh.commit();
-        let mut client = Client::connect(&mesh, protocol);
+        let mut client = ScriptedClient::connect(&mesh, protocol);
         client.want_all(Cluster);
         assert_eq!(client.settled(), ["CDS +a +c"]);
         // What is overridden may change below.
@@ -588,7 +588,7 @@ fn route_tables_are_assembled_from_segments() {
         let host = VirtualHost { name: name.into(), domains: vec![domain.into()], ..VirtualHost::default() };
         Some(Resource::Encoded(host.encode_to_vec().into()))
     };
-    let mesh = Mesh::new();
+    let mesh = SessionFixture::new();
     mesh.scope(SIDECAR, &["own", "base"]);
     let own_part = RouteConfiguration { name: "80".into(), ..RouteConfiguration::default() };
     for name in 0..300 {
@@ -599,13 +599,13 @@ fn route_tables_are_assembled_from_segments() {
     mesh.segment("own", "80", "h200", Some(Resource::Hidden));
     mesh.segment("own", "80", "h300", host("h300", "own"));
     mesh.commit();
-    let mut client = Client::connect(&mesh, Delta);
+    let mut client = ScriptedClient::connect(&mesh, Delta);
     client.want(Route, &["80"]);
     assert_eq!(client.settled(), ["RDS -80"], "there is no table without its own part");
     mesh.segment("base", "80", "", Some(Resource::Encoded(own_part.encode_to_vec().into())));
     mesh.commit();
     assert_eq!(client.settled(), ["RDS +80"]);
-    let table = |client: &Client| {
+    let table = |client: &ScriptedClient| {
         let (_, bytes) = &client.holds[&Route]["80"];
         let table = RouteConfiguration::decode(bytes.clone()).expect("a route table");
         assert_eq!(table.name, "80");
@@ -629,7 +629,7 @@ fn route_tables_are_assembled_from_segments() {
 
 #[test]
 fn templates_are_filled_for_the_proxy() {
-    let mesh = Mesh::new();
+    let mesh = SessionFixture::new();
     let template = |before: &[u8]| {
         let before = TemplatePart::Bytes(before.to_vec().into());
         Some(Resource::Template(Template::new(vec![
@@ -641,7 +641,7 @@ fn templates_are_filled_for_the_proxy() {
     mesh.put(Listener, "base", "l", template(b"\x0a\x01l\x12"));
     mesh.commit();
     for protocol in BOTH {
-        let mut client = Client::connect(&mesh, protocol);
+        let mut client = ScriptedClient::connect(&mesh, protocol);
         client.want_all(Listener);
         assert_eq!(client.settled(), ["LDS +l"]);
         assert!(client.holds[&Listener]["l"].1.ends_with(SIDECAR.as_bytes()));
@@ -652,9 +652,9 @@ fn templates_are_filled_for_the_proxy() {
 }
 
 #[test]
-fn a_config_dump_is_what_the_client_was_told() {
+fn a_config_dump_is_what_the_client_was_sent() {
     let mesh = three_clusters();
-    let mut client = Client::connect(&mesh, Delta);
+    let mut client = ScriptedClient::connect(&mesh, Delta);
     client.want_all(Cluster);
     client.want(Endpoint, &["a"]);
     client.settle();
@@ -664,7 +664,7 @@ fn a_config_dump_is_what_the_client_was_told() {
         let names = |kind| dump[&kind].iter().map(|found| found.name.to_string()).collect::<Vec<_>>();
         assert_eq!((names(Cluster), names(Endpoint)), (vec!["a".into(), "b".into(), "c".into()], vec!["a".into()]));
     }
-    assert!(status.config_dump("nobody.nowhere", &Viewer::All).is_none());
+    assert!(status.config_dump("absent.nowhere", &Viewer::All).is_none());
     let syncz = serde_json::to_value(status.syncz(None)).expect("JSON");
     assert_eq!(syncz[0]["proxy"], "web.orchard");
     assert_eq!(syncz[0]["cluster_sent"], syncz[0]["cluster_acked"]);

@@ -25,9 +25,9 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
-use super::fixture::{Mesh, SIDECAR};
+use super::fixture::{SessionFixture, SIDECAR};
 
-/// A door at which nobody has to say who he is.
+/// A listener without authentication.
 fn plaintext() -> Authenticators {
     Authenticators::new(vec![Arc::new(ForwardedCertificates::default())], false)
 }
@@ -39,7 +39,7 @@ struct Server {
 }
 
 impl Server {
-    async fn start(mesh: &Mesh, options: ServerOptions) -> Self {
+    async fn start(mesh: &SessionFixture, options: ServerOptions) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (shutdown, stopped) = oneshot::channel::<()>();
@@ -80,8 +80,8 @@ async fn within<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), what).await.expect("it takes too long")
 }
 
-fn mesh_of(clusters: usize) -> Mesh {
-    let mesh = Mesh::new();
+fn mesh_of(clusters: usize) -> SessionFixture {
+    let mesh = SessionFixture::new();
     for n in 0..clusters {
         mesh.cluster("base", &format!("cluster-{n:05}"), &"x".repeat(1000));
     }
@@ -143,7 +143,7 @@ async fn both_protocols_work_over_a_socket() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_refused_says_why() {
+async fn a_rejected_stream_has_a_reason() {
     let mesh = mesh_of(1);
     let options = ServerOptions { max_request_bytes: 10_000, ..ServerOptions::default() };
     let server = Server::start(&mesh, options).await;
@@ -183,7 +183,7 @@ async fn streams_end_when_the_server_shuts_down() {
 }
 
 #[tokio::test]
-async fn connections_that_come_and_go_leave_nothing() {
+async fn closed_connections_leave_no_state() {
     let mesh = mesh_of(10);
     let server = Server::start(&mesh, ServerOptions::default()).await;
     let client = server.client().await;
@@ -253,7 +253,7 @@ impl Codec for Raw {
 }
 
 #[tokio::test]
-async fn hostile_bytes_end_their_stream_only() {
+async fn invalid_bytes_end_only_their_stream() {
     use prost::Message as _;
     let mesh = mesh_of(1);
     let server = Server::start(&mesh, ServerOptions::default()).await;
@@ -286,8 +286,8 @@ async fn hostile_bytes_end_their_stream_only() {
 }
 
 #[tokio::test]
-async fn new_streams_take_turns_and_who_does_not_read_keeps_nobody() {
-    let mesh = Mesh::with(Admission::new(NonZeroUsize::new(1), None));
+async fn new_streams_take_turns_and_a_client_that_does_not_read_blocks_no_other() {
+    let mesh = SessionFixture::with(Admission::new(NonZeroUsize::new(1), None));
     for n in 0..10_000 {
         mesh.cluster("base", &format!("cluster-{n:05}"), &"x".repeat(1000));
     }
@@ -306,8 +306,8 @@ async fn new_streams_take_turns_and_who_does_not_read_keeps_nobody() {
 }
 
 #[tokio::test]
-async fn more_streams_than_may_begin_are_told_to_come_again() {
-    let mesh = Mesh::with(Admission::new(None, NonZeroU32::new(1)));
+async fn streams_over_the_admission_limit_are_told_to_retry() {
+    let mesh = SessionFixture::with(Admission::new(None, NonZeroU32::new(1)));
     let server = Server::start(&mesh, ServerOptions::default()).await;
     let begin = || async {
         let (requests, outgoing) = mpsc::channel(16);

@@ -7,18 +7,18 @@ use sluice_xds_protocol::{StreamError, XdsProtocol};
 use ResourceType::{Cluster, Route, VirtualHost};
 use XdsProtocol::{Delta, Sotw};
 
-use super::client::{Client, message};
-use super::fixture::Mesh;
+use super::client::{ScriptedClient, message};
+use super::fixture::SessionFixture;
 
 #[test]
-fn virtual_hosts_are_asked_for_by_their_table() {
-    let mesh = Mesh::new();
+fn virtual_hosts_are_subscribed_by_their_route_table() {
+    let mesh = SessionFixture::new();
     let put = |name: &str, content: &str| mesh.set(VirtualHost, "base", name, &message(name, content));
     for name in ["80/a", "80/b", "8080/a", "9000/c"] {
         put(name, "1");
     }
     mesh.commit();
-    let mut client = Client::connect(&mesh, Delta);
+    let mut client = ScriptedClient::connect(&mesh, Delta);
     client.want(VirtualHost, &["80"]);
     assert_eq!(client.settled(), ["VHDS +80/a +80/b"]);
     put("80/b", "2");
@@ -34,8 +34,8 @@ fn virtual_hosts_are_asked_for_by_their_table() {
     assert_eq!(client.settled(), ["VHDS +7/x"]);
     client.change(VirtualHost, &["80/b"], &[]);
     assert_eq!(client.settled(), ["VHDS +80/b"], "one by its name, as a client on demand does");
-    client.change(VirtualHost, &["80/nobody"], &[]);
-    assert_eq!(client.settled(), ["VHDS -80/nobody"]);
+    client.change(VirtualHost, &["80/absent"], &[]);
+    assert_eq!(client.settled(), ["VHDS -80/absent"]);
     client.change(VirtualHost, &[], &["8080"]);
     put("8080/a", "3");
     mesh.commit();
@@ -43,14 +43,14 @@ fn virtual_hosts_are_asked_for_by_their_table() {
 }
 
 #[test]
-fn virtual_hosts_that_a_client_holds_are_not_sent_again() {
-    let mesh = Mesh::new();
+fn virtual_hosts_held_by_the_client_are_not_sent_again() {
+    let mesh = SessionFixture::new();
     let put = |name: &str, content: &str| mesh.set(VirtualHost, "base", name, &message(name, content));
     for name in ["80/a", "80/b", "80/c"] {
         put(name, "1");
     }
     mesh.commit();
-    let mut client = Client::connect(&mesh, Delta);
+    let mut client = ScriptedClient::connect(&mesh, Delta);
     client.want(VirtualHost, &["80"]);
     client.settled();
     let mut client = client.reconnect(&mesh);
@@ -63,8 +63,8 @@ fn virtual_hosts_that_a_client_holds_are_not_sent_again() {
 }
 
 #[test]
-fn a_client_that_names_nothing_has_all_virtual_hosts_and_those_of_each_table_again_when_it_has_that() {
-    let mesh = Mesh::new();
+fn a_wildcard_client_gets_the_virtual_hosts_of_a_table_again_after_it_acknowledges_the_table() {
+    let mesh = SessionFixture::new();
     let put = |kind, name: &str, content: &str| mesh.set(kind, "base", name, &message(name, content));
     for name in ["80", "81", "82"] {
         put(Route, name, "1");
@@ -73,7 +73,7 @@ fn a_client_that_names_nothing_has_all_virtual_hosts_and_those_of_each_table_aga
         put(VirtualHost, name, "1");
     }
     mesh.commit();
-    let mut client = Client::connect(&mesh, Delta);
+    let mut client = ScriptedClient::connect(&mesh, Delta);
     client.want(Route, &["80"]);
     assert_eq!(client.settled(), ["RDS +80"]);
     client.want_all(VirtualHost);
@@ -87,7 +87,7 @@ fn a_client_that_names_nothing_has_all_virtual_hosts_and_those_of_each_table_aga
     client.change(Route, &["82"], &[]);
     assert_eq!(client.settled(), ["RDS +82", "VHDS -82/"], "of a table that has none, that is said");
     client.change(Route, &["80"], &[]);
-    assert_eq!(client.settled(), ["RDS +80", "VHDS +80/a +80/b"], "whoever asks again has forgotten");
+    assert_eq!(client.settled(), ["RDS +80", "VHDS +80/a +80/b"], "a repeated subscription means that the client holds nothing");
 
     put(Route, "80", "2");
     put(VirtualHost, "80/b", "2");
@@ -109,17 +109,17 @@ fn a_client_that_names_nothing_has_all_virtual_hosts_and_those_of_each_table_aga
 }
 
 #[test]
-fn on_demand_the_answer_may_be_that_there_is_none() {
-    let mesh = Mesh::new();
+fn on_demand_an_unknown_host_is_answered_as_absent() {
+    let mesh = SessionFixture::new();
     let put = |name: &str, content: &str| mesh.set(VirtualHost, "base", name, &message(name, content));
     put("80/a", "1");
     put("80/b", "1");
     mesh.commit();
-    let mut client = Client::connect(&mesh, Delta);
+    let mut client = ScriptedClient::connect(&mesh, Delta);
     client.want_all(VirtualHost);
     assert_eq!(client.settled(), ["VHDS +80/a +80/b"]);
-    client.ask(VirtualHost, &["80/nobody"]);
-    assert_eq!(client.settled(), ["VHDS ?80/nobody"], "a resource without a message");
+    client.ask(VirtualHost, &["80/absent"]);
+    assert_eq!(client.settled(), ["VHDS ?80/absent"], "a resource without a message");
     client.ask(VirtualHost, &["80/b", "80/else"]);
     assert_eq!(client.settled(), ["VHDS +80/b ?80/else"]);
     put("80/c", "1");
@@ -133,26 +133,26 @@ fn on_demand_the_answer_may_be_that_there_is_none() {
         let type_url = VirtualHost.type_url().into();
         DeltaDiscoveryRequest { type_url, resource_names_subscribe: names, ..DeltaDiscoveryRequest::default() }
     };
-    let mut greedy = Client::connect(&mesh, Delta);
+    let mut greedy = ScriptedClient::connect(&mesh, Delta);
     greedy.want_all(VirtualHost);
     greedy.settle();
     greedy.delta(flood(0)).expect("many");
     assert!(matches!(greedy.delta(flood(6_000)), Err(StreamError::Exhausted(_))));
 
     // A client that comes back names what it asked for on demand, and says what else it holds.
-    client.wants.insert(VirtualHost, Some(["80/nobody", "80/c"].map(str::to_owned).into()));
+    client.wants.insert(VirtualHost, Some(["80/absent", "80/c"].map(str::to_owned).into()));
     let mut client = client.reconnect(&mesh);
-    assert_eq!(client.settled(), ["VHDS +80/c ?80/nobody"]);
+    assert_eq!(client.settled(), ["VHDS +80/c ?80/absent"]);
     put("80/d", "1");
     mesh.commit();
     assert_eq!(client.settled(), ["VHDS +80/d"]);
 }
 
 #[test]
-fn virtual_hosts_come_one_by_one_over_delta_streams_only() {
+fn virtual_hosts_are_separate_resources_over_delta_only() {
     for (protocol, taken) in [(Sotw, false), (Delta, true)] {
-        let mesh = Mesh::new();
-        let mut client = Client::connect(&mesh, protocol);
+        let mesh = SessionFixture::new();
+        let mut client = ScriptedClient::connect(&mesh, protocol);
         client.want_all(Cluster);
         let connected = mesh.proxies.1.lock().unwrap().clone();
         assert_eq!(connected, [taken], "{protocol:?}");

@@ -1,21 +1,21 @@
 //! Changed bytes and texts.
 
-use crate::dice::Dice;
+use crate::rng::FuzzRng;
 
 /// Changes bytes in up to `most` places: flipped, taken out, doubled, replaced, cut off, or pieces of another input put in.
-pub fn change(bytes: &mut Vec<u8>, others: &[Vec<u8>], dice: &mut Dice, most: usize) {
-    for _ in 0..=dice.roll(most) {
-        let at = dice.roll(bytes.len());
-        let end = (at + 1 + dice.roll(16)).min(bytes.len());
-        match dice.roll(9) {
+pub fn change(bytes: &mut Vec<u8>, others: &[Vec<u8>], rng: &mut FuzzRng, most: usize) {
+    for _ in 0..=rng.roll(most) {
+        let at = rng.roll(bytes.len());
+        let end = (at + 1 + rng.roll(16)).min(bytes.len());
+        match rng.roll(9) {
             0 => {
                 if let Some(byte) = bytes.get_mut(at) {
-                    *byte ^= 1 << dice.roll(8);
+                    *byte ^= 1 << rng.roll(8);
                 }
             }
             1 => {
                 if let Some(byte) = bytes.get_mut(at) {
-                    *byte = dice.pick(&[0, 1, 0x7f, 0x80, 0x81, 0x82, 0x84, 0xff]).copied().unwrap_or_default();
+                    *byte = rng.pick(&[0, 1, 0x7f, 0x80, 0x81, 0x82, 0x84, 0xff]).copied().unwrap_or_default();
                 }
             }
             2 => drop(bytes.drain(at.min(end)..end)),
@@ -24,20 +24,20 @@ pub fn change(bytes: &mut Vec<u8>, others: &[Vec<u8>], dice: &mut Dice, most: us
                 bytes.splice(at..at, piece);
             }
             4 => {
-                let piece: Vec<u8> = (0..=dice.roll(8)).map(|_| byte(dice)).collect();
+                let piece: Vec<u8> = (0..=rng.roll(8)).map(|_| byte(rng)).collect();
                 bytes.splice(at..at, piece);
             }
             5 => bytes.truncate(at),
             6 => {
                 // A length that does not fit any more.
                 if let Some(byte) = bytes.get_mut(at) {
-                    *byte = byte.wrapping_add(dice.pick(&[1, 255, 2, 254, 16]).copied().unwrap_or_default());
+                    *byte = byte.wrapping_add(rng.pick(&[1, 255, 2, 254, 16]).copied().unwrap_or_default());
                 }
             }
             _ => {
-                let Some(other) = dice.pick(others).filter(|other| !other.is_empty()) else { continue };
-                let from = dice.roll(other.len());
-                let to = (from + 1 + dice.roll(64)).min(other.len());
+                let Some(other) = rng.pick(others).filter(|other| !other.is_empty()) else { continue };
+                let from = rng.roll(other.len());
+                let to = (from + 1 + rng.roll(64)).min(other.len());
                 bytes.splice(at..end.max(at), other.get(from..to).unwrap_or_default().iter().copied());
             }
         }
@@ -45,13 +45,13 @@ pub fn change(bytes: &mut Vec<u8>, others: &[Vec<u8>], dice: &mut Dice, most: us
 }
 
 /// Any byte.
-pub fn byte(dice: &mut Dice) -> u8 {
-    u8::try_from(dice.roll(256)).unwrap_or_default()
+pub fn byte(rng: &mut FuzzRng) -> u8 {
+    u8::try_from(rng.roll(256)).unwrap_or_default()
 }
 
 /// The same for a text; what is no text any more is made one.
-pub fn change_text(text: &mut String, others: &[Vec<u8>], dice: &mut Dice, most: usize) {
+pub fn change_text(text: &mut String, others: &[Vec<u8>], rng: &mut FuzzRng, most: usize) {
     let mut bytes = std::mem::take(text).into_bytes();
-    change(&mut bytes, others, dice, most);
+    change(&mut bytes, others, rng, most);
     *text = String::from_utf8_lossy(&bytes).into_owned();
 }

@@ -1,6 +1,6 @@
 //! Mutated requests for certificates, at an authority.
 //!
-//! Whatever is sent: a certificate names its caller and nobody else, signs nothing, has the key that signed the request,
+//! Whatever is sent: a certificate names its caller and no other identity, signs nothing, has the key that signed the request,
 //! lives no longer than allowed, and verifies against the root.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,9 +16,9 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::bytes;
-use crate::dice::Dice;
+use crate::rng::FuzzRng;
 use crate::mesh::Finding;
-use crate::run::{Run, Tally};
+use crate::run::{Run, FuzzStatistics};
 use crate::turns::{self, wrong};
 
 /// Requests that are good.
@@ -53,7 +53,7 @@ struct Target {
 ///
 /// # Errors
 /// There is no authority.
-pub fn run(run: &Run) -> Result<Tally> {
+pub fn run(run: &Run) -> Result<FuzzStatistics> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).context("read the clock")?;
     let now = i64::try_from(now.as_secs())?;
     let material = root::create("td", sluice_ca::NewKey::EcdsaP256, Duration::from_secs(3650 * DAY), now)?;
@@ -66,7 +66,7 @@ pub fn run(run: &Run) -> Result<Tally> {
     let key = KeyPair::try_from(pkcs8.as_slice()).context("read the key")?;
     let root = authority.roots().first().context("a root")?.clone();
     let target = Target { authority, root, good, all, key, now };
-    Ok(turns::run(run, "requests for certificates", |dice| target.turn(dice)))
+    Ok(turns::run(run, "requests for certificates", |rng| target.turn(rng)))
 }
 
 fn to_der(pem: &str) -> Option<Vec<u8>> {
@@ -81,32 +81,32 @@ fn to_pem(der: &[u8]) -> String {
 }
 
 impl Target {
-    fn turn(&self, dice: &mut Dice) -> Result<bool, Finding> {
-        let mut der = match dice.roll(6) {
-            0 => self.sign(dice),
-            1 => dice.pick(&self.all).cloned().unwrap_or_default(),
-            _ => dice.pick(&self.good).cloned().unwrap_or_default(),
+    fn turn(&self, rng: &mut FuzzRng) -> Result<bool, Finding> {
+        let mut der = match rng.roll(6) {
+            0 => self.sign(rng),
+            1 => rng.pick(&self.all).cloned().unwrap_or_default(),
+            _ => rng.pick(&self.good).cloned().unwrap_or_default(),
         };
         let signed = !self.all.contains(&der);
         let asked = signed_part(&der).map(<[u8]>::to_vec);
-        let changes = !dice.once_in(5);
+        let changes = !rng.once_in(5);
         if changes {
-            bytes::change(&mut der, &self.all, dice, 3);
+            bytes::change(&mut der, &self.all, rng, 3);
         }
         let mut text = to_pem(&der);
-        let changes_text = dice.once_in(6);
+        let changes_text = rng.once_in(6);
         if changes_text {
             let others: Vec<Vec<u8>> = GOOD.iter().map(|text| text.as_bytes().to_vec()).collect();
-            bytes::change_text(&mut text, &others, dice, 4);
+            bytes::change_text(&mut text, &others, rng, 4);
         }
-        let identity = dice.pick(IDENTITIES).copied().unwrap_or_default().to_owned();
+        let identity = rng.pick(IDENTITIES).copied().unwrap_or_default().to_owned();
         if !changes_text && ForwardedRequest::parse(&text, std::slice::from_ref(&identity)).is_ok() {
             let asks = |name: &str| der.windows(name.len()).any(|window| window == name.as_bytes());
             if let Some(other) = NAMES.iter().find(|name| **name != identity && asks(name)) {
-                return wrong("a request is forwarded that asks for somebody else", format!("{other}\n{text}"));
+                return wrong("a request for another identity is forwarded", format!("{other}\n{text}"));
             }
         }
-        let seconds = dice.pick(&[0, -1, 1, 3600, 90 * DAY as i64, 90 * DAY as i64 + 1, i64::MAX, i64::MIN]).copied();
+        let seconds = rng.pick(&[0, -1, 1, 3600, 90 * DAY as i64, 90 * DAY as i64 + 1, i64::MAX, i64::MIN]).copied();
         let seconds = seconds.unwrap_or_default();
         let terms = LifetimeLimits::default();
         let issued = self.authority.issue(&text, std::slice::from_ref(&identity), seconds, terms, self.now);
@@ -120,7 +120,7 @@ impl Target {
             return wrong("a certificate lives longer than allowed", format!("{seconds} s"));
         }
         self.check(&issued, &identity)?;
-        // Whoever has not the key cannot have signed anything else. Text around the base64 does not count, so of changed
+        // A client without the key cannot have signed anything else. Text around the base64 does not count, so of changed
         // text nothing is said.
         let part = signed_part(&der);
         let known = self.good.iter().any(|good| signed_part(good) == part);
@@ -131,16 +131,16 @@ impl Target {
     }
 
     /// A request of its own making, signed.
-    fn sign(&self, dice: &mut Dice) -> Vec<u8> {
+    fn sign(&self, rng: &mut FuzzRng) -> Vec<u8> {
         let mut params = CertificateParams::default();
-        for _ in 0..dice.roll(4) {
-            let name = dice.pick(NAMES).copied().unwrap_or_default();
+        for _ in 0..rng.roll(4) {
+            let name = rng.pick(NAMES).copied().unwrap_or_default();
             let name =
-                if dice.once_in(2) { name.try_into().map(SanType::URI) } else { name.try_into().map(SanType::DnsName) };
+                if rng.once_in(2) { name.try_into().map(SanType::URI) } else { name.try_into().map(SanType::DnsName) };
             params.subject_alt_names.extend(name);
         }
-        if dice.once_in(2) {
-            let length = *dice.pick(&[0, 1, 64, 65, 2000]).unwrap_or(&1);
+        if rng.once_in(2) {
+            let length = *rng.pick(&[0, 1, 64, 65, 2000]).unwrap_or(&1);
             params.distinguished_name.push(DnType::CommonName, "x".repeat(length));
         }
         params.serialize_request(&self.key).map(|request| request.der().to_vec()).unwrap_or_default()
@@ -160,7 +160,7 @@ impl Target {
         let names = certificate.subject_alternative_name().ok().flatten();
         let names = names.map(|names| names.value.general_names.clone()).unwrap_or_default();
         if !matches!(names.as_slice(), [GeneralName::URI(uri)] if *uri == identity) {
-            return wrong("a certificate names somebody else than its caller", format!("{names:?} for {identity}"));
+            return wrong("a certificate names another identity than its caller's", format!("{names:?} for {identity}"));
         }
         let common: Vec<&str> =
             certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok()).collect();

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_packed_is_looked_into() {
+    fn packed_messages_are_decoded() {
         let good = sluice_proto::google::protobuf::Any {
             type_url: "type.googleapis.com/google.protobuf.Duration".to_owned(),
             value: vec![8, 1],

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_read_and_told() {
+    fn rules_are_read_and_violations_reported() {
         assert!(RULES.len() > 200, "{} messages", RULES.len());
         for (message, rules) in RULES.iter() {
             for rule in rules {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use sluice_parse::yaml::{Limits, parse_documents};
 
 use crate::mesh::{Change, Finding};
-use crate::seeds::{Seed, World};
+use crate::seeds::{Seed, CaseMesh};
 
 /// Stands between the objects that are there before and those that make it fail.
 const THEN: &str = "# then:";
@@ -20,7 +20,7 @@ const DELETED: &str = "# deleted:";
 ///
 /// # Errors
 /// The directory cannot be written.
-pub fn write(dir: &Path, name: &str, finding: &Finding, world: &World, change: &Change) -> Result<PathBuf> {
+pub fn write(dir: &Path, name: &str, finding: &Finding, world: &CaseMesh, change: &Change) -> Result<PathBuf> {
     std::fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
     let mut text = String::new();
     for line in finding.signature.lines().chain(finding.message.lines()) {
@@ -42,12 +42,12 @@ pub fn write(dir: &Path, name: &str, finding: &Finding, world: &World, change: &
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn read(path: &Path) -> Result<(World, Change)> {
+pub fn read(path: &Path) -> Result<(CaseMesh, Change)> {
     let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
     let (before, then) = text.split_once(&format!("---\n{THEN}")).unwrap_or(("", &text));
     let (then, deleted) = then.split_once(&format!("---\n{DELETED}")).unwrap_or((then, ""));
     let (objects, nodes) = take(before);
-    let world = World { name: path.display().to_string(), objects, nodes };
+    let world = CaseMesh { name: path.display().to_string(), objects, nodes };
     let (objects, nodes) = take(then);
     Ok((world, Change { objects, nodes, deletes: take(deleted).0 }))
 }
@@ -117,13 +117,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_read_back_as_it_was() {
+    fn a_written_failure_is_read_back_unchanged() {
         let seed = |object: Value| Seed { cluster: "west".into(), object };
         let objects = vec![
             seed(json!({ "kind": "A", "spec": { "a": [[1, 2], [], { "b": "x: \n- y", "c": {} }], "d": null } })),
             seed(json!({ "kind": "B", "n": -0.5, "t": "\u{0}\u{202e}💥", "yes": "no" })),
         ];
-        let world = World { objects: objects.clone(), nodes: vec![json!({ "id": "n" })], ..World::default() };
+        let world = CaseMesh { objects: objects.clone(), nodes: vec![json!({ "id": "n" })], ..CaseMesh::default() };
         let change = Change { objects, nodes: Vec::new(), deletes: vec![seed(json!({ "kind": "C" }))] };
         let dir = tempfile::tempdir().expect("a directory");
         let finding = Finding { signature: "s".into(), message: "m\nn".into() };

@@ -1,7 +1,7 @@
-//! Mutated proofs of who calls, and nodes that say to be somebody.
+//! Mutated credentials of callers, and nodes that claim an identity.
 //!
-//! Whoever is let in is somebody whom one of his proofs names, by the first that counts; and a proxy of an authenticated
-//! caller is of the namespace and the service account of one of his identities.
+//! An authenticated caller has the identity that the first valid credential names, and the proxy of an authenticated caller
+//! has the namespace and the service account of one of its identities.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,11 +20,11 @@ use sluice_xds::{DiscoveryServer, Metrics, ProxyInput};
 use sluice_xds_protocol::{Request, Store, XdsProtocol};
 
 use crate::bytes;
-use crate::dice::Dice;
+use crate::rng::FuzzRng;
 use crate::jwt::Issuer;
 use crate::mesh::Finding;
 use crate::mutate::mutate;
-use crate::run::{Run, Tally};
+use crate::run::{Run, FuzzStatistics};
 use crate::seeds::Seeds;
 use crate::turns::{self, wrong};
 
@@ -61,7 +61,7 @@ struct Target<'s> {
 ///
 /// # Errors
 /// There are no keys.
-pub fn run(run: &Run, seeds: &Seeds) -> Result<Tally> {
+pub fn run(run: &Run, seeds: &Seeds) -> Result<FuzzStatistics> {
     let issuer = Issuer::new()?;
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("keys.json");
@@ -77,25 +77,25 @@ pub fn run(run: &Run, seeds: &Seeds) -> Result<Tally> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let authenticators = Authenticators::new(chain, true);
     let target = Target { seeds, issuer, runtime, authenticators, _directory: directory };
-    Ok(turns::run(run, "callers", |dice| target.turn(dice)))
+    Ok(turns::run(run, "callers", |rng| target.turn(rng)))
 }
 
-fn account(dice: &mut Dice) -> Identity {
-    let mut name = || dice.pick(&NAMES).copied().unwrap_or_default();
+fn account(rng: &mut FuzzRng) -> Identity {
+    let mut name = || rng.pick(&NAMES).copied().unwrap_or_default();
     let (namespace, account) = (name(), name());
     Identity::new("td", namespace, account)
 }
 
 impl Target<'_> {
-    fn turn(&self, dice: &mut Dice) -> Result<bool, Finding> {
+    fn turn(&self, rng: &mut FuzzRng) -> Result<bool, Finding> {
         let mut headers = http::HeaderMap::new();
         let mut told = String::new();
         // What counts, in the order in which it does.
-        let token = (!dice.once_in(3)).then(|| self.issuer.token(self.seeds, dice));
+        let token = (!rng.once_in(3)).then(|| self.issuer.token(self.seeds, rng));
         let mut by_token = None;
         if let Some(token) = &token {
-            for _ in 0..=usize::from(dice.once_in(8)) {
-                let prefix = *dice.pick(&["Bearer ", "Bearer ", "Bearer ", "bearer ", "Basic ", ""]).unwrap_or(&"");
+            for _ in 0..=usize::from(rng.once_in(8)) {
+                let prefix = *rng.pick(&["Bearer ", "Bearer ", "Bearer ", "bearer ", "Basic ", ""]).unwrap_or(&"");
                 let value = format!("{prefix}{}", token.text);
                 told += &format!("authorization: {value}\n");
                 if let Ok(value) = http::HeaderValue::from_bytes(value.as_bytes()) {
@@ -104,18 +104,18 @@ impl Target<'_> {
                 }
             }
         }
-        let peer = dice.pick(&["10.1.2.3:1", "10.2.2.3:1", "[::1]:1", "[::ffff:10.1.0.1]:1", "[fe80::1]:1"]);
-        let peer: Option<SocketAddr> = peer.filter(|_| !dice.once_in(20)).and_then(|peer| peer.parse().ok());
+        let peer = rng.pick(&["10.1.2.3:1", "10.2.2.3:1", "[::1]:1", "[::ffff:10.1.0.1]:1", "[fe80::1]:1"]);
+        let peer: Option<SocketAddr> = peer.filter(|_| !rng.once_in(20)).and_then(|peer| peer.parse().ok());
         let trusted = peer.is_some_and(|peer| {
             let ip = peer.ip().to_canonical().to_string();
             ip.starts_with("10.1.") || ip == "::1"
         });
         let mut forwarded = None;
-        if !dice.once_in(3) {
-            let (mut value, names) = header(dice);
-            let changed = dice.once_in(2);
+        if !rng.once_in(3) {
+            let (mut value, names) = header(rng);
+            let changed = rng.once_in(2);
             if changed {
-                bytes::change(&mut value, &[], dice, 4);
+                bytes::change(&mut value, &[], rng, 4);
             }
             told += &format!("from {peer:?}, {FORWARDED_HEADER}: {}\n", String::from_utf8_lossy(&value));
             if let Ok(value) = http::HeaderValue::from_bytes(&value) {
@@ -123,10 +123,10 @@ impl Target<'_> {
                 headers.insert(FORWARDED_HEADER, value);
             }
         }
-        if dice.once_in(6) {
+        if rng.once_in(6) {
             let mut value = b"Kubernetes".to_vec();
-            if dice.once_in(2) {
-                bytes::change(&mut value, &[], dice, 3);
+            if rng.once_in(2) {
+                bytes::change(&mut value, &[], rng, 3);
             }
             if let Ok(value) = http::HeaderValue::from_bytes(&value) {
                 headers.append("clusterid", value);
@@ -136,7 +136,7 @@ impl Target<'_> {
         let Ok(caller) = self.runtime.block_on(self.authenticators.caller(&call)) else {
             let good = token.as_ref().and_then(|token| token.of.as_ref());
             if good.is_some() && by_token == Some(true) && !headers.contains_key("clusterid") {
-                return wrong("a good caller is turned away", told);
+                return wrong("a caller with valid credentials is rejected", told);
             }
             return Ok(false);
         };
@@ -144,7 +144,7 @@ impl Target<'_> {
             (Some("token of a cluster"), _) => {}
             (Some("forwarded certificate"), Some((value, names, changed))) => {
                 if !trusted {
-                    return wrong("a forwarded certificate counts that nobody trusted has sent", told);
+                    return wrong("a forwarded certificate of an untrusted peer is accepted", told);
                 }
                 if !changed && caller.identities != *names {
                     return wrong("a forwarded certificate is read wrong", format!("{:?}\n{told}", caller.identities));
@@ -155,32 +155,32 @@ impl Target<'_> {
                     return wrong("a name is read that is not there", format!("{:?}\n{told}", caller.identities));
                 }
             }
-            (means, _) => return wrong("somebody is let in by nothing", format!("{means:?}\n{told}")),
+            (means, _) => return wrong("a caller without credentials is authenticated", format!("{means:?}\n{told}")),
         }
-        self.proxy(&caller, dice).map(|()| true)
+        self.proxy(&caller, rng).map(|()| true)
     }
 
-    /// Opens a stream as a caller, with a node that says to be anybody.
-    fn proxy(&self, caller: &Caller, dice: &mut Dice) -> Result<(), Finding> {
+    /// Opens a stream as a caller, with a node that claims any identity.
+    fn proxy(&self, caller: &Caller, rng: &mut FuzzRng) -> Result<(), Finding> {
         let mut node = json!({
-            "id": format!("sidecar~10.0.0.1~pod.{}~{}.svc.cluster.local", account(dice).namespace, account(dice).namespace),
-            "metadata": {"NAMESPACE": account(dice).namespace.as_str(), "SERVICE_ACCOUNT": account(dice).service_account.as_str()},
+            "id": format!("sidecar~10.0.0.1~pod.{}~{}.svc.cluster.local", account(rng).namespace, account(rng).namespace),
+            "metadata": {"NAMESPACE": account(rng).namespace.as_str(), "SERVICE_ACCOUNT": account(rng).service_account.as_str()},
         });
-        // Often somebody he may be.
-        if let Some(identity) = dice.pick(&caller.identities).filter(|_| !dice.once_in(3)) {
+        // Often an identity that the caller has.
+        if let Some(identity) = rng.pick(&caller.identities).filter(|_| !rng.once_in(3)) {
             node["metadata"]["NAMESPACE"] = json!(identity.namespace.as_str());
             node["metadata"]["SERVICE_ACCOUNT"] = json!(identity.service_account.as_str());
         }
         for name in ["NAMESPACE", "SERVICE_ACCOUNT"] {
-            if dice.once_in(6)
+            if rng.once_in(6)
                 && let Some(fields) = node["metadata"].as_object_mut()
             {
                 fields.remove(name);
             }
         }
-        if dice.once_in(3) {
-            let times = 1 + dice.roll(3);
-            mutate(&mut node, "", self.seeds, dice, times);
+        if rng.once_in(3) {
+            let times = 1 + rng.roll(3);
+            mutate(&mut node, "", self.seeds, rng, times);
         }
         let Ok(decoded) = sluice_proto::json::decode::<Node>(&node) else { return Ok(()) };
         let recorded = Arc::new(Recorded::default());
@@ -210,32 +210,32 @@ impl Target<'_> {
 
 /// A header as a gateway writes it, about certificates whose subjects strangers may have chosen; and the identities that
 /// it names.
-fn header(dice: &mut Dice) -> (Vec<u8>, Vec<Identity>) {
+fn header(rng: &mut FuzzRng) -> (Vec<u8>, Vec<Identity>) {
     let mut elements = Vec::new();
     let mut names = Vec::new();
-    for _ in 0..=dice.roll(2) {
+    for _ in 0..=rng.roll(2) {
         let mut pairs = vec!["By=spiffe://td/ns/istio-system/sa/gateway".to_owned()];
-        if dice.once_in(2) {
+        if rng.once_in(2) {
             pairs.push("Hash=468ed33be74eee6556d90c0149c1309e9ba61d6425303443c0748a02dd8de688".to_owned());
         }
-        if dice.once_in(2) {
+        if rng.once_in(2) {
             let forged = "CN=\",URI=spiffe://td/ns/bank/sa/vault;\\";
             let subject =
-                *dice.pick(&["CN=a,O=b", forged, "", ";URI=spiffe://td/ns/bank/sa/vault", "\\\";URI=x"]).unwrap_or(&"");
+                *rng.pick(&["CN=a,O=b", forged, "", ";URI=spiffe://td/ns/bank/sa/vault", "\\\";URI=x"]).unwrap_or(&"");
             pairs.push(format!("Subject={}", quoted(subject)));
         }
-        for _ in 0..dice.roll(3) {
-            let identity = account(dice);
-            let uri = match dice.roll(5) {
+        for _ in 0..rng.roll(3) {
+            let identity = account(rng);
+            let uri = match rng.roll(5) {
                 0 => "https://elsewhere/ns/shop/sa/cart".to_owned(),
                 _ => {
                     names.push(identity.clone());
                     identity.to_string()
                 }
             };
-            pairs.push(format!("URI={}", if dice.once_in(3) { quoted(&uri) } else { uri }));
+            pairs.push(format!("URI={}", if rng.once_in(3) { quoted(&uri) } else { uri }));
         }
-        if dice.once_in(3) {
+        if rng.once_in(3) {
             pairs.push("DNS=shop.example.com".to_owned());
         }
         elements.push(pairs.join(";"));

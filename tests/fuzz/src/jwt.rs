@@ -1,6 +1,6 @@
 //! Mutated tokens, and sets of keys, at the authenticators that read them.
 //!
-//! Whoever is believed shows what an issuer has signed with a key of the set, for us, of that issuer, at this time; and is
+//! An accepted token is signed by a key of the set, for this audience, of that issuer, valid at this time; and its caller is
 //! the service account that it names. What is good is believed.
 
 use std::collections::BTreeSet;
@@ -21,10 +21,10 @@ use sluice_model::Identity;
 
 use crate::bytes;
 use crate::csr::element;
-use crate::dice::Dice;
+use crate::rng::FuzzRng;
 use crate::mesh::Finding;
 use crate::mutate::mutate;
-use crate::run::{Run, Tally};
+use crate::run::{Run, FuzzStatistics};
 use crate::seeds::Seeds;
 use crate::turns::{self, wrong};
 
@@ -49,7 +49,7 @@ pub struct Issuer {
 pub struct Token {
     /// The token.
     pub text: String,
-    /// Whom it is of if it is good; nothing if it is not, or somebody has changed it.
+    /// The identity it proves if it is valid; nothing if it is not, or was changed.
     pub of: Option<(String, String)>,
 }
 
@@ -57,23 +57,23 @@ pub struct Token {
 ///
 /// # Errors
 /// There are no keys.
-pub fn run(run: &Run, seeds: &Seeds) -> Result<Tally> {
+pub fn run(run: &Run, seeds: &Seeds) -> Result<FuzzStatistics> {
     let issuer = Issuer::new()?;
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("keys.json");
-    let turn = |dice: &mut Dice| {
+    let turn = |rng: &mut FuzzRng| {
         let mut set = issuer.keys();
-        let changes_keys = dice.once_in(4);
+        let changes_keys = rng.once_in(4);
         if changes_keys {
-            let times = 1 + dice.roll(3);
-            mutate(&mut set, "", seeds, dice, times);
+            let times = 1 + rng.roll(3);
+            mutate(&mut set, "", seeds, rng, times);
         }
         let mut text = set.to_string();
-        if changes_keys && dice.once_in(3) {
-            bytes::change_text(&mut text, &[], dice, 3);
+        if changes_keys && rng.once_in(3) {
+            bytes::change_text(&mut text, &[], rng, 3);
         }
-        let token = issuer.token(seeds, dice);
+        let token = issuer.token(seeds, rng);
         let verdict = runtime.block_on(async {
             let write = std::fs::write(&file, &text);
             if write.is_err() {
@@ -102,7 +102,7 @@ fn judge(issuer: &Issuer, token: &Token, verdict: &Verdict, changes_keys: bool) 
     match verdict {
         Verdict::Identified(identities) => {
             let Some(claims) = issuer.signed(&token.text) else {
-                return wrong("a token is believed that nobody has signed", told());
+                return wrong("a token without a valid signature is accepted", told());
             };
             let expect = of(&claims).map(|(namespace, name)| Identity::new("td", namespace, name));
             match (identities.as_slice(), expect) {
@@ -180,50 +180,50 @@ impl Issuer {
     }
 
     /// A token: good, signed but not good, or changed.
-    pub fn token(&self, seeds: &Seeds, dice: &mut Dice) -> Token {
+    pub fn token(&self, seeds: &Seeds, rng: &mut FuzzRng) -> Token {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let now = i64::try_from(now.as_secs()).unwrap_or_default();
-        let namespace = dice.pick(&["shop", "bank", "istio-system"]).copied().unwrap_or_default();
+        let namespace = rng.pick(&["shop", "bank", "istio-system"]).copied().unwrap_or_default();
         let mut claims = json!({
             "iss": ISSUER, "sub": format!("system:serviceaccount:{namespace}:cart"), "aud": ["other", "istio-ca"],
             "exp": now + 600, "nbf": now - 600, "kubernetes.io": {"namespace": namespace},
         });
-        let spoils = dice.once_in(2);
+        let spoils = rng.once_in(2);
         if spoils {
-            spoil(&mut claims, now, seeds, dice);
+            spoil(&mut claims, now, seeds, rng);
         }
-        let (id, algorithm) = *dice
+        let (id, algorithm) = *rng
             .pick(&[("ed", "EdDSA"), ("ec", "ES256"), ("rsa", "RS256"), ("rsa", "PS256"), ("rsa", "RS384")])
             .unwrap_or(&("ed", "EdDSA"));
         let mut head = json!({"alg": algorithm, "kid": id, "typ": "JWT"});
-        let twists = dice.once_in(4);
+        let twists = rng.once_in(4);
         if twists {
-            match dice.roll(5) {
-                0 => head["alg"] = json!(dice.pick(&ALGORITHMS)),
-                1 => head["kid"] = json!(dice.pick(&IDS)),
+            match rng.roll(5) {
+                0 => head["alg"] = json!(rng.pick(&ALGORITHMS)),
+                1 => head["kid"] = json!(rng.pick(&IDS)),
                 2 => head["crit"] = json!(["exp"]),
                 3 => {
-                    head = json!({"alg": dice.pick(&ALGORITHMS), "kid": dice.pick(&IDS), "jwk": self.keys()["keys"][0]})
+                    head = json!({"alg": rng.pick(&ALGORITHMS), "kid": rng.pick(&IDS), "jwk": self.keys()["keys"][0]})
                 }
-                _ => mutate(&mut head, "", seeds, dice, 1),
+                _ => mutate(&mut head, "", seeds, rng, 1),
             }
         }
         let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let signed = format!("{}.{}", part(&head), part(&claims));
         let signature = self.sign(id, algorithm, signed.as_bytes());
         let mut text = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature));
-        let changes = dice.once_in(2);
+        let changes = rng.once_in(2);
         if changes {
-            self.change(&mut text, dice);
+            self.change(&mut text, rng);
         }
         let of = if twists || changes { None } else { of(&claims) };
         Token { text, of: of.filter(|_| claims["exp"].as_i64().is_some_and(|exp| exp > now + 60)) }
     }
 
-    fn change(&self, text: &mut String, dice: &mut Dice) {
+    fn change(&self, text: &mut String, rng: &mut FuzzRng) {
         let parts: Vec<String> = text.split('.').map(str::to_owned).collect();
         let [head, claims, signature] = parts.as_slice() else { return };
-        match dice.roll(7) {
+        match rng.roll(7) {
             0 => *text = format!("{head}.{claims}."),
             1 => {
                 let none = URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#);
@@ -246,10 +246,10 @@ impl Issuer {
             }
             4 => {
                 let extra =
-                    dice.pick(&[".", "..", ".a", " ", "=", "==", "\t", "\u{fffd}"]).copied().unwrap_or_default();
+                    rng.pick(&[".", "..", ".a", " ", "=", "==", "\t", "\u{fffd}"]).copied().unwrap_or_default();
                 text.push_str(extra);
             }
-            _ => bytes::change_text(text, &[text.clone().into_bytes()], dice, 3),
+            _ => bytes::change_text(text, &[text.clone().into_bytes()], rng, 3),
         }
     }
 
@@ -298,7 +298,7 @@ fn claims_of(part: &str) -> Option<Value> {
 }
 
 /// Makes claims say something else, most of it nothing good.
-fn spoil(claims: &mut Value, now: i64, seeds: &Seeds, dice: &mut Dice) {
+fn spoil(claims: &mut Value, now: i64, seeds: &Seeds, rng: &mut FuzzRng) {
     let times =
         [json!(now - 700), json!(now + 700), json!(0), json!(-1), json!(1e300), json!(now.to_string()), Value::Null];
     let audiences =
@@ -306,18 +306,18 @@ fn spoil(claims: &mut Value, now: i64, seeds: &Seeds, dice: &mut Dice) {
     let subjects =
         ["system:serviceaccount:bank:vault", "system:serviceaccount::x", "system:serviceaccount:a:b:c", "", "x"];
     let names: BTreeSet<&str> = ["exp", "nbf", "aud", "iss", "sub"].into();
-    match dice.roll(7) {
-        0 => claims["exp"] = dice.pick(&times).cloned().unwrap_or_default(),
-        1 => claims["nbf"] = dice.pick(&times).cloned().unwrap_or_default(),
-        2 => claims["aud"] = dice.pick(&audiences).cloned().unwrap_or_default(),
-        3 => claims["iss"] = json!(dice.pick(&["https://other", "", "https://issuer/"])),
-        4 => claims["sub"] = json!(dice.pick(&subjects)),
+    match rng.roll(7) {
+        0 => claims["exp"] = rng.pick(&times).cloned().unwrap_or_default(),
+        1 => claims["nbf"] = rng.pick(&times).cloned().unwrap_or_default(),
+        2 => claims["aud"] = rng.pick(&audiences).cloned().unwrap_or_default(),
+        3 => claims["iss"] = json!(rng.pick(&["https://other", "", "https://issuer/"])),
+        4 => claims["sub"] = json!(rng.pick(&subjects)),
         5 => {
             if let Some(fields) = claims.as_object_mut() {
                 let all: Vec<&str> = names.into_iter().collect();
-                fields.remove(*dice.pick(&all).unwrap_or(&"exp"));
+                fields.remove(*rng.pick(&all).unwrap_or(&"exp"));
             }
         }
-        _ => mutate(claims, "", seeds, dice, 1),
+        _ => mutate(claims, "", seeds, rng, 1),
     }
 }

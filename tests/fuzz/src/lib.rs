@@ -8,7 +8,7 @@ pub mod assembled;
 pub mod bytes;
 pub mod csr;
 pub mod decode;
-pub mod dice;
+pub mod rng;
 mod envoy_rules;
 pub mod failure;
 pub mod identity;

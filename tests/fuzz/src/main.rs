@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
 use sluice_fuzz::mesh::{Change, Mesh};
-use sluice_fuzz::run::{Run, Tally};
+use sluice_fuzz::run::{Run, FuzzStatistics};
 use sluice_fuzz::seeds::Seeds;
 use sluice_fuzz::{csr, failure, identity, jwt, objects, patches, xds};
 use sluice_testkit::parity::case::root;
@@ -52,7 +52,7 @@ enum Target {
     Csr,
     /// Tokens and sets of keys, at the authenticators that read them.
     Jwt,
-    /// Proofs of who calls, and nodes that say to be somebody.
+    /// Credentials of callers, and nodes that claim an identity.
     Identity,
 }
 
@@ -86,7 +86,7 @@ fn fuzz(args: &Args) -> Result<bool> {
     run.verbose = true;
     let run = Arc::new(run);
     run.watch();
-    let tally = match args.target {
+    let statistics = match args.target {
         Target::Objects => objects::run(&run, &seeds),
         Target::Patches => {
             seeds.read_resources(&root(), "envoyfilter")?;
@@ -97,22 +97,22 @@ fn fuzz(args: &Args) -> Result<bool> {
         Target::Jwt => jwt::run(&run, &seeds)?,
         Target::Identity => identity::run(&run, &seeds)?,
     };
-    Ok(tell(name, &tally))
+    Ok(tell(name, &statistics))
 }
 
-fn tell(name: &str, tally: &Tally) -> bool {
+fn tell(name: &str, statistics: &FuzzStatistics) -> bool {
     let mut out = std::io::stdout();
     let _ = writeln!(
         out,
         "{name}: {} turns, {} of them effective, {} kinds of finding",
-        tally.turns,
-        tally.effective,
-        tally.findings.len()
+        statistics.turns,
+        statistics.effective,
+        statistics.findings.len()
     );
-    for (signature, count) in &tally.findings {
+    for (signature, count) in &statistics.findings {
         let _ = writeln!(out, "{count:6}  {signature}");
     }
-    tally.findings.is_empty()
+    statistics.findings.is_empty()
 }
 
 fn replay(path: &std::path::Path) -> Result<bool> {

@@ -14,12 +14,12 @@ use sluice_proto::envoy::config::core::v3::Node;
 
 use crate::assembled::check_domains;
 use crate::decode;
-use crate::seeds::{Seed, World};
+use crate::seeds::{Seed, CaseMesh};
 
 /// What signatures begin with that tell of a rule of Envoy.
 const REFUSED: &str = "Envoy would refuse ";
 /// How long one epoch may take. Debug builds on busy machines are slow; what runs away takes far longer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const EPOCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Something that must not happen.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
@@ -65,19 +65,19 @@ pub struct Change {
     pub deletes: Vec<Seed>,
 }
 
-type Id = (Kind, ObjectKey);
+type ObjectId = (Kind, ObjectKey);
 
 /// A world in a running graph.
 pub struct Mesh {
     engine: Engine,
     handles: Handles,
     feed: Feed,
-    objects: BTreeMap<Id, ParsedObject>,
+    objects: BTreeMap<ObjectId, ParsedObject>,
     proxies: BTreeMap<ProxyKey, Proxy>,
     /// Everything published of the world itself.
     base: Arc<Snapshot>,
     conflicts: BTreeSet<String>,
-    changed: (BTreeSet<Id>, BTreeSet<ProxyKey>),
+    changed: (BTreeSet<ObjectId>, BTreeSet<ProxyKey>),
     /// Rules of Envoy that the world's own resources break, which no change is to blame for.
     known: BTreeSet<String>,
     /// Whether nothing that admission refuses is in the last change, nor patches, nor nodes: all of it is ours.
@@ -91,7 +91,7 @@ pub struct Mesh {
 impl Mesh {
     /// The world, and what is wrong with it already.
     #[must_use]
-    pub fn start(world: &World) -> (Self, Vec<Finding>) {
+    pub fn start(world: &CaseMesh) -> (Self, Vec<Finding>) {
         quiet_panics();
         take_places();
         let mut findings = Vec::new();
@@ -100,7 +100,7 @@ impl Mesh {
         let mut feed = engine.feed();
         feed.try_next();
         let parsed = world.objects.iter().filter_map(|seed| parse(seed, &mut findings));
-        let objects: BTreeMap<Id, ParsedObject> = parsed.map(|o| ((o.kind, o.key.clone()), o)).collect();
+        let objects: BTreeMap<ObjectId, ParsedObject> = parsed.map(|o| ((o.kind, o.key.clone()), o)).collect();
         let nodes = world.nodes.iter().filter_map(|node| proxy(node, &mut findings));
         let proxies: BTreeMap<ProxyKey, Proxy> = nodes.map(|proxy| (ProxyKey(proxy.id.clone()), proxy)).collect();
         let base = engine.snapshot();
@@ -143,7 +143,7 @@ impl Mesh {
         let objects: Vec<_> = change.objects.iter().filter_map(|seed| parse(seed, &mut findings)).collect();
         let nodes: Vec<_> = change.nodes.iter().filter_map(|node| proxy(node, &mut findings)).collect();
         let deletes: Vec<_> = change.deletes.iter().filter_map(|seed| parse(seed, &mut findings)).collect();
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > EPOCH_TIMEOUT {
             findings.push(Finding::new("slow parse", format!("{:?}", begun.elapsed())));
         }
         let is_ours = |parsed: &ParsedObject| {
@@ -240,7 +240,7 @@ impl Mesh {
     fn look(&mut self, begun: Instant) -> Vec<Finding> {
         let mut findings = Vec::new();
         let took = begun.elapsed();
-        if took > PATIENCE {
+        if took > EPOCH_TIMEOUT {
             findings.push(Finding::new("slow epoch", format!("{took:?}")));
         }
         let mut places = take_places().into_iter();

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use crate::mesh::{Change, Mesh};
 use crate::mutate::{places, remove};
-use crate::seeds::World;
+use crate::seeds::CaseMesh;
 
 /// Whether the change still leads to that finding, in a fresh graph.
 #[must_use]
-pub fn reproduces(world: &World, change: &Change, signature: &str) -> bool {
+pub fn reproduces(world: &CaseMesh, change: &Change, signature: &str) -> bool {
     let (mut mesh, mut findings) = Mesh::start(world);
     findings.extend(mesh.apply(change));
     findings.extend(mesh.revert());
@@ -17,13 +17,13 @@ pub fn reproduces(world: &World, change: &Change, signature: &str) -> bool {
 
 /// A smaller world and change with the same finding, as far as time allows; what does not reproduce stays as it is.
 #[must_use]
-pub fn minimise(mut world: World, mut change: Change, signature: &str, limit: Duration) -> (World, Change, bool) {
+pub fn minimise(mut world: CaseMesh, mut change: Change, signature: &str, limit: Duration) -> (CaseMesh, Change, bool) {
     let deadline = Instant::now() + limit;
     if !reproduces(&world, &change, signature) {
         return (world, change, false);
     }
     let in_time = || Instant::now() < deadline;
-    let holds = |world: &World, change: &Change| in_time() && reproduces(world, change, signature);
+    let holds = |world: &CaseMesh, change: &Change| in_time() && reproduces(world, change, signature);
     let rest = change.clone();
     shrink(&mut change.nodes, |nodes| holds(&world, &Change { nodes: nodes.to_vec(), ..rest.clone() }));
     let rest = change.clone();
@@ -31,9 +31,9 @@ pub fn minimise(mut world: World, mut change: Change, signature: &str, limit: Du
     let rest = change.clone();
     shrink(&mut change.objects, |objects| holds(&world, &Change { objects: objects.to_vec(), ..rest.clone() }));
     let rest = world.clone();
-    shrink(&mut world.objects, |objects| holds(&World { objects: objects.to_vec(), ..rest.clone() }, &change));
+    shrink(&mut world.objects, |objects| holds(&CaseMesh { objects: objects.to_vec(), ..rest.clone() }, &change));
     let rest = world.clone();
-    shrink(&mut world.nodes, |nodes| holds(&World { nodes: nodes.to_vec(), ..rest.clone() }, &change));
+    shrink(&mut world.nodes, |nodes| holds(&CaseMesh { nodes: nodes.to_vec(), ..rest.clone() }, &change));
     for index in 0..change.objects.len() {
         // Deepest first would try every leaf of what goes as a whole.
         let mut tried = 1;
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_needed_stays() {
+    fn minimising_keeps_only_what_fails() {
         let mut items: Vec<u32> = (0..50).collect();
         shrink(&mut items, |rest| rest.contains(&7) && rest.contains(&31));
         assert_eq!(items, [7, 31]);

@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::dice::Dice;
+use crate::rng::FuzzRng;
 use crate::seeds::Seeds;
 
 /// Levels of nesting a mutated value has at most: sources take no more.
-const DEPTH: usize = 90;
+const MAX_DEPTH: usize = 90;
 
 /// A step down: a field or an element.
 #[derive(Clone, Debug)]
@@ -64,49 +64,49 @@ pub(crate) fn remove(value: &mut Value, path: &[Step]) -> Option<Value> {
 }
 
 /// Changes `value` in `times` places below `root` (which stays what it is).
-pub fn mutate(value: &mut Value, root: &str, seeds: &Seeds, dice: &mut Dice, times: usize) {
+pub fn mutate(value: &mut Value, root: &str, seeds: &Seeds, rng: &mut FuzzRng, times: usize) {
     for _ in 0..times {
         let Some(target) = value.pointer_mut(root) else { return };
         let mut all = places(target);
         if all.len() > 1 {
             all.remove(0);
         }
-        let Some(path) = dice.pick(&all).cloned() else { return };
-        change(target, &path, seeds, dice);
+        let Some(path) = rng.pick(&all).cloned() else { return };
+        change(target, &path, seeds, rng);
     }
 }
 
-fn change(root: &mut Value, path: &Path, seeds: &Seeds, dice: &mut Dice) {
-    match dice.roll(16) {
+fn change(root: &mut Value, path: &Path, seeds: &Seeds, rng: &mut FuzzRng) {
+    match rng.roll(16) {
         0 | 1 => drop(remove(root, path)),
-        2 => duplicate(root, path, dice),
-        3 => replace(root, path, |value| *value = retyped(value, dice)),
+        2 => duplicate(root, path, rng),
+        3 => replace(root, path, |value| *value = retyped(value, rng)),
         4 | 5 => {
             let name = field_name(path);
-            if let Some(value) = like(&name, seeds, dice) {
+            if let Some(value) = like(&name, seeds, rng) {
                 replace(root, path, |old| *old = value);
             }
         }
         6 => {
             let names: Vec<&String> = seeds.values.keys().collect();
-            let value = dice.pick(&names).and_then(|name| like(name, seeds, dice));
+            let value = rng.pick(&names).and_then(|name| like(name, seeds, rng));
             replace(root, path, |old| *old = value.unwrap_or_default());
         }
-        7 | 8 => insert(root, path, seeds, dice),
-        9 | 10 => replace(root, path, |value| *value = extreme(value, dice)),
-        11 => replace(root, path, |value| *value = Value::String(odd_text(value, dice))),
+        7 | 8 => insert(root, path, seeds, rng),
+        9 | 10 => replace(root, path, |value| *value = extreme(value, rng)),
+        11 => replace(root, path, |value| *value = Value::String(odd_text(value, rng))),
         12 => {
-            let word = if dice.once_in(3) { "SOMETIMES".to_owned() } else { any(&seeds.words, dice) };
+            let word = if rng.once_in(3) { "SOMETIMES".to_owned() } else { any(&seeds.words, rng) };
             replace(root, path, |value| *value = Value::String(word));
         }
-        13 => nest(root, path, dice),
-        14 => replace(root, path, |value| edit_text(value, dice)),
-        _ => swap(root, path, dice),
+        13 => nest(root, path, rng),
+        14 => replace(root, path, |value| edit_text(value, rng)),
+        _ => swap(root, path, rng),
     }
 }
 
-fn any(words: &[String], dice: &mut Dice) -> String {
-    dice.pick(words).cloned().unwrap_or_default()
+fn any(words: &[String], rng: &mut FuzzRng) -> String {
+    rng.pick(words).cloned().unwrap_or_default()
 }
 
 fn replace(root: &mut Value, path: &Path, change: impl FnOnce(&mut Value)) {
@@ -124,21 +124,21 @@ fn field_name(path: &Path) -> String {
 }
 
 /// A value that some object has in a field of that name; an element of it where the place may be an element.
-fn like(name: &str, seeds: &Seeds, dice: &mut Dice) -> Option<Value> {
-    let value = dice.pick(seeds.values.get(name)?)?.clone();
+fn like(name: &str, seeds: &Seeds, rng: &mut FuzzRng) -> Option<Value> {
+    let value = rng.pick(seeds.values.get(name)?)?.clone();
     match value {
-        Value::Array(items) if dice.once_in(2) => dice.pick(&items).cloned(),
+        Value::Array(items) if rng.once_in(2) => rng.pick(&items).cloned(),
         value => Some(value),
     }
 }
 
-fn duplicate(root: &mut Value, path: &Path, dice: &mut Dice) {
+fn duplicate(root: &mut Value, path: &Path, rng: &mut FuzzRng) {
     let Some((last, parent)) = path.split_last() else { return };
-    let times = if dice.once_in(12) { 200 } else { 1 };
+    let times = if rng.once_in(12) { 200 } else { 1 };
     match (at(root, parent), last) {
         (Some(Value::Array(items)), Step::Item(index)) => {
             if let Some(item) = items.get(*index).cloned() {
-                let to = dice.roll(items.len() + 1);
+                let to = rng.roll(items.len() + 1);
                 items.splice(to..to, std::iter::repeat_n(item, times));
             }
         }
@@ -153,11 +153,11 @@ fn duplicate(root: &mut Value, path: &Path, dice: &mut Dice) {
     }
 }
 
-fn retyped(value: &Value, dice: &mut Dice) -> Value {
-    match dice.roll(8) {
+fn retyped(value: &Value, rng: &mut FuzzRng) -> Value {
+    match rng.roll(8) {
         0 => Value::Null,
-        1 => Value::Bool(dice.once_in(2)),
-        2 => json!(dice.roll(70_000)),
+        1 => Value::Bool(rng.once_in(2)),
+        2 => json!(rng.roll(70_000)),
         3 => Value::String(value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)),
         4 => json!([value]),
         5 => json!({ "value": value }),
@@ -167,26 +167,26 @@ fn retyped(value: &Value, dice: &mut Dice) -> Value {
 }
 
 /// A field beside the place that objects have there, or somewhere.
-fn insert(root: &mut Value, path: &Path, seeds: &Seeds, dice: &mut Dice) {
+fn insert(root: &mut Value, path: &Path, seeds: &Seeds, rng: &mut FuzzRng) {
     let name = field_name(path);
-    let sibling = seeds.values.get(&name).and_then(|values| dice.pick(values)).cloned();
+    let sibling = seeds.values.get(&name).and_then(|values| rng.pick(values)).cloned();
     let mut fields: Map<String, Value> = match sibling {
         Some(Value::Object(fields)) => fields,
-        Some(Value::Array(items)) => match dice.pick(&items) {
+        Some(Value::Array(items)) => match rng.pick(&items) {
             Some(Value::Object(fields)) => fields.clone(),
             _ => Map::new(),
         },
         _ => Map::new(),
     };
-    if fields.is_empty() || dice.once_in(5) {
+    if fields.is_empty() || rng.once_in(5) {
         let names: Vec<&String> = seeds.values.keys().collect();
-        if let Some(name) = dice.pick(&names)
-            && let Some(value) = like(name, seeds, dice)
+        if let Some(name) = rng.pick(&names)
+            && let Some(value) = like(name, seeds, rng)
         {
             fields = Map::from_iter([((*name).clone(), value)]);
         }
     }
-    let chosen = dice.roll(fields.len());
+    let chosen = rng.roll(fields.len());
     let Some((name, value)) = fields.into_iter().nth(chosen) else { return };
     match at(root, path) {
         Some(Value::Object(into)) => drop(into.insert(name, value)),
@@ -195,7 +195,7 @@ fn insert(root: &mut Value, path: &Path, seeds: &Seeds, dice: &mut Dice) {
     }
 }
 
-fn extreme(value: &Value, dice: &mut Dice) -> Value {
+fn extreme(value: &Value, rng: &mut FuzzRng) -> Value {
     let numbers = [
         json!(0),
         json!(-1),
@@ -251,33 +251,33 @@ fn extreme(value: &Value, dice: &mut Dice) -> Value {
         "",
     ];
     match value {
-        Value::String(_) if !dice.once_in(4) => json!(dice.pick(&texts)),
-        _ => dice.pick(&numbers).cloned().unwrap_or_default(),
+        Value::String(_) if !rng.once_in(4) => json!(rng.pick(&texts)),
+        _ => rng.pick(&numbers).cloned().unwrap_or_default(),
     }
 }
 
-fn odd_text(value: &Value, dice: &mut Dice) -> String {
+fn odd_text(value: &Value, rng: &mut FuzzRng) -> String {
     let odd = [
         "\u{0}", "\u{7f}", "\n", "\r\n", "\t", "é", "ß", "İ", "💥", "\u{202e}", "\u{feff}", "\u{ff0e}", "\u{e000}",
         "a\u{301}", "١", "\"", "\\", "'", "%", "/", "..", "|", "~", "_.", " ",
     ];
     let mut text = value.as_str().unwrap_or_default().to_owned();
-    if dice.once_in(4) {
-        let length = dice.pick(&[63, 64, 253, 254, 256, 5_000, 60_000]).copied().unwrap_or_default();
-        let of = dice.pick(&["a", "a.", "*", "é", "/"]).copied().unwrap_or_default();
+    if rng.once_in(4) {
+        let length = rng.pick(&[63, 64, 253, 254, 256, 5_000, 60_000]).copied().unwrap_or_default();
+        let of = rng.pick(&["a", "a.", "*", "é", "/"]).copied().unwrap_or_default();
         return of.repeat(length);
     }
     let places: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
-    let (Some(place), Some(odd)) = (dice.pick(&places), dice.pick(&odd)) else { return text };
+    let (Some(place), Some(odd)) = (rng.pick(&places), rng.pick(&odd)) else { return text };
     text.insert_str(*place, odd);
     text
 }
 
-fn edit_text(value: &mut Value, dice: &mut Dice) {
+fn edit_text(value: &mut Value, rng: &mut FuzzRng) {
     let Some(text) = value.as_str() else { return };
     let chars: Vec<char> = text.chars().collect();
-    let cut: String = chars.iter().take(dice.roll(chars.len() + 1)).collect();
-    let edited = match dice.roll(8) {
+    let cut: String = chars.iter().take(rng.roll(chars.len() + 1)).collect();
+    let edited = match rng.roll(8) {
         0 => cut,
         1 => text.to_uppercase(),
         2 => format!("*.{text}"),
@@ -291,11 +291,11 @@ fn edit_text(value: &mut Value, dice: &mut Dice) {
 }
 
 /// Wraps a value into many levels.
-fn nest(root: &mut Value, path: &Path, dice: &mut Dice) {
+fn nest(root: &mut Value, path: &Path, rng: &mut FuzzRng) {
     let name = field_name(path);
-    let levels = dice.pick(&[1, 2, 8, 60]).copied().unwrap_or_default();
-    let list = dice.once_in(2);
-    let room = DEPTH.saturating_sub(path.len() + 20);
+    let levels = rng.pick(&[1, 2, 8, 60]).copied().unwrap_or_default();
+    let list = rng.once_in(2);
+    let room = MAX_DEPTH.saturating_sub(path.len() + 20);
     if let Some(value) = at(root, path) {
         let depth = depth(value);
         for _ in 0..levels.min(room.saturating_sub(depth)) {
@@ -314,12 +314,12 @@ fn depth(value: &Value) -> usize {
 }
 
 /// Exchanges the value with another of the same object.
-fn swap(root: &mut Value, path: &Path, dice: &mut Dice) {
+fn swap(root: &mut Value, path: &Path, rng: &mut FuzzRng) {
     let all = places(root);
-    let Some(other) = dice.pick(&all) else { return };
+    let Some(other) = rng.pick(&all) else { return };
     let copied = at(root, other).map(|value| value.clone());
     if let Some(copied) = copied
-        && depth(&copied) + path.len() < DEPTH
+        && depth(&copied) + path.len() < MAX_DEPTH
         && copied.to_string().len() < 20_000
     {
         replace(root, path, |value| *value = copied);
@@ -331,17 +331,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_can_be_had_again_and_turns_differ() {
+    fn a_turn_is_reproducible_and_turns_differ() {
         let seed =
             json!({ "spec": { "hosts": ["a", "b"], "http": [{ "timeout": "1s", "retries": { "attempts": 3 } }] } });
         let run = |turn| {
             let mut value = seed.clone();
-            mutate(&mut value, "/spec", &Seeds::default(), &mut Dice::new(7, turn), 3);
+            mutate(&mut value, "/spec", &Seeds::default(), &mut FuzzRng::new(7, turn), 3);
             value
         };
         assert_eq!(run(1), run(1));
         let distinct: std::collections::BTreeSet<String> = (0..200).map(|turn| run(turn).to_string()).collect();
         assert!(distinct.len() > 100, "{} of 200 differ", distinct.len());
-        assert!((0..2000).all(|turn| depth(&run(turn)) <= DEPTH), "nesting is bounded");
+        assert!((0..2000).all(|turn| depth(&run(turn)) <= MAX_DEPTH), "nesting is bounded");
     }
 }

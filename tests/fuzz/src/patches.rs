@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::dice::Dice;
+use crate::rng::FuzzRng;
 use crate::mesh::Change;
 use crate::mutate::mutate;
 use crate::objects::{mutate_object, turns};
-use crate::run::{Run, Tally};
-use crate::seeds::{Seed, Seeds, World};
+use crate::run::{Run, FuzzStatistics};
+use crate::seeds::{Seed, Seeds, CaseMesh};
 
 /// What patches may apply to, and a few that they may not.
 const APPLY_TO: [&str; 13] = [
@@ -29,8 +29,8 @@ const OPERATIONS: [&str; 9] =
     ["INVALID", "MERGE", "ADD", "REMOVE", "INSERT_BEFORE", "INSERT_AFTER", "INSERT_FIRST", "REPLACE", "MIX"];
 
 /// Mutates patches, with parts of real resources spliced in, until time is up.
-pub fn run(run: &Run, seeds: &Seeds) -> Tally {
-    let worlds: Vec<&World> = seeds.worlds.iter().filter(|world| world.objects.iter().any(is_filter)).collect();
+pub fn run(run: &Run, seeds: &Seeds) -> FuzzStatistics {
+    let worlds: Vec<&CaseMesh> = seeds.worlds.iter().filter(|world| world.objects.iter().any(is_filter)).collect();
     turns(run, seeds, &worlds, filters)
 }
 
@@ -38,58 +38,58 @@ fn is_filter(seed: &Seed) -> bool {
     seed.kind() == "EnvoyFilter"
 }
 
-fn filters(world: &World, seeds: &Seeds, dice: &mut Dice) -> Change {
+fn filters(world: &CaseMesh, seeds: &Seeds, rng: &mut FuzzRng) -> Change {
     let mut change = Change::default();
     let own: Vec<&Seed> = world.objects.iter().filter(|seed| is_filter(seed)).collect();
-    for _ in 0..=dice.roll(2) {
-        let Some(mut seed) = dice.pick(&own).map(|seed| (*seed).clone()) else { continue };
+    for _ in 0..=rng.roll(2) {
+        let Some(mut seed) = rng.pick(&own).map(|seed| (*seed).clone()) else { continue };
         let patches = seed.object.pointer("/spec/configPatches").and_then(Value::as_array).map_or(0, Vec::len);
-        let at = format!("/spec/configPatches/{}", dice.roll(patches));
-        for _ in 0..=dice.roll(3) {
-            patch(&mut seed.object, &at, seeds, dice);
+        let at = format!("/spec/configPatches/{}", rng.roll(patches));
+        for _ in 0..=rng.roll(3) {
+            patch(&mut seed.object, &at, seeds, rng);
         }
-        if dice.once_in(4) {
-            mutate_object(&mut seed, seeds, dice, 1);
+        if rng.once_in(4) {
+            mutate_object(&mut seed, seeds, rng, 1);
         }
-        if dice.once_in(5)
+        if rng.once_in(5)
             && let Some(name) = seed.object.pointer_mut("/metadata/name")
         {
-            *name = json!(format!("also-{}", dice.roll(3)));
+            *name = json!(format!("also-{}", rng.roll(3)));
         }
         change.objects.push(seed);
     }
     change
 }
 
-fn patch(object: &mut Value, at: &str, seeds: &Seeds, dice: &mut Dice) {
+fn patch(object: &mut Value, at: &str, seeds: &Seeds, rng: &mut FuzzRng) {
     let Some(patch) = object.pointer_mut(at) else { return };
-    match dice.roll(8) {
-        0 => patch["applyTo"] = json!(dice.pick(&APPLY_TO)),
-        1 => patch["patch"]["operation"] = json!(dice.pick(&OPERATIONS)),
+    match rng.roll(8) {
+        0 => patch["applyTo"] = json!(rng.pick(&APPLY_TO)),
+        1 => patch["patch"]["operation"] = json!(rng.pick(&OPERATIONS)),
         2 => {
-            if let Some(part) = part(seeds, dice) {
+            if let Some(part) = part(seeds, rng) {
                 patch["patch"]["value"] = part;
             }
         }
         3 => {
-            let part = part(seeds, dice);
+            let part = part(seeds, rng);
             if let (Some(Value::Object(more)), Some(value)) =
                 (part, patch.pointer_mut("/patch/value").and_then(Value::as_object_mut))
             {
                 value.extend(more);
             }
         }
-        4 => mutate(patch, "/match", seeds, dice, 1),
-        _ => mutate(patch, "/patch/value", seeds, dice, 1),
+        4 => mutate(patch, "/match", seeds, rng, 1),
+        _ => mutate(patch, "/patch/value", seeds, rng, 1),
     }
 }
 
 /// Some object within a real resource.
-fn part(seeds: &Seeds, dice: &mut Dice) -> Option<Value> {
-    let resource = dice.pick(&seeds.resources)?;
+fn part(seeds: &Seeds, rng: &mut FuzzRng) -> Option<Value> {
+    let resource = rng.pick(&seeds.resources)?;
     let mut parts = Vec::new();
     objects(resource, &mut parts);
-    dice.pick(&parts).map(|part| (*part).clone())
+    rng.pick(&parts).map(|part| (*part).clone())
 }
 
 fn objects<'v>(value: &'v Value, out: &mut Vec<&'v Value>) {

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use crate::failure;
 use crate::mesh::{Change, Finding};
-use crate::seeds::World;
+use crate::seeds::CaseMesh;
 
 /// How long a turn may take until it counts as running away.
-const RUNAWAY: Duration = Duration::from_secs(120);
+const TURN_TIMEOUT: Duration = Duration::from_secs(120);
 /// Resident memory at which a run stops, in KiB.
-const MEMORY_KIB: u64 = 4 << 20;
+const MAX_MEMORY_KIB: u64 = 4 << 20;
 
 /// What a run is told.
 #[derive(Debug)]
@@ -32,11 +32,11 @@ pub struct Run {
     pub out: PathBuf,
     /// Whether progress is printed.
     pub verbose: bool,
-    now: Mutex<Now>,
+    now: Mutex<CurrentTurn>,
 }
 
 #[derive(Debug)]
-struct Now {
+struct CurrentTurn {
     turn: u64,
     world: String,
     since: Instant,
@@ -45,7 +45,7 @@ struct Now {
 
 /// What a run came to.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
+pub struct FuzzStatistics {
     /// Turns made.
     pub turns: u64,
     /// Turns that changed something published: the rest was refused, or the same as before.
@@ -54,7 +54,7 @@ pub struct Tally {
     pub findings: BTreeMap<String, u64>,
 }
 
-impl Tally {
+impl FuzzStatistics {
     /// Counts a finding; true if it is the first of its kind.
     pub fn count(&mut self, signature: &str) -> bool {
         let count = self.findings.entry(signature.to_owned()).or_default();
@@ -76,7 +76,7 @@ impl Run {
             minimise: 45,
             out,
             verbose: false,
-            now: Mutex::new(Now { turn: 0, world: String::new(), since: now, printed: now }),
+            now: Mutex::new(CurrentTurn { turn: 0, world: String::new(), since: now, printed: now }),
         }
     }
 
@@ -86,7 +86,7 @@ impl Run {
 
     pub(crate) fn goes_on(&self, turn: u64) -> bool {
         let wanted = self.turns.is_none_or(|(first, count)| turn < first + count);
-        wanted && Instant::now() < self.deadline && resident_kib() < MEMORY_KIB
+        wanted && Instant::now() < self.deadline && resident_kib() < MAX_MEMORY_KIB
     }
 
     /// Says what is tried now: what is left behind if the process is killed or dies.
@@ -107,7 +107,7 @@ impl Run {
                 let now = run.now.lock().unwrap_or_else(PoisonError::into_inner);
                 let (turn, world, since) = (now.turn, now.world.clone(), now.since);
                 drop(now);
-                if since.elapsed() > RUNAWAY + Duration::from_secs(run.minimise * 3) {
+                if since.elapsed() > TURN_TIMEOUT + Duration::from_secs(run.minimise * 3) {
                     let line = format!("{}: turn {turn} of seed {} on {world} runs away", run.target, run.seed);
                     let _ = writeln!(std::io::stderr(), "{line}");
                     std::process::exit(1);
@@ -118,20 +118,20 @@ impl Run {
         });
     }
 
-    pub(crate) fn progress(&self, tally: &Tally, turn: u64) {
+    pub(crate) fn progress(&self, statistics: &FuzzStatistics, turn: u64) {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         if self.verbose && now.printed.elapsed() > Duration::from_secs(10) {
             now.printed = Instant::now();
-            let (findings, kib) = (tally.findings.len(), resident_kib());
+            let (findings, kib) = (statistics.findings.len(), resident_kib());
             let line = format!(
                 "{}: turn {turn}, {} made, {} effective, {findings} findings, {kib} KiB",
-                self.target, tally.turns, tally.effective
+                self.target, statistics.turns, statistics.effective
             );
             let _ = writeln!(std::io::stderr(), "{line} ({})", now.world);
         }
     }
 
-    pub(crate) fn failed(&self, turn: u64, finding: &Finding, world: &World, change: &Change, again: bool) {
+    pub(crate) fn failed(&self, turn: u64, finding: &Finding, world: &CaseMesh, change: &Change, again: bool) {
         let name = format!("{}-{}-{turn}", self.target, self.seed);
         let written = failure::write(&self.out, &name, finding, world, change);
         let place = written.map_or_else(|error| format!("{error:#}"), |path| path.display().to_string());

@@ -10,7 +10,7 @@ use sluice_parse::yaml::{Limits, parse_documents, parse_value};
 use sluice_testkit::parity::case::{Case, cases};
 
 /// Values kept of one field name.
-const KEPT: usize = 400;
+const MAX_SEEDS_PER_KIND: usize = 400;
 
 /// An object and the cluster it is read from.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,7 +66,7 @@ impl Seed {
 
 /// The objects of one case, and the nodes that connect.
 #[derive(Clone, Debug, Default)]
-pub struct World {
+pub struct CaseMesh {
     /// `family/NN-slug`.
     pub name: String,
     /// Objects.
@@ -79,7 +79,7 @@ pub struct World {
 #[derive(Clone, Debug, Default)]
 pub struct Seeds {
     /// A world a case.
-    pub worlds: Vec<World>,
+    pub worlds: Vec<CaseMesh>,
     /// Objects of no case.
     pub strays: Vec<Seed>,
     /// Values by the name of the field they stand in.
@@ -131,8 +131,8 @@ impl Seeds {
     }
 }
 
-fn world(case: &Case) -> Result<World> {
-    let mut world = World { name: case.id(), ..World::default() };
+fn world(case: &Case) -> Result<CaseMesh> {
+    let mut world = CaseMesh { name: case.id(), ..CaseMesh::default() };
     for file in list(&case.dir)? {
         let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let Some(middle) = name.strip_prefix("input").and_then(|rest| rest.strip_suffix(".yaml")) else { continue };
@@ -166,7 +166,7 @@ fn collect(value: &Value, values: &mut BTreeMap<String, BTreeSet<String>>, words
             for (name, value) in fields {
                 let kept = values.entry(name.clone()).or_default();
                 let text = value.to_string();
-                if kept.len() < KEPT && text.len() < 4096 {
+                if kept.len() < MAX_SEEDS_PER_KIND && text.len() < 4096 {
                     kept.insert(text);
                 }
                 collect(value, values, words);

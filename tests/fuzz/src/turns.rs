@@ -3,37 +3,37 @@
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::dice::Dice;
+use crate::rng::FuzzRng;
 use crate::mesh::Finding;
-use crate::run::{Run, Tally};
+use crate::run::{Run, FuzzStatistics};
 
 /// Makes turns until time is up. A turn says whether it got through to what it is for, or what is wrong; a panic is wrong.
 /// What is found is told of with the turn, which `--seed` and `--turns` have again.
-pub fn run(run: &Run, what: &str, mut turn: impl FnMut(&mut Dice) -> Result<bool, Finding>) -> Tally {
-    let mut tally = Tally::default();
+pub fn run(run: &Run, what: &str, mut turn: impl FnMut(&mut FuzzRng) -> Result<bool, Finding>) -> FuzzStatistics {
+    let mut statistics = FuzzStatistics::default();
     let mut number = run.first_turn();
     while run.goes_on(number) {
         run.note(number, what);
-        let made = catch_unwind(AssertUnwindSafe(|| turn(&mut Dice::new(run.seed, number))));
-        tally.turns += 1;
+        let made = catch_unwind(AssertUnwindSafe(|| turn(&mut FuzzRng::new(run.seed, number))));
+        statistics.turns += 1;
         match made {
-            Ok(Ok(effective)) => tally.effective += u64::from(effective),
-            Ok(Err(finding)) => found(run, &mut tally, number, &finding),
+            Ok(Ok(effective)) => statistics.effective += u64::from(effective),
+            Ok(Err(finding)) => found(run, &mut statistics, number, &finding),
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().cloned();
                 let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
                 let message = text.unwrap_or_default();
-                found(run, &mut tally, number, &Finding { signature: format!("panic: {message}"), message });
+                found(run, &mut statistics, number, &Finding { signature: format!("panic: {message}"), message });
             }
         }
         number += 1;
-        run.progress(&tally, number);
+        run.progress(&statistics, number);
     }
-    tally
+    statistics
 }
 
-fn found(run: &Run, tally: &mut Tally, turn: u64, finding: &Finding) {
-    if !tally.count(&finding.signature) {
+fn found(run: &Run, statistics: &mut FuzzStatistics, turn: u64, finding: &Finding) {
+    if !statistics.count(&finding.signature) {
         return;
     }
     let name = format!("{}-{}-{turn}.txt", run.target, run.seed);

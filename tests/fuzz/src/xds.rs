@@ -13,17 +13,17 @@ use sluice_testkit::parity::case::{Case, root};
 use sluice_testkit::parity::run::ask;
 use sluice_testkit::server::{Options, Sluiced};
 
-use crate::dice::Dice;
+use crate::rng::FuzzRng;
 use crate::mesh::Finding;
 use crate::minimise::shrink;
 use crate::mutate::mutate;
-use crate::run::{Run, Tally};
+use crate::run::{Run, FuzzStatistics};
 use crate::seeds::Seeds;
 
 /// Streams between two looks at the server.
 const ROUND: usize = 40;
 /// How much the server may grow, in KiB of resident memory.
-const GROWTH_KIB: u64 = 300 * 1024;
+const MAX_GROWTH_KIB: u64 = 300 * 1024;
 /// The case that is served.
 const CASE: &str = "virtualservice/01-user-header-canary";
 
@@ -53,39 +53,39 @@ pub enum Step {
 ///
 /// # Errors
 /// The test's own means fail.
-pub fn run(run: &Run, seeds: &Seeds) -> Result<Tally> {
+pub fn run(run: &Run, seeds: &Seeds) -> Result<FuzzStatistics> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let case = Case::read(&root().join(CASE))?;
         let nodes: Vec<Value> = seeds.worlds.iter().flat_map(|world| world.nodes.clone()).collect();
-        let mut tally = Tally::default();
+        let mut statistics = FuzzStatistics::default();
         let mut turn = run.first_turn();
-        let mut siege = Siege::lay(&case).await?;
+        let mut target = ServerUnderTest::lay(&case).await?;
         while run.goes_on(turn) {
             let mut round = Vec::new();
             while round.len() < ROUND && run.goes_on(turn) {
                 run.note(turn, CASE);
-                let session = session(&nodes, seeds, &mut Dice::new(run.seed, turn));
-                play(&siege.server, &session).await;
+                let session = session(&nodes, seeds, &mut FuzzRng::new(run.seed, turn));
+                play(&target.server, &session).await;
                 round.push(session);
                 turn += 1;
-                tally.turns += 1;
+                statistics.turns += 1;
             }
-            if let Err(finding) = siege.look().await {
-                if tally.count(&finding.signature) {
+            if let Err(finding) = target.look().await {
+                if statistics.count(&finding.signature) {
                     let small = smaller(&case, round, &finding, Duration::from_secs(run.minimise)).await?;
                     write(run, turn, &finding, &small)?;
                 }
-                siege = Siege::lay(&case).await?;
+                target = ServerUnderTest::lay(&case).await?;
             }
-            run.progress(&tally, turn);
+            run.progress(&statistics, turn);
         }
-        Ok(tally)
+        Ok(statistics)
     })
 }
 
 /// A running server, and what it told a proxy before anything happened.
-struct Siege {
+struct ServerUnderTest {
     server: Sluiced,
     log: PathBuf,
     case: Case,
@@ -94,7 +94,7 @@ struct Siege {
     _objects: tempfile::TempDir,
 }
 
-impl Siege {
+impl ServerUnderTest {
     async fn lay(case: &Case) -> Result<Self> {
         let objects = tempfile::tempdir()?;
         let (primary, _) = case.write_objects(objects.path())?;
@@ -136,7 +136,7 @@ impl Siege {
             return Err(finding("the server is not ready", ready.to_string()));
         }
         let growth = self.server.resident_kib().unwrap_or_default().saturating_sub(self.memory_kib);
-        if growth > GROWTH_KIB {
+        if growth > MAX_GROWTH_KIB {
             return Err(finding("the server grows", format!("{growth} KiB")));
         }
         Ok(())
@@ -182,29 +182,29 @@ async fn play(server: &Sluiced, session: &Session) {
     }
 }
 
-fn session(nodes: &[Value], seeds: &Seeds, dice: &mut Dice) -> Session {
-    let delta = dice.once_in(2);
-    let mut node = dice.pick(nodes).cloned().unwrap_or_default();
-    if dice.once_in(2) {
-        let times = 1 + dice.roll(4);
-        mutate(&mut node, "", seeds, dice, times);
+fn session(nodes: &[Value], seeds: &Seeds, rng: &mut FuzzRng) -> Session {
+    let delta = rng.once_in(2);
+    let mut node = rng.pick(nodes).cloned().unwrap_or_default();
+    if rng.once_in(2) {
+        let times = 1 + rng.roll(4);
+        mutate(&mut node, "", seeds, rng, times);
     }
     let mut steps = Vec::new();
-    for n in 0..=dice.roll(14) {
-        match dice.roll(4) {
+    for n in 0..=rng.roll(14) {
+        match rng.roll(4) {
             0 if n > 0 => steps.push(Step::Ack),
             1 if n > 0 => {
                 let answers = [Step::Nack, Step::Ignore];
-                steps.push(answers[dice.roll(2)].clone());
+                steps.push(answers[rng.roll(2)].clone());
             }
             _ => {
-                let mut request = request(delta, seeds, dice);
-                if n == 0 || dice.once_in(10) {
+                let mut request = request(delta, seeds, rng);
+                if n == 0 || rng.once_in(10) {
                     request["node"] = node.clone();
                 }
-                if dice.once_in(3) {
-                    let times = 1 + dice.roll(3);
-                    mutate(&mut request, "", seeds, dice, times);
+                if rng.once_in(3) {
+                    let times = 1 + rng.roll(3);
+                    mutate(&mut request, "", seeds, rng, times);
                 }
                 steps.push(Step::Send(request));
             }
@@ -213,20 +213,20 @@ fn session(nodes: &[Value], seeds: &Seeds, dice: &mut Dice) -> Session {
     Session { delta, steps }
 }
 
-fn request(delta: bool, seeds: &Seeds, dice: &mut Dice) -> Value {
-    let url = match dice.roll(12) {
+fn request(delta: bool, seeds: &Seeds, rng: &mut FuzzRng) -> Value {
+    let url = match rng.roll(12) {
         0 => "type.googleapis.com/none".to_owned(),
         1 => String::new(),
-        _ => dice.pick(&Kind::ALL).map(|kind| kind.type_url().to_owned()).unwrap_or_default(),
+        _ => rng.pick(&Kind::ALL).map(|kind| kind.type_url().to_owned()).unwrap_or_default(),
     };
-    let names = names(seeds, dice);
-    let nonce = ["", "1", "x", "0000000000000000"][dice.roll(4)];
+    let names = names(seeds, rng);
+    let nonce = ["", "1", "x", "0000000000000000"][rng.roll(4)];
     if delta {
         let held: BTreeMap<&String, &str> = names.iter().map(|name| (name, "0")).collect();
         let mut request = json!({ "typeUrl": url, "responseNonce": nonce });
-        let part = ["resourceNamesSubscribe", "resourceNamesUnsubscribe"][dice.roll(2)];
+        let part = ["resourceNamesSubscribe", "resourceNamesUnsubscribe"][rng.roll(2)];
         request[part] = json!(names);
-        if dice.once_in(3) {
+        if rng.once_in(3) {
             request["initialResourceVersions"] = json!(held);
         }
         request
@@ -235,24 +235,24 @@ fn request(delta: bool, seeds: &Seeds, dice: &mut Dice) -> Value {
     }
 }
 
-fn names(seeds: &Seeds, dice: &mut Dice) -> Vec<String> {
+fn names(seeds: &Seeds, rng: &mut FuzzRng) -> Vec<String> {
     let hosts = seeds.values.get("host").map(Vec::as_slice).unwrap_or_default();
-    let times = if dice.once_in(20) { 3000 } else { dice.roll(4) };
-    let name = |n: usize, dice: &mut Dice| {
-        let host = dice.pick(hosts).and_then(Value::as_str).unwrap_or("x").to_owned();
-        match dice.roll(6) {
+    let times = if rng.once_in(20) { 3000 } else { rng.roll(4) };
+    let name = |n: usize, rng: &mut FuzzRng| {
+        let host = rng.pick(hosts).and_then(Value::as_str).unwrap_or("x").to_owned();
+        match rng.roll(6) {
             0 => "*".to_owned(),
-            1 => format!("outbound|{}||{host}", dice.roll(70_000)),
+            1 => format!("outbound|{}||{host}", rng.roll(70_000)),
             2 => format!("{host}:80"),
-            3 => dice.roll(70_000).to_string(),
+            3 => rng.roll(70_000).to_string(),
             4 => {
-                let most = if dice.once_in(50) { 5000 } else { 4 };
-                "é\u{202e}|||".repeat(dice.roll(most))
+                let most = if rng.once_in(50) { 5000 } else { 4 };
+                "é\u{202e}|||".repeat(rng.roll(most))
             }
             _ => format!("{host}{n}"),
         }
     };
-    (0..times).map(|n| name(n, dice)).collect()
+    (0..times).map(|n| name(n, rng)).collect()
 }
 
 /// The sessions that are needed for the finding, as far as time allows.
@@ -264,11 +264,11 @@ async fn smaller(case: &Case, mut round: Vec<Session>, finding: &Finding, limit:
     tokio::task::spawn_blocking(move || {
         shrink(&mut round, |rest| {
             let again = async {
-                let siege = Siege::lay(&case).await?;
+                let target = ServerUnderTest::lay(&case).await?;
                 for session in rest {
-                    play(&siege.server, session).await;
+                    play(&target.server, session).await;
                 }
-                anyhow::Ok(siege.look().await.is_err_and(|found| found.signature == signature))
+                anyhow::Ok(target.look().await.is_err_and(|found| found.signature == signature))
             };
             Instant::now() < deadline && handle.block_on(again).unwrap_or_default()
         });

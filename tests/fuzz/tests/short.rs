@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluice_fuzz::run::{Run, Tally};
+use sluice_fuzz::run::{Run, FuzzStatistics};
 use sluice_fuzz::seeds::Seeds;
 use sluice_fuzz::{csr, identity, jwt, objects, patches, xds};
 use sluice_testkit::parity::case::root;
@@ -22,27 +22,27 @@ fn short(target: &'static str, turns: u64) -> Arc<Run> {
     Arc::new(run)
 }
 
-fn clean(tally: &Tally, turns: u64) {
-    assert_eq!(tally.turns, turns);
-    assert!(tally.findings.is_empty(), "{:#?}", tally.findings);
+fn clean(statistics: &FuzzStatistics, turns: u64) {
+    assert_eq!(statistics.turns, turns);
+    assert!(statistics.findings.is_empty(), "{:#?}", statistics.findings);
 }
 
 #[test]
-fn objects_find_nothing() {
-    let tally = objects::run(&short("objects", TURNS), &seeds());
-    clean(&tally, TURNS);
-    assert!(tally.effective > TURNS / 4, "{} turns changed something", tally.effective);
+fn mutated_objects_violate_no_rule() {
+    let statistics = objects::run(&short("objects", TURNS), &seeds());
+    clean(&statistics, TURNS);
+    assert!(statistics.effective > TURNS / 4, "{} turns changed something", statistics.effective);
 }
 
 #[test]
-fn patches_find_nothing() {
+fn mutated_patches_violate_no_rule() {
     let mut seeds = seeds();
     seeds.read_resources(&root(), "envoyfilter").expect("goldens");
     clean(&patches::run(&short("patches", TURNS), &seeds), TURNS);
 }
 
 #[test]
-fn requests_find_nothing() {
+fn mutated_xds_requests_violate_no_rule() {
     clean(&xds::run(&short("xds", 80), &seeds()).expect("a server"), 80);
 }
 
@@ -50,25 +50,25 @@ fn requests_find_nothing() {
 const MANY: u64 = 4000;
 
 #[test]
-fn requests_for_certificates_find_nothing() {
-    let tally = csr::run(&short("csr", MANY)).expect("an authority");
-    clean(&tally, MANY);
-    assert!(tally.effective > MANY / 20, "{} certificates were issued", tally.effective);
+fn mutated_signing_requests_violate_no_rule() {
+    let statistics = csr::run(&short("csr", MANY)).expect("an authority");
+    clean(&statistics, MANY);
+    assert!(statistics.effective > MANY / 20, "{} certificates were issued", statistics.effective);
 }
 
 #[test]
-fn tokens_find_nothing() {
+fn mutated_tokens_violate_no_rule() {
     // Some are signed with RSA, which is slow without optimization.
     let turns = MANY / 4;
-    let tally = jwt::run(&short("jwt", turns), &seeds()).expect("keys");
-    clean(&tally, turns);
-    assert!(tally.effective > turns / 20, "{} tokens were believed", tally.effective);
+    let statistics = jwt::run(&short("jwt", turns), &seeds()).expect("keys");
+    clean(&statistics, turns);
+    assert!(statistics.effective > turns / 20, "{} tokens were believed", statistics.effective);
 }
 
 #[test]
-fn callers_find_nothing() {
+fn mutated_identities_violate_no_rule() {
     let turns = MANY / 4;
-    let tally = identity::run(&short("identity", turns), &seeds()).expect("keys");
-    clean(&tally, turns);
-    assert!(tally.effective > turns / 20, "{} callers were let in", tally.effective);
+    let statistics = identity::run(&short("identity", turns), &seeds()).expect("keys");
+    clean(&statistics, turns);
+    assert!(statistics.effective > turns / 20, "{} callers were let in", statistics.effective);
 }

@@ -28,7 +28,7 @@ use store::Store;
 
 /// What was asked of the server: a verb on a resource, `services` or `gateways.networking.istio.io`.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
-pub struct Asked {
+pub struct ReceivedRequest {
     /// `list`, `watch`, `get`, `create`, `update`, `patch` or `delete`.
     pub verb: String,
     /// API group, empty for the core group.
@@ -52,7 +52,7 @@ struct Faults {
 struct State {
     store: Store,
     faults: Faults,
-    asked: BTreeMap<Asked, usize>,
+    asked: BTreeMap<ReceivedRequest, usize>,
     /// Statuses of reviews, by token.
     reviews: BTreeMap<String, Value>,
     /// Users that may list the Secrets of their namespace.
@@ -139,7 +139,7 @@ impl ApiServer {
         })
     }
 
-    /// Answers 401 to whoever shows none of these tokens; to nobody if there are none.
+    /// Answers 401 to requests without one of these tokens; without tokens, every request is accepted.
     pub fn take_only(&self, tokens: &[&str]) {
         self.shared.state().faults.tokens = tokens.iter().map(|token| (*token).to_owned()).collect();
     }
@@ -208,7 +208,7 @@ impl ApiServer {
         self.shared.state().faults.slow_lists = delay;
     }
 
-    /// Answers 403 to whoever asks for a resource, or no longer.
+    /// Answers 403 to requests for a resource, or no longer.
     pub fn forbid(&self, resource: &str, forbidden: bool) {
         let mut state = self.shared.state();
         if forbidden {
@@ -236,7 +236,7 @@ impl ApiServer {
 
     /// Everything that was asked so far, and how often.
     #[must_use]
-    pub fn asked(&self) -> BTreeMap<Asked, usize> {
+    pub fn asked(&self) -> BTreeMap<ReceivedRequest, usize> {
         self.shared.state().asked.clone()
     }
 

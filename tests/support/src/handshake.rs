@@ -14,13 +14,13 @@ pub const NAME: &str = "istiod";
 
 /// What one side takes.
 #[derive(Clone)]
-pub struct Offer {
+pub struct TlsOptions {
     versions: Vec<&'static SupportedProtocolVersion>,
     suites: Vec<SupportedCipherSuite>,
     groups: Vec<&'static dyn SupportedKxGroup>,
 }
 
-impl Default for Offer {
+impl Default for TlsOptions {
     /// All there is.
     fn default() -> Self {
         let CryptoProvider { cipher_suites, kx_groups, .. } = aws_lc_rs::default_provider();
@@ -28,7 +28,7 @@ impl Default for Offer {
     }
 }
 
-impl Offer {
+impl TlsOptions {
     /// Only these suites.
     #[must_use]
     pub fn suites(mut self, names: &[CipherSuite]) -> Self {
@@ -68,20 +68,20 @@ impl Offer {
     ///
     /// # Errors
     /// Nothing is left to take, or the key is not that of the certificate.
-    pub fn server(&self, (shown, key): &Certified) -> Result<ServerConfig, Error> {
+    pub fn server(&self, (shown, key): &KeyPairDer) -> Result<ServerConfig, Error> {
         let builder = ServerConfig::builder_with_provider(self.provider()).with_protocol_versions(&self.versions)?;
         builder.with_no_client_auth().with_single_cert(vec![shown.clone()], key.clone_key())
     }
 }
 
 /// A certificate and its key.
-pub type Certified = (CertificateDer<'static>, PrivateKeyDer<'static>);
+pub type KeyPairDer = (CertificateDer<'static>, PrivateKeyDer<'static>);
 
 /// A certificate of the server that signs itself.
 ///
 /// # Errors
 /// The machine has no randomness.
-pub fn certified() -> anyhow::Result<Certified> {
+pub fn certified() -> anyhow::Result<KeyPairDer> {
     let made = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(anyhow::Error::msg)?;
     Ok((made.cert.der().clone(), key))
@@ -98,13 +98,13 @@ pub fn trusting(root: &CertificateDer<'static>) -> Result<RootCertStore, Error> 
 }
 
 /// What two sides agree on.
-pub type Agreed = (ProtocolVersion, CipherSuite, NamedGroup);
+pub type NegotiatedTls = (ProtocolVersion, CipherSuite, NamedGroup);
 
 /// Shakes hands.
 ///
 /// # Errors
 /// One side refuses the other.
-pub fn shake(client: ClientConfig, server: Arc<ServerConfig>) -> Result<Agreed, Error> {
+pub fn shake(client: ClientConfig, server: Arc<ServerConfig>) -> Result<NegotiatedTls, Error> {
     let name = NAME.try_into().map_err(|_| Error::General("the name is none".to_owned()))?;
     let mut server = ServerConnection::new(server)?;
     let mut client = ClientConnection::new(Arc::new(client), name)?;

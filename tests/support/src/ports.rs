@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_given_a_port_twice() {
+    fn a_port_is_given_out_once() {
         let [first, second] = free_ports().expect("two ports");
         assert_ne!(first, second);
         assert!(!claim(first) && !claim(second), "before the program listens");

@@ -24,7 +24,7 @@ use crate::pods::identity::{certificates, private_key};
 
 /// Who a client is to TLS.
 #[derive(Clone, Debug, Default)]
-pub struct Presented {
+pub struct ClientTls {
     /// Its certificate with what is between it and a root, and its key, as PEM.
     pub pair: Option<(String, String)>,
     /// It speaks no newer TLS than 1.2.
@@ -37,7 +37,7 @@ pub struct Presented {
 ///
 /// # Errors
 /// The handshake fails.
-pub async fn connect(address: SocketAddr, name: &str, roots: &str, presented: &Presented) -> Result<Channel> {
+pub async fn connect(address: SocketAddr, name: &str, roots: &str, presented: &ClientTls) -> Result<Channel> {
     let mut store = RootCertStore::empty();
     for root in certificates(roots)? {
         store.add(root).context("trust a root")?;
@@ -69,7 +69,7 @@ pub async fn connect(address: SocketAddr, name: &str, roots: &str, presented: &P
 
 /// A request for a certificate.
 #[derive(Clone, Debug, Default)]
-pub struct Ask {
+pub struct CertificateRequest {
     /// The signing request.
     pub csr: String,
     /// How long the certificate is to live.
@@ -80,7 +80,7 @@ pub struct Ask {
     pub metadata: Vec<(&'static str, String)>,
 }
 
-impl Ask {
+impl CertificateRequest {
     /// With a token.
     #[must_use]
     pub fn bearing(csr: &str, token: &str) -> Self {
@@ -111,7 +111,7 @@ impl Ask {
     }
 }
 
-/// A new key and a signing request of it that names nobody: both as PEM, the key first.
+/// A new key and its signing request without a name: both as PEM, the key first.
 ///
 /// # Errors
 /// Key generation fails.

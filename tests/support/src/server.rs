@@ -18,7 +18,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 
 /// How long it may take to start.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How to start it.
 #[derive(Clone, Debug)]
@@ -120,7 +120,7 @@ impl Sluiced {
     }
 
     async fn ready(&self) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !self.get("/ready").await.is_ok_and(|(status, _)| status == 200) {
             if let Some(child) = &mut *self.child.lock().unwrap_or_else(PoisonError::into_inner)
                 && let Some(status) = child.try_wait().context("look after sluiced")?
@@ -128,7 +128,7 @@ impl Sluiced {
                 bail!("sluiced ended with {status}");
             }
             if Instant::now() > deadline {
-                bail!("sluiced is not ready after {PATIENCE:?}");
+                bail!("sluiced is not ready after {TIMEOUT:?}");
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -209,7 +209,7 @@ async fn launch(options: &Options, arguments: &[String]) -> Result<(Child, BTree
     }
     let mut seen = Vec::new();
     let mut addresses = BTreeMap::new();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !wanted.iter().all(|name| addresses.contains_key(*name)) {
         let line = tokio::time::timeout_at(deadline.into(), log.recv()).await;
         let Ok(Some(line)) = line else {

@@ -53,7 +53,7 @@ pub(crate) struct Seen {
 }
 
 /// What a handshake agreed on.
-pub(crate) type Agreed = (Option<ProtocolVersion>, Option<NamedGroup>);
+pub(crate) type NegotiatedTls = (Option<ProtocolVersion>, Option<NamedGroup>);
 
 #[derive(Clone)]
 pub(crate) struct ControlPlane(Arc<Inner>);
@@ -70,7 +70,7 @@ pub(crate) struct Inner {
     pub(crate) refused: AtomicU32,
     requests: Mutex<Vec<String>>,
     streams: Mutex<Vec<Seen>>,
-    handshakes: Mutex<Vec<Agreed>>,
+    handshakes: Mutex<Vec<NegotiatedTls>>,
     generation: watch::Sender<u32>,
 }
 
@@ -161,7 +161,7 @@ impl ControlPlane {
     }
 
     /// What every handshake so far agreed on.
-    pub(crate) fn handshakes(&self) -> Vec<Agreed> {
+    pub(crate) fn handshakes(&self) -> Vec<NegotiatedTls> {
         self.handshakes.lock().expect("no panic").clone()
     }
 

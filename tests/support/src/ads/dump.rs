@@ -38,7 +38,7 @@ impl Default for Limits {
 
 /// What the client holds and wants of one type.
 #[derive(Default)]
-struct Held {
+struct Subscription {
     /// Asked for on the wire.
     asked: bool,
     /// Names asked for; none means all.
@@ -49,7 +49,7 @@ struct Held {
     resources: Vec<(String, Value)>,
 }
 
-impl Held {
+impl Subscription {
     /// Whether everything asked for has been told.
     fn complete(&self) -> bool {
         let told = |name: &String| self.absent.contains(name) || self.resources.iter().any(|(held, _)| held == name);
@@ -96,7 +96,7 @@ pub async fn dump(
     let wds = |kind: &&Kind| matches!(kind, Kind::WdsAddress | Kind::WdsAuthz);
     let protocol = if kinds.iter().any(|kind| wds(&kind)) { Protocol::Delta } else { protocol };
     let mut stream = AdsStream::open(channel, protocol, identity)?;
-    let mut held: BTreeMap<Kind, Held> = kinds.iter().map(|kind| (*kind, Held::default())).collect();
+    let mut held: BTreeMap<Kind, Subscription> = kinds.iter().map(|kind| (*kind, Subscription::default())).collect();
     let start = Instant::now();
     ask(&mut stream, &mut held, names)?;
     loop {
@@ -126,7 +126,7 @@ const fn may_stay_unasked(kind: Kind) -> bool {
 }
 
 /// Asks for whatever there is reason to ask for by now.
-fn ask(stream: &mut AdsStream, held: &mut BTreeMap<Kind, Held>, given: &BTreeMap<Kind, Vec<String>>) -> Result<()> {
+fn ask(stream: &mut AdsStream, held: &mut BTreeMap<Kind, Subscription>, given: &BTreeMap<Kind, Vec<String>>) -> Result<()> {
     let kinds: Vec<Kind> = held.keys().copied().collect();
     for kind in kinds {
         let mut names = BTreeSet::new();

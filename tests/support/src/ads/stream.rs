@@ -29,7 +29,7 @@ const MAX_MESSAGE: usize = 512 << 20;
 /// Connects to a plaintext ADS port.
 ///
 /// # Errors
-/// Nobody listens.
+/// The address does not accept the connection.
 pub async fn connect(address: SocketAddr) -> Result<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))?.connect_timeout(Duration::from_secs(5));
     endpoint.connect().await.with_context(|| format!("connect to {address}"))
@@ -78,7 +78,7 @@ pub struct Update {
 
 /// An open stream.
 pub struct AdsStream {
-    wire: Wire,
+    wire: StreamHalves,
     node: Option<Node>,
     /// Names asked for so far, by type.
     asked: BTreeMap<String, BTreeSet<String>>,
@@ -86,17 +86,17 @@ pub struct AdsStream {
     acked: BTreeMap<String, (String, String)>,
 }
 
-enum Wire {
-    Sotw(mpsc::UnboundedSender<DiscoveryRequest>, Answers<DiscoveryResponse>),
-    Delta(mpsc::UnboundedSender<DeltaDiscoveryRequest>, Answers<DeltaDiscoveryResponse>),
+enum StreamHalves {
+    Sotw(mpsc::UnboundedSender<DiscoveryRequest>, ResponseStream<DiscoveryResponse>),
+    Delta(mpsc::UnboundedSender<DeltaDiscoveryRequest>, ResponseStream<DeltaDiscoveryResponse>),
 }
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, tonic::Status>> + Send>>;
+type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, tonic::Status>> + Send>>;
 
 /// Makes the call and goes on: some servers say nothing, not even that they take it, before the first request.
 fn answers<T: Send + 'static>(
     call: impl Future<Output = Result<tonic::Response<Streaming<T>>, tonic::Status>> + Send + 'static,
-) -> Answers<T> {
+) -> ResponseStream<T> {
     let call = tokio::spawn(call);
     let opened = async move {
         let answer = call.await.map_err(|error| tonic::Status::internal(error.to_string()))?;
@@ -124,7 +124,7 @@ impl AdsStream {
                 if let Some(header) = header {
                     request.metadata_mut().insert("x-forwarded-client-cert", header);
                 }
-                Wire::Sotw(sender, answers(async move { client.stream_aggregated_resources(request).await }))
+                StreamHalves::Sotw(sender, answers(async move { client.stream_aggregated_resources(request).await }))
             }
             Protocol::Delta => {
                 let (sender, requests) = mpsc::unbounded_channel();
@@ -132,7 +132,7 @@ impl AdsStream {
                 if let Some(header) = header {
                     request.metadata_mut().insert("x-forwarded-client-cert", header);
                 }
-                Wire::Delta(sender, answers(async move { client.delta_aggregated_resources(request).await }))
+                StreamHalves::Delta(sender, answers(async move { client.delta_aggregated_resources(request).await }))
             }
         };
         Ok(Self { wire, node: identity.node, asked: BTreeMap::new(), acked: BTreeMap::new() })
@@ -147,7 +147,7 @@ impl AdsStream {
         let wanted: BTreeSet<String> = names.iter().cloned().collect();
         let before = self.asked.insert(type_url.to_owned(), wanted.clone());
         match &self.wire {
-            Wire::Sotw(sender, _) => {
+            StreamHalves::Sotw(sender, _) => {
                 let (version_info, response_nonce) = self.acked.get(type_url).cloned().unwrap_or_default();
                 send(
                     sender,
@@ -161,7 +161,7 @@ impl AdsStream {
                     },
                 )
             }
-            Wire::Delta(sender, _) => {
+            StreamHalves::Delta(sender, _) => {
                 let before = before.unwrap_or_default();
                 send(
                     sender,
@@ -199,7 +199,7 @@ impl AdsStream {
 
     fn answer(&self, update: &Update, version: &str, error_detail: Option<Status>) -> Result<()> {
         match &self.wire {
-            Wire::Sotw(sender, _) => send(
+            StreamHalves::Sotw(sender, _) => send(
                 sender,
                 DiscoveryRequest {
                     type_url: update.type_url.clone(),
@@ -210,7 +210,7 @@ impl AdsStream {
                     ..DiscoveryRequest::default()
                 },
             ),
-            Wire::Delta(sender, _) => send(
+            StreamHalves::Delta(sender, _) => send(
                 sender,
                 DeltaDiscoveryRequest {
                     type_url: update.type_url.clone(),
@@ -228,8 +228,8 @@ impl AdsStream {
     /// The stream is closed or is incremental.
     pub fn send_sotw(&self, request: DiscoveryRequest) -> Result<()> {
         match &self.wire {
-            Wire::Sotw(sender, _) => send(sender, request),
-            Wire::Delta(..) => bail!("the stream is incremental"),
+            StreamHalves::Sotw(sender, _) => send(sender, request),
+            StreamHalves::Delta(..) => bail!("the stream is incremental"),
         }
     }
 
@@ -239,8 +239,8 @@ impl AdsStream {
     /// The stream is closed or is not incremental.
     pub fn send_delta(&self, request: DeltaDiscoveryRequest) -> Result<()> {
         match &self.wire {
-            Wire::Delta(sender, _) => send(sender, request),
-            Wire::Sotw(..) => bail!("the stream is not incremental"),
+            StreamHalves::Delta(sender, _) => send(sender, request),
+            StreamHalves::Sotw(..) => bail!("the stream is not incremental"),
         }
     }
 
@@ -250,14 +250,14 @@ impl AdsStream {
     /// The server ends it with a status.
     pub async fn next(&mut self) -> Result<Option<Update>> {
         Ok(match &mut self.wire {
-            Wire::Sotw(_, responses) => responses.try_next().await?.map(|response| Update {
+            StreamHalves::Sotw(_, responses) => responses.try_next().await?.map(|response| Update {
                 type_url: response.type_url,
                 nonce: response.nonce,
                 version: response.version_info,
                 resources: response.resources.into_iter().map(|any| (String::new(), String::new(), any)).collect(),
                 removed: Vec::new(),
             }),
-            Wire::Delta(_, responses) => responses.try_next().await?.map(|response| Update {
+            StreamHalves::Delta(_, responses) => responses.try_next().await?.map(|response| Update {
                 type_url: response.type_url,
                 nonce: response.nonce,
                 version: response.system_version_info,

@@ -22,7 +22,7 @@ use crate::parity::canonical::name_of;
 use crate::parity::case::{Case, root};
 use crate::parity::compare::compare;
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// Recorded answers by type URL and name.
 #[derive(Clone, Default)]
@@ -49,8 +49,8 @@ impl Replay {
 
 #[tonic::async_trait]
 impl AggregatedDiscoveryService for Replay {
-    type StreamAggregatedResourcesStream = Answers<DiscoveryResponse>;
-    type DeltaAggregatedResourcesStream = Answers<DeltaDiscoveryResponse>;
+    type StreamAggregatedResourcesStream = ResponseStream<DiscoveryResponse>;
+    type DeltaAggregatedResourcesStream = ResponseStream<DeltaDiscoveryResponse>;
 
     async fn stream_aggregated_resources(
         &self,
@@ -114,7 +114,7 @@ async fn serve(replay: Replay) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn all_that_is_recorded_arrives_in_both_protocols() {
+async fn every_recorded_resource_arrives_in_both_protocols() {
     for name in ["virtualservice/01-user-header-canary", "sds/01-generic-and-tls", "grpc/01-client-vs-dr"] {
         let case = Case::read(&root().join(name)).expect("read the case");
         for proxy in &case.proxies {

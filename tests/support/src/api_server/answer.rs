@@ -13,8 +13,8 @@ use axum::http::{Method, Response, StatusCode, header};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::store::{Event, Reading};
-use super::{Asked, Shared, patch, write};
+use super::store::{Event, PagedList};
+use super::{ReceivedRequest, Shared, patch, write};
 
 pub(super) fn router(shared: Arc<Shared>) -> Router {
     Router::new().fallback(answer).with_state(shared)
@@ -22,7 +22,7 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
 
 /// What a request is for.
 #[derive(Clone, Debug)]
-struct Wanted {
+struct ReadTarget {
     group: String,
     version: String,
     resource: String,
@@ -65,7 +65,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     };
     let query = request.uri().query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
     let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    let wanted = Wanted {
+    let wanted = ReadTarget {
         group: group.to_owned(),
         version: version.to_owned(),
         resource: resource.to_owned(),
@@ -76,7 +76,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     let is_watch = wanted.query.get("watch").is_some_and(|value| value == "true" || value == "1");
     let delay = {
         let mut state = shared.state();
-        let asked = Asked {
+        let asked = ReceivedRequest {
             verb: if is_watch { "watch" } else { "list" }.to_owned(),
             group: wanted.group.clone(),
             resource: wanted.resource.clone(),
@@ -105,7 +105,7 @@ async fn patch_status(shared: &Shared, target: [String; 4], body: Body) -> Respo
     let [group, resource, namespace, name] = &target;
     let (result, code, reason) = {
         let mut state = shared.state();
-        let asked = Asked {
+        let asked = ReceivedRequest {
             verb: "patch".to_owned(),
             group: group.clone(),
             resource: format!("{resource}/status"),
@@ -144,9 +144,9 @@ fn group_versions(shared: &Shared, group: &str) -> Response<Body> {
     json_answer(StatusCode::OK, &json!({"kind": "APIGroup", "apiVersion": "v1", "name": group, "versions": versions}))
 }
 
-/// Only `status.phase!=Failed`, `metadata.name=NAME` and one label with its value are understood, which is all anybody here
-/// asks.
-fn selects(wanted: &Wanted) -> impl Fn(&Value) -> bool + use<> {
+/// Only `status.phase!=Failed`, `metadata.name=NAME` and one label with its value are understood. Tests use no other
+/// selector.
+fn selects(wanted: &ReadTarget) -> impl Fn(&Value) -> bool + use<> {
     let selector = wanted.query.get("fieldSelector").cloned().unwrap_or_default();
     let no_failed = selector == "status.phase%21%3DFailed";
     let name = selector.strip_prefix("metadata.name%3D").map(str::to_owned);
@@ -163,7 +163,7 @@ fn selects(wanted: &Wanted) -> impl Fn(&Value) -> bool + use<> {
     }
 }
 
-fn shown(wanted: &Wanted, object: &Value) -> Value {
+fn shown(wanted: &ReadTarget, object: &Value) -> Value {
     if wanted.metadata_only {
         json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": object["metadata"]})
     } else {
@@ -171,13 +171,13 @@ fn shown(wanted: &Wanted, object: &Value) -> Value {
     }
 }
 
-fn list(shared: &Shared, wanted: &Wanted) -> Response<Body> {
+fn list(shared: &Shared, wanted: &ReadTarget) -> Response<Body> {
     let mut state = shared.state();
     let reading = match wanted.query.get("continue") {
         Some(token) => state.store.take(token),
         None => Some(state.store.list(&wanted.group, &wanted.resource, &wanted.namespace, selects(wanted))),
     };
-    let Some(Reading { version, mut objects }) = reading else {
+    let Some(PagedList { version, mut objects }) = reading else {
         return status(StatusCode::GONE, "Expired", "the provided continue parameter is too old");
     };
     let limit = wanted.query.get("limit").and_then(|limit| limit.parse().ok()).unwrap_or(usize::MAX);
@@ -185,7 +185,7 @@ fn list(shared: &Shared, wanted: &Wanted) -> Response<Body> {
     if objects.len() > limit {
         let rest = objects.split_off(limit);
         metadata["remainingItemCount"] = rest.len().into();
-        metadata["continue"] = state.store.keep(Reading { version, objects: rest }).into();
+        metadata["continue"] = state.store.keep(PagedList { version, objects: rest }).into();
     }
     drop(state);
     let items: Vec<Cow<'_, str>> = objects
@@ -200,7 +200,7 @@ fn list(shared: &Shared, wanted: &Wanted) -> Response<Body> {
     text_answer(StatusCode::OK, list)
 }
 
-fn watch(shared: Arc<Shared>, wanted: Wanted) -> Response<Body> {
+fn watch(shared: Arc<Shared>, wanted: ReadTarget) -> Response<Body> {
     let from: u64 = wanted.query.get("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or_default();
     if from < shared.state().store.floor() {
         return status(StatusCode::GONE, "Expired", "too old resource version");
@@ -226,7 +226,7 @@ fn watch(shared: Arc<Shared>, wanted: Wanted) -> Response<Body> {
 
 struct Watch {
     shared: Arc<Shared>,
-    wanted: Wanted,
+    wanted: ReadTarget,
     changed: tokio::sync::watch::Receiver<u64>,
     disconnected: tokio::sync::watch::Receiver<u64>,
     /// Everything up to this version has been told.

@@ -1,4 +1,4 @@
-//! JSON patches, as far as anybody here sends them.
+//! JSON patches, as far as tests send them.
 
 use serde_json::{Map, Value};
 
@@ -41,7 +41,7 @@ mod tests {
     use super::apply;
 
     #[test]
-    fn all_operations_fit_or_nothing_happens() {
+    fn a_patch_is_applied_completely_or_not_at_all() {
         let object = json!({"status": {"a": 1}});
         let add =
             json!([{"op": "test", "path": "/status/b", "value": null}, {"op": "add", "path": "/status/b", "value": 2}]);

@@ -18,7 +18,7 @@ pub struct Kind {
     pub plural: &'static str,
 }
 
-/// Kinds every cluster has, as far as anybody here reads them.
+/// Built-in kinds, as far as tests read them.
 const BUILT_IN: &[(&str, &str, &str)] = &[
     ("", "ConfigMap", "configmaps"),
     ("", "Namespace", "namespaces"),
@@ -71,7 +71,7 @@ pub(super) struct Event {
 
 /// A list that is being read in pages.
 #[derive(Clone, Debug)]
-pub(super) struct Reading {
+pub(super) struct PagedList {
     pub(super) version: u64,
     pub(super) objects: Vec<Arc<Stored>>,
 }
@@ -86,7 +86,7 @@ pub(super) struct Store {
     /// What happened before is forgotten.
     floor: u64,
     events: Vec<Event>,
-    readings: BTreeMap<String, Reading>,
+    readings: BTreeMap<String, PagedList>,
     next_reading: u64,
 }
 
@@ -227,22 +227,22 @@ impl Store {
     }
 
     /// The objects of a resource that a selector lets through.
-    pub(super) fn list(&self, group: &str, plural: &str, namespace: &str, selects: impl Fn(&Value) -> bool) -> Reading {
+    pub(super) fn list(&self, group: &str, plural: &str, namespace: &str, selects: impl Fn(&Value) -> bool) -> PagedList {
         let objects = self.objects.get(&(group.to_owned(), plural.to_owned()));
         let objects = objects.into_iter().flatten().filter(|((it, _), _)| namespace.is_empty() || it == namespace);
         let objects = objects.map(|(_, stored)| stored).filter(|stored| selects(&stored.object)).cloned().collect();
-        Reading { version: self.version, objects }
+        PagedList { version: self.version, objects }
     }
 
     /// Keeps the rest of a list; gives the token it is continued with.
-    pub(super) fn keep(&mut self, reading: Reading) -> String {
+    pub(super) fn keep(&mut self, reading: PagedList) -> String {
         self.next_reading += 1;
         let token = format!("page-{}", self.next_reading);
         self.readings.insert(token.clone(), reading);
         token
     }
 
-    pub(super) fn take(&mut self, token: &str) -> Option<Reading> {
+    pub(super) fn take(&mut self, token: &str) -> Option<PagedList> {
         self.readings.remove(token)
     }
 

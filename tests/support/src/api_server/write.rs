@@ -7,11 +7,11 @@ use axum::http::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::answer::{json_answer, status};
-use super::{Asked, Shared};
+use super::{ReceivedRequest, Shared};
 
 /// What is wanted of which object.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct WriteTarget {
     verb: &'static str,
     resource: String,
     namespace: String,
@@ -19,7 +19,7 @@ pub(super) struct Wanted {
 }
 
 /// A request for one object; nothing if it is for others.
-pub(super) fn route(shared: &Shared, group: &str, path: &[&str], method: &Method) -> Option<Wanted> {
+pub(super) fn route(shared: &Shared, group: &str, path: &[&str], method: &Method) -> Option<WriteTarget> {
     let (namespace, resource, name) = match path {
         ["namespaces", namespace, resource, name] => (*namespace, *resource, *name),
         ["namespaces", namespace, resource] if *method == Method::POST => (*namespace, *resource, ""),
@@ -37,17 +37,17 @@ pub(super) fn route(shared: &Shared, group: &str, path: &[&str], method: &Method
         Method::DELETE => "delete",
         _ => return None,
     };
-    let asked = Asked {
+    let asked = ReceivedRequest {
         verb: verb.to_owned(),
         group: group.to_owned(),
         resource: format!("{resource}{part}"),
         namespace: namespace.to_owned(),
     };
     *shared.state().asked.entry(asked).or_default() += 1;
-    Some(Wanted { verb, resource: resource.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() })
+    Some(WriteTarget { verb, resource: resource.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() })
 }
 
-pub(super) async fn answer(shared: &Shared, group: &str, wanted: Wanted, body: Body) -> Response<Body> {
+pub(super) async fn answer(shared: &Shared, group: &str, wanted: WriteTarget, body: Body) -> Response<Body> {
     let body = axum::body::to_bytes(body, 1 << 20).await.unwrap_or_default();
     let mut sent: Value = serde_json::from_slice(&body).unwrap_or_default();
     let answered = {
@@ -125,7 +125,7 @@ fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-/// Whether a review asks about one of these users, and whether he may list the Secrets of his own namespace.
+/// Whether a review asks about one of these users, and whether that user may list the Secrets of its own namespace.
 fn may_list_secrets(review: &Value, readers: &BTreeSet<String>) -> bool {
     let text = |path: &str| review.pointer(path).and_then(Value::as_str).unwrap_or_default();
     let user = text("/spec/user");

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Parser;
-use sluice_testkit::pods::app::{Call, Reply};
+use sluice_testkit::pods::app::{AppRequest, AppReply};
 use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::network::Network;
-use sluice_testkit::pods::workload::{Beside, Speaks, Workload};
+use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 #[derive(Parser)]
 #[command(about = "Runs a sample mesh with real Envoys and shows how traffic follows an edited VirtualService")]
@@ -45,14 +45,14 @@ fn say(text: &str) {
 }
 
 const FRONT_DOOR: Workload =
-    Workload::new("front-door", "front-door", Beside::Gateway(Protocol::Delta, "front-door")).namespace("teashop");
+    Workload::new("front-door", "front-door", PodRole::Gateway(Protocol::Delta, "front-door")).namespace("teashop");
 
-const fn shop(name: &'static str, app: &'static str, version: &'static str, proxy: Beside) -> Workload {
+const fn shop(name: &'static str, app: &'static str, version: &'static str, proxy: PodRole) -> Workload {
     Workload::new(name, app, proxy).version(version).namespace("teashop")
 }
 
 const fn sidecar(name: &'static str, app: &'static str, version: &'static str, protocol: Protocol) -> Workload {
-    shop(name, app, version, Beside::Sidecar(protocol))
+    shop(name, app, version, PodRole::Sidecar(protocol))
 }
 
 const OBJECTS: [&str; 4] = ["services.yaml", "kettle-versions.yaml", "kettle-routes.yaml", "front-door.yaml"];
@@ -132,7 +132,7 @@ async fn whole_mesh() -> Result<Mesh> {
         sidecar("kettle-v2", "kettle", "v2", Protocol::Sotw),
         sidecar("kettle-v3", "kettle", "v3", Protocol::Delta),
         FRONT_DOOR,
-        shop("stranger", "stranger", "v1", Beside::Nothing),
+        shop("stranger", "stranger", "v1", PodRole::Nothing),
     ])
     .await
     .context("start the pods")?;
@@ -149,7 +149,7 @@ async fn whole_mesh() -> Result<Mesh> {
 async fn gateway_only() -> Result<Mesh> {
     let mut mesh = Mesh::start_on_loopback(&OBJECTS.map(sample)).await.context("start the mesh")?;
     // The gateway listens on 8080 of every loopback address.
-    let plain = |name, app, version| shop(name, app, version, Beside::Nothing).port("http", 9080, Speaks::Http);
+    let plain = |name, app, version| shop(name, app, version, PodRole::Nothing).port("http", 9080, PortProtocol::Http);
     mesh.deploy(&[
         plain("counter", "counter", "v1"),
         plain("menu", "menu", "v1"),
@@ -164,7 +164,7 @@ async fn gateway_only() -> Result<Mesh> {
     let text = std::fs::read_to_string(sample("front-door.yaml")).context("read front-door.yaml")?;
     let edited = text.replace("host: kettle, subset: v1", "host: kettle, subset: v2");
     ensure!(text != edited, "front-door.yaml sends /kettle to v1");
-    let call = Call::get(vip(&mesh.pod("front-door").net.ip.to_string(), 8080), "tea.example.com").path("/kettle");
+    let call = AppRequest::get(vip(&mesh.pod("front-door").net.ip.to_string(), 8080), "tea.example.com").path("/kettle");
     let started = Instant::now();
     mesh.write("front-door.yaml", &edited)?;
     settle(&mesh, "counter", &call, "kettle v2").await?;
@@ -173,7 +173,7 @@ async fn gateway_only() -> Result<Mesh> {
 }
 
 /// The workload that answered, or an error that says what was received instead.
-fn responder(reply: &Reply) -> Result<String> {
+fn responder(reply: &AppReply) -> Result<String> {
     match &reply.outcome {
         Ok(answer) if answer.status == 200 => Ok(answer.who()),
         Ok(answer) => bail!("status {}: {}", answer.status, answer.body),
@@ -182,7 +182,7 @@ fn responder(reply: &Reply) -> Result<String> {
 }
 
 /// Repeats a request until `expected` answers: a starting Envoy receives its configuration in steps.
-async fn settle(mesh: &Mesh, from: &str, call: &Call, expected: &str) -> Result<Reply> {
+async fn settle(mesh: &Mesh, from: &str, call: &AppRequest, expected: &str) -> Result<AppReply> {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         let reply = mesh.pod(from).call(call.clone()).await?;
@@ -207,7 +207,7 @@ async fn through_the_mesh(mesh: &Mesh) -> Result<()> {
         ("menu", KETTLE, "kettle.teashop.svc.cluster.local", "kettle v1"),
         ("kettle-v2", COUNTER, "counter.teashop", "counter v1"),
     ] {
-        let reply = settle(mesh, from, &Call::get(vip(address, 80), host), expected).await?;
+        let reply = settle(mesh, from, &AppRequest::get(vip(address, 80), host), expected).await?;
         say(&format!("  {from:9} → {host:32} {expected:10} {:5.1} ms", millis(&reply)));
     }
     say("");
@@ -217,7 +217,7 @@ async fn through_the_mesh(mesh: &Mesh) -> Result<()> {
 /// Both sides of a call are authenticated. A client without a certificate is rejected.
 async fn mutual_tls(mesh: &Mesh) -> Result<()> {
     say("Mutual TLS: mutual-tls.yaml requires it, and certificates come from sluiced.");
-    let reply = settle(mesh, "counter", &Call::get(vip(KETTLE, 80), "kettle"), "kettle v1").await?;
+    let reply = settle(mesh, "counter", &AppRequest::get(vip(KETTLE, 80), "kettle"), "kettle v1").await?;
     let seen = reply.outcome.map_err(anyhow::Error::msg)?.seen();
     let told = seen["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default();
     let client = told.split(';').find_map(|part| part.strip_prefix("URI=")).unwrap_or_default();
@@ -227,7 +227,7 @@ async fn mutual_tls(mesh: &Mesh) -> Result<()> {
     );
     say(&format!("  the kettle sees the caller {client}"));
     let kettle = vip(&mesh.pod("kettle-v1").net.ip.to_string(), 8080);
-    let reply = mesh.pod("stranger").call(Call::get(kettle, "kettle")).await?;
+    let reply = mesh.pod("stranger").call(AppRequest::get(kettle, "kettle")).await?;
     ensure!(reply.outcome.is_err(), "plaintext is rejected, but got {:?}", reply.outcome);
     say("  the pod `stranger` calls in plaintext and is rejected\n");
     Ok(())
@@ -237,18 +237,18 @@ async fn through_the_gateway(mesh: &Mesh) -> Result<()> {
     say("Traffic through the gateway, with the header `Host: tea.example.com`:");
     let door = vip(&mesh.pod("front-door").net.ip.to_string(), 8080);
     for (path, expected) in [("/", "counter v1"), ("/menu", "menu v1"), ("/kettle", "kettle v1")] {
-        let call = Call::get(door, "tea.example.com").path(path);
+        let call = AppRequest::get(door, "tea.example.com").path(path);
         let reply = settle(mesh, "counter", &call, expected).await?;
         say(&format!("  {path:44} {expected:10} {:5.1} ms", millis(&reply)));
     }
-    let other = mesh.pod("counter").call(Call::get(door, "other.example.com")).await?;
+    let other = mesh.pod("counter").call(AppRequest::get(door, "other.example.com")).await?;
     let status = other.outcome.as_ref().map(|answer| answer.status);
     ensure!(status == Ok(404), "a host that no Gateway declares gets status 404, but got {status:?}");
     say("  a host that no Gateway declares              status 404\n");
     Ok(())
 }
 
-fn millis(reply: &Reply) -> f64 {
+fn millis(reply: &AppReply) -> f64 {
     Duration::from_micros(reply.elapsed_us).as_secs_f64() * 1000.0
 }
 
@@ -261,7 +261,7 @@ struct EditLatency {
 }
 
 /// Replaces the VirtualService by `file` and repeats `call` from the counter until `expected` answers.
-async fn edit(mesh: &Mesh, file: &str, call: &Call, expected: &str) -> Result<EditLatency> {
+async fn edit(mesh: &Mesh, file: &str, call: &AppRequest, expected: &str) -> Result<EditLatency> {
     let text = std::fs::read_to_string(replacement(file)).with_context(|| format!("read {file}"))?;
     let pod = mesh.pod("counter");
     let envoy = pod.envoy.as_ref().context("the counter has an Envoy")?;
@@ -299,7 +299,7 @@ fn report(latency: &EditLatency) {
 
 async fn canary(mesh: &Mesh) -> Result<()> {
     say("Edit: kettle-canary.yaml replaces kettle-routes.yaml on disk. Requests with `x-user: maya` go to kettle v2.");
-    let plain = Call::get(vip(KETTLE, 80), "kettle");
+    let plain = AppRequest::get(vip(KETTLE, 80), "kettle");
     let maya = plain.clone().header("x-user", "maya");
     report(&edit(mesh, "kettle-canary.yaml", &maya, "kettle v2").await?);
     for (user, call, expected) in [("maya", &maya, "kettle v2"), ("other users", &plain, "kettle v1")] {
@@ -315,7 +315,7 @@ async fn canary(mesh: &Mesh) -> Result<()> {
 
 async fn weights(mesh: &Mesh) -> Result<()> {
     say("Edit: kettle-weights.yaml replaces it. Of all other requests, 80 % go to v1 and 20 % to v3.");
-    let call = Call::get(vip(KETTLE, 80), "kettle");
+    let call = AppRequest::get(vip(KETTLE, 80), "kettle");
     report(&edit(mesh, "kettle-weights.yaml", &call, "kettle v3").await?);
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     for _ in 0..500 {

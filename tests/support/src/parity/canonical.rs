@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn order_without_meaning_goes() {
+    fn order_without_meaning_is_ignored() {
         let mut route = json!({
             "@type": "x/envoy.config.route.v3.RouteConfiguration",
             "virtualHosts": [

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_worth_saying() {
+    fn a_type_without_an_answer_is_noted() {
         let got = compare(Some(&[]), None, 5);
         assert_eq!(got.note.as_deref(), Some("golden was answered, actual was not answered"));
         assert_eq!((got.equal, got.total()), (0, 0));

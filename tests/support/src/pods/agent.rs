@@ -10,7 +10,7 @@ use tokio::process::Command;
 
 use super::envoy::Protocol;
 use super::network::{PROXY_UID, PodNet};
-use super::workload::{Beside, Workload};
+use super::workload::{PodRole, Workload};
 
 /// Ports of a proxy and its agent.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +74,7 @@ impl Container<'_> {
         let labels = self.workload.labels().into_iter().map(|(name, value)| format!("{name}=\"{value}\"\n"));
         self.put("etc/istio/pod/labels", &labels.collect::<String>())?;
         self.put("var/run/secrets/tokens/istio-token", &self.token)?;
-        // Links, as mounted volumes have them: whoever writes the file anew writes it for all.
+        // Links, as mounted volumes have them: rewriting the one file changes it for all.
         let directory = self.directory_of("var/run/secrets/istio/crl")?;
         std::os::unix::fs::symlink(self.revoked, directory.join("ca-crl.pem")).context("link what is revoked")?;
         std::os::unix::fs::symlink(self.roots, self.directory_of("var/run/secrets/istio")?.join("root-cert.pem"))
@@ -117,7 +117,7 @@ impl Container<'_> {
     /// The file cannot be made.
     pub fn command(&self, log: &Path) -> Result<Command> {
         let log = std::fs::File::create(log).context("make the log")?;
-        let role = if matches!(self.workload.proxy, Beside::Gateway(..)) { "router" } else { "sidecar" };
+        let role = if matches!(self.workload.proxy, PodRole::Gateway(..)) { "router" } else { "sidecar" };
         let proxy_config = json!({
             "binaryPath": self.envoy,
             "discoveryAddress": self.discovery.to_string(),

@@ -18,7 +18,7 @@ pub const RECEIVED: &str = "/received";
 
 /// What a call speaks.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
-pub enum Wire {
+pub enum AppProtocol {
     /// HTTP/1.1.
     #[default]
     Http1,
@@ -43,7 +43,7 @@ pub struct Tls {
 
 /// One request to send from inside the pod.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Call {
+pub struct AppRequest {
     /// Echoed in the reply.
     pub id: u64,
     /// Where to connect.
@@ -61,14 +61,14 @@ pub struct Call {
     /// Give up after so many milliseconds.
     pub timeout_ms: u64,
     /// What is spoken.
-    pub wire: Wire,
+    pub wire: AppProtocol,
     /// Over TLS.
     pub tls: Option<Tls>,
     /// On a connection that an earlier call of the kind left open, if there is one: HTTP/1.1 in plaintext only.
     pub kept: bool,
 }
 
-impl Call {
+impl AppRequest {
     /// `GET /` of a host at an address, five seconds at most.
     #[must_use]
     pub fn get(address: SocketAddr, host: &str) -> Self {
@@ -81,7 +81,7 @@ impl Call {
             headers: BTreeMap::new(),
             body: String::new(),
             timeout_ms: 5000,
-            wire: Wire::Http1,
+            wire: AppProtocol::Http1,
             tls: None,
             kept: false,
         }
@@ -90,7 +90,7 @@ impl Call {
     /// Opens a connection, sends a line, and expects one.
     #[must_use]
     pub fn raw(address: SocketAddr) -> Self {
-        Self { wire: Wire::Raw, body: "hello\n".to_owned(), ..Self::get(address, "") }
+        Self { wire: AppProtocol::Raw, body: "hello\n".to_owned(), ..Self::get(address, "") }
     }
 
     /// With another path.
@@ -117,7 +117,7 @@ impl Call {
     /// Over HTTP/2.
     #[must_use]
     pub fn http2(mut self) -> Self {
-        self.wire = Wire::Http2;
+        self.wire = AppProtocol::Http2;
         self
     }
 
@@ -138,7 +138,7 @@ impl Call {
 
 /// An answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Answer {
+pub struct AppResponse {
     /// Status code, 0 of a raw connection.
     pub status: u16,
     /// Headers, the last of a name.
@@ -147,7 +147,7 @@ pub struct Answer {
     pub body: String,
 }
 
-impl Answer {
+impl AppResponse {
     /// `name version` of the application that answered, empty if the body is not from one.
     #[must_use]
     pub fn who(&self) -> String {
@@ -167,16 +167,16 @@ impl Answer {
 
 /// What came of a call.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Reply {
+pub struct AppReply {
     /// Of the call; 0 is the application saying that it is ready.
     pub id: u64,
     /// From the start of the connect to the end of the body.
     pub elapsed_us: u64,
     /// The answer, or why there is none.
-    pub outcome: Result<Answer, String>,
+    pub outcome: Result<AppResponse, String>,
 }
 
-impl Reply {
+impl AppReply {
     /// The first line of an application: its listeners are open.
     #[must_use]
     pub fn ready() -> Self {
@@ -200,7 +200,7 @@ impl Reply {
     }
 }
 
-type Waiting = Arc<std::sync::Mutex<BTreeMap<u64, oneshot::Sender<Reply>>>>;
+type Waiting = Arc<std::sync::Mutex<BTreeMap<u64, oneshot::Sender<AppReply>>>>;
 
 /// A running application. It ends when this is dropped.
 pub struct App {
@@ -231,7 +231,7 @@ impl App {
         tokio::spawn(async move {
             let mut lines = BufReader::new(stdout).lines();
             while let Ok(Some(line)) = lines.next_line().await {
-                let Ok(reply) = serde_json::from_str::<Reply>(&line) else { continue };
+                let Ok(reply) = serde_json::from_str::<AppReply>(&line) else { continue };
                 let waiter = inbox.lock().ok().and_then(|mut waiting| waiting.remove(&reply.id));
                 if let Some(waiter) = waiter {
                     let _ = waiter.send(reply);
@@ -249,7 +249,7 @@ impl App {
     ///
     /// # Errors
     /// The application is gone; a request that fails is an `Err` in the reply's outcome.
-    pub async fn call(&self, mut call: Call) -> Result<Reply> {
+    pub async fn call(&self, mut call: AppRequest) -> Result<AppReply> {
         call.id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, reply) = oneshot::channel();
         self.waiting.lock().map_err(|_| anyhow!("poisoned"))?.insert(call.id, sender);

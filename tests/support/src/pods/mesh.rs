@@ -11,12 +11,12 @@ use sluice_parse::yaml::{Limits, parse_documents};
 use tempfile::TempDir;
 
 use super::agent::{Container, Ports};
-use super::app::{App, Call, RECEIVED, Reply};
+use super::app::{App, AppRequest, RECEIVED, AppReply};
 use super::envoy::Envoy;
 use super::identity::Authority;
 use super::network::{Network, PodNet, workspace_binary};
 use super::token::TokenIssuer;
-use super::workload::{Beside, Speaks, Workload};
+use super::workload::{PodRole, PortProtocol, Workload};
 use crate::server::{Options, Sluiced};
 
 /// The application runs as this user.
@@ -45,7 +45,7 @@ pub struct Pod {
 
 /// How a mesh differs from others.
 #[derive(Clone, Debug, Default)]
-pub struct Wishes {
+pub struct MeshOptions {
     /// Environment of the control plane.
     pub control_plane: Vec<(&'static str, String)>,
     /// Environment of every agent.
@@ -63,7 +63,7 @@ impl Pod {
     ///
     /// # Errors
     /// It has no application, or that is gone.
-    pub async fn call(&self, call: Call) -> Result<Reply> {
+    pub async fn call(&self, call: AppRequest) -> Result<AppReply> {
         self.app.as_ref().context("the pod has an application")?.call(call).await
     }
 
@@ -72,9 +72,9 @@ impl Pod {
     /// # Errors
     /// It does not answer.
     pub async fn received(&self, marker: &str) -> Result<Vec<Value>> {
-        let port = self.workload.listening().iter().find(|port| port.speaks == Speaks::Http).map(|port| port.number);
+        let port = self.workload.listening().iter().find(|port| port.speaks == PortProtocol::Http).map(|port| port.number);
         let address = SocketAddr::new([127, 0, 0, 1].into(), port.context("the application speaks HTTP")?);
-        let reply = self.call(Call::get(address, "here").path(&format!("{RECEIVED}?marker={marker}"))).await?;
+        let reply = self.call(AppRequest::get(address, "here").path(&format!("{RECEIVED}?marker={marker}"))).await?;
         let answer = reply.outcome.map_err(anyhow::Error::msg).context("ask what was received")?;
         serde_json::from_str(&answer.body).context("read what was received")
     }
@@ -91,7 +91,7 @@ pub struct Mesh {
     /// Certifies hosts; workloads are certified by the control plane.
     pub authority: Authority,
     tokens: TokenIssuer,
-    wishes: Wishes,
+    wishes: MeshOptions,
     directory: TempDir,
 }
 
@@ -101,14 +101,14 @@ impl Mesh {
     /// # Errors
     /// Pods are not permitted here, or the control plane does not start.
     pub async fn start(objects: &[PathBuf]) -> Result<Self> {
-        Self::start_with(objects, Wishes::default()).await
+        Self::start_with(objects, MeshOptions::default()).await
     }
 
     /// The same with wishes.
     ///
     /// # Errors
     /// As [`Mesh::start`].
-    pub async fn start_with(objects: &[PathBuf], wishes: Wishes) -> Result<Self> {
+    pub async fn start_with(objects: &[PathBuf], wishes: MeshOptions) -> Result<Self> {
         Self::start_in(Some(Network::new()?), objects, wishes).await
     }
 
@@ -117,10 +117,10 @@ impl Mesh {
     /// # Errors
     /// The control plane does not start.
     pub async fn start_on_loopback(objects: &[PathBuf]) -> Result<Self> {
-        Self::start_in(None, objects, Wishes::default()).await
+        Self::start_in(None, objects, MeshOptions::default()).await
     }
 
-    async fn start_in(network: Option<Network>, objects: &[PathBuf], wishes: Wishes) -> Result<Self> {
+    async fn start_in(network: Option<Network>, objects: &[PathBuf], wishes: MeshOptions) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("sluice-mesh-").tempdir().context("make a directory")?;
         // Proxies, of another user, have to reach their files.
         std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
@@ -308,12 +308,12 @@ impl Mesh {
         let directory = self.directory.path().join(workload.name);
         std::fs::create_dir(&directory)?;
         let app = match workload.proxy {
-            Beside::Gateway(..) => None,
+            PodRole::Gateway(..) => None,
             _ => Some(App::start(self.app_command(workload, &net)?).await?),
         };
         let envoy = match workload.proxy {
-            Beside::Nothing | Beside::Outside(_) => None,
-            Beside::Sidecar(protocol) | Beside::Gateway(protocol, _) => {
+            PodRole::Nothing | PodRole::Outside(_) => None,
+            PodRole::Sidecar(protocol) | PodRole::Gateway(protocol, _) => {
                 let container = Container {
                     workload,
                     net: &net,
@@ -329,7 +329,7 @@ impl Mesh {
                     variables: &self.wishes.agents,
                 };
                 let envoy = Envoy::start(&container)?;
-                if matches!(workload.proxy, Beside::Sidecar(_)) {
+                if matches!(workload.proxy, PodRole::Sidecar(_)) {
                     net.redirect()?;
                 }
                 Some(envoy)
@@ -343,14 +343,14 @@ impl Mesh {
         let ip = if net.namespace.is_some() { "0.0.0.0".to_owned() } else { net.ip.to_string() };
         for port in workload.listening() {
             let flag = match port.speaks {
-                Speaks::Http => "listen",
-                Speaks::Https => "https",
-                Speaks::Lines => "tcp",
-                Speaks::Authorization => "authorize",
+                PortProtocol::Http => "listen",
+                PortProtocol::Https => "https",
+                PortProtocol::Lines => "tcp",
+                PortProtocol::Authorization => "authorize",
             };
             command.arg(format!("--{flag}={ip}:{}", port.number));
         }
-        if workload.listening().iter().any(|port| port.speaks == Speaks::Https) {
+        if workload.listening().iter().any(|port| port.speaks == PortProtocol::Https) {
             let (certificate, key) = self.write_certificate(workload.name, &workload.hosts())?;
             command.arg("--certificate").arg(certificate).arg("--key").arg(key);
             command.arg("--client-roots").arg(self.file("root.pem"));
@@ -389,7 +389,7 @@ impl Mesh {
 fn names_outside(pods: Vec<(&Workload, &PodNet)>) -> BTreeMap<String, Ipv4Addr> {
     let mut names = BTreeMap::new();
     for (workload, net) in pods {
-        if let Beside::Outside(hosts) = workload.proxy {
+        if let PodRole::Outside(hosts) = workload.proxy {
             names.extend(hosts.iter().map(|host| ((*host).to_owned(), net.ip)));
         }
     }

@@ -154,14 +154,14 @@ impl PodNet {
     /// Connects to a port of the pod's own loopback.
     ///
     /// # Errors
-    /// Nobody listens there, or the namespace cannot be entered.
+    /// The address does not accept the connection, or the namespace cannot be entered.
     pub async fn connect(&self, port: u16) -> Result<TcpStream> {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let Some(namespace) = self.namespace.clone() else {
             return TcpStream::connect(address).await.with_context(|| format!("connect to {address}"));
         };
         let (sender, connected) = oneshot::channel();
-        // Whoever enters a namespace stays in it: a thread of its own.
+        // A thread that enters a namespace stays in it, so this is a thread of its own.
         std::thread::spawn(move || sender.send(connect_inside(&namespace, address)));
         let stream = connected.await.context("the thread ends with an answer")??;
         stream.set_nonblocking(true).context("set up the connection")?;

@@ -23,12 +23,12 @@ pub struct Workload {
     /// Region and zone of its node, if it matters.
     pub zone: Option<(&'static str, &'static str)>,
     /// What Envoy it has.
-    pub proxy: Beside,
+    pub proxy: PodRole,
 }
 
 /// What stands beside, or in place of, the application.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Beside {
+pub enum PodRole {
     /// A sidecar, traffic redirected.
     Sidecar(Protocol),
     /// Nothing.
@@ -47,12 +47,12 @@ pub struct Port {
     /// Number.
     pub number: u16,
     /// What is spoken there.
-    pub speaks: Speaks,
+    pub speaks: PortProtocol,
 }
 
 /// What an application speaks on a port.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Speaks {
+pub enum PortProtocol {
     /// HTTP, both versions, in plaintext.
     Http,
     /// HTTP, both versions, over TLS.
@@ -66,7 +66,7 @@ pub enum Speaks {
 impl Workload {
     /// A pod `name` of `app`, v1, in namespace `shop`.
     #[must_use]
-    pub const fn new(name: &'static str, app: &'static str, proxy: Beside) -> Self {
+    pub const fn new(name: &'static str, app: &'static str, proxy: PodRole) -> Self {
         Self { name, app, version: "v1", namespace: "shop", ports: Vec::new(), zone: None, proxy }
     }
 
@@ -86,7 +86,7 @@ impl Workload {
 
     /// With one more port.
     #[must_use]
-    pub fn port(mut self, name: &'static str, number: u16, speaks: Speaks) -> Self {
+    pub fn port(mut self, name: &'static str, number: u16, speaks: PortProtocol) -> Self {
         self.ports.push(Port { name, number, speaks });
         self
     }
@@ -101,8 +101,8 @@ impl Workload {
     /// The ports it listens on.
     #[must_use]
     pub fn listening(&self) -> Vec<Port> {
-        if self.ports.is_empty() && !matches!(self.proxy, Beside::Gateway(..)) {
-            return vec![Port { name: "http", number: 8080, speaks: Speaks::Http }];
+        if self.ports.is_empty() && !matches!(self.proxy, PodRole::Gateway(..)) {
+            return vec![Port { name: "http", number: 8080, speaks: PortProtocol::Http }];
         }
         self.ports.clone()
     }
@@ -110,7 +110,7 @@ impl Workload {
     /// Host names its certificate is for.
     pub(super) fn hosts(&self) -> Vec<String> {
         match self.proxy {
-            Beside::Outside(hosts) => hosts.iter().map(ToString::to_string).collect(),
+            PodRole::Outside(hosts) => hosts.iter().map(ToString::to_string).collect(),
             _ => vec![format!("{}.{}.svc.cluster.local", self.app, self.namespace)],
         }
     }
@@ -127,9 +127,9 @@ impl Workload {
             ("service.istio.io/canonical-revision", self.version),
         ]);
         match self.proxy {
-            Beside::Sidecar(_) => labels.insert("security.istio.io/tlsMode", "istio"),
-            Beside::Gateway(_, name) => labels.insert("istio", name),
-            Beside::Nothing | Beside::Outside(_) => None,
+            PodRole::Sidecar(_) => labels.insert("security.istio.io/tlsMode", "istio"),
+            PodRole::Gateway(_, name) => labels.insert("istio", name),
+            PodRole::Nothing | PodRole::Outside(_) => None,
         };
         labels
     }
@@ -150,7 +150,7 @@ impl Workload {
 
     /// The Pod and its Node as an API server would hold them; none for what is outside.
     pub(super) fn objects(&self, net: &PodNet) -> Vec<Value> {
-        if matches!(self.proxy, Beside::Outside(_)) {
+        if matches!(self.proxy, PodRole::Outside(_)) {
             return Vec::new();
         }
         let address = net.ip.to_string();
@@ -192,7 +192,7 @@ impl Workload {
         let selector = service["spec"]["selector"].as_object().filter(|selector| !selector.is_empty())?;
         let labels = self.labels();
         let taken = |(name, value): (&String, &Value)| labels.get(name.as_str()).copied() == value.as_str();
-        let outside = matches!(self.proxy, Beside::Outside(_));
+        let outside = matches!(self.proxy, PodRole::Outside(_));
         if outside || metadata["namespace"].as_str() != Some(self.namespace) || !selector.iter().all(taken) {
             return None;
         }

@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use sluice_testkit::pods::app::{Answer, Call, Reply, Tls, Wire};
+use sluice_testkit::pods::app::{AppResponse, AppRequest, AppReply, Tls, AppProtocol};
 use sluice_testkit::pods::identity::{certificates, private_key};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -23,14 +23,14 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 /// An answer is at most this long.
 const MAX_BODY_BYTES: usize = 1 << 20;
 
-pub(crate) async fn run(call: Call) -> Reply {
+pub(crate) async fn run(call: AppRequest) -> AppReply {
     let id = call.id;
     let started = Instant::now();
     let outcome = match tokio::time::timeout(Duration::from_millis(call.timeout_ms), connect(call)).await {
         Ok(outcome) => outcome.map_err(|e| format!("{e:#}")),
         Err(_) => Err("timed out".to_owned()),
     };
-    Reply { id, elapsed_us: u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX), outcome }
+    AppReply { id, elapsed_us: u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX), outcome }
 }
 
 /// Connections that wait for the next call.
@@ -50,7 +50,7 @@ async fn kept(address: SocketAddr) -> Result<SendRequest<Full<Bytes>>> {
     Ok(sender)
 }
 
-async fn on_kept(call: Call) -> Result<Answer> {
+async fn on_kept(call: AppRequest) -> Result<AppResponse> {
     let address = call.address;
     let mut sender = kept(address).await?;
     let answer = answer(sender.send_request(request(call)?).await.context("send the request")?).await?;
@@ -58,7 +58,7 @@ async fn on_kept(call: Call) -> Result<Answer> {
     Ok(answer)
 }
 
-async fn connect(call: Call) -> Result<Answer> {
+async fn connect(call: AppRequest) -> Result<AppResponse> {
     if call.kept {
         return on_kept(call).await;
     }
@@ -89,13 +89,13 @@ fn config(tls: &Tls) -> Result<ClientConfig> {
     Ok(config)
 }
 
-async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, call: Call) -> Result<Answer> {
-    if call.wire == Wire::Raw {
+async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, call: AppRequest) -> Result<AppResponse> {
+    if call.wire == AppProtocol::Raw {
         return exchange_lines(stream, &call.body).await;
     }
     let wire = call.wire;
     let request = request(call)?;
-    if wire == Wire::Http2 {
+    if wire == AppProtocol::Http2 {
         let (mut sender, connection) =
             hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.context("hello")?;
         tokio::spawn(connection);
@@ -108,14 +108,14 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, ca
     }
 }
 
-fn request(call: Call) -> Result<Request<Full<Bytes>>> {
+fn request(call: AppRequest) -> Result<Request<Full<Bytes>>> {
     let uri = match call.wire {
         // HTTP/2 has the host in the request's own line.
-        Wire::Http2 => format!("{}://{}{}", if call.tls.is_some() { "https" } else { "http" }, call.host, call.path),
+        AppProtocol::Http2 => format!("{}://{}{}", if call.tls.is_some() { "https" } else { "http" }, call.host, call.path),
         _ => call.path.clone(),
     };
     let mut request = Request::builder().method(call.method.as_str()).uri(uri);
-    if call.wire == Wire::Http1 {
+    if call.wire == AppProtocol::Http1 {
         request = request.header("host", &call.host);
     }
     for (name, value) in &call.headers {
@@ -124,11 +124,11 @@ fn request(call: Call) -> Result<Request<Full<Bytes>>> {
     request.body(Full::new(Bytes::from(call.body))).context("build the request")
 }
 
-async fn answer(response: Response<Incoming>) -> Result<Answer> {
+async fn answer(response: Response<Incoming>) -> Result<AppResponse> {
     let (head, body) = response.into_parts();
     let body =
         Limited::new(body, MAX_BODY_BYTES).collect().await.map_err(|e| anyhow!("read the body: {e}"))?.to_bytes();
-    Ok(Answer {
+    Ok(AppResponse {
         status: head.status.as_u16(),
         headers: head
             .headers
@@ -139,12 +139,12 @@ async fn answer(response: Response<Incoming>) -> Result<Answer> {
     })
 }
 
-async fn exchange_lines<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, text: &str) -> Result<Answer> {
+async fn exchange_lines<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, text: &str) -> Result<AppResponse> {
     stream.write_all(text.as_bytes()).await.context("write")?;
     let mut line = String::new();
     let length = BufReader::new(stream).read_line(&mut line).await.context("read")?;
     if length == 0 {
         bail!("closed without an answer");
     }
-    Ok(Answer { status: 0, headers: [].into(), body: line })
+    Ok(AppResponse { status: 0, headers: [].into(), body: line })
 }

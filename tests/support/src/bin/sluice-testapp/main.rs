@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use sluice_testkit::pods::app::{Call, Reply};
+use sluice_testkit::pods::app::{AppRequest, AppReply};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -71,7 +71,7 @@ async fn main() -> Result<()> {
             tokio::spawn(server::serve_https(bind(address).await?, tls.clone(), app.clone()));
         }
     }
-    let (replies, mut queue) = mpsc::channel::<Reply>(64);
+    let (replies, mut queue) = mpsc::channel::<AppReply>(64);
     tokio::spawn(async move {
         let mut out = tokio::io::stdout();
         while let Some(reply) = queue.recv().await {
@@ -83,10 +83,10 @@ async fn main() -> Result<()> {
         }
     });
     // Tell the parent that every listener is open.
-    replies.send(Reply::ready()).await.context("report ready")?;
+    replies.send(AppReply::ready()).await.context("report ready")?;
     let mut commands = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = commands.next_line().await.context("read a command")? {
-        let call: Call = serde_json::from_str(&line).with_context(|| format!("parse the command {line}"))?;
+        let call: AppRequest = serde_json::from_str(&line).with_context(|| format!("parse the command {line}"))?;
         let replies = replies.clone();
         tokio::spawn(async move {
             let reply = client::run(call).await;

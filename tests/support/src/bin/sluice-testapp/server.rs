@@ -25,7 +25,7 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 /// So many requests are remembered.
-const REMEMBERED: usize = 5_000;
+const MAX_REMEMBERED_REQUESTS: usize = 5_000;
 
 pub(crate) struct App {
     name: String,
@@ -50,7 +50,7 @@ impl App {
     fn remember(&self, request: &Value) -> u64 {
         let Ok(mut received) = self.received.lock() else { return 0 };
         let before = received.iter().filter(|other| other["path"] == request["path"]).count();
-        if received.len() == REMEMBERED {
+        if received.len() == MAX_REMEMBERED_REQUESTS {
             received.pop_front();
         }
         received.push_back(request.clone());
@@ -136,9 +136,9 @@ where
 
 /// What a request's query asks for: `status=503` answers so, `delay-ms=200` waits first, and both only where `only=v2` is
 /// this version, and only for the first of this very path with `first=2`.
-struct Wishes(BTreeMap<String, String>);
+struct ResponseOptions(BTreeMap<String, String>);
 
-impl Wishes {
+impl ResponseOptions {
     fn of(query: Option<&str>) -> Self {
         let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
         Self(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
@@ -160,7 +160,7 @@ async fn answer(
     secured: Secured,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
-    let wishes = Wishes::of(request.uri().query());
+    let wishes = ResponseOptions::of(request.uri().query());
     if request.uri().path() == RECEIVED {
         let marker = wishes.0.get("marker").map(String::as_str).unwrap_or_default();
         return Ok(Response::new(Full::new(Bytes::from(app.received(marker).to_string()))));

@@ -2,9 +2,9 @@
 
 /// A sequence of numbers that depends on its seed only.
 #[derive(Clone, Debug)]
-pub struct Dice(u64);
+pub struct FuzzRng(u64);
 
-impl Dice {
+impl FuzzRng {
     /// The sequence of turn `turn` of a run with that seed: every turn can be had again by itself.
     #[must_use]
     pub fn new(seed: u64, turn: u64) -> Self {
