@@ -20,6 +20,7 @@ impl Clock {
 }
 
 impl Default for Clock {
+    #[expect(clippy::disallowed_methods, reason = "the one clock, which a caller can replace")]
     fn default() -> Self {
         let start = Instant::now();
         Self::new(move || start.elapsed())

@@ -1,5 +1,7 @@
 //! The cases of `tests/cases/validation`: what is invalid is refused at a field of its own, what is valid is admitted.
 
+#![expect(clippy::disallowed_methods, reason = "the test reads the cases")]
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,8 @@
 //! A fixture for every way to make a collection. Each collection maps text to a number as text, and tests can change
 //! it.
 
+#![expect(clippy::disallowed_methods, reason = "one way reads a directory")]
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 

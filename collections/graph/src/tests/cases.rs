@@ -1,6 +1,8 @@
 //! Over the inputs of every parity case: whatever the order in which objects arrive, and whatever came and went before,
 //! the same set of objects gives the same state, and nothing is left when all are gone.
 
+#![expect(clippy::disallowed_methods, reason = "the test reads the cases")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,7 @@
 //! What is read without a parser is read as the parser reads it.
 
+#![expect(clippy::disallowed_methods, reason = "the test reads the cases")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
