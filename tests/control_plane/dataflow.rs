@@ -160,10 +160,17 @@ async fn a_virtual_service_changes() {
     ask(&mut stream, ResourceType::Route, &[], None, &answer.nonce);
     assert!(stream.poll(Instant::now()).is_none());
 
-    // An edit that changes nothing publishes no epoch and sends nothing.
+    // An edit that changes nothing sends nothing.
     let text = std::fs::read_to_string(sample("../demo-edits/kettle-canary.yaml")).expect("read");
     std::fs::write(directory.path().join("kettle-routes.yaml"), format!("# a comment\n{text}")).expect("write");
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // A namespace that is written afterwards shows that the source has read the edit.
+    let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: written-afterwards}\n";
+    std::fs::write(directory.path().join("written-afterwards.yaml"), namespace).expect("write");
+    let is_read = || {
+        let seen = sink.seen.lock().expect("recorder");
+        seen.iter().any(|change| &*change.key.name == "written-afterwards").then_some(())
+    };
+    until("the source reads the namespace", is_read).await;
     engine.flush();
     assert!(stream.poll(Instant::now()).is_none());
 }

@@ -176,8 +176,12 @@ fn a_partly_written_file_keeps_its_last_objects() {
     file.write_all(services(&["a"]).as_bytes()).expect("written");
     file.write_all(b"---\nkind: Service\nmetadata: {name: ").expect("written");
     file.flush().expect("written");
-    // Longer than a file must be quiet to count without being closed.
-    std::thread::sleep(Duration::from_millis(800));
+    // The open file is read once it has been quiet for a while.
+    let deadline = Instant::now() + Duration::from_secs(15);
+    while watched.problem().is_none() {
+        assert!(Instant::now() < deadline, "the incomplete object is reported");
+        std::thread::sleep(Duration::from_millis(2));
+    }
     assert_eq!(watched.sink.names(), ["a", "b"]);
     let (line, _) = watched.problem().expect("it is reported");
     assert!(line >= 5, "{line}");

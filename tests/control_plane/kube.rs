@@ -19,6 +19,7 @@ use sluice_parse::{KINDS, kind_info};
 use sluice_sources::kube::{AddressWriter, KubeSource, SecretReviewer};
 use sluice_sources::{Change, Cluster, InputSink, MeshOverride, Sink, SourceMetrics};
 use sluice_testkit::api_server::{self, ApiServer, Right};
+use sluice_testkit::wait::until;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -222,8 +223,9 @@ async fn bookmarks_avoid_lists() {
     for name in ["x", "y", "z"] {
         running.server.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
     }
-    running.sink.until("namespaces are told", |record| record.names(Kind::Namespace).len() == 3).await;
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    running.sink.until("the namespaces are read", |record| record.names(Kind::Namespace).len() == 3).await;
+    let version = running.server.version();
+    until("a bookmark is sent", || (running.server.bookmarked("services") >= version).then_some(())).await;
     running.server.compact();
     running.server.disconnect();
     running.server.apply(service("b"));
@@ -270,8 +272,8 @@ async fn slow_and_expired_lists_are_read_completely() {
     }
     server.slow_lists(Duration::from_millis(150));
     let running = RunningSource::start(server).await;
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    // The first page has been read; its continue token is forgotten.
+    until("the second page is requested", || (running.server.count("list", "services") >= 2).then_some(())).await;
+    // The continue token of the first page expires.
     running.server.compact();
     running.server.slow_lists(Duration::ZERO);
     let record = running.sink.synced().await;
@@ -478,21 +480,25 @@ async fn the_manifest_grants_exactly_the_rights_used() {
     use_the_authority(&running.server).await;
     let reviewing = SecretReviewFixture::start(&running.server);
     reviewing.answered("gateway", false).await;
-    // Watches begin after the lists.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let used: BTreeSet<_> =
-        running.server.asked().into_keys().map(|it| (it.namespace, it.group, it.resource, it.verb)).collect();
     let granted = granted();
-    assert!(used.len() > 10, "{used:?}");
-    // A right in every namespace is one in each.
-    let (mut missing, mut unused) = (Vec::new(), granted.clone());
-    for right in used {
-        let everywhere = (String::new(), right.1.clone(), right.2.clone(), right.3.clone());
-        match [right.clone(), everywhere].into_iter().find(|right| granted.contains(right)) {
-            Some(right) => drop(unused.remove(&right)),
-            None => missing.push(right),
+    let compare = || {
+        let asked = running.server.asked().into_keys();
+        let used: BTreeSet<_> = asked.map(|it| (it.namespace, it.group, it.resource, it.verb)).collect();
+        assert!(used.len() > 10, "{used:?}");
+        // A right in every namespace is one in each.
+        let (mut missing, mut unused) = (Vec::new(), granted.clone());
+        for right in used {
+            let everywhere = (String::new(), right.1.clone(), right.2.clone(), right.3.clone());
+            match [right.clone(), everywhere].into_iter().find(|right| granted.contains(right)) {
+                Some(right) => drop(unused.remove(&right)),
+                None => missing.push(right),
+            }
         }
-    }
+        (missing, unused)
+    };
+    // Watches begin after the lists.
+    until("every right is used", || compare().1.is_empty().then_some(())).await;
+    let (missing, unused) = compare();
     assert!(missing.is_empty() && unused.is_empty(), "missing: {missing:?}\nunused: {unused:?}");
 }
 

@@ -14,6 +14,7 @@ use sluice_model::ObjectKey;
 use sluice_sources::files::FileSource;
 use sluice_sources::{Cluster, InputSink, MeshFiles, MeshOverride, Problem, Reporter, Sink, SourceMetrics};
 use sluice_testkit::server::{Options, Sluiced};
+use sluice_testkit::wait::until;
 use sluice_watch::FollowGuard;
 
 /// How often files are looked at when nothing is told of them.
@@ -318,14 +319,17 @@ async fn the_binary_shows_the_settings_in_force_and_warns_once() {
     write(root, "mesh/config", &config("2s"));
     until_timeout(2).await;
     write(root, "mesh/config", &config("soon"));
-    tokio::time::sleep(LONGER_THAN_RESCAN).await;
+    let warnings = || {
+        let text = fs::read_to_string(&log).expect("the log");
+        text.lines().filter(|line| line.contains("cannot read configuration")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    until("the invalid file is logged", || (!warnings().is_empty()).then_some(())).await;
     until_timeout(2).await;
-    // Written again as it is.
+    // The same content again. Nothing shows that it was read, so this waits.
     write(root, "mesh/config", &config("soon"));
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    let lines = fs::read_to_string(&log).expect("the log");
-    let complaints: Vec<_> = lines.lines().filter(|line| line.contains("cannot read configuration")).collect();
-    assert!(matches!(complaints[..], [one] if one.contains("mesh/config") && one.contains("\"line\":2")), "{lines}");
+    tokio::time::sleep(LONGER_THAN_RESCAN).await;
+    let complaints = warnings();
+    assert!(matches!(&complaints[..], [one] if one.contains("mesh/config") && one.contains("\"line\":2")), "{complaints:?}");
     let (_, rejects) = server.get("/debug/rejects").await.expect("an answer");
     assert!(rejects.contains("mesh/config"), "{rejects}");
     fs::remove_file(&mesh).expect("removed");

@@ -1,9 +1,10 @@
 //! Every mistake that keeps the control plane from starting has its message and its exit code.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// What a run came to.
@@ -134,13 +135,13 @@ fn invalid_yaml_is_named_and_fatal_only_if_requested() {
     let (config, file) = (format!("--configDir={}", text(&path)), text(&path.join("bad.yaml")));
     check(&[&config, "--strictConfig"], 6, &[&file, "line "]);
     // Otherwise it serves what is good, and says what is not.
-    let outcome = run_for(&[&config], Duration::from_secs(2));
+    let outcome = run_until(&[&config], "ready");
     assert!(outcome.contains("ready") && outcome.contains("bad.yaml") && outcome.contains("line="), "{outcome}");
 }
 
-/// Runs for a while, asks it to stop, and gives the log.
-fn run_for(arguments: &[&str], time: Duration) -> String {
-    let child = Command::new(env!("CARGO_BIN_EXE_sluiced"))
+/// Runs until a line of the log has this text, stops the process with a signal, and returns the log.
+fn run_until(arguments: &[&str], text: &str) -> String {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_sluiced"))
         .args(["--grpcAddr=127.0.0.1:0", "--httpAddr=", "--monitoringAddr=", "--secureGRPCAddr=", "--httpsAddr="])
         .args(arguments)
         .stdin(Stdio::null())
@@ -148,19 +149,28 @@ fn run_for(arguments: &[&str], time: Duration) -> String {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the binary runs");
-    std::thread::sleep(time);
+    let output = BufReader::new(child.stdout.take().expect("piped"));
+    let (sender, lines) = mpsc::channel();
+    let reader = std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    let mut log = String::new();
+    while !log.lines().any(|line| line.contains(text)) {
+        let line = lines.recv_timeout(Duration::from_secs(20));
+        log += &line.unwrap_or_else(|_| panic!("no line has {text}:\n{log}"));
+        log += "\n";
+    }
     let killed = Command::new("kill").arg(child.id().to_string()).status().expect("kill runs");
     assert!(killed.success(), "it still ran");
-    let output = child.wait_with_output().expect("it ends");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(output.status.code(), Some(0), "{text}");
-    text
+    let status = child.wait().expect("it ends");
+    drop(reader.join().expect("no panic"));
+    log.extend(lines.iter().map(|line| line + "\n"));
+    assert_eq!(status.code(), Some(0), "{log}");
+    log
 }
 
 #[test]
 fn a_stop_is_not_a_failure() {
     let (_keep, path) = directory(&[]);
-    let log = run_for(&["discovery", &format!("--configDir={}", text(&path))], Duration::from_secs(2));
+    let log = run_for(&["discovery", &format!("--configDir={}", text(&path))], "listening name=grpc");
     assert!(log.contains("listening name=grpc address=127.0.0.1:") && log.contains("stopped"), "{log}");
 }
 
@@ -177,7 +187,7 @@ fn deployments_in_a_directory_are_reported_once() {
 fn a_port_that_is_not_served_is_logged() {
     let (_keep, path) = directory(&[]);
     let config = format!("--configDir={}", text(&path));
-    let log = run_for(&[&config, "--httpsAddr=:15017"], Duration::from_secs(2));
+    let log = run_for(&[&config, "--httpsAddr=:15017"], "not served yet");
     assert!(log.contains(":15017") && log.contains("not served yet"), "{log}");
 }
 

@@ -55,6 +55,8 @@ struct State {
     asked: BTreeMap<ReceivedRequest, usize>,
     /// Statuses of reviews, by token.
     reviews: BTreeMap<String, Value>,
+    /// The last version that a bookmark told watches of a resource.
+    bookmarks: BTreeMap<String, u64>,
     /// Users that may list the Secrets of their namespace.
     readers: BTreeSet<String>,
 }
@@ -232,6 +234,18 @@ impl ApiServer {
         } else {
             state.readers.remove(&user);
         }
+    }
+
+    /// The resource version of the newest object.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.shared.state().store.version()
+    }
+
+    /// The resource version of the last bookmark that was sent to a watch of a resource; 0 without one.
+    #[must_use]
+    pub fn bookmarked(&self, resource: &str) -> u64 {
+        self.shared.state().bookmarks.get(resource).copied().unwrap_or_default()
     }
 
     /// Everything that was asked so far, and how often.

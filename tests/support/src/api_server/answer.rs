@@ -258,6 +258,7 @@ impl Watch {
                     let metadata = json!({"resourceVersion": self.at.to_string()});
                     let object = json!({"apiVersion": self.wanted.version, "kind": self.wanted.resource, "metadata": metadata});
                     self.lines.push_back(line("BOOKMARK", &object));
+                    self.shared.state().bookmarks.insert(self.wanted.resource.clone(), self.at);
                 }
             }
         }
