@@ -357,7 +357,10 @@ async fn an_unusable_kubeconfig_is_reported_and_leaves_other_clusters_untouched(
             ("broken", json!(format!("a: {{{SECRET_TEXT}"))),
             ("east", user(json!({"exec": {"command": SECRET_TEXT}}))),
             ("files", good.clone()),
-            ("key", user(json!({"client-certificate-data": STANDARD.encode(SECRET_TEXT), "client-key-data": "aHVzaA=="}))),
+            (
+                "key",
+                user(json!({"client-certificate-data": STANDARD.encode(SECRET_TEXT), "client-key-data": "aHVzaA=="})),
+            ),
             (OWN, good.clone()),
             ("west", good.clone()),
         ],

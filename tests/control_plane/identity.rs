@@ -38,7 +38,10 @@ async fn a_workload_gets_a_certificate_and_is_authenticated_by_it() {
     let mesh = IdentityFixture::start(&[]).await;
     let (key, csr) = signing_request().expect("a request");
     let token = mesh.token(CART);
-    let chain = CertificateRequest::bearing(&csr, &token).send(&mesh.connect(&ClientTls::default()).await).await.expect("issued");
+    let chain = CertificateRequest::bearing(&csr, &token)
+        .send(&mesh.connect(&ClientTls::default()).await)
+        .await
+        .expect("issued");
     assert_eq!(chain.len(), 2, "the certificate and the root");
     assert_eq!(chain[1], mesh.root());
     assert_eq!(uris(&chain[0]), ["spiffe://cluster.local/ns/shop/sa/cart"]);
@@ -47,7 +50,8 @@ async fn a_workload_gets_a_certificate_and_is_authenticated_by_it() {
     let presented = ClientTls { pair: Some((chain[0].clone(), key)), ..ClientTls::default() };
     let channel = mesh.connect(&presented).await;
     let (_, csr) = signing_request().expect("a request");
-    let again = CertificateRequest { csr, seconds: 60, ..CertificateRequest::default() }.send(&channel).await.expect("issued");
+    let again =
+        CertificateRequest { csr, seconds: 60, ..CertificateRequest::default() }.send(&channel).await.expect("issued");
     assert_eq!(uris(&again[0]), ["spiffe://cluster.local/ns/shop/sa/cart"]);
     assert!(clusters(channel.clone(), node("shop", "cart")).await.expect("it is served") > 0);
     assert_eq!(clusters(channel.clone(), node("shop", "till")).await, Err(Code::PermissionDenied));
@@ -100,7 +104,10 @@ async fn the_root_is_kept_in_its_directory_across_restarts() {
     assert_eq!(mesh.root(), root);
     let (_, csr) = signing_request().expect("a request");
     let token = mesh.token(CART);
-    let chain = CertificateRequest::bearing(&csr, &token).send(&mesh.connect(&ClientTls::default()).await).await.expect("issued");
+    let chain = CertificateRequest::bearing(&csr, &token)
+        .send(&mesh.connect(&ClientTls::default()).await)
+        .await
+        .expect("issued");
     assert_eq!(chain[1], root);
 }
 
@@ -134,7 +141,10 @@ async fn an_rsa_root_has_the_configured_size() {
     assert!(matches!(&key, x509_parser::public_key::PublicKey::RSA(key) if key.key_size() == 3072), "{key:?}");
     let (key, csr) = signing_request().expect("a request");
     let token = mesh.token(CART);
-    let chain = CertificateRequest::bearing(&csr, &token).send(&mesh.connect(&ClientTls::default()).await).await.expect("issued");
+    let chain = CertificateRequest::bearing(&csr, &token)
+        .send(&mesh.connect(&ClientTls::default()).await)
+        .await
+        .expect("issued");
     let channel = mesh.connect(&ClientTls { pair: Some((chain[0].clone(), key)), ..ClientTls::default() }).await;
     assert!(clusters(channel, node("shop", "cart")).await.expect("it is served") > 0);
 }

@@ -171,7 +171,8 @@ fn invalid_files_keep_the_last_valid_settings() {
     fixture.until("no YAML is noted", |fixture| fixture.problem("mesh/config").is_some_and(|now| now != problem));
     fixture.keeps_timeout(1, Duration::from_millis(500));
     fixture.write("mesh/networks", "networks: 7\n");
-    fixture.until("wrong networks are noted", |fixture| fixture.problem("mesh/networks").is_some_and(|now| now.line == 1));
+    fixture
+        .until("wrong networks are noted", |fixture| fixture.problem("mesh/networks").is_some_and(|now| now.line == 1));
     assert_eq!(fixture.networks(), ["below"]);
     // Mended to what it was.
     fixture.write("mesh/config", &config("1s"));
@@ -329,7 +330,10 @@ async fn the_binary_shows_the_settings_in_force_and_warns_once() {
     write(root, "mesh/config", &config("soon"));
     tokio::time::sleep(LONGER_THAN_RESCAN).await;
     let complaints = warnings();
-    assert!(matches!(&complaints[..], [one] if one.contains("mesh/config") && one.contains("\"line\":2")), "{complaints:?}");
+    assert!(
+        matches!(&complaints[..], [one] if one.contains("mesh/config") && one.contains("\"line\":2")),
+        "{complaints:?}"
+    );
     let (_, rejects) = server.get("/debug/rejects").await.expect("an answer");
     assert!(rejects.contains("mesh/config"), "{rejects}");
     fs::remove_file(&mesh).expect("removed");

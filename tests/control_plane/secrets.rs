@@ -208,8 +208,10 @@ async fn a_changed_secret_is_sent_and_a_deleted_one_is_kept() -> Result<()> {
     write(&(fresh("a") + &fresh("b")))?;
     for protocol in [Protocol::Sotw, Protocol::Delta] {
         let both = ["kubernetes://a", "kubernetes://b"];
-        let (mut one, mut two) =
-            (vault.ask(&AUTHENTICATED, protocol, &both).await?, vault.ask(&AUTHENTICATED, protocol, &["kubernetes://b"]).await?);
+        let (mut one, mut two) = (
+            vault.ask(&AUTHENTICATED, protocol, &both).await?,
+            vault.ask(&AUTHENTICATED, protocol, &["kubernetes://b"]).await?,
+        );
         while names(&mut one).await?.len() < 2 {}
         assert_eq!(names(&mut two).await?, ["kubernetes://b"]);
         // A certificate without its key is of no use: nothing is said, and each keeps what it has.
@@ -229,7 +231,8 @@ async fn a_changed_secret_is_sent_and_a_deleted_one_is_kept() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_page_shows_a_private_key() -> Result<()> {
     let vault = SecretServer::open(LOOPBACK).await?;
-    let mut known = vault.ask(&AUTHENTICATED, Protocol::Delta, &["kubernetes://shop", "kubernetes://shop-cacert"]).await?;
+    let mut known =
+        vault.ask(&AUTHENTICATED, Protocol::Delta, &["kubernetes://shop", "kubernetes://shop-cacert"]).await?;
     assert_eq!(names(&mut known).await?.len(), 2);
     known.subscribe(Kind::Ecds.type_url(), &[MODULE.to_owned()], BTreeMap::new())?;
     let module = known.next_within(STREAM_TIMEOUT).await?.context("an answer")?;

@@ -151,7 +151,8 @@ fn run_until(arguments: &[&str], text: &str) -> String {
         .expect("the binary runs");
     let output = BufReader::new(child.stdout.take().expect("piped"));
     let (sender, lines) = mpsc::channel();
-    let reader = std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    let reader =
+        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
     let mut log = String::new();
     while !log.lines().any(|line| line.contains(text)) {
         let line = lines.recv_timeout(Duration::from_secs(20));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use futures::{StreamExt, TryStreamExt, stream};
-use sluice_testkit::pods::app::{AppResponse, AppRequest, AppReply};
+use sluice_testkit::pods::app::{AppReply, AppRequest, AppResponse};
 use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::network::Network;
 

@@ -116,7 +116,10 @@ async fn over_grpc(mesh: &Mesh) -> Result<()> {
     let passed = answer(once(mesh, "client", &permitted, "rpc v1", |reply| reply.who() == "rpc v1").await?)?;
     ensure!(passed.seen()["headers"]["x-permitted-by"] == "guard", "the guard adds a header");
     let seen = mesh.pod("rpc").received("/guarded").await?;
-    ensure!(seen.iter().all(|request| request["headers"]["x-permit"] == "yes"), "a denied request reaches no application");
+    ensure!(
+        seen.iter().all(|request| request["headers"]["x-permit"] == "yes"),
+        "a denied request reaches no application"
+    );
     Ok(())
 }
 

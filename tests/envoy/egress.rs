@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use sluice_testkit::pods::app::{AppRequest, AppReply, Tls};
+use sluice_testkit::pods::app::{AppReply, AppRequest, Tls};
 use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
@@ -18,19 +18,18 @@ async fn egress() -> Result<()> {
     if !pods_are_permitted() {
         return Ok(());
     }
-    let mesh =
-        family::mesh_of(&[
-            Workload::new("client", "client", PodRole::Sidecar(Protocol::Delta)),
-            Workload::new("tea", "tea", PodRole::Sidecar(Protocol::Sotw)),
-            Workload::new("world", "world", PodRole::Outside(&NAMES))
-                .port("http", 8080, PortProtocol::Http)
-                .port("https", 8443, PortProtocol::Https)
-                .port("lines", 9000, PortProtocol::Lines),
-            Workload::new("moon", "moon", PodRole::Outside(&["moon.example.org"]))
-                .port("http", 8080, PortProtocol::Http)
-                .port("https", 8443, PortProtocol::Https),
-        ])
-        .await?;
+    let mesh = family::mesh_of(&[
+        Workload::new("client", "client", PodRole::Sidecar(Protocol::Delta)),
+        Workload::new("tea", "tea", PodRole::Sidecar(Protocol::Sotw)),
+        Workload::new("world", "world", PodRole::Outside(&NAMES))
+            .port("http", 8080, PortProtocol::Http)
+            .port("https", 8443, PortProtocol::Https)
+            .port("lines", 9000, PortProtocol::Lines),
+        Workload::new("moon", "moon", PodRole::Outside(&["moon.example.org"]))
+            .port("http", 8080, PortProtocol::Http)
+            .port("https", 8443, PortProtocol::Https),
+    ])
+    .await?;
     let mesh = &mesh;
     family::run(
         mesh,
@@ -164,7 +163,8 @@ spec:
   ports: [{number: 443, name: tls, protocol: TLS, targetPort: 8443}]
 ",
     )?;
-    let call = AppRequest::get(vip(&ip_of(mesh, "world"), 443), "secure.example.com").tls(tls(mesh, "secure.example.com"));
+    let call =
+        AppRequest::get(vip(&ip_of(mesh, "world"), 443), "secure.example.com").tls(tls(mesh, "secure.example.com"));
     until(mesh, "client", &call, "the application's own TLS at world", |reply| {
         reply.who() == "world v1" && seen_tls(reply, "serverName") == "secure.example.com"
     })

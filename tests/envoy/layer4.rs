@@ -15,11 +15,10 @@ async fn layer4() -> Result<()> {
         return Ok(());
     }
     let lines = |name, proxy| {
-        Workload::new(name, "lines", proxy).port("http", 8080, PortProtocol::Http).port("lines", 9000, PortProtocol::Lines).port(
-            "https",
-            8443,
-            PortProtocol::Https,
-        )
+        Workload::new(name, "lines", proxy)
+            .port("http", 8080, PortProtocol::Http)
+            .port("lines", 9000, PortProtocol::Lines)
+            .port("https", 8443, PortProtocol::Https)
     };
     let mesh = family::mesh_of(&[
         Workload::new("client", "client", PodRole::Sidecar(Protocol::Delta)),
@@ -162,7 +161,8 @@ async fn tls_of_the_application(mesh: &Mesh) -> Result<()> {
         "lines.yaml",
         &HOST.service_with("app: lines, version: v1", "[{name: https, port: 443, targetPort: https}]"),
     )?;
-    let call = AppRequest { address: vip(&HOST.ip(), 443), ..HOST.get() }.tls(tls(mesh, "lines.shop.svc.cluster.local"));
+    let call =
+        AppRequest { address: vip(&HOST.ip(), 443), ..HOST.get() }.tls(tls(mesh, "lines.shop.svc.cluster.local"));
     eventually(mesh, "client", &call, "lines v1").await?;
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use futures::future::try_join_all;
-use sluice_testkit::pods::app::{AppRequest, AppReply};
+use sluice_testkit::pods::app::{AppReply, AppRequest};
 use sluice_testkit::pods::mesh::Mesh;
 
 use crate::ask::{stats_of, words};

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use sluice_testkit::pods::app::{AppRequest, AppReply};
+use sluice_testkit::pods::app::{AppReply, AppRequest};
 use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::Mesh;
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
@@ -16,17 +16,16 @@ async fn routing() -> Result<()> {
     if !pods_are_permitted() {
         return Ok(());
     }
-    let mesh = family::mesh_of(&[
-        Workload::new("client", "client", PodRole::Sidecar(Protocol::Delta)),
-        Workload::new("tea-v1", "tea", PodRole::Sidecar(Protocol::Sotw)).port("http", 8080, PortProtocol::Http).port(
-            "http2",
-            8082,
-            PortProtocol::Http,
-        ),
-        Workload::new("tea-v2", "tea", PodRole::Sidecar(Protocol::Delta)).version("v2"),
-        Workload::new("shadow", "shadow", PodRole::Nothing),
-    ])
-    .await?;
+    let mesh =
+        family::mesh_of(&[
+            Workload::new("client", "client", PodRole::Sidecar(Protocol::Delta)),
+            Workload::new("tea-v1", "tea", PodRole::Sidecar(Protocol::Sotw))
+                .port("http", 8080, PortProtocol::Http)
+                .port("http2", 8082, PortProtocol::Http),
+            Workload::new("tea-v2", "tea", PodRole::Sidecar(Protocol::Delta)).version("v2"),
+            Workload::new("shadow", "shadow", PodRole::Nothing),
+        ])
+        .await?;
     let mesh = &mesh;
     family::run(
         mesh,

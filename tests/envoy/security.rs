@@ -1,7 +1,7 @@
 //! Who may speak to whom: mutual TLS by PeerAuthentication.
 
 use anyhow::Result;
-use sluice_testkit::pods::app::{AppRequest, AppReply};
+use sluice_testkit::pods::app::{AppReply, AppRequest};
 use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};

@@ -227,7 +227,9 @@ fn measure(of: &MeasuredThing, result: &RunResult) -> Option<(String, Figures, O
             };
             Some(("with all connected".to_owned(), memory, None))
         }
-        MeasuredThing::Ready => Some(("start".to_owned(), Figures { ready_s: result.ready_seconds, ..Figures::default() }, None)),
+        MeasuredThing::Ready => {
+            Some(("start".to_owned(), Figures { ready_s: result.ready_seconds, ..Figures::default() }, None))
+        }
     }
 }
 

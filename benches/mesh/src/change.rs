@@ -188,7 +188,10 @@ pub(crate) fn plan(kind: Kind, shape: &Shape, round: usize, how: Plan) -> Result
         Kind::AuthorizationPolicy => {
             let text = objects::authorization_policy(&Shape::namespace(home), &marker);
             let write = file("authorization-policy.yaml", text);
-            Change { concerned: AffectedProxies::Namespace(home), ..everyone(write, vec![listener(Content::Has(marker))]) }
+            Change {
+                concerned: AffectedProxies::Namespace(home),
+                ..everyone(write, vec![listener(Content::Has(marker))])
+            }
         }
         Kind::AuthorizationPolicyRoot => {
             let text = objects::authorization_policy("istio-system", &marker);
@@ -358,7 +361,11 @@ mod tests {
         let found = proxies(&SHAPE, &concerned);
         assert_eq!((found[0], found[1], found.len()), (1, 5, 18));
         let scoped = Shape { layout: Layout::Scoped, ..SHAPE };
-        assert_eq!(proxies(&scoped, &AffectedProxies::Seeing(0))[..4], [0, 3, 4, 7], "it, and who has it for a neighbour");
+        assert_eq!(
+            proxies(&scoped, &AffectedProxies::Seeing(0))[..4],
+            [0, 3, 4, 7],
+            "it, and who has it for a neighbour"
+        );
         assert!(!concerned.has(&SHAPE, Role::Gateway(0)) && AffectedProxies::Gateways.has(&SHAPE, Role::Gateway(0)));
     }
 }

@@ -27,7 +27,7 @@ use tower::{Service as _, ServiceExt as _};
 use crate::arguments::Protocol;
 use crate::fleet::Shared;
 use crate::held::{Dictionary, HeldVersions};
-use crate::incoming::{DELTA_NESTING, SOTW_NESTING, Incoming, MessageKind, Part, UNSPLIT_NESTING};
+use crate::incoming::{DELTA_NESTING, Incoming, MessageKind, Part, SOTW_NESTING, UNSPLIT_NESTING};
 use crate::messages::{Any, DeltaRequest, DeltaResource, Request, SubscribeFields};
 use crate::scan::{TYPES, Type, asks_for, name};
 use crate::watch::{ArrivedResource, Watch};

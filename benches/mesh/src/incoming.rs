@@ -272,7 +272,8 @@ mod tests {
         };
         let sotw =
             DiscoveryResponse { resources: vec![any(2), any(6000), any(0)], nonce: "n".into(), ..Default::default() };
-        let (response, text) = (MessageKind::Response, |of, number, value: &'static str| Part::Field(of, number, value.into()));
+        let (response, text) =
+            (MessageKind::Response, |of, number, value: &'static str| Part::Field(of, number, value.into()));
         let small = |resource: Vec<u8>| Part::Field(response, 2, resource.into());
         let cases = [
             (DELTA_NESTING, delta.encode_to_vec(), {

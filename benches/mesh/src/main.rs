@@ -38,7 +38,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::arguments::{Arguments, Command};
-use crate::world::{ObjectTarget, MeshObjects};
+use crate::world::{MeshObjects, ObjectTarget};
 
 fn main() -> ExitCode {
     match perform(Arguments::parse().command) {

@@ -36,7 +36,11 @@ pub(crate) struct DeltaRequest {
 
 impl DeltaRequest {
     /// It, encoded, with names that are subscribed, and the names and versions of what is held.
-    pub(crate) fn with<'a>(&self, subscribe: &SubscribeFields, holds: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<u8> {
+    pub(crate) fn with<'a>(
+        &self,
+        subscribe: &SubscribeFields,
+        holds: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> Vec<u8> {
         const HOLDS: u32 = 5;
         let mut out = Vec::with_capacity(self.encoded_len() + subscribe.0.len());
         // There is room: it is a vector.

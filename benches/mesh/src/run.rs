@@ -8,7 +8,7 @@ use crate::arguments::{RunArguments, Storm};
 use crate::change::Kind;
 use crate::report;
 use crate::result::RunResult;
-use crate::side::{Setup, MeasuredMesh, ServerChoice};
+use crate::side::{MeasuredMesh, ServerChoice, Setup};
 use crate::storm;
 
 /// Measures, tells how it goes, and writes the result.

@@ -8,7 +8,7 @@ use crate::arguments::{Grid, Large, ScaleArguments};
 use crate::report;
 use crate::result::{RunResult, read};
 use crate::shape::{Layout, Shape};
-use crate::side::{Setup, MeasuredMesh, ServerChoice};
+use crate::side::{MeasuredMesh, ServerChoice, Setup};
 
 /// Runs every shape; a shape that fails is told of, and the others go on.
 pub(crate) async fn run(arguments: &ScaleArguments) -> Result<()> {

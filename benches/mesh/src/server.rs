@@ -82,7 +82,8 @@ impl Server {
             .spawn()
             .with_context(|| format!("start {}", server_options.binary.display()))?;
         let process = child.id().map(Process::new).transpose()?;
-        let mut server = Self { address: grpc, process, started: Some(Started { child, server_options: server_options.clone() }) };
+        let mut server =
+            Self { address: grpc, process, started: Some(Started { child, server_options: server_options.clone() }) };
         loop {
             if is_ready(http).await {
                 return Ok((server, start.elapsed().as_secs_f64()));

@@ -8,16 +8,16 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::api::Api;
 use crate::arguments::{Driver, MeasureOptions, Protocol};
 use crate::change::{self, Change, Kind, Plan};
-use crate::fleet::{ProxyGroup, Fleet};
+use crate::fleet::{Fleet, ProxyGroup};
 use crate::loopback;
 use crate::process::{Memory, Process};
 use crate::report;
 use crate::result::{ChangeResult, Machine, Round, RunResult, SHARES, StormResult};
-use crate::server::{ServerOptions, Server, Source};
+use crate::server::{Server, ServerOptions, Source};
 use crate::shape::Shape;
 use crate::statistics::{of, percentile};
 use crate::storm;
-use crate::world::{ObjectTarget, MeshObjects};
+use crate::world::{MeshObjects, ObjectTarget};
 
 /// What is to be set up.
 #[derive(Clone, Debug)]

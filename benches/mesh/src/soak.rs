@@ -16,7 +16,7 @@ use crate::result::Machine;
 use crate::scan::Type;
 use crate::server::Server;
 use crate::shape::Shape;
-use crate::side::{Setup, MeasuredMesh, ServerChoice};
+use crate::side::{MeasuredMesh, ServerChoice, Setup};
 use crate::statistics::of;
 
 /// Nothing may have come for this long before states are compared.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use crate::arguments::{RunArguments, Storm};
 use crate::change::Kind;
 use crate::client::{Client, Pace};
-use crate::fleet::{ProxyGroup, Fleet, Traffic};
+use crate::fleet::{Fleet, ProxyGroup, Traffic};
 use crate::process::Process;
 use crate::result::{ConcurrentChanges, SHARES, StormResult};
 use crate::server::Server;
@@ -118,7 +118,12 @@ pub(crate) async fn make(
 }
 
 /// Connects proxies again, with what they hold.
-async fn come_back(name: &str, side: &mut MeasuredMesh, clients: Vec<Client>, patience: Duration) -> Result<StormResult> {
+async fn come_back(
+    name: &str,
+    side: &mut MeasuredMesh,
+    clients: Vec<Client>,
+    patience: Duration,
+) -> Result<StormResult> {
     connect(name, &mut side.fleet, clients, &side.server, patience, QUIET).await
 }
 

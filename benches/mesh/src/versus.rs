@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use crate::arguments::VersusArguments;
 use crate::report;
 use crate::result::ChangeResult;
-use crate::side::{Setup, MeasuredMesh, ServerChoice};
+use crate::side::{MeasuredMesh, ServerChoice, Setup};
 
 /// Changes the meshes of both builds in turn; whether the ratios are within the limit.
 pub(crate) async fn run(arguments: &VersusArguments) -> Result<bool> {

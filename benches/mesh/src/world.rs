@@ -80,7 +80,8 @@ impl MeshObjects {
             world.write(&format!("{namespace}/entry-{number:05}.yaml"), &text)?;
         }
         if shape.gateways > 0 {
-            let services: Vec<Service> = (0..shape.services.min(ROUTED_SERVICES)).map(|at| shape.http_service(at)).collect();
+            let services: Vec<Service> =
+                (0..shape.services.min(ROUTED_SERVICES)).map(|at| shape.http_service(at)).collect();
             world.write("gateways.yaml", &gateway::objects(shape.gateways, &services))?;
             world.write("gateway-secret.yaml", &gateway::secret()?.0)?;
         }

@@ -50,7 +50,10 @@ fn the_port_speaks_what_a_policy_lets_be() {
     let (version, suite, group) = shake(Some(Fips140V3), "", TlsOptions::default()).expect("agreed");
     assert_eq!((version, group), (TLSv1_3, G::secp256r1));
     assert!([S::TLS13_AES_128_GCM_SHA256, S::TLS13_AES_256_GCM_SHA384].contains(&suite), "{suite:?}");
-    assert_eq!(agreed(Some(Fips140V3), TlsOptions::default().version(&rustls::version::TLS12)), Ok((TLSv1_2, G::secp256r1)));
+    assert_eq!(
+        agreed(Some(Fips140V3), TlsOptions::default().version(&rustls::version::TLS12)),
+        Ok((TLSv1_2, G::secp256r1))
+    );
     assert_eq!(agreed(Some(Fips140V3), TlsOptions::default().group(G::secp384r1)), Ok((TLSv1_3, G::secp384r1)));
     assert!(shake(Some(Fips140V3), "", TlsOptions::default().suites(&chacha)).is_err());
     assert!(shake(Some(Fips140V3), "", TlsOptions::default().group(G::X25519)).is_err());

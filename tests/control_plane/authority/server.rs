@@ -88,7 +88,11 @@ async fn a_signer_of_the_cluster_issues_and_renews_the_server_certificate() {
     let mut keeper = keeper(&certifier);
     let error = keeper.begin().await.expect_err("no roots").to_string();
     assert!(error.contains("no caCertificates whose certSigners name example.com/mesh"), "{error}");
-    assert_eq!(signer.server.count("create", REQUESTS), 0, "no request is created for a certificate that cannot be verified");
+    assert_eq!(
+        signer.server.count("create", REQUESTS),
+        0,
+        "no request is created for a certificate that cannot be verified"
+    );
 
     certifier.follow(&mesh(&signer.root));
     assert!(keeper.begin().await.expect("certified"));

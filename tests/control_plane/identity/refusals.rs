@@ -13,7 +13,12 @@ use super::mesh::{CART, IdentityFixture, now, until, uris};
 const WEAK: &str = include_str!("../../../src/ca/src/tests/weak-rsa-1024.csr");
 
 /// The refusal, which is logged once, with the reason and nothing that was presented.
-async fn refused(mesh: &IdentityFixture, channel: &tonic::transport::Channel, ask: CertificateRequest, reason: &str) -> Status {
+async fn refused(
+    mesh: &IdentityFixture,
+    channel: &tonic::transport::Channel,
+    ask: CertificateRequest,
+    reason: &str,
+) -> Status {
     let before = mesh.logged("refused to issue a certificate").len();
     let status = ask.send(channel).await.expect_err(reason);
     let logged = until(reason, async || {

@@ -41,7 +41,10 @@ async fn a_plugged_in_authority_changes_beneath_its_root() {
     let address = mesh.server.secure.expect("the port is open");
     let channel = sluice_testkit::secure::connect(address, "localhost", &root, &ClientTls::default()).await;
     let (_, csr) = signing_request().expect("a request");
-    let issued = CertificateRequest::bearing(&csr, &mesh.token(CART)).send(&channel.expect("hands are shaken")).await.expect("issued");
+    let issued = CertificateRequest::bearing(&csr, &mesh.token(CART))
+        .send(&channel.expect("hands are shaken"))
+        .await
+        .expect("issued");
     assert_eq!(issued[1].trim(), second.trim());
 }
 
@@ -85,7 +88,8 @@ async fn a_plugged_in_server_certificate_is_served_and_reloaded() {
             .await
     };
     let (_, csr) = signing_request().expect("a request");
-    let issued = CertificateRequest::bearing(&csr, &mesh.token(CART)).send(&connect().await.expect("hands are shaken")).await;
+    let issued =
+        CertificateRequest::bearing(&csr, &mesh.token(CART)).send(&connect().await.expect("hands are shaken")).await;
     assert_eq!(issued.expect("issued")[1], mesh.root(), "workloads are of the authority all the same");
     mesh.try_connect(&ClientTls::default()).await.expect_err("it shows no certificate of the authority");
     write();

@@ -25,7 +25,10 @@ async fn workloads_are_sent_all_roots_and_new_ones() {
     let mesh = IdentityFixture::start_with(&[&mesh_config], &[("ISTIO_MULTIROOT_MESH", "true")]).await;
     let (key, csr) = signing_request().expect("a request");
     let token = mesh.token(CART);
-    let chain = CertificateRequest::bearing(&csr, &token).send(&mesh.connect(&ClientTls::default()).await).await.expect("issued");
+    let chain = CertificateRequest::bearing(&csr, &token)
+        .send(&mesh.connect(&ClientTls::default()).await)
+        .await
+        .expect("issued");
     assert_eq!(chain.last(), Some(&mesh.root()), "its own certificate has its own root");
     let channel = mesh.connect(&ClientTls { pair: Some((chain[0].clone(), key)), ..ClientTls::default() }).await;
     for protocol in [Protocol::Sotw, Protocol::Delta] {

@@ -5,8 +5,8 @@ use sluice_model::ResourceType::{Address, Workload};
 use sluice_proto::istio::workload::{self, NetworkAddress, PortList, address::Type};
 use sluice_xds_protocol::XdsProtocol::{Delta, Sotw};
 
-use super::client::{ScriptedClient, ReceivedResponse};
-use super::fixture::{SessionFixture, NODE};
+use super::client::{ReceivedResponse, ScriptedClient};
+use super::fixture::{NODE, SessionFixture};
 
 const WEB: &str = "shop/web.shop.svc.cluster.local";
 

@@ -15,7 +15,7 @@ use sluice_proto::google::rpc::Status;
 use sluice_xds::AdsStream;
 use sluice_xds_protocol::{Request, StreamError, XdsProtocol};
 
-use super::fixture::{SessionFixture, SIDECAR};
+use super::fixture::{SIDECAR, SessionFixture};
 
 /// A response, of whichever protocol.
 #[derive(Clone, Debug, Eq, PartialEq)]

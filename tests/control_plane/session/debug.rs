@@ -25,7 +25,7 @@ use sluice_xds::AdsStream;
 use sluice_xds_protocol::{Request as XdsRequest, XdsProtocol};
 use tower::ServiceExt;
 
-use super::fixture::{SessionFixture, SIDECAR};
+use super::fixture::{SIDECAR, SessionFixture};
 
 const TILL: &str = "sidecar~10.0.0.2~till.shop~shop.svc.cluster.local";
 const STRANGER: &str = "10.0.0.9:4711";

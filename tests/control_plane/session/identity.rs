@@ -8,7 +8,7 @@ use sluice_proto::envoy::config::core::v3::Node;
 use sluice_xds::AdsStream;
 use sluice_xds_protocol::{Request, StreamError, XdsProtocol};
 
-use super::fixture::{SessionFixture, SIDECAR};
+use super::fixture::{SIDECAR, SessionFixture};
 
 fn orchard_identity() -> Identity {
     Identity::new("cluster.local", "orchard", "picker")
@@ -67,7 +67,10 @@ fn resources_derived_for_one_identity_are_not_served_to_the_next_identity_of_tha
     let mesh = SessionFixture::new();
     mesh.cluster("base", "public", "1");
     mesh.cluster("namespace", "private", "1");
-    let pairs = [(Some(orchard_identity()), Caller::default(), None), (None, caller(&[orchard_identity()]), Some(orchard_identity()))];
+    let pairs = [
+        (Some(orchard_identity()), Caller::default(), None),
+        (None, caller(&[orchard_identity()]), Some(orchard_identity())),
+    ];
     for (first, caller, identity) in pairs {
         // The store has not heard yet that the first has left.
         mesh.scope_for(SIDECAR, first, &["namespace", "base"]);

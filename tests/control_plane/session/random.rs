@@ -8,7 +8,7 @@ use sluice_model::{Resource, ResourceType};
 use sluice_xds_protocol::XdsProtocol;
 
 use super::client::{ScriptedClient, message};
-use super::fixture::{SessionFixture, SIDECAR};
+use super::fixture::{SIDECAR, SessionFixture};
 
 use ResourceType::{Cluster, Endpoint, Listener, Route};
 

@@ -13,7 +13,7 @@ use sluice_xds::StatusReader;
 use sluice_xds_protocol::{ACK_TIMEOUT, HEALTH_TYPE, StreamError, SyncState, XdsProtocol};
 
 use super::client::{ScriptedClient, message, sotw};
-use super::fixture::{SessionFixture, SIDECAR};
+use super::fixture::{SIDECAR, SessionFixture};
 
 const BOTH: [XdsProtocol; 2] = [Sotw, Delta];
 

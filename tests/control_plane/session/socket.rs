@@ -25,7 +25,7 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
-use super::fixture::{SessionFixture, SIDECAR};
+use super::fixture::{SIDECAR, SessionFixture};
 
 /// A listener without authentication.
 fn plaintext() -> Authenticators {

@@ -87,7 +87,11 @@ fn a_wildcard_client_gets_the_virtual_hosts_of_a_table_again_after_it_acknowledg
     client.change(Route, &["82"], &[]);
     assert_eq!(client.settled(), ["RDS +82", "VHDS -82/"], "of a table that has none, that is said");
     client.change(Route, &["80"], &[]);
-    assert_eq!(client.settled(), ["RDS +80", "VHDS +80/a +80/b"], "a repeated subscription means that the client holds nothing");
+    assert_eq!(
+        client.settled(),
+        ["RDS +80", "VHDS +80/a +80/b"],
+        "a repeated subscription means that the client holds nothing"
+    );
 
     put(Route, "80", "2");
     put(VirtualHost, "80/b", "2");

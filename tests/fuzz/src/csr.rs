@@ -16,9 +16,9 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::bytes;
-use crate::rng::FuzzRng;
 use crate::mesh::Finding;
-use crate::run::{Run, FuzzStatistics};
+use crate::rng::FuzzRng;
+use crate::run::{FuzzStatistics, Run};
 use crate::turns::{self, wrong};
 
 /// Requests that are good.
@@ -160,7 +160,10 @@ impl Target {
         let names = certificate.subject_alternative_name().ok().flatten();
         let names = names.map(|names| names.value.general_names.clone()).unwrap_or_default();
         if !matches!(names.as_slice(), [GeneralName::URI(uri)] if *uri == identity) {
-            return wrong("a certificate names another identity than its caller's", format!("{names:?} for {identity}"));
+            return wrong(
+                "a certificate names another identity than its caller's",
+                format!("{names:?} for {identity}"),
+            );
         }
         let common: Vec<&str> =
             certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok()).collect();

@@ -8,7 +8,7 @@ use serde_json::Value;
 use sluice_parse::yaml::{Limits, parse_documents};
 
 use crate::mesh::{Change, Finding};
-use crate::seeds::{Seed, CaseMesh};
+use crate::seeds::{CaseMesh, Seed};
 
 /// Stands between the objects that are there before and those that make it fail.
 const THEN: &str = "# then:";

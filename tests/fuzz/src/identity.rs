@@ -20,11 +20,11 @@ use sluice_xds::{DiscoveryServer, Metrics, ProxyInput};
 use sluice_xds_protocol::{Request, Store, XdsProtocol};
 
 use crate::bytes;
-use crate::rng::FuzzRng;
 use crate::jwt::Issuer;
 use crate::mesh::Finding;
 use crate::mutate::mutate;
-use crate::run::{Run, FuzzStatistics};
+use crate::rng::FuzzRng;
+use crate::run::{FuzzStatistics, Run};
 use crate::seeds::Seeds;
 use crate::turns::{self, wrong};
 

@@ -21,10 +21,10 @@ use sluice_model::Identity;
 
 use crate::bytes;
 use crate::csr::element;
-use crate::rng::FuzzRng;
 use crate::mesh::Finding;
 use crate::mutate::mutate;
-use crate::run::{Run, FuzzStatistics};
+use crate::rng::FuzzRng;
+use crate::run::{FuzzStatistics, Run};
 use crate::seeds::Seeds;
 use crate::turns::{self, wrong};
 
@@ -202,9 +202,7 @@ impl Issuer {
                 0 => head["alg"] = json!(rng.pick(&ALGORITHMS)),
                 1 => head["kid"] = json!(rng.pick(&IDS)),
                 2 => head["crit"] = json!(["exp"]),
-                3 => {
-                    head = json!({"alg": rng.pick(&ALGORITHMS), "kid": rng.pick(&IDS), "jwk": self.keys()["keys"][0]})
-                }
+                3 => head = json!({"alg": rng.pick(&ALGORITHMS), "kid": rng.pick(&IDS), "jwk": self.keys()["keys"][0]}),
                 _ => mutate(&mut head, "", seeds, rng, 1),
             }
         }
@@ -245,8 +243,7 @@ impl Issuer {
                 *text = format!("{head}.{}.{signature}", other.unwrap_or_default());
             }
             4 => {
-                let extra =
-                    rng.pick(&[".", "..", ".a", " ", "=", "==", "\t", "\u{fffd}"]).copied().unwrap_or_default();
+                let extra = rng.pick(&[".", "..", ".a", " ", "=", "==", "\t", "\u{fffd}"]).copied().unwrap_or_default();
                 text.push_str(extra);
             }
             _ => bytes::change_text(text, &[text.clone().into_bytes()], rng, 3),

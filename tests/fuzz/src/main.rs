@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
 use sluice_fuzz::mesh::{Change, Mesh};
-use sluice_fuzz::run::{Run, FuzzStatistics};
+use sluice_fuzz::run::{FuzzStatistics, Run};
 use sluice_fuzz::seeds::Seeds;
 use sluice_fuzz::{csr, failure, identity, jwt, objects, patches, xds};
 use sluice_testkit::parity::case::root;

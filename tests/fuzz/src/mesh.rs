@@ -14,7 +14,7 @@ use sluice_proto::envoy::config::core::v3::Node;
 
 use crate::assembled::check_domains;
 use crate::decode;
-use crate::seeds::{Seed, CaseMesh};
+use crate::seeds::{CaseMesh, Seed};
 
 /// What signatures begin with that tell of a rule of Envoy.
 const REFUSED: &str = "Envoy would refuse ";

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::rng::FuzzRng;
 use crate::mesh::{Change, Finding, Mesh};
 use crate::minimise::minimise;
 use crate::mutate::mutate;
-use crate::run::{Run, FuzzStatistics};
-use crate::seeds::{Seed, Seeds, CaseMesh};
+use crate::rng::FuzzRng;
+use crate::run::{FuzzStatistics, Run};
+use crate::seeds::{CaseMesh, Seed, Seeds};
 
 /// Turns that one world is used for.
 const TURNS_PER_MESH: u64 = 60;
@@ -74,7 +74,14 @@ fn from_scratch(world: &CaseMesh, change: &Change, rng: &mut FuzzRng) -> Mesh {
     mesh
 }
 
-fn report(run: &Run, statistics: &mut FuzzStatistics, turn: u64, findings: &[Finding], world: &CaseMesh, change: &Change) {
+fn report(
+    run: &Run,
+    statistics: &mut FuzzStatistics,
+    turn: u64,
+    findings: &[Finding],
+    world: &CaseMesh,
+    change: &Change,
+) {
     let distinct: BTreeMap<&str, &Finding> = findings.iter().map(|f| (f.signature.as_str(), f)).collect();
     for (signature, finding) in distinct {
         if statistics.count(signature) {

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::rng::FuzzRng;
 use crate::mesh::Change;
 use crate::mutate::mutate;
 use crate::objects::{mutate_object, turns};
-use crate::run::{Run, FuzzStatistics};
-use crate::seeds::{Seed, Seeds, CaseMesh};
+use crate::rng::FuzzRng;
+use crate::run::{FuzzStatistics, Run};
+use crate::seeds::{CaseMesh, Seed, Seeds};
 
 /// What patches may apply to, and a few that they may not.
 const APPLY_TO: [&str; 13] = [

@@ -3,9 +3,9 @@
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::rng::FuzzRng;
 use crate::mesh::Finding;
-use crate::run::{Run, FuzzStatistics};
+use crate::rng::FuzzRng;
+use crate::run::{FuzzStatistics, Run};
 
 /// Makes turns until time is up. A turn says whether it got through to what it is for, or what is wrong; a panic is wrong.
 /// What is found is told of with the turn, which `--seed` and `--turns` have again.

@@ -13,11 +13,11 @@ use sluice_testkit::parity::case::{Case, root};
 use sluice_testkit::parity::run::ask;
 use sluice_testkit::server::{Options, Sluiced};
 
-use crate::rng::FuzzRng;
 use crate::mesh::Finding;
 use crate::minimise::shrink;
 use crate::mutate::mutate;
-use crate::run::{Run, FuzzStatistics};
+use crate::rng::FuzzRng;
+use crate::run::{FuzzStatistics, Run};
 use crate::seeds::Seeds;
 
 /// Streams between two looks at the server.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluice_fuzz::run::{Run, FuzzStatistics};
+use sluice_fuzz::run::{FuzzStatistics, Run};
 use sluice_fuzz::seeds::Seeds;
 use sluice_fuzz::{csr, identity, jwt, objects, patches, xds};
 use sluice_testkit::parity::case::root;

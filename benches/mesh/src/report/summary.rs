@@ -196,7 +196,11 @@ fn plots(results: &[RunResult]) -> String {
         let x = Axis { title, logarithmic: true };
         out.push_str(&plot(&caption, &lines, &x, &Axis { title: "ms of CPU", logarithmic: true }));
     }
-    if out.is_empty() { out } else { format!("<h2>Cost against the size of the mesh</h2><div class=\"plots\">{out}</div>") }
+    if out.is_empty() {
+        out
+    } else {
+        format!("<h2>Cost against the size of the mesh</h2><div class=\"plots\">{out}</div>")
+    }
 }
 
 /// Reads a size of the mesh off a result.

@@ -126,7 +126,11 @@ const fn may_stay_unasked(kind: Kind) -> bool {
 }
 
 /// Asks for whatever there is reason to ask for by now.
-fn ask(stream: &mut AdsStream, held: &mut BTreeMap<Kind, Subscription>, given: &BTreeMap<Kind, Vec<String>>) -> Result<()> {
+fn ask(
+    stream: &mut AdsStream,
+    held: &mut BTreeMap<Kind, Subscription>,
+    given: &BTreeMap<Kind, Vec<String>>,
+) -> Result<()> {
     let kinds: Vec<Kind> = held.keys().copied().collect();
     for kind in kinds {
         let mut names = BTreeSet::new();

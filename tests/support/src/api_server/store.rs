@@ -227,7 +227,13 @@ impl Store {
     }
 
     /// The objects of a resource that a selector lets through.
-    pub(super) fn list(&self, group: &str, plural: &str, namespace: &str, selects: impl Fn(&Value) -> bool) -> PagedList {
+    pub(super) fn list(
+        &self,
+        group: &str,
+        plural: &str,
+        namespace: &str,
+        selects: impl Fn(&Value) -> bool,
+    ) -> PagedList {
         let objects = self.objects.get(&(group.to_owned(), plural.to_owned()));
         let objects = objects.into_iter().flatten().filter(|((it, _), _)| namespace.is_empty() || it == namespace);
         let objects = objects.map(|(_, stored)| stored).filter(|stored| selects(&stored.object)).cloned().collect();

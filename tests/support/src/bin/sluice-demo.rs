@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Parser;
-use sluice_testkit::pods::app::{AppRequest, AppReply};
+use sluice_testkit::pods::app::{AppReply, AppRequest};
 use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::network::Network;
@@ -164,7 +164,8 @@ async fn gateway_only() -> Result<Mesh> {
     let text = std::fs::read_to_string(sample("front-door.yaml")).context("read front-door.yaml")?;
     let edited = text.replace("host: kettle, subset: v1", "host: kettle, subset: v2");
     ensure!(text != edited, "front-door.yaml sends /kettle to v1");
-    let call = AppRequest::get(vip(&mesh.pod("front-door").net.ip.to_string(), 8080), "tea.example.com").path("/kettle");
+    let call =
+        AppRequest::get(vip(&mesh.pod("front-door").net.ip.to_string(), 8080), "tea.example.com").path("/kettle");
     let started = Instant::now();
     mesh.write("front-door.yaml", &edited)?;
     settle(&mesh, "counter", &call, "kettle v2").await?;

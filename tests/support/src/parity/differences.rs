@@ -241,7 +241,10 @@ mod tests {
         let updated = list.updated(&report(&[missing(Protocol::Sotw), missing(Protocol::Delta)]));
         let entries: Vec<Entry> = serde_json::from_str(&updated).expect("valid");
         let entries: Vec<_> = entries.iter().map(|entry| (entry.reason.as_str(), entry.resources.concat())).collect();
-        assert_eq!(entries, [("", "web CDS missing: y|80".to_owned()), ("not served yet", "web CDS missing: x|80".into())]);
+        assert_eq!(
+            entries,
+            [("", "web CDS missing: y|80".to_owned()), ("not served yet", "web CDS missing: x|80".into())]
+        );
     }
 
     #[test]

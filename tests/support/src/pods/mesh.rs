@@ -11,7 +11,7 @@ use sluice_parse::yaml::{Limits, parse_documents};
 use tempfile::TempDir;
 
 use super::agent::{Container, Ports};
-use super::app::{App, AppRequest, RECEIVED, AppReply};
+use super::app::{App, AppReply, AppRequest, RECEIVED};
 use super::envoy::Envoy;
 use super::identity::Authority;
 use super::network::{Network, PodNet, workspace_binary};
@@ -72,7 +72,8 @@ impl Pod {
     /// # Errors
     /// It does not answer.
     pub async fn received(&self, marker: &str) -> Result<Vec<Value>> {
-        let port = self.workload.listening().iter().find(|port| port.speaks == PortProtocol::Http).map(|port| port.number);
+        let port =
+            self.workload.listening().iter().find(|port| port.speaks == PortProtocol::Http).map(|port| port.number);
         let address = SocketAddr::new([127, 0, 0, 1].into(), port.context("the application speaks HTTP")?);
         let reply = self.call(AppRequest::get(address, "here").path(&format!("{RECEIVED}?marker={marker}"))).await?;
         let answer = reply.outcome.map_err(anyhow::Error::msg).context("ask what was received")?;

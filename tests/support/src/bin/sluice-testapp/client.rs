@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use sluice_testkit::pods::app::{AppResponse, AppRequest, AppReply, Tls, AppProtocol};
+use sluice_testkit::pods::app::{AppProtocol, AppReply, AppRequest, AppResponse, Tls};
 use sluice_testkit::pods::identity::{certificates, private_key};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -111,7 +111,9 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, ca
 fn request(call: AppRequest) -> Result<Request<Full<Bytes>>> {
     let uri = match call.wire {
         // HTTP/2 has the host in the request's own line.
-        AppProtocol::Http2 => format!("{}://{}{}", if call.tls.is_some() { "https" } else { "http" }, call.host, call.path),
+        AppProtocol::Http2 => {
+            format!("{}://{}{}", if call.tls.is_some() { "https" } else { "http" }, call.host, call.path)
+        }
         _ => call.path.clone(),
     };
     let mut request = Request::builder().method(call.method.as_str()).uri(uri);
