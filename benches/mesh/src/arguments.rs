@@ -23,27 +23,27 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Measure: start a server (or use a running one), connect proxies, make changes, storm.
+    /// Measure one shape: start a server or use a running one, connect proxies, make changes and storms.
     #[command(after_help = RUN_EXAMPLES)]
     Run(Box<RunArguments>),
-    /// Run over sizes of mesh, and the large shapes; a result a shape, and one report of all.
+    /// Measure meshes of several sizes and the large shapes: a result for each, and one report of all.
     #[command(after_help = SCALE_EXAMPLES)]
     Scale(Box<ScaleArguments>),
-    /// Measure two builds in one run, a change of the one after a change of the other, and compare them. Exit code 1 when
+    /// Measure two builds in one run, with changes in turn, and compare them. Exit code 1 when
     /// a ratio is over the limit.
     Versus(Box<VersusArguments>),
-    /// Change the mesh at random for a long time: memory has to stay flat, and in the end every proxy has to hold, byte
-    /// for byte, what a fresh server gives it. Exit code 1 when it does not.
+    /// Change the mesh at random for a long time. Memory must stay flat, and at the end every proxy must hold, byte for
+    /// byte, what a fresh server sends to it. Exit code 1 otherwise.
     Soak(Box<SoakArguments>),
-    /// Send bytes through bare sockets of the loopback to many readers: what no server can be faster than here.
+    /// Send bytes through loopback sockets to many readers: no server on this machine can be faster.
     Loopback {
-        /// Bytes for each reader; take them from the table of a run: MB : affected.
+        /// Bytes for each reader: in the table of a run, MB divided by affected.
         #[arg(long, default_value_t = 100_000)]
         bytes: usize,
         /// Readers, each with a connection.
         #[arg(long, default_value_t = 1000)]
         readers: usize,
-        /// How often.
+        /// Number of repetitions.
         #[arg(long, default_value_t = 5)]
         repeat: usize,
     },
@@ -51,7 +51,7 @@ pub(crate) enum Command {
     Generate {
         #[command(flatten)]
         shape: ShapeArguments,
-        /// Directory to write to; made if it does not exist.
+        /// Directory to write to. It is created if it does not exist.
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
@@ -65,7 +65,7 @@ pub(crate) enum Command {
         out: PathBuf,
     },
     /// Compare two results of one shape: ratios of latency, CPU, bytes, memory. Exit code 1 when one is over the limit.
-    /// Results of different hours say little: `versus` measures both builds in one run.
+    /// Results of different hours are not comparable: `versus` measures both builds in one run.
     Compare {
         /// The result to compare with.
         before: PathBuf,
@@ -88,25 +88,25 @@ const SCALE_EXAMPLES: &str = "Examples:
   sluice-bench scale --sluiced target/release/sluiced --out results --services 1000,10000 --proxies 10,100 --changes vs,dr
   sluice-bench scale --sluiced target/release/sluiced --out results --grid none --large all";
 
-/// What the mesh is like.
+/// Shape of the mesh.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ShapeArguments {
     /// Services; every tenth is TCP, the rest HTTP on four ports.
     #[arg(long, default_value_t = 1000)]
     pub(crate) services: usize,
-    /// Namespaces they are spread over.
+    /// Number of namespaces the services are spread over.
     #[arg(long, default_value_t = 20)]
     pub(crate) namespaces: usize,
-    /// Endpoints a service, each with its Pod.
+    /// Endpoints of each service, each with its Pod.
     #[arg(long, default_value_t = 5)]
     pub(crate) endpoints: usize,
     /// ServiceEntries with a WorkloadEntry each, beside the services.
     #[arg(long, default_value_t = 0)]
     pub(crate) service_entries: usize,
-    /// Gateways among the proxies, beside the sidecars: with HTTPS by a Secret, which `secret-rotation` replaces.
+    /// Gateways in addition to the sidecars. They serve HTTPS with a Secret that `secret-rotation` replaces.
     #[arg(long, default_value_t = 1)]
     pub(crate) gateways: usize,
-    /// What namespaces see of each other.
+    /// Visibility between namespaces.
     #[arg(long, value_enum, default_value_t = Layout::Flat)]
     pub(crate) layout: Layout,
 }
@@ -126,72 +126,74 @@ impl ShapeArguments {
     }
 }
 
-/// Which protocol the proxies speak.
+/// Protocol of the proxies.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Protocol {
-    /// Incremental, as istio-proxy.
+    /// Delta, as istio-proxy uses it.
     Delta,
     /// State of the world.
     Sotw,
 }
 
-/// Storms to make beside single changes.
+/// Storms, in addition to single changes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Storm {
-    /// All proxies lose their streams and come back at once with what they hold.
+    /// All proxies lose their streams and reconnect at once with the versions they hold.
     Reconnect,
-    /// The server restarts and all come back with what they hold; only with --sluiced.
+    /// The server restarts and all proxies reconnect with the versions they hold. Only with --sluiced.
     Restart,
-    /// One client in ten reads slowly, one in a hundred not at all, while changes go to all.
+    /// One client in ten reads slowly and one in a hundred does not read, while changes go to all.
     Slow,
-    /// As many proxies again connect at once, while changes go to those that are connected: how much later than in quiet.
+    /// As many further proxies connect at once, while changes go to the connected ones: their latency relative to an idle
+    /// server.
     Rush,
-    /// The mesh config changes for all, and endpoints while that is on its way: how much later than in quiet.
+    /// The mesh config changes for all proxies, and endpoints change before that push ends: their latency relative to an idle
+    /// server.
     Backlog,
 }
 
-/// Where objects are written to, and the server reads them.
+/// Where objects are written, and where the server reads them.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Driver {
     /// A directory of YAML files.
     #[default]
     Directory,
-    /// A Kubernetes API: of a server in this process, or of --kubeconfig.
+    /// A Kubernetes API: a server in this process, or the cluster of --kubeconfig.
     Kube,
 }
 
-/// How measurements are made, whatever the shape.
+/// How measurements are made, for every shape.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct MeasureOptions {
     /// Protocol of the proxies.
     #[arg(long, value_enum, default_value_t = Protocol::Delta)]
     pub(crate) protocol: Protocol,
-    /// Proxies take the virtual hosts of route tables one by one (VHDS); a started server is told to offer that.
+    /// Proxies subscribe the virtual hosts of route tables one by one (VHDS). A started server has that enabled.
     #[arg(long)]
     pub(crate) virtual_hosts: bool,
-    /// Flow-control window of each proxy's stream and connection, in KiB, up to which the server may be ahead of it; as
-    /// Envoy has it if not given. With thousands of proxies of a big mesh, a smaller one saves this tool's memory.
+    /// Flow-control window of each proxy's stream and connection, in KiB. The default is Envoy's. With thousands of
+    /// proxies of a large mesh, a smaller window saves memory of this tool.
     #[arg(long, value_name = "KIB", default_value_t = 16 << 10, value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
     pub(crate) window: u32,
-    /// Where objects are written to.
+    /// Where objects are written.
     #[arg(long, value_enum, default_value_t = Driver::Directory)]
     pub(crate) driver: Driver,
-    /// Changes of each kind; one more before them is not counted.
+    /// Measured changes of each kind. One more is made first and not counted.
     #[arg(long, default_value_t = 5)]
     pub(crate) repeat: usize,
-    /// How long a change may take to reach the last proxy, in seconds.
+    /// Longest time for a change to reach the last proxy, in seconds.
     #[arg(long, default_value_t = 60)]
     pub(crate) patience: u64,
-    /// How long nothing may arrive before a change counts as settled, in milliseconds.
+    /// Time without a message after which a change is settled, in milliseconds.
     #[arg(long, default_value_t = 200)]
     pub(crate) quiet: u64,
-    /// How long after all proxies have connected the server's memory is read, in seconds: it may give some back.
+    /// Seconds between the last connect and the reading of the server's memory, in which the server may return memory.
     #[arg(long, default_value_t = 10)]
     pub(crate) rest: u64,
-    /// Further arguments of the started server, repeatable: --server-arg=--log_output_level=xds:debug.
+    /// Further argument of the started server, repeatable: --server-arg=--log_output_level=xds:debug.
     #[arg(long = "server-arg", value_name = "ARG", allow_hyphen_values = true)]
     pub(crate) server_arguments: Vec<String>,
-    /// Do not send the bytes of each kind of change through bare sockets to compare.
+    /// Do not measure how long the bytes of each kind of change take through bare sockets.
     #[arg(long)]
     pub(crate) no_loopback: bool,
 }
@@ -211,16 +213,16 @@ pub(crate) struct RunArguments {
     /// Plaintext ADS port of a running server that watches --config-dir or the cluster of --kubeconfig.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) server: Option<SocketAddr>,
-    /// Process of the running server, for its CPU and memory.
+    /// Process id of the running server, for its CPU time and memory.
     #[arg(long)]
     pub(crate) pid: Option<u32>,
     /// Directory the objects are written to; a temporary one if not given.
     #[arg(long, value_name = "DIR")]
     pub(crate) config_dir: Option<PathBuf>,
-    /// With --driver kube: the cluster to write to, not a server of this process. It is not tidied afterwards.
+    /// With --driver kube: the cluster to write to, instead of a server in this process. Objects are not deleted afterwards.
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// Times the server is started, the last time to stay; the result has all times from start to ready.
+    /// Number of starts of the server. The last one stays; the result has the time from start to ready of each.
     #[arg(long, default_value_t = 1)]
     pub(crate) starts: usize,
     /// Change kinds to make, comma separated; all if not given, `none` for none.
@@ -235,7 +237,7 @@ pub(crate) struct RunArguments {
     /// Share of clients that do not read at all in the storm `slow`.
     #[arg(long, default_value_t = 0.01)]
     pub(crate) dead_share: f64,
-    /// Proxies that come in the storm `rush`; as many as are connected if not given.
+    /// Proxies that connect in the storm `rush`; by default as many as are connected.
     #[arg(long)]
     pub(crate) rush_proxies: Option<usize>,
     /// Write the result as JSON.
@@ -246,7 +248,7 @@ pub(crate) struct RunArguments {
     pub(crate) html: Option<PathBuf>,
 }
 
-/// A shape beyond the grid.
+/// A large shape, outside the grid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Large {
     /// 10,000 services × 5 endpoints in 200 namespaces, 1,000 proxies.
@@ -263,7 +265,7 @@ pub(crate) enum Large {
     None,
 }
 
-/// What the grid is.
+/// Which grid is measured.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Grid {
     /// --services × --proxies.
@@ -279,7 +281,7 @@ pub(crate) struct ScaleArguments {
     /// Binary to start as the server.
     #[arg(long, value_name = "FILE")]
     pub(crate) sluiced: PathBuf,
-    /// Directory for the results, a JSON file a shape, and for report.html.
+    /// Directory for the results, a JSON file for each shape, and for report.html.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
     /// Whether to run the grid.
@@ -297,10 +299,10 @@ pub(crate) struct ScaleArguments {
     /// Change kinds to make, comma separated; all if not given, `none` for none.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND")]
     pub(crate) changes: Vec<Kind>,
-    /// Leave shapes out that have a result in --out already.
+    /// Skip shapes that have a result in --out.
     #[arg(long)]
     pub(crate) resume: bool,
-    /// Do not run shapes of more services × proxies than this: each takes this tool up to 40 bytes while all connect.
+    /// Skip shapes with more services × proxies than this: each needs up to 40 bytes of this tool while all connect.
     #[arg(long, default_value_t = 150_000_000)]
     pub(crate) at_most: usize,
 }
@@ -337,31 +339,31 @@ pub(crate) struct SoakArguments {
     pub(crate) shape: ShapeArguments,
     #[command(flatten)]
     pub(crate) measure: MeasureOptions,
-    /// Binary to start as the server, and as the fresh one in the end.
+    /// Binary to start as the server, and as the fresh server at the end.
     #[arg(long, value_name = "FILE")]
     pub(crate) sluiced: PathBuf,
     /// Connected proxies.
     #[arg(long, default_value_t = 100)]
     pub(crate) proxies: usize,
-    /// How long, such as 90s, 10m or 1h.
+    /// Duration, such as 90s, 10m or 1h.
     #[arg(long, value_parser = duration, default_value = "1h")]
     pub(crate) duration: Duration,
-    /// Changes a second.
+    /// Changes per second.
     #[arg(long, default_value_t = 20.0)]
     pub(crate) rate: f64,
-    /// Proxies that lose their stream and come back, a second.
+    /// Proxies that lose their stream and reconnect, per second.
     #[arg(long, default_value_t = 1.0)]
     pub(crate) reconnects: f64,
     /// Change kinds to make, comma separated; all if not given.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND")]
     pub(crate) changes: Vec<Kind>,
-    /// The same number gives the same changes.
+    /// Seed: the same number gives the same changes.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// By how much of itself the server's memory may grow between the second and the last quarter of the time.
+    /// Largest growth of the server's memory between the second and the last quarter of the time, as a share.
     #[arg(long, default_value_t = 0.1)]
     pub(crate) growth: f64,
-    /// Write what was found as JSON.
+    /// Write the result as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }

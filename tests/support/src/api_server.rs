@@ -1,8 +1,8 @@
-//! A Kubernetes API server as far as its readers see it, over real HTTP.
+//! The parts of a Kubernetes API server that clients use, over real HTTP.
 //!
-//! It keeps objects with resourceVersions, lists them in pages with continue tokens, tells watches what changes and sends
-//! bookmarks, and answers 410 to who is too far behind. Tests make it misbehave: slow, forbidding, disconnecting,
-//! forgetting. It notes who asked for what, so that rights can be compared with what is used.
+//! It keeps objects with resourceVersions, lists them in pages with continue tokens, sends events and bookmarks to watches,
+//! and answers 410 to a watch that is too far behind. Tests can make it slow, forbid kinds, disconnect watches and compact
+//! its history. It records requests, so that granted rights can be compared with used ones.
 
 mod answer;
 mod patch;
@@ -26,7 +26,7 @@ pub use rights::{Right, granted};
 pub use store::Kind;
 use store::Store;
 
-/// What was asked of the server: a verb on a resource, `services` or `gateways.networking.istio.io`.
+/// A request to the server: a verb on a resource, `services` or `gateways.networking.istio.io`.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub struct ReceivedRequest {
     /// `list`, `watch`, `get`, `create`, `update`, `patch` or `delete`.
@@ -35,16 +35,16 @@ pub struct ReceivedRequest {
     pub group: String,
     /// Plural name.
     pub resource: String,
-    /// The namespace asked for, empty for all.
+    /// The namespace, empty for all.
     pub namespace: String,
 }
 
-/// How it misbehaves.
+/// Faults that tests switch on.
 #[derive(Clone, Debug, Default)]
 struct Faults {
     slow_lists: Duration,
     forbidden: BTreeSet<String>,
-    /// Tokens one of which a request has to have; none is needed if there are none.
+    /// Accepted tokens. Without any, requests need no token.
     tokens: BTreeSet<String>,
 }
 
@@ -86,10 +86,10 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// A server on a free port of the loopback that has the kinds every cluster has, and no objects.
+    /// A server on a free loopback port with the built-in kinds and no objects.
     ///
     /// # Errors
-    /// There is no port.
+    /// No port is free.
     pub async fn start() -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("listen for API requests")?;
         let address = listener.local_addr().context("look at the address")?;
@@ -107,7 +107,7 @@ impl ApiServer {
         Ok(Self { shared, address, task })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -122,7 +122,7 @@ impl ApiServer {
         kube::Client::try_from(kube::Config::new(uri)).context("make a client")
     }
 
-    /// Writes a kubeconfig that leads here.
+    /// Writes a kubeconfig of this server.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -130,7 +130,7 @@ impl ApiServer {
         std::fs::write(path, self.kubeconfig(json!({})).to_string()).context("write the kubeconfig")
     }
 
-    /// A kubeconfig of a user that leads here.
+    /// A kubeconfig of a user at this server.
     #[must_use]
     pub fn kubeconfig(&self, user: Value) -> Value {
         json!({
@@ -158,17 +158,17 @@ impl ApiServer {
         self.wake();
     }
 
-    /// Creates or updates an object; gives its resourceVersion.
+    /// Creates or updates an object, and returns its resourceVersion.
     ///
     /// # Panics
-    /// It is no object of a kind the server has: the test is wrong.
+    /// The server has no such kind: the test is wrong.
     pub fn apply(&self, object: Value) -> u64 {
         let version = self.shared.state().store.apply(object);
         self.wake();
         version
     }
 
-    /// An object as it is now.
+    /// The current state of an object.
     #[must_use]
     pub fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Value> {
         self.shared.state().store.get(group, resource, namespace, name)
@@ -190,12 +190,12 @@ impl ApiServer {
         self.wake();
     }
 
-    /// Forgets what happened up to now: who watches or continues from before gets 410.
+    /// Compacts the history: watches and continue tokens from before get 410.
     pub fn compact(&self) {
         self.shared.state().store.compact();
     }
 
-    /// Makes the texts of all lists, so that reading them costs this process little.
+    /// Serializes all lists beforehand, so that listing costs this process little.
     pub fn warm(&self) {
         self.shared.state().store.warm();
     }
@@ -205,7 +205,7 @@ impl ApiServer {
         self.shared.disconnected.send_modify(|count| *count += 1);
     }
 
-    /// Makes every page of a list take this long.
+    /// Delays every page of a list.
     pub fn slow_lists(&self, delay: Duration) {
         self.shared.state().faults.slow_lists = delay;
     }
@@ -220,12 +220,12 @@ impl ApiServer {
         }
     }
 
-    /// Gives a token this status when it is reviewed. Others are not authenticated.
+    /// Sets the status of a token's review. Other tokens are not authenticated.
     pub fn review(&self, token: &str, status: Value) {
         self.shared.state().reviews.insert(token.to_owned(), status);
     }
 
-    /// Lets a service account list the Secrets of its namespace, or no longer.
+    /// Allows or forbids a service account to list the Secrets of its namespace.
     pub fn let_read_secrets(&self, namespace: &str, service_account: &str, allowed: bool) {
         let user = format!("system:serviceaccount:{namespace}:{service_account}");
         let mut state = self.shared.state();
@@ -248,13 +248,13 @@ impl ApiServer {
         self.shared.state().bookmarks.get(resource).copied().unwrap_or_default()
     }
 
-    /// Everything that was asked so far, and how often.
+    /// Every request so far, with its count.
     #[must_use]
     pub fn asked(&self) -> BTreeMap<ReceivedRequest, usize> {
         self.shared.state().asked.clone()
     }
 
-    /// How often a verb was asked of a resource.
+    /// The number of requests with a verb on a resource.
     #[must_use]
     pub fn count(&self, verb: &str, resource: &str) -> usize {
         let asked = self.asked();

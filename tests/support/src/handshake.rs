@@ -1,4 +1,4 @@
-//! TLS handshakes in memory, between sides that take more or less.
+//! TLS handshakes in memory, between sides with different options.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tokio_rustls::rustls::{
 /// The name of the server.
 pub const NAME: &str = "istiod";
 
-/// What one side takes.
+/// The versions, cipher suites and key exchanges that one side accepts.
 #[derive(Clone)]
 pub struct TlsOptions {
     versions: Vec<&'static SupportedProtocolVersion>,
@@ -21,7 +21,7 @@ pub struct TlsOptions {
 }
 
 impl Default for TlsOptions {
-    /// All there is.
+    /// Everything the library supports.
     fn default() -> Self {
         let CryptoProvider { cipher_suites, kx_groups, .. } = aws_lc_rs::default_provider();
         Self { versions: ALL_VERSIONS.to_vec(), suites: cipher_suites, groups: kx_groups }
@@ -55,19 +55,19 @@ impl TlsOptions {
         Arc::new(CryptoProvider { cipher_suites, kx_groups, ..aws_lc_rs::default_provider() })
     }
 
-    /// A client that takes this and trusts a root.
+    /// A client with these options that trusts a root.
     ///
     /// # Errors
-    /// Nothing is left to take.
+    /// The options are empty.
     pub fn client(&self, root: &CertificateDer<'static>) -> Result<ClientConfig, Error> {
         let builder = ClientConfig::builder_with_provider(self.provider()).with_protocol_versions(&self.versions)?;
         Ok(builder.with_root_certificates(trusting(root)?).with_no_client_auth())
     }
 
-    /// A server that takes this and shows a certificate.
+    /// A server with these options and a certificate.
     ///
     /// # Errors
-    /// Nothing is left to take, or the key is not that of the certificate.
+    /// The options are empty, or the key does not belong to the certificate.
     pub fn server(&self, (shown, key): &KeyPairDer) -> Result<ServerConfig, Error> {
         let builder = ServerConfig::builder_with_provider(self.provider()).with_protocol_versions(&self.versions)?;
         builder.with_no_client_auth().with_single_cert(vec![shown.clone()], key.clone_key())
@@ -77,7 +77,7 @@ impl TlsOptions {
 /// A certificate and its key.
 pub type KeyPairDer = (CertificateDer<'static>, PrivateKeyDer<'static>);
 
-/// A certificate of the server that signs itself.
+/// A self-signed certificate of the server.
 ///
 /// # Errors
 /// The machine has no randomness.
@@ -87,23 +87,23 @@ pub fn certified() -> anyhow::Result<KeyPairDer> {
     Ok((made.cert.der().clone(), key))
 }
 
-/// Who trusts one root.
+/// A client configuration that trusts one root.
 ///
 /// # Errors
-/// It is no certificate.
+/// The DER is not a certificate.
 pub fn trusting(root: &CertificateDer<'static>) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     roots.add(root.clone())?;
     Ok(roots)
 }
 
-/// What two sides agree on.
+/// The result of a handshake.
 pub type NegotiatedTls = (ProtocolVersion, CipherSuite, NamedGroup);
 
-/// Shakes hands.
+/// Performs a handshake.
 ///
 /// # Errors
-/// One side refuses the other.
+/// One side rejects the other.
 pub fn shake(client: ClientConfig, server: Arc<ServerConfig>) -> Result<NegotiatedTls, Error> {
     let name = NAME.try_into().map_err(|_| Error::General("the name is none".to_owned()))?;
     let mut server = ServerConnection::new(server)?;

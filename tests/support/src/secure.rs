@@ -22,18 +22,18 @@ use tonic_prost::ProstCodec;
 
 use crate::pods::identity::{certificates, private_key};
 
-/// Who a client is to TLS.
+/// The TLS settings of a client.
 #[derive(Clone, Debug, Default)]
 pub struct ClientTls {
-    /// Its certificate with what is between it and a root, and its key, as PEM.
+    /// Its certificate chain without the root, and its key, as PEM.
     pub pair: Option<(String, String)>,
-    /// It speaks no newer TLS than 1.2.
+    /// It supports TLS up to 1.2.
     pub only_12: bool,
-    /// It exchanges keys by this and nothing else.
+    /// The only key exchange it supports.
     pub only: Option<NamedGroup>,
 }
 
-/// Connects and shakes hands with a server that has this name.
+/// Connects and completes the TLS handshake with a server of this name.
 ///
 /// # Errors
 /// The handshake fails.
@@ -72,11 +72,11 @@ pub async fn connect(address: SocketAddr, name: &str, roots: &str, presented: &C
 pub struct CertificateRequest {
     /// The signing request.
     pub csr: String,
-    /// How long the certificate is to live.
+    /// Requested lifetime.
     pub seconds: i64,
     /// Headers.
     pub headers: Vec<(&'static str, String)>,
-    /// Texts of its metadata.
+    /// Text entries of its metadata.
     pub metadata: Vec<(&'static str, String)>,
 }
 
@@ -90,7 +90,7 @@ impl CertificateRequest {
     /// Sends it.
     ///
     /// # Errors
-    /// What the server says.
+    /// The server's status.
     pub async fn send(self, channel: &Channel) -> Result<Vec<String>, Status> {
         let text = |text: String| Value { kind: Some(Kind::StringValue(text)) };
         let fields = self.metadata.into_iter().map(|(name, value)| (name.to_owned(), text(value))).collect();

@@ -17,10 +17,10 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 
-/// How long it may take to start.
+/// Longest time to start.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How to start it.
+/// How a server is started.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The directory of objects.
@@ -33,12 +33,12 @@ pub struct Options {
     pub args: Vec<String>,
     /// Environment.
     pub env: Vec<(String, String)>,
-    /// File that gets its log.
+    /// File for its log.
     pub log: Option<PathBuf>,
 }
 
 impl Options {
-    /// On the loopback, of one directory.
+    /// On the loopback, with the objects of one directory.
     #[must_use]
     pub fn new(config_dir: &Path) -> Self {
         Self {
@@ -89,10 +89,10 @@ impl Sluiced {
         Ok(server)
     }
 
-    /// Kills it, as a machine that fails would.
+    /// Kills it (SIGKILL).
     ///
     /// # Errors
-    /// It does not run.
+    /// It is not running.
     pub async fn kill(&self) -> Result<()> {
         let child = self.take();
         child.context("sluiced runs")?.kill().await.context("kill sluiced")
@@ -160,7 +160,7 @@ impl Sluiced {
         Ok(line.trim().trim_end_matches(" kB").parse()?)
     }
 
-    /// Asks it to stop (SIGTERM) and waits for its exit code.
+    /// Stops it (SIGTERM) and returns its exit code.
     ///
     /// # Errors
     /// It does not stop within `limit`.
@@ -173,11 +173,11 @@ impl Sluiced {
     }
 }
 
-/// Starts it with further arguments; it and the addresses it listens on, by their names.
+/// Starts it with further arguments; returns the process and its addresses by listener name.
 async fn launch(options: &Options, arguments: &[String]) -> Result<(Child, BTreeMap<String, SocketAddr>)> {
     let binary = crate::pods::network::workspace_binary("sluiced")?;
     let listen = SocketAddr::new(options.ip, 0);
-    // Only the loopback may look at debug pages.
+    // Debug pages are for the loopback only.
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let mut child = Command::new(binary)
         .arg("discovery")
@@ -213,7 +213,7 @@ async fn launch(options: &Options, arguments: &[String]) -> Result<(Child, BTree
     while !wanted.iter().all(|name| addresses.contains_key(*name)) {
         let line = tokio::time::timeout_at(deadline.into(), log.recv()).await;
         let Ok(Some(line)) = line else {
-            // It may have ended, and its status says why.
+            // If it has ended, its exit status gives the reason.
             let ended = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
             let status = ended.map_or_else(|_| "it runs".to_owned(), |status| format!("{status:?}"));
             bail!("sluiced did not say where it listens ({status}):\n{}", seen.join("\n"));
@@ -272,7 +272,7 @@ fn forward<R: tokio::io::AsyncRead + Send + Unpin + 'static>(
 /// The server's name and address, if the log line says that one is listening.
 fn listening(line: &str) -> Option<(String, SocketAddr)> {
     let line: serde_json::Value = serde_json::from_str(line).ok()?;
-    // Fields stand beside the message or in an object of their own, as the formatter likes.
+    // Fields are beside the message or in an object of their own, depending on the formatter.
     let field = |name: &str| line[name].as_str().or_else(|| line["fields"][name].as_str()).map(ToOwned::to_owned);
     if !["message", "msg"].iter().any(|name| field(name).is_some_and(|text| text == "listening")) {
         return None;

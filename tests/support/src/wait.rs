@@ -1,11 +1,11 @@
-//! Waiting for what comes by itself.
+//! Waiting for a condition.
 
 use std::time::{Duration, Instant};
 
-/// Asks until there is an answer.
+/// Polls until there is a value.
 ///
 /// # Panics
-/// When there is none in 20 s; `what` says of what.
+/// There is none within 20 s. The message is `what`.
 pub async fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {

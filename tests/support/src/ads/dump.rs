@@ -1,4 +1,4 @@
-//! Everything a server tells one proxy, once it has settled.
+//! Everything a server sends to one proxy until no more messages arrive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,17 +12,17 @@ use super::stream::{AdsStream, Identity, Update};
 use super::{Kind, Protocol, follow};
 use crate::parity::canonical::{canonical_dump, name_of};
 
-/// By type what was answered, in canonical form; `None` where nothing was.
+/// The resources of each type in canonical form; `None` for a type without an answer.
 pub type Dump = BTreeMap<Kind, Option<Vec<Value>>>;
 
-/// How long to wait.
+/// Timeouts of a dump.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Silence after which a client that has all it asked for is done.
+    /// Time without a message after which a client with every subscribed resource ends.
     pub settle: Duration,
-    /// Silence after which it is done although something it asked for did not come.
+    /// Time without a message after which it ends although a subscribed resource is missing.
     pub give_up: Duration,
-    /// The most it waits at all.
+    /// Longest time in total.
     pub total: Duration,
 }
 
@@ -36,21 +36,21 @@ impl Default for Limits {
     }
 }
 
-/// What the client holds and wants of one type.
+/// The subscription of one type, and the resources received for it.
 #[derive(Default)]
 struct Subscription {
-    /// Asked for on the wire.
+    /// A request was sent.
     asked: bool,
-    /// Names asked for; none means all.
+    /// Subscribed names; empty is the wildcard.
     names: BTreeSet<String>,
     answered: bool,
-    /// Names the server said it has not.
+    /// Names that the server answered as absent.
     absent: BTreeSet<String>,
     resources: Vec<(String, Value)>,
 }
 
 impl Subscription {
-    /// Whether everything asked for has been told.
+    /// Whether every subscribed name is answered.
     fn complete(&self) -> bool {
         let told = |name: &String| self.absent.contains(name) || self.resources.iter().any(|(held, _)| held == name);
         !self.asked || (self.answered && self.names.iter().all(told))
@@ -65,7 +65,7 @@ impl Subscription {
         for (name, _, any) in update.resources {
             let value = encode_any(&any.type_url, &any.value);
             let name = if name.is_empty() { name_of(&value) } else { name };
-            // Two of one name in one response are both kept, so that the comparison shows it.
+            // Two resources of one name in one response are both kept, so that the comparison shows them.
             match self.resources.iter_mut().find(|(held, _)| *held == name && !fresh.contains(held)) {
                 Some((_, held)) => *held = value,
                 None => self.resources.push((name.clone(), value)),
@@ -80,8 +80,8 @@ impl Subscription {
     }
 }
 
-/// Connects as `identity`, asks for `kinds` as a real client would, and returns what it was told when it has settled.
-/// `names` are asked for in place of those that follow from other types. ztunnel's types always go incrementally.
+/// Connects as `identity`, subscribes `kinds` as a real client does, and returns the resources once no more messages arrive.
+/// `names` replace those that follow from other types. ztunnel's types always use delta.
 ///
 /// # Errors
 /// The stream cannot be opened or ends early.
@@ -112,7 +112,7 @@ pub async fn dump(
         ask(&mut stream, &mut held, names)?;
     }
     let result = held.into_iter().map(|(kind, held)| {
-        // A client that has nothing to ask for knows nothing: that is an answer.
+        // A client without names to subscribe has an empty answer.
         let answered = held.answered || !held.asked;
         let resources = held.resources.into_iter().map(|(_, value)| value).collect();
         (kind, answered.then(|| canonical_dump(resources)))
@@ -120,12 +120,12 @@ pub async fn dump(
     Ok(result.collect())
 }
 
-/// Types named by others may have no names at all.
+/// A type whose names follow from other types may have none.
 const fn may_stay_unasked(kind: Kind) -> bool {
     !kind.is_wildcard()
 }
 
-/// Asks for whatever there is reason to ask for by now.
+/// Subscribes the names that follow from the resources received so far.
 fn ask(
     stream: &mut AdsStream,
     held: &mut BTreeMap<Kind, Subscription>,
@@ -149,7 +149,7 @@ fn ask(
                 continue;
             }
         }
-        // As Envoy: listeners come when clusters are known.
+        // As in Envoy, listeners are requested once clusters are known.
         let clusters_known = held.get(&Kind::Cds).is_none_or(|clusters| clusters.answered);
         if kind == Kind::Lds && !clusters_known {
             continue;

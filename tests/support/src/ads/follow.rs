@@ -1,4 +1,4 @@
-//! Which names a client asks for next, given what it has been told.
+//! Which names a client subscribes next, given the resources it has received.
 
 use std::collections::BTreeSet;
 

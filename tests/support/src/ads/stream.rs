@@ -35,7 +35,7 @@ pub async fn connect(address: SocketAddr) -> Result<Channel> {
     endpoint.connect().await.with_context(|| format!("connect to {address}"))
 }
 
-/// Who a stream says it is.
+/// The identity that a stream presents.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
     /// The node, sent with the first request.
@@ -45,10 +45,10 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Of a node as protobuf JSON.
+    /// The identity of a node in protobuf JSON.
     ///
     /// # Errors
-    /// It is no node.
+    /// The JSON is not a node.
     pub fn of_node(node: &Value) -> Result<Self> {
         Ok(Self { node: Some(sluice_proto::json::decode::<Node>(node)?.message), forwarded: None })
     }
@@ -61,10 +61,10 @@ impl Identity {
     }
 }
 
-/// What a response says, in either protocol.
+/// A response, in either protocol.
 #[derive(Clone, Debug)]
 pub struct Update {
-    /// Of which type.
+    /// Type URL of its resources.
     pub type_url: String,
     /// Its nonce.
     pub nonce: String,
@@ -72,7 +72,7 @@ pub struct Update {
     pub version: String,
     /// Resources with name and version; both are empty in the state of the world, where only the message has them.
     pub resources: Vec<(String, String, Any)>,
-    /// Names that are gone; always empty in the state of the world.
+    /// Removed names; always empty in state of the world.
     pub removed: Vec<String>,
 }
 
@@ -80,7 +80,7 @@ pub struct Update {
 pub struct AdsStream {
     wire: StreamHalves,
     node: Option<Node>,
-    /// Names asked for so far, by type.
+    /// Subscribed names, by type.
     asked: BTreeMap<String, BTreeSet<String>>,
     /// Last version and nonce acknowledged, by type.
     acked: BTreeMap<String, (String, String)>,
@@ -93,7 +93,7 @@ enum StreamHalves {
 
 type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, tonic::Status>> + Send>>;
 
-/// Makes the call and goes on: some servers say nothing, not even that they take it, before the first request.
+/// Makes the call without waiting: some servers send no headers before the first request.
 fn answers<T: Send + 'static>(
     call: impl Future<Output = Result<tonic::Response<Streaming<T>>, tonic::Status>> + Send + 'static,
 ) -> ResponseStream<T> {
@@ -106,11 +106,10 @@ fn answers<T: Send + 'static>(
 }
 
 impl AdsStream {
-    /// Opens a stream; the node goes out with the first request. That the server refuses the call shows in the first
-    /// update.
+    /// Opens a stream. The first request has the node. If the server rejects the call, reading the first update fails.
     ///
     /// # Errors
-    /// The identity is no header.
+    /// The identity cannot be sent as a header.
     pub fn open(channel: Channel, protocol: Protocol, identity: Identity) -> Result<Self> {
         let mut client = AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
         let header: Option<MetadataValue<Ascii>> = match &identity.forwarded {
@@ -138,8 +137,8 @@ impl AdsStream {
         Ok(Self { wire, node: identity.node, asked: BTreeMap::new(), acked: BTreeMap::new() })
     }
 
-    /// Asks for names of a type, all of it if none; what was asked before of the type is replaced. `held` are resources
-    /// the client still has from an earlier stream, with their versions (incremental only).
+    /// Subscribes names of a type, or all of it without names, in place of its earlier subscription. `held` are resources
+    /// that the client has from an earlier stream, with their versions (delta only).
     ///
     /// # Errors
     /// The stream is closed.
@@ -187,7 +186,7 @@ impl AdsStream {
         self.answer(update, &update.version, None)
     }
 
-    /// Refuses an update; the version last acknowledged stays.
+    /// Rejects an update; the acknowledged version stays.
     ///
     /// # Errors
     /// The stream is closed.

@@ -1,4 +1,4 @@
-//! The client against a server that replays recorded answers: everything recorded must arrive.
+//! The client against a server that replays recorded answers: every recorded resource must arrive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -61,7 +61,7 @@ impl AggregatedDiscoveryService for Replay {
         let answers = request.into_inner().filter_map(move |request| {
             let answer = request.ok().and_then(|request| {
                 let names: BTreeSet<String> = request.resource_names.into_iter().collect();
-                // An acknowledgement asks for what has been told already.
+                // An acknowledgement repeats the subscription.
                 if told.insert(request.type_url.clone(), names.clone()).is_some_and(|before| before == names) {
                     return None;
                 }

@@ -1,4 +1,4 @@
-//! What the container of a proxy has, as an injector would make it: files, environment, and `sluice-agent` as its program.
+//! The container of a proxy as an injector makes it: files, environment, and `sluice-agent` as its program.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -22,15 +22,15 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// The usual ones in a namespace; without one, some that are free.
+    /// The standard ports in a network namespace; free ports without one.
     ///
     /// # Errors
-    /// The machine has no port left.
+    /// No port is free.
     pub fn of(net: &PodNet) -> Result<Self> {
         if net.namespace.is_some() {
             return Ok(Self { admin: 15000, status: 15020, envoy_status: 15021, envoy_prometheus: 15090 });
         }
-        // All are held before the first is let go, so that they differ.
+        // All are held before the first is released, so that they differ.
         let held: Vec<TcpListener> = (0..4).map(|_| TcpListener::bind("0.0.0.0:0")).collect::<Result<_, _>>()?;
         let port = |index: usize| -> Result<u16> { Ok(held[index].local_addr()?.port()) };
         Ok(Self { admin: port(0)?, status: port(1)?, envoy_status: port(2)?, envoy_prometheus: port(3)? })
@@ -39,11 +39,11 @@ impl Ports {
 
 /// The container.
 pub struct Container<'a> {
-    /// The pod it is of.
+    /// Its pod.
     pub workload: &'a Workload,
     /// The pod's network.
     pub net: &'a PodNet,
-    /// Flavour of ADS.
+    /// Protocol of ADS.
     pub protocol: Protocol,
     /// Its root directory, empty.
     pub directory: PathBuf,
@@ -55,7 +55,7 @@ pub struct Container<'a> {
     pub discovery: SocketAddr,
     /// File with the roots of the mesh.
     pub roots: &'a Path,
-    /// File with what is revoked, where anything is.
+    /// File with the revocation list, if there is one.
     pub revoked: &'a Path,
     /// Token of the pod's service account.
     pub token: String,
@@ -66,7 +66,7 @@ pub struct Container<'a> {
 }
 
 impl Container<'_> {
-    /// Puts everything where an injected container has it, for the proxy's user to read and to write beside.
+    /// Writes every file to its path in an injected container, owned by the proxy's user.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -111,7 +111,7 @@ impl Container<'_> {
             .with_context(|| format!("hand the proxy {}", path.display()))
     }
 
-    /// The agent, whose output and Envoy's go to a file. Both are of a process group of their own.
+    /// Starts the agent. Its output and Envoy's go to a file. Both are in a process group of their own.
     ///
     /// # Errors
     /// The file cannot be made.
@@ -124,7 +124,7 @@ impl Container<'_> {
             "proxyAdminPort": self.ports.admin,
             "statusPort": self.ports.status,
             "concurrency": 1,
-            // Tests look at all of them.
+            // Tests read all of them.
             "proxyStatsMatcher": { "inclusionRegexps": [".*"] },
         });
         let own = [
@@ -132,7 +132,7 @@ impl Container<'_> {
             ("POD_NAMESPACE", self.workload.namespace.to_owned()),
             ("SERVICE_ACCOUNT", self.workload.app.to_owned()),
             ("INSTANCE_IP", self.net.ip.to_string()),
-            // The address is that of a bridge, which no certificate names.
+            // The address is a bridge's, which no certificate names.
             ("ISTIOD_SAN", "istiod.istio-system.svc".to_owned()),
             ("ISTIO_DELTA_XDS", (self.protocol == Protocol::Delta).to_string()),
             ("ENVOY_STATUS_PORT", self.ports.envoy_status.to_string()),

@@ -1,4 +1,4 @@
-//! The application in a pod: started by the test, told to send requests over its standard input.
+//! The application in a pod. The test starts it, and writes the requests it has to send to its standard input.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,31 +13,31 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::{Mutex, oneshot};
 
-/// Path the application answers with a list of what it received; `?marker=` narrows it to paths that contain a text.
+/// Path that the application answers with the requests it received; `?marker=` selects paths that contain a text.
 pub const RECEIVED: &str = "/received";
 
-/// What a call speaks.
+/// Protocol of a request.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
 pub enum AppProtocol {
     /// HTTP/1.1.
     #[default]
     Http1,
-    /// HTTP/2, by prior knowledge or as TLS agreed.
+    /// HTTP/2, by prior knowledge or by ALPN.
     Http2,
-    /// Bytes: the body goes out, and one line is read.
+    /// Plain TCP: the body is sent, and one line is read.
     Raw,
 }
 
-/// TLS from the client on.
+/// TLS settings of the client.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Tls {
-    /// Server name: it is sent, and the server's certificate must be of it.
+    /// Server name: sent as SNI, and verified in the server's certificate.
     pub server_name: String,
-    /// Who may have signed the server's certificate, PEM.
+    /// Roots of the server's certificate, PEM.
     pub roots: String,
     /// The client's own certificate chain and key, PEM.
     pub identity: Option<(String, String)>,
-    /// Protocols offered.
+    /// ALPN protocols.
     pub alpn: Vec<String>,
 }
 
@@ -58,13 +58,13 @@ pub struct AppRequest {
     pub headers: BTreeMap<String, String>,
     /// Body, may be empty.
     pub body: String,
-    /// Give up after so many milliseconds.
+    /// Timeout in milliseconds.
     pub timeout_ms: u64,
-    /// What is spoken.
+    /// Its protocol.
     pub wire: AppProtocol,
     /// Over TLS.
     pub tls: Option<Tls>,
-    /// On a connection that an earlier call of the kind left open, if there is one: HTTP/1.1 in plaintext only.
+    /// Reuses a connection of an earlier request, if there is one: HTTP/1.1 in plaintext only.
     pub kept: bool,
 }
 
@@ -107,7 +107,7 @@ impl AppRequest {
         self
     }
 
-    /// On a connection that is kept: thousands of calls would use up the ports of a pod.
+    /// On a connection that is reused: thousands of connections would use up the ports of a pod.
     #[must_use]
     pub const fn kept(mut self) -> Self {
         self.kept = true;
@@ -136,7 +136,7 @@ impl AppRequest {
     }
 }
 
-/// An answer.
+/// A response.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AppResponse {
     /// Status code, 0 of a raw connection.
@@ -148,7 +148,7 @@ pub struct AppResponse {
 }
 
 impl AppResponse {
-    /// `name version` of the application that answered, empty if the body is not from one.
+    /// `name version` of the application that responded, empty if the body is not from one.
     #[must_use]
     pub fn who(&self) -> String {
         let body = self.seen();
@@ -158,21 +158,21 @@ impl AppResponse {
         }
     }
 
-    /// What the application says arrived there; null if the body is not from one.
+    /// The request as the application received it; null if the body is not from one.
     #[must_use]
     pub fn seen(&self) -> serde_json::Value {
         serde_json::from_str(&self.body).unwrap_or_default()
     }
 }
 
-/// What came of a call.
+/// The outcome of a request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AppReply {
-    /// Of the call; 0 is the application saying that it is ready.
+    /// Id of the request; 0 means that the application is ready.
     pub id: u64,
     /// From the start of the connect to the end of the body.
     pub elapsed_us: u64,
-    /// The answer, or why there is none.
+    /// The response, or the error.
     pub outcome: Result<AppResponse, String>,
 }
 
@@ -183,7 +183,7 @@ impl AppReply {
         Self { id: 0, elapsed_us: 0, outcome: Err("ready".to_owned()) }
     }
 
-    /// Who answered with 200; else `status N`, or the error.
+    /// The application that responded with 200; otherwise `status N`, or the error.
     #[must_use]
     pub fn who(&self) -> String {
         match &self.outcome {
@@ -248,7 +248,7 @@ impl App {
     /// Sends one request from inside the pod.
     ///
     /// # Errors
-    /// The application is gone; a request that fails is an `Err` in the reply's outcome.
+    /// The application has ended; a request that fails is an `Err` in the reply's outcome.
     pub async fn call(&self, mut call: AppRequest) -> Result<AppReply> {
         call.id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, reply) = oneshot::channel();

@@ -22,10 +22,10 @@ pub const ENVOY_BINARY: &str = "SLUICE_ENVOY";
 
 /// Name of the secret with a workload's certificate.
 pub const CERTIFICATE: &str = "default";
-/// Name of the secret with the roots it trusts.
+/// Name of the secret with the trusted roots.
 pub const ROOTS: &str = "ROOTCA";
 
-/// Which flavour of ADS the Envoy speaks.
+/// Protocol of ADS that the Envoy uses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Protocol {
     /// State of the world.
@@ -65,7 +65,7 @@ pub struct Envoy {
 }
 
 impl Drop for Envoy {
-    /// An agent that is killed cannot end its Envoy: both are of one process group.
+    /// A killed agent cannot stop its Envoy, so both are in one process group.
     fn drop(&mut self) {
         if let Some(id) = self.child.id().and_then(|id| i32::try_from(id).ok()) {
             let _ = killpg(Pid::from_raw(id), Signal::SIGKILL);
