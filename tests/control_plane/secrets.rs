@@ -92,7 +92,7 @@ impl SecretServer {
     }
 }
 
-/// Who asks, and who is said to.
+/// The node that subscribes, and the identity that is forwarded for it.
 #[derive(Clone, Copy)]
 struct Caller<'a> {
     pod: &'a str,

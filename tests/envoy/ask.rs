@@ -128,7 +128,7 @@ pub(crate) async fn until(
     }
 }
 
-/// Asks until `expected` answers, by [`AppReply::who`].
+/// Sends requests until `expected` responds, as named by [`AppReply::who`].
 pub(crate) async fn eventually(mesh: &Mesh, from: &str, call: &AppRequest, expected: &str) -> Result<AppReply> {
     // What is not routed yet goes nowhere: find out soon.
     let call = AppRequest { timeout_ms: 1000, ..call.clone() };
@@ -163,7 +163,7 @@ pub(crate) async fn always(mesh: &Mesh, from: &str, call: &AppRequest, times: us
     Ok(())
 }
 
-/// Asks so often, some at once; who answered how often.
+/// Sends that many requests, some concurrently; returns how often each application responded.
 pub(crate) async fn count(mesh: &Mesh, from: &str, call: &AppRequest, times: usize) -> Result<BTreeMap<String, usize>> {
     let pod = mesh.pod(from);
     let mut replies = stream::iter(0..times).map(|_| pod.call(call.clone())).buffer_unordered(CONCURRENT_REQUESTS);

@@ -107,7 +107,7 @@ async fn chain(envoy: &Envoy) -> Result<Vec<Certificate>> {
     certificates(&envoy.secret(CERTIFICATE).await?)
 }
 
-/// Whom an Envoy trusts.
+/// The roots that an Envoy trusts.
 async fn roots(envoy: &Envoy) -> Result<BTreeSet<Certificate>> {
     Ok(certificates(&envoy.secret(ROOTS).await?)?.into_iter().collect())
 }

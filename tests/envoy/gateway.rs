@@ -232,7 +232,7 @@ async fn secret_simple(mesh: &Mesh) -> Result<()> {
     };
     tokio::try_join!(rotation, traffic)?;
     once(mesh, "visitor", &old, "the first certificate is gone", |reply| reply.outcome.is_err()).await?;
-    // A Secret that goes takes nothing away from who has it.
+    // A deleted Secret stays with proxies that have it.
     mesh.apply("secret.yaml", "")?;
     always_tea(mesh, &new).await
 }

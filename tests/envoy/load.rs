@@ -23,7 +23,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// From a pod; every answer has to be `wanted`, by [`AppReply::who`].
+    /// From a pod; every response must be of `wanted`, as named by [`AppReply::who`].
     pub(crate) fn new(from: &'static str, call: AppRequest, wanted: &'static str) -> Self {
         Self { from, call: call.kept(), wanted, sent: AtomicUsize::new(0) }
     }

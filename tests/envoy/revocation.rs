@@ -1,4 +1,4 @@
-//! Certificates that the mesh's authority revokes: who shows one is refused, by servers and by clients.
+//! Certificates that the mesh's authority revokes: servers and clients reject them.
 
 use anyhow::{Context, Result, ensure};
 use sluice_testkit::pods::envoy::{CERTIFICATE, Protocol};

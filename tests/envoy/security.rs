@@ -1,4 +1,4 @@
-//! Who may speak to whom: mutual TLS by PeerAuthentication.
+//! Mutual TLS by PeerAuthentication.
 
 use anyhow::Result;
 use sluice_testkit::pods::app::{AppReply, AppRequest};

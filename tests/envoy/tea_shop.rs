@@ -42,7 +42,7 @@ async fn traffic_follows_the_objects(protocol: Protocol) -> Result<()> {
     }
     let mesh = tea_shop(protocol).await?;
 
-    // Sidecar to sidecar, over mutual TLS: the application sees who called.
+    // Sidecar to sidecar, over mutual TLS: the application sees the caller's identity.
     let reply = eventually(&mesh, "counter", &AppRequest::get(vip(KETTLE, 80), "kettle"), "kettle v1").await?;
     let body: serde_json::Value = serde_json::from_str(&reply.outcome.map_err(anyhow::Error::msg)?.body)?;
     let certificate = body["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! Tokens whose keys an issuer serves, which the control plane fetches and fetches again.
+//! Tokens with keys from an issuer's JWKS, which the control plane fetches and refreshes.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

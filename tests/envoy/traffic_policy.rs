@@ -55,7 +55,7 @@ async fn all_answer(mesh: &Mesh, call: &AppRequest, expected: &[&str]) -> Result
     Ok(())
 }
 
-/// Every call is answered by one and the same; by whom.
+/// Sends requests that one endpoint must answer, and returns its name.
 async fn by_one(mesh: &Mesh, call: &AppRequest) -> Result<String> {
     let counts = count(mesh, "client", call, 12).await?;
     ensure!(

@@ -1,4 +1,4 @@
-//! Route tables whose virtual hosts come one by one (VHDS): Envoy takes them, and a change costs what it changes.
+//! Route tables whose virtual hosts are separate resources (VHDS): Envoy accepts them, and a change sends only what changed.
 
 use anyhow::{Context, Result, ensure};
 use sluice_testkit::pods::app::AppRequest;
@@ -110,7 +110,7 @@ async fn hosts_come_and_go(mesh: &Mesh) -> Result<()> {
     until(mesh, "client", &there, "tea", |reply| reply.who().starts_with("tea ")).await?;
     until_counted("hosts of the new table", 1, async || Ok(updates(mesh, "client", "8090").await?.1)).await?;
     ensure!(updates(mesh, "client", "80").await?.0 == before.0, "no table is sent");
-    // Who asks for the host elsewhere finds it in the table of that name alone.
+    // A client of another namespace finds the host in the table of that name only.
     mesh.apply("more.yaml", &elsewhere)?;
     let gone = AppRequest { address: vip(&TEA.ip(), 80), timeout_ms: 1000, ..LATER.get() };
     until(mesh, "client", &gone, "no 418", |reply| reply.who() != "status 418").await?;

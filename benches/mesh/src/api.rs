@@ -151,7 +151,7 @@ impl Api {
             let (collection, _) = path.rsplit_once('/').unwrap_or_default();
             self.request("POST", collection, "application/json", &object).await?;
         }
-        // A status is written apart, to who knows that there is one.
+        // A status is written separately, through the status subresource.
         if self.server.is_none() && !object["status"].is_null() {
             let status = serde_json::json!({"status": object["status"]});
             self.request("PATCH", &format!("{path}/status"), "application/merge-patch+json", &status).await?;

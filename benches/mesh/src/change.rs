@@ -80,7 +80,7 @@ impl Kind {
     }
 }
 
-/// Whose proxies a change concerns.
+/// The proxies that a change affects.
 #[derive(Clone, Debug)]
 pub(crate) enum AffectedProxies {
     /// Every sidecar.

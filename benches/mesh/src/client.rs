@@ -60,7 +60,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// One that holds nothing. It is who `certificate` says, if that is given.
+    /// A client that holds nothing. It has the identity of `certificate`, if that is given.
     pub(crate) fn new(
         number: usize,
         node: Arc<Node>,
@@ -301,7 +301,7 @@ impl<'a> Stream<'a> {
         let known = |kind: Type| self.client.held[kind as usize].is_complete();
         Type::ALL.into_iter().all(|kind| {
             let named = !kind.is_wildcard() && self.client.held[kind as usize].len() == 0;
-            // Of secrets nothing is said to who holds them.
+            // A client that holds a secret is sent nothing for it.
             let silent = kind == Type::Sds;
             (named || silent || self.answered[kind as usize]) && known(kind)
         })

@@ -149,7 +149,7 @@ impl Shared {
     }
 }
 
-/// Who the proxies are.
+/// Proxies of one kind.
 #[derive(Clone, Debug)]
 pub(crate) struct ProxyGroup {
     /// Sidecars by their numbers in the shape.

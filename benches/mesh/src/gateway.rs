@@ -1,4 +1,4 @@
-//! The gateways of the mesh: their objects and who they are.
+//! The gateways of the mesh: their objects and their identity.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use crate::shape::Service;
 pub(crate) const NAMESPACE: &str = "bench-gateways";
 /// Their name, label and service account.
 pub(crate) const NAME: &str = "bench-gateway";
-/// Who a gateway's certificate says it is, as a peer that the server trusts passes it on.
+/// The forwarded certificate of a gateway, as a trusted peer sends it.
 pub(crate) const CERTIFICATE: &str = "By=spiffe://cluster.local/ns/istio-system/sa/istiod;\
                                       URI=spiffe://cluster.local/ns/bench-gateways/sa/bench-gateway";
 /// As it is called in SDS.

@@ -1,4 +1,4 @@
-//! What has to arrive at whom for a change to have arrived.
+//! The expectations that each affected proxy must meet before a change has arrived.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -75,7 +75,7 @@ impl Watch {
     /// Follows a change at the proxies it concerns.
     pub(crate) fn new(expected: Vec<Expectation>, concerned: &[bool]) -> Self {
         let left = if expected.is_empty() { 0 } else { concerned.iter().filter(|concerned| **concerned).count() };
-        // Whom it does not concern has all of it.
+        // A proxy that it does not affect has met every expectation.
         let met = concerned.iter().map(|concerned| AtomicU64::new(if *concerned { 0 } else { u64::MAX })).collect();
         let at = concerned.iter().map(|_| AtomicU64::new(0)).collect();
         Self { expected, met, at, left: AtomicUsize::new(left) }

@@ -51,7 +51,7 @@ fn keeper(certifier: &Arc<ServerSigner>) -> ServerKeeper {
     keeper
 }
 
-/// Shakes hands with who shows this; gives the certificate that was shown.
+/// Completes a handshake with a server of this configuration, and returns the server's certificate.
 async fn shown(identity: &Arc<ServerIdentity>, roots: &str) -> Result<Vec<u8>, String> {
     let clients = Arc::new(ClientVerifier::new(TrustDomain::new("td".into())));
     let server = server_config(&TlsVersions::default(), identity.clone(), clients).expect("a server");

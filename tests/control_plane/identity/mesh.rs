@@ -13,7 +13,7 @@ use tonic::transport::Channel;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Who most tests are.
+/// The service account of most tests.
 pub(crate) const CART: &str = "system:serviceaccount:shop:cart";
 
 const OBJECTS: &str = "

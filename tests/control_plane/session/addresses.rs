@@ -79,7 +79,7 @@ fn a_service_comes_with_its_workloads_however_it_is_asked_for() {
         set_workload(&mesh, "web-3", [10, 1, 0, 4], "far", &[WEB]);
         mesh.commit();
         assert_eq!(client.settled(), ["WDS +web-3"], "by {name}");
-        // It leaves the service: who was told so is told otherwise.
+        // It leaves the service: clients that had the old state are sent the new one.
         set_workload(&mesh, "web-2", [10, 1, 0, 2], "far", &[]);
         mesh.commit();
         assert_eq!(client.settled(), ["WDS +web-2"], "by {name}");

@@ -1,4 +1,4 @@
-//! Who sees what of the debug pages from elsewhere than the loopback (O09).
+//! Which debug pages a caller sees that is not on the loopback (O09).
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock};

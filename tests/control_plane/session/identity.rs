@@ -1,4 +1,4 @@
-//! Who a stream is proven to be, and what it is given because of that (X20).
+//! The authenticated identity of a stream, and the resources it receives because of it (X20).
 
 use std::time::Instant;
 

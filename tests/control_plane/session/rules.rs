@@ -485,7 +485,7 @@ fn a_request_before_the_node_is_rejected() {
         ask(request(&format!("{SIDECAR}{}", "x".repeat(5000)), Cluster.type_url())),
         Err(StreamError::Invalid(_))
     ));
-    // Health may be reported before; it says nothing of who it is.
+    // A health report may come before; it has no node.
     assert_eq!(ask(DiscoveryRequest { type_url: HEALTH_TYPE.into(), ..DiscoveryRequest::default() }), Ok(()));
     assert_eq!(ask(request(SIDECAR, Cluster.type_url())), Ok(()));
 }
@@ -637,7 +637,7 @@ fn templates_are_filled_for_the_proxy() {
             TemplatePart::Nested(vec![TemplatePart::Slot("who".into())]),
         ])))
     };
-    // Field 1: the name; field 2: who.
+    // Field 1: the name; field 2: the proxy.
     mesh.put(Listener, "base", "l", template(b"\x0a\x01l\x12"));
     mesh.commit();
     for protocol in BOTH {

@@ -172,7 +172,7 @@ async fn streams_end_when_the_server_shuts_down() {
     let (requests, mut responses) = server.delta().await;
     requests.send(first(Cluster)).await.expect("open");
     within(responses.message()).await.expect("no error").expect("a response");
-    // One that has not said who it is.
+    // A stream without a first request.
     let (_silent, mut nothing) = server.delta().await;
     server.shutdown.send(()).expect("it serves");
     assert_eq!(within(responses.message()).await.expect_err("an end").code(), Code::Unavailable);

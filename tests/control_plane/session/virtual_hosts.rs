@@ -1,4 +1,4 @@
-//! Virtual hosts one by one: who is told of which, and when.
+//! Virtual hosts one by one: which client is sent which, and when.
 
 use sluice_model::ResourceType;
 use sluice_proto::envoy::service::discovery::v3::DeltaDiscoveryRequest;

@@ -119,7 +119,7 @@ fn judge(issuer: &Issuer, token: &Token, verdict: &Verdict, changes_keys: bool) 
     }
 }
 
-/// Whom claims are of, if they are good: by rules of our own, from the claims as they are.
+/// The identity of valid claims, by rules of our own.
 fn of(claims: &Value) -> Option<(String, String)> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?.as_secs_f64();
     let meant = match &claims["aud"] {

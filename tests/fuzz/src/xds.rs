@@ -27,7 +27,7 @@ const MAX_GROWTH_KIB: u64 = 300 * 1024;
 /// The case that is served.
 const CASE: &str = "virtualservice/01-user-header-canary";
 
-/// One stream: who opens it and what it does, as data, so that it can be had again.
+/// One stream: its identity and its steps, as data, so that it can be replayed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Session {
     /// In which protocol.

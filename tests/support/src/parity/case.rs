@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::ads::Kind;
 
-/// One case: objects, who connects, and what each is to be told.
+/// One case: objects, the proxies that connect, and the recorded answers of each.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// Directory of the families, the first part of the name.
@@ -20,7 +20,7 @@ pub struct Case {
     pub dir: PathBuf,
     /// Environment of the server.
     pub env: BTreeMap<String, String>,
-    /// Who connects.
+    /// The proxies that connect.
     pub proxies: Vec<Proxy>,
 }
 

@@ -78,7 +78,7 @@ impl Authority {
     }
 
     /// Puts lists beside an authority that [`Authority::plug_in`] made: it revokes these serial numbers, the root nothing.
-    /// Who verifies a chain wants a list of each authority in it.
+    /// A verifier of a chain needs a revocation list of each authority in it.
     ///
     /// # Errors
     /// Its key cannot be read, or the file not be written.

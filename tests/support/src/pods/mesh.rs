@@ -1,4 +1,4 @@
-//! The whole: a bridge, a control plane on it, and pods whose objects stand in its directory.
+//! A whole mesh: a bridge, a control plane on it, and pods whose objects are in its directory.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -52,7 +52,7 @@ pub struct MeshOptions {
     pub agents: Vec<(&'static str, String)>,
 }
 
-/// Who signs tokens of service accounts.
+/// Issuer of the tokens of service accounts.
 const TOKEN_ISSUER: &str = "https://cluster.local";
 
 /// Tokens are good for so many seconds.

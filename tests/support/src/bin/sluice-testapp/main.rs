@@ -1,6 +1,6 @@
 //! The application in a pod of the end-to-end tests: it answers HTTP, TLS and raw connections, and sends what it is told.
 //!
-//! Every request is answered with one JSON object that says who answered and what arrived. Commands come as JSON lines on
+//! Every request is answered with one JSON object: the application and the request it received. Commands come as JSON lines on
 //! standard input, and each is answered by one JSON line on standard output (see `sluice_testkit::pods::app`).
 
 mod authorize;
@@ -39,7 +39,7 @@ struct Args {
     /// Its key, PEM.
     #[arg(long)]
     key: Option<PathBuf>,
-    /// Who may have signed clients' certificates, PEM; a client may also have none.
+    /// Roots of clients' certificates, PEM; a client may also have none.
     #[arg(long, requires = "certificate")]
     client_roots: Option<PathBuf>,
     /// Name it answers with.

@@ -85,7 +85,7 @@ pub(crate) async fn serve_https(listener: TcpListener, tls: TlsAcceptor, app: Ar
     }
 }
 
-/// Reads a line, says who is here and who asked.
+/// Reads a line, and answers with the application's and the caller's name.
 pub(crate) async fn greet(listener: TcpListener, app: Arc<App>) {
     loop {
         let Ok((mut stream, peer)) = listener.accept().await else { continue };
