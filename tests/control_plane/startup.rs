@@ -171,7 +171,7 @@ fn run_until(arguments: &[&str], text: &str) -> String {
 #[test]
 fn a_stop_is_not_a_failure() {
     let (_keep, path) = directory(&[]);
-    let log = run_for(&["discovery", &format!("--configDir={}", text(&path))], "listening name=grpc");
+    let log = run_until(&["discovery", &format!("--configDir={}", text(&path))], "listening name=grpc");
     assert!(log.contains("listening name=grpc address=127.0.0.1:") && log.contains("stopped"), "{log}");
 }
 
@@ -188,7 +188,7 @@ fn deployments_in_a_directory_are_reported_once() {
 fn a_port_that_is_not_served_is_logged() {
     let (_keep, path) = directory(&[]);
     let config = format!("--configDir={}", text(&path));
-    let log = run_for(&[&config, "--httpsAddr=:15017"], "not served yet");
+    let log = run_until(&[&config, "--httpsAddr=:15017"], "not served yet");
     assert!(log.contains(":15017") && log.contains("not served yet"), "{log}");
 }
 

@@ -222,7 +222,9 @@ fn most_measured(results: &[&RunResult], along: Size, fixed: Size, usual: usize)
         let group = results.iter().filter(|result| fixed(result) == size && !result.changes.is_empty());
         group.map(|result| along(result)).collect::<BTreeSet<_>>().len()
     };
-    let best = sizes.into_iter().max_by_key(|size| (points(*size).min(ENOUGH_POINTS), std::cmp::Reverse(size.abs_diff(usual))))?;
+    let best = sizes
+        .into_iter()
+        .max_by_key(|size| (points(*size).min(ENOUGH_POINTS), std::cmp::Reverse(size.abs_diff(usual))))?;
     (points(best) > 1).then_some(best)
 }
 
