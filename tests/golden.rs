@@ -1,6 +1,6 @@
-//! What the server answers, against recorded answers of istiod, in both protocols, over real sockets. Prints a table, and
-//! fails when the resources that differ are not exactly those of `tests/cases/differences.json`, when a case cannot be
-//! served, or when the server panics. `target/parity/differences.json` is the list of the last complete run.
+//! What the server answers, against recorded answers of istiod, in both protocols, over real sockets. Prints a table,
+//! and fails when the resources that differ are not exactly those of `tests/cases/differences.json`, when a case cannot
+//! be served, or when the server panics. `target/parity/differences.json` is the list of the last complete run.
 //!
 //! `FAMILY=service CASE=01 TYPE=LDS PROTOCOL=delta DIFFS=20 make parity` narrows it; answers are in `target/parity/`.
 //! `CASES=DIR` takes the cases of another directory; `sluice-adsdump` records such cases from any ADS server.

@@ -224,8 +224,8 @@ fn nothing_is_left_unfinished() {
     assert!(findings.is_empty(), "{}", findings.join("\n"));
 }
 
-/// The modules of `collections/graph`, in the order in which data passes through them. A module uses only modules before
-/// it; `lib.rs` alone uses all.
+/// The modules of `collections/graph`, in the order in which data passes through them. A module uses only modules
+/// before it; `lib.rs` alone uses all.
 const GRAPH_MODULES: [&str; 12] = [
     "content_names",
     "host_patterns",

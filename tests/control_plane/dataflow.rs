@@ -1,5 +1,5 @@
-//! `ARCHITECTURE.md`, "What happens when a VirtualService changes", step by step on the real parts: a directory on disk,
-//! the engine with the whole graph, the store and a session.
+//! `ARCHITECTURE.md`, "What happens when a VirtualService changes", step by step on the real parts: a directory on
+//! disk, the engine with the whole graph, the store and a session.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -132,8 +132,8 @@ async fn a_virtual_service_changes() {
     let event: Vec<_> = batch.events(&handles.virtual_services).map(|event| (*event.key).clone()).collect();
     assert_eq!(event, [key]);
 
-    // 5. to 7. What is bound, built and published: the virtual host of that host, as all namespaces see it and as its own
-    // namespace does; no cluster, endpoint or listener, and no other virtual host.
+    // 5. to 7. What is bound, built and published: the virtual host of that host, as all namespaces see it and as its
+    // own namespace does; no cluster, endpoint or listener, and no other virtual host.
     let mut changed = Vec::new();
     for segments in &handles.segments {
         for event in batch.events(segments) {

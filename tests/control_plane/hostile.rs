@@ -1,4 +1,5 @@
-//! Clients that mean harm or are broken: whatever they send, nothing panics, memory stays bounded, neighbours are served.
+//! Clients that mean harm or are broken: whatever they send, nothing panics, memory stays bounded, neighbours are
+//! served.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! A policy that changes a thousand times while requests are made: at no moment may more pass than one of its states lets
-//! pass, nor less.
+//! A policy that changes a thousand times while requests are made: at no moment may more pass than one of its states
+//! lets pass, nor less.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Route tables whose virtual hosts are separate resources (VHDS): Envoy accepts them, and a change sends only what changed.
+//! Route tables whose virtual hosts are separate resources (VHDS): Envoy accepts them, and a change sends only what
+//! changed.
 
 use anyhow::{Context, Result, ensure};
 use sluice_testkit::pods::app::AppRequest;
@@ -126,7 +127,8 @@ async fn hosts_come_and_go(mesh: &Mesh) -> Result<()> {
     Ok(())
 }
 
-/// A request for a host that a gateway does not know waits until the control plane answers that the host does not exist.
+/// A request for a host that a gateway does not know waits until the control plane answers that the host does not
+/// exist.
 async fn a_gateway(mesh: &Mesh) -> Result<()> {
     const GATEWAY: &str = r"
 apiVersion: networking.istio.io/v1

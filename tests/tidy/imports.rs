@@ -1,7 +1,8 @@
 //! Modules do not import each other in circles.
 //!
-//! At each module the modules below it are compared: an import from a file below `a` to a file below `b` is a dependency
-//! of `a` on `b`. Modules that reach each other form a circle. Imports between a module and its own submodules are fine.
+//! At each module the modules below it are compared: an import from a file below `a` to a file below `b` is a
+//! dependency of `a` on `b`. Modules that reach each other form a circle. Imports between a module and its own
+//! submodules are fine.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Objects through a Kubernetes API: of a server in this process, or of a given cluster.
+//! Objects through a Kubernetes API: a server in this process, or a given cluster.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use tokio::runtime::Handle;
 
 use crate::gateway;
 
-/// Requests under way at once.
+/// Requests in flight at once.
 const CONCURRENT_REQUESTS: usize = 16;
 
-/// Kinds of objects that are written, beside those that every cluster has.
+/// Kinds of objects that are written, in addition to built-in kinds.
 const CUSTOM: &[(&str, &str, &str)] = &[
     ("networking.istio.io", "DestinationRule", "destinationrules"),
     ("networking.istio.io", "Gateway", "gateways"),
@@ -39,16 +39,16 @@ const BUILT_IN: &[(&str, &str, &str)] = &[
     ("discovery.k8s.io", "EndpointSlice", "endpointslices"),
 ];
 
-/// A Kubernetes API with what was written to it.
+/// A Kubernetes API, and the objects written to it.
 pub(crate) struct Api {
     client: Client,
-    /// The server, if it is one of this process.
+    /// The server, if it is in this process.
     server: Option<ApiServer>,
     kubeconfig: PathBuf,
     runtime: Handle,
-    /// Objects by the name they were written under and by where they are.
+    /// Objects by the name they were written under, and by path.
     written: Mutex<BTreeMap<String, Objects>>,
-    /// Objects go straight into the server of this process.
+    /// Objects are written to the server in this process without requests.
     laying: Mutex<bool>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Api {
 type Objects = BTreeMap<String, Value>;
 
 impl Api {
-    /// A server in this process, which `directory` gets a kubeconfig for.
+    /// A server in this process. Its kubeconfig is written to `directory`.
     pub(crate) async fn start(directory: &Path) -> Result<Self> {
         let server = ApiServer::start().await?;
         for (group, name, plural) in CUSTOM {
@@ -80,7 +80,7 @@ impl Api {
         Self { client, server, kubeconfig, runtime: Handle::current(), written, laying }
     }
 
-    /// What leads a server to it.
+    /// The kubeconfig for a control plane.
     pub(crate) fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
@@ -90,7 +90,7 @@ impl Api {
         *self.laying.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
-    /// All objects are there: lists are made ready, so that reading them does not wait for this process.
+    /// Serializes all lists beforehand, so that listing does not wait for this process.
     pub(crate) fn finish(&self) -> Result<()> {
         *self.laying.lock().unwrap_or_else(PoisonError::into_inner) = false;
         if let Some(server) = &self.server {
@@ -100,7 +100,7 @@ impl Api {
         Ok(())
     }
 
-    /// Writes what differs between these objects and those written under the name before; says when that began.
+    /// Writes the differences between these objects and those written under the name before; returns when that began.
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<Instant> {
         let mut objects = Objects::new();
         for document in serde_yaml_ng::Deserializer::from_str(text) {
@@ -144,7 +144,7 @@ impl Api {
     }
 
     async fn put(&self, path: String, object: Value, known: bool) -> Result<()> {
-        // What an earlier run left in a cluster may be there already.
+        // An earlier run may have left the object in the cluster.
         if known || (self.server.is_none() && self.patch(&path, &object).await.is_ok()) {
             self.patch(&path, &object).await?;
         } else {
@@ -179,7 +179,7 @@ impl Api {
     }
 }
 
-/// Where requests about an object go.
+/// The path of requests for an object.
 fn path(object: &Value) -> Result<String> {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (version, kind) = (text("/apiVersion"), text("/kind"));

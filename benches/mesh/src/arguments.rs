@@ -144,11 +144,11 @@ pub(crate) enum Storm {
     Restart,
     /// One client in ten reads slowly and one in a hundred does not read, while changes go to all.
     Slow,
-    /// As many further proxies connect at once, while changes go to the connected ones: their latency relative to an idle
-    /// server.
+    /// As many further proxies connect at once, while changes go to the connected ones: their latency relative to an
+    /// idle server.
     Rush,
-    /// The mesh config changes for all proxies, and endpoints change before that push ends: their latency relative to an idle
-    /// server.
+    /// The mesh config changes for all proxies, and endpoints change before that push ends: their latency relative to
+    /// an idle server.
     Backlog,
 }
 
@@ -219,7 +219,8 @@ pub(crate) struct RunArguments {
     /// Directory the objects are written to; a temporary one if not given.
     #[arg(long, value_name = "DIR")]
     pub(crate) config_dir: Option<PathBuf>,
-    /// With --driver kube: the cluster to write to, instead of a server in this process. Objects are not deleted afterwards.
+    /// With --driver kube: the cluster to write to, instead of a server in this process. Objects are not deleted
+    /// afterwards.
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
     /// Number of starts of the server. The last one stays; the result has the time from start to ready of each.

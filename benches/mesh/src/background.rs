@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// The lowest priority there is.
+/// The lowest priority.
 const LOWEST_PRIORITY: i32 = 19;
 
 /// A runtime of such threads, as many as there are CPUs.

@@ -168,8 +168,8 @@ impl ShapeBudget {
     }
 }
 
-/// What of a time is no server's to save: what the same bytes take through bare sockets, or the simulator's own CPU spread
-/// over the machine's, whichever is more. The one is in part in the other, so they are not added.
+/// What of a time is no server's to save: what the same bytes take through bare sockets, or the simulator's own CPU
+/// spread over the machine's, whichever is more. The one is in part in the other, so they are not added.
 struct ClientTime {
     sockets_ms: Option<f64>,
     own_cpu_seconds: f64,

@@ -1,8 +1,8 @@
-//! One proxy: its stream, and what it asks for next, as Envoy does.
+//! One proxy: its stream, and its subscriptions in Envoy's order.
 //!
-//! CDS goes first, EDS for the clusters that come, LDS when those are known, then RDS and SDS for the listeners, and VHDS
-//! for route tables that come in pieces. Everything that
-//! comes is acknowledged at once. What is left out: a listener that goes leaves its route tables subscribed.
+//! It subscribes CDS first, EDS for the received clusters, then LDS, then RDS and SDS for the listeners, and VHDS for
+//! route tables that use it. It acknowledges every response at once. Unlike in Envoy, a removed listener leaves its
+//! route tables subscribed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -32,7 +32,7 @@ use crate::messages::{Any, DeltaRequest, DeltaResource, Request, SubscribeFields
 use crate::scan::{TYPES, Type, asks_for, name};
 use crate::watch::{ArrivedResource, Watch};
 
-/// Waits this long before it tries again after a refused stream, doubled each time up to [`LONGEST_WAIT`].
+/// Wait before the next attempt after a rejected stream, doubled each time up to [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
@@ -41,18 +41,18 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 pub(crate) enum Pace {
     /// At once.
     Prompt,
-    /// That long for each message.
+    /// This long for each message.
     Slow(Duration),
     /// Not at all after the stream is open.
     Dead,
 }
 
-/// A proxy with what it holds, which it takes from stream to stream.
+/// A proxy with the versions it holds, which it keeps from stream to stream.
 pub(crate) struct Client {
     pub(crate) number: usize,
     pub(crate) pace: Pace,
     node: Arc<Node>,
-    /// What a gateway in front of the server says of the proxy's certificate.
+    /// The forwarded certificate of the proxy.
     certificate: Option<HeaderValue>,
     held: [HeldVersions; TYPES],
     /// State of the world: the version of each type.
@@ -71,12 +71,12 @@ impl Client {
         Self { number, pace: Pace::Prompt, node, certificate, held, versions: Default::default() }
     }
 
-    /// What it holds of a type.
+    /// The versions it holds of a type.
     pub(crate) fn held(&self, kind: Type) -> &HeldVersions {
         &self.held[kind as usize]
     }
 
-    /// The call of the protocol's method with messages that are still to come.
+    /// The call of the protocol's method, with a stream of requests.
     fn call(&self, protocol: Protocol, messages: mpsc::UnboundedReceiver<Bytes>) -> Result<http::Request<Body>> {
         let framed = UnboundedReceiverStream::new(messages).flat_map(|message| {
             let mut prefix = BytesMut::with_capacity(5);
@@ -105,7 +105,7 @@ impl Client {
     }
 }
 
-/// Keeps a stream open until told to stop; gives the proxy back with what it holds then.
+/// Keeps a stream open until it is stopped; returns the proxy with the versions it holds.
 pub(crate) async fn run(mut client: Client, shared: Arc<Shared>, stop: Arc<Notify>) -> Client {
     let mut wait = FIRST_WAIT;
     loop {
@@ -152,7 +152,7 @@ async fn stream(client: &mut Client, shared: &Shared) -> Result<()> {
     stream.read(answer.into_body()).await
 }
 
-/// Fails with what headers or trailers say of the call, if they do.
+/// Fails with the status in headers or trailers, if there is one.
 fn succeeded(headers: &http::HeaderMap) -> Result<()> {
     match Status::from_header_map(headers) {
         Some(status) if status.code() != Code::Ok => Err(status.into()),
@@ -165,24 +165,24 @@ struct Stream<'a> {
     shared: &'a Shared,
     /// Requests, encoded.
     requests: mpsc::UnboundedSender<Bytes>,
-    /// Types that were asked for, and answered, on this stream.
+    /// Types that were requested, and answered, on this stream.
     asked: [bool; TYPES],
     answered: [bool; TYPES],
     /// State of the world: the nonce of the last answer.
     nonces: [String; TYPES],
-    /// The response that is coming in.
+    /// The response that is being received.
     response: Response,
     /// The node goes with the first request.
     introduced: bool,
     configured: bool,
 }
 
-/// What has come of a response.
+/// The received part of a response.
 #[derive(Default)]
 struct Response {
-    /// Its first part has come.
+    /// Its first part was received.
     begun: bool,
-    /// The change that was on its way by then, and which of its expectations are met.
+    /// The change that was followed by then, and which of its expectations are met.
     watch: Option<Arc<Watch>>,
     meets: u64,
     version: String,
@@ -190,24 +190,24 @@ struct Response {
     nonce: String,
     removed: Vec<Bytes>,
     coming: PartialResource,
-    /// State of the world: the names that are there, of types that are subscribed as a whole.
+    /// State of the world: the present names of wildcard types.
     there: BTreeSet<String>,
-    /// The numbers of names that its resources lead to.
+    /// The numbers of names that its resources refer to.
     subscribe: BTreeMap<Type, Vec<usize>>,
 }
 
-/// What has come of a resource.
+/// The received part of a resource.
 #[derive(Default)]
 struct PartialResource {
     kind: Option<Type>,
     /// Of the delta protocol.
     version: Bytes,
     name: Bytes,
-    /// What its content calls it.
+    /// The name in its content.
     own_name: Bytes,
-    /// Content that came in pieces and has to be looked at as a whole.
+    /// Content that arrived in pieces and is scanned as a whole.
     pieces: BytesMut,
-    /// What the watch found.
+    /// The expectations whose text was found.
     found: u64,
     digest: u64,
 }
@@ -265,7 +265,7 @@ impl<'a> Stream<'a> {
             while let Some(part) = incoming.part()? {
                 self.take(part).await;
             }
-            // Others are to read too while there is more to read.
+            // Yields to other clients while there is more to read.
             tokio::task::coop::consume_budget().await;
         }
         Ok(())
@@ -285,7 +285,7 @@ impl<'a> Stream<'a> {
         }
         self.shared.count_message(bytes);
         take(self, part);
-        // A proxy has nothing of a response before it has all of it.
+        // A response counts once all of it is received.
         let Response { watch, meets, .. } = std::mem::take(&mut self.response);
         if let Some(watch) = watch {
             self.shared.arrived(&watch, self.client.number, meets);
@@ -296,7 +296,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Everything asked for was answered.
+    /// Every subscription was answered.
     fn is_configured(&self) -> bool {
         let known = |kind: Type| self.client.held[kind as usize].is_complete();
         Type::ALL.into_iter().all(|kind| {
@@ -307,7 +307,7 @@ impl<'a> Stream<'a> {
         })
     }
 
-    /// Takes a part of a resource that comes in pieces.
+    /// Processes a part of a resource that arrives in pieces.
     fn piece(&mut self, part: Part) {
         let coming = &mut self.response.coming;
         match (part, coming.kind) {
@@ -327,7 +327,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Takes a resource that has come whole.
+    /// Processes a whole resource.
     fn whole(&mut self, version: Bytes, name: Bytes, content: &Any) {
         let kind = Type::of_url(text(&content.type_url));
         self.response.coming = PartialResource { kind, version, name, ..Default::default() };
@@ -335,8 +335,8 @@ impl<'a> Stream<'a> {
         self.come();
     }
 
-    /// Looks at the content of the resource that is coming, or some fields of it, and asks for what it leads to with the
-    /// end of the response.
+    /// Scans the content of the present resource, or some fields of it. What it refers to is subscribed at the end of
+    /// the response.
     fn scan(&mut self, fields: &Bytes) {
         let Response { coming, watch, subscribe, .. } = &mut self.response;
         let Some(kind) = coming.kind else { return };
@@ -356,14 +356,14 @@ impl<'a> Stream<'a> {
         coming.digest = self.shared.digest(fields);
     }
 
-    /// Takes the resource that was coming: all of it was looked at.
+    /// Ends the present resource: all of it was scanned.
     fn come(&mut self) {
         let coming = std::mem::take(&mut self.response.coming);
         let (Some(kind), name) = (coming.kind, coming.name()) else { return };
         self.shared.count_resource(kind);
         let held = &mut self.client.held[kind as usize];
         if name.is_empty() || matches!(kind, Type::Eds | Type::Rds | Type::Sds) && !held.has(name) {
-            // It was on its way when it was no longer wanted.
+            // It was sent before the subscription ended.
             return;
         }
         let version = match self.shared.protocol {
@@ -374,7 +374,7 @@ impl<'a> Stream<'a> {
         if kind == Type::Vhds
             && let Some((table, _)) = name.rsplit_once('/')
         {
-            // Asked for by the table they are of.
+            // Subscribed through their route table.
             held.tell(table, "", 0);
         }
         if self.shared.protocol == Protocol::Sotw && kind.is_wildcard() {
@@ -398,14 +398,14 @@ impl<'a> Stream<'a> {
 
 /// The delta protocol.
 impl Stream<'_> {
-    /// What Envoy sends first: CDS; and when it comes back, every type it holds something of.
+    /// What Envoy sends first: CDS; after a reconnect, every type it holds resources of.
     fn open_delta(&mut self) {
         let returns = self.client.resources() > 0;
         for kind in Type::ALL.into_iter().filter(|kind| returns || *kind == Type::Cds) {
             self.asked[kind as usize] = true;
             let node = self.node();
             let held = &self.client.held[kind as usize];
-            // Tables are subscribed, and what is held are their virtual hosts.
+            // Route tables are subscribed; the held resources are their virtual hosts.
             let is_subscribed = |name: &&str| match kind {
                 Type::Vhds => !name.contains('/'),
                 kind => !kind.is_wildcard(),
@@ -420,7 +420,7 @@ impl Stream<'_> {
         }
     }
 
-    /// Takes a part of a `DeltaDiscoveryResponse`.
+    /// Processes a part of a `DeltaDiscoveryResponse`.
     fn delta(&mut self, part: Part) {
         match part {
             Part::Field(MessageKind::Response, number, field) => match number {
@@ -449,7 +449,7 @@ impl Stream<'_> {
             if kind.is_wildcard() {
                 held.forget(name);
             } else if held.has(name) {
-                // What is subscribed stays so: there is none of that name now.
+                // The subscription stays: no resource has that name now.
                 held.tell(name, "", 0);
             } else {
                 continue;
@@ -503,7 +503,7 @@ impl Stream<'_> {
         self.send(Request { version, node, names, type_url: kind.url().into(), nonce }.encode_to_vec());
     }
 
-    /// Takes a part of a `DiscoveryResponse`.
+    /// Processes a part of a `DiscoveryResponse`.
     fn sotw(&mut self, part: Part) {
         match part {
             Part::Field(MessageKind::Response, number, field) => match number {

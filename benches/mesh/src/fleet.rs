@@ -1,4 +1,4 @@
-//! All proxies together: what they have in common, and what is counted of them.
+//! All proxies together: what they share, and what is counted.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use crate::shape::Shape;
 use crate::watch::{Expectation, Watch};
 use crate::{gateway, nodes};
 
-/// What came in.
+/// Received messages and bytes.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Traffic {
     pub(crate) messages: u64,
@@ -49,7 +49,7 @@ impl Traffic {
     }
 }
 
-/// What all clients share.
+/// State that all clients share.
 pub(crate) struct Shared {
     pub(crate) protocol: Protocol,
     /// Flow-control window of a proxy, in bytes.
@@ -66,13 +66,13 @@ pub(crate) struct Shared {
     resources: [AtomicU64; TYPES],
     ended: AtomicU64,
     last_arrival: AtomicU64,
-    /// By proxy: when it had everything it asked for on its present stream; 0 is not yet.
+    /// By proxy: when every subscription of its present stream was answered; 0 before.
     configured: Vec<AtomicU64>,
     /// By proxy: it is expected to follow changes.
     live: Vec<AtomicBool>,
     /// By proxy: ends its stream.
     kicks: Vec<Notify>,
-    /// Proxies know the content of what they hold.
+    /// Proxies keep digests of the content they hold.
     pub(crate) digests: bool,
 }
 
@@ -95,7 +95,7 @@ impl Shared {
         self.bytes.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// Something arrived, if only a piece of a message: a big one may take seconds.
+    /// Bytes arrived, possibly a part of a message: a large message may take seconds.
     pub(crate) fn count_arrival(&self) {
         self.last_arrival.store(self.now(), Relaxed);
     }
@@ -123,12 +123,12 @@ impl Shared {
         self.ended.fetch_add(1, Relaxed);
     }
 
-    /// The change that is on its way, if any.
+    /// The change that is followed, if any.
     pub(crate) fn watch(&self) -> Option<Arc<Watch>> {
         self.watch.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
-    /// Notes what of a change has come to a proxy.
+    /// Records which expectations of a change a proxy meets.
     pub(crate) fn arrived(&self, watch: &Watch, proxy: usize, meets: u64) {
         if watch.take(proxy, meets, self.now()) {
             self.arrived.notify_one();
@@ -154,14 +154,14 @@ impl Shared {
 pub(crate) struct ProxyGroup {
     /// Sidecars by their numbers in the shape.
     pub(crate) sidecars: Range<usize>,
-    /// So many gateways after them.
+    /// Number of gateways after them.
     pub(crate) gateways: usize,
     pub(crate) protocol: Protocol,
-    /// They take virtual hosts one by one.
+    /// They subscribe virtual hosts one by one.
     pub(crate) by_virtual_host: bool,
     /// Flow-control window of each, in bytes.
     pub(crate) window: u32,
-    /// They know the content of what they hold, which costs them time.
+    /// They keep digests of the content they hold, which costs time.
     pub(crate) digests: bool,
 }
 
@@ -170,7 +170,7 @@ impl ProxyGroup {
         self.sidecars.len() + self.gateways
     }
 
-    /// What the proxy of that number is.
+    /// The role of the proxy of that number.
     pub(crate) fn role(&self, proxy: usize) -> Role {
         match proxy.checked_sub(self.sidecars.len()) {
             None => Role::Sidecar(self.sidecars.start + proxy),
@@ -179,12 +179,12 @@ impl ProxyGroup {
     }
 }
 
-/// What a proxy is.
+/// The role of a proxy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Role {
-    /// Of the endpoint of that number in the shape.
+    /// The sidecar of the endpoint of that number in the shape.
     Sidecar(usize),
-    /// A gateway of that number.
+    /// The gateway of that number.
     Gateway(usize),
 }
 
@@ -195,11 +195,11 @@ pub(crate) struct Fleet {
     nodes: Vec<Arc<Node>>,
     tasks: Vec<JoinHandle<Client>>,
     stops: Vec<Arc<Notify>>,
-    /// Where they run, if not where everything does.
+    /// Their runtime, if it is not the usual one.
     background: Option<Background>,
 }
 
-/// How one change went.
+/// The outcome of one change.
 pub(crate) struct ChangeOutcome {
     /// Milliseconds from the write, by proxy, sorted.
     pub(crate) latencies: Vec<f64>,
@@ -254,7 +254,7 @@ impl Fleet {
         self.nodes.len()
     }
 
-    /// What the proxy of that number is.
+    /// The role of the proxy of that number.
     pub(crate) fn role(&self, proxy: usize) -> Role {
         self.group.role(proxy)
     }
@@ -263,12 +263,12 @@ impl Fleet {
         self.shared.traffic()
     }
 
-    /// Has a proxy lose its stream; it comes back at once with what it holds.
+    /// Ends a proxy's stream; it reconnects at once with the versions it holds.
     pub(crate) fn kick(&self, proxy: usize) {
         self.shared.kicks[proxy].notify_one();
     }
 
-    /// Connects all proxies at once, each with what it holds.
+    /// Connects all proxies at once, each with the versions it holds.
     pub(crate) fn connect(&mut self, clients: Vec<Client>) {
         for client in clients {
             let stop = Arc::new(Notify::new());
@@ -292,7 +292,7 @@ impl Fleet {
         self.nodes.iter().enumerate().map(client).collect()
     }
 
-    /// Ends all streams; gives the proxies with what they hold.
+    /// Ends all streams; returns the proxies with the versions they hold.
     pub(crate) async fn disconnect(&mut self) -> Vec<Client> {
         for stop in self.stops.drain(..) {
             stop.notify_one();
@@ -306,7 +306,7 @@ impl Fleet {
         clients
     }
 
-    /// Sets where the next streams go.
+    /// Sets the server's address for the next streams.
     pub(crate) fn move_to(&self, address: SocketAddr) {
         *self.shared.address.write().unwrap_or_else(std::sync::PoisonError::into_inner) = address;
     }
@@ -339,7 +339,7 @@ impl Fleet {
         (times, live().filter(|at| *at == 0).count())
     }
 
-    /// Makes a change and follows it to the last proxy and until nothing has come for `quiet`.
+    /// Makes a change and follows it to the last proxy, until no message has arrived for `quiet`.
     pub(crate) async fn follow(
         &self,
         expected: Vec<Expectation>,
@@ -355,7 +355,7 @@ impl Fleet {
         let written = write()?;
         let deadline = written + patience;
         while watch.left() > 0 && Instant::now() < deadline {
-            // The notification may be of the change before.
+            // The notification may belong to the change before.
             let _ = tokio::time::timeout_at(deadline.into(), self.shared.arrived.notified()).await;
         }
         self.settle(written, quiet, deadline).await;
@@ -369,7 +369,7 @@ impl Fleet {
         })
     }
 
-    /// Waits until nothing has come for `quiet`.
+    /// Waits until no message has arrived for `quiet`.
     pub(crate) async fn settle(&self, since: Instant, quiet: Duration, deadline: Instant) {
         loop {
             let now = self.shared.now();

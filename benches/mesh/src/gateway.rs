@@ -15,14 +15,14 @@ pub(crate) const NAME: &str = "bench-gateway";
 /// The forwarded certificate of a gateway, as a trusted peer sends it.
 pub(crate) const CERTIFICATE: &str = "By=spiffe://cluster.local/ns/istio-system/sa/istiod;\
                                       URI=spiffe://cluster.local/ns/bench-gateways/sa/bench-gateway";
-/// As it is called in SDS.
+/// Its name in SDS.
 pub(crate) const SECRET: &str = "kubernetes://bench-certificate";
 
 pub(crate) fn address(number: usize) -> String {
     format!("172.30.{}.{}", number / 250 % 250, number % 250 + 1)
 }
 
-/// Everything but the secret: pods, a Gateway for HTTP and HTTPS, and routes to some services.
+/// Everything except the secret: pods, a Gateway for HTTP and HTTPS, and routes to some services.
 pub(crate) fn objects(count: usize, services: &[Service]) -> String {
     let mut text = format!(
         "apiVersion: v1
@@ -110,7 +110,7 @@ pub(crate) fn secret() -> Result<(String, String)> {
     let key = rcgen::KeyPair::generate().context("make a key")?;
     let parameters = rcgen::CertificateParams::new(vec!["*.example.com".to_owned()]).context("name a certificate")?;
     let certificate = parameters.self_signed(&key).context("make a certificate")?.pem();
-    // A whole line of the signature and the key before it: of no other certificate.
+    // A whole line of the signature: no other certificate has it.
     let marker = certificate.lines().rev().nth(2).unwrap_or_default().to_owned();
     let text = format!(
         "apiVersion: v1

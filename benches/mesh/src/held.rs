@@ -1,4 +1,4 @@
-//! What a proxy holds: a number for each name it was told of, as thousands of proxies hold tens of thousands of names.
+//! The versions that a proxy holds, by numbers of names: thousands of proxies hold tens of thousands of names.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dashmap::DashMap;
 use rapidhash::fast::RandomState;
 
-/// Texts that many proxies have in common, each with a number; they are never forgotten.
+/// Interned texts that proxies share, each with a number. They are never removed.
 #[derive(Debug, Default)]
 pub(crate) struct Texts {
     numbers: DashMap<Arc<str>, usize, RandomState>,
@@ -34,14 +34,14 @@ pub(crate) struct Dictionary {
     versions: Texts,
 }
 
-/// What a proxy knows of a name.
+/// The state of a name at a proxy.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum State {
     #[default]
     NotAsked,
     Unknown,
     Gone,
-    /// It is there in the version of that number.
+    /// It exists, in the version of that number.
     There(u32),
 }
 
@@ -51,11 +51,11 @@ pub(crate) struct HeldVersions {
     dictionary: Arc<Dictionary>,
     /// By number of the name.
     states: Vec<State>,
-    /// By number of the name, the digest of its content, of proxies that are to know it.
+    /// By number of the name, the digest of its content, at proxies that keep digests.
     digests: Vec<u64>,
-    /// Names asked for or told of.
+    /// Names that are subscribed or were received.
     len: usize,
-    /// Names of which nothing is known.
+    /// Subscribed names without an answer.
     unknown: usize,
 }
 
@@ -65,7 +65,7 @@ impl HeldVersions {
         Self { dictionary, states: Vec::new(), digests: Vec::new(), len: 0, unknown: 0 }
     }
 
-    /// Asks for a name; its number if that is new.
+    /// Subscribes a name; returns its number if that is new.
     pub(crate) fn ask(&mut self, name: &str) -> Option<usize> {
         let number = self.dictionary.names.number(name);
         let new = self.state(number) == State::NotAsked;
@@ -75,8 +75,8 @@ impl HeldVersions {
         })
     }
 
-    /// Takes what the server says of a name: a version, empty if there is none of that name, and the digest of the
-    /// content, 0 for proxies that are not to know it.
+    /// Records the server's answer for a name: the version, empty if the name is absent, and the digest of the content,
+    /// 0 at proxies that keep none.
     pub(crate) fn tell(&mut self, name: &str, version: &str, digest: u64) {
         let number = self.dictionary.names.number(name);
         self.set(number, if version.is_empty() { State::Gone } else { self.there(version) });
@@ -90,12 +90,12 @@ impl HeldVersions {
         State::There(u32::try_from(self.dictionary.versions.number(version)).unwrap_or(u32::MAX))
     }
 
-    /// Whether it asks for a name, or was told of it.
+    /// Whether a name is subscribed or was received.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.dictionary.names.known(name).is_some_and(|number| self.state(number) != State::NotAsked)
     }
 
-    /// No longer asks for a name; whether it did.
+    /// Unsubscribes a name; returns whether it was subscribed.
     pub(crate) fn forget(&mut self, name: &str) -> bool {
         let had = self.has(name);
         if had {
@@ -104,7 +104,7 @@ impl HeldVersions {
         had
     }
 
-    /// Something is known of every name.
+    /// Every subscribed name is answered.
     pub(crate) fn is_complete(&self) -> bool {
         self.unknown == 0
     }
@@ -122,7 +122,7 @@ impl HeldVersions {
         self.known().filter_map(move |(number, state)| Some((self.name(number), version(state)?)))
     }
 
-    /// Names of what there is, with the digest of its content.
+    /// Names of existing resources, with the digest of their content.
     pub(crate) fn contents(&self) -> BTreeMap<&str, u64> {
         let there = self.known().filter(|(_, state)| matches!(state, State::There(_)));
         there.map(|(number, _)| (self.name(number), self.digests.get(number).copied().unwrap_or_default())).collect()

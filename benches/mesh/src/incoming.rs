@@ -1,17 +1,17 @@
-//! Responses as they come in, a field at a time: one is tens of megabytes in a big mesh, and thousands of proxies are in
-//! the middle of theirs at once. Of a big resource not even that much is kept: its content comes a few fields at a time.
+//! Reads responses as they arrive, a field at a time: one is tens of megabytes in a large mesh, and thousands of
+//! proxies receive theirs at once. The content of a large resource is read a few fields at a time.
 
 use anyhow::{Result, bail, ensure};
 use bytes::{Buf as _, Bytes, BytesMut};
 use prost::encoding::{WireType, decode_key, decode_varint};
 
-/// A message that fields are of.
+/// The message that a field belongs to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum MessageKind {
     Response,
-    /// A `Resource` of the delta protocol that is big.
+    /// A large `Resource` of the delta protocol.
     Resource,
-    /// The `Any` around the content of a resource that is big.
+    /// The `Any` around the content of a large resource.
     Any,
 }
 
@@ -19,7 +19,7 @@ pub(crate) enum MessageKind {
 pub(crate) type Nesting = &'static [MessageKind];
 pub(crate) const DELTA_NESTING: Nesting = &[MessageKind::Response, MessageKind::Resource, MessageKind::Any];
 pub(crate) const SOTW_NESTING: Nesting = &[MessageKind::Response, MessageKind::Any];
-/// Resources come whole, however big they are.
+/// Resources are read whole, whatever their size.
 pub(crate) const UNSPLIT_NESTING: Nesting = &[MessageKind::Response];
 
 /// A piece of a response.
@@ -27,11 +27,11 @@ pub(crate) const UNSPLIT_NESTING: Nesting = &[MessageKind::Response];
 pub(crate) enum Part {
     /// The field of that number: a text, bytes or a message.
     Field(MessageKind, u32, Bytes),
-    /// Some whole fields of the content of a big resource.
+    /// Some whole fields of the content of a large resource.
     Content(Bytes),
-    /// A big resource is over.
+    /// The end of a large resource.
     Over,
-    /// The response is over; it had so many bytes.
+    /// The end of the response, with its length in bytes.
     End(usize),
 }
 
@@ -39,28 +39,28 @@ pub(crate) enum Part {
 const PREFIX: usize = 5;
 /// Where resources are in a response, the `Any` in a `Resource`, and the content in an `Any`.
 const INNER: u32 = 2;
-/// Bytes from which a resource is big.
+/// Bytes from which a resource is large.
 const LARGE_RESOURCE_BYTES: usize = 64 << 10;
 
 /// The gRPC messages of a stream.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     around: Nesting,
-    /// What came last, as far as it was not looked at.
+    /// The received bytes that are not processed yet.
     rest: Bytes,
-    /// A piece that began before it.
+    /// A part that began in earlier bytes.
     begun: BytesMut,
     /// The length of the present message.
     length: usize,
-    /// How much is left of the present message, and of the ones in it that are read a field at a time.
+    /// The bytes left of the present message, and of those inside it that are read a field at a time.
     left: Vec<usize>,
 }
 
-/// What to take next.
+/// What to read next.
 enum Next {
-    /// So many bytes.
+    /// That many bytes.
     Take(usize),
-    /// So many bytes, after which a message of that length begins that is read a field at a time.
+    /// That many bytes, then a message of that length that is read a field at a time.
     Enter(usize, usize),
 }
 
@@ -69,16 +69,16 @@ impl Incoming {
         Self { around, rest: Bytes::new(), begun: BytesMut::new(), length: 0, left: Vec::new() }
     }
 
-    /// Takes what came in. All parts of what came before have to be taken by then.
+    /// Adds received bytes. All parts of earlier bytes must have been read.
     pub(crate) fn put(&mut self, bytes: Bytes) {
         debug_assert!(self.rest.is_empty());
         self.rest = bytes;
     }
 
-    /// The next part, if all of it has come.
+    /// The next part, if all of it was received.
     ///
     /// # Errors
-    /// It is not gRPC, is compressed, or is no protobuf.
+    /// The bytes are not gRPC, are compressed, or are not protobuf.
     pub(crate) fn part(&mut self) -> Result<Option<Part>> {
         loop {
             if let Some(0) = self.left.last() {
@@ -153,8 +153,8 @@ impl Incoming {
     }
 }
 
-/// The field that begins here, if it can be told yet; of an inner message of at least so many bytes, only what is before
-/// its content.
+/// The field that begins here, if it can be told yet; of an inner message of at least so many bytes, only what is
+/// before its content.
 fn next_field(bytes: &[u8], enters_from: usize) -> Option<Next> {
     let (before, length) = field_lengths(bytes)?;
     let is_inner = decode_key(&mut &*bytes).ok()? == (INNER, WireType::LengthDelimited);

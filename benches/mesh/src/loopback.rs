@@ -1,4 +1,4 @@
-//! The same bytes through bare sockets: what no server can be faster than on this machine.
+//! The same bytes through bare sockets: no server on this machine can be faster.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use tokio::task::JoinSet;
 use crate::plot::short;
 use crate::process::Process;
 
-/// How it went once.
+/// The result of one transfer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loopback {
     /// From the first write until the last reader has everything, in milliseconds.
     pub(crate) last_ms: f64,
-    /// Of writing and reading together.
+    /// CPU time of writing and reading together.
     pub(crate) cpu_seconds: f64,
 }
 
-/// Sends that many bytes to each of so many readers.
+/// Sends that many bytes to each of that many readers.
 pub(crate) async fn measure(bytes: usize, readers: usize) -> Result<Loopback> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("listen")?;
     let address = listener.local_addr()?;
@@ -40,7 +40,7 @@ pub(crate) async fn measure(bytes: usize, readers: usize) -> Result<Loopback> {
         writer.set_nodelay(true)?;
         tasks.spawn(async move {
             writer.write_all(&content).await?;
-            // Kept open: its end is no part of what is measured.
+            // Kept open: closing is not measured.
             std::io::Result::Ok((Instant::now(), Some(writer)))
         });
         tasks.spawn(async move {
@@ -67,7 +67,7 @@ pub(crate) async fn measure(bytes: usize, readers: usize) -> Result<Loopback> {
     Ok(Loopback { last_ms, cpu_seconds: own.cpu()? - before })
 }
 
-/// Measures some times, and tells.
+/// Measures several times, and prints the results.
 pub(crate) async fn run(bytes: usize, readers: usize, repeat: usize) -> Result<()> {
     println!("| bytes each | readers | last ms | CPU s of both ends |\n|---|---|---|---|");
     for _ in 0..repeat {

@@ -1,4 +1,4 @@
-//! The discovery messages as far as a simulated proxy reads and writes them, payloads staying pieces of what was received.
+//! The discovery messages that a simulated proxy reads and writes. Payloads stay slices of the received bytes.
 //!
 //! Numbers are those of envoy/service/discovery/v3/discovery.proto.
 
@@ -19,7 +19,7 @@ pub(crate) struct Any {
     pub(crate) value: Bytes,
 }
 
-/// Without names that are subscribed and what is held, which [`DeltaRequest::with`] adds.
+/// Without subscribed names and held versions, which [`DeltaRequest::with`] adds.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct DeltaRequest {
     #[prost(message, optional, tag = "1")]
@@ -35,7 +35,7 @@ pub(crate) struct DeltaRequest {
 }
 
 impl DeltaRequest {
-    /// It, encoded, with names that are subscribed, and the names and versions of what is held.
+    /// The encoded request with subscribed names, and with the names and versions of held resources.
     pub(crate) fn with<'a>(
         &self,
         subscribe: &SubscribeFields,
@@ -43,7 +43,7 @@ impl DeltaRequest {
     ) -> Vec<u8> {
         const HOLDS: u32 = 5;
         let mut out = Vec::with_capacity(self.encoded_len() + subscribe.0.len());
-        // There is room: it is a vector.
+        // A vector grows as needed.
         let _ = self.encode(&mut out);
         out.extend_from_slice(&subscribe.0);
         let field = |text: &str| 1 + encoded_len_varint(text.len() as u64) + text.len();
@@ -71,16 +71,16 @@ impl SubscribeFields {
     }
 }
 
-/// The big requests that were made last: thousands of proxies ask for the same, each with megabytes of names.
+/// The last large requests: thousands of proxies send the same one, each with megabytes of names.
 #[derive(Debug, Default)]
 pub(crate) struct RecentRequests(Mutex<VecDeque<Bytes>>);
 
 impl RecentRequests {
-    /// Bytes from which a request is big.
+    /// Bytes from which a request is large.
     const LARGE_REQUEST_BYTES: usize = 64 << 10;
     const MAX_REQUESTS: usize = 8;
 
-    /// The request, of which there is one if another proxy made the same just now.
+    /// The request, shared with another proxy that made the same one recently.
     pub(crate) fn share(&self, request: Vec<u8>) -> Bytes {
         if request.len() < Self::LARGE_REQUEST_BYTES {
             return request.into();

@@ -1,4 +1,4 @@
-//! How the proxies introduce themselves.
+//! The nodes of the proxies.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::fleet::Role;
 use crate::gateway;
 use crate::shape::Shape;
 
-/// The node a proxy introduces itself by, as protobuf JSON.
+/// The node of a proxy, as protobuf JSON.
 pub(crate) fn node(shape: &Shape, role: Role, by_virtual_host: bool) -> Value {
     let mut node = match role {
         Role::Sidecar(number) => sidecar(shape, number),
@@ -39,7 +39,7 @@ fn gateway(number: usize) -> Value {
     node
 }
 
-/// What every proxy says of itself, in a pod of the workload `name`.
+/// The metadata of a proxy in a pod of the workload `name`.
 fn of_pod(kind: &str, namespace: &str, name: &str, pod: &str, address: &str) -> Value {
     json!({
         "id": format!("{kind}~{address}~{pod}.{namespace}~{namespace}.svc.cluster.local"),

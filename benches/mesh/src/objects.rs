@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use crate::shape::{NODES, Service, ZONES};
 
-/// What of a service's endpoints is not as it was at first.
+/// How a service's endpoints differ from the initial ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Endpoints {
-    /// How many there are beside those of the shape.
+    /// Endpoints in addition to those of the shape.
     pub(crate) more: usize,
     /// The first one is not ready.
     pub(crate) first_unready: bool,
@@ -21,7 +21,7 @@ pub(crate) struct Endpoints {
 }
 
 impl Endpoints {
-    /// The address an endpoint has now.
+    /// The present address of an endpoint.
     pub(crate) fn address(&self, service: Service, endpoint: usize) -> String {
         let moved = if endpoint == 0 || self.all_moved { self.moved } else { 0 };
         service.address(endpoint, moved)
@@ -69,7 +69,7 @@ pub(crate) fn namespace(name: &str) -> String {
 /// The most endpoints that Kubernetes puts into a slice.
 const ENDPOINTS_PER_SLICE: usize = 1000;
 
-/// A Service with its endpoints, in as many texts as it has slices: the first has the Service, each a slice with its Pods.
+/// A Service with its endpoints, as one text for each slice: the first has the Service, each has a slice with its Pods.
 pub(crate) fn service(service: Service, count: usize, now: &Endpoints) -> Vec<String> {
     let (name, namespace, port) = (service.name(), service.namespace(), service.port());
     let port_name = port_name(service);
@@ -229,7 +229,7 @@ spec: {{mtls: {{mode: {mode}}}}}
     )
 }
 
-/// A Sidecar that narrows its namespace to itself and, as `marker` says, one other host.
+/// A Sidecar that limits its namespace to itself and, depending on `marker`, one other host.
 pub(crate) fn sidecar(namespace: &str, other: Service) -> String {
     format!(
         "apiVersion: networking.istio.io/v1

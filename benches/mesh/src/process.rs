@@ -14,16 +14,16 @@ pub(crate) struct Memory {
     pub(crate) peak_kib: u64,
 }
 
-/// Lets this process, and those it starts, have as many files and sockets open as the system allows.
+/// Raises the limit of open files for this process and its children as far as the system allows.
 pub(crate) fn raise_limits() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // What it is not allowed shows when sockets run out.
+        // A limit that stays low shows when sockets run out.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }
 
-/// A process, its children left out.
+/// A process, without its children.
 #[derive(Clone, Debug)]
 pub(crate) struct Process {
     status: PathBuf,
@@ -37,7 +37,7 @@ impl Process {
         Ok(Self { status: PathBuf::from(format!("/proc/{pid}/status")), clock })
     }
 
-    /// CPU time of all its threads so far, ended ones too, in seconds.
+    /// CPU time of all its threads so far, including ended ones, in seconds.
     pub(crate) fn cpu(&self) -> Result<f64> {
         let time = self.clock.now().context("read the CPU time")?;
         Ok(std::time::Duration::from(time).as_secs_f64())

@@ -41,7 +41,8 @@ fn sent(round: &Round) -> f64 {
     megabytes(round.traffic.bytes)
 }
 
-/// The cells of a kind: name, affected, first, last p50, last worst, server CPU, own CPU, messages, resources, MB, missed.
+/// The cells of a kind: name, affected, first, last p50, last worst, server CPU, own CPU, messages, resources, MB,
+/// missed.
 fn change_cells(change: &ChangeResult) -> Vec<String> {
     let worst = change
         .rounds

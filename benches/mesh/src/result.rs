@@ -1,4 +1,4 @@
-//! What a run found, as it stands in JSON.
+//! The result of a run, as stored in JSON.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ pub(crate) const SHARES: [f64; 21] =
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct RunResult {
     pub(crate) machine: Machine,
-    /// What was measured, if it was in a git checkout: `git describe`.
+    /// The measured build: `git describe` of the checkout the binary is in.
     pub(crate) commit: String,
     /// Day of the run, as `YYYY-MM-DD`.
     #[serde(default)]
@@ -27,15 +27,15 @@ pub(crate) struct RunResult {
     pub(crate) shape: Shape,
     pub(crate) proxies: usize,
     pub(crate) protocol: String,
-    /// Where objects were written to.
+    /// Where objects were written.
     #[serde(default)]
     pub(crate) driver: String,
-    /// Proxies took virtual hosts one by one.
+    /// Proxies subscribed virtual hosts one by one.
     #[serde(default)]
     pub(crate) virtual_hosts: bool,
-    /// From the start of the process to ready; none of a server that ran.
+    /// From the start of the process to ready; none for a server that was running.
     pub(crate) ready_seconds: Option<f64>,
-    /// Of every start; `ready_seconds` is their median.
+    /// The same for every start; `ready_seconds` is their median.
     #[serde(default)]
     pub(crate) starts_seconds: Vec<f64>,
     pub(crate) ready_memory: Option<Memory>,
@@ -50,7 +50,7 @@ pub(crate) struct Machine {
     pub(crate) cpus: usize,
     pub(crate) model: String,
     pub(crate) memory_mib: u64,
-    /// Load average over a minute when the run began.
+    /// Load average over a minute at the start of the run.
     pub(crate) load: f64,
 }
 
@@ -75,7 +75,7 @@ impl Machine {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct ChangeResult {
     pub(crate) kind: Kind,
-    /// Proxies that were to have it.
+    /// Proxies that it affects.
     pub(crate) affected: usize,
     pub(crate) rounds: Vec<Round>,
     /// How long the same bytes take to as many readers through bare sockets.
@@ -91,7 +91,7 @@ pub(crate) struct Round {
     pub(crate) last_ms: Option<f64>,
     /// Latency over proxies at [`SHARES`].
     pub(crate) distribution_ms: Vec<f64>,
-    /// Proxies that did not get it in time.
+    /// Proxies that it did not reach in time.
     pub(crate) missed: usize,
     pub(crate) traffic: Traffic,
     pub(crate) server_cpu_seconds: Option<f64>,
@@ -112,12 +112,12 @@ pub(crate) struct StormResult {
     /// How long the same bytes take to as many readers through bare sockets.
     #[serde(default)]
     pub(crate) loopback_ms: Option<f64>,
-    /// How changes fared beside it, if any were made.
+    /// Changes made during the storm, if any.
     #[serde(default)]
     pub(crate) beside: Option<ConcurrentChanges>,
 }
 
-/// Milliseconds until changes reached their last proxy, in quiet and during a storm.
+/// Milliseconds until changes reached their last proxy, before and during a storm.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct ConcurrentChanges {
     pub(crate) kind: Kind,
@@ -126,7 +126,7 @@ pub(crate) struct ConcurrentChanges {
 }
 
 impl ConcurrentChanges {
-    /// Medians, and how many times longer it takes in the storm.
+    /// Medians, and their ratio.
     pub(crate) fn medians(&self) -> (f64, f64, f64) {
         let (quiet, storm) = (of(self.quiet_ms.iter().copied(), 0.5), of(self.storm_ms.iter().copied(), 0.5));
         (quiet, storm, if quiet > 0.0 { storm / quiet } else { 0.0 })

@@ -11,7 +11,7 @@ use crate::result::RunResult;
 use crate::side::{MeasuredMesh, ServerChoice, Setup};
 use crate::storm;
 
-/// Measures, tells how it goes, and writes the result.
+/// Measures, prints progress, and writes the result.
 pub(crate) async fn run(arguments: &RunArguments) -> Result<()> {
     let restarts = arguments.storms.contains(&Storm::Restart);
     ensure!(!restarts || arguments.sluiced.is_some(), "the storm `restart` needs --sluiced");
@@ -38,7 +38,7 @@ pub(crate) async fn run(arguments: &RunArguments) -> Result<()> {
         eprintln!("{}", report::storm_line(&result));
         storms.push(result);
         if *storm == Storm::Slow {
-            // Whether those that read promptly notice.
+            // The effect on clients that read promptly.
             let result = side.changes(Kind::VirtualService).await?;
             eprintln!("beside slow and dead clients: {}", report::change_line(&result));
             changes.push(result);

@@ -10,7 +10,7 @@ use crate::result::{RunResult, read};
 use crate::shape::{Layout, Shape};
 use crate::side::{MeasuredMesh, ServerChoice, Setup};
 
-/// Runs every shape; a shape that fails is told of, and the others go on.
+/// Runs every shape. A shape that fails is reported, and the others continue.
 pub(crate) async fn run(arguments: &ScaleArguments) -> Result<()> {
     std::fs::create_dir_all(&arguments.out).with_context(|| format!("make {}", arguments.out.display()))?;
     let mut results = Vec::new();
@@ -30,7 +30,7 @@ pub(crate) async fn run(arguments: &ScaleArguments) -> Result<()> {
                 failed.push(name.as_str());
             }
         }
-        // What there is can be looked at while the rest runs.
+        // The report of finished shapes can be read while the rest runs.
         report::page::write(&results, &arguments.out.join("report.html"))?;
     }
     println!("{}", report::scale_tables(&results));

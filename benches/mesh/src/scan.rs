@@ -1,4 +1,4 @@
-//! Reads the few fields of Envoy's messages that decide what a proxy asks for next, without decoding the rest.
+//! Reads the few fields of Envoy's messages that decide what a proxy subscribes next, without decoding the rest.
 
 use bytes::Bytes;
 use sluice_proto::wire::{contents, fields};
@@ -11,7 +11,7 @@ pub(crate) enum Type {
     Eds,
     Lds,
     Rds,
-    /// Virtual hosts, of route tables that come in pieces.
+    /// Virtual hosts, of route tables that use VHDS.
     Vhds,
     /// Secrets, of gateways.
     Sds,
@@ -38,7 +38,7 @@ impl Type {
         Self::ALL.into_iter().find(|kind| kind.url() == url)
     }
 
-    /// Whether it is subscribed as a whole, not by names.
+    /// Whether its subscription is a wildcard.
     pub(crate) fn is_wildcard(self) -> bool {
         matches!(self, Self::Cds | Self::Lds)
     }
@@ -53,7 +53,7 @@ pub(crate) fn name(resource: &[u8]) -> Option<&str> {
     contents(resource, 1).next().and_then(text)
 }
 
-/// The assignment a cluster asks for, if its endpoints come by EDS.
+/// The assignment that a cluster refers to, if it uses EDS.
 fn assignment<'a>(own_name: &'a str, cluster: &'a [u8]) -> Option<&'a str> {
     const EDS: u64 = 3;
     let mut discovered = false;
@@ -68,7 +68,7 @@ fn assignment<'a>(own_name: &'a str, cluster: &'a [u8]) -> Option<&'a str> {
     discovered.then(|| service.and_then(text).unwrap_or(own_name))
 }
 
-/// The route tables a listener asks for.
+/// The route tables that a listener refers to.
 fn tables(listener: &[u8]) -> Vec<&str> {
     const MANAGER: &[u8] = b"envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
     let mut names = Vec::new();
@@ -86,7 +86,7 @@ fn tables(listener: &[u8]) -> Vec<&str> {
     names
 }
 
-/// The secrets that the TLS contexts of a listener ask for.
+/// The secrets that the TLS contexts of a listener refer to.
 fn secrets(listener: &[u8]) -> Vec<&str> {
     let mut names = Vec::new();
     for chain in contents(listener, 3).chain(contents(listener, 25)) {
@@ -98,17 +98,17 @@ fn secrets(listener: &[u8]) -> Vec<&str> {
             names.extend(configs.filter_map(|config| contents(config, 1).next().and_then(text)));
         }
     }
-    // What the agent beside the proxy gives is not asked of the control plane.
+    // Secrets of the agent are not requested from the control plane.
     names.retain(|name| name.contains("://"));
     names
 }
 
-/// Whether a route table, or some fields of one, say that its virtual hosts come one by one.
+/// Whether a route table, or some fields of one, uses VHDS.
 fn is_in_pieces(table: &[u8]) -> bool {
     contents(table, 9).next().is_some()
 }
 
-/// What a resource, of which a route table may be some fields, makes its proxy ask for.
+/// The names that a proxy subscribes because of a resource. A route table may be given by some of its fields.
 pub(crate) fn asks_for<'a>(kind: Type, own_name: &'a str, resource: &'a Bytes) -> Vec<(Type, &'a str)> {
     match kind {
         Type::Cds => assignment(own_name, resource).map(|name| (Type::Eds, name)).into_iter().collect(),

@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 
 use crate::process::Process;
 
-/// Where the started server's log goes.
+/// File name of the started server's log.
 const LOG: &str = ".sluiced.log";
 
 /// How a server is started.
@@ -21,10 +21,10 @@ const LOG: &str = ".sluiced.log";
 pub(crate) struct ServerOptions {
     pub(crate) binary: PathBuf,
     pub(crate) source: Source,
-    /// For its log.
+    /// Directory of its log.
     pub(crate) directory: PathBuf,
     pub(crate) arguments: Vec<String>,
-    /// It offers virtual hosts one by one.
+    /// It serves virtual hosts one by one.
     pub(crate) virtual_hosts: bool,
 }
 
@@ -53,7 +53,7 @@ impl Server {
         Ok(Self { address, process: pid.map(Process::new).transpose()?, started: None })
     }
 
-    /// Starts one on free ports; gives it when it is ready, and the seconds that took.
+    /// Starts one on free ports; returns it once it is ready, with the seconds until then.
     pub(crate) async fn start(server_options: &ServerOptions) -> Result<(Self, f64)> {
         let [grpc, http, monitoring] = free_ports()?.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let log_path = server_options.directory.join(LOG);
@@ -97,7 +97,7 @@ impl Server {
         }
     }
 
-    /// Ends it and starts it again on other ports.
+    /// Stops it and starts it again on other ports.
     pub(crate) async fn restart(&mut self) -> Result<f64> {
         let mut started = self.started.take().context("a restart needs --sluiced")?;
         started.child.kill().await?;

@@ -1,25 +1,25 @@
-//! The shape of a mesh, and how its things are named.
+//! The shape of a mesh, and the names of its objects.
 
 use std::fmt;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// How big the mesh is.
+/// The size of the mesh.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Shape {
     pub(crate) services: usize,
     pub(crate) namespaces: usize,
     pub(crate) endpoints: usize,
     pub(crate) service_entries: usize,
-    /// Gateways, beside the sidecars.
+    /// Gateways, in addition to the sidecars.
     #[serde(default)]
     pub(crate) gateways: usize,
     #[serde(default)]
     pub(crate) layout: Layout,
 }
 
-/// What namespaces see of each other.
+/// Visibility between namespaces.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Layout {
@@ -123,7 +123,7 @@ impl Service {
         if self.is_tcp() { TCP_PORT } else { HTTP_PORTS[(self.number / self.namespaces) % HTTP_PORTS.len()] }
     }
 
-    /// Its virtual host where route tables come in pieces.
+    /// Its virtual host, as VHDS names it.
     pub(crate) fn virtual_host(self) -> String {
         format!("{port}/{host}:{port}", port = self.port(), host = self.host())
     }
@@ -139,7 +139,8 @@ impl Service {
 
     /// Address of an endpoint; `move_to` gives another one for the same pod.
     pub(crate) fn address(self, endpoint: usize, move_to: usize) -> String {
-        // Below eight million for the first endpoints of 62,500 services; above it 131,072 for each service that has more.
+        // Below eight million for the first endpoints of 62,500 services; above it 131,072 for each service that has
+        // more.
         let number = match endpoint {
             0..128 => self.number * 128 + endpoint,
             _ => 8_000_000 + self.number * 131_072 + endpoint,

@@ -19,7 +19,7 @@ use crate::statistics::{of, percentile};
 use crate::storm;
 use crate::world::{MeshObjects, ObjectTarget};
 
-/// What is to be set up.
+/// What to set up.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) shape: Shape,
@@ -28,18 +28,18 @@ pub(crate) struct Setup {
     /// Where objects are written; a temporary directory if not given.
     pub(crate) config_dir: Option<PathBuf>,
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// Times the server is started.
+    /// Number of starts of the server.
     pub(crate) starts: usize,
-    /// Proxies know the content of what they hold.
+    /// Proxies keep digests of the content they hold.
     pub(crate) digests: bool,
 }
 
-/// Which server.
+/// The server to measure.
 #[derive(Clone, Debug)]
 pub(crate) enum ServerChoice {
     /// This binary, started.
     Start(PathBuf),
-    /// One that runs.
+    /// A running one.
     Running(std::net::SocketAddr, Option<u32>),
 }
 
@@ -134,7 +134,7 @@ impl MeasuredMesh {
         Ok(side)
     }
 
-    /// The kinds to make, of those asked for.
+    /// The kinds of the requested ones that apply to this mesh.
     pub(crate) fn kinds(&self, wanted: &[Kind]) -> Result<Vec<Kind>> {
         let shape = &self.world.shape;
         for kind in wanted {
@@ -183,25 +183,25 @@ impl MeasuredMesh {
         Ok((affected, measured))
     }
 
-    /// Makes a change and follows it no further; gives when it was written.
+    /// Makes a change without following it; returns when it was written.
     pub(crate) fn write(&self, kind: Kind, round: usize) -> Result<Instant> {
         (self.plan(kind, round)?.write)(&self.world)
     }
 
-    /// How long one change takes to its last proxy, in milliseconds, without waiting for quiet after it.
+    /// Milliseconds until one change reaches its last proxy, without waiting for silence after it.
     pub(crate) async fn brief_round(&self, kind: Kind, round: usize) -> Result<Option<f64>> {
         let shape = self.world.shape;
         let Change { write, expected, concerned, .. } = self.plan(kind, round)?;
         let limits = (Duration::from_secs(self.measure.patience), Duration::ZERO);
         let has = |role| concerned.has(&shape, role);
         let followed = self.fleet.follow(expected, has, limits, || write(&self.world)).await?;
-        // Not one after the other without a pause: that would be a storm of its own.
+        // With a pause between changes: without it they would be a storm of their own.
         tokio::time::sleep(Duration::from_millis(20)).await;
         ensure!(followed.missed == 0, "{} proxies did not get a change in time", followed.missed);
         Ok(followed.latencies.last().copied())
     }
 
-    /// The changes of every kind asked for, told as they are made.
+    /// The changes of every requested kind, printed as they are made.
     pub(crate) async fn every_change(&self, wanted: &[Kind]) -> Result<Vec<ChangeResult>> {
         let mut changes = Vec::new();
         for kind in self.kinds(wanted)? {
@@ -212,7 +212,7 @@ impl MeasuredMesh {
         Ok(changes)
     }
 
-    /// The changes of a kind, one before them that does not count.
+    /// The changes of a kind, after one that is not counted.
     pub(crate) async fn changes(&self, kind: Kind) -> Result<ChangeResult> {
         let mut result = ChangeResult { kind, affected: 0, rounds: Vec::new(), loopback_ms: None };
         for number in 0..=self.measure.repeat {
@@ -234,7 +234,7 @@ impl MeasuredMesh {
         Ok(())
     }
 
-    /// Everything that was found.
+    /// The whole result.
     pub(crate) fn result(&self, changes: Vec<ChangeResult>, storms: Vec<StormResult>) -> Result<RunResult> {
         Ok(RunResult {
             machine: self.machine.clone(),

@@ -1,4 +1,4 @@
-//! Random changes for a long time, and whether the server is afterwards what a fresh one is.
+//! Random changes for a long time, then a comparison with a fresh server.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,12 +19,12 @@ use crate::shape::Shape;
 use crate::side::{MeasuredMesh, ServerChoice, Setup};
 use crate::statistics::of;
 
-/// Nothing may have come for this long before states are compared.
+/// Silence before states are compared.
 const QUIET: Duration = Duration::from_secs(1);
-/// How often memory is looked at.
+/// Interval of memory samples.
 const SAMPLE: Duration = Duration::from_secs(1);
 
-/// What a soak found.
+/// The result of a soak.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct SoakResult {
     machine: Machine,
@@ -39,15 +39,15 @@ pub(crate) struct SoakResult {
     /// Median memory of the second and of the last quarter, in MiB.
     second_quarter_mib: f64,
     last_quarter_mib: f64,
-    /// Of the line through the samples after the first quarter, in MiB an hour.
+    /// Slope of the line through the samples after the first quarter, in MiB an hour.
     slope_mib_an_hour: f64,
-    /// Resources that some proxy holds otherwise than a fresh server gives them, the first of them.
+    /// The first resources that a proxy holds with other content than a fresh server sends.
     differences: Vec<String>,
     different: usize,
     compared: usize,
 }
 
-/// Soaks; whether memory was flat and the state right.
+/// Runs a soak; returns whether memory was flat and the state correct.
 pub(crate) async fn run(arguments: &SoakArguments) -> Result<bool> {
     let setup = Setup {
         shape: arguments.shape.shape()?,
@@ -69,7 +69,7 @@ pub(crate) async fn run(arguments: &SoakArguments) -> Result<bool> {
         let now = Instant::now();
         let passed = now.duration_since(last).as_secs_f64();
         last = now;
-        // What cannot be made in time is not made up for.
+        // Changes that are late are skipped.
         owed_changes = (owed_changes + passed * arguments.rate).min(arguments.rate.max(1.0));
         owed_reconnects = (owed_reconnects + passed * arguments.reconnects).min(arguments.reconnects.max(1.0));
         while owed_changes >= 1.0 {
@@ -134,7 +134,7 @@ pub(crate) async fn run(arguments: &SoakArguments) -> Result<bool> {
     Ok(flat && result.different == 0 && missed == 0)
 }
 
-/// What was changed so far, and what next.
+/// The changes so far, and the source of the next ones.
 struct Churn {
     random: StdRng,
     rounds: BTreeMap<Kind, usize>,
@@ -152,18 +152,18 @@ impl Churn {
         let Some(kind) = kinds.get(self.random.random_range(0..kinds.len().max(1))).copied() else { return Ok(()) };
         let count = self.rounds.entry(kind).or_default();
         *count += 1;
-        // Services that come have few names, so that the mesh does not grow.
+        // Added services have few names, so that the mesh does not grow.
         let round = match kind {
             Kind::ServiceAdd | Kind::ServiceRemove => self.random.random_range(0..8),
-            // What has two states goes through both.
+            // A change with two states goes through both.
             Kind::Sidecar | Kind::EndpointReady | Kind::ScaleUp | Kind::PeerAuthentication => *count - 1,
             // Addresses have few generations.
             _ => *count % 16,
         };
         let target = match kind {
-            // One file that comes and goes.
+            // One file that is added and removed.
             Kind::Sidecar => 0,
-            // Few services are big at a time.
+            // Few services are large at a time.
             Kind::ScaleUp => self.random.random_range(0..shape.services.min(8)),
             _ => self.random.random_range(0..shape.services),
         };
@@ -175,7 +175,7 @@ impl Churn {
         Ok(())
     }
 
-    /// A proxy loses its stream.
+    /// Ends a proxy's stream.
     fn reconnect(&mut self, fleet: &Fleet) {
         if fleet.len() > 0 {
             self.reconnects += 1;
@@ -184,8 +184,8 @@ impl Churn {
     }
 }
 
-/// Resources compared, and those that differ. Names a proxy once asked for and nothing leads to any more do not count:
-/// these it keeps until it asks otherwise.
+/// Compared resources, and those that differ. Names that a proxy subscribed and that no resource refers to any more do
+/// not count: the proxy keeps them until it unsubscribes.
 fn compare(old: Vec<Client>, new: Vec<Client>) -> (usize, Vec<String>) {
     let new: BTreeMap<usize, Client> = new.into_iter().map(|client| (client.number, client)).collect();
     let (mut compared, mut differences) = (0, Vec::new());

@@ -14,21 +14,21 @@ use crate::server::Server;
 use crate::side::MeasuredMesh;
 use crate::statistics::percentile;
 
-/// How long a slow client takes for each message.
+/// Time that a slow client takes for each message.
 const SLOW: Duration = Duration::from_millis(500);
-/// Changes in quiet before those beside a storm.
+/// Changes before a storm, for comparison.
 const QUIET_ROUNDS: usize = 8;
 /// Changes of mesh config in a backlog.
 const BACKLOGS: usize = 5;
-/// How often it is looked whether a backlog has begun.
+/// Poll interval for the begin of a backlog.
 const POLL: Duration = Duration::from_millis(1);
-/// What changes beside a storm.
+/// The kind of change during a storm.
 const CONCURRENT_CHANGE: Kind = Kind::EndpointAddress;
 
-/// How long nothing comes any more when all has come.
+/// Silence after which everything has arrived.
 pub(crate) const QUIET: Duration = Duration::from_millis(200);
 
-/// Connects `clients` at once and follows them until each has everything and nothing has come for `quiet`.
+/// Connects `clients` at once and follows them until each has everything and no message has arrived for `quiet`.
 pub(crate) async fn connect(
     name: &str,
     fleet: &mut Fleet,
@@ -41,12 +41,12 @@ pub(crate) async fn connect(
     let start = account.start;
     fleet.connect(clients);
     let (times, missed) = fleet.configured(start, patience).await;
-    // What comes late is part of it.
+    // Late messages are part of it.
     fleet.settle(start, quiet, start + patience).await;
     account.close(name, &times, missed, fleet, server)
 }
 
-/// What there was when a storm began.
+/// The counters at the start of a storm.
 struct StormStart {
     start: Instant,
     own: Process,
@@ -62,7 +62,7 @@ impl StormStart {
         Ok(Self { start: Instant::now(), own, own_cpu, server_cpu, traffic: fleet.traffic() })
     }
 
-    /// What the storm cost, which took so long; `times` is sorted.
+    /// The cost of a storm of that duration; `times` is sorted.
     fn close(self, name: &str, times: &[f64], missed: usize, fleet: &Fleet, server: &Server) -> Result<StormResult> {
         let server_cpu = server.process.as_ref().map(Process::cpu).transpose()?;
         Ok(StormResult {
@@ -117,7 +117,7 @@ pub(crate) async fn make(
     }
 }
 
-/// Connects proxies again, with what they hold.
+/// Reconnects proxies, with the versions they hold.
 async fn come_back(
     name: &str,
     side: &mut MeasuredMesh,
@@ -145,7 +145,7 @@ async fn rush(side: &mut MeasuredMesh, arguments: &RunArguments, patience: Durat
     ensure!(!sidecars.is_empty(), "the storm `rush` needs pods beside the {first} whose proxies are connected");
     let group = ProxyGroup { sidecars, gateways: 0, ..side.group.clone() };
     let mut fleet = Fleet::new(&shape, group, side.server.address)?;
-    // What those that come do for themselves is not to keep those that are watched from looking.
+    // The work of connecting proxies must not delay the measurement of the others.
     fleet.run_in_background()?;
     let (mut beside, mut number) = (in_quiet(side).await?, QUIET_ROUNDS);
     let clients = fleet.fresh();
@@ -184,8 +184,8 @@ async fn in_quiet(side: &MeasuredMesh) -> Result<ConcurrentChanges> {
     Ok(beside)
 }
 
-/// Changes mesh config for all proxies a few times, and endpoints each time when the first of them has it. The times are
-/// those until nothing came any more.
+/// Changes mesh config for all proxies a few times, and endpoints each time when the first of them has it. The times
+/// are those until nothing came any more.
 async fn backlog(side: &MeasuredMesh, patience: Duration) -> Result<StormResult> {
     let mut beside = in_quiet(side).await?;
     let account = StormStart::open(&side.fleet, &side.server)?;

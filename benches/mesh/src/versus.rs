@@ -7,7 +7,7 @@ use crate::report;
 use crate::result::ChangeResult;
 use crate::side::{MeasuredMesh, ServerChoice, Setup};
 
-/// Changes the meshes of both builds in turn; whether the ratios are within the limit.
+/// Changes the meshes of both builds in turn; returns whether the ratios are within the limit.
 pub(crate) async fn run(arguments: &VersusArguments) -> Result<bool> {
     let setup = |binary: &std::path::Path| -> Result<Setup> {
         Ok(Setup {
@@ -26,7 +26,7 @@ pub(crate) async fn run(arguments: &VersusArguments) -> Result<bool> {
     for kind in sides[0].0.kinds(&arguments.changes)? {
         let mut results = [(); 2].map(|()| ChangeResult { kind, affected: 0, rounds: Vec::new(), loopback_ms: None });
         for number in 0..=arguments.measure.repeat {
-            // Each is first as often as the other.
+            // Each build is first in half of the rounds.
             let order = if number.is_multiple_of(2) { [0, 1] } else { [1, 0] };
             for at in order {
                 let (affected, round) = sides[at].0.round(kind, number).await?;

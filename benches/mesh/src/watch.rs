@@ -6,7 +6,7 @@ use memchr::memmem;
 
 use crate::scan::Type;
 
-/// Something that has to arrive.
+/// A resource state that must arrive.
 #[derive(Clone, Debug)]
 pub(crate) struct Expectation {
     pub(crate) kind: Type,
@@ -15,16 +15,16 @@ pub(crate) struct Expectation {
     pub(crate) content: Content,
 }
 
-/// In which state.
+/// The expected state.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
-    /// Whatever it says.
+    /// Any content.
     Any,
     /// It has this text.
     Has(String),
     /// It does not have this text.
     Lacks(String),
-    /// It is gone: named as removed, or (state of the world) missing.
+    /// It is removed: named as removed, or (state of the world) missing.
     Gone,
 }
 
@@ -32,7 +32,7 @@ pub(crate) enum Content {
 pub(crate) struct ArrivedResource<'a> {
     pub(crate) kind: Type,
     pub(crate) name: &'a str,
-    /// What [`Watch::finds`] of its content, over all pieces of it; none if the resource is gone.
+    /// The result of [`Watch::finds`] over all pieces of its content; none if the resource is removed.
     pub(crate) found: Option<u64>,
 }
 
@@ -49,7 +49,7 @@ impl Expectation {
         }
     }
 
-    /// Whether it is met by a resource of it, of whose content it is known whether it has the text; none if it is gone.
+    /// Whether a resource meets it. `found` says whether the content has the text; none if the resource is removed.
     fn is_met(&self, has: Option<bool>) -> bool {
         match &self.content {
             Content::Any => has.is_some(),
@@ -64,15 +64,15 @@ impl Expectation {
 #[derive(Debug)]
 pub(crate) struct Watch {
     expected: Vec<Expectation>,
-    /// A bit an expectation that is met, by proxy.
+    /// By proxy, a bit for each expectation that is met.
     met: Vec<AtomicU64>,
-    /// When the last expectation was met, in nanoseconds of the fleet's clock, by proxy; 0 is not yet.
+    /// By proxy, when the last expectation was met, in nanoseconds of the fleet's clock; 0 before.
     at: Vec<AtomicU64>,
     left: AtomicUsize,
 }
 
 impl Watch {
-    /// Follows a change at the proxies it concerns.
+    /// Follows a change at the proxies it affects.
     pub(crate) fn new(expected: Vec<Expectation>, concerned: &[bool]) -> Self {
         let left = if expected.is_empty() { 0 } else { concerned.iter().filter(|concerned| **concerned).count() };
         // A proxy that it does not affect has met every expectation.
@@ -81,29 +81,29 @@ impl Watch {
         Self { expected, met, at, left: AtomicUsize::new(left) }
     }
 
-    /// The expectations of a resource that a proxy still has, each with its bit.
+    /// The open expectations of a resource at a proxy, each with its bit.
     fn open(&self, proxy: usize, kind: Type, name: &str) -> impl Iterator<Item = (u64, &Expectation)> {
         let before = self.met[proxy].load(Relaxed);
         let open = self.expected.iter().enumerate().map(|(number, expectation)| (1 << number, expectation));
         open.filter(move |(bit, expectation)| before & bit == 0 && expectation.is_of(kind, name))
     }
 
-    /// Of which expectations that a proxy still has the text is in the content of a resource, or in a piece of it that
-    /// begins and ends with a field; a bit each.
+    /// The open expectations of a proxy whose text is in the content of a resource, or in a piece of it that begins and
+    /// ends with a field; a bit each.
     pub(crate) fn finds(&self, proxy: usize, kind: Type, name: &str, content: &[u8]) -> u64 {
         let has = |text: &str| memmem::find(content, text.as_bytes()).is_some();
         let open = self.open(proxy, kind, name);
         open.filter(|(_, expectation)| expectation.text().is_some_and(has)).fold(0, |found, (bit, _)| found | bit)
     }
 
-    /// Which expectations that a proxy still has are met by what arrives, a bit each.
+    /// The open expectations of a proxy that an arrived resource meets, a bit each.
     pub(crate) fn meets(&self, proxy: usize, arrival: &ArrivedResource<'_>) -> u64 {
         let open = self.open(proxy, arrival.kind, arrival.name);
         let met = open.filter(|(bit, expectation)| expectation.is_met(arrival.found.map(|found| found & bit != 0)));
         met.fold(0, |met, (bit, _)| met | bit)
     }
 
-    /// Notes expectations as met at a proxy; whether the change has now arrived everywhere.
+    /// Marks expectations as met at a proxy; returns whether the change has now arrived everywhere.
     pub(crate) fn take(&self, proxy: usize, meets: u64, now: u64) -> bool {
         let before = self.met[proxy].load(Relaxed);
         if before == u64::MAX || meets & !before == 0 {

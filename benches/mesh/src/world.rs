@@ -15,9 +15,9 @@ use crate::shape::{Layout, Service, Shape};
 /// Services that gateways have routes to.
 const ROUTED_SERVICES: usize = 50;
 
-/// Where objects are written to.
+/// Where objects are written.
 pub(crate) enum ObjectTarget {
-    /// A directory that the server watches, a file a service.
+    /// A directory that the server watches, with a file for each service.
     Directory {
         root: PathBuf,
         /// Files are written here first, beside what the server watches, on the same file system.
@@ -28,7 +28,7 @@ pub(crate) enum ObjectTarget {
 }
 
 impl ObjectTarget {
-    /// A directory; one that is not empty is refused, unless an earlier run of this tool wrote it.
+    /// A directory. One that is not empty is rejected, unless an earlier run of this tool wrote it.
     pub(crate) fn directory(root: &Path) -> Result<Self> {
         std::fs::create_dir_all(root).with_context(|| format!("make {}", root.display()))?;
         let mark = root.join(".sluice-bench");
@@ -45,7 +45,7 @@ impl ObjectTarget {
 pub(crate) struct MeshObjects {
     place: ObjectTarget,
     pub(crate) shape: Shape,
-    /// What files of services beside the first were last written with.
+    /// The last content of the further slice files of services.
     slices: Mutex<BTreeMap<String, String>>,
 }
 
@@ -91,14 +91,14 @@ impl MeshObjects {
         Ok(world)
     }
 
-    /// Says what was written.
+    /// Describes what was written.
     pub(crate) fn finish(&self) {
         if let ObjectTarget::Directory { root, .. } = &self.place {
             println!("{}: {}", root.display(), self.shape);
         }
     }
 
-    /// Writes a file the way an editor or a mounted ConfigMap does, or its objects to the API; says when that began.
+    /// Writes a file by rename, or its objects to the API; returns when that began.
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<Instant> {
         let (root, staging) = match &self.place {
             ObjectTarget::Directory { root, staging } => (root, staging),
@@ -139,7 +139,7 @@ impl MeshObjects {
         Ok(at)
     }
 
-    /// Writes what of the further slices of a service is not as it was, and removes the others.
+    /// Writes the further slices of a service that changed, and removes the others.
     fn slices(&self, service: Service, texts: &[String]) -> Result<()> {
         let mut slices = self.slices.lock().unwrap_or_else(PoisonError::into_inner);
         for (at, text) in texts.iter().enumerate() {

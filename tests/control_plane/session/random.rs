@@ -147,8 +147,8 @@ fn run(protocol: XdsProtocol, steps: Vec<Step>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// An epoch of clusters and routes: the clusters with their content, the one each route leads to, and whether the client
-/// then receives or answers.
+/// An epoch of clusters and routes: the clusters with their content, the one each route leads to, and whether the
+/// client then receives or answers.
 type RouteEpoch = (BTreeMap<u8, u8>, Vec<u8>, Vec<bool>);
 
 fn epochs() -> impl Strategy<Value = Vec<RouteEpoch>> {

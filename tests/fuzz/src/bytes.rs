@@ -2,7 +2,8 @@
 
 use crate::rng::FuzzRng;
 
-/// Changes bytes in up to `most` places: flipped, taken out, doubled, replaced, cut off, or pieces of another input put in.
+/// Changes bytes in up to `most` places: flipped, taken out, doubled, replaced, cut off, or pieces of another input put
+/// in.
 pub fn change(bytes: &mut Vec<u8>, others: &[Vec<u8>], rng: &mut FuzzRng, most: usize) {
     for _ in 0..=rng.roll(most) {
         let at = rng.roll(bytes.len());

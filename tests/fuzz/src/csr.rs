@@ -1,7 +1,7 @@
 //! Mutated requests for certificates, at an authority.
 //!
-//! Whatever is sent: a certificate names its caller and no other identity, signs nothing, has the key that signed the request,
-//! lives no longer than allowed, and verifies against the root.
+//! Whatever is sent: a certificate names its caller and no other identity, signs nothing, has the key that signed the
+//! request, lives no longer than allowed, and verifies against the root.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -120,8 +120,8 @@ impl Target {
             return wrong("a certificate lives longer than allowed", format!("{seconds} s"));
         }
         self.check(&issued, &identity)?;
-        // A client without the key cannot have signed anything else. Text around the base64 does not count, so of changed
-        // text nothing is said.
+        // A client without the key cannot have signed anything else. Text around the base64 does not count, so of
+        // changed text nothing is said.
         let part = signed_part(&der);
         let known = self.good.iter().any(|good| signed_part(good) == part);
         if changes_text || known || asked.as_deref() == part {

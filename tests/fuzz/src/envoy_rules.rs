@@ -1,8 +1,8 @@
 //! The rules that Envoy's own messages declare of their fields: a proxy refuses a resource that breaks one.
 //!
-//! `envoy_rules.txt` is what `validate.rules` say in the `.proto` files of Envoy's API that the descriptors are made of, one
-//! rule a line: message, field, rule, bound. Durations are in nanoseconds. `RemoteDataSource.sha256` is left out: the agent
-//! beside the proxy fetches what has none, and Envoy gets a file.
+//! `envoy_rules.txt` is what `validate.rules` say in the `.proto` files of Envoy's API that the descriptors are made
+//! of, one rule a line: message, field, rule, bound. Durations are in nanoseconds. `RemoteDataSource.sha256` is left
+//! out: the agent beside the proxy fetches what has none, and Envoy gets a file.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

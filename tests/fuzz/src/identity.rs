@@ -1,7 +1,7 @@
 //! Mutated credentials of callers, and nodes that claim an identity.
 //!
-//! An authenticated caller has the identity that the first valid credential names, and the proxy of an authenticated caller
-//! has the namespace and the service account of one of its identities.
+//! An authenticated caller has the identity that the first valid credential names, and the proxy of an authenticated
+//! caller has the namespace and the service account of one of its identities.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -208,8 +208,8 @@ impl Target<'_> {
     }
 }
 
-/// A header as a gateway writes it, about certificates whose subjects strangers may have chosen; and the identities that
-/// it names.
+/// A header as a gateway writes it, about certificates whose subjects strangers may have chosen; and the identities
+/// that it names.
 fn header(rng: &mut FuzzRng) -> (Vec<u8>, Vec<Identity>) {
     let mut elements = Vec::new();
     let mut names = Vec::new();

@@ -1,7 +1,7 @@
 //! Mutated tokens, and sets of keys, at the authenticators that read them.
 //!
-//! An accepted token is signed by a key of the set, for this audience, of that issuer, valid at this time; and its caller is
-//! the service account that it names. What is good is believed.
+//! An accepted token is signed by a key of the set, for this audience, of that issuer, valid at this time; and its
+//! caller is the service account that it names. What is good is believed.
 
 use std::collections::BTreeSet;
 use std::path::Path;

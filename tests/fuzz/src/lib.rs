@@ -1,8 +1,8 @@
-//! Fuzzing without instrumentation: what the cases hold is mutated and put through the real thing, and nothing may panic,
-//! run away, or be published that does not decode.
+//! Fuzzing without instrumentation: what the cases hold is mutated and put through the real thing, and nothing may
+//! panic, run away, or be published that does not decode.
 //!
-//! A turn depends on the seed and its number only, so that any can be had again. A failure is made smaller and written as
-//! YAML that `sluice-fuzz --replay` takes.
+//! A turn depends on the seed and its number only, so that any can be had again. A failure is made smaller and written
+//! as YAML that `sluice-fuzz --replay` takes.
 
 pub mod assembled;
 pub mod bytes;

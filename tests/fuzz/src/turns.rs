@@ -7,8 +7,8 @@ use crate::mesh::Finding;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
 
-/// Makes turns until time is up. A turn says whether it got through to what it is for, or what is wrong; a panic is wrong.
-/// What is found is told of with the turn, which `--seed` and `--turns` have again.
+/// Makes turns until time is up. A turn says whether it got through to what it is for, or what is wrong; a panic is
+/// wrong. What is found is told of with the turn, which `--seed` and `--turns` have again.
 pub fn run(run: &Run, what: &str, mut turn: impl FnMut(&mut FuzzRng) -> Result<bool, Finding>) -> FuzzStatistics {
     let mut statistics = FuzzStatistics::default();
     let mut number = run.first_turn();

@@ -1,8 +1,8 @@
 //! The parts of a Kubernetes API server that clients use, over real HTTP.
 //!
-//! It keeps objects with resourceVersions, lists them in pages with continue tokens, sends events and bookmarks to watches,
-//! and answers 410 to a watch that is too far behind. Tests can make it slow, forbid kinds, disconnect watches and compact
-//! its history. It records requests, so that granted rights can be compared with used ones.
+//! It keeps objects with resourceVersions, lists them in pages with continue tokens, sends events and bookmarks to
+//! watches, and answers 410 to a watch that is too far behind. Tests can make it slow, forbid kinds, disconnect watches
+//! and compact its history. It records requests, so that granted rights can be compared with used ones.
 
 mod answer;
 mod patch;

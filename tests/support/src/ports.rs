@@ -8,8 +8,9 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 
-/// Ports that were free a moment ago, of every address, and that no other process is given as long as this one lives. They
-/// are below those that the kernel gives to connections: one of thousands may have a free port before the program does.
+/// Ports that were free a moment ago, of every address, and that no other process is given as long as this one lives.
+/// They are below those that the kernel gives to connections: one of thousands may have a free port before the program
+/// does.
 ///
 /// # Errors
 /// There are not as many.

@@ -214,8 +214,8 @@ fn plots(results: &[RunResult]) -> String {
 /// Reads a size of the mesh off a result.
 type Size = fn(&RunResult) -> usize;
 
-/// The value of `fixed` that is nearest to the usual one of those with enough values of `along`, or the one with the most,
-/// which are at least two.
+/// The value of `fixed` that is nearest to the usual one of those with enough values of `along`, or the one with the
+/// most, which are at least two.
 fn most_measured(results: &[&RunResult], along: Size, fixed: Size, usual: usize) -> Option<usize> {
     let sizes: BTreeSet<usize> = results.iter().map(|result| fixed(result)).collect();
     let points = |size: usize| {
@@ -228,7 +228,8 @@ fn most_measured(results: &[&RunResult], along: Size, fixed: Size, usual: usize)
     (points(best) > 1).then_some(best)
 }
 
-/// A line for each plotted kind: median milliseconds of server CPU. The run with the fewest endpoints counts for a size.
+/// A line for each plotted kind: median milliseconds of server CPU. The run with the fewest endpoints counts for a
+/// size.
 fn cost(results: &[&RunResult], along: Size) -> Vec<Line> {
     let mut ordered = results.to_vec();
     ordered.sort_by_key(|result| (along(result), result.shape.endpoints));

@@ -80,7 +80,8 @@ impl Subscription {
     }
 }
 
-/// Connects as `identity`, subscribes `kinds` as a real client does, and returns the resources once no more messages arrive.
+/// Connects as `identity`, subscribes `kinds` as a real client does, and returns the resources once no more messages
+/// arrive.
 /// `names` replace those that follow from other types. ztunnel's types always use delta.
 ///
 /// # Errors

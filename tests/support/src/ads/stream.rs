@@ -137,8 +137,8 @@ impl AdsStream {
         Ok(Self { wire, node: identity.node, asked: BTreeMap::new(), acked: BTreeMap::new() })
     }
 
-    /// Subscribes names of a type, or all of it without names, in place of its earlier subscription. `held` are resources
-    /// that the client has from an earlier stream, with their versions (delta only).
+    /// Subscribes names of a type, or all of it without names, in place of its earlier subscription. `held` are
+    /// resources that the client has from an earlier stream, with their versions (delta only).
     ///
     /// # Errors
     /// The stream is closed.

@@ -1,5 +1,5 @@
-//! Records what an ADS server answers the proxies of a case, in canonical form: goldens of cases of one's own, or a look
-//! at any server beside another.
+//! Records what an ADS server answers the proxies of a case, in canonical form: goldens of cases of one's own, or a
+//! look at any server beside another.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -102,7 +102,8 @@ impl Case {
         Ok(out)
     }
 
-    /// Writes the objects into directories as the server reads them, one a cluster: the primary's, and the remotes' by id.
+    /// Writes the objects into directories as the server reads them, one a cluster: the primary's, and the remotes' by
+    /// id.
     ///
     /// # Errors
     /// A file cannot be copied.

@@ -29,14 +29,16 @@ pub struct Plan {
     pub paths: usize,
     /// Cases at a time.
     pub parallel: usize,
-    /// Ask for the recorded names, where names would follow from other types: shows routes while listeners are not right.
+    /// Ask for the recorded names, where names would follow from other types: shows routes while listeners are not
+    /// right.
     pub recorded_names: bool,
     /// Where answers and logs go.
     pub out: PathBuf,
 }
 
 impl Plan {
-    /// Everything, unless the variables `FAMILY`, `TYPE`, `PROTOCOL` (lists with commas), `CASE`, `DIFFS`, `PARALLEL` and
+    /// Everything, unless the variables `FAMILY`, `TYPE`, `PROTOCOL` (lists with commas), `CASE`, `DIFFS`, `PARALLEL`
+    /// and
     /// `NAMES=golden` say otherwise.
     ///
     /// # Errors

@@ -52,8 +52,8 @@ impl Authority {
         self.sign(hosts.iter().map(name).collect::<Result<_>>()?)
     }
 
-    /// Puts an authority beneath this root where a control plane looks for one, in place of what is there, with the roots
-    /// that are to be trusted; its certificate.
+    /// Puts an authority beneath this root where a control plane looks for one, in place of what is there, with the
+    /// roots that are to be trusted; its certificate.
     ///
     /// # Errors
     /// Key generation fails, or a file cannot be written.
@@ -77,8 +77,8 @@ impl Authority {
         }
     }
 
-    /// Puts lists beside an authority that [`Authority::plug_in`] made: it revokes these serial numbers, the root nothing.
-    /// A verifier of a chain needs a revocation list of each authority in it.
+    /// Puts lists beside an authority that [`Authority::plug_in`] made: it revokes these serial numbers, the root
+    /// nothing. A verifier of a chain needs a revocation list of each authority in it.
     ///
     /// # Errors
     /// Its key cannot be read, or the file not be written.

@@ -1,5 +1,5 @@
-//! Pods as network namespaces: each has an address of its own on a bridge, and iptables that redirect its traffic to its
-//! Envoy as a cluster's init container would (D09).
+//! Pods as network namespaces: each has an address of its own on a bridge, and iptables that redirect its traffic to
+//! its Envoy as a cluster's init container would (D09).
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

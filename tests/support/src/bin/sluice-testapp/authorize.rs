@@ -1,6 +1,7 @@
 //! Answers proxies that ask whether a request may pass (`envoy.service.auth.v3.Authorization`).
 //!
-//! One with `x-permit: yes` may, and is told by `x-permitted-by`; any other is refused with 403 and a body that says why.
+//! One with `x-permit: yes` may, and is told by `x-permitted-by`; any other is refused with 403 and a body that says
+//! why.
 
 use sluice_proto::envoy::config::core::v3::{HeaderValue, HeaderValueOption};
 use sluice_proto::envoy::service::auth::v3::authorization_server::{Authorization, AuthorizationServer};

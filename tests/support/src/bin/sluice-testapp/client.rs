@@ -1,4 +1,5 @@
-//! Sends one request, on a connection of its own, so that nothing is pooled between two of them; or on one that was kept.
+//! Sends one request, on a connection of its own, so that nothing is pooled between two of them; or on one that was
+//! kept.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

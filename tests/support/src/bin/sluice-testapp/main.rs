@@ -1,7 +1,8 @@
-//! The application in a pod of the end-to-end tests: it answers HTTP, TLS and raw connections, and sends what it is told.
+//! The application in a pod of the end-to-end tests: it answers HTTP, TLS and raw connections, and sends what it is
+//! told.
 //!
-//! Every request is answered with one JSON object: the application and the request it received. Commands come as JSON lines on
-//! standard input, and each is answered by one JSON line on standard output (see `sluice_testkit::pods::app`).
+//! Every request is answered with one JSON object: the application and the request it received. Commands come as JSON
+//! lines on standard input, and each is answered by one JSON line on standard output (see `sluice_testkit::pods::app`).
 
 mod authorize;
 mod client;

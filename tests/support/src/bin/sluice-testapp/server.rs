@@ -134,8 +134,8 @@ where
     let _ = builder.serve_connection(TokioIo::new(stream), service).await;
 }
 
-/// What a request's query asks for: `status=503` answers so, `delay-ms=200` waits first, and both only where `only=v2` is
-/// this version, and only for the first of this very path with `first=2`.
+/// What a request's query asks for: `status=503` answers so, `delay-ms=200` waits first, and both only where `only=v2`
+/// is this version, and only for the first of this very path with `first=2`.
 struct ResponseOptions(BTreeMap<String, String>);
 
 impl ResponseOptions {
