@@ -1,4 +1,4 @@
-//! What a proxy would make of resources as a whole: rules that Envoy has between parts.
+//! Rules of Envoy about resources as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Mutated requests for certificates, at an authority.
+//! Mutated signing requests, at a certificate authority.
 //!
 //! Whatever is sent: a certificate names its caller and no other identity, signs nothing, has the key that signed the
 //! request, lives no longer than allowed, and verifies against the root.
@@ -21,21 +21,21 @@ use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
 use crate::turns::{self, wrong};
 
-/// Requests that are good.
+/// Valid requests.
 const GOOD: &[&str] = &[
     include_str!("keys/p256.csr"),
     include_str!("keys/p384.csr"),
     include_str!("keys/ed25519.csr"),
     include_str!("../../../src/ca/src/tests/rsa.csr"),
 ];
-/// Requests that are not.
+/// Invalid requests.
 const BAD: &[&str] = &[
     include_str!("../../../src/ca/src/tests/weak-rsa-1024.csr"),
     include_str!("../../../src/ca/src/tests/sha1.csr"),
     include_str!("../../../src/ca/src/tests/p521.csr"),
 ];
 const IDENTITIES: &[&str] = &["spiffe://td/ns/shop/sa/cart", "spiffe://td/ns/bank/sa/vault"];
-/// Names that requests ask for.
+/// Names in requests.
 const NAMES: &[&str] =
     &["spiffe://td/ns/shop/sa/cart", "spiffe://td/ns/bank/sa/vault", "https://elsewhere", "istiod.istio-system.svc"];
 const DAY: u64 = 24 * 3600;

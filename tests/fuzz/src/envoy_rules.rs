@@ -1,4 +1,4 @@
-//! The rules that Envoy's own messages declare of their fields: a proxy refuses a resource that breaks one.
+//! The rules that Envoy's own messages declare of their fields: a proxy rejects a resource that violates one.
 //!
 //! `envoy_rules.txt` is what `validate.rules` say in the `.proto` files of Envoy's API that the descriptors are made
 //! of, one rule a line: message, field, rule, bound. Durations are in nanoseconds. `RemoteDataSource.sha256` is left

@@ -31,7 +31,7 @@ use crate::turns::{self, wrong};
 const NAMES: [&str; 4] = ["shop", "bank", "istio-system", "a"];
 const TRUSTED: &str = "10.1.0.0/16";
 
-/// Proxies that were let in.
+/// Proxies of accepted streams.
 #[derive(Default)]
 struct Recorded(Mutex<Vec<Arc<Proxy>>>);
 

@@ -1,8 +1,8 @@
-//! Fuzzing without instrumentation: what the cases hold is mutated and put through the real thing, and nothing may
-//! panic, run away, or be published that does not decode.
+//! Fuzzing without instrumentation: the inputs of the parity cases are mutated and run through the real code. The code
+//! must not panic, must finish in time, and must publish only messages that decode.
 //!
-//! A turn depends on the seed and its number only, so that any can be had again. A failure is made smaller and written
-//! as YAML that `sluice-fuzz --replay` takes.
+//! A turn depends only on the seed and its number, so that each is reproducible. A failure is minimised and written as
+//! YAML, which `sluice-fuzz --replay` reads.
 
 pub mod assembled;
 pub mod bytes;

@@ -20,22 +20,22 @@ struct Args {
     /// What is mutated.
     #[arg(value_enum, default_value = "objects")]
     target: Target,
-    /// How long to go on.
+    /// Duration in seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// What all choices depend on.
+    /// Seed of all random choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The first turn, and how many: to have a turn again.
+    /// The first turn and the number of turns, to reproduce a turn.
     #[arg(long, num_args = 2, value_names = ["FIRST", "COUNT"])]
     turns: Option<Vec<u64>>,
-    /// Seconds a failure may take to be made smaller.
+    /// Longest time to minimise a failure, in seconds.
     #[arg(long, default_value_t = 45)]
     minimise: u64,
-    /// Directory that failures are written to.
+    /// Directory for failures.
     #[arg(long, default_value = "target/fuzz")]
     out: PathBuf,
-    /// Tries a failure again instead.
+    /// Replay this failure instead.
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
 }
@@ -46,11 +46,11 @@ enum Target {
     Objects,
     /// EnvoyFilters on the resources of the cases.
     Patches,
-    /// Requests, to a server of its own (`sluiced` has to be built).
+    /// xDS requests to a server process (`sluiced` must be built).
     Xds,
-    /// Requests for certificates, at an authority.
+    /// Signing requests to a certificate authority.
     Csr,
-    /// Tokens and sets of keys, at the authenticators that read them.
+    /// Tokens and JWKS, at the authenticators that read them.
     Jwt,
     /// Credentials of callers, and nodes that claim an identity.
     Identity,

@@ -16,17 +16,17 @@ use crate::assembled::check_domains;
 use crate::decode;
 use crate::seeds::{CaseMesh, Seed};
 
-/// What signatures begin with that tell of a rule of Envoy.
+/// Start of the signature of a finding about a validation rule of Envoy.
 const REFUSED: &str = "Envoy would refuse ";
-/// How long one epoch may take. Debug builds on busy machines are slow; what runs away takes far longer.
+/// Longest time of one epoch. Debug builds on busy machines are slow; an endless loop takes far longer.
 const EPOCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Something that must not happen.
+/// A violation of a rule.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub struct Finding {
-    /// What is the same each time it happens: findings are counted by it.
+    /// The part that is the same each time; findings are counted by it.
     pub signature: String,
-    /// What happened this time.
+    /// The details of this occurrence.
     pub message: String,
 }
 
@@ -39,7 +39,7 @@ impl Finding {
 /// Places of panics since they were last taken, in order.
 static PLACES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Notes where panics happen instead of printing them: they are findings.
+/// Records panics instead of printing them: they are findings.
 pub fn quiet_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -54,7 +54,7 @@ fn take_places() -> Vec<String> {
     std::mem::take(&mut PLACES.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// What changes in one epoch.
+/// The changes of one epoch.
 #[derive(Clone, Debug, Default)]
 pub struct Change {
     /// Objects written.
@@ -135,7 +135,7 @@ impl Mesh {
         (mesh, findings)
     }
 
-    /// Makes a change and says what went wrong.
+    /// Makes a change and returns what went wrong.
     pub fn apply(&mut self, change: &Change) -> Vec<Finding> {
         let mut findings = Vec::new();
         take_places();
@@ -172,7 +172,7 @@ impl Mesh {
         findings
     }
 
-    /// Takes all changes back and says what is left of them.
+    /// Reverts all changes and returns what is left of them.
     pub fn revert(&mut self) -> Vec<Finding> {
         take_places();
         let begun = Instant::now();

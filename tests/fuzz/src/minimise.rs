@@ -1,4 +1,4 @@
-//! A failing input made as small as it still fails.
+//! Minimises a failing input.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use crate::mesh::{Change, Mesh};
 use crate::mutate::{places, remove};
 use crate::seeds::CaseMesh;
 
-/// Whether the change still leads to that finding, in a fresh graph.
+/// Whether the change still causes that finding, in a fresh graph.
 #[must_use]
 pub fn reproduces(world: &CaseMesh, change: &Change, signature: &str) -> bool {
     let (mut mesh, mut findings) = Mesh::start(world);

@@ -12,9 +12,9 @@ use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
 use crate::seeds::{CaseMesh, Seed, Seeds};
 
-/// Turns that one world is used for.
+/// Turns for which one mesh is used.
 const TURNS_PER_MESH: u64 = 60;
-/// Every so often the state is compared with that of a graph that starts from it.
+/// Turns between comparisons with a graph that starts from the present objects.
 const FROM_SCRATCH: usize = 12;
 
 /// How changes are made of a world.

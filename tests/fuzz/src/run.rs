@@ -10,25 +10,25 @@ use crate::failure;
 use crate::mesh::{Change, Finding};
 use crate::seeds::CaseMesh;
 
-/// How long a turn may take until it counts as running away.
+/// Time after which a turn counts as not ending.
 const TURN_TIMEOUT: Duration = Duration::from_secs(120);
 /// Resident memory at which a run stops, in KiB.
 const MAX_MEMORY_KIB: u64 = 4 << 20;
 
-/// What a run is told.
+/// Settings of a run.
 #[derive(Debug)]
 pub struct Run {
     /// Name of the target.
     pub target: &'static str,
-    /// Choices depend on it only.
+    /// Seed of all random choices.
     pub seed: u64,
     /// When to stop.
     pub deadline: Instant,
-    /// Turns to make; all there is time for if none.
+    /// Number of turns; as many as there is time for if none.
     pub turns: Option<(u64, u64)>,
-    /// Seconds a failure may take to be made smaller.
+    /// Longest time to minimise a failure, in seconds.
     pub minimise: u64,
-    /// Where failures go.
+    /// Directory for failures.
     pub out: PathBuf,
     /// Whether progress is printed.
     pub verbose: bool,
@@ -43,14 +43,14 @@ struct CurrentTurn {
     printed: Instant,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct FuzzStatistics {
     /// Turns made.
     pub turns: u64,
     /// Turns that changed something published: the rest was refused, or the same as before.
     pub effective: u64,
-    /// How often each finding was met.
+    /// The count of each finding.
     pub findings: BTreeMap<String, u64>,
 }
 
@@ -89,7 +89,7 @@ impl Run {
         wanted && Instant::now() < self.deadline && resident_kib() < MAX_MEMORY_KIB
     }
 
-    /// Says what is tried now: what is left behind if the process is killed or dies.
+    /// Records the present turn in a file, for the case that the process is killed.
     pub(crate) fn note(&self, turn: u64, world: &str) {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         now.turn = turn;
@@ -99,7 +99,7 @@ impl Run {
         }
     }
 
-    /// Watches over the run from another thread: ends the process when a turn runs away.
+    /// Watches the run from another thread, and ends the process when a turn does not end.
     pub fn watch(self: &std::sync::Arc<Self>) {
         let run = std::sync::Arc::downgrade(self);
         std::thread::spawn(move || {
@@ -139,7 +139,7 @@ impl Run {
         self.tell(&format!("{}{again}\n    {}\n    {place}", finding.signature, finding.message));
     }
 
-    /// Tells of a finding.
+    /// Prints a finding.
     pub(crate) fn tell(&self, text: &str) {
         let _ = writeln!(std::io::stderr(), "{}: {text}", self.target);
     }

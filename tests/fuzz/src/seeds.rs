@@ -1,4 +1,4 @@
-//! What mutation starts from: every object and proxy of the cases.
+//! The inputs that are mutated: every object and proxy of the cases.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -75,10 +75,10 @@ pub struct CaseMesh {
     pub nodes: Vec<Value>,
 }
 
-/// Everything there is to mutate and to splice in.
+/// All inputs to mutate and values to insert.
 #[derive(Clone, Debug, Default)]
 pub struct Seeds {
-    /// A world a case.
+    /// A mesh for each case.
     pub worlds: Vec<CaseMesh>,
     /// Objects of no case.
     pub strays: Vec<Seed>,

@@ -1,4 +1,4 @@
-//! Turns of a target that is one function: what it is asked depends on the dice, and it says what is wrong.
+//! Turns of a target that is one function. Its input depends on the random numbers; it returns what is wrong.
 
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,8 +7,8 @@ use crate::mesh::Finding;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
 
-/// Makes turns until time is up. A turn says whether it got through to what it is for, or what is wrong; a panic is
-/// wrong. What is found is told of with the turn, which `--seed` and `--turns` have again.
+/// Runs turns until time is up. A turn returns whether it reached the code under test, or what is wrong; a panic is
+/// wrong. A finding is printed with its turn, which `--seed` and `--turns` reproduce.
 pub fn run(run: &Run, what: &str, mut turn: impl FnMut(&mut FuzzRng) -> Result<bool, Finding>) -> FuzzStatistics {
     let mut statistics = FuzzStatistics::default();
     let mut number = run.first_turn();
@@ -46,7 +46,7 @@ fn found(run: &Run, statistics: &mut FuzzStatistics, turn: u64, finding: &Findin
     run.tell(&format!("{} (turn {turn})\n    {}\n    {place}", finding.signature, finding.message));
 }
 
-/// Something that must not be.
+/// A finding.
 pub fn wrong<T>(signature: &str, message: impl Into<String>) -> Result<T, Finding> {
     Err(Finding { signature: signature.to_owned(), message: message.into() })
 }

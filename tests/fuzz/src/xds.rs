@@ -22,7 +22,7 @@ use crate::seeds::Seeds;
 
 /// Streams between two looks at the server.
 const ROUND: usize = 40;
-/// How much the server may grow, in KiB of resident memory.
+/// Largest growth of the server's resident memory, in KiB.
 const MAX_GROWTH_KIB: u64 = 300 * 1024;
 /// The case that is served.
 const CASE: &str = "virtualservice/01-user-header-canary";
@@ -45,7 +45,7 @@ pub enum Step {
     Ack,
     /// Refuses it.
     Nack,
-    /// Leaves it unanswered.
+    /// Does not answer it.
     Ignore,
 }
 
@@ -84,7 +84,7 @@ pub fn run(run: &Run, seeds: &Seeds) -> Result<FuzzStatistics> {
     })
 }
 
-/// A running server, and what it told a proxy before anything happened.
+/// A running server, and its answers to a proxy before the first session.
 struct ServerUnderTest {
     server: Sluiced,
     log: PathBuf,
@@ -106,7 +106,7 @@ impl ServerUnderTest {
         Ok(Self { server, log, case: case.clone(), before, memory_kib, _objects: objects })
     }
 
-    /// Whether nothing panicked, the server is ready, small, and tells the proxy what it told before.
+    /// Checks that nothing panicked, and that the server is ready, small, and answers the proxy as before.
     async fn look(&self) -> Result<(), Finding> {
         let finding = |signature: &str, message: String| Finding { signature: signature.to_owned(), message };
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
