@@ -103,5 +103,12 @@ audit: tools ## advisories about dependencies; needs GitHub, so CI does not run 
 unused: tools ## dependencies without a user
 	$(TOOLS)/cargo-shear shear --locked
 
+.PHONY: check-crates
+check-crates: ## each crate compiles alone: no feature comes from another crate of the workspace
+	@for crate in $$($(CARGO) metadata --no-deps --format-version 1 --locked | \
+	  python3 -c 'import json, sys; print(*[package["name"] for package in json.load(sys.stdin)["packages"]])'); do \
+	  echo "check $$crate"; $(CARGO) check --quiet --locked -p $$crate || exit 1; \
+	done
+
 .PHONY: ci
 ci: check deny unused test demo-once ## what CI runs
