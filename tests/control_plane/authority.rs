@@ -168,7 +168,7 @@ async fn an_expiring_root_is_renewed_by_one_replica_and_read_by_the_others() {
     assert!(certificate.not_after > now() + 3649 * 86400);
 }
 
-/// A bundle writer over a graph that is told of namespaces.
+/// A bundle writer over a graph with namespaces.
 struct BundleWriterFixture {
     server: ApiServer,
     /// Runs as long as there is a handle.

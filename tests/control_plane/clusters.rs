@@ -32,7 +32,7 @@ const OWN: &str = "own";
 /// What no text may show.
 const SECRET_TEXT: &str = "hush-hush";
 
-/// Notes which objects of remote clusters were taken away on their way to the inputs.
+/// Records the deletions of objects of remote clusters on their way to the inputs.
 struct DeletionRecorder {
     inner: Arc<dyn Sink>,
     gone: Mutex<Vec<String>>,
@@ -234,7 +234,7 @@ fn slice(server: &ApiServer, name: &str, address: &str) {
     }));
 }
 
-/// Applies a Secret that leads to clusters.
+/// Applies a Secret with kubeconfigs of clusters.
 fn lead(own: &ApiServer, name: &str, created: &str, kubeconfigs: &[(&str, Value)]) {
     let encode = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let data: BTreeMap<_, _> = kubeconfigs.iter().map(|(id, it)| (*id, STANDARD.encode(encode(it)))).collect();
@@ -308,7 +308,7 @@ async fn new_credentials_keep_the_objects_read_with_the_old_ones() {
     let mesh = RemoteClustersFixture::patient(&own).await;
     mesh.has(&["east 10.2.0.1", "east 10.2.0.2", "own 10.1.0.1"]).await;
 
-    // What reads by new credentials has not come far: the old ones go on.
+    // The registry with new credentials is not synced: the old one stays.
     rotate("new");
     mesh.is("east", Some(SyncStatus::Syncing)).await;
     slice(&east, "cart-3", "10.2.0.3");
@@ -327,7 +327,7 @@ async fn new_credentials_keep_the_objects_read_with_the_old_ones() {
     mesh.has(&["east 10.2.0.3", "east 10.2.0.4", "east 10.2.0.5", "own 10.1.0.1"]).await;
     mesh.is_as_from_scratch(&own).await;
 
-    // One that replaces one that has not come, and one that is taken back.
+    // One that replaces another before it is synced, and one that is reverted.
     rotate("wrong");
     mesh.is("east", Some(SyncStatus::Syncing)).await;
     rotate("new");
@@ -380,7 +380,7 @@ async fn an_unusable_kubeconfig_is_reported_and_leaves_other_clusters_untouched(
     assert_eq!(mesh.clients.ids(), [OWN, "west"]);
     mesh.is_as_from_scratch(&own).await;
 
-    // What runs goes on, whatever becomes of its kubeconfig; what is mended is no finding any more.
+    // A running registry continues whatever its kubeconfig becomes; a corrected kubeconfig is no longer reported.
     lead(&own, "remote", when, &[("west", json!(SECRET_TEXT)), ("east", user(json!({})))]);
     own.delete("secrets", SYSTEM, "younger");
     mesh.finds("remote", &[(Severity::Error, "data[west]")]).await;
@@ -479,7 +479,7 @@ async fn requests_to_a_remote_cluster_match_the_manifest() {
     lead(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({})))]);
     let mesh = RemoteClustersFixture::patient(&own).await;
 
-    // Its proxies may read its Secrets if it says so, whatever the own one says.
+    // Its proxies may read its Secrets if that cluster permits it, whatever the primary cluster permits.
     east.let_read_secrets("edge", "gateway", true);
     own.let_read_secrets("edge", "other", true);
     let (wanted, inputs) = (mesh.handles.wanted_secret_reviews.clone(), mesh.handles.inputs.clone());
@@ -602,7 +602,7 @@ async fn clusters_without_a_control_plane_get_the_roots_if_labelled_so() {
     let first = holder();
     assert!(first.starts_with("\"one-"), "of several replicas one writes: {first}");
 
-    // It goes on by new credentials, and in a cluster that asks for it later.
+    // It continues with new credentials, and in a cluster that is labelled later.
     lead_to("new");
     until("another writes", || (holder().starts_with("\"one-") && holder() != first).then_some(())).await;
     for server in [&east, &west] {

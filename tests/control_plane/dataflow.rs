@@ -126,7 +126,7 @@ async fn a_virtual_service_changes() {
     assert!(parsed.rejects.is_empty(), "{:?}", parsed.rejects);
     assert!(matches!(parsed.object, Some(Object::VirtualService(_))));
 
-    // 3. and 4. Its input is written and one epoch goes through.
+    // 3. and 4. Its input is written and one epoch runs.
     let batch = until("an epoch", || feed.try_next()).await;
     assert_eq!(batch.epoch().0, before.0 + 1);
     let event: Vec<_> = batch.events(&handles.virtual_services).map(|event| (*event.key).clone()).collect();

@@ -56,7 +56,7 @@ impl AttackedServer {
         Identity::of_node(&self.case.proxies.first().context("the case has a proxy")?.node)
     }
 
-    /// Nothing panicked, the server is ready, small, and tells the neighbour what it told before.
+    /// Checks that nothing panicked, and that the server is ready, small, and answers the neighbour as before.
     async fn holds(self) -> Result<()> {
         let after = neighbour(&self.server, &self.case).await.context("serve the neighbour")?;
         ensure!(after == self.before, "the neighbour is told something else than before");
@@ -81,7 +81,7 @@ fn node(id: &str, metadata: Value) -> Result<Identity> {
     Identity::of_node(&json!({"id": id, "metadata": metadata}))
 }
 
-/// Reads what comes for a moment; the end of the stream is as good as an answer.
+/// Reads responses for a moment; the end of the stream counts as a response.
 async fn drain(stream: &mut AdsStream) {
     while let Ok(Some(update)) = stream.next_within(Duration::from_millis(150)).await {
         if stream.ack(&update).is_err() {
@@ -108,10 +108,10 @@ async fn bytes_that_are_not_requests_end_the_stream() -> Result<()> {
         frame(u32::MAX, &[0; 64]),
         frame(3, &[0xff, 0xff, 0xff]),
         frame(12, b"\x22\x0aabcdefghij"),
-        // A field that says it is longer than the message, and text that is no UTF-8.
+        // A field with a length beyond the message, and text that is not UTF-8.
         frame(2, &[0x22, 0x7f]),
         frame(4, &[0x22, 2, 0xc3, 0x28]),
-        // Groups within groups, as deep as it goes.
+        // Groups within groups, as deep as possible.
         frame(4096, &[0x0b; 4096]),
         // Messages within messages: the node of a node of a node.
         frame(4096, &[0x12; 4096]),
@@ -304,7 +304,7 @@ async fn rapid_reconnects_leave_memory_bounded() -> Result<()> {
         let protocol = Protocol::ALL[number % 2];
         tasks.spawn(async move {
             let Ok(channel) = connect(address).await else { return false };
-            // A third goes away before it has said anything, a third without reading, a third in the middle.
+            // A third disconnects before a request, a third without reading, a third in the middle.
             if number % 3 == 0 {
                 return true;
             }

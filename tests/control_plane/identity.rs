@@ -23,7 +23,7 @@ fn node(namespace: &str, account: &str) -> Identity {
     Identity::of_node(&node).expect("a node")
 }
 
-/// What the first answer of a stream says.
+/// The number of clusters in the first response of a stream, or its status.
 async fn clusters(channel: tonic::transport::Channel, identity: Identity) -> Result<usize, Code> {
     let mut stream = AdsStream::open(channel, Protocol::Delta, identity).expect("a stream");
     stream.subscribe(Kind::Cds.type_url(), &[], std::collections::BTreeMap::new()).expect("it is open");

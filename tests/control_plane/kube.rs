@@ -198,7 +198,7 @@ async fn a_watch_that_expired_lists_again_and_reports_the_difference() {
     let running = RunningSource::start(server).await;
     running.sink.synced().await;
     let lists = running.server.count("list", "services");
-    // All of this happens before any watch can tell of it.
+    // All of this happens before a watch can report it.
     running.server.delete("services", "n", "b");
     running.server.apply(service("d"));
     running.server.compact();
@@ -208,7 +208,7 @@ async fn a_watch_that_expired_lists_again_and_reports_the_difference() {
     assert_eq!(record.await.deleted, ["n/b"]);
     running.server.apply(service("e"));
     running.sink.until("and watched on", |record| record.names(Kind::Service).len() == 4).await;
-    // Either it had been told in time, or it listed again; both are right, listing for ever is not.
+    // The watch either saw the events, or expired and listed again. Both are correct; endless listing is not.
     assert!(running.server.count("list", "services") <= lists + 4);
 }
 
@@ -219,7 +219,7 @@ async fn bookmarks_avoid_lists() {
     let running = RunningSource::start(server).await;
     running.sink.synced().await;
     let lists = running.server.count("list", "services");
-    // Versions go up by what happens to other kinds; bookmarks tell watches of services of it.
+    // Changes of other kinds raise the resource version; bookmarks report it to watches of services.
     for name in ["x", "y", "z"] {
         running.server.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
     }
@@ -502,7 +502,8 @@ async fn the_manifest_grants_exactly_the_rights_used() {
     assert!(missing.is_empty() && unused.is_empty(), "missing: {missing:?}\nunused: {unused:?}");
 }
 
-/// What the certificate authority asks: its Secret is made, read and renewed, roots are written, a token is reviewed.
+/// The requests of the certificate authority: it creates, reads and renews its Secret, writes roots, and reviews a
+/// token.
 async fn use_the_authority(server: &ApiServer) {
     let client = || server.client().expect("a client");
     let config = AuthorityConfig {
@@ -582,7 +583,7 @@ async fn rights_of_a_cluster_signer_are_granted_only_with_one() {
     let asked = server.asked().into_keys().map(|it| (it.namespace, it.group, it.resource, it.verb));
     let mut granted = granted_by("manifests/signer/rbac.yaml");
     granted.extend(granted_by("manifests/trust-bundle/rbac.yaml"));
-    // Which signers' requests one may approve, and for which one may speak, is asked by the API server itself.
+    // The API server itself checks the rights to approve and to sign for a signer.
     granted.retain(|(_, _, resource, _)| resource != "signers");
     assert_eq!(asked.collect::<BTreeSet<_>>(), granted);
 }

@@ -17,7 +17,7 @@ use sluice_testkit::server::{Options, Sluiced};
 use sluice_testkit::wait::until;
 use sluice_watch::FollowGuard;
 
-/// How often files are looked at when nothing is told of them.
+/// Interval at which files are read without a notification.
 const RESCAN_INTERVAL: Duration = Duration::from_secs(2);
 /// Longer than the time after which an absent file counts as removed, and than the interval of rescans.
 const LONGER_THAN_RESCAN: Duration = Duration::from_millis(2_800);
@@ -195,7 +195,7 @@ fn without_a_file_the_config_map_applies() {
     assert_eq!(fixture.networks(), ["above"]);
     fixture.remove("mesh/networks");
     fixture.until("the networks below", |fixture| fixture.networks() == ["below"]);
-    // What the ConfigMap says meanwhile is remembered.
+    // The content of the ConfigMap is kept meanwhile.
     fixture.write("mesh/config", &config("2s"));
     fixture.until_timeout(2);
     fixture.write("objects/istio.yaml", &config_map("30s", "deeper"));
@@ -203,7 +203,7 @@ fn without_a_file_the_config_map_applies() {
     assert_eq!(fixture.timeout(), 2);
     fixture.remove("mesh/config");
     fixture.until_timeout(30);
-    // So is that it is gone.
+    // So is its removal.
     fixture.write("mesh/config", &config("3s"));
     fixture.until_timeout(3);
     fixture.remove("objects/istio.yaml");

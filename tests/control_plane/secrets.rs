@@ -78,7 +78,7 @@ impl SecretServer {
         Ok(())
     }
 
-    /// A stream of a router that asks for secrets.
+    /// A stream of a router that subscribes secrets.
     async fn ask(&self, caller: &Caller<'_>, protocol: Protocol, names: &[&str]) -> Result<AdsStream> {
         let id = format!("router~10.0.0.1~{}.edge~edge.svc.cluster.local", caller.pod);
         let metadata =
@@ -214,7 +214,7 @@ async fn a_changed_secret_is_sent_and_a_deleted_one_is_kept() -> Result<()> {
         );
         while names(&mut one).await?.len() < 2 {}
         assert_eq!(names(&mut two).await?, ["kubernetes://b"]);
-        // A certificate without its key is of no use: nothing is said, and each keeps what it has.
+        // A certificate without its key is unusable: nothing is sent, and each proxy keeps what it has.
         let (certificate, _) = pair();
         let b = fresh("b");
         write(&(secret("edge", "a", json!({"cert": certificate})) + &b))?;

@@ -1,4 +1,4 @@
-//! ADS sessions: scripted without a network, random ones against what the store says, then over real sockets.
+//! ADS sessions: scripted without a network, random ones compared with the store, then over real sockets.
 
 mod addresses;
 mod client;

@@ -134,7 +134,7 @@ fn invalid_yaml_is_named_and_fatal_only_if_requested() {
         directory(&[("good.yaml", good), ("bad.yaml", "kind: A\n---\nkind: Service\nmetadata: {name: x\n")]);
     let (config, file) = (format!("--configDir={}", text(&path)), text(&path.join("bad.yaml")));
     check(&[&config, "--strictConfig"], 6, &[&file, "line "]);
-    // Otherwise it serves what is good, and says what is not.
+    // Otherwise it serves the valid objects, and logs the invalid ones.
     let outcome = run_until(&[&config], "ready");
     assert!(outcome.contains("ready") && outcome.contains("bad.yaml") && outcome.contains("line="), "{outcome}");
 }

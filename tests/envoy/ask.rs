@@ -1,4 +1,4 @@
-//! Sends requests, waits for answers as expected, and says what came instead.
+//! Sends requests, waits for the expected responses, and reports other ones.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use sluice_testkit::pods::app::{AppReply, AppRequest, AppResponse};
 use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::network::Network;
 
-/// Longest wait for traffic to be as the objects say.
+/// Longest wait until traffic follows the objects.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Requests under way at once when many are sent.
 const CONCURRENT_REQUESTS: usize = 8;
 
-/// Whether pods can be had here. Where not, says so loudly; in CI that is a failure.
+/// Whether this machine can run pods. If not, a warning is printed; in CI that is a failure.
 pub(crate) fn pods_are_permitted() -> bool {
     match Network::new() {
         Ok(_) => true,
@@ -101,13 +101,13 @@ pub(crate) fn words(from: &str, call: &AppRequest) -> String {
     format!("{from} sent {method} {host}{path} to {address} by {wire:?}{tls} with {headers:?}")
 }
 
-/// Says that an answer is not what was wanted.
+/// The error of an unexpected response.
 async fn otherwise(mesh: &Mesh, from: &str, call: &AppRequest, wanted: &str, reply: &AppReply) -> String {
     let (asked, stats) = (words(from, call), stats_of(mesh, from, &call.host).await);
     format!("{asked}, wanted {wanted}, and got after {:?}: {:?}\n{stats}", reply.elapsed(), reply.outcome)
 }
 
-/// Asks until the answer is `wanted` by this test: configuration arrives in steps.
+/// Sends requests until `wanted` accepts the response: configuration arrives in steps.
 pub(crate) async fn until(
     mesh: &Mesh,
     from: &str,
@@ -130,12 +130,12 @@ pub(crate) async fn until(
 
 /// Sends requests until `expected` responds, as named by [`AppReply::who`].
 pub(crate) async fn eventually(mesh: &Mesh, from: &str, call: &AppRequest, expected: &str) -> Result<AppReply> {
-    // What is not routed yet goes nowhere: find out soon.
+    // A request without a route times out: detect that soon.
     let call = AppRequest { timeout_ms: 1000, ..call.clone() };
     until(mesh, from, &call, expected, |reply| reply.who() == expected).await
 }
 
-/// Asks once; the answer must be as `wanted` by this test.
+/// Sends one request; `wanted` must accept the response.
 pub(crate) async fn once(
     mesh: &Mesh,
     from: &str,
@@ -150,7 +150,7 @@ pub(crate) async fn once(
     Ok(reply)
 }
 
-/// Asks so often, and every time `expected` must answer.
+/// Sends that many requests; `expected` must respond to each.
 pub(crate) async fn always(mesh: &Mesh, from: &str, call: &AppRequest, times: usize, expected: &str) -> Result<()> {
     let counts = count(mesh, from, call, times).await?;
     if counts.len() != 1 || !counts.contains_key(expected) {
@@ -174,7 +174,7 @@ pub(crate) async fn count(mesh: &Mesh, from: &str, call: &AppRequest, times: usi
     Ok(counts)
 }
 
-/// Asks so often, and `part` percent must be answered by `expected`, within six standard deviations.
+/// Sends that many requests; `expected` must respond to `part` percent, within six standard deviations.
 pub(crate) async fn share(
     mesh: &Mesh,
     from: &str,

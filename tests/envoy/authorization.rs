@@ -121,7 +121,7 @@ spec:
         eventually(mesh, from, &call, expected).await?;
         always(mesh, from, &call, 5, expected).await?;
     }
-    // The policy goes, and with it the ban.
+    // Without the policy the request is allowed.
     mesh.apply("deny.yaml", &HOST.service("app: deny"))?;
     eventually(mesh, "friend", &HOST.get().path("/admin/x"), "deny v1").await?;
     Ok(())

@@ -19,9 +19,9 @@ const KEPT: Host = Host("kept", 1);
 /// Each request shakes hands anew.
 const FRESH: Host = Host("fresh", 2);
 
-/// So many certificates of each proxy are seen.
+/// Number of certificates of each proxy that are observed.
 const CERTIFICATES: usize = 5;
-/// So often an agent asks an authority that is not there.
+/// Number of an agent's attempts at an absent authority.
 const ATTEMPTS: usize = 3;
 
 const CLOSED: &str = "
@@ -102,7 +102,7 @@ fn certificates(pem: &str) -> Result<Vec<Certificate>> {
     Ok(identity::certificates(pem)?.iter().map(|certificate| certificate.to_vec()).collect())
 }
 
-/// What an Envoy shows to peers, its own certificate first.
+/// The certificate chain of an Envoy, its own certificate first.
 async fn chain(envoy: &Envoy) -> Result<Vec<Certificate>> {
     certificates(&envoy.secret(CERTIFICATE).await?)
 }
@@ -112,7 +112,7 @@ async fn roots(envoy: &Envoy) -> Result<BTreeSet<Certificate>> {
     Ok(certificates(&envoy.secret(ROOTS).await?)?.into_iter().collect())
 }
 
-/// How long an agent said it would wait after each request for a certificate that failed.
+/// The wait that an agent logged after each failed certificate request.
 fn waits(envoy: &Envoy) -> Vec<Duration> {
     let log = envoy.log();
     let failed = log.lines().filter(|line| line.contains("no certificate, what there is stays"));
@@ -161,7 +161,7 @@ async fn another_root(mesh: &Mesh) -> Result<()> {
             Ok(chain(envoy).await?.get(1) == authority.first())
         })
         .await?;
-        // The old root goes.
+        // The old root is removed.
         std::fs::write(directory.join("root-cert.pem"), new).context("take a root away")?;
         trust(of(&[new])?).await
     };

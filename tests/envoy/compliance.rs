@@ -1,4 +1,4 @@
-//! Policies of compliance limit the TLS of proxies, of their agents, and of the control plane they come to.
+//! Compliance policies limit the TLS of proxies, of their agents, and of their control plane.
 
 use anyhow::{Context, Result, ensure};
 use sluice_testkit::pods::envoy::Protocol;

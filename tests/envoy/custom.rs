@@ -78,7 +78,7 @@ fn guarded(host: Host, provider: &str) -> String {
 async fn over_http(mesh: &Mesh) -> Result<()> {
     const HOST: Host = Host("web", 1);
     mesh.apply("web.yaml", &guarded(HOST, "over-http"))?;
-    // The guard is asked for the path itself, and answers as this one says.
+    // The authorization server receives the path itself, and responds as it requests.
     let refused = HOST.get().path("/guarded/no?status=403&only=guard");
     eventually(mesh, "client", &refused, "status 403").await?;
     for (call, expected) in [

@@ -43,7 +43,7 @@ async fn egress() -> Result<()> {
         ],
     )
     .await?;
-    // What concerns the whole mesh comes after the others.
+    // Scenarios that change the whole mesh run after the others.
     family::run(mesh, vec![("REGISTRY_ONLY", Box::pin(registry_only(mesh)))]).await
 }
 

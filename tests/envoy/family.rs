@@ -1,4 +1,4 @@
-//! Runs the scenarios of a family beside each other on one mesh, and tells of each that failed.
+//! Runs the scenarios of a family concurrently on one mesh, and reports each that failed.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ pub(crate) async fn mesh_of(workloads: &[Workload]) -> Result<Mesh> {
     Ok(mesh)
 }
 
-/// Runs the scenarios, then looks at every Envoy.
+/// Runs the scenarios, then checks every Envoy.
 pub(crate) async fn run(mesh: &Mesh, scenarios: Vec<Scenario<'_>>) -> Result<()> {
     let all = scenarios.len();
     let run = scenarios.into_iter().map(|(name, scenario)| async move {
@@ -35,7 +35,7 @@ pub(crate) async fn run(mesh: &Mesh, scenarios: Vec<Scenario<'_>>) -> Result<()>
     Ok(())
 }
 
-/// Every Envoy has refused nothing, and holds message by message what the control plane says it served.
+/// Checks that every Envoy has rejected nothing, and holds message by message what the control plane served.
 pub(crate) async fn every_envoy_holds_what_it_was_served(mesh: &Mesh) -> Result<()> {
     for (name, pod) in mesh.pods().filter(|(_, pod)| pod.envoy.is_some()) {
         looked_after(mesh, pod).await.with_context(|| format!("the Envoy of {name}"))?;

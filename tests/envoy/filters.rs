@@ -87,7 +87,7 @@ async fn lua(mesh: &Mesh) -> Result<()> {
     .await?;
     let seen = answer(reply)?.seen();
     ensure!(seen["headers"]["x-lua"] == "was here", "the application sees Lua's header, but {seen}");
-    // Without the EnvoyFilter the script is gone.
+    // Without the EnvoyFilter the script does not run.
     mesh.apply("lua.yaml", &HOST.service("app: lua"))?;
     until(mesh, "client", &HOST.get(), "an untouched answer", |reply| {
         reply.who() == "lua v1" && header(reply, "x-lua-answer").is_empty()

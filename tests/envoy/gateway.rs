@@ -325,7 +325,7 @@ async fn passthrough(mesh: &Mesh) -> Result<()> {
     Ok(())
 }
 
-/// The server name says the cluster: how traffic between networks passes.
+/// The server name contains the cluster: traffic between networks.
 async fn auto_passthrough(mesh: &Mesh) -> Result<()> {
     let objects = gateway_of("east-west", 8450, "TLS", "hosts: [\"*.local\"], tls: {mode: AUTO_PASSTHROUGH}")
         + &way_in("east-west", "10.200.2.21", 8450, "outbound_.80_._.tea.shop.svc.cluster.local");

@@ -21,7 +21,7 @@ async fn resilience() -> Result<()> {
         Workload::new("client", "client", PodRole::Sidecar(Protocol::Sotw)),
         Workload::new("tea-v1", "tea", PodRole::Sidecar(Protocol::Delta))
             .port("http", 8080, PortProtocol::Http)
-            // The limits of a connection pool are the server's too, for all that comes to a port.
+            // The limits of a connection pool also apply at the server, to all requests of a port.
             .port("limited", 8082, PortProtocol::Http),
         Workload::new("tea-v2", "tea", PodRole::Sidecar(Protocol::Delta)).version("v2"),
         Workload::new("void", "void", PodRole::Nothing),
@@ -85,7 +85,7 @@ async fn retries(mesh: &Mesh) -> Result<()> {
     // One pod, so that it alone sees every attempt.
     mesh.apply("retries.yaml", &(HOST.service("app: tea, version: v1") + &rules))?;
     eventually(mesh, "client", &HOST.get(), "tea v1").await?;
-    // Path, the answer, and how often the application was asked.
+    // Path, response, and the number of requests at the application.
     for (path, expected, attempts) in [
         ("/third-is-good?status=503&first=2", "tea v1", 3),
         ("/all-bad?status=503", "status 503", 4),
@@ -110,7 +110,7 @@ async fn retries(mesh: &Mesh) -> Result<()> {
 /// One of two endpoints refuses connections: every request succeeds.
 async fn default_retries(mesh: &Mesh) -> Result<()> {
     const HOST: Host = Host("half-dead", 3);
-    // Taken in turns and asked one at a time, so that an attempt after a failed one is at the other endpoint.
+    // Round robin with one request at a time, so that the attempt after a failed one uses the other endpoint.
     let entry = format!(
         r"
 apiVersion: networking.istio.io/v1

@@ -43,7 +43,7 @@ async fn revocation() -> Result<()> {
     family::run(mesh, vec![("certificates are revoked", Box::pin(revoked(mesh, &organization)))]).await
 }
 
-/// The serial number of the certificate a pod shows.
+/// The serial number of a pod's certificate.
 async fn serial(mesh: &Mesh, pod: &str) -> Result<Vec<u8>> {
     let envoy = mesh.pod(pod).envoy.as_ref().context("a sidecar")?;
     let chain = identity::certificates(&envoy.secret(CERTIFICATE).await?)?;

@@ -74,7 +74,7 @@ spec:
     let envoy = mesh.pod("narrow").envoy.as_ref().context("a sidecar")?;
     let clusters = envoy.admin("/config_dump?resource=dynamic_active_clusters").await?;
     ensure!(!clusters.contains(".shop.svc.cluster.local"), "nothing of namespace shop is left");
-    // One more host is let in.
+    // One more host is visible.
     mesh.apply("narrow.yaml", &sidecar.replace("[./*]", "[./*, shop/tea.shop.svc.cluster.local]"))?;
     eventually(mesh, "narrow", &tea, "tea v1").await?;
     Ok(())

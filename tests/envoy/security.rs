@@ -43,7 +43,7 @@ async fn security() -> Result<()> {
 
 const PORTS: &str = "[{name: http, port: 80, targetPort: http}, {name: tcp, port: 9000, targetPort: lines}]";
 
-/// A connection may be made before the server has the Service, and would pass by what is told of it: none is kept.
+/// A connection that was opened before the server has the Service would bypass its policies, so none is reused.
 const FRESH: &str = "connectionPool: {http: {maxRequestsPerConnection: 1}}";
 
 /// From a pod without a sidecar, to the pod itself.
@@ -55,13 +55,13 @@ fn raw(call: AppRequest) -> AppRequest {
     AppRequest { host: call.host, ..AppRequest::raw(call.address) }
 }
 
-/// Whether the application was told of a client certificate.
+/// Whether the application received the header of a client certificate.
 fn authenticated(reply: &AppReply) -> bool {
     let seen = reply.outcome.as_ref().map(|answer| answer.seen()).unwrap_or_default();
     seen["headers"]["x-forwarded-client-cert"].as_str().is_some_and(|text| text.contains("/ns/shop/sa/client"))
 }
 
-/// Whether the connection was closed; one that says nothing is not.
+/// Whether the connection was closed; a silent connection is open.
 fn is_refused(reply: &AppReply) -> bool {
     reply.outcome.as_ref().is_err_and(|error| error != "timed out")
 }

@@ -74,7 +74,7 @@ async fn traffic_follows_the_objects(protocol: Protocol) -> Result<()> {
         ensure!(mesh.pod("counter").call(maya.clone()).await?.who() == "kettle v2");
     }
 
-    // A broken edit is refused and costs nothing; the last good state goes on.
+    // An invalid edit is rejected; the last valid state stays.
     mesh.write("kettle-routes.yaml", "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: [")?;
     until_counted("reports of the broken file", 1, async || {
         let log = mesh.server_log();
@@ -83,7 +83,7 @@ async fn traffic_follows_the_objects(protocol: Protocol) -> Result<()> {
     .await?;
     ensure!(mesh.pod("counter").call(maya.clone()).await?.who() == "kettle v2");
 
-    // The object goes away: no rule, both versions answer.
+    // The object is deleted: without a rule, both versions respond.
     std::fs::remove_file(mesh.config_file("kettle-routes.yaml"))?;
     eventually(&mesh, "counter", &plain, "kettle v2").await?;
     eventually(&mesh, "counter", &plain, "kettle v1").await?;

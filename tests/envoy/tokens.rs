@@ -34,7 +34,7 @@ async fn tokens_by_jwks_uri() -> Result<()> {
 
 async fn keys_that_rotate(mesh: &Mesh) -> Result<()> {
     let (first, second) = (TokenIssuer::with_id("first")?, TokenIssuer::with_id("second")?);
-    // It says that its key is the first, but it is another.
+    // It names the first key, but is signed by another.
     let forger = TokenIssuer::with_id("first")?;
     let keys = KeyServer::start(&[&first]).await?;
     let policy = format!(
@@ -78,7 +78,7 @@ spec:
         always(mesh, "client", &call, 3, expected).await?;
     }
 
-    // The second key is added, then the first goes.
+    // The second key is added, then the first is removed.
     keys.serve(&[&first, &second]);
     eventually(mesh, "client", &by_second, "tea v1").await?;
     always(mesh, "client", &by_first, 5, "tea v1").await?;

@@ -148,7 +148,8 @@ async fn round_robin(mesh: &Mesh) -> Result<()> {
 const OUTLIERS: &str =
     "outlierDetection: {consecutive5xxErrors: 3, interval: 1s, baseEjectionTime: 90s, maxEjectionPercent: 100}";
 
-/// Asks one version for errors until Envoy has ejected so many hosts. Its workers may learn of it up to a second later.
+/// Requests errors of one version until Envoy has ejected that many hosts. Its workers may see that up to a second
+/// later.
 async fn eject(mesh: &Mesh, host: Host, version: &str, ejected: usize) -> Result<()> {
     let bad = host.get().path(&format!("/?status=500&only={version}"));
     until_counted(&format!("hosts ejected of {}", host.0), ejected, async || {
@@ -185,7 +186,7 @@ async fn failover_priority(mesh: &Mesh) -> Result<()> {
     ));
     let rules = HOST.routes("  - retries: {attempts: 0}\n    route: [{destination: {host: priority}}]");
     mesh.apply("priority.yaml", &(HOST.service("app: tea") + &policy + &rules))?;
-    // By label the far one is first; the region comes only behind it.
+    // By label the far endpoint is first; the region counts only after it.
     eventually(mesh, "client", &HOST.get(), "tea far").await?;
     always(mesh, "client", &HOST.get(), 30, "tea far").await
 }

@@ -27,7 +27,7 @@ async fn virtual_hosts() -> Result<()> {
     let tea = |name, version| Workload::new(name, "tea", PodRole::Sidecar(Protocol::Delta)).version(version);
     mesh.deploy(&[
         Workload::new("client", "client", PodRole::Sidecar(Protocol::Delta)),
-        // Says that it takes them one by one too, but its protocol has no such thing.
+        // It requests VHDS too, but its protocol does not have it.
         Workload::new("whole", "whole", PodRole::Sidecar(Protocol::Sotw)),
         Workload::new("door", "door", PodRole::Gateway(Protocol::Delta, "door")),
         Workload::new("visitor", "visitor", PodRole::Nothing),
@@ -37,7 +37,7 @@ async fn virtual_hosts() -> Result<()> {
     .await?;
     mesh.apply("tea.yaml", &(TEA.service("app: tea") + &TEA.versions()))?;
     let mesh = &mesh;
-    // One after the other: each looks at counters that the others raise.
+    // One after the other: each reads counters that the others raise.
     for scenario in [
         family::run(mesh, vec![("a host changes", Box::pin(a_host_changes(mesh)))]).await,
         family::run(mesh, vec![("hosts come and go", Box::pin(hosts_come_and_go(mesh)))]).await,
@@ -84,7 +84,7 @@ async fn a_host_changes(mesh: &Mesh) -> Result<()> {
     Ok(())
 }
 
-/// Waits until an answer is always the same: another may come as long as there is no route.
+/// Waits until every response is the same: another one is possible while there is no route.
 async fn until_settled(mesh: &Mesh, from: &str, call: &AppRequest, expected: &str) -> Result<()> {
     eventually(mesh, from, call, expected).await?;
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(15);
@@ -100,7 +100,7 @@ async fn until_settled(mesh: &Mesh, from: &str, call: &AppRequest, expected: &st
 async fn hosts_come_and_go(mesh: &Mesh) -> Result<()> {
     // In the table that is there, and in one of its own.
     let elsewhere = ELSEWHERE.service_with("app: tea", "[{name: http, port: 8090, targetPort: http}]");
-    // What is not routed goes nowhere: find out soon.
+    // A request without a route times out: detect that soon.
     let there = AppRequest { timeout_ms: 1000, ..AppRequest::get(vip(&ELSEWHERE.ip(), 8090), "elsewhere") };
     let aborted = LATER.routes(
         "  - fault: {abort: {httpStatus: 418, percentage: {value: 100}}}\n    route: [{destination: {host: later}}]",
@@ -119,7 +119,7 @@ async fn hosts_come_and_go(mesh: &Mesh) -> Result<()> {
     let dump = envoy.admin("/config_dump?resource=dynamic_route_configs").await?;
     ensure!(!dump.contains("later.shop") && dump.contains("80/tea.shop"), "the host is gone: {dump}");
     ensure!(updates(mesh, "client", "80").await?.0 == before.0, "no table is sent");
-    // A table that goes and comes back with its listener is filled again.
+    // A table that is removed and added with its listener is filled again.
     mesh.apply("more.yaml", "")?;
     until(mesh, "client", &there, "no tea", |reply| !reply.who().starts_with("tea ")).await?;
     mesh.apply("more.yaml", &elsewhere)?;

@@ -31,7 +31,7 @@ fn request() -> String {
     params.serialize_request(&key).expect("a request").pem().expect("its text")
 }
 
-/// A signer that signs what is approved, as it is asked to.
+/// A signer that signs approved requests as requested.
 pub(crate) struct Signer {
     pub(crate) server: Arc<ApiServer>,
     pub(crate) root: String,

@@ -73,7 +73,7 @@ async fn another_replica_leads_when_the_leader_stops() {
     let one = Replica::start(&server, "one");
     leads(&one).await;
     let other = Replica::start(&server, "other");
-    // Several renewals pass, and the other one looks each time.
+    // Several renewals pass, and the other replica reads the lease each time.
     let renewals = server.count("update", "leases") + 4;
     until("it is renewed", || (server.count("update", "leases") >= renewals).then_some(())).await;
     assert!(one.leads() && !other.leads());
@@ -82,7 +82,7 @@ async fn another_replica_leads_when_the_leader_stops() {
     assert!(holder(&server).starts_with("one-"), "{held}");
     assert_eq!(held["spec"]["leaseTransitions"], 0);
 
-    // It goes as it should, and gives the lease back.
+    // It stops orderly, and releases the lease.
     one.stop.cancel();
     one.task.await.expect("no panic");
     assert!(!*one.leads.borrow());

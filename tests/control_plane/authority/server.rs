@@ -25,7 +25,7 @@ use super::{SYSTEM, until};
 const NAME: &str = "example.com/mesh";
 const ISTIOD: &str = "istiod.istio-system.svc";
 
-/// A certificate for the key of a request with these names, that began and ends so many seconds from now.
+/// A certificate for the key of a request with these names, valid between these seconds from now.
 fn certify(issuer: &Issuer<'_, KeyPair>, request: &str, names: &[&str], (begins, ends): (i64, i64)) -> Value {
     let key = Requested(requested_key(request));
     let mut params = CertificateParams::default();

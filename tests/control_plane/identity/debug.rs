@@ -26,7 +26,7 @@ async fn connect(mesh: &IdentityFixture, subject: &str) -> Channel {
     mesh.connect(&ClientTls { pair: Some((chain[0].clone(), key)), ..ClientTls::default() }).await
 }
 
-/// Opens a stream that asks one thing.
+/// Opens a stream with one request.
 fn ask(channel: &Channel, protocol: Protocol, of: (&str, &str), type_url: &str, names: &[&str]) -> Result<AdsStream> {
     let mut stream = AdsStream::open(channel.clone(), protocol, node(of.0, of.1))?;
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -69,7 +69,7 @@ async fn operators_see_the_sync_state_of_proxies() -> Result<()> {
         let state = clusters.context("clusters")?.config_status();
         ensure!(matches!(state, ConfigStatus::Synced | ConfigStatus::Stale), "{state:?}");
 
-        // What is acknowledged is not answered again, and the stream goes on.
+        // An acknowledgement is not answered, and the stream continues.
         stream.ack(&update)?;
         stream.subscribe(PAGE, &["config_dump?proxyID=pod-1.shop".to_owned()], BTreeMap::new())?;
         let update = answer(&mut stream).await?;

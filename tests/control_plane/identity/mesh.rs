@@ -157,7 +157,7 @@ pub(crate) fn uris(pem: &str) -> Vec<String> {
     names.general_names.iter().map(one).collect()
 }
 
-/// Asks again until something is so.
+/// Polls until there is a value.
 pub(crate) async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {

@@ -61,7 +61,7 @@ async fn invalid_tokens_get_no_certificate() {
             "{reason}"
         );
     }
-    // A good token, but it is not one of the cluster that the caller says it is of.
+    // A valid token, but of another cluster than the caller claims.
     for (cluster, reason) in [("east", "signed by no key of its issuer"), ("west", "cluster \\\"west\\\"")] {
         let mut ask = CertificateRequest::bearing(&csr, &mesh.token(CART));
         ask.headers.push(("clusterid", cluster.to_owned()));

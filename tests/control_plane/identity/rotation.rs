@@ -28,7 +28,7 @@ async fn a_plugged_in_authority_changes_beneath_its_root() {
 
     let second = plug_in(&organization, &mesh.authority(), "second");
     until("the second authority signs", async || (chain(&mesh).await[1].trim() == second.trim()).then_some(())).await;
-    // The server itself shows a certificate of it: the handshakes above would fail otherwise, and they go on.
+    // The server has a certificate of it: otherwise the handshakes above and below would fail.
     until("the server's certificate is new", async || {
         (mesh.logged("issued the server's certificate").len() > 1).then_some(())
     })

@@ -1,4 +1,4 @@
-//! Several roots: what workloads are told to trust (P19, X23).
+//! Several roots: which ones workloads trust (P19, X23).
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ async fn workloads_are_sent_all_roots_and_new_ones() {
         let mut stream = AdsStream::open(channel.clone(), protocol, node("shop", "cart")).expect("a stream");
         stream.subscribe(TYPE, &[], BTreeMap::new()).expect("it is open");
         let mut told = async |expect: Vec<String>| {
-            // The roots of both sources may come one after the other.
+            // The roots of both sources may arrive in separate responses.
             loop {
                 let update = stream.next().await.expect("it goes on").expect("an answer");
                 stream.ack(&update).expect("it is open");

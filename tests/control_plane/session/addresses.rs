@@ -1,4 +1,4 @@
-//! Addresses of ambient mode: all of them, or those a node proxy asks for as it needs them (X26).
+//! Addresses of ambient mode: all of them, or those that a node proxy subscribes on demand (X26).
 
 use prost::Message as _;
 use sluice_model::ResourceType::{Address, Workload};

@@ -28,7 +28,7 @@ pub(crate) struct ReceivedResponse {
     pub(crate) removed: Vec<String>,
     /// Names that nothing is known by: resources without a message.
     pub(crate) unresolved: Vec<String>,
-    /// Other names that resources say they have.
+    /// Aliases of resources.
     pub(crate) aliases: BTreeMap<String, Vec<String>>,
 }
 
@@ -41,7 +41,7 @@ impl ReceivedResponse {
         self.resources.iter().map(|(name, ..)| name.as_str()).collect()
     }
 
-    /// `CDS +a +b -c`: what the response says, for comparing.
+    /// The response as `CDS +a +b -c`, for comparisons.
     pub(crate) fn text(&self) -> String {
         let name = ResourceType::from_type_url(&self.type_url).map_or("?", sluice_xds::short_name);
         let mut text = name.to_uppercase();
@@ -158,7 +158,7 @@ impl ScriptedClient {
         }
     }
 
-    /// Asks for names on demand: they are no subscription.
+    /// Requests names on demand, without a subscription.
     pub(crate) fn ask(&mut self, kind: ResourceType, names: &[&str]) {
         self.delta(DeltaDiscoveryRequest {
             type_url: kind.type_url().into(),
@@ -174,7 +174,7 @@ impl ScriptedClient {
         Some(self.apply(bytes))
     }
 
-    /// The same if it is about endpoints, of which it is told while everything else waits for its turn.
+    /// The same if it has endpoints, which are sent while everything else waits for its turn.
     pub(crate) fn receive_endpoints(&mut self) -> Option<ReceivedResponse> {
         let bytes = self.stream.poll_endpoints(self.now)?.bytes();
         Some(self.apply(bytes))
@@ -247,7 +247,7 @@ impl ScriptedClient {
         got
     }
 
-    /// Answers the oldest response: accepts it, or says why not.
+    /// Answers the oldest response: acknowledges it, or rejects it with a reason.
     pub(crate) fn answer(&mut self, error: Option<&str>) -> bool {
         let Some(got) = self.unanswered.pop_front() else { return false };
         self.answer_to(&got, error);

@@ -30,7 +30,7 @@ use super::fixture::{SIDECAR, SessionFixture};
 const TILL: &str = "sidecar~10.0.0.2~till.shop~shop.svc.cluster.local";
 const STRANGER: &str = "10.0.0.9:4711";
 
-/// Believes `Bearer SPIFFE-ID`.
+/// Accepts `Bearer SPIFFE-ID` as proof of that identity.
 struct BearerIsIdentity;
 
 impl Authenticator for BearerIsIdentity {

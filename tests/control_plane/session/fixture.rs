@@ -78,7 +78,7 @@ impl SessionFixture {
         mesh
     }
 
-    /// A cluster whose message says which version of it this is; it gets its endpoints by EDS.
+    /// An EDS cluster whose message contains its version.
     pub(crate) fn cluster(&self, layer: &str, name: &str, content: &str) {
         use sluice_proto::envoy::config::cluster::v3::{Cluster, cluster::EdsClusterConfig};
         let cluster = Cluster {

@@ -224,7 +224,7 @@ fn an_empty_list_ends_the_subscription_of_types_subscribed_by_name() {
     assert!(mesh.status.streams()[0].types.is_empty());
 }
 
-/// As pilot-agent behaves: it says nothing to a response in which there is nothing for it.
+/// As pilot-agent behaves: it does not answer a response without resources for it.
 #[test]
 fn agents_are_answered_when_resources_exist() {
     for protocol in BOTH {
@@ -266,7 +266,7 @@ fn a_client_that_reports_held_versions_is_sent_only_the_rest() {
     mesh.delete(Endpoint, "base", "c");
     mesh.commit();
     let mut client = client.reconnect(&mesh);
-    // What there is of endpoints for the changed cluster comes again: it is warmed anew.
+    // The endpoints of the changed cluster are sent again: the cluster warms again.
     assert_eq!(client.settled(), ["CDS +a +d -c", "EDS +b -c"]);
     assert_eq!(client.holds[&Cluster].keys().collect::<Vec<_>>(), ["a", "b", "d"]);
 }

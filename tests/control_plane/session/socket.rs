@@ -194,7 +194,7 @@ async fn closed_connections_leave_no_state() {
             requests.send(first(Cluster)).await.expect("open");
             let mut responses =
                 client.delta_aggregated_resources(ReceiverStream::new(outgoing)).await.expect("a stream").into_inner();
-            // Some go away before they are answered.
+            // Some disconnect before a response.
             if round % 3 != 0 {
                 responses.message().await.expect("no error").expect("a response");
             }

@@ -143,7 +143,7 @@ fn on_demand_an_unknown_host_is_answered_as_absent() {
     greedy.delta(flood(0)).expect("many");
     assert!(matches!(greedy.delta(flood(6_000)), Err(StreamError::Exhausted(_))));
 
-    // A client that comes back names what it asked for on demand, and says what else it holds.
+    // A reconnecting client lists the names it requested on demand, and the versions it holds.
     client.wants.insert(VirtualHost, Some(["80/absent", "80/c"].map(str::to_owned).into()));
     let mut client = client.reconnect(&mesh);
     assert_eq!(client.settled(), ["VHDS +80/c ?80/absent"]);
