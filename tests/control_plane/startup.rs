@@ -180,7 +180,7 @@ fn deployments_in_a_directory_are_reported_once() {
     let deployments = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: ratings-v1}\n---\n\
                        apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: ratings-v2}\n";
     let (_keep, path) = directory(&[("bookinfo.yaml", deployments)]);
-    let log = run_for(&[&format!("--configDir={}", text(&path))], Duration::from_secs(2));
+    let log = run_until(&[&format!("--configDir={}", text(&path))], "ready");
     assert_eq!(log.matches("workloads in a directory create no pods").count(), 1, "{log}");
 }
 

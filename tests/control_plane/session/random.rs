@@ -33,7 +33,7 @@ enum Step {
     Answer { reject: bool },
     /// The client changes the names it wants.
     Names { kind: usize, add: u8, remove: u8 },
-    /// The client comes back on another stream with what it holds.
+    /// The client reconnects with the versions it holds.
     Reconnect,
     /// Time passes.
     Wait,
@@ -137,7 +137,7 @@ fn run(protocol: XdsProtocol, steps: Vec<Step>) -> Result<(), TestCaseError> {
         let mut holds: BTreeMap<String, Bytes> =
             client.holds[&kind].iter().map(|(name, (_, bytes))| (name.clone(), bytes.clone())).collect();
         if protocol == XdsProtocol::Sotw && !kind.is_wildcard() {
-            // The protocol has no words for what is gone.
+            // The protocol has no field for removed resources.
             let gone: BTreeSet<String> = holds.keys().filter(|name| !expect.contains_key(*name)).cloned().collect();
             holds.retain(|name, _| !gone.contains(name));
         }
@@ -147,7 +147,7 @@ fn run(protocol: XdsProtocol, steps: Vec<Step>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// An epoch of clusters and routes: the clusters with their content, the one each route leads to, and whether the
+/// An epoch of clusters and routes: the clusters with their content, the one each route refers to, and whether the
 /// client then receives or answers.
 type RouteEpoch = (BTreeMap<u8, u8>, Vec<u8>, Vec<bool>);
 
@@ -160,7 +160,7 @@ fn epochs() -> impl Strategy<Value = Vec<RouteEpoch>> {
     prop::collection::vec(epoch, 1..12)
 }
 
-/// No route the client holds leads to a cluster it does not hold, at any time.
+/// At no time does a route that the client holds refer to a cluster that it does not hold.
 fn never_broken(protocol: XdsProtocol, epochs: Vec<RouteEpoch>) -> Result<(), TestCaseError> {
     let mesh = SessionFixture::new();
     let apply = |clusters: &BTreeMap<u8, u8>, routes: &[u8]| {
