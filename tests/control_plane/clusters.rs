@@ -475,7 +475,7 @@ async fn requests_to_a_remote_cluster_match_the_manifest() {
     let (own, east) = (cluster("10.1.0.1").await, cluster("10.2.0.1").await);
     let info = kind_info(Kind::WorkloadEntry).expect("in the table");
     let (group, versions) = (info.group, info.versions.to_vec());
-    east.define(api_server::Kind { group, versions, name: info.name, plural: info.plural }, true);
+    east.define(api_server::ResourceKind { group, versions, name: info.name, plural: info.plural }, true);
     lead(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({})))]);
     let mesh = RemoteClustersFixture::patient(&own).await;
 

@@ -135,8 +135,8 @@ fn service(name: &str) -> Value {
            "spec": {"clusterIP": "10.0.0.1", "ports": [{"port": 80}]}})
 }
 
-fn virtual_services() -> api_server::Kind {
-    api_server::Kind {
+fn virtual_services() -> api_server::ResourceKind {
+    api_server::ResourceKind {
         group: "networking.istio.io",
         versions: vec!["v1beta1", "v1"],
         name: "VirtualService",
@@ -305,7 +305,7 @@ async fn objects_without_effect_are_reported_and_delay_nothing() {
     let server = ApiServer::start().await.expect("a server");
     server.forbid(info.plural, true);
     let (group, versions) = (info.group, info.versions.to_vec());
-    server.define(api_server::Kind { group, versions, name: info.name, plural: info.plural }, true);
+    server.define(api_server::ResourceKind { group, versions, name: info.name, plural: info.plural }, true);
     server.apply(json!({"apiVersion": info.api_version(), "kind": info.name,
                         "metadata": {"name": "a", "namespace": "n"}, "spec": {}}));
     let running = RunningSource::start(server).await;
@@ -317,7 +317,7 @@ async fn objects_without_effect_are_reported_and_delay_nothing() {
 fn define(server: &ApiServer, kind: Kind) {
     let info = kind_info(kind).expect("in the table");
     let (group, versions) = (info.group, info.versions.to_vec());
-    server.define(api_server::Kind { group, versions, name: info.name, plural: info.plural }, true);
+    server.define(api_server::ResourceKind { group, versions, name: info.name, plural: info.plural }, true);
 }
 
 /// A mesh that reads a server and writes allocated addresses to it, until the token is cancelled.
@@ -469,7 +469,7 @@ async fn the_manifest_grants_exactly_the_rights_used() {
     let server = ApiServer::start().await.expect("a server");
     for info in KINDS.iter().filter(|info| info.is_custom() && info.group != "networking.k8s.io") {
         let (group, versions) = (info.group, info.versions.to_vec());
-        server.define(api_server::Kind { group, versions, name: info.name, plural: info.plural }, true);
+        server.define(api_server::ResourceKind { group, versions, name: info.name, plural: info.plural }, true);
     }
     server.apply(service_entry("one", json!({}), None));
     let running = RunningSource::start(server).await;

@@ -60,7 +60,7 @@ impl Api {
     pub(crate) async fn start(directory: &Path) -> Result<Self> {
         let server = ApiServer::start().await?;
         for (group, name, plural) in CUSTOM {
-            server.define(api_server::Kind { group, versions: vec!["v1"], name, plural }, true);
+            server.define(api_server::ResourceKind { group, versions: vec!["v1"], name, plural }, true);
         }
         server.let_read_secrets(gateway::NAMESPACE, gateway::NAME, true);
         let kubeconfig = directory.join("kubeconfig");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::change::Kind;
+use crate::change::ChangeKind;
 use crate::shape::{Layout, Shape};
 
 /// Simulates the proxies of a mesh against an ADS server and measures how changes reach them.
@@ -228,7 +228,7 @@ pub(crate) struct RunArguments {
     pub(crate) starts: usize,
     /// Change kinds to make, comma separated; all if not given, `none` for none.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND")]
-    pub(crate) changes: Vec<Kind>,
+    pub(crate) changes: Vec<ChangeKind>,
     /// Storms to make after the changes, comma separated.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "STORM")]
     pub(crate) storms: Vec<Storm>,
@@ -299,7 +299,7 @@ pub(crate) struct ScaleArguments {
     pub(crate) large: Vec<Large>,
     /// Change kinds to make, comma separated; all if not given, `none` for none.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND")]
-    pub(crate) changes: Vec<Kind>,
+    pub(crate) changes: Vec<ChangeKind>,
     /// Skip shapes that have a result in --out.
     #[arg(long)]
     pub(crate) resume: bool,
@@ -325,7 +325,7 @@ pub(crate) struct VersusArguments {
     pub(crate) proxies: usize,
     /// Change kinds to make, comma separated; all if not given.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND")]
-    pub(crate) changes: Vec<Kind>,
+    pub(crate) changes: Vec<ChangeKind>,
     /// Largest ratio after : before that passes.
     #[arg(long, default_value_t = 1.5)]
     pub(crate) limit: f64,
@@ -357,7 +357,7 @@ pub(crate) struct SoakArguments {
     pub(crate) reconnects: f64,
     /// Change kinds to make, comma separated; all if not given.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND")]
-    pub(crate) changes: Vec<Kind>,
+    pub(crate) changes: Vec<ChangeKind>,
     /// Seed: the same number gives the same changes.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::change::Kind;
+use crate::change::ChangeKind;
 use crate::result::{Round, RunResult, StormResult};
 use crate::shape::Layout;
 
@@ -39,7 +39,7 @@ struct Row {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum MeasuredThing {
-    Change(Kind),
+    Change(ChangeKind),
     /// By its name in the result.
     Storm(String),
     Connect,

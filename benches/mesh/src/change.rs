@@ -11,7 +11,7 @@ use crate::gateway;
 use crate::objects::{self, Endpoints};
 use crate::scan::Type;
 use crate::shape::{Layout, Service, Shape};
-use crate::watch::{Content, Expectation};
+use crate::watch::{Expectation, ExpectedContent};
 use crate::world::MeshObjects;
 
 /// Addresses a pod has one after the other: the first octet holds no more.
@@ -20,7 +20,7 @@ const MOVED_ENDPOINTS: usize = 100;
 /// A kind of change.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Kind {
+pub(crate) enum ChangeKind {
     /// An endpoint becomes unready, then ready again.
     EndpointReady,
     /// A pod comes back with another address.
@@ -59,7 +59,7 @@ pub(crate) enum Kind {
     None,
 }
 
-impl Kind {
+impl ChangeKind {
     /// Every kind of change.
     pub(crate) fn all() -> Vec<Self> {
         Self::value_variants().iter().copied().filter(|kind| *kind != Self::None).collect()
@@ -114,7 +114,7 @@ impl AffectedProxies {
 type Write = Box<dyn FnOnce(&MeshObjects) -> Result<Instant>>;
 
 /// One change.
-pub(crate) struct Change {
+pub(crate) struct PlannedChange {
     /// Made before, and not measured.
     pub(crate) before: Option<Write>,
     pub(crate) write: Write,
@@ -132,14 +132,14 @@ pub(crate) struct Plan {
 }
 
 /// The change of a kind in a round; rounds count from 0.
-pub(crate) fn plan(kind: Kind, shape: &Shape, round: usize, how: Plan) -> Result<Change> {
+pub(crate) fn plan(kind: ChangeKind, shape: &Shape, round: usize, how: Plan) -> Result<PlannedChange> {
     let marker = format!("bench-marker-{round:04}");
     let target = shape.http_service(how.target);
     let routes = |service: Service, marker: Marker| {
         if how.by_virtual_host { host(service, marker) } else { table(service, marker) }
     };
     let home = target.namespace_number();
-    let seen = |namespace: usize, write: Write, expected| Change {
+    let seen = |namespace: usize, write: Write, expected| PlannedChange {
         before: None,
         write,
         expected,
@@ -147,107 +147,119 @@ pub(crate) fn plan(kind: Kind, shape: &Shape, round: usize, how: Plan) -> Result
     };
     let everyone = |write: Write, expected| seen(home, write, expected);
     Ok(match kind {
-        Kind::EndpointReady => {
+        ChangeKind::EndpointReady => {
             let endpoints = Endpoints { first_unready: round.is_multiple_of(2), ..Endpoints::default() };
-            everyone(service(target, endpoints), vec![assignment(target, Content::Any)])
+            everyone(service(target, endpoints), vec![assignment(target, ExpectedContent::Any)])
         }
-        Kind::EndpointAddress => {
+        ChangeKind::EndpointAddress => {
             let endpoints = Endpoints { moved: 1 + round % MOVED_ENDPOINTS, ..Endpoints::default() };
-            let content = Content::Has(endpoints.address(target, 0));
+            let content = ExpectedContent::Has(endpoints.address(target, 0));
             everyone(service(target, endpoints), vec![assignment(target, content)])
         }
-        Kind::ScaleUp => {
+        ChangeKind::ScaleUp => {
             const ADDED_ENDPOINTS: usize = 100;
             let more = if round.is_multiple_of(2) { ADDED_ENDPOINTS } else { 0 };
             let endpoints = Endpoints { more, ..Endpoints::default() };
             let last = endpoints.address(target, shape.endpoints + ADDED_ENDPOINTS - 1);
-            let content = if more > 0 { Content::Has(last) } else { Content::Lacks(last) };
+            let content = if more > 0 { ExpectedContent::Has(last) } else { ExpectedContent::Lacks(last) };
             everyone(service(target, endpoints), vec![assignment(target, content)])
         }
-        Kind::ServiceAdd => {
+        ChangeKind::ServiceAdd => {
             let new = additional(shape, round);
-            let expected = vec![cluster(new, Content::Any), routes(new, Marker::There(new.host()))];
+            let expected = vec![cluster(new, ExpectedContent::Any), routes(new, Marker::There(new.host()))];
             seen(new.namespace_number(), service(new, Endpoints::default()), expected)
         }
-        Kind::ServiceRemove => {
+        ChangeKind::ServiceRemove => {
             // Another service than `ServiceAdd` makes.
             let old = additional(shape, 1000 + round);
             let write: Write = Box::new(move |world| world.remove_service(old));
-            let expected = vec![cluster(old, Content::Gone), routes(old, Marker::Gone(old.host()))];
+            let expected = vec![cluster(old, ExpectedContent::Gone), routes(old, Marker::Gone(old.host()))];
             let change = seen(old.namespace_number(), write, expected);
-            Change { before: Some(service(old, Endpoints::default())), ..change }
+            PlannedChange { before: Some(service(old, Endpoints::default())), ..change }
         }
-        Kind::VirtualService => {
+        ChangeKind::VirtualService => {
             let text = objects::virtual_service(target, &marker);
             everyone(file("virtual-service.yaml", text), vec![routes(target, Marker::There(marker))])
         }
-        Kind::DestinationRule => {
+        ChangeKind::DestinationRule => {
             let text = objects::destination_rule(target, &marker);
-            everyone(file("destination-rule.yaml", text), vec![cluster(target, Content::Has(marker))])
+            everyone(file("destination-rule.yaml", text), vec![cluster(target, ExpectedContent::Has(marker))])
         }
-        Kind::AuthorizationPolicy => {
+        ChangeKind::AuthorizationPolicy => {
             let text = objects::authorization_policy(&Shape::namespace(home), &marker);
             let write = file("authorization-policy.yaml", text);
-            Change {
+            PlannedChange {
                 concerned: AffectedProxies::Namespace(home),
-                ..everyone(write, vec![listener(Content::Has(marker))])
+                ..everyone(write, vec![listener(ExpectedContent::Has(marker))])
             }
         }
-        Kind::AuthorizationPolicyRoot => {
+        ChangeKind::AuthorizationPolicyRoot => {
             let text = objects::authorization_policy("istio-system", &marker);
             let write = file("authorization-policy-root.yaml", text);
-            Change { concerned: AffectedProxies::Sidecars, ..everyone(write, vec![listener(Content::Has(marker))]) }
+            PlannedChange {
+                concerned: AffectedProxies::Sidecars,
+                ..everyone(write, vec![listener(ExpectedContent::Has(marker))])
+            }
         }
-        Kind::PeerAuthentication => {
+        ChangeKind::PeerAuthentication => {
             let number = (home + 1) % shape.namespaces;
             let mode = if round.is_multiple_of(2) { "STRICT" } else { "PERMISSIVE" };
             let write = file("peer-authentication.yaml", objects::peer_authentication(&Shape::namespace(number), mode));
-            Change { concerned: AffectedProxies::Namespace(number), ..everyone(write, vec![listener(Content::Any)]) }
+            PlannedChange {
+                concerned: AffectedProxies::Namespace(number),
+                ..everyone(write, vec![listener(ExpectedContent::Any)])
+            }
         }
-        Kind::Sidecar => {
+        ChangeKind::Sidecar => {
             const FILE: &str = "sidecar.yaml";
             let number = (home + 2) % shape.namespaces;
             let text = objects::sidecar(&Shape::namespace(number), target);
             let narrow = round.is_multiple_of(2);
             let write: Write = if narrow { file(FILE, text) } else { Box::new(|world| world.remove(FILE)) };
-            let content = if narrow { Content::Gone } else { Content::Any };
+            let content = if narrow { ExpectedContent::Gone } else { ExpectedContent::Any };
             let expected = vec![Expectation { kind: Type::Cds, name: None, content }];
-            Change { concerned: AffectedProxies::Namespace(number), ..everyone(write, expected) }
+            PlannedChange { concerned: AffectedProxies::Namespace(number), ..everyone(write, expected) }
         }
-        Kind::MeshConfig => {
+        ChangeKind::MeshConfig => {
             let text = objects::mesh_config(Some(&marker));
             let write = file("mesh.yaml", text);
-            Change { concerned: AffectedProxies::Sidecars, ..everyone(write, vec![listener(Content::Has(marker))]) }
+            PlannedChange {
+                concerned: AffectedProxies::Sidecars,
+                ..everyone(write, vec![listener(ExpectedContent::Has(marker))])
+            }
         }
-        Kind::NoOp => {
+        ChangeKind::NoOp => {
             let other = shape.http_service(target.number + shape.namespaces);
             let write = service(other, Endpoints { note: round + 1, ..Endpoints::default() });
-            Change { concerned: AffectedProxies::None, ..everyone(write, Vec::new()) }
+            PlannedChange { concerned: AffectedProxies::None, ..everyone(write, Vec::new()) }
         }
-        Kind::RollingRestart => rolling_restart(shape, (home + 3) % shape.namespaces, round),
-        Kind::SecretRotation => {
+        ChangeKind::RollingRestart => rolling_restart(shape, (home + 3) % shape.namespaces, round),
+        ChangeKind::SecretRotation => {
             let (text, marker) = gateway::secret()?;
             let expected = vec![Expectation {
                 kind: Type::Sds,
                 name: Some(gateway::SECRET.to_owned()),
-                content: Content::Has(marker),
+                content: ExpectedContent::Has(marker),
             }];
-            Change { concerned: AffectedProxies::Gateways, ..everyone(file("gateway-secret.yaml", text), expected) }
+            PlannedChange {
+                concerned: AffectedProxies::Gateways,
+                ..everyone(file("gateway-secret.yaml", text), expected)
+            }
         }
-        Kind::None => {
+        ChangeKind::None => {
             let nothing: Write = Box::new(|_| Ok(Instant::now()));
-            Change { concerned: AffectedProxies::None, ..everyone(nothing, Vec::new()) }
+            PlannedChange { concerned: AffectedProxies::None, ..everyone(nothing, Vec::new()) }
         }
     })
 }
 
-fn rolling_restart(shape: &Shape, number: usize, round: usize) -> Change {
+fn rolling_restart(shape: &Shape, number: usize, round: usize) -> PlannedChange {
     let services: Vec<Service> =
         (number..shape.services).step_by(shape.namespaces).map(|number| shape.service(number)).collect();
     let endpoints = Endpoints { moved: 1 + round % MOVED_ENDPOINTS, all_moved: true, ..Endpoints::default() };
     let expected = services.last().map(|last| {
         let address = endpoints.address(*last, shape.endpoints.saturating_sub(1));
-        assignment(*last, Content::Has(address))
+        assignment(*last, ExpectedContent::Has(address))
     });
     let write: Write = Box::new(move |world| {
         let start = Instant::now();
@@ -256,7 +268,12 @@ fn rolling_restart(shape: &Shape, number: usize, round: usize) -> Change {
         }
         Ok(start)
     });
-    Change { before: None, write, expected: expected.into_iter().collect(), concerned: AffectedProxies::Seeing(number) }
+    PlannedChange {
+        before: None,
+        write,
+        expected: expected.into_iter().collect(),
+        concerned: AffectedProxies::Seeing(number),
+    }
 }
 
 fn file(name: &'static str, text: String) -> Write {
@@ -276,11 +293,11 @@ fn additional(shape: &Shape, number: usize) -> Service {
     service
 }
 
-fn cluster(service: Service, content: Content) -> Expectation {
+fn cluster(service: Service, content: ExpectedContent) -> Expectation {
     Expectation { kind: Type::Cds, name: Some(service.cluster()), content }
 }
 
-fn assignment(service: Service, content: Content) -> Expectation {
+fn assignment(service: Service, content: ExpectedContent) -> Expectation {
     Expectation { kind: Type::Eds, name: Some(service.cluster()), content }
 }
 
@@ -292,21 +309,21 @@ enum Marker {
 
 fn table(service: Service, marker: Marker) -> Expectation {
     let content = match marker {
-        Marker::There(text) => Content::Has(text),
-        Marker::Gone(text) => Content::Lacks(text),
+        Marker::There(text) => ExpectedContent::Has(text),
+        Marker::Gone(text) => ExpectedContent::Lacks(text),
     };
     Expectation { kind: Type::Rds, name: Some(service.port().to_string()), content }
 }
 
 fn host(service: Service, marker: Marker) -> Expectation {
     let content = match marker {
-        Marker::There(text) => Content::Has(text),
-        Marker::Gone(_) => Content::Gone,
+        Marker::There(text) => ExpectedContent::Has(text),
+        Marker::Gone(_) => ExpectedContent::Gone,
     };
     Expectation { kind: Type::Vhds, name: Some(service.virtual_host()), content }
 }
 
-fn listener(content: Content) -> Expectation {
+fn listener(content: ExpectedContent) -> Expectation {
     Expectation { kind: Type::Lds, name: None, content }
 }
 
@@ -336,7 +353,7 @@ mod tests {
             files.sort();
             Ok(files)
         };
-        for kind in Kind::all() {
+        for kind in ChangeKind::all() {
             for round in 0..3 {
                 let change = plan(kind, &SHAPE, round, Plan::default())?;
                 if let Some(before) = change.before {

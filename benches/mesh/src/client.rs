@@ -30,7 +30,7 @@ use crate::held::{Dictionary, HeldVersions};
 use crate::incoming::{DELTA_NESTING, Incoming, MessageKind, Part, SOTW_NESTING, UNSPLIT_NESTING};
 use crate::messages::{Any, DeltaRequest, DeltaResource, Request, SubscribeFields};
 use crate::scan::{TYPES, Type, asks_for, name};
-use crate::watch::{ArrivedResource, Watch};
+use crate::watch::{ArrivedResource, ChangeTracker};
 
 /// Wait before the next attempt after a rejected stream, doubled each time up to [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -48,7 +48,7 @@ pub(crate) enum Pace {
 }
 
 /// A proxy with the versions it holds, which it keeps from stream to stream.
-pub(crate) struct Client {
+pub(crate) struct SimulatedProxy {
     pub(crate) number: usize,
     pub(crate) pace: Pace,
     node: Arc<Node>,
@@ -59,7 +59,7 @@ pub(crate) struct Client {
     versions: [String; TYPES],
 }
 
-impl Client {
+impl SimulatedProxy {
     /// A client that holds nothing. It has the identity of `certificate`, if that is given.
     pub(crate) fn new(
         number: usize,
@@ -106,7 +106,7 @@ impl Client {
 }
 
 /// Keeps a stream open until it is stopped; returns the proxy with the versions it holds.
-pub(crate) async fn run(mut client: Client, shared: Arc<Shared>, stop: Arc<Notify>) -> Client {
+pub(crate) async fn run(mut client: SimulatedProxy, shared: Arc<Shared>, stop: Arc<Notify>) -> SimulatedProxy {
     let mut wait = FIRST_WAIT;
     loop {
         tokio::select! {
@@ -133,7 +133,7 @@ pub(crate) async fn run(mut client: Client, shared: Arc<Shared>, stop: Arc<Notif
 }
 
 /// One stream from its opening to its end.
-async fn stream(client: &mut Client, shared: &Shared) -> Result<()> {
+async fn stream(client: &mut SimulatedProxy, shared: &Shared) -> Result<()> {
     let endpoint = Endpoint::from_shared(format!("http://{}", shared.address()))?
         .initial_stream_window_size(shared.window)
         .initial_connection_window_size(shared.window)
@@ -161,7 +161,7 @@ fn succeeded(headers: &http::HeaderMap) -> Result<()> {
 }
 
 struct Stream<'a> {
-    client: &'a mut Client,
+    client: &'a mut SimulatedProxy,
     shared: &'a Shared,
     /// Requests, encoded.
     requests: mpsc::UnboundedSender<Bytes>,
@@ -183,7 +183,7 @@ struct Response {
     /// Its first part was received.
     begun: bool,
     /// The change that was followed by then, and which of its expectations are met.
-    watch: Option<Arc<Watch>>,
+    watch: Option<Arc<ChangeTracker>>,
     meets: u64,
     version: String,
     type_url: String,
@@ -219,7 +219,7 @@ impl PartialResource {
 }
 
 impl<'a> Stream<'a> {
-    fn new(client: &'a mut Client, shared: &'a Shared, requests: mpsc::UnboundedSender<Bytes>) -> Self {
+    fn new(client: &'a mut SimulatedProxy, shared: &'a Shared, requests: mpsc::UnboundedSender<Bytes>) -> Self {
         Self {
             client,
             shared,
@@ -314,8 +314,8 @@ impl<'a> Stream<'a> {
             (Part::Field(MessageKind::Resource, 1, version), _) => coming.version = version,
             (Part::Field(MessageKind::Resource, 3, name), _) => coming.name = name,
             (Part::Field(MessageKind::Any, 1, url), _) => coming.kind = Type::of_url(text(&url)),
-            (Part::Content(fields), Some(Type::Eds | Type::Rds)) => self.scan(&fields),
-            (Part::Content(fields), _) => coming.pieces.extend_from_slice(&fields),
+            (Part::ExpectedContent(fields), Some(Type::Eds | Type::Rds)) => self.scan(&fields),
+            (Part::ExpectedContent(fields), _) => coming.pieces.extend_from_slice(&fields),
             (Part::Over, _) => {
                 let pieces = std::mem::take(&mut coming.pieces).freeze();
                 if !pieces.is_empty() {

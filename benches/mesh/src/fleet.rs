@@ -15,12 +15,12 @@ use tokio::task::JoinHandle;
 
 use crate::arguments::Protocol;
 use crate::background::Background;
-use crate::client::{self, Client, Pace};
+use crate::client::{self, Pace, SimulatedProxy};
 use crate::held::Dictionary;
 use crate::messages::RecentRequests;
 use crate::scan::{TYPES, Type};
 use crate::shape::Shape;
-use crate::watch::{Expectation, Watch};
+use crate::watch::{ChangeTracker, Expectation};
 use crate::{gateway, nodes};
 
 /// Received messages and bytes.
@@ -59,7 +59,7 @@ pub(crate) struct Shared {
     pub(crate) recent: RecentRequests,
     address: RwLock<SocketAddr>,
     epoch: Instant,
-    watch: RwLock<Option<Arc<Watch>>>,
+    watch: RwLock<Option<Arc<ChangeTracker>>>,
     arrived: Notify,
     messages: AtomicU64,
     bytes: AtomicU64,
@@ -124,12 +124,12 @@ impl Shared {
     }
 
     /// The change that is followed, if any.
-    pub(crate) fn watch(&self) -> Option<Arc<Watch>> {
+    pub(crate) fn watch(&self) -> Option<Arc<ChangeTracker>> {
         self.watch.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
     /// Records which expectations of a change a proxy meets.
-    pub(crate) fn arrived(&self, watch: &Watch, proxy: usize, meets: u64) {
+    pub(crate) fn arrived(&self, watch: &ChangeTracker, proxy: usize, meets: u64) {
         if watch.take(proxy, meets, self.now()) {
             self.arrived.notify_one();
         }
@@ -193,7 +193,7 @@ pub(crate) struct Fleet {
     pub(crate) shared: Arc<Shared>,
     group: ProxyGroup,
     nodes: Vec<Arc<Node>>,
-    tasks: Vec<JoinHandle<Client>>,
+    tasks: Vec<JoinHandle<SimulatedProxy>>,
     stops: Vec<Arc<Notify>>,
     /// Their runtime, if it is not the usual one.
     background: Option<Background>,
@@ -269,7 +269,7 @@ impl Fleet {
     }
 
     /// Connects all proxies at once, each with the versions it holds.
-    pub(crate) fn connect(&mut self, clients: Vec<Client>) {
+    pub(crate) fn connect(&mut self, clients: Vec<SimulatedProxy>) {
         for client in clients {
             let stop = Arc::new(Notify::new());
             self.shared.set_configured(client.number, false);
@@ -283,17 +283,17 @@ impl Fleet {
     }
 
     /// Proxies that hold nothing.
-    pub(crate) fn fresh(&self) -> Vec<Client> {
+    pub(crate) fn fresh(&self) -> Vec<SimulatedProxy> {
         let client = |(number, node): (usize, &Arc<Node>)| {
             let is_gateway = matches!(self.group.role(number), Role::Gateway(_));
             let certificate = is_gateway.then(|| HeaderValue::from_static(gateway::CERTIFICATE));
-            Client::new(number, node.clone(), certificate, &self.shared.dictionaries)
+            SimulatedProxy::new(number, node.clone(), certificate, &self.shared.dictionaries)
         };
         self.nodes.iter().enumerate().map(client).collect()
     }
 
     /// Ends all streams; returns the proxies with the versions they hold.
-    pub(crate) async fn disconnect(&mut self) -> Vec<Client> {
+    pub(crate) async fn disconnect(&mut self) -> Vec<SimulatedProxy> {
         for stop in self.stops.drain(..) {
             stop.notify_one();
         }
@@ -312,7 +312,7 @@ impl Fleet {
     }
 
     /// Sets how a proxy reads from its next stream on. One that does not read is not expected to follow changes.
-    pub(crate) fn set_pace(&self, client: &mut Client, pace: Pace) {
+    pub(crate) fn set_pace(&self, client: &mut SimulatedProxy, pace: Pace) {
         client.pace = pace;
         self.shared.live[client.number].store(pace == Pace::Prompt, Relaxed);
     }
@@ -349,7 +349,7 @@ impl Fleet {
     ) -> anyhow::Result<ChangeOutcome> {
         let live = self.shared.live.iter().map(|live| live.load(Relaxed)).enumerate();
         let concerned: Vec<bool> = live.map(|(proxy, live)| live && concerned(self.group.role(proxy))).collect();
-        let watch = Arc::new(Watch::new(expected, &concerned));
+        let watch = Arc::new(ChangeTracker::new(expected, &concerned));
         *self.shared.watch.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(watch.clone());
         let before = self.traffic();
         let written = write()?;

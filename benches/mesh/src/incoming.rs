@@ -28,7 +28,7 @@ pub(crate) enum Part {
     /// The field of that number: a text, bytes or a message.
     Field(MessageKind, u32, Bytes),
     /// Some whole fields of the content of a large resource.
-    Content(Bytes),
+    ExpectedContent(Bytes),
     /// The end of a large resource.
     Over,
     /// The end of the response, with its length in bytes.
@@ -115,7 +115,7 @@ impl Incoming {
                 self.left.push(inner);
                 continue;
             }
-            let Some(of) = of else { return Ok(Some(Part::Content(piece))) };
+            let Some(of) = of else { return Ok(Some(Part::ExpectedContent(piece))) };
             let (number, kind) = decode_key(&mut piece)?;
             if kind == WireType::LengthDelimited {
                 decode_varint(&mut piece)?;
@@ -292,12 +292,13 @@ mod tests {
             let bytes = framed(&message);
             for chunk in [1, 2, 3, 29, 64, 1000, 16 << 10, bytes.len()] {
                 let parts = read(around, &bytes, chunk).expect("messages");
-                let after = parts.iter().rposition(|part| matches!(part, Part::Content(_))).expect("content") + 1;
+                let after =
+                    parts.iter().rposition(|part| matches!(part, Part::ExpectedContent(_))).expect("content") + 1;
                 assert_eq!(parts[..begin.len()], begin, "in chunks of {chunk}");
                 assert_eq!(parts[after..after + end.len()], end, "in chunks of {chunk}");
                 let mut content = Vec::new();
                 for part in &parts[begin.len()..after] {
-                    let Part::Content(fields) = part else { panic!("{part:?} is no content") };
+                    let Part::ExpectedContent(fields) = part else { panic!("{part:?} is no content") };
                     RouteConfiguration::decode(fields.clone()).expect("whole fields");
                     assert!(fields.len() <= chunk.max(64), "no more is kept than has to be");
                     content.extend_from_slice(fields);

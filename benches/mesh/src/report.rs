@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use anyhow::{Result, ensure};
 
 use crate::budgets::{self, Verdict};
-use crate::change::Kind;
+use crate::change::ChangeKind;
 use crate::plot::short;
 use crate::result::{ChangeResult, Round, RunResult, SHARES, StormResult};
 
@@ -247,15 +247,16 @@ fn grids(results: &[RunResult]) -> Vec<(String, Vec<String>, Vec<Vec<String>>)> 
     let results: Vec<&RunResult> = results.iter().filter(plain).collect();
     let proxies: BTreeSet<usize> = results.iter().map(|result| result.proxies).collect();
     let services: BTreeSet<usize> = results.iter().map(|result| result.shape.services).collect();
-    let kinds: BTreeSet<Kind> = results.iter().flat_map(|result| &result.changes).map(|change| change.kind).collect();
-    let cell = |kind: Kind, services: usize, proxies: usize| {
+    let kinds: BTreeSet<ChangeKind> =
+        results.iter().flat_map(|result| &result.changes).map(|change| change.kind).collect();
+    let cell = |kind: ChangeKind, services: usize, proxies: usize| {
         let same = |result: &&&RunResult| result.shape.services == services && result.proxies == proxies;
         let result = results.iter().find(same)?;
         let change = result.changes.iter().find(|change| change.kind == kind)?;
         let cpu = change.median(|round| round.server_cpu_seconds.map(|seconds| seconds * 1000.0));
         Some(format!("{} · {}", maybe(change.median(|round| round.last_ms)), maybe(cpu)))
     };
-    let table = |kind: Kind| {
+    let table = |kind: ChangeKind| {
         let head = std::iter::once("services".to_owned());
         let head = head.chain(proxies.iter().map(|proxies| format!("{proxies} proxies"))).collect();
         let row = |services: &usize| {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::change::Kind;
+use crate::change::ChangeKind;
 use crate::fleet::Traffic;
 use crate::process::Memory;
 use crate::shape::Shape;
@@ -74,7 +74,7 @@ impl Machine {
 /// All changes of a kind.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct ChangeResult {
-    pub(crate) kind: Kind,
+    pub(crate) kind: ChangeKind,
     /// Proxies that it affects.
     pub(crate) affected: usize,
     pub(crate) rounds: Vec<Round>,
@@ -120,7 +120,7 @@ pub(crate) struct StormResult {
 /// Milliseconds until changes reached their last proxy, before and during a storm.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct ConcurrentChanges {
-    pub(crate) kind: Kind,
+    pub(crate) kind: ChangeKind,
     pub(crate) quiet_ms: Vec<f64>,
     pub(crate) storm_ms: Vec<f64>,
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::arguments::{RunArguments, Storm};
-use crate::change::Kind;
+use crate::change::ChangeKind;
 use crate::report;
 use crate::result::RunResult;
 use crate::side::{MeasuredMesh, ServerChoice, Setup};
@@ -39,7 +39,7 @@ pub(crate) async fn run(arguments: &RunArguments) -> Result<()> {
         storms.push(result);
         if *storm == Storm::Slow {
             // The effect on clients that read promptly.
-            let result = side.changes(Kind::VirtualService).await?;
+            let result = side.changes(ChangeKind::VirtualService).await?;
             eprintln!("beside slow and dead clients: {}", report::change_line(&result));
             changes.push(result);
         }

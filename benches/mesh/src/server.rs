@@ -20,7 +20,7 @@ const LOG: &str = ".sluiced.log";
 #[derive(Clone, Debug)]
 pub(crate) struct ServerOptions {
     pub(crate) binary: PathBuf,
-    pub(crate) source: Source,
+    pub(crate) source: ObjectSource,
     /// Directory of its log.
     pub(crate) directory: PathBuf,
     pub(crate) arguments: Vec<String>,
@@ -30,7 +30,7 @@ pub(crate) struct ServerOptions {
 
 /// Where a server reads objects.
 #[derive(Clone, Debug)]
-pub(crate) enum Source {
+pub(crate) enum ObjectSource {
     Directory(PathBuf),
     Kubeconfig(PathBuf),
 }
@@ -59,8 +59,8 @@ impl Server {
         let log_path = server_options.directory.join(LOG);
         let log = std::fs::File::create(&log_path).context("make a log file")?;
         let objects = match &server_options.source {
-            Source::Directory(path) => format!("--configDir={}", path.display()),
-            Source::Kubeconfig(path) => format!("--kubeconfig={}", path.display()),
+            ObjectSource::Directory(path) => format!("--configDir={}", path.display()),
+            ObjectSource::Kubeconfig(path) => format!("--kubeconfig={}", path.display()),
         };
         let start = Instant::now();
         let mut command = Command::new(&server_options.binary);

@@ -7,13 +7,13 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::api::Api;
 use crate::arguments::{Driver, MeasureOptions, Protocol};
-use crate::change::{self, Change, Kind, Plan};
+use crate::change::{self, ChangeKind, Plan, PlannedChange};
 use crate::fleet::{Fleet, ProxyGroup};
 use crate::loopback;
 use crate::process::{Memory, Process};
 use crate::report;
 use crate::result::{ChangeResult, Machine, Round, RunResult, SHARES, StormResult};
-use crate::server::{Server, ServerOptions, Source};
+use crate::server::{ObjectSource, Server, ServerOptions};
 use crate::shape::Shape;
 use crate::statistics::{of, percentile};
 use crate::storm;
@@ -135,28 +135,28 @@ impl MeasuredMesh {
     }
 
     /// The kinds of the requested ones that apply to this mesh.
-    pub(crate) fn kinds(&self, wanted: &[Kind]) -> Result<Vec<Kind>> {
+    pub(crate) fn kinds(&self, wanted: &[ChangeKind]) -> Result<Vec<ChangeKind>> {
         let shape = &self.world.shape;
         for kind in wanted {
             if let Some(what) = kind.needs(shape) {
                 bail!("{} needs {what}", kind.name());
             }
         }
-        let kinds = if wanted.is_empty() { Kind::all() } else { wanted.to_vec() };
-        Ok(kinds.into_iter().filter(|kind| *kind != Kind::None && kind.needs(shape).is_none()).collect())
+        let kinds = if wanted.is_empty() { ChangeKind::all() } else { wanted.to_vec() };
+        Ok(kinds.into_iter().filter(|kind| *kind != ChangeKind::None && kind.needs(shape).is_none()).collect())
     }
 
-    fn plan(&self, kind: Kind, round: usize) -> Result<Change> {
+    fn plan(&self, kind: ChangeKind, round: usize) -> Result<PlannedChange> {
         let plan = Plan { target: 0, by_virtual_host: self.measure.virtual_hosts };
         change::plan(kind, &self.world.shape, round, plan)
     }
 
     /// One change, followed to the last proxy.
-    pub(crate) async fn round(&self, kind: Kind, round: usize) -> Result<(usize, Round)> {
+    pub(crate) async fn round(&self, kind: ChangeKind, round: usize) -> Result<(usize, Round)> {
         let shape = self.world.shape;
         let limits = (Duration::from_secs(self.measure.patience), Duration::from_millis(self.measure.quiet));
         let own = Process::new(std::process::id())?;
-        let Change { before, write, expected, concerned } = self.plan(kind, round)?;
+        let PlannedChange { before, write, expected, concerned } = self.plan(kind, round)?;
         if let Some(before) = before {
             self.fleet.follow(Vec::new(), |_| false, limits, || before(&self.world)).await?;
         }
@@ -184,14 +184,14 @@ impl MeasuredMesh {
     }
 
     /// Makes a change without following it; returns when it was written.
-    pub(crate) fn write(&self, kind: Kind, round: usize) -> Result<Instant> {
+    pub(crate) fn write(&self, kind: ChangeKind, round: usize) -> Result<Instant> {
         (self.plan(kind, round)?.write)(&self.world)
     }
 
     /// Milliseconds until one change reaches its last proxy, without waiting for silence after it.
-    pub(crate) async fn brief_round(&self, kind: Kind, round: usize) -> Result<Option<f64>> {
+    pub(crate) async fn brief_round(&self, kind: ChangeKind, round: usize) -> Result<Option<f64>> {
         let shape = self.world.shape;
-        let Change { write, expected, concerned, .. } = self.plan(kind, round)?;
+        let PlannedChange { write, expected, concerned, .. } = self.plan(kind, round)?;
         let limits = (Duration::from_secs(self.measure.patience), Duration::ZERO);
         let has = |role| concerned.has(&shape, role);
         let followed = self.fleet.follow(expected, has, limits, || write(&self.world)).await?;
@@ -202,7 +202,7 @@ impl MeasuredMesh {
     }
 
     /// The changes of every requested kind, printed as they are made.
-    pub(crate) async fn every_change(&self, wanted: &[Kind]) -> Result<Vec<ChangeResult>> {
+    pub(crate) async fn every_change(&self, wanted: &[ChangeKind]) -> Result<Vec<ChangeResult>> {
         let mut changes = Vec::new();
         for kind in self.kinds(wanted)? {
             let result = self.changes(kind).await?;
@@ -213,7 +213,7 @@ impl MeasuredMesh {
     }
 
     /// The changes of a kind, after one that is not counted.
-    pub(crate) async fn changes(&self, kind: Kind) -> Result<ChangeResult> {
+    pub(crate) async fn changes(&self, kind: ChangeKind) -> Result<ChangeResult> {
         let mut result = ChangeResult { kind, affected: 0, rounds: Vec::new(), loopback_ms: None };
         for number in 0..=self.measure.repeat {
             let (affected, round) = self.round(kind, number).await?;
@@ -262,14 +262,14 @@ impl MeasuredMesh {
     }
 }
 
-async fn place(setup: &Setup, measure: &MeasureOptions, temporary: &Path) -> Result<(ObjectTarget, Source)> {
+async fn place(setup: &Setup, measure: &MeasureOptions, temporary: &Path) -> Result<(ObjectTarget, ObjectSource)> {
     match measure.driver {
         Driver::Directory => {
             ensure!(setup.kubeconfig.is_none(), "--kubeconfig needs --driver kube");
             let running = matches!(setup.server, ServerChoice::Running(..));
             ensure!(!running || setup.config_dir.is_some(), "--server needs --config-dir, which it watches");
             let objects = setup.config_dir.clone().unwrap_or_else(|| temporary.join("objects"));
-            Ok((ObjectTarget::directory(&objects)?, Source::Directory(objects)))
+            Ok((ObjectTarget::directory(&objects)?, ObjectSource::Directory(objects)))
         }
         Driver::Kube => {
             ensure!(setup.config_dir.is_none(), "--config-dir needs --driver directory");
@@ -277,7 +277,7 @@ async fn place(setup: &Setup, measure: &MeasureOptions, temporary: &Path) -> Res
                 Some(path) => Api::connect(path).await?,
                 None => Api::start(temporary).await?,
             };
-            let source = Source::Kubeconfig(api.kubeconfig().to_owned());
+            let source = ObjectSource::Kubeconfig(api.kubeconfig().to_owned());
             Ok((ObjectTarget::Api(api), source))
         }
     }

@@ -9,8 +9,8 @@ use rand::{Rng as _, SeedableRng as _};
 use serde::Serialize;
 
 use crate::arguments::SoakArguments;
-use crate::change::{self, Kind, Plan};
-use crate::client::Client;
+use crate::change::{self, ChangeKind, Plan};
+use crate::client::SimulatedProxy;
 use crate::fleet::Fleet;
 use crate::result::Machine;
 use crate::scan::Type;
@@ -137,7 +137,7 @@ pub(crate) async fn run(arguments: &SoakArguments) -> Result<bool> {
 /// The changes so far, and the source of the next ones.
 struct Churn {
     random: StdRng,
-    rounds: BTreeMap<Kind, usize>,
+    rounds: BTreeMap<ChangeKind, usize>,
     reconnects: usize,
 }
 
@@ -147,24 +147,26 @@ impl Churn {
     }
 
     /// A change of any kind somewhere.
-    fn change(&mut self, side: &MeasuredMesh, kinds: &[Kind]) -> Result<()> {
+    fn change(&mut self, side: &MeasuredMesh, kinds: &[ChangeKind]) -> Result<()> {
         let shape = side.world.shape;
         let Some(kind) = kinds.get(self.random.random_range(0..kinds.len().max(1))).copied() else { return Ok(()) };
         let count = self.rounds.entry(kind).or_default();
         *count += 1;
         // Added services have few names, so that the mesh does not grow.
         let round = match kind {
-            Kind::ServiceAdd | Kind::ServiceRemove => self.random.random_range(0..8),
+            ChangeKind::ServiceAdd | ChangeKind::ServiceRemove => self.random.random_range(0..8),
             // A change with two states goes through both.
-            Kind::Sidecar | Kind::EndpointReady | Kind::ScaleUp | Kind::PeerAuthentication => *count - 1,
+            ChangeKind::Sidecar | ChangeKind::EndpointReady | ChangeKind::ScaleUp | ChangeKind::PeerAuthentication => {
+                *count - 1
+            }
             // Addresses have few generations.
             _ => *count % 16,
         };
         let target = match kind {
             // One file that is added and removed.
-            Kind::Sidecar => 0,
+            ChangeKind::Sidecar => 0,
             // Few services are large at a time.
-            Kind::ScaleUp => self.random.random_range(0..shape.services.min(8)),
+            ChangeKind::ScaleUp => self.random.random_range(0..shape.services.min(8)),
             _ => self.random.random_range(0..shape.services),
         };
         let change = change::plan(kind, &shape, round, Plan { target, by_virtual_host: false })?;
@@ -186,8 +188,8 @@ impl Churn {
 
 /// Compared resources, and those that differ. Names that a proxy subscribed and that no resource refers to any more do
 /// not count: the proxy keeps them until it unsubscribes.
-fn compare(old: Vec<Client>, new: Vec<Client>) -> (usize, Vec<String>) {
-    let new: BTreeMap<usize, Client> = new.into_iter().map(|client| (client.number, client)).collect();
+fn compare(old: Vec<SimulatedProxy>, new: Vec<SimulatedProxy>) -> (usize, Vec<String>) {
+    let new: BTreeMap<usize, SimulatedProxy> = new.into_iter().map(|client| (client.number, client)).collect();
     let (mut compared, mut differences) = (0, Vec::new());
     for client in &old {
         let Some(fresh) = new.get(&client.number) else {

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::arguments::{RunArguments, Storm};
-use crate::change::Kind;
-use crate::client::{Client, Pace};
+use crate::change::ChangeKind;
+use crate::client::{Pace, SimulatedProxy};
 use crate::fleet::{Fleet, ProxyGroup, Traffic};
 use crate::process::Process;
 use crate::result::{ConcurrentChanges, SHARES, StormResult};
@@ -23,7 +23,7 @@ const BACKLOGS: usize = 5;
 /// Poll interval for the begin of a backlog.
 const POLL: Duration = Duration::from_millis(1);
 /// The kind of change during a storm.
-const CONCURRENT_CHANGE: Kind = Kind::EndpointAddress;
+const CONCURRENT_CHANGE: ChangeKind = ChangeKind::EndpointAddress;
 
 /// Silence after which everything has arrived.
 pub(crate) const QUIET: Duration = Duration::from_millis(200);
@@ -32,7 +32,7 @@ pub(crate) const QUIET: Duration = Duration::from_millis(200);
 pub(crate) async fn connect(
     name: &str,
     fleet: &mut Fleet,
-    clients: Vec<Client>,
+    clients: Vec<SimulatedProxy>,
     server: &Server,
     patience: Duration,
     quiet: Duration,
@@ -121,7 +121,7 @@ pub(crate) async fn make(
 async fn come_back(
     name: &str,
     side: &mut MeasuredMesh,
-    clients: Vec<Client>,
+    clients: Vec<SimulatedProxy>,
     patience: Duration,
 ) -> Result<StormResult> {
     connect(name, &mut side.fleet, clients, &side.server, patience, QUIET).await
@@ -193,7 +193,7 @@ async fn backlog(side: &MeasuredMesh, patience: Duration) -> Result<StormResult>
     for number in 0..BACKLOGS {
         let messages = || side.fleet.traffic().messages;
         let before = messages();
-        let start = side.write(Kind::MeshConfig, number)?;
+        let start = side.write(ChangeKind::MeshConfig, number)?;
         while messages() == before {
             ensure!(start.elapsed() < patience, "a change of the mesh config did not arrive anywhere");
             tokio::time::sleep(POLL).await;

@@ -12,12 +12,12 @@ pub(crate) struct Expectation {
     pub(crate) kind: Type,
     /// The resource; any if none.
     pub(crate) name: Option<String>,
-    pub(crate) content: Content,
+    pub(crate) content: ExpectedContent,
 }
 
 /// The expected state.
 #[derive(Clone, Debug)]
-pub(crate) enum Content {
+pub(crate) enum ExpectedContent {
     /// Any content.
     Any,
     /// It has this text.
@@ -32,7 +32,7 @@ pub(crate) enum Content {
 pub(crate) struct ArrivedResource<'a> {
     pub(crate) kind: Type,
     pub(crate) name: &'a str,
-    /// The result of [`Watch::finds`] over all pieces of its content; none if the resource is removed.
+    /// The result of [`ChangeTracker::finds`] over all pieces of its content; none if the resource is removed.
     pub(crate) found: Option<u64>,
 }
 
@@ -44,25 +44,25 @@ impl Expectation {
     /// The text that decides whether it is met.
     fn text(&self) -> Option<&str> {
         match &self.content {
-            Content::Has(text) | Content::Lacks(text) => Some(text),
-            Content::Any | Content::Gone => None,
+            ExpectedContent::Has(text) | ExpectedContent::Lacks(text) => Some(text),
+            ExpectedContent::Any | ExpectedContent::Gone => None,
         }
     }
 
     /// Whether a resource meets it. `found` says whether the content has the text; none if the resource is removed.
     fn is_met(&self, has: Option<bool>) -> bool {
         match &self.content {
-            Content::Any => has.is_some(),
-            Content::Has(_) => has == Some(true),
-            Content::Lacks(_) => has == Some(false),
-            Content::Gone => has.is_none(),
+            ExpectedContent::Any => has.is_some(),
+            ExpectedContent::Has(_) => has == Some(true),
+            ExpectedContent::Lacks(_) => has == Some(false),
+            ExpectedContent::Gone => has.is_none(),
         }
     }
 }
 
 /// Follows one change at all proxies.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct ChangeTracker {
     expected: Vec<Expectation>,
     /// By proxy, a bit for each expectation that is met.
     met: Vec<AtomicU64>,
@@ -71,7 +71,7 @@ pub(crate) struct Watch {
     left: AtomicUsize,
 }
 
-impl Watch {
+impl ChangeTracker {
     /// Follows a change at the proxies it affects.
     pub(crate) fn new(expected: Vec<Expectation>, concerned: &[bool]) -> Self {
         let left = if expected.is_empty() { 0 } else { concerned.iter().filter(|concerned| **concerned).count() };
@@ -136,14 +136,14 @@ impl Watch {
 mod tests {
     use super::*;
 
-    fn expect(name: &str, content: Content) -> Expectation {
+    fn expect(name: &str, content: ExpectedContent) -> Expectation {
         Expectation { kind: Type::Eds, name: Some(name.into()), content }
     }
 
     #[test]
     fn a_change_has_arrived_when_every_affected_proxy_meets_every_expectation() {
-        let expected = vec![expect("a", Content::Has("new".into())), expect("b", Content::Gone)];
-        let watch = Watch::new(expected, &[false, true, false, true]);
+        let expected = vec![expect("a", ExpectedContent::Has("new".into())), expect("b", ExpectedContent::Gone)];
+        let watch = ChangeTracker::new(expected, &[false, true, false, true]);
         assert_eq!(watch.left(), 2);
         let (old, new): (&[&str], &[&str]) = (&["the old one"], &["some", "the new one", "more"]);
         let take = |proxy, name, pieces: Option<&[&str]>, now| {
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_text_is_absent_only_if_no_piece_has_it() {
-        let watch = Watch::new(vec![expect("a", Content::Lacks("old".into()))], &[true]);
+        let watch = ChangeTracker::new(vec![expect("a", ExpectedContent::Lacks("old".into()))], &[true]);
         let meets = |pieces: &[&str]| {
             let finds = |piece: &&str| watch.finds(0, Type::Eds, "a", piece.as_bytes());
             let found = pieces.iter().map(finds).fold(0, |found, bits| found | bits);

@@ -16,7 +16,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::bytes;
-use crate::mesh::Finding;
+use crate::mesh::Violation;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
 use crate::turns::{self, wrong};
@@ -81,7 +81,7 @@ fn to_pem(der: &[u8]) -> String {
 }
 
 impl Target {
-    fn turn(&self, rng: &mut FuzzRng) -> Result<bool, Finding> {
+    fn turn(&self, rng: &mut FuzzRng) -> Result<bool, Violation> {
         let mut der = match rng.roll(6) {
             0 => self.sign(rng),
             1 => rng.pick(&self.all).cloned().unwrap_or_default(),
@@ -146,7 +146,7 @@ impl Target {
         params.serialize_request(&self.key).map(|request| request.der().to_vec()).unwrap_or_default()
     }
 
-    fn check(&self, issued: &Issued, identity: &str) -> Result<(), Finding> {
+    fn check(&self, issued: &Issued, identity: &str) -> Result<(), Violation> {
         let [leaf, root] = issued.chain.as_slice() else {
             return wrong("the chain is not the certificate and the root", format!("{} parts", issued.chain.len()));
         };

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use sluice_parse::yaml::{Limits, parse_documents};
 
-use crate::mesh::{Change, Finding};
+use crate::mesh::{EpochChange, Violation};
 use crate::seeds::{CaseMesh, Seed};
 
 /// Stands between the objects that are there before and those that make it fail.
@@ -20,7 +20,7 @@ const DELETED: &str = "# deleted:";
 ///
 /// # Errors
 /// The directory cannot be written.
-pub fn write(dir: &Path, name: &str, finding: &Finding, world: &CaseMesh, change: &Change) -> Result<PathBuf> {
+pub fn write(dir: &Path, name: &str, finding: &Violation, world: &CaseMesh, change: &EpochChange) -> Result<PathBuf> {
     std::fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
     let mut text = String::new();
     for line in finding.signature.lines().chain(finding.message.lines()) {
@@ -42,14 +42,14 @@ pub fn write(dir: &Path, name: &str, finding: &Finding, world: &CaseMesh, change
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn read(path: &Path) -> Result<(CaseMesh, Change)> {
+pub fn read(path: &Path) -> Result<(CaseMesh, EpochChange)> {
     let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
     let (before, then) = text.split_once(&format!("---\n{THEN}")).unwrap_or(("", &text));
     let (then, deleted) = then.split_once(&format!("---\n{DELETED}")).unwrap_or((then, ""));
     let (objects, nodes) = take(before);
     let world = CaseMesh { name: path.display().to_string(), objects, nodes };
     let (objects, nodes) = take(then);
-    Ok((world, Change { objects, nodes, deletes: take(deleted).0 }))
+    Ok((world, EpochChange { objects, nodes, deletes: take(deleted).0 }))
 }
 
 fn put(text: &mut String, objects: &[Seed], nodes: &[Value]) {
@@ -124,9 +124,9 @@ mod tests {
             seed(json!({ "kind": "B", "n": -0.5, "t": "\u{0}\u{202e}💥", "yes": "no" })),
         ];
         let world = CaseMesh { objects: objects.clone(), nodes: vec![json!({ "id": "n" })], ..CaseMesh::default() };
-        let change = Change { objects, nodes: Vec::new(), deletes: vec![seed(json!({ "kind": "C" }))] };
+        let change = EpochChange { objects, nodes: Vec::new(), deletes: vec![seed(json!({ "kind": "C" }))] };
         let dir = tempfile::tempdir().expect("a directory");
-        let finding = Finding { signature: "s".into(), message: "m\nn".into() };
+        let finding = Violation { signature: "s".into(), message: "m\nn".into() };
         let path = write(dir.path(), "one", &finding, &world, &change).expect("written");
         let (back, changed) = read(&path).expect("read");
         assert_eq!((back.objects, back.nodes), (world.objects, world.nodes));

@@ -21,7 +21,7 @@ use sluice_xds_protocol::{Request, Store, XdsProtocol};
 
 use crate::bytes;
 use crate::jwt::Issuer;
-use crate::mesh::Finding;
+use crate::mesh::Violation;
 use crate::mutate::mutate;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
@@ -87,7 +87,7 @@ fn account(rng: &mut FuzzRng) -> Identity {
 }
 
 impl Target<'_> {
-    fn turn(&self, rng: &mut FuzzRng) -> Result<bool, Finding> {
+    fn turn(&self, rng: &mut FuzzRng) -> Result<bool, Violation> {
         let mut headers = http::HeaderMap::new();
         let mut told = String::new();
         // What counts, in the order in which it does.
@@ -161,7 +161,7 @@ impl Target<'_> {
     }
 
     /// Opens a stream as a caller, with a node that claims any identity.
-    fn proxy(&self, caller: &Caller, rng: &mut FuzzRng) -> Result<(), Finding> {
+    fn proxy(&self, caller: &Caller, rng: &mut FuzzRng) -> Result<(), Violation> {
         let mut node = json!({
             "id": format!("sidecar~10.0.0.1~pod.{}~{}.svc.cluster.local", account(rng).namespace, account(rng).namespace),
             "metadata": {"NAMESPACE": account(rng).namespace.as_str(), "SERVICE_ACCOUNT": account(rng).service_account.as_str()},

@@ -21,7 +21,7 @@ use sluice_model::Identity;
 
 use crate::bytes;
 use crate::csr::element;
-use crate::mesh::Finding;
+use crate::mesh::Violation;
 use crate::mutate::mutate;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
@@ -97,7 +97,7 @@ async fn believe(file: &Path, token: &str) -> Verdict {
     tokens.authenticate(&Call { headers: &headers, peer: None, certificates: &[] }).await
 }
 
-fn judge(issuer: &Issuer, token: &Token, verdict: &Verdict, changes_keys: bool) -> Result<bool, Finding> {
+fn judge(issuer: &Issuer, token: &Token, verdict: &Verdict, changes_keys: bool) -> Result<bool, Violation> {
     let told = || format!("{verdict:?}\n{}", token.text);
     match verdict {
         Verdict::Identified(identities) => {

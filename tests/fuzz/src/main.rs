@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
-use sluice_fuzz::mesh::{Change, Mesh};
+use sluice_fuzz::mesh::{EpochChange, FuzzedMesh};
 use sluice_fuzz::run::{FuzzStatistics, Run};
 use sluice_fuzz::seeds::Seeds;
 use sluice_fuzz::{csr, failure, identity, jwt, objects, patches, xds};
@@ -116,8 +116,8 @@ fn tell(name: &str, statistics: &FuzzStatistics) -> bool {
 }
 
 fn replay(path: &std::path::Path) -> Result<bool> {
-    let (world, change): (_, Change) = failure::read(path)?;
-    let (mut mesh, mut findings) = Mesh::start(&world);
+    let (world, change): (_, EpochChange) = failure::read(path)?;
+    let (mut mesh, mut findings) = FuzzedMesh::start(&world);
     findings.extend(mesh.apply(&change));
     findings.extend(mesh.revert());
     for finding in &findings {

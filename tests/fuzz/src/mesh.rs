@@ -23,14 +23,14 @@ const EPOCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A violation of a rule.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
-pub struct Finding {
+pub struct Violation {
     /// The part that is the same each time; findings are counted by it.
     pub signature: String,
     /// The details of this occurrence.
     pub message: String,
 }
 
-impl Finding {
+impl Violation {
     fn new(signature: impl Into<String>, message: impl Into<String>) -> Self {
         Self { signature: signature.into(), message: message.into() }
     }
@@ -56,7 +56,7 @@ fn take_places() -> Vec<String> {
 
 /// The changes of one epoch.
 #[derive(Clone, Debug, Default)]
-pub struct Change {
+pub struct EpochChange {
     /// Objects written.
     pub objects: Vec<Seed>,
     /// Nodes that connect.
@@ -68,7 +68,7 @@ pub struct Change {
 type ObjectId = (Kind, ObjectKey);
 
 /// A world in a running graph.
-pub struct Mesh {
+pub struct FuzzedMesh {
     engine: Engine,
     handles: Handles,
     feed: Feed,
@@ -88,10 +88,10 @@ pub struct Mesh {
     pub effect: usize,
 }
 
-impl Mesh {
+impl FuzzedMesh {
     /// The world, and what is wrong with it already.
     #[must_use]
-    pub fn start(world: &CaseMesh) -> (Self, Vec<Finding>) {
+    pub fn start(world: &CaseMesh) -> (Self, Vec<Violation>) {
         quiet_panics();
         take_places();
         let mut findings = Vec::new();
@@ -136,7 +136,7 @@ impl Mesh {
     }
 
     /// Makes a change and returns what went wrong.
-    pub fn apply(&mut self, change: &Change) -> Vec<Finding> {
+    pub fn apply(&mut self, change: &EpochChange) -> Vec<Violation> {
         let mut findings = Vec::new();
         take_places();
         let begun = Instant::now();
@@ -144,7 +144,7 @@ impl Mesh {
         let nodes: Vec<_> = change.nodes.iter().filter_map(|node| proxy(node, &mut findings)).collect();
         let deletes: Vec<_> = change.deletes.iter().filter_map(|seed| parse(seed, &mut findings)).collect();
         if begun.elapsed() > EPOCH_TIMEOUT {
-            findings.push(Finding::new("slow parse", format!("{:?}", begun.elapsed())));
+            findings.push(Violation::new("slow parse", format!("{:?}", begun.elapsed())));
         }
         let is_ours = |parsed: &ParsedObject| {
             parsed.kind != Kind::EnvoyFilter && !parsed.rejects.iter().any(|reject| reject.severity.is_refusal())
@@ -173,7 +173,7 @@ impl Mesh {
     }
 
     /// Reverts all changes and returns what is left of them.
-    pub fn revert(&mut self) -> Vec<Finding> {
+    pub fn revert(&mut self) -> Vec<Violation> {
         take_places();
         let begun = Instant::now();
         let (ids, keys) = std::mem::take(&mut self.changed);
@@ -195,16 +195,16 @@ impl Mesh {
         let mut findings = self.look(begun);
         let now = self.engine.snapshot();
         if let Some(left) = self.difference(&self.base, &now) {
-            findings.push(Finding::new(format!("left over in {}", left.0), left.1));
+            findings.push(Violation::new(format!("left over in {}", left.0), left.1));
         }
         findings
     }
 
     /// What is published here and not in `fresh`, which was given the same, or the other way round.
     #[must_use]
-    pub fn differs_from(&self, fresh: &Self) -> Option<Finding> {
+    pub fn differs_from(&self, fresh: &Self) -> Option<Violation> {
         let (collection, key) = self.difference(&fresh.engine.snapshot(), &self.engine.snapshot())?;
-        Some(Finding::new(format!("not as from scratch in {collection}"), key))
+        Some(Violation::new(format!("not as from scratch in {collection}"), key))
     }
 
     fn difference(&self, left: &Snapshot, right: &Snapshot) -> Option<(String, String)> {
@@ -237,22 +237,22 @@ impl Mesh {
     }
 
     /// What went wrong in the epochs since the last look.
-    fn look(&mut self, begun: Instant) -> Vec<Finding> {
+    fn look(&mut self, begun: Instant) -> Vec<Violation> {
         let mut findings = Vec::new();
         let took = begun.elapsed();
         if took > EPOCH_TIMEOUT {
-            findings.push(Finding::new("slow epoch", format!("{took:?}")));
+            findings.push(Violation::new("slow epoch", format!("{took:?}")));
         }
         let mut places = take_places().into_iter();
         for panic in self.engine.panics() {
             let place = places.next().unwrap_or_default();
             let message = format!("{} of {}: {}", panic.collection, panic.key, panic.message);
-            findings.push(Finding::new(format!("panic in {} at {place}", panic.collection), message));
+            findings.push(Violation::new(format!("panic in {} at {place}", panic.collection), message));
         }
         for collection in self.engine.metrics().collections {
             if collection.conflicts > 0 && self.conflicts.insert(collection.name.clone()) {
                 let count = format!("{} keys", collection.conflicts);
-                findings.push(Finding::new(format!("keys claimed twice in {}", collection.name), count));
+                findings.push(Violation::new(format!("keys claimed twice in {}", collection.name), count));
             }
         }
         let batch = self.feed.try_next();
@@ -264,7 +264,7 @@ impl Mesh {
             && !self.patched
             && let Err(reason) = check_domains(&self.engine.snapshot(), &self.handles)
         {
-            findings.push(Finding::new("a domain twice in a route table", reason));
+            findings.push(Violation::new("a domain twice in a route table", reason));
         }
         if let Some(batch) = batch {
             findings.extend(self.undecodable(&batch));
@@ -272,7 +272,7 @@ impl Mesh {
         findings
     }
 
-    fn undecodable(&self, batch: &Batch) -> Vec<Finding> {
+    fn undecodable(&self, batch: &Batch) -> Vec<Violation> {
         let now = self.engine.snapshot();
         let mut slots: BTreeSet<&SlotValues> = now.iter(&self.handles.scopes).map(|(_, scope)| &scope.slots).collect();
         let none = SlotValues::new();
@@ -283,12 +283,12 @@ impl Mesh {
                 match resource.bytes(slots).map(|bytes| decode::check(message, &bytes)) {
                     Some(Err(reason)) => {
                         let signature = format!("bytes that are no {message}: {reason}");
-                        findings.push(Finding::new(signature, format!("{name}: {reason}")));
+                        findings.push(Violation::new(signature, format!("{name}: {reason}")));
                     }
                     Some(Ok(rules)) if self.admitted => {
                         let signatures = rules.iter().map(|rule| format!("{REFUSED}{rule}"));
                         let new = signatures.filter(|signature| !self.known.contains(signature));
-                        findings.extend(new.map(|signature| Finding::new(signature, name)));
+                        findings.extend(new.map(|signature| Violation::new(signature, name)));
                     }
                     _ => {}
                 }
@@ -324,12 +324,12 @@ fn message_name(of: ResourceType) -> &'static str {
 }
 
 /// Parses an object as a source would; a panic is a finding, and that it is no object of a known kind is none.
-fn parse(seed: &Seed, findings: &mut Vec<Finding>) -> Option<ParsedObject> {
+fn parse(seed: &Seed, findings: &mut Vec<Violation>) -> Option<ParsedObject> {
     let object = seed.rendered();
     contained(findings, || parse_object(&seed.cluster, "cluster.local", &object).ok()).flatten()
 }
 
-fn proxy(node: &Value, findings: &mut Vec<Finding>) -> Option<Proxy> {
+fn proxy(node: &Value, findings: &mut Vec<Violation>) -> Option<Proxy> {
     let read = || {
         let node = sluice_proto::json::decode::<Node>(node).ok()?;
         parse_proxy(&node.message, &BTreeMap::new()).ok()
@@ -337,13 +337,13 @@ fn proxy(node: &Value, findings: &mut Vec<Finding>) -> Option<Proxy> {
     contained(findings, read).flatten()
 }
 
-fn contained<T>(findings: &mut Vec<Finding>, work: impl FnOnce() -> T) -> Option<T> {
+fn contained<T>(findings: &mut Vec<Violation>, work: impl FnOnce() -> T) -> Option<T> {
     let result = catch_unwind(AssertUnwindSafe(work));
     if let Err(panic) = &result {
         let message = panic.downcast_ref::<String>().cloned();
         let message = message.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         let place = take_places().pop().unwrap_or_default();
-        findings.push(Finding::new(format!("panic while parsing at {place}"), message.unwrap_or_default()));
+        findings.push(Violation::new(format!("panic while parsing at {place}"), message.unwrap_or_default()));
     }
     result.ok()
 }

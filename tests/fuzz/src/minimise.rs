@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use crate::mesh::{Change, Mesh};
+use crate::mesh::{EpochChange, FuzzedMesh};
 use crate::mutate::{places, remove};
 use crate::seeds::CaseMesh;
 
 /// Whether the change still causes that finding, in a fresh graph.
 #[must_use]
-pub fn reproduces(world: &CaseMesh, change: &Change, signature: &str) -> bool {
-    let (mut mesh, mut findings) = Mesh::start(world);
+pub fn reproduces(world: &CaseMesh, change: &EpochChange, signature: &str) -> bool {
+    let (mut mesh, mut findings) = FuzzedMesh::start(world);
     findings.extend(mesh.apply(change));
     findings.extend(mesh.revert());
     findings.iter().any(|finding| finding.signature == signature)
@@ -17,19 +17,24 @@ pub fn reproduces(world: &CaseMesh, change: &Change, signature: &str) -> bool {
 
 /// A smaller world and change with the same finding, as far as time allows; what does not reproduce stays as it is.
 #[must_use]
-pub fn minimise(mut world: CaseMesh, mut change: Change, signature: &str, limit: Duration) -> (CaseMesh, Change, bool) {
+pub fn minimise(
+    mut world: CaseMesh,
+    mut change: EpochChange,
+    signature: &str,
+    limit: Duration,
+) -> (CaseMesh, EpochChange, bool) {
     let deadline = Instant::now() + limit;
     if !reproduces(&world, &change, signature) {
         return (world, change, false);
     }
     let in_time = || Instant::now() < deadline;
-    let holds = |world: &CaseMesh, change: &Change| in_time() && reproduces(world, change, signature);
+    let holds = |world: &CaseMesh, change: &EpochChange| in_time() && reproduces(world, change, signature);
     let rest = change.clone();
-    shrink(&mut change.nodes, |nodes| holds(&world, &Change { nodes: nodes.to_vec(), ..rest.clone() }));
+    shrink(&mut change.nodes, |nodes| holds(&world, &EpochChange { nodes: nodes.to_vec(), ..rest.clone() }));
     let rest = change.clone();
-    shrink(&mut change.deletes, |deletes| holds(&world, &Change { deletes: deletes.to_vec(), ..rest.clone() }));
+    shrink(&mut change.deletes, |deletes| holds(&world, &EpochChange { deletes: deletes.to_vec(), ..rest.clone() }));
     let rest = change.clone();
-    shrink(&mut change.objects, |objects| holds(&world, &Change { objects: objects.to_vec(), ..rest.clone() }));
+    shrink(&mut change.objects, |objects| holds(&world, &EpochChange { objects: objects.to_vec(), ..rest.clone() }));
     let rest = world.clone();
     shrink(&mut world.objects, |objects| holds(&CaseMesh { objects: objects.to_vec(), ..rest.clone() }, &change));
     let rest = world.clone();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::mesh::{Change, Finding, Mesh};
+use crate::mesh::{EpochChange, FuzzedMesh, Violation};
 use crate::minimise::minimise;
 use crate::mutate::mutate;
 use crate::rng::FuzzRng;
@@ -18,7 +18,7 @@ const TURNS_PER_MESH: u64 = 60;
 const FROM_SCRATCH: usize = 12;
 
 /// How changes are made of a world.
-pub type Maker = fn(&CaseMesh, &Seeds, &mut FuzzRng) -> Change;
+pub type Maker = fn(&CaseMesh, &Seeds, &mut FuzzRng) -> EpochChange;
 
 /// Mutates objects and proxies of the cases until time is up.
 pub fn run(run: &Run, seeds: &Seeds) -> FuzzStatistics {
@@ -34,8 +34,8 @@ pub(crate) fn turns(run: &Run, seeds: &Seeds, worlds: &[&CaseMesh], make: Maker)
         let block = turn / TURNS_PER_MESH;
         let Some(world) = FuzzRng::new(run.seed, u64::MAX - block).pick(worlds).copied() else { break };
         run.note(turn, &world.name);
-        let (mut mesh, findings) = Mesh::start(world);
-        report(run, &mut statistics, turn, &findings, world, &Change::default());
+        let (mut mesh, findings) = FuzzedMesh::start(world);
+        report(run, &mut statistics, turn, &findings, world, &EpochChange::default());
         while turn / TURNS_PER_MESH == block && run.goes_on(turn) {
             run.note(turn, &world.name);
             let mut rng = FuzzRng::new(run.seed, turn);
@@ -51,7 +51,7 @@ pub(crate) fn turns(run: &Run, seeds: &Seeds, worlds: &[&CaseMesh], make: Maker)
             if !findings.is_empty() {
                 report(run, &mut statistics, turn - 1, &findings, world, &change);
                 // What went wrong stays in the graph's records.
-                mesh = Mesh::start(world).0;
+                mesh = FuzzedMesh::start(world).0;
             }
             run.progress(&statistics, turn);
         }
@@ -60,14 +60,14 @@ pub(crate) fn turns(run: &Run, seeds: &Seeds, worlds: &[&CaseMesh], make: Maker)
 }
 
 /// A wrong mesh config leaves the last good one in force, which a fresh graph has never seen.
-fn keeps_the_last(change: &Change) -> bool {
+fn keeps_the_last(change: &EpochChange) -> bool {
     change.objects.iter().any(|seed| seed.kind() == "ConfigMap")
 }
 
 /// A graph that is given what is there after the change, in another order.
-fn from_scratch(world: &CaseMesh, change: &Change, rng: &mut FuzzRng) -> Mesh {
-    let (mut mesh, _) = Mesh::start(&CaseMesh { name: world.name.clone(), ..CaseMesh::default() });
-    let mut all = Change { objects: world.objects.clone(), nodes: world.nodes.clone(), deletes: Vec::new() };
+fn from_scratch(world: &CaseMesh, change: &EpochChange, rng: &mut FuzzRng) -> FuzzedMesh {
+    let (mut mesh, _) = FuzzedMesh::start(&CaseMesh { name: world.name.clone(), ..CaseMesh::default() });
+    let mut all = EpochChange { objects: world.objects.clone(), nodes: world.nodes.clone(), deletes: Vec::new() };
     rng.shuffle(&mut all.objects);
     mesh.apply(&all);
     mesh.apply(change);
@@ -78,11 +78,11 @@ fn report(
     run: &Run,
     statistics: &mut FuzzStatistics,
     turn: u64,
-    findings: &[Finding],
+    findings: &[Violation],
     world: &CaseMesh,
-    change: &Change,
+    change: &EpochChange,
 ) {
-    let distinct: BTreeMap<&str, &Finding> = findings.iter().map(|f| (f.signature.as_str(), f)).collect();
+    let distinct: BTreeMap<&str, &Violation> = findings.iter().map(|f| (f.signature.as_str(), f)).collect();
     for (signature, finding) in distinct {
         if statistics.count(signature) {
             let (world, change, again) =
@@ -93,8 +93,8 @@ fn report(
 }
 
 /// One to three objects mutated, often with one from elsewhere, at times a node, at times something deleted.
-fn any_objects(world: &CaseMesh, seeds: &Seeds, rng: &mut FuzzRng) -> Change {
-    let mut change = Change::default();
+fn any_objects(world: &CaseMesh, seeds: &Seeds, rng: &mut FuzzRng) -> EpochChange {
+    let mut change = EpochChange::default();
     let configuration: Vec<&Seed> = world.objects.iter().filter(|seed| seed.is_configuration()).collect();
     let all: Vec<&Seed> = world.objects.iter().collect();
     for _ in 0..=rng.roll(3) {

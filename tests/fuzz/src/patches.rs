@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::mesh::Change;
+use crate::mesh::EpochChange;
 use crate::mutate::mutate;
 use crate::objects::{mutate_object, turns};
 use crate::rng::FuzzRng;
@@ -38,8 +38,8 @@ fn is_filter(seed: &Seed) -> bool {
     seed.kind() == "EnvoyFilter"
 }
 
-fn filters(world: &CaseMesh, seeds: &Seeds, rng: &mut FuzzRng) -> Change {
-    let mut change = Change::default();
+fn filters(world: &CaseMesh, seeds: &Seeds, rng: &mut FuzzRng) -> EpochChange {
+    let mut change = EpochChange::default();
     let own: Vec<&Seed> = world.objects.iter().filter(|seed| is_filter(seed)).collect();
     for _ in 0..=rng.roll(2) {
         let Some(mut seed) = rng.pick(&own).map(|seed| (*seed).clone()) else { continue };

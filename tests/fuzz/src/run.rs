@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::failure;
-use crate::mesh::{Change, Finding};
+use crate::mesh::{EpochChange, Violation};
 use crate::seeds::CaseMesh;
 
 /// Time after which a turn counts as not ending.
@@ -131,7 +131,7 @@ impl Run {
         }
     }
 
-    pub(crate) fn failed(&self, turn: u64, finding: &Finding, world: &CaseMesh, change: &Change, again: bool) {
+    pub(crate) fn failed(&self, turn: u64, finding: &Violation, world: &CaseMesh, change: &EpochChange, again: bool) {
         let name = format!("{}-{}-{turn}", self.target, self.seed);
         let written = failure::write(&self.out, &name, finding, world, change);
         let place = written.map_or_else(|error| format!("{error:#}"), |path| path.display().to_string());

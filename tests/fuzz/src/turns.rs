@@ -3,13 +3,13 @@
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::mesh::Finding;
+use crate::mesh::Violation;
 use crate::rng::FuzzRng;
 use crate::run::{FuzzStatistics, Run};
 
 /// Runs turns until time is up. A turn returns whether it reached the code under test, or what is wrong; a panic is
 /// wrong. A finding is printed with its turn, which `--seed` and `--turns` reproduce.
-pub fn run(run: &Run, what: &str, mut turn: impl FnMut(&mut FuzzRng) -> Result<bool, Finding>) -> FuzzStatistics {
+pub fn run(run: &Run, what: &str, mut turn: impl FnMut(&mut FuzzRng) -> Result<bool, Violation>) -> FuzzStatistics {
     let mut statistics = FuzzStatistics::default();
     let mut number = run.first_turn();
     while run.goes_on(number) {
@@ -23,7 +23,7 @@ pub fn run(run: &Run, what: &str, mut turn: impl FnMut(&mut FuzzRng) -> Result<b
                 let text = panic.downcast_ref::<String>().cloned();
                 let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
                 let message = text.unwrap_or_default();
-                found(run, &mut statistics, number, &Finding { signature: format!("panic: {message}"), message });
+                found(run, &mut statistics, number, &Violation { signature: format!("panic: {message}"), message });
             }
         }
         number += 1;
@@ -32,7 +32,7 @@ pub fn run(run: &Run, what: &str, mut turn: impl FnMut(&mut FuzzRng) -> Result<b
     statistics
 }
 
-fn found(run: &Run, statistics: &mut FuzzStatistics, turn: u64, finding: &Finding) {
+fn found(run: &Run, statistics: &mut FuzzStatistics, turn: u64, finding: &Violation) {
     if !statistics.count(&finding.signature) {
         return;
     }
@@ -47,6 +47,6 @@ fn found(run: &Run, statistics: &mut FuzzStatistics, turn: u64, finding: &Findin
 }
 
 /// A finding.
-pub fn wrong<T>(signature: &str, message: impl Into<String>) -> Result<T, Finding> {
-    Err(Finding { signature: signature.to_owned(), message: message.into() })
+pub fn wrong<T>(signature: &str, message: impl Into<String>) -> Result<T, Violation> {
+    Err(Violation { signature: signature.to_owned(), message: message.into() })
 }

@@ -13,7 +13,7 @@ use sluice_testkit::parity::case::{Case, root};
 use sluice_testkit::parity::run::ask;
 use sluice_testkit::server::{Options, Sluiced};
 
-use crate::mesh::Finding;
+use crate::mesh::Violation;
 use crate::minimise::shrink;
 use crate::mutate::mutate;
 use crate::rng::FuzzRng;
@@ -29,7 +29,7 @@ const CASE: &str = "virtualservice/01-user-header-canary";
 
 /// One stream: its identity and its steps, as data, so that it can be replayed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Session {
+pub struct RequestSession {
     /// In which protocol.
     pub delta: bool,
     /// What is sent, each a request in JSON, and how what comes in between is answered.
@@ -107,8 +107,8 @@ impl ServerUnderTest {
     }
 
     /// Checks that nothing panicked, and that the server is ready, small, and answers the proxy as before.
-    async fn look(&self) -> Result<(), Finding> {
-        let finding = |signature: &str, message: String| Finding { signature: signature.to_owned(), message };
+    async fn look(&self) -> Result<(), Violation> {
+        let finding = |signature: &str, message: String| Violation { signature: signature.to_owned(), message };
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         if let Some(line) = log.lines().find(|line| line.contains("panicked")) {
             return Err(finding("the server panicked", line.to_owned()));
@@ -155,7 +155,7 @@ async fn neighbour(server: &Sluiced, case: &Case) -> Result<Dump> {
 }
 
 /// Plays a session; that the server ends it is fine.
-async fn play(server: &Sluiced, session: &Session) {
+async fn play(server: &Sluiced, session: &RequestSession) {
     let protocol = if session.delta { Protocol::Delta } else { Protocol::Sotw };
     let Ok(channel) = connect(server.grpc).await else { return };
     let Ok(mut stream) = AdsStream::open(channel, protocol, Identity::default()) else { return };
@@ -182,7 +182,7 @@ async fn play(server: &Sluiced, session: &Session) {
     }
 }
 
-fn session(nodes: &[Value], seeds: &Seeds, rng: &mut FuzzRng) -> Session {
+fn session(nodes: &[Value], seeds: &Seeds, rng: &mut FuzzRng) -> RequestSession {
     let delta = rng.once_in(2);
     let mut node = rng.pick(nodes).cloned().unwrap_or_default();
     if rng.once_in(2) {
@@ -210,7 +210,7 @@ fn session(nodes: &[Value], seeds: &Seeds, rng: &mut FuzzRng) -> Session {
             }
         }
     }
-    Session { delta, steps }
+    RequestSession { delta, steps }
 }
 
 fn request(delta: bool, seeds: &Seeds, rng: &mut FuzzRng) -> Value {
@@ -256,7 +256,12 @@ fn names(seeds: &Seeds, rng: &mut FuzzRng) -> Vec<String> {
 }
 
 /// The sessions that are needed for the finding, as far as time allows.
-async fn smaller(case: &Case, mut round: Vec<Session>, finding: &Finding, limit: Duration) -> Result<Vec<Session>> {
+async fn smaller(
+    case: &Case,
+    mut round: Vec<RequestSession>,
+    finding: &Violation,
+    limit: Duration,
+) -> Result<Vec<RequestSession>> {
     let deadline = Instant::now() + limit;
     let handle = tokio::runtime::Handle::current();
     let (case, signature) = (case.clone(), finding.signature.clone());
@@ -278,7 +283,7 @@ async fn smaller(case: &Case, mut round: Vec<Session>, finding: &Finding, limit:
     .context("make it smaller")
 }
 
-fn write(run: &Run, turn: u64, finding: &Finding, sessions: &[Session]) -> Result<()> {
+fn write(run: &Run, turn: u64, finding: &Violation, sessions: &[RequestSession]) -> Result<()> {
     std::fs::create_dir_all(&run.out)?;
     let path: &Path = &run.out.join(format!("xds-{}-{turn}.yaml", run.seed));
     let mut text = format!("# {}\n# {}\n", finding.signature, finding.message);

@@ -23,8 +23,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use rights::{Right, granted};
-pub use store::Kind;
-use store::Store;
+use store::ObjectStore;
+pub use store::ResourceKind;
 
 /// A request to the server: a verb on a resource, `services` or `gateways.networking.istio.io`.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
@@ -50,7 +50,7 @@ struct Faults {
 
 #[derive(Default)]
 struct State {
-    store: Store,
+    store: ObjectStore,
     faults: Faults,
     asked: BTreeMap<ReceivedRequest, usize>,
     /// Statuses of reviews, by token.
@@ -147,7 +147,7 @@ impl ApiServer {
     }
 
     /// Adds a kind by its definition, or removes it with all its objects.
-    pub fn define(&self, kind: Kind, there: bool) {
+    pub fn define(&self, kind: ResourceKind, there: bool) {
         let mut state = self.shared.state();
         if there {
             state.store.define(kind)

@@ -13,7 +13,7 @@ use axum::http::{Method, Response, StatusCode, header};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::store::{Event, PagedList};
+use super::store::{PagedList, StoreEvent};
 use super::{ReceivedRequest, Shared, patch, write};
 
 pub(super) fn router(shared: Arc<Shared>) -> Router {
@@ -206,7 +206,7 @@ fn watch(shared: Arc<Shared>, wanted: ReadTarget) -> Response<Body> {
         return status(StatusCode::GONE, "Expired", "too old resource version");
     }
     let seconds = wanted.query.get("timeoutSeconds").and_then(|text| text.parse().ok()).unwrap_or(3600);
-    let watch = Watch {
+    let watch = WatchStream {
         changed: shared.changed.subscribe(),
         disconnected: shared.disconnected.subscribe(),
         shared,
@@ -224,7 +224,7 @@ fn watch(shared: Arc<Shared>, wanted: ReadTarget) -> Response<Body> {
     response
 }
 
-struct Watch {
+struct WatchStream {
     shared: Arc<Shared>,
     wanted: ReadTarget,
     changed: tokio::sync::watch::Receiver<u64>,
@@ -235,7 +235,7 @@ struct Watch {
     lines: VecDeque<Bytes>,
 }
 
-impl Watch {
+impl WatchStream {
     /// The next line, or the end of the watch.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
@@ -277,7 +277,7 @@ impl Watch {
         let wanted = &self.wanted;
         let selects = selects(wanted);
         for event in state.store.since(&wanted.group, &wanted.resource, &wanted.namespace, self.at) {
-            let Event { is_new, is_deleted, object, .. } = event;
+            let StoreEvent { is_new, is_deleted, object, .. } = event;
             let kind = match (is_deleted || !selects(&object.object), is_new) {
                 // Never selected, never told.
                 (true, true) => continue,

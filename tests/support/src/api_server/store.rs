@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// A kind of object.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Kind {
+pub struct ResourceKind {
     /// API group, empty for the core group.
     pub group: &'static str,
     /// Versions served.
@@ -61,7 +61,7 @@ impl Stored {
 
 /// Something that happened.
 #[derive(Clone, Debug)]
-pub(super) struct Event {
+pub(super) struct StoreEvent {
     pub(super) version: u64,
     pub(super) resource: (String, String),
     pub(super) is_new: bool,
@@ -79,20 +79,20 @@ pub(super) struct PagedList {
 type Resource = (String, String);
 
 /// Objects by group and plural, then by namespace and name.
-pub(super) struct Store {
-    kinds: Vec<Kind>,
+pub(super) struct ObjectStore {
+    kinds: Vec<ResourceKind>,
     objects: BTreeMap<Resource, BTreeMap<(String, String), Arc<Stored>>>,
     version: u64,
     /// What happened before is forgotten.
     floor: u64,
-    events: Vec<Event>,
+    events: Vec<StoreEvent>,
     readings: BTreeMap<String, PagedList>,
     next_reading: u64,
 }
 
-impl Default for Store {
+impl Default for ObjectStore {
     fn default() -> Self {
-        let kind = |(group, name, plural): &(&'static str, &'static str, &'static str)| Kind {
+        let kind = |(group, name, plural): &(&'static str, &'static str, &'static str)| ResourceKind {
             group,
             versions: vec!["v1"],
             name,
@@ -110,7 +110,7 @@ impl Default for Store {
     }
 }
 
-impl Store {
+impl ObjectStore {
     pub(super) fn version(&self) -> u64 {
         self.version
     }
@@ -119,8 +119,9 @@ impl Store {
         self.floor
     }
 
-    pub(super) fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Kind> {
-        let served = |kind: &&Kind| kind.group == group && kind.plural == plural && kind.versions.contains(&version);
+    pub(super) fn find(&self, group: &str, version: &str, plural: &str) -> Option<&ResourceKind> {
+        let served =
+            |kind: &&ResourceKind| kind.group == group && kind.plural == plural && kind.versions.contains(&version);
         self.kinds.iter().find(served)
     }
 
@@ -135,7 +136,7 @@ impl Store {
         versions
     }
 
-    pub(super) fn define(&mut self, kind: Kind) {
+    pub(super) fn define(&mut self, kind: ResourceKind) {
         let definition = json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
             "metadata": {"name": format!("{}.{}", kind.plural, kind.group)},
@@ -145,7 +146,7 @@ impl Store {
         self.apply(definition);
     }
 
-    pub(super) fn undefine(&mut self, kind: &Kind) {
+    pub(super) fn undefine(&mut self, kind: &ResourceKind) {
         let resource = (kind.group.to_owned(), kind.plural.to_owned());
         let keys: Vec<_> = self.objects.get(&resource).into_iter().flat_map(BTreeMap::keys).cloned().collect();
         for (namespace, name) in keys {
@@ -168,7 +169,7 @@ impl Store {
         let object = Stored::new(object);
         let old = self.objects.entry(resource.clone()).or_default().insert((namespace, name), object.clone());
         let is_new = old.is_none();
-        self.events.push(Event { version: self.version, resource, is_new, is_deleted: false, object });
+        self.events.push(StoreEvent { version: self.version, resource, is_new, is_deleted: false, object });
         self.version
     }
 
@@ -210,7 +211,7 @@ impl Store {
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
         let (resource, object) = (resource.clone(), Stored::new(object));
-        self.events.push(Event { version: self.version, resource, is_new: false, is_deleted: true, object });
+        self.events.push(StoreEvent { version: self.version, resource, is_new: false, is_deleted: true, object });
     }
 
     pub(super) fn compact(&mut self) {
@@ -253,8 +254,8 @@ impl Store {
     }
 
     /// What happened to a resource after a version.
-    pub(super) fn since(&self, group: &str, plural: &str, namespace: &str, version: u64) -> Vec<Event> {
-        let wanted = |event: &&Event| {
+    pub(super) fn since(&self, group: &str, plural: &str, namespace: &str, version: u64) -> Vec<StoreEvent> {
+        let wanted = |event: &&StoreEvent| {
             let of = event.object.object.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or_default();
             event.resource.0 == group && event.resource.1 == plural && (namespace.is_empty() || of == namespace)
         };

@@ -21,12 +21,12 @@ pub struct Case {
     /// Environment of the server.
     pub env: BTreeMap<String, String>,
     /// The proxies that connect.
-    pub proxies: Vec<Proxy>,
+    pub proxies: Vec<CaseProxy>,
 }
 
 /// A proxy of a case.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Proxy {
+pub struct CaseProxy {
     /// Its name in the case.
     pub name: String,
     /// The node it says it is, as protobuf JSON.
@@ -39,7 +39,7 @@ pub struct Proxy {
     pub names: BTreeMap<Kind, Vec<String>>,
 }
 
-impl Proxy {
+impl CaseProxy {
     /// The types it asks for, in order of first use.
     pub fn kinds(&self) -> Vec<Kind> {
         if !self.types.is_empty() {
@@ -73,7 +73,7 @@ impl Case {
             let name = path.and_then(Path::file_name).and_then(|name| name.to_str());
             Ok(name.with_context(|| format!("name the case in {}", dir.display()))?.to_owned())
         };
-        let proxies: Vec<Proxy> = serde_json::from_value(read_json(&dir.join("proxies.json"))?)
+        let proxies: Vec<CaseProxy> = serde_json::from_value(read_json(&dir.join("proxies.json"))?)
             .with_context(|| format!("read the proxies of {}", dir.display()))?;
         let env_file = dir.join("env.json");
         let env = if env_file.exists() { serde_json::from_value(read_json(&env_file)?)? } else { BTreeMap::new() };

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::canonical::{name_of, sorted_text};
-use super::case::{Case, Proxy};
+use super::case::{Case, CaseProxy};
 use super::compare::compare;
 use super::report::{Report, Row};
 use crate::ads::{Dump, Identity, Kind, Limits, Protocol, connect, dump};
@@ -128,7 +128,7 @@ async fn run_case(plan: &Plan, case: &Case) -> Result<Vec<Row>> {
     let server = Sluiced::start(&options).await?;
     let pairs = plan.protocols.iter().flat_map(|protocol| case.proxies.iter().map(move |proxy| (*protocol, proxy)));
     let address = server.grpc;
-    let dumps: Vec<(Protocol, &Proxy, Dump)> = stream::iter(pairs)
+    let dumps: Vec<(Protocol, &CaseProxy, Dump)> = stream::iter(pairs)
         .map(|(protocol, proxy)| async move {
             let mut names = proxy.names.clone();
             if plan.recorded_names {
@@ -169,7 +169,7 @@ async fn run_case(plan: &Plan, case: &Case) -> Result<Vec<Row>> {
 pub async fn ask(
     address: std::net::SocketAddr,
     protocol: Protocol,
-    proxy: &Proxy,
+    proxy: &CaseProxy,
     names: &BTreeMap<Kind, Vec<String>>,
 ) -> Result<Dump> {
     let kinds = proxy.kinds();
@@ -180,7 +180,7 @@ pub async fn ask(
     dump(connect(address).await?, protocol, identity, &kinds, names, Limits::default()).await
 }
 
-fn row(case: &Case, proxy: &Proxy, protocol: Protocol, kind: Kind, result: super::compare::Comparison) -> Row {
+fn row(case: &Case, proxy: &CaseProxy, protocol: Protocol, kind: Kind, result: super::compare::Comparison) -> Row {
     Row { family: case.family.clone(), case: case.name.clone(), proxy: proxy.name.clone(), protocol, kind, result }
 }
 

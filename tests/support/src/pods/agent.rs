@@ -14,14 +14,14 @@ use super::workload::{PodRole, Workload};
 
 /// Ports of a proxy and its agent.
 #[derive(Clone, Copy, Debug)]
-pub struct Ports {
+pub struct ProxyPorts {
     pub(super) admin: u16,
     pub(super) status: u16,
     pub(super) envoy_status: u16,
     pub(super) envoy_prometheus: u16,
 }
 
-impl Ports {
+impl ProxyPorts {
     /// The standard ports in a network namespace; free ports without one.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ pub struct Container<'a> {
     /// Token of the pod's service account.
     pub token: String,
     /// Ports it listens on.
-    pub ports: Ports,
+    pub ports: ProxyPorts,
     /// Further environment.
     pub variables: &'a [(&'static str, String)],
 }

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tokio::process::Child;
 
-use super::agent::{Container, Ports};
+use super::agent::{Container, ProxyPorts};
 use super::network::PodNet;
 
 /// Environment variable that names another Envoy binary than the pinned one.
@@ -60,7 +60,7 @@ fn escape(text: &str) -> String {
 pub struct Envoy {
     child: Child,
     net: PodNet,
-    ports: Ports,
+    ports: ProxyPorts,
     log: PathBuf,
 }
 
