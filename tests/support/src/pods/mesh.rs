@@ -14,7 +14,7 @@ use super::agent::{Container, ProxyPorts};
 use super::app::{App, AppReply, AppRequest, RECEIVED};
 use super::envoy::Envoy;
 use super::identity::Authority;
-use super::network::{PodNet, PodNetworks, workspace_binary};
+use super::network::{BridgeNetwork, PodNet, workspace_binary};
 use super::token::TokenIssuer;
 use super::workload::{PodRole, PortProtocol, Workload};
 use crate::server::{Options, Sluiced};
@@ -88,7 +88,7 @@ pub struct Mesh {
     /// The control plane.
     pub server: Sluiced,
     /// None on the loopback.
-    network: Option<PodNetworks>,
+    network: Option<BridgeNetwork>,
     /// Certifies hosts; workloads are certified by the control plane.
     pub authority: Authority,
     tokens: TokenIssuer,
@@ -110,7 +110,7 @@ impl Mesh {
     /// # Errors
     /// As [`Mesh::start`].
     pub async fn start_with(objects: &[PathBuf], wishes: MeshOptions) -> Result<Self> {
-        Self::start_in(Some(PodNetworks::new()?), objects, wishes).await
+        Self::start_in(Some(BridgeNetwork::new()?), objects, wishes).await
     }
 
     /// The same without network namespaces: pods are processes on loopback addresses, sidecars are not possible.
@@ -121,7 +121,7 @@ impl Mesh {
         Self::start_in(None, objects, MeshOptions::default()).await
     }
 
-    async fn start_in(network: Option<PodNetworks>, objects: &[PathBuf], wishes: MeshOptions) -> Result<Self> {
+    async fn start_in(network: Option<BridgeNetwork>, objects: &[PathBuf], wishes: MeshOptions) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("sluice-mesh-").tempdir().context("make a directory")?;
         // Proxies, of another user, have to reach their files.
         std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
@@ -135,7 +135,7 @@ impl Mesh {
         std::fs::write(path("root.pem"), authority.root()).context("write the root certificate")?;
         let tokens = TokenIssuer::new()?;
         std::fs::write(path("token-keys.json"), tokens.key_set()).context("write the keys of tokens")?;
-        let ip = network.as_ref().map_or(Ipv4Addr::LOCALHOST, PodNetworks::gateway);
+        let ip = network.as_ref().map_or(Ipv4Addr::LOCALHOST, BridgeNetwork::gateway);
         let mut options = Options::new(&path("config"));
         options.args = vec![
             format!("--secureGRPCAddr={ip}:0"),

@@ -18,7 +18,7 @@ pub const PROXY_UID: u32 = 1337;
 static NETWORKS: AtomicU32 = AtomicU32::new(0);
 
 /// A bridge with the pods' network behind it. Dropping it removes the namespaces and the bridge.
-pub struct PodNetworks {
+pub struct BridgeNetwork {
     bridge: String,
     /// Second and third octet of 10.a.b.0/24.
     net: (u8, u8),
@@ -46,7 +46,7 @@ fn ip(arguments: &str) -> Result<()> {
     run(Command::new("ip").args(arguments.split_whitespace()))
 }
 
-impl PodNetworks {
+impl BridgeNetwork {
     /// Makes the bridge.
     ///
     /// # Errors
@@ -124,7 +124,7 @@ fn files_of(namespace: &str) -> PathBuf {
     PathBuf::from("/etc/netns").join(namespace)
 }
 
-impl Drop for PodNetworks {
+impl Drop for BridgeNetwork {
     fn drop(&mut self) {
         for pod in &self.pods {
             let _ = ip(&format!("netns del {pod}"));
