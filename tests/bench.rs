@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use sluice_testkit::pods::network::workspace_binary;
+use sluice_testkit::binary::workspace_binary;
 use tokio::process::Command;
 
 /// Runs a small mesh; gives the result as JSON.

@@ -2,8 +2,8 @@
 
 use anyhow::{Result, ensure};
 use serde_json::json;
+use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::AppRequest;
-use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::token::TokenIssuer;
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use sluice_parse::parse_duration;
-use sluice_testkit::pods::envoy::{CERTIFICATE, Envoy, Protocol, ROOTS};
+use sluice_testkit::ads::Protocol;
+use sluice_testkit::pods::envoy::{CERTIFICATE, Envoy, ROOTS};
 use sluice_testkit::pods::identity::{self, Authority};
 use sluice_testkit::pods::mesh::{Mesh, MeshOptions};
 use sluice_testkit::pods::workload::{PodRole, Workload};

@@ -1,7 +1,7 @@
 //! Compliance policies limit the TLS of proxies, of their agents, and of their control plane.
 
 use anyhow::{Context, Result, ensure};
-use sluice_testkit::pods::envoy::Protocol;
+use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::mesh::{Mesh, MeshOptions};
 use sluice_testkit::pods::workload::{PodRole, Workload};
 

@@ -1,7 +1,7 @@
 //! AuthorizationPolicies of action CUSTOM: an external server decides, over HTTP and gRPC.
 
 use anyhow::{Result, ensure};
-use sluice_testkit::pods::envoy::Protocol;
+use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::mesh::Mesh;
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 

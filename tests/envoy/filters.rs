@@ -1,8 +1,8 @@
 //! EnvoyFilters and Telemetry: what is added to the chains.
 
 use anyhow::{Result, ensure};
+use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::AppReply;
-use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::Mesh;
 use sluice_testkit::pods::workload::{PodRole, Workload};
 

@@ -1,8 +1,8 @@
 //! Gateways: hosts, redirects, TLS in every mode, TCP.
 
 use anyhow::{Result, ensure};
+use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::{AppReply, AppRequest, Tls};
-use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::identity::Authority;
 use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};

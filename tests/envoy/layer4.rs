@@ -1,8 +1,8 @@
 //! TCP and TLS routes.
 
 use anyhow::{Context, Result, ensure};
+use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::{AppRequest, Tls};
-use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 

@@ -1,7 +1,8 @@
 //! Certificates that the mesh's authority revokes: servers and clients reject them.
 
 use anyhow::{Context, Result, ensure};
-use sluice_testkit::pods::envoy::{CERTIFICATE, Protocol};
+use sluice_testkit::ads::Protocol;
+use sluice_testkit::pods::envoy::CERTIFICATE;
 use sluice_testkit::pods::identity::{self, Authority};
 use sluice_testkit::pods::mesh::{Mesh, MeshOptions};
 use sluice_testkit::pods::workload::{PodRole, Workload};

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
+use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::AppRequest;
-use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::workload::{PodRole, Workload};
 

@@ -4,8 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use serde_json::json;
+use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::AppRequest;
-use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::keys::KeyServer;
 use sluice_testkit::pods::mesh::{Mesh, MeshOptions, vip};
 use sluice_testkit::pods::token::TokenIssuer;

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
+use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::AppRequest;
-use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::Mesh;
 use sluice_testkit::pods::workload::{PodRole, Workload};
 

@@ -2,8 +2,8 @@
 //! changed.
 
 use anyhow::{Context, Result, ensure};
+use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::AppRequest;
-use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::{Mesh, MeshOptions, vip};
 use sluice_testkit::pods::workload::{PodRole, Workload};
 

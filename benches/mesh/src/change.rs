@@ -6,11 +6,10 @@ use anyhow::Result;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::fleet::Role;
 use crate::gateway;
 use crate::objects::{self, Endpoints};
 use crate::scan::Type;
-use crate::shape::{Layout, Service, Shape};
+use crate::shape::{Layout, Role, Service, Shape};
 use crate::watch::{Expectation, ExpectedContent};
 use crate::world::MeshObjects;
 

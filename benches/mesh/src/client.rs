@@ -25,11 +25,11 @@ use tonic::{Code, Status};
 use tower::{Service as _, ServiceExt as _};
 
 use crate::arguments::Protocol;
-use crate::fleet::Shared;
 use crate::held::{Dictionary, HeldVersions};
 use crate::incoming::{DELTA_NESTING, Incoming, MessageKind, Part, SOTW_NESTING, UNSPLIT_NESTING};
 use crate::messages::{Any, DeltaRequest, DeltaResource, Request, SubscribeFields};
 use crate::scan::{TYPES, Type, asks_for, name};
+use crate::shared::Shared;
 use crate::watch::{ArrivedResource, ChangeTracker};
 
 /// Wait before the next attempt after a rejected stream, doubled each time up to [`LONGEST_WAIT`].

@@ -2,9 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::fleet::Role;
 use crate::gateway;
-use crate::shape::Shape;
+use crate::shape::{Role, Shape};
 
 /// The node of a proxy, as protobuf JSON.
 pub(crate) fn node(shape: &Shape, role: Role, by_virtual_host: bool) -> Value {

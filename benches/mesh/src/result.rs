@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::change::ChangeKind;
-use crate::fleet::Traffic;
 use crate::process::Memory;
 use crate::shape::Shape;
+use crate::shared::Traffic;
 use crate::statistics::of;
 
 /// Shares at which a latency distribution is kept.

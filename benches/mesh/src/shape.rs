@@ -39,6 +39,15 @@ const HTTP_PORTS: [u16; 4] = [80, 8080, 8000, 9080];
 /// Port of TCP services.
 const TCP_PORT: u16 = 9000;
 
+/// The role of a proxy.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Role {
+    /// The sidecar of the endpoint of that number in the shape.
+    Sidecar(usize),
+    /// The gateway of that number.
+    Gateway(usize),
+}
+
 /// A service of the shape by its number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Service {

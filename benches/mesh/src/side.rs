@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::api::Api;
 use crate::arguments::{Driver, MeasureOptions, Protocol};
 use crate::change::{self, ChangeKind, Plan, PlannedChange};
+use crate::connect;
 use crate::fleet::{Fleet, ProxyGroup};
 use crate::loopback;
 use crate::process::{Memory, Process};
@@ -16,7 +17,6 @@ use crate::result::{ChangeResult, Machine, Round, RunResult, SHARES, StormResult
 use crate::server::{ObjectSource, Server, ServerOptions};
 use crate::shape::Shape;
 use crate::statistics::{of, percentile};
-use crate::storm;
 use crate::world::{MeshObjects, ObjectTarget};
 
 /// What to set up.
@@ -107,7 +107,7 @@ impl MeasuredMesh {
         let mut fleet = Fleet::new(shape, group.clone(), server.address)?;
         let fresh = fleet.fresh();
         let patience = Duration::from_secs(measure.patience.max(300));
-        let mut connect = storm::connect("connect", &mut fleet, fresh, &server, patience, storm::QUIET).await?;
+        let mut connect = connect::connect("connect", &mut fleet, fresh, &server, patience, connect::QUIET).await?;
         if let Some(process) = &server.process {
             tokio::time::sleep(Duration::from_secs(measure.rest)).await;
             connect.memory = Some(process.memory()?);

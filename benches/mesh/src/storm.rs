@@ -1,18 +1,16 @@
 //! Many streams at once.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::arguments::{RunArguments, Storm};
 use crate::change::ChangeKind;
 use crate::client::{Pace, SimulatedProxy};
-use crate::fleet::{Fleet, ProxyGroup, Traffic};
-use crate::process::Process;
-use crate::result::{ConcurrentChanges, SHARES, StormResult};
-use crate::server::Server;
+use crate::connect::{QUIET, StormStart, connect};
+use crate::fleet::{Fleet, ProxyGroup};
+use crate::result::{ConcurrentChanges, StormResult};
 use crate::side::MeasuredMesh;
-use crate::statistics::percentile;
 
 /// Time that a slow client takes for each message.
 const SLOW: Duration = Duration::from_millis(500);
@@ -24,60 +22,6 @@ const BACKLOGS: usize = 5;
 const POLL: Duration = Duration::from_millis(1);
 /// The kind of change during a storm.
 const CONCURRENT_CHANGE: ChangeKind = ChangeKind::EndpointAddress;
-
-/// Silence after which everything has arrived.
-pub(crate) const QUIET: Duration = Duration::from_millis(200);
-
-/// Connects `clients` at once and follows them until each has everything and no message has arrived for `quiet`.
-pub(crate) async fn connect(
-    name: &str,
-    fleet: &mut Fleet,
-    clients: Vec<SimulatedProxy>,
-    server: &Server,
-    patience: Duration,
-    quiet: Duration,
-) -> Result<StormResult> {
-    let account = StormStart::open(fleet, server)?;
-    let start = account.start;
-    fleet.connect(clients);
-    let (times, missed) = fleet.configured(start, patience).await;
-    // Late messages are part of it.
-    fleet.settle(start, quiet, start + patience).await;
-    account.close(name, &times, missed, fleet, server)
-}
-
-/// The counters at the start of a storm.
-struct StormStart {
-    start: Instant,
-    own: Process,
-    own_cpu: f64,
-    server_cpu: Option<f64>,
-    traffic: Traffic,
-}
-
-impl StormStart {
-    fn open(fleet: &Fleet, server: &Server) -> Result<Self> {
-        let own = Process::new(std::process::id())?;
-        let (own_cpu, server_cpu) = (own.cpu()?, server.process.as_ref().map(Process::cpu).transpose()?);
-        Ok(Self { start: Instant::now(), own, own_cpu, server_cpu, traffic: fleet.traffic() })
-    }
-
-    /// The cost of a storm of that duration; `times` is sorted.
-    fn close(self, name: &str, times: &[f64], missed: usize, fleet: &Fleet, server: &Server) -> Result<StormResult> {
-        let server_cpu = server.process.as_ref().map(Process::cpu).transpose()?;
-        Ok(StormResult {
-            name: name.to_owned(),
-            distribution_ms: SHARES.iter().map(|share| percentile(times, *share)).collect(),
-            missed,
-            traffic: fleet.traffic().since(&self.traffic),
-            server_cpu_seconds: server_cpu.zip(self.server_cpu).map(|(after, before)| after - before),
-            own_cpu_seconds: self.own.cpu()? - self.own_cpu,
-            memory: server.process.as_ref().map(Process::memory).transpose()?,
-            loopback_ms: None,
-            beside: None,
-        })
-    }
-}
 
 /// Makes a storm with the proxies that are connected.
 pub(crate) async fn make(

@@ -6,6 +6,7 @@
 
 mod answer;
 mod patch;
+mod response;
 mod rights;
 mod store;
 mod write;

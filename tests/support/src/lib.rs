@@ -2,6 +2,8 @@
 
 pub mod ads;
 pub mod api_server;
+pub mod binary;
+pub mod canonical;
 pub mod handshake;
 pub mod parity;
 pub mod pods;

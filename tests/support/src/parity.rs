@@ -4,7 +4,6 @@
 //! be answered. `golden/PROXY/TYPE.json` is an array of resources in canonical form, one a line; `null` says that the
 //! type is never answered.
 
-pub mod canonical;
 pub mod case;
 pub mod compare;
 pub mod differences;

@@ -175,7 +175,7 @@ impl Sluiced {
 
 /// Starts it with further arguments; returns the process and its addresses by listener name.
 async fn launch(options: &Options, arguments: &[String]) -> Result<(Child, BTreeMap<String, SocketAddr>)> {
-    let binary = crate::pods::network::workspace_binary("sluiced")?;
+    let binary = crate::binary::workspace_binary("sluiced")?;
     let listen = SocketAddr::new(options.ip, 0);
     // Debug pages are for the loopback only.
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));

@@ -10,7 +10,7 @@ use tonic::transport::Channel;
 
 use super::stream::{AdsStream, Identity, Update};
 use super::{Kind, Protocol, follow};
-use crate::parity::canonical::{canonical_dump, name_of};
+use crate::canonical::{canonical_dump, name_of};
 
 /// The resources of each type in canonical form; `None` for a type without an answer.
 pub type Dump = BTreeMap<Kind, Option<Vec<Value>>>;

@@ -18,7 +18,7 @@ use sluice_proto::json::decode_any;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{Identity, Kind, Limits, Protocol, connect, dump};
-use crate::parity::canonical::name_of;
+use crate::canonical::name_of;
 use crate::parity::case::{Case, root};
 use crate::parity::compare::compare;
 

@@ -13,6 +13,7 @@ use axum::http::{Method, Response, StatusCode, header};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use super::response::{json_answer, status, text_answer};
 use super::store::{PagedList, StoreEvent};
 use super::{ReceivedRequest, Shared, patch, write};
 
@@ -293,23 +294,4 @@ impl WatchStream {
 
 fn line(kind: &str, object: &Value) -> Bytes {
     Bytes::from(json!({"type": kind, "object": object}).to_string() + "\n")
-}
-
-pub(super) fn status(code: StatusCode, reason: &str, message: &str) -> Response<Body> {
-    let status = json!({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "code": code.as_u16(), "reason": reason, "message": message,
-    });
-    json_answer(code, &status)
-}
-
-pub(super) fn json_answer(code: StatusCode, value: &Value) -> Response<Body> {
-    text_answer(code, value.to_string())
-}
-
-fn text_answer(code: StatusCode, text: String) -> Response<Body> {
-    let mut response = Response::new(Body::from(text));
-    *response.status_mut() = code;
-    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
-    response
 }

@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::http::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::answer::{json_answer, status};
+use super::response::{json_answer, status};
 use super::{ReceivedRequest, Shared};
 
 /// What is wanted of which object.

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Parser;
+use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::{AppReply, AppRequest};
-use sluice_testkit::pods::envoy::Protocol;
 use sluice_testkit::pods::mesh::{Mesh, vip};
 use sluice_testkit::pods::network::Network;
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::canonical::{name_of, sorted_text};
+use crate::canonical::{name_of, sorted_text};
 
 /// The outcome for one proxy and type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
 
-use super::canonical::{name_of, sorted_text};
 use super::case::{Case, CaseProxy};
 use super::compare::compare;
 use super::report::{Report, Row};
 use crate::ads::{Dump, Identity, Kind, Limits, Protocol, connect, dump};
+use crate::canonical::{name_of, sorted_text};
 use crate::server::{Options, Sluiced};
 
 /// What to run, and how much to say about it.

@@ -8,9 +8,9 @@ use anyhow::{Context, Result};
 use serde_json::json;
 use tokio::process::Command;
 
-use super::envoy::Protocol;
 use super::network::{PROXY_UID, PodNet};
 use super::workload::{PodRole, Workload};
+use crate::ads::Protocol;
 
 /// Ports of a proxy and its agent.
 #[derive(Clone, Copy, Debug)]

@@ -25,15 +25,6 @@ pub const CERTIFICATE: &str = "default";
 /// Name of the secret with the trusted roots.
 pub const ROOTS: &str = "ROOTCA";
 
-/// Protocol of ADS that the Envoy uses.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Protocol {
-    /// State of the world.
-    Sotw,
-    /// Incremental.
-    Delta,
-}
-
 /// The pinned Envoy that `make envoy` installed, or the one the environment names.
 ///
 /// # Errors

@@ -14,9 +14,10 @@ use super::agent::{Container, ProxyPorts};
 use super::app::{App, AppReply, AppRequest, RECEIVED};
 use super::envoy::Envoy;
 use super::identity::Authority;
-use super::network::{BridgeNetwork, PodNet, workspace_binary};
+use super::network::{BridgeNetwork, PodNet};
 use super::token::TokenIssuer;
 use super::workload::{PodRole, PortProtocol, Workload};
+use crate::binary::workspace_binary;
 use crate::server::{Options, Sluiced};
 
 /// The application runs as this user.

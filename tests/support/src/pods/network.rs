@@ -212,20 +212,3 @@ fn connect_inside(namespace: &str, address: SocketAddr) -> Result<std::net::TcpS
 fn connect_inside(_: &str, _: SocketAddr) -> Result<std::net::TcpStream> {
     bail!("there are no network namespaces here")
 }
-
-/// A binary of this workspace, built beside the running test.
-///
-/// # Errors
-/// It has not been built.
-pub fn workspace_binary(name: &str) -> Result<PathBuf> {
-    let here = std::env::current_exe().context("find the running binary")?;
-    let mut directory = here.parent().context("the running binary has a directory")?;
-    if directory.ends_with("deps") {
-        directory = directory.parent().context("the build has a directory")?;
-    }
-    let path = directory.join(name);
-    if !path.exists() {
-        bail!("{} is not built: run `make build` first", path.display());
-    }
-    Ok(path)
-}

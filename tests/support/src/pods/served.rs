@@ -7,7 +7,7 @@ use serde_json::Value;
 use sluice_proto::json::{decode_any, encode_any};
 
 use super::mesh::{Mesh, Pod};
-use crate::parity::canonical::{canonical_dump, name_of, sorted_text};
+use crate::canonical::{canonical_dump, name_of, sorted_text};
 use crate::parity::compare::compare;
 
 /// Differing paths shown of a resource.

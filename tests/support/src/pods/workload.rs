@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::envoy::Protocol;
 use super::network::PodNet;
+use crate::ads::Protocol;
 
 /// What a pod is.
 #[derive(Clone, Debug)]

@@ -1,0 +1,74 @@
+//! Many proxies that connect at once, and what that costs.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::client::SimulatedProxy;
+use crate::fleet::Fleet;
+use crate::process::Process;
+use crate::result::{SHARES, StormResult};
+use crate::server::Server;
+use crate::shared::Traffic;
+use crate::statistics::percentile;
+
+/// Silence after which everything has arrived.
+pub(crate) const QUIET: Duration = Duration::from_millis(200);
+
+/// Connects `clients` at once and follows them until each has everything and no message has arrived for `quiet`.
+pub(crate) async fn connect(
+    name: &str,
+    fleet: &mut Fleet,
+    clients: Vec<SimulatedProxy>,
+    server: &Server,
+    patience: Duration,
+    quiet: Duration,
+) -> Result<StormResult> {
+    let account = StormStart::open(fleet, server)?;
+    let start = account.start;
+    fleet.connect(clients);
+    let (times, missed) = fleet.configured(start, patience).await;
+    // Late messages are part of it.
+    fleet.settle(start, quiet, start + patience).await;
+    account.close(name, &times, missed, fleet, server)
+}
+
+/// The counters at the start of a storm.
+pub(crate) struct StormStart {
+    pub(crate) start: Instant,
+    own: Process,
+    own_cpu: f64,
+    server_cpu: Option<f64>,
+    traffic: Traffic,
+}
+
+impl StormStart {
+    pub(crate) fn open(fleet: &Fleet, server: &Server) -> Result<Self> {
+        let own = Process::new(std::process::id())?;
+        let (own_cpu, server_cpu) = (own.cpu()?, server.process.as_ref().map(Process::cpu).transpose()?);
+        Ok(Self { start: Instant::now(), own, own_cpu, server_cpu, traffic: fleet.traffic() })
+    }
+
+    /// The cost of a storm of that duration; `times` is sorted.
+    pub(crate) fn close(
+        self,
+        name: &str,
+        times: &[f64],
+        missed: usize,
+        fleet: &Fleet,
+        server: &Server,
+    ) -> Result<StormResult> {
+        let server_cpu = server.process.as_ref().map(Process::cpu).transpose()?;
+        Ok(StormResult {
+            name: name.to_owned(),
+            distribution_ms: SHARES.iter().map(|share| percentile(times, *share)).collect(),
+            missed,
+            traffic: fleet.traffic().since(&self.traffic),
+            server_cpu_seconds: server_cpu.zip(self.server_cpu).map(|(after, before)| after - before),
+            own_cpu_seconds: self.own.cpu()? - self.own_cpu,
+            memory: server.process.as_ref().map(Process::memory).transpose()?,
+            loopback_ms: None,
+            beside: None,
+        })
+    }
+}

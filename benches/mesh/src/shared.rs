@@ -1,0 +1,142 @@
+//! The state that all clients share, and the traffic that they count.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, RwLock};
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use crate::arguments::Protocol;
+use crate::held::Dictionary;
+use crate::messages::RecentRequests;
+use crate::scan::{TYPES, Type};
+use crate::watch::ChangeTracker;
+
+/// Received messages and bytes.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Traffic {
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+    /// By type: CDS, EDS, LDS, RDS, VHDS, SDS.
+    pub(crate) resources: [u64; TYPES],
+    /// Streams that ended, refused ones among them.
+    pub(crate) ended: u64,
+}
+
+impl Traffic {
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let mut resources = self.resources;
+        for (count, before) in resources.iter_mut().zip(before.resources) {
+            *count -= before;
+        }
+        Self {
+            messages: self.messages - before.messages,
+            bytes: self.bytes - before.bytes,
+            resources,
+            ended: self.ended - before.ended,
+        }
+    }
+}
+
+/// State that all clients share.
+pub(crate) struct Shared {
+    pub(crate) protocol: Protocol,
+    /// Flow-control window of a proxy, in bytes.
+    pub(crate) window: u32,
+    /// Names and versions by type.
+    pub(crate) dictionaries: [Arc<Dictionary>; TYPES],
+    pub(crate) recent: RecentRequests,
+    pub(crate) address: RwLock<SocketAddr>,
+    pub(crate) epoch: Instant,
+    pub(crate) watch: RwLock<Option<Arc<ChangeTracker>>>,
+    pub(crate) arrived: Notify,
+    pub(crate) messages: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) resources: [AtomicU64; TYPES],
+    pub(crate) ended: AtomicU64,
+    pub(crate) last_arrival: AtomicU64,
+    /// By proxy: when every subscription of its present stream was answered; 0 before.
+    pub(crate) configured: Vec<AtomicU64>,
+    /// By proxy: it is expected to follow changes.
+    pub(crate) live: Vec<AtomicBool>,
+    /// By proxy: ends its stream.
+    pub(crate) kicks: Vec<Notify>,
+    /// Proxies keep digests of the content they hold.
+    pub(crate) digests: bool,
+}
+
+impl Shared {
+    /// Nanoseconds of the fleet's clock, never 0.
+    pub(crate) fn now(&self) -> u64 {
+        self.at(Instant::now())
+    }
+
+    pub(crate) fn at(&self, instant: Instant) -> u64 {
+        u64::try_from(instant.saturating_duration_since(self.epoch).as_nanos()).unwrap_or(u64::MAX).max(1)
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        *self.address.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(crate) fn count_message(&self, bytes: usize) {
+        self.messages.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Bytes arrived, possibly a part of a message: a large message may take seconds.
+    pub(crate) fn count_arrival(&self) {
+        self.last_arrival.store(self.now(), Relaxed);
+    }
+
+    pub(crate) fn count_resource(&self, kind: Type) {
+        self.resources[kind as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Waits until the proxy's stream is to end.
+    pub(crate) async fn kicked(&self, proxy: usize) {
+        self.kicks[proxy].notified().await;
+    }
+
+    /// A digest of the content if digests are kept; otherwise 0.
+    pub(crate) fn digest(&self, content: &[u8]) -> u64 {
+        if !self.digests {
+            return 0;
+        }
+        let mut hasher = DefaultHasher::new();
+        content.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    pub(crate) fn count_end(&self) {
+        self.ended.fetch_add(1, Relaxed);
+    }
+
+    /// The change that is followed, if any.
+    pub(crate) fn watch(&self) -> Option<Arc<ChangeTracker>> {
+        self.watch.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    /// Records which expectations of a change a proxy meets.
+    pub(crate) fn arrived(&self, watch: &ChangeTracker, proxy: usize, meets: u64) {
+        if watch.take(proxy, meets, self.now()) {
+            self.arrived.notify_one();
+        }
+    }
+
+    pub(crate) fn set_configured(&self, proxy: usize, configured: bool) {
+        self.configured[proxy].store(if configured { self.now() } else { 0 }, Relaxed);
+    }
+
+    pub(crate) fn traffic(&self) -> Traffic {
+        Traffic {
+            messages: self.messages.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            resources: std::array::from_fn(|kind| self.resources[kind].load(Relaxed)),
+            ended: self.ended.load(Relaxed),
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Responses as an API server writes them.
+
+use axum::body::Body;
+use axum::http::{Response, StatusCode, header};
+use serde_json::{Value, json};
+
+pub(super) fn status(code: StatusCode, reason: &str, message: &str) -> Response<Body> {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "code": code.as_u16(), "reason": reason, "message": message,
+    });
+    json_answer(code, &status)
+}
+
+pub(super) fn json_answer(code: StatusCode, value: &Value) -> Response<Body> {
+    text_answer(code, value.to_string())
+}
+
+pub(super) fn text_answer(code: StatusCode, text: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = code;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    response
+}
