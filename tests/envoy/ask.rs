@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use futures::{StreamExt, TryStreamExt, stream};
 use sluice_testkit::pods::app::{AppReply, AppRequest, AppResponse};
 use sluice_testkit::pods::mesh::{Mesh, vip};
-use sluice_testkit::pods::network::Network;
+use sluice_testkit::pods::network::BridgeNetwork;
 
 /// Longest wait until traffic follows the objects.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -17,7 +17,7 @@ const CONCURRENT_REQUESTS: usize = 8;
 
 /// Whether this machine can run pods. If not, a warning is printed; in CI that is a failure.
 pub(crate) fn pods_are_permitted() -> bool {
-    match Network::new() {
+    match BridgeNetwork::new() {
         Ok(_) => true,
         Err(error) => {
             assert!(std::env::var_os("CI").is_none(), "CI needs pods: {error:#}");

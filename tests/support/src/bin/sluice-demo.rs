@@ -10,7 +10,7 @@ use clap::Parser;
 use sluice_testkit::ads::Protocol;
 use sluice_testkit::pods::app::{AppReply, AppRequest};
 use sluice_testkit::pods::mesh::{Mesh, vip};
-use sluice_testkit::pods::network::Network;
+use sluice_testkit::pods::network::BridgeNetwork;
 use sluice_testkit::pods::workload::{PodRole, PortProtocol, Workload};
 
 #[derive(Parser)]
@@ -63,7 +63,7 @@ const MUTUAL_TLS: &str = "mutual-tls.yaml";
 #[tokio::main]
 async fn main() -> Result<()> {
     let args = Args::parse();
-    let permitted = if args.gateway_only { Err(anyhow!("--gateway-only was given")) } else { Network::new().map(drop) };
+    let permitted = if args.gateway_only { Err(anyhow!("--gateway-only was given")) } else { BridgeNetwork::new().map(drop) };
     let mesh = match permitted {
         Ok(()) => whole_mesh().await?,
         Err(reason) => {
