@@ -63,7 +63,8 @@ const MUTUAL_TLS: &str = "mutual-tls.yaml";
 #[tokio::main]
 async fn main() -> Result<()> {
     let args = Args::parse();
-    let permitted = if args.gateway_only { Err(anyhow!("--gateway-only was given")) } else { BridgeNetwork::new().map(drop) };
+    let permitted =
+        if args.gateway_only { Err(anyhow!("--gateway-only was given")) } else { BridgeNetwork::new().map(drop) };
     let mesh = match permitted {
         Ok(()) => whole_mesh().await?,
         Err(reason) => {
