@@ -6,7 +6,8 @@ use std::sync::Mutex;
 use sluice_proto::json::{decode_any, encode_any};
 use sluice_proto::wire;
 
-use super::{canonical::canonical_dump, case, compare::compare};
+use super::{case, compare::compare};
+use crate::canonical::canonical_dump;
 
 #[test]
 fn every_golden_survives_our_descriptors() {
