@@ -1,7 +1,7 @@
 //! HTTP for operators: readiness, `/debug`, metrics, version (O05 to O11).
 //!
-//! Everything here reads: the engine's collections as of one epoch, what streams hold, figures. Nothing changes what
-//! proxies get. Only `PUT /debug/log` changes something, the levels of the log.
+//! All pages only read: collections of the engine at one epoch, resources of streams, metrics. Only `PUT /debug/log`
+//! changes anything, the log levels.
 
 mod access;
 mod answer;
@@ -26,15 +26,15 @@ use tokio_util::sync::CancellationToken;
 pub use access::Refusals;
 pub use metrics::AdminMetrics;
 pub use over_xds::PagesOverXds;
-pub use readiness::Readiness;
+pub use readiness::{Readiness, ReadinessGuard};
 pub use state::AdminState;
 
-/// What the HTTP port serves: readiness, and what the monitoring port serves.
+/// Routes of the HTTP port: readiness, and those of the monitoring port.
 pub fn http_router(state: Arc<AdminState>) -> Router {
     monitoring_router(state.clone()).route("/ready", get(readiness::ready).with_state(state))
 }
 
-/// What the monitoring port serves: metrics, version, and `/debug` to whom it may be shown, unless that is switched off.
+/// Routes of the monitoring port: metrics, version, and `/debug` with access control unless it is switched off.
 pub fn monitoring_router(state: Arc<AdminState>) -> Router {
     let router = Router::new().route("/metrics", get(metrics::serve)).route("/version", get(version));
     let router = router.with_state(state.clone());

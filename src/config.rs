@@ -1,13 +1,14 @@
-//! The command line and the environment, read once, as values of the domain.
+//! The command line and the environment, read once, as typed settings.
 
 mod address;
 mod args;
 mod environment;
 mod security;
+mod unknown;
 mod variables;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -21,12 +22,12 @@ pub use args::{Command, CommandLine, DiscoveryArgs};
 pub use environment::Features;
 pub use security::{CertProvider, JwtRule, SecurityConfig, TokenConfig};
 
-/// Everything that is configured, passed down by value.
+/// All settings, passed down by value.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where objects come from.
     pub sources: SourcesConfig,
-    /// Who we are.
+    /// The identity of the control plane.
     pub identity: Identity,
     /// Ports; `None` stays closed.
     pub ports: Ports,
@@ -34,11 +35,11 @@ pub struct Config {
     pub serving: ServingConfig,
     /// The log.
     pub log: LogConfig,
-    /// The certificate authority, the secure port, and who is let in.
+    /// The certificate authority, the secure port, and authentication.
     pub security: SecurityConfig,
-    /// What the environment switches.
+    /// Switches of the environment.
     pub features: Features,
-    /// What was said and has no effect, to be logged once there is a log.
+    /// Warnings about settings, to be logged once the log has started.
     pub warnings: Vec<String>,
     /// Texts for the log that call for no action.
     pub notices: Vec<String>,
@@ -60,19 +61,19 @@ pub struct SourcesConfig {
     pub local: ClusterSource,
     /// Other clusters by id.
     pub remotes: BTreeMap<Text, ClusterSource>,
-    /// Text that is no YAML stops the start.
+    /// Text that is not YAML is an error at start-up.
     pub strict: bool,
     /// File that overrides the mesh config of ConfigMap `istio`, if it exists.
     pub mesh_config: PathBuf,
     /// File that overrides the networks, if it exists.
     pub networks: PathBuf,
-    /// Name of the ConfigMap whose mesh config lies beneath (`SHARED_MESH_CONFIG`).
+    /// ConfigMap with the shared mesh config, which the own one overrides (`SHARED_MESH_CONFIG`).
     pub shared_mesh_config: Option<Text>,
     /// The only namespace to watch; `None` is all.
     pub watch_namespace: Option<Text>,
 }
 
-/// Who this control plane is.
+/// The identity of this control plane.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Identity {
     /// Namespace it runs in, the root namespace unless mesh config says otherwise.
@@ -104,26 +105,26 @@ pub struct Ports {
     pub monitoring: Option<ListenAddress>,
 }
 
-/// How connections are kept.
+/// Limits of connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ServingConfig {
-    /// Time for streams to end after a stop was asked for.
+    /// Time for streams to end after a stop signal.
     pub shutdown: Duration,
-    /// Silence after which a connection is probed.
+    /// Idle time after which a connection is probed.
     pub keepalive_interval: Duration,
-    /// Time a probed connection has to answer.
+    /// Longest wait for the answer to a probe.
     pub keepalive_timeout: Duration,
-    /// Age at which a connection is closed; `None` never.
+    /// Age at which a connection is closed; `None` for no limit.
     pub max_connection_age: Option<Duration>,
 }
 
-/// A flag or variable that cannot be used.
+/// A flag or variable with an invalid value.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{flag}: {reason}")]
 pub struct ConfigError {
     /// The flag.
     pub flag: &'static str,
-    /// What is wrong, a lower-case fragment.
+    /// What is wrong and what is accepted, a lower-case fragment.
     pub reason: String,
 }
 
@@ -134,17 +135,18 @@ impl From<TlsOptionError> for ConfigError {
 }
 
 impl Config {
-    /// Makes values of what was typed; `variable` looks a variable of the environment up.
+    /// Parses the arguments; `variable` looks up a variable of the environment.
     ///
     /// # Errors
-    /// The first flag whose value cannot be used.
+    /// The first invalid flag.
     pub fn new(
         args: DiscoveryArgs,
         unknown_flags: &[String],
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {
+        let mut warnings: Vec<String> =
+            unknown_flags.iter().map(|flag| format!("flag {flag} is unknown and has no effect")).collect();
         let mut notices = Vec::new();
-        let mut warnings: Vec<String> = unknown_flags.iter().map(|flag| format!("flag {flag} has no effect")).collect();
         if parse_address("--httpsAddr", &args.https_addr)?.is_some() {
             let address = &args.https_addr;
             let text =
@@ -174,7 +176,10 @@ impl Config {
             target: args.log_target.parse().map_err(fail("--log_target"))?,
         };
         if !is_dns_name(&args.domain) {
-            return Err(ConfigError { flag: "--domain", reason: format!("{:?} is no DNS domain", args.domain) });
+            return Err(ConfigError {
+                flag: "--domain",
+                reason: format!("{:?} is not a DNS domain such as cluster.local", args.domain),
+            });
         }
         if args.cluster_id.is_empty() {
             return Err(ConfigError { flag: "--clusterID", reason: "is empty".to_owned() });
@@ -196,12 +201,40 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Warns of variables that are set and have no effect: misspelt ones, and those of istiod that are not followed.
+    #[must_use]
+    pub fn check_environment(mut self, set: impl IntoIterator<Item = String>) -> Self {
+        let known = variables::names().map(str::to_owned).chain(CommandLine::variables()).collect();
+        self.warnings.extend(unknown::variable_warnings(set, &known));
+        self
+    }
+
+    /// Warns of files that flags name and that do not exist.
+    #[must_use]
+    pub fn check_paths(mut self) -> Self {
+        let mesh = [
+            ("--meshConfig", &self.sources.mesh_config, args::DEFAULT_MESH_CONFIG),
+            ("--networksConfig", &self.sources.networks, args::DEFAULT_NETWORKS_CONFIG),
+        ];
+        let mesh = mesh.into_iter().filter(|(_, path, default)| *path != Path::new(default));
+        let keys = self.security.tokens.keys.values().map(|path| ("--tokenKeys", path));
+        let named = mesh.map(|(flag, path, _)| (flag, path)).chain(keys);
+        let missing = named.filter(|(_, path)| !path.exists());
+        let warnings: Vec<String> = missing
+            .map(|(flag, path)| format!("{flag}: file {} does not exist: it is read once it does", path.display()))
+            .collect();
+        self.warnings.extend(warnings);
+        self
+    }
+}
+
 fn sources_config(args: &DiscoveryArgs) -> Result<SourcesConfig, ConfigError> {
     let local = match (&args.config_dir, &args.kubeconfig) {
         (Some(directory), None) => ClusterSource::Directory(directory.clone()),
         (None, kubeconfig) => ClusterSource::Kubernetes(kubeconfig.clone()),
         (Some(_), Some(_)) => {
-            let reason = "stands against --configDir: objects come from files or from the Kubernetes API".to_owned();
+            let reason = "conflicts with --configDir: objects come from files or from the Kubernetes API".to_owned();
             return Err(ConfigError { flag: "--kubeconfig", reason });
         }
     };
@@ -214,7 +247,7 @@ fn sources_config(args: &DiscoveryArgs) -> Result<SourcesConfig, ConfigError> {
         }
         let source = ClusterSource::Directory(PathBuf::from(directory.as_str()));
         if remotes.insert(id.clone(), source).is_some() {
-            return Err(ConfigError { flag: "--remoteConfigDir", reason: format!("cluster {id} is there twice") });
+            return Err(ConfigError { flag: "--remoteConfigDir", reason: format!("cluster {id} is named twice") });
         }
     }
     Ok(SourcesConfig {
@@ -237,8 +270,10 @@ fn parse_address(flag: &'static str, text: &str) -> Result<Option<ListenAddress>
 }
 
 fn duration(flag: &'static str, text: &str) -> Result<Duration, ConfigError> {
-    parse_duration(text)
-        .ok_or_else(|| ConfigError { flag, reason: format!("{text:?} is no duration such as 10s or 1h30m") })
+    parse_duration(text).ok_or_else(|| ConfigError {
+        flag,
+        reason: format!("{text:?} is not a duration: use one such as 10s or 1h30m"),
+    })
 }
 
 fn parse_pair(flag: &'static str, text: &str) -> Result<(Text, Text), ConfigError> {

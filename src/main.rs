@@ -21,6 +21,8 @@ fn main() -> ExitCode {
         return print_version();
     }
     let config = Config::new(line.discovery, &unknown, |name| std::env::var(name).ok());
+    let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let config = config.map(|config| config.check_environment(variables).check_paths());
     let result = config.map_err(AppError::from).and_then(run);
     match result {
         Ok(()) => ExitCode::SUCCESS,

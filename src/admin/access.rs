@@ -1,4 +1,4 @@
-//! Who may look (O09).
+//! Access to the debug pages (O09).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use tracing::warn;
 
 use crate::admin::AdminState;
 
-/// Label `reason` of refusals.
+/// Label `reason` of rejected requests.
 #[derive(Clone, Debug, Eq, PartialEq, Hash, EncodeLabelSet)]
 struct ReasonLabel {
     reason: &'static str,
 }
 
-/// Counts who was not let in. Cloning gives another handle.
+/// Counts rejected requests. A clone is another handle.
 #[derive(Clone, Debug, Default)]
 pub struct Refusals(Family<ReasonLabel, Count>);
 
@@ -38,10 +38,10 @@ impl Refusals {
     }
 }
 
-/// Lets the loopback see everything, and others what they may who prove who they are as they do for xDS.
+/// Gives the loopback access to everything. Other callers authenticate as for xDS and see what their identity may see.
 ///
-/// A page of a browser on the same machine reaches the loopback too, so a request from there that names another host, or
-/// comes from another origin, is refused.
+/// A web page in a browser of the same machine can also reach the loopback. A request from the loopback that names another
+/// host or comes from another origin is therefore rejected.
 pub(super) async fn check(
     State(state): State<Arc<AdminState>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
@@ -52,8 +52,8 @@ pub(super) async fn check(
         Ok(viewer) => viewer,
         Err(refused) => {
             state.refusals.count(refused.label);
-            let (path, who) = (request.uri().path(), refused.who);
-            warn!(%peer, path, who, "refused to show a debug page: {}", refused.label);
+            let (path, caller) = (request.uri().path(), refused.caller);
+            warn!(%peer, path, caller, "rejected a request for a debug page: {}", refused.label);
             return (refused.status, refused.text).into_response();
         }
     };
@@ -61,43 +61,44 @@ pub(super) async fn check(
     next.run(request).await
 }
 
-/// Why somebody is shown nothing.
+/// A rejected request.
 struct Refused {
     status: StatusCode,
     label: &'static str,
-    /// Who it is, or why that is not known: for the log.
-    who: String,
-    /// What he is told.
+    /// The identities of the caller, or why it is anonymous; for the log.
+    caller: String,
+    /// The text of the response.
     text: &'static str,
 }
 
 async fn viewer(state: &AdminState, peer: SocketAddr, headers: &HeaderMap, path: &str) -> Result<Viewer, Refused> {
     if peer.ip().to_canonical().is_loopback() {
         if !is_local_host(headers) || headers.contains_key(header::ORIGIN) {
-            let (who, text) = ("a page of a browser".to_owned(), "requests on behalf of other origins are refused\n");
-            return Err(Refused { status: StatusCode::FORBIDDEN, label: "origin", who, text });
+            let (caller, text) =
+                ("a page of a browser".to_owned(), "requests on behalf of other origins are refused\n");
+            return Err(Refused { status: StatusCode::FORBIDDEN, label: "origin", caller, text });
         }
         return Ok(Viewer::All);
     }
-    let unknown = |who: String| {
+    let unknown = |caller: String| {
         let text = "authentication failure: show a token of a service account, or use a port-forward\n";
-        Refused { status: StatusCode::UNAUTHORIZED, label: "unauthenticated", who, text }
+        Refused { status: StatusCode::UNAUTHORIZED, label: "unauthenticated", caller, text }
     };
-    let authenticators = state.callers.get().ok_or_else(|| unknown("callers cannot be told yet".to_owned()))?;
+    let authenticators = state.callers.get().ok_or_else(|| unknown("authentication is not ready yet".to_owned()))?;
     let call = Call { headers, peer: Some(peer), certificates: &[] };
-    let caller = authenticators.caller(&call).await.map_err(|refused| unknown(refused.0.doubt))?;
-    if caller.means.is_none() {
-        return Err(unknown(caller.doubt));
+    let caller = authenticators.caller(&call).await.map_err(|refused| unknown(refused.0.anonymous_reason))?;
+    if caller.authenticator.is_none() {
+        return Err(unknown(caller.anonymous_reason));
     }
     let name = path.strip_prefix("/debug/").unwrap_or_default();
     state.viewer(&caller.identities).filter(|viewer| viewer.may_open(name)).ok_or_else(|| {
-        let who: Vec<String> = caller.identities.iter().map(ToString::to_string).collect();
+        let names: Vec<String> = caller.identities.iter().map(ToString::to_string).collect();
         let text = "this page is not for service accounts of your namespace\n";
-        Refused { status: StatusCode::FORBIDDEN, label: "forbidden", who: who.join(", "), text }
+        Refused { status: StatusCode::FORBIDDEN, label: "forbidden", caller: names.join(", "), text }
     })
 }
 
-/// Whether the request is meant for an address or `localhost`, not for a name that somebody else may point here.
+/// Whether the request names an address or `localhost`, not a DNS name that an attacker can resolve to this host.
 fn is_local_host(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST) else { return true };
     let Ok(host) = host.to_str() else { return false };

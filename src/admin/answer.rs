@@ -1,4 +1,4 @@
-//! JSON answers.
+//! JSON responses.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub(super) fn json(value: &impl Serialize, parameters: &Parameters) -> Response<
     }
 }
 
-/// An answer that says why there is none.
+/// A response with an error.
 pub(super) fn fail(status: StatusCode, reason: &str) -> Response<Body> {
     (status, format!("{reason}\n")).into_response()
 }

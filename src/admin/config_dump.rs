@@ -1,4 +1,4 @@
-//! `config_dump`: what a proxy was sent, in the form of Envoy's own dump (O08).
+//! `config_dump`: the resources that a proxy was sent, in the form of Envoy's own dump (O08).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 use sluice_auth::Viewer;
 use sluice_model::ResourceType;
+use sluice_xds_protocol::ResolvedResource;
 
 use crate::admin::answer::{self, Parameters};
 use crate::admin::{AdminState, proxies};
-use sluice_xds_protocol::ResolvedResource;
 
 /// Prefix of the types of the parts of Envoy's dump.
 const ADMIN: &str = "type.googleapis.com/envoy.admin.v3.";
@@ -23,7 +23,7 @@ pub(super) async fn serve(
     Extension(viewer): Extension<Viewer>,
     Query(parameters): Query<Parameters>,
 ) -> Response<Body> {
-    let Some(proxy) = parameters.get("proxyID") else { return nobody_named() };
+    let Some(proxy) = parameters.get("proxyID") else { return missing_proxy_id() };
     let Some(held) = state.status.config_dump(proxy, &viewer) else { return not_connected() };
     let Some(types) = parameters.get("types").filter(|types| !types.is_empty()) else {
         let configs = sections(&held, parameters.contains_key("include_eds"));
@@ -67,20 +67,20 @@ pub(super) fn parts(state: &AdminState, proxy: &str, viewer: &Viewer) -> Option<
     state.status.config_dump(proxy, viewer).map(|held| sections(&held, false))
 }
 
-/// The name table that a proxy is to have, whether or not it asks for it.
+/// The name table of a proxy, whether or not it subscribes to it.
 pub(super) async fn name_table(
     State(state): State<Arc<AdminState>>,
     Extension(viewer): Extension<Viewer>,
     Query(parameters): Query<Parameters>,
 ) -> Response<Body> {
-    let Some(proxy) = parameters.get("proxyID") else { return nobody_named() };
+    let Some(proxy) = parameters.get("proxyID") else { return missing_proxy_id() };
     let Some(key) = state.status.find(proxy, &viewer) else { return not_connected() };
     let tables = state.status.current(&key, ResourceType::NameTable);
     let shown = tables.first().map(|found| shown(ResourceType::NameTable, found)).unwrap_or_default();
     answer::json(&shown, &parameters)
 }
 
-fn nobody_named() -> Response<Body> {
+fn missing_proxy_id() -> Response<Body> {
     let reason = "name a proxy as ?proxyID=POD.NAMESPACE: /debug/syncz lists those that are connected here";
     answer::fail(StatusCode::BAD_REQUEST, reason)
 }
@@ -105,7 +105,7 @@ fn sections(held: &BTreeMap<ResourceType, Vec<ResolvedResource>>, with_endpoints
         }
     };
     let table = |found: &ResolvedResource, mut resource: Value| {
-        // As Envoy shows a table whose hosts come one by one.
+        // As Envoy shows a table with virtual hosts by VHDS.
         if resource.get("vhds").is_some() {
             resource["virtualHosts"] = hosts_of(&found.name, held.get(&ResourceType::VirtualHost)).into();
         }
@@ -140,7 +140,7 @@ fn sections(held: &BTreeMap<ResourceType, Vec<ResolvedResource>>, with_endpoints
     sections
 }
 
-/// The virtual hosts of a route table among all that come one by one.
+/// The VHDS virtual hosts of a route table.
 fn hosts_of(table: &str, hosts: Option<&Vec<ResolvedResource>>) -> Vec<Value> {
     let is_of = |host: &&ResolvedResource| host.name.rsplit_once('/').is_some_and(|(whole, _)| whole == table);
     let part = |host: &ResolvedResource| {
@@ -153,7 +153,7 @@ fn hosts_of(table: &str, hosts: Option<&Vec<ResolvedResource>>) -> Vec<Value> {
     hosts.into_iter().flatten().filter(is_of).map(part).collect()
 }
 
-/// A resource as JSON, secrets without what is secret in them.
+/// A resource as JSON, with redacted secrets.
 fn shown(kind: ResourceType, found: &ResolvedResource) -> Value {
     let mut value = sluice_proto::json::encode_any(kind.type_url(), &found.bytes());
     if matches!(kind, ResourceType::Secret | ResourceType::ExtensionConfig) {
@@ -162,7 +162,7 @@ fn shown(kind: ResourceType, found: &ResolvedResource) -> Value {
     value
 }
 
-/// Takes the secret out of each source of data there is in a Secret; what is left is still one.
+/// Redacts every data source of a Secret. The result is still a valid Secret.
 fn redact(value: &mut Value) {
     const SECRET: &[&str] =
         &["privateKey", "password", "sessionTicketKeys", "genericSecret", "ISTIO_META_WASM_IMAGE_PULL_SECRET"];
@@ -181,7 +181,7 @@ fn redact(value: &mut Value) {
     }
 }
 
-/// Hides the contents of every source of data in a value, and what is none.
+/// Redacts every data source and every other value.
 fn hide(value: &mut Value) {
     const DATA: &[&str] = &["filename", "inlineBytes", "inlineString", "environmentVariable"];
     match value {

@@ -1,4 +1,4 @@
-//! `/debug`: what there is, and the collections (O08, O10).
+//! `/debug`: the list of pages, and the collections (O08, O10).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use sluice_sources::kube::{ClusterInfo, SyncStatus};
 use crate::admin::answer::{self, Parameters};
 use crate::admin::{AdminState, access, config_dump, proxies};
 
-/// A page: path, what it shows, who answers.
+/// A page: path, description, handler.
 type Page = (&'static str, &'static str, MethodRouter<Arc<AdminState>>);
 
 /// Everything below `/debug`.
@@ -50,13 +50,13 @@ fn pages() -> Vec<Page> {
     ]
 }
 
-/// The pages, for whom they may be shown.
+/// The pages, with access control.
 pub(super) fn router(state: Arc<AdminState>) -> Router {
     let checked = axum::middleware::from_fn_with_state(state.clone(), access::check);
     open_router(state).layer(checked)
 }
 
-/// The pages for whoever asks; requests have to come with a [`Viewer`](sluice_auth::Viewer).
+/// The pages. Each request carries a [`Viewer`](sluice_auth::Viewer).
 pub(super) fn open_router(state: Arc<AdminState>) -> Router {
     let mut router = Router::new().route("/debug", get(index));
     for (path, _, handler) in pages() {
@@ -85,7 +85,7 @@ async fn list(Query(parameters): Query<Parameters>) -> Response<Body> {
     answer::json(&names, &parameters)
 }
 
-/// Reads the engine away from the tasks that serve proxies: a dump waits for the dataflow thread.
+/// Reads the engine on a blocking thread: a dump waits for the dataflow thread.
 async fn read<T: Send + 'static>(
     state: &AdminState,
     read: impl FnOnce(&Engine) -> T + Send + 'static,
@@ -121,7 +121,7 @@ async fn collection(
     let missing = |what: &str| answer::fail(StatusCode::NOT_FOUND, &format!("there is no {what}"));
     if let Some(key) = parameters.get("key") {
         let key: Value = serde_json::from_str(key)
-            .map_err(|error| answer::fail(StatusCode::BAD_REQUEST, &format!("key is no JSON: {error}")))?;
+            .map_err(|error| answer::fail(StatusCode::BAD_REQUEST, &format!("key is not JSON: {error}")))?;
         let explained = read(&state, move |engine| engine.explain_json(&name, &key)).await?;
         return Ok(explained.map_or_else(|| missing("such collection or key"), |it| answer::json(&it, &parameters)));
     }
@@ -150,7 +150,7 @@ async fn krtz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Par
     Ok(answer::json(&shown.await?, &parameters))
 }
 
-/// A key as text: what it says if it is text, its JSON otherwise.
+/// A key as text: a string itself, any other value as JSON.
 fn key_text(key: &Value) -> String {
     key.as_str().map_or_else(|| key.to_string(), str::to_owned)
 }
@@ -186,7 +186,7 @@ async fn registryz(State(state): State<Arc<AdminState>>, Query(parameters): Quer
     Ok(answer::json(&services, &parameters))
 }
 
-/// By host, then by namespace, then by the cluster endpoints are in.
+/// By host, then by namespace, then by cluster of the endpoints.
 async fn endpointz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
     let snapshot = state.engine.snapshot();
     let mut shown: BTreeMap<String, BTreeMap<String, BTreeMap<String, Vec<Value>>>> = BTreeMap::new();
@@ -200,7 +200,7 @@ async fn endpointz(State(state): State<Arc<AdminState>>, Query(parameters): Quer
     Ok(answer::json(&shown, &parameters))
 }
 
-/// Configuration in the shape of Kubernetes objects; `spec` is what was understood of it, with defaults filled in.
+/// Configuration in the form of Kubernetes objects; `spec` holds the parsed fields with defaults.
 async fn configz(State(state): State<Arc<AdminState>>, Query(parameters): Query<Parameters>) -> Answer {
     let shown = read(&state, |engine| {
         let mut shown = Vec::new();

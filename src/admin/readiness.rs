@@ -1,38 +1,51 @@
-//! Whether proxies can be served (O06, S25).
+//! Readiness to serve proxies (O06, S25).
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::extract::State;
 use axum::http::StatusCode;
 
 use crate::admin::AdminState;
 
-/// What is still being waited for.
+/// The reasons why proxies cannot be served yet. Ready without any.
 #[derive(Debug, Default)]
 pub struct Readiness(Mutex<BTreeSet<&'static str>>);
 
+/// Holds back readiness for one component. It is dropped once the component is ready.
+#[derive(Debug)]
+pub struct ReadinessGuard {
+    readiness: Arc<Readiness>,
+    reason: &'static str,
+}
+
+impl Drop for ReadinessGuard {
+    fn drop(&mut self) {
+        self.readiness.lock().remove(self.reason);
+    }
+}
+
 impl Readiness {
-    /// Ready once each of these is done.
+    /// Not ready, for this reason, until the guard is dropped.
     #[must_use]
-    pub fn waiting_for(steps: &[&'static str]) -> Self {
-        Self(Mutex::new(steps.iter().copied().collect()))
+    pub fn guard(self: &Arc<Self>, reason: &'static str) -> ReadinessGuard {
+        self.block(reason);
+        ReadinessGuard { readiness: self.clone(), reason }
     }
 
-    /// Says that a step is done.
-    pub fn done(&self, step: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(step);
+    /// Not ready any more, for this reason, such as a shutdown.
+    pub fn block(&self, reason: &'static str) {
+        self.lock().insert(reason);
     }
 
-    /// Says that a step has to be waited for again, such as the end of a shutdown.
-    pub fn wait_for(&self, step: &'static str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(step);
-    }
-
-    /// What is not done yet, in order of names; nothing when ready.
+    /// The reasons, in alphabetical order.
     #[must_use]
     pub fn pending(&self) -> Vec<&'static str> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+        self.lock().iter().copied().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<&'static str>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -9,12 +9,12 @@ use sluice_graph::Handles;
 use sluice_sources::Reporter;
 use sluice_sources::kube::RemoteStates;
 use sluice_telemetry::LogControl;
+use sluice_xds::StatusReader;
 
 use crate::admin::{Readiness, Refusals};
 use crate::config::{Features, Identity};
-use sluice_xds::StatusReader;
 
-/// Handles to everything there is to look at.
+/// Handles to everything that the pages show.
 pub struct AdminState {
     /// All collections.
     pub engine: Engine,
@@ -22,32 +22,32 @@ pub struct AdminState {
     pub handles: Handles,
     /// All streams.
     pub status: StatusReader,
-    /// Whether proxies are served.
+    /// Whether proxies can be served.
     pub readiness: Arc<Readiness>,
     /// All metrics.
     pub metrics: Mutex<Registry>,
-    /// What sources could not read.
+    /// Problems of files that cannot be read.
     pub reporter: Reporter,
     /// The log.
     pub log: LogControl,
-    /// Who we are.
+    /// The identity of the control plane.
     pub identity: Identity,
-    /// What is switched on.
+    /// Switches of the environment.
     pub features: Features,
-    /// Clusters other than the own one.
+    /// Remote clusters.
     pub remotes: RemoteStates,
-    /// Whoever is not on the loopback proves with these who he is; before they are there, nobody does.
+    /// Authenticators of callers that are not on the loopback; such callers are rejected before it is set.
     pub callers: OnceLock<Authenticators>,
-    /// Who was not let in.
+    /// Counters of rejected callers.
     pub refusals: Refusals,
 }
 
 impl AdminState {
-    /// What somebody may see of the debug pages who is proven to be these.
+    /// The access to the debug pages of a caller with these identities.
     pub(super) fn viewer(&self, identities: &[sluice_model::Identity]) -> Option<Viewer> {
         let mut namespaces = self.features.debug_namespaces.clone();
         namespaces.insert(self.identity.namespace.clone());
-        let rules = ViewerRules { tells_apart: self.features.debug_auth, namespaces };
+        let rules = ViewerRules { by_identity: self.features.debug_auth, namespaces };
         let mesh = self.engine.snapshot().get(&self.handles.mesh, &()).unwrap_or_default();
         rules.viewer(identities, &mesh.trust_domain, &mesh.root_namespace)
     }

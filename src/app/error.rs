@@ -1,15 +1,16 @@
-//! Why the control plane does not run, and the exit code that says so.
+//! Failures that end the process, and their exit codes.
 
 use std::io;
 use std::process::ExitCode;
 
 use sluice_authority::AuthorityError;
+use sluice_kube::ConnectError;
 use sluice_sources::MeshFileError;
 use sluice_sources::files::FilesError;
 
 use crate::config::ConfigError;
 
-/// What keeps it from starting or from going on.
+/// A failure that ends the process.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     /// A flag cannot be used. Exit code 2.
@@ -22,21 +23,29 @@ pub enum AppError {
         flag: &'static str,
         /// The address.
         address: String,
-        /// What the operating system says.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// A directory cannot be used, or holds what is no YAML. Exit codes 4 and 6.
+    /// A directory cannot be used (exit code 4) or holds text that is not YAML (exit code 6).
     #[error(transparent)]
     Files(#[from] FilesError),
     /// The Kubernetes API cannot be used. Exit code 4.
     #[error("cannot use the Kubernetes API: {0}")]
-    Kubernetes(String),
+    Kubernetes(ConnectError),
     /// Mesh config or networks are invalid, exit code 5, or cannot be followed, 1.
     #[error(transparent)]
     Mesh(#[from] MeshFileError),
-    /// There is no certificate authority. Exit code 7.
+    /// The certificate authority cannot be used. Exit code 7.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
+    /// A task ended or panicked that should run until the process stops. Exit code 1.
+    #[error("task {name}: {cause:#}")]
+    Task {
+        /// Its name.
+        name: &'static str,
+        /// Why it ended.
+        cause: anyhow::Error,
+    },
     /// Anything else. Exit code 1.
     #[error("{0:#}")]
     Runtime(anyhow::Error),
@@ -47,7 +56,7 @@ impl AppError {
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::Runtime(_) | Self::Mesh(MeshFileError::Watch(_) | MeshFileError::Thread(_)) => 1,
+            Self::Runtime(_) | Self::Task { .. } | Self::Mesh(MeshFileError::Watch(_) | MeshFileError::Thread(_)) => 1,
             Self::Config(_) => 2,
             Self::Listen { .. } => 3,
             Self::Files(FilesError::Syntax { .. }) => 6,

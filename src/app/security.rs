@@ -10,39 +10,37 @@ use sluice_auth::{
     SignedTokens, TrustDomain,
 };
 use sluice_authority::{
-    AuthorityError, AuthorityMetrics, BundleWriter, CertificateService, DnsNames, Issuing, Keeper, KubernetesSigner,
-    Maker, NodePods, PROTO, RemoteRoots, RootsOptions, ServerKeeper, ServerSigner, Signer, SignerConfig, TrustAnchors,
-    TrustBundleWriter,
+    AuthorityError, AuthorityKeeper, AuthorityMetrics, BundleWriter, CertificateIssuer, CertificateService, DnsNames,
+    IssuingOptions, KubernetesSigner, NodePods, PROTO, RemoteRoots, RootsOptions, ServerCertificateKeeper,
+    ServerSigner, Signer, SignerConfig, TrustAnchors, TrustBundleWriter,
 };
-use sluice_engine::Engine;
-use sluice_graph::Handles;
 use sluice_jwks::{JwksClient, JwksOptions};
 use sluice_kube::{Clients, Election, ROOTS_LEASE, TRUST_BUNDLE_LEASE};
 use sluice_model::{MeshConfig, Text};
 use sluice_tls::{ClientVerifier, SecureIncoming};
+use sluice_xds::{AdditionalServices, DiscoveryServer};
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tracing::{error, info, warn};
 
-use super::{AppError, server_options};
+use super::engine::GraphEngine;
+use super::tasks::Tasks;
+use super::{AppError, options};
 use crate::config::{CertProvider, ClusterSource, Config};
-use sluice_xds::{AdditionalServices, DiscoveryServer};
 
-/// How long a certificate of the server lives if there is no authority that says so.
-const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Lifetime of the server certificate without a built-in authority.
+const SERVER_CERTIFICATE_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// What the secure port is built from.
+/// The certificate authority and the parts of the secure port.
 pub(super) struct Security {
-    /// Who signs, if there is an authority.
+    /// The signer of the authority, if there is one.
     signer: Option<Arc<Signer>>,
-    /// Who signs for workloads instead, if that is somebody else.
+    /// The signer of workload certificates that replaces the authority.
     external: Option<Arc<KubernetesSigner>>,
-    server: ServerKeeper,
-    /// Pods that node proxies speak for, if any may.
+    server: ServerCertificateKeeper,
+    /// Pods on whose behalf node proxies request certificates.
     nodes: Option<Arc<NodePods>>,
-    /// Whether there is a certificate to show, or may be.
+    /// Whether a server certificate exists or can appear.
     can_serve: bool,
     authenticators: Authenticators,
     clients: Clients,
@@ -50,61 +48,57 @@ pub(super) struct Security {
 }
 
 impl Security {
-    /// Makes or loads the authority and the server's certificate; what keeps them as they should be goes on in tasks.
+    /// Loads or generates the authority and the server certificate, and starts the tasks that renew them.
     pub(super) async fn open(
         config: &Config,
         clients: &Clients,
         mesh: &MeshConfig,
         trust_domain: TrustDomain,
         metrics: AuthorityMetrics,
-        tasks: &mut JoinSet<anyhow::Result<()>>,
-        stop: &CancellationToken,
+        tasks: &mut Tasks,
     ) -> Result<Self, AppError> {
         let security = &config.security;
         let client = clients.get(&config.identity.cluster);
         let mut signer = None;
         if let Some(authority) = &security.authority {
             let cluster = client.clone().map(|client| (client, config.identity.namespace.clone()));
-            let keeper = Keeper::open(authority.clone(), cluster, &mesh.trust_domain).await?;
+            let keeper = AuthorityKeeper::open(authority.clone(), cluster, &mesh.trust_domain).await?;
             metrics.watch(keeper.signer());
             signer = Some(keeper.signer());
-            let stop = stop.clone();
-            tasks.spawn(async move {
-                keeper.run(stop).await;
-                Ok(())
-            });
+            tasks.spawn("certificate authority", keeper.run(tasks.stop()));
         }
         let external = match (&security.external, &client, &security.authority) {
             (Some(external), Some(client), Some(authority)) => {
                 let signer = KubernetesSigner::new(client.clone(), external.clone(), authority.terms);
                 signer.follow(mesh);
                 let (signer_name, domain) = (external.signer.as_str(), external.domain.as_str());
-                info!(target: "pkira", signer_name, domain, "workloads are certified through the Kubernetes API");
+                info!(target: "pkira", signer_name, domain, "workload certificates come from a signer of the Kubernetes API");
                 Some(Arc::new(signer))
             }
             (Some(_), None, Some(_)) => {
-                warn!("EXTERNAL_CA has no effect: there is no Kubernetes API");
+                warn!("EXTERNAL_CA has no effect without the Kubernetes API");
                 None
             }
             _ => None,
         };
         let verifier = Arc::new(ClientVerifier::new(trust_domain.clone()));
-        let lifetime = security.authority.as_ref().map_or(YEAR, |authority| authority.root_lifetime);
-        let mut server = ServerKeeper::new(verifier, signer.clone(), lifetime);
+        let lifetime =
+            security.authority.as_ref().map_or(SERVER_CERTIFICATE_LIFETIME, |authority| authority.root_lifetime);
+        let mut server = ServerCertificateKeeper::new(verifier, signer.clone(), lifetime);
         server.external.clone_from(&external);
         server.files.clone_from(&security.files);
         // Files that are mounted count before any signer.
         if let (CertProvider::Signer(name), None) = (&security.provider, &security.files) {
             server.certifier = Some(certifier(name, client, mesh)?);
         }
-        server.names = (security.provider != CertProvider::Nobody).then(|| dns_names(config, mesh));
+        server.names = (security.provider != CertProvider::None).then(|| dns_names(config, mesh));
         let has_certificate = match (server.begin().await, &security.provider) {
             (Ok(shown), _) => shown,
             (Err(error), CertProvider::Signer(signer)) => {
                 return Err(AuthorityError::Server { signer: signer.clone(), reason: error.to_string() }.into());
             }
             (Err(error), _) => {
-                error!(target: "tls", %error, "cannot issue the server's certificate");
+                error!(target: "tls", %error, "failed to issue the server certificate");
                 false
             }
         };
@@ -120,65 +114,43 @@ impl Security {
         })
     }
 
-    /// Who is let in.
+    /// Authentication of callers.
     pub(super) fn authenticators(&self) -> Authenticators {
         self.authenticators.clone()
     }
 
-    /// Follows the pods that node proxies speak for, and writes roots into the namespaces of the cluster.
+    /// Follows pods of nodes and mesh config, and writes roots into the namespaces of the clusters.
     pub(super) fn follow(
         &mut self,
-        engine: &Engine,
-        handles: &Handles,
+        graph: &GraphEngine,
         (client, election): (Option<Client>, Election),
         config: &Config,
-        tasks: &mut JoinSet<anyhow::Result<()>>,
-        stop: &CancellationToken,
+        tasks: &mut Tasks,
     ) {
+        let (engine, handles) = (&graph.engine, &graph.handles);
         if !config.security.node_accounts.is_empty() {
             let nodes = Arc::new(NodePods::new(config.security.node_accounts.clone()));
             self.nodes = Some(nodes.clone());
-            let (engine, handles, stop) = (engine.clone(), handles.clone(), stop.clone());
-            tasks.spawn(async move {
-                tokio::select! {
-                    () = nodes.follow(engine, &handles) => anyhow::bail!("the engine has stopped"),
-                    () = stop.cancelled() => Ok(()),
-                }
-            });
+            let (engine, handles) = (engine.clone(), handles.clone());
+            tasks.spawn_until_stop("pods of nodes", async move { nodes.follow(engine, &handles).await });
         }
         if let Some(external) = self.external.clone() {
-            let (engine, handles, stop) = (engine.clone(), handles.clone(), stop.clone());
-            tasks.spawn(async move {
-                tokio::select! {
-                    () = follow_mesh(engine, handles, |mesh| external.follow(mesh)) => anyhow::bail!("the engine has stopped"),
-                    () = stop.cancelled() => Ok(()),
-                }
-            });
+            tasks.spawn_until_stop("workload signer", graph.follow_mesh_config(move |mesh| external.follow(mesh)));
         }
         if let Some(certifier) = self.server.certifier.clone() {
-            let (engine, handles, stop) = (engine.clone(), handles.clone(), stop.clone());
-            tasks.spawn(async move {
-                tokio::select! {
-                    () = follow_mesh(engine, handles, |mesh| certifier.follow(mesh)) => anyhow::bail!("the engine has stopped"),
-                    () = stop.cancelled() => Ok(()),
-                }
-            });
+            tasks.spawn_until_stop("server signer", graph.follow_mesh_config(move |mesh| certifier.follow(mesh)));
         }
         if config.security.authority.as_ref().is_some_and(|authority| authority.multi_root) {
-            // Whom all trust is to be known for sure.
-            let options = JwksOptions { skip_verify: false, ..super::jwks_options(&config.features) };
+            // Trust bundles decide what all workloads trust: their servers are always verified.
+            let options = JwksOptions { skip_verify: false, ..options::jwks_options(&config.features) };
             let fetcher = JwksClient::new(&options).only_secure();
             let (bundle, input) = (self.server.bundle.subscribe(), handles.inputs.trust_bundle.clone());
             let anchors = TrustAnchors::new(fetcher, bundle, self.external.clone(), input);
-            let running = anchors.run(engine.clone(), handles.clone(), stop.clone());
-            tasks.spawn(async move {
-                running.await;
-                Ok(())
-            });
+            tasks.spawn("trust anchors", anchors.run(engine.clone(), handles.clone(), tasks.stop()));
         }
         if config.features.external
             && let Some(authority) = &config.security.authority
-            && config.security.provider != CertProvider::Nobody
+            && config.security.provider != CertProvider::None
         {
             let options = RootsOptions {
                 own: config.identity.cluster.clone(),
@@ -190,28 +162,23 @@ impl Security {
             };
             let (clients, bundle) = (self.clients.clone(), self.server.bundle.subscribe());
             let roots = RemoteRoots::new(options, clients, engine.clone(), handles.namespaces.clone(), bundle);
-            let stop = stop.clone();
-            tasks.spawn(async move {
-                roots.run(stop).await;
-                Ok(())
-            });
+            tasks.spawn("roots of remote clusters", roots.run(tasks.stop()));
         }
         if let (Some(client), Some(authority)) = (client, &config.security.authority)
-            && config.security.provider != CertProvider::Nobody
+            && config.security.provider != CertProvider::None
         {
-            let (authority, stop) = (authority.clone(), stop.clone());
+            let (authority, stop) = (authority.clone(), tasks.stop());
             let bundle = self.server.bundle.subscribe();
             if authority.cluster_trust_bundle {
-                tasks.spawn(async move {
+                tasks.spawn("ClusterTrustBundle writer", async move {
                     let write = |term| TrustBundleWriter::new(client.clone(), bundle.clone()).run(term);
                     election.lead(TRUST_BUNDLE_LEASE, stop, write).await;
-                    Ok(())
                 });
                 return;
             }
             let (cluster, only) = (config.identity.cluster.clone(), config.sources.watch_namespace.clone());
             let (engine, namespaces) = (engine.clone(), handles.namespaces.clone());
-            tasks.spawn(async move {
+            tasks.spawn("root ConfigMap writer", async move {
                 let revoked = authority.revocations.then_some(authority.revoked_config_map.as_str());
                 let write = |term| {
                     let writer = BundleWriter::new(
@@ -226,37 +193,31 @@ impl Security {
                     writer.run(term)
                 };
                 election.lead(ROOTS_LEASE, stop, write).await;
-                Ok(())
             });
         }
     }
 
-    /// Serves the listener, if there is a certificate to show.
+    /// Serves the secure port, if there is a server certificate.
     pub(super) fn serve(
         self,
         listener: Option<TcpListener>,
         discovery: Arc<DiscoveryServer>,
         config: &Config,
-        tasks: &mut JoinSet<anyhow::Result<()>>,
-        stop: &CancellationToken,
+        tasks: &mut Tasks,
     ) -> Result<(), AppError> {
         let (identity, clients) = (self.server.identity.clone(), self.server.clients.clone());
-        let keeping = stop.clone();
-        tasks.spawn(async move {
-            self.server.run(keeping).await;
-            Ok(())
-        });
+        tasks.spawn("server certificate", self.server.run(tasks.stop()));
         let Some(listener) = listener else { return Ok(()) };
         if !self.can_serve {
-            warn!("the secure port is not served: there is no certificate authority and no certificate");
+            warn!("secure port is not served: no certificate authority and no certificate files");
             return Ok(());
         }
         let tls = sluice_tls::server_config(&config.security.versions, identity, clients).map_err(AppError::Runtime)?;
         let refused = self.metrics.refused_connections.clone();
         let mut additional = AdditionalServices::default();
         if let (Some(signer), Some(authority)) = (self.signer, &config.security.authority) {
-            let issuing = Issuing {
-                maker: self.external.map_or(Maker::Own(signer), Maker::Kubernetes),
+            let issuing = IssuingOptions {
+                issuer: self.external.map_or(CertificateIssuer::Authority(signer), CertificateIssuer::Kubernetes),
                 authenticators: self.authenticators.clone(),
                 nodes: self.nodes,
                 terms: authority.terms,
@@ -267,31 +228,31 @@ impl Security {
         }
         let incoming = SecureIncoming::new(listener, tls, refused);
         let authenticators = if config.features.xds_auth { self.authenticators } else { Authenticators::default() };
-        let (options, stop) = (server_options(config), stop.clone());
-        tasks.spawn(sluice_xds::serve_on(incoming, discovery, options, authenticators, additional, async move {
-            stop.cancelled().await
-        }));
+        let (options, stop) = (options::server_options(config), tasks.stop());
+        let shutdown = async move { stop.cancelled().await };
+        let serving = sluice_xds::serve_on(incoming, discovery, options, authenticators, additional, shutdown);
+        tasks.spawn_fallible("secure grpc port", serving);
         Ok(())
     }
 }
 
-/// Who certifies the server behind the Kubernetes API.
+/// The signer of the server certificate behind the Kubernetes API.
 fn certifier(signer: &str, client: Option<Client>, mesh: &MeshConfig) -> Result<Arc<ServerSigner>, AuthorityError> {
     let Some(client) = client else {
         let reason = "there is no Kubernetes API".to_owned();
         return Err(AuthorityError::Server { signer: signer.to_owned(), reason });
     };
-    let certifier = ServerSigner::new(client, signer, SignerConfig::default().patience);
+    let certifier = ServerSigner::new(client, signer, SignerConfig::default().timeout);
     certifier.follow(mesh);
     Ok(Arc::new(certifier))
 }
 
-/// The ways to prove who one is on the secure port, in the order in which they are asked (P07).
+/// Authenticators of the secure port, in order (P07).
 fn authenticators(config: &Config, clients: &Clients, trust_domain: TrustDomain) -> Authenticators {
     let tokens = &config.security.tokens;
     let mut chain: Vec<Arc<dyn Authenticator>> = vec![Arc::new(ClientCertificates)];
     if let Some(rule) = &tokens.rule {
-        let keys = JwksClient::new(&super::jwks_options(&config.features));
+        let keys = JwksClient::new(&options::jwks_options(&config.features));
         let keys = RemoteKeys::new(keys, &rule.issuer, &rule.jwks_uri);
         chain.push(Arc::new(SignedTokens::of_issuer(keys, &rule.issuer, &rule.audiences, trust_domain.clone())));
     }
@@ -304,14 +265,14 @@ fn authenticators(config: &Config, clients: &Clients, trust_domain: TrustDomain)
         let keys = local_keys(config);
         chain.push(Arc::new(SignedTokens::of_clusters(keys, &tokens.issuer, &tokens.audiences, trust_domain)));
     }
-    // Who trusts no gateways has none: then nobody is believed, not even on the loopback.
+    // Without trusted gateways the header is never accepted, not even from the loopback.
     if !config.features.trusted_gateways.is_empty() {
         chain.push(Arc::new(ForwardedCertificates::new(config.features.trusted_gateways.clone())));
     }
     Authenticators::new(chain, true)
 }
 
-/// Keys by every name of a cluster; callers that name none are of the own one.
+/// Keys by every name of a cluster. Callers that name no cluster belong to the own one.
 fn local_keys(config: &Config) -> BTreeMap<String, FileKeys> {
     let mut keys = BTreeMap::new();
     let own = &config.identity.cluster;
@@ -331,25 +292,8 @@ fn dns_names(config: &Config, mesh: &MeshConfig) -> DnsNames {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
     let mut others = config.security.custom_hosts.clone();
     if matches!(config.sources.local, ClusterSource::Directory(_)) {
-        // There are no Services whose names would lead here.
+        // Without a cluster no Service name resolves to this process.
         others.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
     }
     DnsNames::new(&config.identity.namespace, &config.identity.revision, host, &others)
-}
-
-/// The mesh config of the moment.
-pub(super) fn mesh_config(engine: &Engine, handles: &Handles) -> MeshConfig {
-    engine.snapshot().get(&handles.mesh, &()).map(|mesh| (*mesh).clone()).unwrap_or_default()
-}
-
-/// Tells of the mesh config, now and whenever it changes, until the engine stops.
-pub(super) async fn follow_mesh(engine: Engine, handles: Handles, mut tell: impl FnMut(&MeshConfig)) {
-    let mut feed = engine.feed().only(&handles.mesh);
-    while let Some(batch) = feed.next().await {
-        for event in batch.events(&handles.mesh) {
-            if let Some(mesh) = event.new {
-                tell(&mesh);
-            }
-        }
-    }
 }

@@ -1,37 +1,37 @@
 //! Addresses to listen on.
 
-use std::fmt;
-use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::{fmt, io};
 
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 
-/// Where to listen: `HOST:PORT` or `:PORT`.
+/// An address to listen on: `HOST:PORT` or `:PORT`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ListenAddress {
-    /// Name or address; empty is every interface.
+    /// Name or address; empty for every interface.
     host: String,
-    /// 0 picks a free one.
+    /// 0 picks a free port.
     port: u16,
 }
 
 impl ListenAddress {
-    /// Reads an address; an empty text is none.
+    /// Parses an address; `None` for an empty text.
     ///
     /// # Errors
-    /// A lower-case fragment that says what is wrong.
+    /// What is wrong and what is accepted, a lower-case fragment.
     pub fn parse(text: &str) -> Result<Option<Self>, String> {
         if text.is_empty() {
             return Ok(None);
         }
-        let (host, port) = text.rsplit_once(':').ok_or_else(|| format!("{text:?} has no port"))?;
+        let (host, port) =
+            text.rsplit_once(':').ok_or_else(|| format!("{text:?} has no port: use HOST:PORT or :PORT"))?;
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         if host.contains(':') && !text.starts_with('[') {
-            return Err(format!("{text:?} is an IPv6 address without brackets"));
+            return Err(format!("{text:?} is an IPv6 address without brackets: use [ADDRESS]:PORT"));
         }
-        // As istiod has it: `127.0.0.1:` picks a port, as 0 does.
+        // As in istiod, `127.0.0.1:` picks a free port.
         let port = if port.is_empty() { "0" } else { port };
-        let port = port.parse().map_err(|_| format!("{port:?} is no port number"))?;
+        let port = port.parse().map_err(|_| format!("{port:?} is not a port: use 0 to 65535"))?;
         Ok(Some(Self { host: host.to_owned(), port }))
     }
 
@@ -49,7 +49,7 @@ impl ListenAddress {
                 bound => bound,
             };
         }
-        let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
         for address in lookup_host((self.host.as_str(), self.port)).await? {
             match listen(address) {
                 Ok(listener) => return Ok(listener),
@@ -60,13 +60,13 @@ impl ListenAddress {
     }
 }
 
-/// Every proxy of a mesh may connect at once. The kernel cuts this to `net.core.somaxconn`; whoever does not fit in tries
-/// again after a second.
+/// Length of the accept queue: all proxies of a mesh can connect at once. The kernel limits it to `net.core.somaxconn`;
+/// further connections are retried by their clients after a second.
 const BACKLOG: u32 = 65_535;
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // As std does: a server that ended keeps its port from nobody.
+    // As in std: a restarted server can bind the port of its predecessor.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
@@ -106,6 +106,6 @@ mod tests {
         let to = listener.local_addr().expect("an address");
         let waiting =
             (0..200).map(|_| std::net::TcpStream::connect_timeout(&to, std::time::Duration::from_millis(500)));
-        assert_eq!(waiting.filter_map(Result::ok).count(), 200, "nobody is accepted, and all wait");
+        assert_eq!(waiting.filter_map(Result::ok).count(), 200, "no connection is accepted, and all wait");
     }
 }

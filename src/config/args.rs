@@ -4,22 +4,28 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::variables;
+use super::{unknown, variables};
 
-/// What `--help` ends with.
+/// Default of `--meshConfig`.
+pub(super) const DEFAULT_MESH_CONFIG: &str = "./etc/istio/config/mesh";
+/// Default of `--networksConfig`.
+pub(super) const DEFAULT_NETWORKS_CONFIG: &str = "./etc/istio/config/meshNetworks";
+
+/// The end of the help text.
 const AFTER_HELP: &str = "\
 Addresses are `HOST:PORT`, `:PORT` for all interfaces, `HOST:0` for any free port (the log line `listening` names it), or
 empty to leave the port closed. Durations are written as in Go: `10s`, `1h30m`, `250ms`. Every flag also has a spelling in
-lower case with dashes (`--config-dir`). Flags of istiod that mean nothing here are accepted with a warning.
+lower case with dashes (`--config-dir`). Flags of istiod without an effect here are accepted with a warning; a misspelt flag
+is an error.
 
-Streams beyond PILOT_PUSH_THROTTLE wait for their first answers until there is a turn; changes for configured proxies go
-before them, and take turns only if they are of more than 256 resources; changes of few endpoints do not wait even then.
-Streams that would wait too long, or beyond PILOT_MAX_REQUESTS_PER_SECOND, are refused with RESOURCE_EXHAUSTED, and their
-proxies try again. `--help` lists all variables of the environment.
+At most PILOT_PUSH_THROTTLE streams receive their first responses at a time; further streams wait. Changes for configured
+proxies precede first responses, and are throttled only if they have more than 256 resources; changes of a few endpoints
+are never throttled. A stream that would wait too long, or exceeds PILOT_MAX_REQUESTS_PER_SECOND, is rejected with
+RESOURCE_EXHAUSTED, and its proxy retries. `--help` lists all variables of the environment.
 
 Exit codes: 0 stopped on request, 1 failed while running, 2 wrong flags, 3 an address cannot be listened on,
 4 the Kubernetes API or a configuration directory cannot be used, 5 mesh config or networks are invalid,
-6 the configuration directory holds text that is no YAML (only with --strictConfig),
+6 the configuration directory holds text that is not YAML (only with --strictConfig),
 7 the certificate authority cannot be used.";
 
 fn long_help() -> String {
@@ -30,7 +36,7 @@ fn long_help() -> String {
 #[derive(Clone, Debug, Parser)]
 #[command(name = "sluiced", version, after_help = AFTER_HELP, after_long_help = long_help(), args_override_self = true)]
 pub struct CommandLine {
-    /// What to do; `discovery` if nothing is said.
+    /// The subcommand; `discovery` by default.
     #[command(subcommand)]
     pub command: Option<Command>,
     /// Flags of `discovery`.
@@ -62,7 +68,7 @@ pub struct DiscoveryArgs {
         help_heading = "Sources"
     )]
     pub remote_config_dir: Vec<String>,
-    /// Refuse to start if a file of --configDir is no YAML, instead of serving what is.
+    /// Exit if a file of --configDir is not YAML, instead of serving the valid files.
     #[arg(
         long = "strictConfig",
         alias = "strict-config",
@@ -74,29 +80,29 @@ pub struct DiscoveryArgs {
     /// Kubeconfig file for the Kubernetes API; the pod's service account if neither this nor --configDir is given.
     #[arg(long, value_name = "FILE", global = true, help_heading = "Sources")]
     pub kubeconfig: Option<PathBuf>,
-    /// File with the mesh config. While it does not exist, ConfigMap `istio` (`istio-REVISION`) of the own namespace counts.
-    /// Changes count without a restart; one that is invalid is logged and leaves what was.
+    /// File with the mesh config. While it does not exist, ConfigMap `istio` (`istio-REVISION`) of the own namespace is used.
+    /// Changes apply without a restart; an invalid file is logged and ignored.
     #[arg(
         long = "meshConfig",
         alias = "mesh-config",
         value_name = "FILE",
-        default_value = "./etc/istio/config/mesh",
+        default_value = DEFAULT_MESH_CONFIG,
         global = true,
         help_heading = "Sources"
     )]
     pub mesh_config: PathBuf,
-    /// File with the networks of the mesh. While it does not exist, the same ConfigMap's `meshNetworks` counts. Changes
-    /// count as those of --meshConfig do.
+    /// File with the networks of the mesh. While it does not exist, key `meshNetworks` of the same ConfigMap is used.
+    /// Changes apply as those of --meshConfig do.
     #[arg(
         long = "networksConfig",
         alias = "networks-config",
         value_name = "FILE",
-        default_value = "./etc/istio/config/meshNetworks",
+        default_value = DEFAULT_NETWORKS_CONFIG,
         global = true,
         help_heading = "Sources"
     )]
     pub networks_config: PathBuf,
-    /// Limit what is watched to one namespace; empty is all.
+    /// The only namespace to watch; empty for all.
     #[arg(
         long = "watchNamespace",
         alias = "watch-namespace",
@@ -157,7 +163,7 @@ pub struct DiscoveryArgs {
         help_heading = "Identity"
     )]
     pub cluster_id: String,
-    /// Other names of clusters, as proxies may use them: `alias1=cluster1,alias2=cluster2`.
+    /// Aliases of clusters that proxies may use: `alias1=cluster1,alias2=cluster2`.
     #[arg(
         long = "clusterAliases",
         alias = "cluster-aliases",
@@ -219,7 +225,7 @@ pub struct DiscoveryArgs {
     )]
     pub https_addr: String,
 
-    /// Time to end streams after a stop was asked for.
+    /// Time for streams to end after a stop signal.
     #[arg(
         long = "shutdownDuration",
         alias = "shutdown-duration",
@@ -229,7 +235,7 @@ pub struct DiscoveryArgs {
         help_heading = "Serving"
     )]
     pub shutdown_duration: String,
-    /// Silence on a connection after which it is probed.
+    /// Idle time after which a connection is probed.
     #[arg(
         long = "keepaliveInterval",
         alias = "keepalive-interval",
@@ -240,7 +246,7 @@ pub struct DiscoveryArgs {
         help_heading = "Serving"
     )]
     pub keepalive_interval: String,
-    /// Time a probed connection has to answer.
+    /// Longest wait for the answer to a probe.
     #[arg(
         long = "keepaliveTimeout",
         alias = "keepalive-timeout",
@@ -251,7 +257,7 @@ pub struct DiscoveryArgs {
         help_heading = "Serving"
     )]
     pub keepalive_timeout: String,
-    /// Age at which a connection is closed so that proxies spread again; without it, never.
+    /// Age at which a connection is closed, so that proxies spread over replicas; unlimited by default.
     #[arg(
         long = "keepaliveMaxServerConnectionAge",
         alias = "keepalive-max-server-connection-age",
@@ -265,7 +271,7 @@ pub struct DiscoveryArgs {
     #[command(flatten)]
     pub security: SecurityArgs,
 
-    /// Lowest level that is logged, by scope: `default:info,ads:debug`. Levels: none, error, warn, info, debug.
+    /// Log levels by scope: `default:info,ads:debug`. Levels: none, fatal, error, warn, info, debug, trace.
     #[arg(
         long = "log_output_level",
         alias = "log-output-level",
@@ -278,7 +284,7 @@ pub struct DiscoveryArgs {
     /// Log JSON objects, one a line.
     #[arg(long = "log_as_json", alias = "log-as-json", num_args = 0..=1, default_value_t = false, default_missing_value = "true", require_equals = true, action = clap::ArgAction::Set, global = true, help_heading = "Log")]
     pub log_as_json: bool,
-    /// Where the log goes: `stdout` or `stderr`.
+    /// Target of the log: `stdout` or `stderr`.
     #[arg(
         long = "log_target",
         alias = "log-target",
@@ -293,9 +299,9 @@ pub struct DiscoveryArgs {
 /// Flags of the certificate authority, of tokens and of TLS.
 #[derive(Clone, Debug, Args)]
 pub struct SecurityArgs {
-    /// Make a certificate authority in the directory ROOT_CA_DIR (./etc/cacerts) if there is none, and keep it there: files
-    /// that nobody else may read. Only with --configDir; without it, an empty directory gives a root in memory, which ends
-    /// with the process. With the Kubernetes API, the root is in Secret `istio-ca-secret`.
+    /// Generate a certificate authority in the directory ROOT_CA_DIR (./etc/cacerts) if it has none. Only the owner can read
+    /// its files. Only with --configDir; without this flag, an empty directory gives a root in memory, which is lost when the
+    /// process ends. With the Kubernetes API, the root is in Secret `istio-ca-secret`.
     #[arg(
         long = "createCA",
         alias = "create-ca",
@@ -309,10 +315,9 @@ pub struct SecurityArgs {
         help_heading = "Security"
     )]
     pub create_ca: bool,
-    /// File with the JSON web key set that tokens of service accounts are verified with, read again when it changes. With
-    /// ID=FILE those of another cluster; may be given several times. A token says `sub`
-    /// `system:serviceaccount:NAMESPACE:NAME`, `exp`, and an `aud` of TOKEN_AUDIENCES (istio-ca). Only with --configDir: the
-    /// Kubernetes API reviews tokens itself.
+    /// File with the JSON web key set for tokens of service accounts; a changed file is read again. ID=FILE sets the keys of
+    /// another cluster; may be given several times. A token needs `sub` `system:serviceaccount:NAMESPACE:NAME`, `exp`, and
+    /// an `aud` of TOKEN_AUDIENCES (istio-ca). Only with --configDir: otherwise the Kubernetes API reviews tokens.
     #[arg(
         long = "tokenKeys",
         alias = "token-keys",
@@ -323,7 +328,7 @@ pub struct SecurityArgs {
         help_heading = "Security"
     )]
     pub token_keys: Vec<String>,
-    /// Who has to have issued the tokens of --tokenKeys; empty is whoever has a key.
+    /// Issuer of the tokens of --tokenKeys; empty accepts any issuer with a key.
     #[arg(
         long = "tokenIssuer",
         alias = "token-issuer",
@@ -335,8 +340,8 @@ pub struct SecurityArgs {
         help_heading = "Security"
     )]
     pub token_issuer: String,
-    /// Certificate of the secure port, with what is between it and a root; files are read again when they change. Without
-    /// these three, what is mounted in ./var/run/secrets/istiod/tls counts, or else one that the authority issues.
+    /// Certificate chain of the secure port; changed files are read again. Without these three flags, files mounted in
+    /// ./var/run/secrets/istiod/tls are used, else a certificate that the authority issues.
     #[arg(
         long = "tlsCertFile",
         alias = "tls-cert-file",
@@ -348,7 +353,7 @@ pub struct SecurityArgs {
     /// Key of --tlsCertFile.
     #[arg(long = "tlsKeyFile", alias = "tls-key-file", value_name = "FILE", global = true, help_heading = "Security")]
     pub tls_key_file: Option<PathBuf>,
-    /// Roots that --tlsCertFile and certificates of clients are verified with.
+    /// Roots for --tlsCertFile and client certificates.
     #[arg(long = "caCertFile", alias = "ca-cert-file", value_name = "FILE", global = true, help_heading = "Security")]
     pub ca_cert_file: Option<PathBuf>,
     /// Lowest version of TLS: VersionTLS12 or VersionTLS13.
@@ -360,7 +365,7 @@ pub struct SecurityArgs {
         help_heading = "Security"
     )]
     pub tls_min_version: String,
-    /// Cipher suites of TLS 1.2, by their IANA names; without any, all good ones.
+    /// Cipher suites of TLS 1.2 by their IANA names; all secure ones by default.
     #[arg(
         long = "tls-cipher-suites",
         value_name = "NAME,..",
@@ -372,25 +377,29 @@ pub struct SecurityArgs {
 }
 
 impl CommandLine {
-    /// Reads arguments, the program's name first; also returns the flags nobody knows, which are left out as istiod does.
+    /// Reads arguments, the name of the program first. Also returns unknown flags, which have no effect, as in istiod.
     ///
     /// # Errors
-    /// A known flag has a wrong value, or help or version was asked for; the error knows its text and exit code.
+    /// A known flag has an invalid value, an unknown flag is similar to a known one, or the arguments ask for help or the
+    /// version. The error holds its text and exit code.
     pub fn parse_lenient(arguments: impl IntoIterator<Item = String>) -> Result<(Self, Vec<String>), clap::Error> {
-        let command = <Self as clap::CommandFactory>::command();
-        let is_known = |name: &str| {
-            matches!(name, "help" | "version")
-                || command.get_arguments().any(|argument| {
-                    argument.get_long() == Some(name)
-                        || argument.get_all_aliases().is_some_and(|all| all.contains(&name))
-                })
-        };
+        let mut command = <Self as clap::CommandFactory>::command();
+        let mut flag_names: Vec<String> = ["help", "version"].map(str::to_owned).into();
+        for argument in command.get_arguments() {
+            flag_names.extend(argument.get_long().map(str::to_owned));
+            flag_names.extend(argument.get_all_aliases().into_iter().flatten().map(|alias| (*alias).to_owned()));
+        }
+        let is_known = |name: &str| flag_names.iter().any(|known| known == name);
         let (mut kept, mut unknown) = (Vec::new(), Vec::new());
         let mut arguments = arguments.into_iter().peekable();
         while let Some(argument) = arguments.next() {
             let name = argument.strip_prefix("--").map(|flag| flag.split('=').next().unwrap_or(flag));
             match name {
                 Some(name) if !name.is_empty() && !is_known(name) => {
+                    if let Some(similar) = unknown::similar_flag(name, flag_names.iter().map(String::as_str)) {
+                        let text = format!("unknown flag --{name}: did you mean --{similar}?");
+                        return Err(command.error(clap::error::ErrorKind::UnknownArgument, text));
+                    }
                     // As in cobra: what follows an unknown flag is its value unless it is a flag itself.
                     if !argument.contains('=') {
                         arguments.next_if(|next| !next.starts_with('-') && next != "discovery");
@@ -401,5 +410,12 @@ impl CommandLine {
             }
         }
         Ok((Self::try_parse_from(kept)?, unknown))
+    }
+
+    /// Variables of the environment that set flags.
+    pub(super) fn variables() -> Vec<String> {
+        let command = <Self as clap::CommandFactory>::command();
+        let names = command.get_arguments().filter_map(|argument| argument.get_env()?.to_str().map(str::to_owned));
+        names.collect()
     }
 }

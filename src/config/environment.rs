@@ -1,4 +1,4 @@
-//! Switches that istiod takes from its environment.
+//! Switches of the environment under the names of istiod.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -15,10 +15,10 @@ use sluice_parse::{KINDS, address_blocks, parse_duration};
 
 use super::security::flag;
 
-const HALF_A_MINUTE: Duration = Duration::from_secs(30);
-const TWENTY_MINUTES: Duration = Duration::from_secs(20 * 60);
+const REMOTE_CLUSTER_TIMEOUT: Duration = Duration::from_secs(30);
+const JWKS_REFRESH_INTERVAL: Duration = Duration::from_secs(20 * 60);
 
-/// Switches of the environment that mean something here, under istiod's names and with its defaults.
+/// Switches of the environment that have an effect, under the names of istiod and with its defaults.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Features {
     /// `PILOT_ENABLE_AMBIENT`: ztunnel and waypoints are served.
@@ -29,7 +29,7 @@ pub struct Features {
     /// `AMBIENT_ENABLE_DRY_RUN_AUTHORIZATION_POLICY`: ztunnel is sent policies that are only evaluated.
     pub dry_run_policies: bool,
     /// `PILOT_ENABLE_IP_AUTOALLOCATE`: hosts of ServiceEntries without addresses get some, and that is written to their
-    /// status. Only where objects come from the Kubernetes API: files have nobody to write a status. Without, proxies with
+    /// status. Only where objects come from the Kubernetes API: files have no status. Without, proxies with
     /// `ISTIO_META_DNS_AUTO_ALLOCATE` reach them at addresses by hash of the name.
     pub allocate_addresses: bool,
     /// `PILOT_IP_AUTOALLOCATE_IPV4_PREFIX`: where those come from.
@@ -58,7 +58,7 @@ pub struct Features {
     pub gateway_controller: Text,
     /// `PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME`: their class, which need not be there.
     pub gateway_class: Text,
-    /// `ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT`: a Gateway may name the Service of routers somebody else runs.
+    /// `ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT`: a Gateway may name the Service of a gateway that is deployed otherwise.
     pub manual_gateways: bool,
     /// `PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API`: Gateways of other networks are known.
     pub remote_gateways: bool,
@@ -99,7 +99,7 @@ pub struct Features {
     pub gateway_policies_by_selector: bool,
     /// `PILOT_SKIP_VALIDATE_TRUST_DOMAIN`: clients may be of any trust domain.
     pub any_trust_domain: bool,
-    /// `PILOT_JWT_ENABLE_REMOTE_JWKS`: who fetches keys of token issuers.
+    /// `PILOT_JWT_ENABLE_REMOTE_JWKS`: the side that fetches keys of token issuers, control plane or proxies.
     pub jwks_fetch: JwksFetch,
     /// `PILOT_JWT_PUB_KEY_REFRESH_INTERVAL`: time after which keys are fetched again.
     pub jwks_refresh: Duration,
@@ -122,7 +122,7 @@ pub struct Features {
     pub virtual_hosts: bool,
     /// `SLUICE_HTTP2_FRAMES`: split large HTTP/2 data frames of clients, which saves 8 KiB of memory for each connection.
     pub small_http2_frames: bool,
-    /// `PILOT_REMOTE_CLUSTER_TIMEOUT`: how long nobody is served for want of a remote cluster; zero is for ever.
+    /// `PILOT_REMOTE_CLUSTER_TIMEOUT`: longest wait for a remote cluster before proxies are served; zero is unlimited.
     pub remote_cluster_timeout: Duration,
     /// `PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS`: what kubeconfigs of remote clusters may do although it is unsafe.
     pub insecure_kubeconfig: BTreeSet<String>,
@@ -137,7 +137,7 @@ pub struct Features {
     pub trusted_gateways: Vec<IpNet>,
 }
 
-/// Other switches of istiod's that would change its output and that are not followed yet, with the value that is kept to.
+/// Switches of istiod that change its output and are not supported, with the only value that is followed.
 pub(super) const NOT_FOLLOWED: &[(&str, &str)] = &[
     ("DISABLE_SHADOW_HOST_SUFFIX", "true"),
     ("DISABLE_TRACK_REMAINING_CB_METRICS", "true"),
@@ -183,7 +183,7 @@ pub(super) const NOT_FOLLOWED: &[(&str, &str)] = &[
     ("PREFER_DESTINATIONRULE_TLS_FOR_EXTERNAL_SERVICES", "true"),
 ];
 
-/// Whether two values of a switch mean the same.
+/// Whether two values of a switch are equivalent.
 fn same(one: &str, other: &str) -> bool {
     let yes = |text: &str| ["1", "t", "true"].contains(&text.to_ascii_lowercase().as_str());
     let no = |text: &str| ["0", "f", "false"].contains(&text.to_ascii_lowercase().as_str());
@@ -191,7 +191,7 @@ fn same(one: &str, other: &str) -> bool {
 }
 
 impl Features {
-    /// Kinds that are not read, whatever there is of them.
+    /// Kinds that are not read.
     #[must_use]
     pub fn ignored_kinds(&self) -> BTreeSet<Kind> {
         let ignored = KINDS.iter().filter(|info| {
@@ -201,7 +201,7 @@ impl Features {
         ignored.map(|info| info.kind).collect()
     }
 
-    /// How the Gateway API is read.
+    /// Options of the Gateway API.
     #[must_use]
     pub fn gateway_api_options(&self) -> GatewayApiOptions {
         GatewayApiOptions {
@@ -215,12 +215,14 @@ impl Features {
         }
     }
 
-    /// Reads the environment; a value that cannot be read is noted and the default is taken.
+    /// Reads the environment. An invalid value is a warning, and the default is used.
     pub(super) fn read(variable: impl Fn(&str) -> Option<String>, warnings: &mut Vec<String>) -> Self {
         for (name, kept) in NOT_FOLLOWED {
             let Some(value) = variable(name).filter(|value| !value.is_empty() && !same(value, kept)) else { continue };
             let kept = if kept.is_empty() { "not set".to_owned() } else { format!("{kept:?}") };
-            warnings.push(format!("variable {name}={value:?} has no effect yet: all is as if it were {kept}"));
+            warnings.push(format!(
+                "variable {name}={value:?} is not supported and has no effect: the behaviour is that of {kept}"
+            ));
         }
         let is_external = flag(&variable, "EXTERNAL_ISTIOD", false, warnings);
         let local_cluster_secrets = flag(&variable, "LOCAL_CLUSTER_SECRET_WATCHER", false, warnings);
@@ -287,18 +289,14 @@ impl Features {
             xds_auth: flag("XDS_AUTH", true),
             xds_auth_plaintext: flag("XDS_AUTH_PLAINTEXT", false),
             xds_identity_check: flag("PILOT_ENABLE_XDS_IDENTITY_CHECK", true),
-            jwks_fetch: match variable("PILOT_JWT_ENABLE_REMOTE_JWKS").as_deref() {
-                Some("hybrid" | "true") => JwksFetch::Hybrid,
-                Some("envoy") => JwksFetch::Proxy,
-                _ => JwksFetch::ControlPlane,
-            },
+            jwks_fetch: read_jwks_fetch(&variable, warnings),
             allocation_v4: read_or(&variable, "PILOT_IP_AUTOALLOCATE_IPV4_PREFIX", pools.v4, warnings),
             allocation_v6: read_or(&variable, "PILOT_IP_AUTOALLOCATE_IPV6_PREFIX", pools.v6, warnings),
             push_throttle: read_limit(&variable, "PILOT_PUSH_THROTTLE", warnings),
             max_request_bytes: read_limit(&variable, "ISTIO_GPRC_MAXRECVMSGSIZE", warnings),
             remote_cluster_timeout: match variable("PILOT_REMOTE_CLUSTER_TIMEOUT").as_deref() {
                 Some("0" | "0s") => Duration::ZERO,
-                _ => read_interval(&variable, "PILOT_REMOTE_CLUSTER_TIMEOUT", HALF_A_MINUTE, warnings),
+                _ => read_interval(&variable, "PILOT_REMOTE_CLUSTER_TIMEOUT", REMOTE_CLUSTER_TIMEOUT, warnings),
             },
             insecure_kubeconfig: variable("PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS")
                 .unwrap_or_default()
@@ -310,10 +308,30 @@ impl Features {
             external: is_external,
             local_cluster_secrets: local_cluster_secrets && is_external,
             max_streams_a_second: read_limit(&variable, "PILOT_MAX_REQUESTS_PER_SECOND", warnings),
-            jwks_refresh: read_interval(&variable, "PILOT_JWT_PUB_KEY_REFRESH_INTERVAL", TWENTY_MINUTES, warnings),
+            jwks_refresh: read_interval(
+                &variable,
+                "PILOT_JWT_PUB_KEY_REFRESH_INTERVAL",
+                JWKS_REFRESH_INTERVAL,
+                warnings,
+            ),
             trusted_gateways: read_blocks(&variable, "TRUSTED_GATEWAY_CIDR", warnings),
             jwks_blocked: read_blocks(&variable, "BLOCKED_CIDRS_IN_JWKS_URIS", warnings),
             trace_sampling_millipercent: read_percent(&variable, "PILOT_TRACE_SAMPLING", 1_000, warnings),
+        }
+    }
+}
+
+fn read_jwks_fetch(variable: &impl Fn(&str) -> Option<String>, warnings: &mut Vec<String>) -> JwksFetch {
+    const NAME: &str = "PILOT_JWT_ENABLE_REMOTE_JWKS";
+    match variable(NAME).as_deref() {
+        Some("hybrid" | "true") => JwksFetch::Hybrid,
+        Some("envoy") => JwksFetch::Proxy,
+        None | Some("" | "false" | "istiod") => JwksFetch::ControlPlane,
+        Some(other) => {
+            warnings.push(format!(
+                "variable {NAME}: {other:?} is none of false, istiod, hybrid, true, envoy; false is used"
+            ));
+            JwksFetch::ControlPlane
         }
     }
 }
@@ -326,12 +344,12 @@ fn read_or<T: FromStr + Display>(
 ) -> T {
     let Some(text) = variable(name).filter(|text| !text.is_empty()) else { return default };
     text.parse().unwrap_or_else(|_| {
-        warnings.push(format!("variable {name}: {text:?} cannot be read, {default} is used"));
+        warnings.push(format!("variable {name}: {text:?} is not a CIDR block, {default} is used"));
         default
     })
 }
 
-/// A limit; 0 is none. The reference takes a rate with a fraction, which is rounded up here.
+/// A limit; 0 is none. As in istiod, a rate can have a fraction; it is rounded up.
 fn read_limit<T: TryFrom<NonZeroU32>>(
     variable: impl Fn(&str) -> Option<String>,
     name: &str,
@@ -344,7 +362,7 @@ fn read_limit<T: TryFrom<NonZeroU32>>(
             NonZeroU32::new(limit.ceil() as u32).and_then(|limit| limit.try_into().ok())
         }
         _ => {
-            warnings.push(format!("variable {name}: {text:?} is no number of 0 or more"));
+            warnings.push(format!("variable {name}: {text:?} is not a number from 0 to 1e9, the default is used"));
             None
         }
     }
@@ -358,14 +376,14 @@ fn read_interval(
 ) -> Duration {
     let Some(text) = variable(name).filter(|text| !text.is_empty()) else { return default };
     parse_duration(&text).filter(|interval| !interval.is_zero()).unwrap_or_else(|| {
-        warnings.push(format!("variable {name}: {text:?} is no duration such as 20m"));
+        warnings.push(format!("variable {name}: {text:?} is not a duration such as 20m or 90s, {default:?} is used"));
         default
     })
 }
 
 fn read_blocks(variable: impl Fn(&str) -> Option<String>, name: &str, warnings: &mut Vec<String>) -> Vec<IpNet> {
     address_blocks(&variable(name).unwrap_or_default(), |block| {
-        warnings.push(format!("variable {name}: {block:?} is no block of addresses such as 10.0.0.0/8"));
+        warnings.push(format!("variable {name}: {block:?} is not a CIDR block such as 10.0.0.0/8, it is ignored"));
     })
 }
 
@@ -380,7 +398,7 @@ fn read_percent(
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 100,000")]
         Ok(percent) if (0.0..=100.0).contains(&percent) => (percent * 1000.0).round() as u32,
         _ => {
-            warnings.push(format!("variable {name}: {text:?} is no percentage"));
+            warnings.push(format!("variable {name}: {text:?} is not a percentage from 0 to 100, the default is used"));
             default
         }
     }

@@ -14,57 +14,58 @@ use super::ConfigError;
 use super::args::SecurityArgs;
 
 /// `EXTERNAL_CA`: certificates of workloads come from a signer behind the Kubernetes API.
-const RA: &str = "ISTIOD_RA_KUBERNETES_API";
+const KUBERNETES_RA: &str = "ISTIOD_RA_KUBERNETES_API";
 /// Roots of that signer, if an operator mounts them; else those of the cluster.
 const EXTERNAL_ROOTS: &str = "./etc/external-ca-cert/root-cert.pem";
 const CLUSTER_ROOTS: &str = "./var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
 const GRACE: &str = "CITADEL_SELF_SIGNED_ROOT_CERT_GRACE_PERIOD_PERCENTILE";
 
-/// The authority, the secure port, and who is let in.
+/// Settings of the authority, the secure port, and authentication.
 #[derive(Clone, Debug)]
 pub struct SecurityConfig {
     /// The certificate authority; `None` with `ENABLE_CA_SERVER=false`.
     pub authority: Option<AuthorityConfig>,
-    /// How the secure port proves who it is; `None` is by a certificate of the authority.
+    /// Files of the server certificate; `None` uses an issued one.
     pub files: Option<TlsFiles>,
-    /// `PILOT_CERT_PROVIDER`: who certifies the server.
+    /// `PILOT_CERT_PROVIDER`: the issuer of the server certificate.
     pub provider: CertProvider,
-    /// `ISTIOD_CUSTOM_HOST`: further names of the server.
+    /// `ISTIOD_CUSTOM_HOST`: further DNS names of the server.
     pub custom_hosts: Vec<String>,
     /// Versions of TLS and cipher suites.
     pub versions: TlsVersions,
-    /// `COMPLIANCE_POLICY`: what limits all TLS.
+    /// `COMPLIANCE_POLICY`: limits all TLS.
     pub compliance: Option<CompliancePolicy>,
-    /// How tokens are verified.
+    /// Verification of tokens.
     pub tokens: TokenConfig,
-    /// `EXTERNAL_CA=ISTIOD_RA_KUBERNETES_API` with `K8S_SIGNER` and `CERT_SIGNER_DOMAIN`: who signs for workloads instead of
-    /// the authority.
+    /// `EXTERNAL_CA=ISTIOD_RA_KUBERNETES_API` with `K8S_SIGNER` and `CERT_SIGNER_DOMAIN`: the signer of workload certificates,
+    /// instead of the authority.
     pub external: Option<SignerConfig>,
-    /// `CA_TRUSTED_NODE_ACCOUNTS`: service accounts (namespace, name) that ask for certificates of the pods on their node.
+    /// `CA_TRUSTED_NODE_ACCOUNTS`: service accounts (namespace, name) of node proxies, which request certificates for
+    /// the pods of their node.
     pub node_accounts: BTreeSet<(Text, Text)>,
 }
 
-/// Who certifies the server itself.
+/// The issuer of the server certificate.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum CertProvider {
     /// The authority.
     Authority,
     /// A signer behind the Kubernetes API, by its full name.
     Signer(String),
-    /// Nobody: files are mounted, or the secure port is not served.
-    Nobody,
+    /// None: files are mounted, or the secure port is not served.
+    None,
 }
 
 impl CertProvider {
     fn parse(text: &str) -> Result<Self, ConfigError> {
         match text {
             "istiod" => Ok(Self::Authority),
-            "none" | "custom" => Ok(Self::Nobody),
+            "none" | "custom" => Ok(Self::None),
             other => match other.strip_prefix("k8s.io/").filter(|signer| is_signer(signer)) {
                 Some(signer) => Ok(Self::Signer(signer.to_owned())),
                 None => {
                     let reason = format!(
-                        "{other:?} is not supported: istiod, k8s.io/DOMAIN/NAME (a signer of the Kubernetes API), custom \
+                        "{other:?} is not supported: use istiod, k8s.io/DOMAIN/NAME (a signer of the Kubernetes API), custom \
                          (mounted files) or none"
                     );
                     Err(ConfigError { flag: "PILOT_CERT_PROVIDER", reason })
@@ -74,22 +75,22 @@ impl CertProvider {
     }
 }
 
-/// Whether a text is `DOMAIN/NAME`, as Kubernetes wants names of signers.
+/// Whether a text is `DOMAIN/NAME`, as names of signers in Kubernetes.
 fn is_signer(text: &str) -> bool {
     text.split_once('/').is_some_and(|(domain, name)| !domain.is_empty() && !name.is_empty() && !name.contains('/'))
 }
 
-/// How tokens are verified.
+/// Verification of tokens.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TokenConfig {
-    /// `TOKEN_AUDIENCES`: whom they have to be meant for.
+    /// `TOKEN_AUDIENCES`: accepted audiences.
     pub audiences: Vec<String>,
     /// `JWT_RULE`: an issuer whose tokens are verified with its keys.
     pub rule: Option<JwtRule>,
     /// `--tokenKeys`: files of keys that service accounts' tokens are verified with where there is no Kubernetes API, by
     /// cluster; the own one's has no name.
     pub keys: BTreeMap<String, PathBuf>,
-    /// `--tokenIssuer`: who has to have issued them; empty is anybody who has a key.
+    /// `--tokenIssuer`: the issuer of the tokens; empty accepts any issuer with a key.
     pub issuer: String,
 }
 
@@ -98,10 +99,10 @@ pub struct TokenConfig {
 pub struct JwtRule {
     /// Its name.
     pub issuer: String,
-    /// Where its keys are; empty is where it says itself (OIDC discovery).
+    /// URL of its keys; empty uses OIDC discovery.
     #[serde(default, alias = "jwksUri")]
     pub jwks_uri: String,
-    /// Whom its tokens have to be meant for.
+    /// Accepted audiences.
     #[serde(default)]
     pub audiences: Vec<String>,
 }
@@ -118,9 +119,10 @@ impl SecurityConfig {
         };
         let external = match get("EXTERNAL_CA").as_deref() {
             None => None,
-            Some(RA) => Some(external(&get)),
+            Some(KUBERNETES_RA) => Some(external(&get)),
             Some(other) => {
-                let reason = format!("{other:?} is not supported: {RA}, or unset for the built-in authority");
+                let reason =
+                    format!("{other:?} is not supported: use {KUBERNETES_RA}, or unset it for the built-in authority");
                 return Err(ConfigError { flag: "EXTERNAL_CA", reason });
             }
         };
@@ -128,7 +130,7 @@ impl SecurityConfig {
             && external.signer.is_empty()
             && external.domain.is_empty()
         {
-            let reason = format!("is {RA}, but neither K8S_SIGNER nor CERT_SIGNER_DOMAIN says who signs");
+            let reason = format!("is {KUBERNETES_RA}, which needs K8S_SIGNER or CERT_SIGNER_DOMAIN");
             return Err(ConfigError { flag: "EXTERNAL_CA", reason });
         }
         let provider = CertProvider::parse(get("PILOT_CERT_PROVIDER").as_deref().unwrap_or("istiod"))?;
@@ -148,7 +150,7 @@ impl SecurityConfig {
                 None => or.grace_percent,
                 Some(text) => text.parse().ok().filter(|percent| *percent <= 100).ok_or_else(|| ConfigError {
                     flag: GRACE,
-                    reason: format!("{text:?} is no number from 0 to 100"),
+                    reason: format!("{text:?} is not a number from 0 to 100"),
                 })?,
             },
             jitter: flag(variable, "CITADEL_ENABLE_JITTER_FOR_ROOT_CERT_ROTATOR", or.jitter, warnings),
@@ -169,15 +171,16 @@ impl SecurityConfig {
             None => None,
             Some(text) => Some(serde_json::from_str(&text).map_err(|error| ConfigError {
                 flag: "JWT_RULE",
-                reason: format!("is no JSON with issuer, jwks_uri and audiences: {error}"),
+                reason: format!("is not JSON with issuer, jwks_uri and audiences: {error}"),
             })?),
         };
         let mut node_accounts = BTreeSet::new();
         for account in list(get("CA_TRUSTED_NODE_ACCOUNTS").unwrap_or_default()) {
             match account.split_once('/') {
                 Some((namespace, name)) => drop(node_accounts.insert((namespace.into(), name.into()))),
-                None => warnings
-                    .push(format!("variable CA_TRUSTED_NODE_ACCOUNTS: {account:?} is not of the form NAMESPACE/NAME")),
+                None => warnings.push(format!(
+                    "variable CA_TRUSTED_NODE_ACCOUNTS: {account:?} is not of the form NAMESPACE/NAME, it is ignored"
+                )),
             }
         }
         Ok(Self {
@@ -199,7 +202,7 @@ impl SecurityConfig {
     }
 }
 
-/// The key of a root of our own, if it is said.
+/// The key of a generated root, if set.
 fn root_key(get: &impl Fn(&str) -> Option<String>) -> Result<Option<NewKey>, ConfigError> {
     const SIZE: &str = "CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE";
     const CURVE: &str = "SLUICE_SELF_SIGNED_CA_ECC_CURVE";
@@ -207,11 +210,14 @@ fn root_key(get: &impl Fn(&str) -> Option<String>) -> Result<Option<NewKey>, Con
         (None, None) => return Ok(None),
         (None, Some("P256")) => return Ok(Some(NewKey::EcdsaP256)),
         (None, Some("P384")) => return Ok(Some(NewKey::EcdsaP384)),
-        (None, Some(other)) => (CURVE, format!("{other:?} is neither P256 nor P384")),
-        (Some(_), Some(_)) => (CURVE, format!("stands against {SIZE}: the key of the root is EC or RSA")),
+        (None, Some(other)) => (CURVE, format!("{other:?} is not supported: use P256 or P384")),
+        (Some(_), Some(_)) => (CURVE, format!("conflicts with {SIZE}: set one of them, the root key is EC or RSA")),
         (Some(text), None) => match text.parse().ok().and_then(RsaBits::new) {
             Some(bits) => return Ok(Some(NewKey::Rsa(bits))),
-            None => (SIZE, format!("{text:?} is none of {}", RsaBits::ALL.map(|bits| bits.to_string()).join(", "))),
+            None => (
+                SIZE,
+                format!("{text:?} is not supported: use {}", RsaBits::ALL.map(|bits| bits.to_string()).join(", ")),
+            ),
         },
     };
     Err(ConfigError { flag, reason })
@@ -238,7 +244,7 @@ fn token_keys(text: &str) -> (String, PathBuf) {
 fn compliance(name: &str) -> Result<CompliancePolicy, ConfigError> {
     CompliancePolicy::named(name).ok_or_else(|| {
         let known = CompliancePolicy::NAMES.map(|(known, _)| known).join(", ");
-        ConfigError { flag: "COMPLIANCE_POLICY", reason: format!("{name:?} is not known; these are: {known}") }
+        ConfigError { flag: "COMPLIANCE_POLICY", reason: format!("{name:?} is not supported: use {known}") }
     })
 }
 
@@ -250,12 +256,12 @@ fn duration(
 ) -> Duration {
     let Some(text) = variable(name).filter(|text| !text.is_empty()) else { return default };
     parse_duration(&text).unwrap_or_else(|| {
-        warnings.push(format!("variable {name}: {text:?} is no duration such as 24h"));
+        warnings.push(format!("variable {name}: {text:?} is not a duration such as 24h, {default:?} is used"));
         default
     })
 }
 
-/// What Go's ParseBool accepts.
+/// Parses a boolean as Go's ParseBool does.
 pub(super) fn flag(
     variable: &impl Fn(&str) -> Option<String>,
     name: &str,
@@ -267,7 +273,7 @@ pub(super) fn flag(
         Some("1" | "t" | "T" | "true" | "TRUE" | "True") => true,
         Some("0" | "f" | "F" | "false" | "FALSE" | "False") => false,
         Some(other) => {
-            warnings.push(format!("variable {name}: {other:?} is neither true nor false, {default} is used"));
+            warnings.push(format!("variable {name}: {other:?} is not supported: use true or false; {default} is used"));
             default
         }
     }

@@ -11,7 +11,7 @@ fn parse(arguments: &[&str]) -> Result<(Config, Option<Command>), String> {
 }
 
 #[test]
-fn istiods_command_line_is_understood() {
+fn command_line_of_istiod_is_accepted() {
     let (config, command) = parse(&[
         "discovery",
         "--monitoringAddr=:15014",
@@ -43,7 +43,7 @@ fn istiods_command_line_is_understood() {
 }
 
 #[test]
-fn dashes_are_aliases_and_the_subcommand_may_be_left_out() {
+fn dashed_flags_are_aliases_and_the_subcommand_is_optional() {
     let (config, command) =
         parse(&["--config-dir", "/x", "--remote-config-dir", "east=/y", "--http-addr", ""]).expect("valid");
     assert_eq!(command, None);
@@ -53,7 +53,7 @@ fn dashes_are_aliases_and_the_subcommand_may_be_left_out() {
 }
 
 #[test]
-fn ports_that_are_not_served_say_so() {
+fn unserved_ports_are_warned_of() {
     let (config, _) = parse(&[]).expect("valid");
     assert_eq!(config.warnings.iter().filter(|warning| warning.contains("not served yet")).count(), 1);
     let (config, _) = parse(&["--secureGRPCAddr=", "--httpsAddr="]).expect("valid");
@@ -61,19 +61,19 @@ fn ports_that_are_not_served_say_so() {
 }
 
 #[test]
-fn wrong_values_name_the_flag() {
+fn invalid_values_name_the_flag() {
     let check = |arguments: &[&str], part: &str| {
         let error = parse(arguments).map(|_| ()).expect_err("invalid");
         assert!(error.contains(part), "{arguments:?}: {error}");
     };
     check(&["--grpcAddr=15010"], "--grpcAddr: \"15010\" has no port");
-    check(&["--shutdownDuration=10"], "--shutdownDuration: \"10\" is no duration");
+    check(&["--shutdownDuration=10"], "--shutdownDuration: \"10\" is not a duration");
     check(&["--log_output_level=ads:loud"], "--log_output_level");
     check(&["--log_target=/x"], "--log_target");
     check(&["--clusterAliases=a"], "--clusterAliases: \"a\" is not of the form NAME=VALUE");
     check(&["--remoteConfigDir=Kubernetes=/x"], "--remoteConfigDir: Kubernetes is the own cluster");
-    check(&["--remoteConfigDir=a=/x", "--remoteConfigDir=a=/y"], "cluster a is there twice");
-    check(&["--configDir=/x", "--kubeconfig=/y"], "stands against");
+    check(&["--remoteConfigDir=a=/x", "--remoteConfigDir=a=/y"], "cluster a is named twice");
+    check(&["--configDir=/x", "--kubeconfig=/y"], "conflicts with");
     check(&["--tls-min-version=VersionTLS11"], "--tls-min-version");
     check(&["--tls-cipher-suites=TLS_RSA_WITH_RC4_128_SHA"], "--tls-cipher-suites");
     check(&["--tlsCertFile=/c", "--tlsKeyFile=/k"], "--tlsCertFile");
@@ -83,7 +83,7 @@ fn wrong_values_name_the_flag() {
 }
 
 #[test]
-fn the_environment_is_read_with_istiods_names() {
+fn environment_is_read_with_the_names_of_istiod() {
     let (line, _) = CommandLine::parse_lenient(["sluiced".to_owned()]).expect("valid");
     let config = Config::new(line.discovery, &[], |name| match name {
         "PILOT_ENABLE_AMBIENT" => Some("true".to_owned()),
@@ -106,7 +106,7 @@ fn the_environment_is_read_with_istiods_names() {
 }
 
 #[test]
-fn switches_of_istiods_change_what_proxies_are_sent() {
+fn switches_of_istiod_are_followed_or_warned_of() {
     let read = |variables: &[(&str, &str)]| {
         let (line, _) = CommandLine::parse_lenient(["sluiced".to_owned()]).expect("a command line");
         let value = |asked: &str| {
@@ -137,7 +137,7 @@ fn switches_of_istiods_change_what_proxies_are_sent() {
         config.warnings.iter().any(|warning| warning.contains(&format!("{name}={value:?}")))
     };
     assert!(warned("ENABLE_MCS_HOST", "true") && warned("PILOT_ENABLE_ALPN_FILTER", "false"));
-    assert!(!warned("ENABLE_MCS_HOST", "False") && !warned("PILOT_ENABLE_ALPN_FILTER", "1"), "as it is anyway");
+    assert!(!warned("ENABLE_MCS_HOST", "False") && !warned("PILOT_ENABLE_ALPN_FILTER", "1"), "the followed value");
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn kinds_of_the_gateway_api_can_be_switched_off() {
 }
 
 #[test]
-fn the_authority_is_configured_with_istiods_names() {
+fn authority_is_configured_with_the_names_of_istiod() {
     let read = |name: &'static str, value: &'static str| {
         let arguments = ["sluiced", "--tokenKeys=/keys", "--tokenKeys=east=/east"].map(str::to_owned);
         let (line, _) = CommandLine::parse_lenient(arguments).expect("valid");
@@ -183,9 +183,9 @@ fn the_authority_is_configured_with_istiods_names() {
     );
     for (name, value) in [
         ("JWT_RULE", "issuer"),
-        // Nobody is named who signs.
+        // No signer is named.
         ("EXTERNAL_CA", "ISTIOD_RA_KUBERNETES_API"),
-        ("EXTERNAL_CA", "somebody"),
+        ("EXTERNAL_CA", "other"),
         ("PILOT_CERT_PROVIDER", "k8s.io/signer"),
         ("CITADEL_SELF_SIGNED_ROOT_CERT_GRACE_PERIOD_PERCENTILE", "101"),
     ] {
@@ -212,14 +212,14 @@ fn the_key_of_a_root_is_rsa_or_ec() {
     assert_eq!(read("", "P384").expect("valid"), Some(NewKey::EcdsaP384));
     for weak in ["1024", "2047", "many"] {
         let error = read(weak, "").expect_err(weak).to_string();
-        assert_eq!(error, format!("{SIZE}: {weak:?} is none of 2048, 3072, 4096, 8192"));
+        assert_eq!(error, format!("{SIZE}: {weak:?} is not supported: use 2048, 3072, 4096, 8192"));
     }
     assert_eq!(read("", "P521").expect_err("unknown").flag, CURVE);
-    assert!(read("2048", "P256").expect_err("both").to_string().contains("stands against"));
+    assert!(read("2048", "P256").expect_err("both").to_string().contains("conflicts with"));
 }
 
 #[test]
-fn a_policy_of_compliance_is_known_or_nothing_starts() {
+fn unknown_compliance_policy_is_an_error() {
     let read = |value: &'static str| {
         let (line, _) = CommandLine::parse_lenient(["sluiced".to_owned()]).expect("valid");
         let config =
@@ -233,11 +233,11 @@ fn a_policy_of_compliance_is_known_or_nothing_starts() {
         assert!(!warnings.iter().any(|warning| warning.contains("COMPLIANCE_POLICY")), "{warnings:?}");
     }
     let unknown = read("fips").expect_err("unknown").to_string();
-    assert_eq!(unknown, "COMPLIANCE_POLICY: \"fips\" is not known; these are: fips-140-2, fips-140-3, pqc");
+    assert_eq!(unknown, "COMPLIANCE_POLICY: \"fips\" is not supported: use fips-140-2, fips-140-3, pqc");
 }
 
 #[test]
-fn the_server_is_certified_by_the_authority_a_signer_or_nobody() {
+fn server_certificate_comes_from_the_authority_a_signer_or_files() {
     let provider = |text: &str| {
         let (line, unknown) = CommandLine::parse_lenient(["sluiced".to_owned()]).expect("flags");
         let variable = |name: &str| (name == "PILOT_CERT_PROVIDER").then(|| text.to_owned());
@@ -248,7 +248,7 @@ fn the_server_is_certified_by_the_authority_a_signer_or_nobody() {
     let signer = "clusterissuers.cert-manager.io/istio-system";
     assert_eq!(provider(&format!("k8s.io/{signer}")), Ok(CertProvider::Signer(signer.to_owned())));
     for text in ["none", "custom"] {
-        assert_eq!(provider(text), Ok(CertProvider::Nobody));
+        assert_eq!(provider(text), Ok(CertProvider::None));
     }
     for text in ["kubernetes", "k8s.io/", "k8s.io/mesh", "k8s.io//mesh", "k8s.io/a/b/c"] {
         let error = provider(text).expect_err(text);

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use super::environment::NOT_FOLLOWED;
+
 /// A variable: its name, what it is if it is not set, and what it says.
 type Variable = (&'static str, &'static str, &'static str);
 
@@ -37,8 +39,8 @@ const CLUSTERS: &[Variable] = &[
     (
         "PILOT_REMOTE_CLUSTER_TIMEOUT",
         "30s",
-        "How long nobody is served for want of a cluster that a Secret with the label istio/multiCluster leads to; 0 is for \
-         ever",
+        "Longest wait, before proxies are served, for a cluster that a Secret with the label istio/multiCluster names; 0 is \
+         unlimited",
     ),
     (
         "PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS",
@@ -68,7 +70,11 @@ const GATEWAYS: &[Variable] = &[
     ("PILOT_ENABLE_ALPHA_GATEWAY_API", "false", "Its experimental kinds too"),
     ("PILOT_GATEWAY_API_CONTROLLER_NAME", "istio.io/gateway-controller", "Controller of the Gateways that are served"),
     ("PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME", "istio", "Their class, which need not be there"),
-    ("ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT", "true", "A Gateway may name the Service of routers somebody else runs"),
+    (
+        "ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT",
+        "true",
+        "A Gateway may name the Service of a gateway that is deployed otherwise",
+    ),
     ("PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API", "true", "Gateways of other networks are known"),
 ];
 
@@ -196,6 +202,12 @@ const GROUPS: &[(&str, &[Variable])] = &[
     ("Certificates", CERTIFICATES),
 ];
 
+/// Variables that are read, and those of istiod that are checked for values that are not followed.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    let read = GROUPS.iter().flat_map(|(_, variables)| *variables).map(|(name, ..)| *name);
+    read.chain(NOT_FOLLOWED.iter().map(|(name, _)| *name))
+}
+
 /// The variables as `--help` shows them.
 pub(super) fn help() -> String {
     let mut text =
@@ -217,7 +229,6 @@ mod tests {
     use std::cell::RefCell;
     use std::collections::BTreeSet;
 
-    use super::super::environment::NOT_FOLLOWED;
     use super::super::{CommandLine, Config};
     use super::*;
 

@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 use sluice_auth::{Authenticator, Call, PodName, ReviewedTokens, TrustDomain, Verdict};
-use sluice_authority::{AuthorityConfig, AuthorityError, BundleWriter, Keeper, TrustBundle};
+use sluice_authority::{AuthorityConfig, AuthorityError, AuthorityKeeper, BundleWriter, TrustBundle};
 use sluice_engine::{Engine, EngineOptions};
 use sluice_graph::{GraphOptions, build};
 use sluice_model::{Identity, Namespace, ObjectKey};
@@ -23,9 +23,9 @@ use tokio_util::sync::CancellationToken;
 
 const SYSTEM: &str = "istio-system";
 
-async fn open(server: &ApiServer, config: AuthorityConfig) -> Result<Keeper, AuthorityError> {
+async fn open(server: &ApiServer, config: AuthorityConfig) -> Result<AuthorityKeeper, AuthorityError> {
     let client = server.client().expect("a client");
-    Keeper::open(config, Some((client, SYSTEM.into())), "td.example").await
+    AuthorityKeeper::open(config, Some((client, SYSTEM.into())), "td.example").await
 }
 
 fn secret(server: &ApiServer, name: &str) -> Option<Value> {
@@ -121,7 +121,7 @@ async fn an_unreachable_api_server_is_retried() {
     server.forbid("secrets", true);
     let opening = tokio::spawn({
         let client = server.client().expect("a client");
-        async move { Keeper::open(AuthorityConfig::default(), Some((client, SYSTEM.into())), "td").await.is_ok() }
+        async move { AuthorityKeeper::open(AuthorityConfig::default(), Some((client, SYSTEM.into())), "td").await.is_ok() }
     });
     until("it is asked twice", || (server.count("get", "secrets") > 1).then_some(())).await;
     server.forbid("secrets", false);
@@ -149,7 +149,7 @@ async fn an_expiring_root_is_renewed_by_one_replica_and_read_by_the_others() {
     let config =
         || AuthorityConfig { check_interval: Duration::from_millis(50), jitter: false, ..AuthorityConfig::default() };
     let keepers = [open(&server, config()).await.expect("loaded"), open(&server, config()).await.expect("loaded")];
-    let signers: Vec<_> = keepers.iter().map(Keeper::signer).collect();
+    let signers: Vec<_> = keepers.iter().map(AuthorityKeeper::signer).collect();
     let stop = CancellationToken::new();
     for keeper in keepers {
         tokio::spawn(keeper.run(stop.clone()));
@@ -291,10 +291,12 @@ async fn tokens_are_reviewed_by_the_cluster_of_the_caller() {
     {
         let verdict = ask(token, cluster).await;
         assert!(
-            matches!(&verdict, Verdict::Refused(reason) if !reason.contains(token)),
+            matches!(&verdict, Verdict::Rejected(reason) if !reason.contains(token)),
             "{token} {cluster}: {verdict:?}"
         );
     }
     own.forbid("tokenreviews", true);
-    assert!(matches!(ask("own-token", "").await, Verdict::Refused(reason) if reason.contains("cannot have the token")));
+    assert!(
+        matches!(ask("own-token", "").await, Verdict::Rejected(reason) if reason.contains("cannot have the token"))
+    );
 }

@@ -103,7 +103,7 @@ impl RemoteClustersFixture {
         metrics.register(&mut registry);
         let options = RemoteOptions {
             cluster,
-            elsewhere: BTreeSet::from(["files".into()]),
+            configured: BTreeSet::from(["files".into()]),
             system_namespace: SYSTEM.into(),
             namespace: None,
             timeout,
@@ -451,11 +451,11 @@ async fn tokens_are_reviewed_by_remote_clusters() {
         headers.insert("clusterid", HeaderValue::from_str(cluster).expect("a header"));
         match tokens.authenticate(&Call { headers: &headers, peer: None, certificates: &[] }).await {
             Verdict::Identified(identities) => identities[0].to_string(),
-            Verdict::Refused(reason) => reason,
+            Verdict::Rejected(reason) => reason,
             other => panic!("{other:?}"),
         }
     };
-    let unknown = "the caller says it is of cluster \"east\", but only [\"own\"] are known";
+    let unknown = "the caller names cluster \"east\"; known clusters are [\"own\"]";
     assert_eq!(ask("token-of-east", "east").await, unknown);
     lead(&own, "remote", "2026-01-01T00:00:00Z", &[("east", east.kubeconfig(json!({})))]);
     mesh.is("east", Some(SyncStatus::Synced)).await;
@@ -513,7 +513,7 @@ async fn requests_to_a_remote_cluster_match_the_manifest() {
     let headers = headers.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
     let headers = HeaderMap::from_iter(headers);
     let verdict = tokens.authenticate(&Call { headers: &headers, peer: None, certificates: &[] }).await;
-    assert!(matches!(verdict, Verdict::Refused(_)), "{verdict:?}");
+    assert!(matches!(verdict, Verdict::Rejected(_)), "{verdict:?}");
 
     let granted = api_server::granted(&Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/remote/rbac.yaml"));
     let asked = || -> BTreeSet<_> {

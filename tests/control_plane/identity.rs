@@ -89,7 +89,7 @@ async fn keys_and_tokens_are_in_no_log_dump_or_metric() {
     for page in pages {
         seen += &mesh.server.get(&format!("/debug/{page}").replace("/debug/../", "/")).await.expect("a page").1;
     }
-    assert!(seen.contains("made a certificate authority") && seen.contains("the token has expired"), "{seen}");
+    assert!(seen.contains("generated a certificate authority") && seen.contains("the token has expired"), "{seen}");
     let body = authority_key.lines().filter(|line| !line.starts_with("-----"));
     for secret in body.chain(good.split('.').skip(1)).chain(bad.split('.').skip(1)).chain(["PRIVATE KEY"]) {
         assert!(secret.len() > 10 && !seen.contains(secret), "{secret} is shown");

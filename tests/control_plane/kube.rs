@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, header};
 use serde_json::{Value, json};
 use sluice_auth::{Authenticator, Call, ReviewedTokens, TrustDomain, Verdict};
 use sluice_authority::{
-    AuthorityConfig, BundleWriter, Keeper, KubernetesSigner, SignerConfig, TrustBundle, TrustBundleWriter,
+    AuthorityConfig, AuthorityKeeper, BundleWriter, KubernetesSigner, SignerConfig, TrustBundle, TrustBundleWriter,
 };
 use sluice_engine::{Engine, EngineOptions, Published};
 use sluice_graph::{AddressPools, GraphOptions, Inputs, build};
@@ -514,7 +514,7 @@ async fn use_the_authority(server: &ApiServer) {
         ..AuthorityConfig::default()
     };
     let cluster = Some((client(), "istio-system".into()));
-    let keeper = Keeper::open(config, cluster, "td").await.expect("an authority");
+    let keeper = AuthorityKeeper::open(config, cluster, "td").await.expect("an authority");
     let (engine, handles) = Engine::start(EngineOptions::default(), |builder| build(builder, &GraphOptions::default()));
     engine.transaction(|tx| handles.inputs.mark_all_synced(tx));
     handles.inputs.namespaces.set(ObjectKey::new("east", "", "shop"), Namespace::default());
@@ -546,7 +546,7 @@ async fn use_the_authority(server: &ApiServer) {
         ReviewedTokens::new(clusters.into(), "east".into(), BTreeMap::new(), &["istio-ca".to_owned()], trust_domain);
     let headers = HeaderMap::from_iter([(header::AUTHORIZATION, HeaderValue::from_static("Bearer token"))]);
     let verdict = tokens.authenticate(&Call { headers: &headers, peer: None, certificates: &[] }).await;
-    assert!(matches!(verdict, Verdict::Refused(_)));
+    assert!(matches!(verdict, Verdict::Rejected(_)));
     // It takes the lease, and renews it.
     let election = Election::new(Some(client()), "istio-system".into(), "a").lasting(Duration::from_millis(100));
     let leading = tokio::spawn(election.lead(ROOTS_LEASE, stop.clone(), |term| async move { term.cancelled().await }));
@@ -559,7 +559,7 @@ async fn use_the_authority(server: &ApiServer) {
 async fn rights_of_a_cluster_signer_are_granted_only_with_one() {
     let server = ApiServer::start().await.expect("a server");
     let client = || server.client().expect("a client");
-    let config = SignerConfig { signer: "a/b".into(), patience: Duration::from_millis(1), ..SignerConfig::default() };
+    let config = SignerConfig { signer: "a/b".into(), timeout: Duration::from_millis(1), ..SignerConfig::default() };
     let signer = KubernetesSigner::new(client(), config, sluice_ca::LifetimeLimits::default());
     let key = rcgen::KeyPair::generate().expect("a key");
     let identity = "spiffe://td/ns/shop/sa/cart";

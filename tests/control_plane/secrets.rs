@@ -144,7 +144,7 @@ async fn each_proxy_gets_only_its_own_secrets() -> Result<()> {
         ("other-roots", AUTHENTICATED.forwarded, "kubernetes://bank/vault-cacert", "is of another namespace"),
         ("reference", AUTHENTICATED.forwarded, "kubernetes-gateway://bank/vault", "no Gateway may refer to it"),
         ("unauthenticated", None, "kubernetes://shop", "identity is not verified"),
-        ("garbled", Some("URI=\"spiffe://cluster.local/ns/edge/sa/gateway"), "kubernetes://shop", "cannot be read"),
+        ("garbled", Some("URI=\"spiffe://cluster.local/ns/edge/sa/gateway"), "kubernetes://shop", "is malformed"),
     ];
     for protocol in [Protocol::Sotw, Protocol::Delta] {
         for (pod, forwarded, name, why) in silent {
@@ -186,7 +186,7 @@ async fn forwarded_certificates_are_trusted_from_trusted_peers_only() -> Result<
     for protocol in [Protocol::Sotw, Protocol::Delta] {
         let forger = Caller { pod: &format!("forger-{protocol:?}"), ..AUTHENTICATED };
         let mut stream = vault.ask(&forger, protocol, &["kubernetes://shop"]).await?;
-        vault.logged(&[&format!("~{}.edge", forger.pod), "counts from trusted addresses only"]).await?;
+        vault.logged(&[&format!("~{}.edge", forger.pod), "is accepted from trusted addresses only"]).await?;
         is_silent(&mut stream).await?;
     }
     Ok(())

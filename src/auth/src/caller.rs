@@ -1,4 +1,4 @@
-//! Whoever opened a stream.
+//! The caller of a request or stream.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,69 +14,70 @@ pub struct PodName {
     pub namespace: Text,
     /// Its name.
     pub name: Text,
-    /// What tells it from others that had its name.
+    /// Distinguishes it from earlier pods of the same name.
     pub uid: Text,
 }
 
-/// Whoever opened a stream, and who he is proven to be.
+/// The caller of a request or stream, with its authenticated identities.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Caller {
-    /// Where he comes from, if that is known.
+    /// Its address, if known.
     pub peer: Option<SocketAddr>,
-    /// How he was authenticated; `None` if he was not.
-    pub means: Option<&'static str>,
-    /// Whom he may speak for.
+    /// The authenticator that accepted it; `None` for an anonymous caller.
+    pub authenticator: Option<&'static str>,
+    /// The identities it has.
     pub identities: Vec<Identity>,
-    /// The pod he is, if that is proven.
+    /// Its pod, if its credentials name one.
     pub pod: Option<PodName>,
-    /// Why he is nobody, where he is not authenticated.
-    pub doubt: String,
+    /// Why it is anonymous.
+    pub anonymous_reason: String,
 }
 
 impl Caller {
-    /// Someone from there of whom nothing else is known.
+    /// An anonymous caller.
     #[must_use]
     pub fn anonymous(peer: Option<SocketAddr>) -> Self {
         Self { peer, ..Self::default() }
     }
 
-    /// Where he comes from, as text.
+    /// Its address as text, or `unknown`.
     #[must_use]
     pub fn address(&self) -> String {
         self.peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string())
     }
 
-    /// Which of his identities a proxy has that says this of itself (X20); none if he was not authenticated.
+    /// The identity of the caller that matches the namespace and service account its proxy claims (X20); `None` for an
+    /// anonymous caller.
     ///
     /// # Errors
-    /// He is authenticated, but as nobody who is this proxy.
-    pub fn identity_of(&self, proxy: &Proxy) -> Result<Option<Identity>, Impostor> {
-        if self.means.is_none() {
+    /// The caller is authenticated, and none of its identities matches.
+    pub fn identity_of(&self, proxy: &Proxy) -> Result<Option<Identity>, IdentityMismatch> {
+        if self.authenticator.is_none() {
             return Ok(None);
         }
-        let is = |said: &str, proven: &str| said.is_empty() || said == proven;
+        let matches = |claimed: &str, proven: &str| claimed.is_empty() || claimed == proven;
         let found = self.identities.iter().find(|identity| {
-            is(&proxy.namespace, &identity.namespace) && is(&proxy.service_account, &identity.service_account)
+            matches(&proxy.namespace, &identity.namespace) && matches(&proxy.service_account, &identity.service_account)
         });
-        found.cloned().map(Some).ok_or_else(|| Impostor {
+        found.cloned().map(Some).ok_or_else(|| IdentityMismatch {
             identities: self.identities.clone(),
-            said: format!("{}/{}", proxy.namespace, proxy.service_account),
+            claimed: format!("{}/{}", proxy.namespace, proxy.service_account),
         })
     }
 }
 
-/// A caller that says it is a proxy of somebody else.
+/// A proxy claims a namespace or service account that its caller does not have.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Impostor {
-    /// Who it is proven to be.
+pub struct IdentityMismatch {
+    /// Identities of the caller.
     pub identities: Vec<Identity>,
-    /// Namespace and service account of whom it says to be.
-    pub said: String,
+    /// Claimed namespace and service account.
+    pub claimed: String,
 }
 
-impl fmt::Display for Impostor {
+impl fmt::Display for IdentityMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "namespace and service account {} are not those of ", self.said)?;
+        write!(f, "namespace and service account {} are not those of ", self.claimed)?;
         match self.identities.as_slice() {
             [] => f.write_str("a caller without an identity of the mesh"),
             [first, rest @ ..] => {
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proxy_is_of_whom_the_caller_is_proven_to_be() {
+    fn proxy_claims_have_to_match_an_identity_of_the_caller() {
         let proxy = |namespace: &str, account: &str| Proxy {
             namespace: namespace.into(),
             service_account: account.into(),
@@ -101,22 +102,22 @@ mod tests {
         let edge = Identity::new("cluster.local", "edge", "gateway");
         let other = Identity::new("cluster.local", "shop", "cart");
         let caller = Caller {
-            means: Some("forwarded certificate"),
+            authenticator: Some("forwarded certificate"),
             identities: vec![other.clone(), edge.clone()],
             ..Caller::default()
         };
         assert_eq!(caller.identity_of(&proxy("edge", "gateway")), Ok(Some(edge)));
         assert_eq!(caller.identity_of(&proxy("shop", "")), Ok(Some(other)));
         for (namespace, account) in [("edge", "cart"), ("shop", "gateway"), ("bank", "gateway"), ("bank", "")] {
-            let refused = caller.identity_of(&proxy(namespace, account)).expect_err("somebody else");
+            let refused = caller.identity_of(&proxy(namespace, account)).expect_err("another identity");
             assert!(
                 refused.to_string().starts_with(&format!("namespace and service account {namespace}/{account} are"))
             );
         }
 
-        let nobody = Caller { identities: Vec::new(), ..caller.clone() };
-        assert!(nobody.identity_of(&proxy("", "")).is_err(), "authenticated, but as nobody of the mesh");
-        let anonymous = Caller { means: None, ..caller };
-        assert_eq!(anonymous.identity_of(&proxy("edge", "gateway")), Ok(None), "nothing is proven");
+        let foreign = Caller { identities: Vec::new(), ..caller.clone() };
+        assert!(foreign.identity_of(&proxy("", "")).is_err(), "authenticated, without an identity of the mesh");
+        let anonymous = Caller { authenticator: None, ..caller };
+        assert_eq!(anonymous.identity_of(&proxy("edge", "gateway")), Ok(None), "anonymous");
     }
 }

@@ -1,11 +1,11 @@
-//! Certificates of clients, which TLS has verified (P07).
+//! Client certificates, verified by TLS (P07).
 
 use futures::future::BoxFuture;
 use sluice_ca::Certificate;
 
 use crate::{Authenticator, Call, Verdict};
 
-/// Whoever shows a certificate is whom it names.
+/// Authenticates a caller by the URI names of its client certificate.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClientCertificates;
 
@@ -16,12 +16,12 @@ impl Authenticator for ClientCertificates {
 
     fn authenticate<'a>(&'a self, call: &'a Call<'a>) -> BoxFuture<'a, Verdict> {
         let verdict = match call.certificates.first() {
-            None => Verdict::NotMine,
+            None => Verdict::NoCredentials,
             Some(certificate) => match Certificate::parse("client certificate", certificate) {
                 Ok(certificate) => {
                     Verdict::Identified(certificate.uris().iter().filter_map(|uri| uri.parse().ok()).collect())
                 }
-                Err(error) => Verdict::Refused(error.to_string()),
+                Err(error) => Verdict::Rejected(error.to_string()),
             },
         };
         Box::pin(async move { verdict })

@@ -1,4 +1,4 @@
-//! Certificates that a trusted peer has seen: `x-forwarded-client-cert` (P07).
+//! Client certificates that a trusted peer forwards in `x-forwarded-client-cert` (P07).
 
 mod header;
 
@@ -9,20 +9,20 @@ use ipnet::IpNet;
 
 use crate::{Authenticator, Call, Verdict};
 
-/// The header that names the certificates of a caller's own caller.
+/// The header with the client certificates of a forwarded request.
 pub const FORWARDED_HEADER: &str = "x-forwarded-client-cert";
 
-/// Believes `x-forwarded-client-cert` of the loopback and of gateways in some address ranges.
+/// Accepts `x-forwarded-client-cert` from the loopback and from gateways in trusted address ranges.
 ///
-/// Whoever reaches the control plane from there is believed to have verified what the header says: such a gateway must
-/// drop what its own callers send under that name (`SANITIZE_SET`).
+/// A trusted gateway must verify the certificates it forwards, and must drop this header from the requests of its own
+/// clients (`SANITIZE_SET`).
 #[derive(Clone, Debug, Default)]
 pub struct ForwardedCertificates {
     trusted: Vec<IpNet>,
 }
 
 impl ForwardedCertificates {
-    /// Believes the loopback and these.
+    /// Trusts the loopback and these ranges.
     #[must_use]
     pub fn new(trusted: Vec<IpNet>) -> Self {
         Self { trusted }
@@ -35,16 +35,16 @@ impl ForwardedCertificates {
 
     fn verdict(&self, call: &Call<'_>) -> Verdict {
         let Some(value) = call.headers.get(FORWARDED_HEADER).filter(|value| !value.is_empty()) else {
-            return Verdict::NotMine;
+            return Verdict::NoCredentials;
         };
         if !call.peer.is_some_and(|peer| self.trusts(peer.ip())) {
-            return Verdict::Refused(format!("{FORWARDED_HEADER} counts from trusted addresses only"));
+            return Verdict::Rejected(format!("{FORWARDED_HEADER} is accepted from trusted addresses only"));
         }
         let elements = value.to_str().ok().and_then(header::parse);
         let Some(elements) = elements.filter(|elements| !elements.is_empty()) else {
-            return Verdict::Refused(format!("{FORWARDED_HEADER} cannot be read"));
+            return Verdict::Rejected(format!("{FORWARDED_HEADER} is malformed"));
         };
-        // Names that are no service accounts are of no use here, but their bearer is authenticated all the same.
+        // Names that are no service accounts give no identity; the caller is authenticated nevertheless.
         Verdict::Identified(
             elements.iter().flat_map(|element| &element.uris).filter_map(|uri| uri.parse().ok()).collect(),
         )
@@ -82,28 +82,28 @@ mod tests {
     }
 
     #[test]
-    fn only_trusted_peers_are_believed() {
+    fn forwarded_certificates_are_accepted_from_trusted_peers_only() {
         let edge = Verdict::Identified(vec![Identity::new("cluster.local", "edge", "gw")]);
         for peer in ["127.0.0.1:1", "127.8.8.8:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "10.1.255.3:1", "[fd00:1::7]:1"] {
             assert_eq!(verdict(peer, EDGE.as_bytes()), edge, "{peer}");
         }
-        assert_eq!(verdict("[::ffff:10.1.0.1]:1", EDGE.as_bytes()), edge, "an IPv4 address, however it is written");
+        assert_eq!(verdict("[::ffff:10.1.0.1]:1", EDGE.as_bytes()), edge, "an IPv4-mapped address");
         for peer in ["10.2.0.1:1", "192.168.0.1:1", "[fd00:2::7]:1", "0.0.0.0:1"] {
-            assert!(matches!(verdict(peer, EDGE.as_bytes()), Verdict::Refused(_)), "{peer}");
+            assert!(matches!(verdict(peer, EDGE.as_bytes()), Verdict::Rejected(_)), "{peer}");
         }
         let mut headers = HeaderMap::new();
         let none = Call { headers: &headers, peer: None, certificates: &[] };
-        assert_eq!(ForwardedCertificates::default().verdict(&none), Verdict::NotMine);
+        assert_eq!(ForwardedCertificates::default().verdict(&none), Verdict::NoCredentials);
         headers.insert(FORWARDED_HEADER, HeaderValue::from_static(EDGE));
-        let nowhere = Call { headers: &headers, peer: None, certificates: &[] };
-        assert!(matches!(ForwardedCertificates::default().verdict(&nowhere), Verdict::Refused(_)));
+        let unknown_peer = Call { headers: &headers, peer: None, certificates: &[] };
+        assert!(matches!(ForwardedCertificates::default().verdict(&unknown_peer), Verdict::Rejected(_)));
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused() {
+    fn malformed_header_is_rejected() {
         for value in [&b"nonsense"[..], b"URI=", b"\xff\xfe", b"URI=\"spiffe://td/ns/a/sa/b", b";;,"] {
             let refused = verdict("127.0.0.1:1", value);
-            assert!(matches!(refused, Verdict::Refused(_)), "{:?}: {refused:?}", String::from_utf8_lossy(value));
+            assert!(matches!(refused, Verdict::Rejected(_)), "{:?}: {refused:?}", String::from_utf8_lossy(value));
         }
         assert_eq!(verdict("127.0.0.1:1", b"By=a;DNS=web.example"), Verdict::Identified(Vec::new()));
         assert_eq!(verdict("127.0.0.1:1", b"By=spiffe://td/ns/a/sa/b"), Verdict::Identified(Vec::new()));

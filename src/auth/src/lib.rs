@@ -1,7 +1,7 @@
-//! Who calls: identities that certificates, tokens or trusted peers vouch for (P07, X19).
+//! Authentication of callers by certificates, tokens or trusted peers (P07, X19).
 //!
-//! A door has a chain of [`Authenticator`]s, asked in order; the first that knows the caller decides. What a caller may do
-//! follows from its [`Caller::identities`] alone, never from what it says of itself.
+//! A port has a chain of [`Authenticator`]s. They are asked in order, and the first that authenticates the caller decides.
+//! The rights of a caller follow from its [`Caller::identities`] alone, never from what its node claims.
 
 mod caller;
 mod certificate;
@@ -20,7 +20,7 @@ use http::HeaderMap;
 use rustls::pki_types::CertificateDer;
 use sluice_model::Identity;
 
-pub use caller::{Caller, Impostor, PodName};
+pub use caller::{Caller, IdentityMismatch, PodName};
 pub use certificate::ClientCertificates;
 pub use forwarded::{FORWARDED_HEADER, ForwardedCertificates};
 pub use review::ReviewedTokens;
@@ -28,40 +28,40 @@ pub use token::{FileKeys, KeySource, RemoteKeys, SignedTokens};
 pub use trust_domain::TrustDomain;
 pub use viewer::{Viewer, ViewerRules};
 
-/// What a caller brings.
+/// The credentials of a caller.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     /// Headers of the request.
     pub headers: &'a HeaderMap,
-    /// Where it comes from, if that is known.
+    /// Its address, if known.
     pub peer: Option<SocketAddr>,
-    /// Its certificate and what leads to a root, verified by TLS; empty without.
+    /// Its certificate chain, verified by TLS; empty without.
     pub certificates: &'a [CertificateDer<'static>],
 }
 
-/// What an authenticator makes of a call.
+/// The result of one authenticator.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Verdict {
-    /// There is nothing in it that this authenticator reads.
-    NotMine,
-    /// What it reads does not prove anything, a lower-case fragment that says why. It never holds what was presented.
-    Refused(String),
-    /// The caller is proven to be each of these.
+    /// The call has no credentials of the kind that this authenticator reads.
+    NoCredentials,
+    /// The credentials are invalid. The reason is a lower-case fragment that never quotes them.
+    Rejected(String),
+    /// The caller has each of these identities.
     Identified(Vec<Identity>),
-    /// The caller is proven to be a pod of this service account.
+    /// The caller is a pod of this service account.
     Pod(Identity, PodName),
 }
 
-/// One way to prove who one is.
+/// One kind of credentials.
 pub trait Authenticator: Send + Sync + 'static {
-    /// What it is called in logs and metrics.
+    /// Its name in logs and metrics.
     fn name(&self) -> &'static str;
 
-    /// Looks at the call.
+    /// Checks the credentials of a call.
     fn authenticate<'a>(&'a self, call: &'a Call<'a>) -> BoxFuture<'a, Verdict>;
 }
 
-/// The authenticators of a door.
+/// The authenticators of a port.
 #[derive(Clone, Default)]
 pub struct Authenticators {
     chain: Arc<[Arc<dyn Authenticator>]>,
@@ -69,34 +69,40 @@ pub struct Authenticators {
 }
 
 impl Authenticators {
-    /// These, in order. Where an identity is `required`, whoever proves none is turned away; elsewhere he is anonymous.
+    /// These, in order. A caller without valid credentials is rejected if authentication is `required`, else anonymous.
     #[must_use]
     pub fn new(chain: Vec<Arc<dyn Authenticator>>, required: bool) -> Self {
         Self { chain: chain.into(), required }
     }
 
-    /// Who calls.
+    /// Authenticates a caller.
     ///
     /// # Errors
-    /// No authenticator knows the caller, and one has to.
+    /// No authenticator accepts the caller, and authentication is required.
     pub async fn caller(&self, call: &Call<'_>) -> Result<Caller, Unauthenticated> {
         let mut reasons = Vec::new();
         for authenticator in &*self.chain {
             match authenticator.authenticate(call).await {
-                Verdict::NotMine => {}
-                Verdict::Refused(reason) => reasons.push(format!("{}: {reason}", authenticator.name())),
+                Verdict::NoCredentials => {}
+                Verdict::Rejected(reason) => reasons.push(format!("{}: {reason}", authenticator.name())),
                 Verdict::Identified(identities) => {
-                    let means = Some(authenticator.name());
-                    return Ok(Caller { peer: call.peer, means, identities, ..Caller::default() });
+                    let authenticator = Some(authenticator.name());
+                    return Ok(Caller { peer: call.peer, authenticator, identities, ..Caller::default() });
                 }
                 Verdict::Pod(identity, pod) => {
-                    let (means, identities) = (Some(authenticator.name()), vec![identity]);
-                    return Ok(Caller { peer: call.peer, means, identities, pod: Some(pod), ..Caller::default() });
+                    let (authenticator, identities) = (Some(authenticator.name()), vec![identity]);
+                    return Ok(Caller {
+                        peer: call.peer,
+                        authenticator,
+                        identities,
+                        pod: Some(pod),
+                        ..Caller::default()
+                    });
                 }
             }
         }
-        let doubt = if reasons.is_empty() { "it brings nothing that proves it".to_owned() } else { reasons.join("; ") };
-        let caller = Caller { doubt, ..Caller::anonymous(call.peer) };
+        let reason = if reasons.is_empty() { "it presents no credentials".to_owned() } else { reasons.join("; ") };
+        let caller = Caller { anonymous_reason: reason, ..Caller::anonymous(call.peer) };
         if self.required { Err(Unauthenticated(caller)) } else { Ok(caller) }
     }
 }
@@ -111,9 +117,9 @@ impl fmt::Debug for Authenticators {
     }
 }
 
-/// Nobody vouches for a caller where somebody has to.
+/// A caller without valid credentials where they are required.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("nobody vouches for the caller from {}: {}", .0.address(), .0.doubt)]
+#[error("the caller from {} is not authenticated: {}", .0.address(), .0.anonymous_reason)]
 pub struct Unauthenticated(pub Caller);
 
 #[cfg(test)]
@@ -134,9 +140,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_that_knows_the_caller_decides() {
+    async fn first_authenticator_that_accepts_the_caller_decides() {
         let (one, two) = (Identity::new("td", "shop", "one"), Identity::new("td", "shop", "two"));
-        let refused = || Fixed("token", Verdict::Refused("it has expired".into()));
+        let refused = || Fixed("token", Verdict::Rejected("it has expired".into()));
         let chain = |list: Vec<Fixed>, required: bool| {
             let list = list.into_iter().map(|fixed| Arc::new(fixed) as Arc<dyn Authenticator>);
             Authenticators::new(list.collect(), required)
@@ -145,19 +151,19 @@ mod tests {
         let call = Call { headers: &headers, peer: None, certificates: &[] };
 
         let known = vec![
-            Fixed("certificate", Verdict::NotMine),
+            Fixed("certificate", Verdict::NoCredentials),
             refused(),
             Fixed("forwarded", Verdict::Identified(vec![one.clone()])),
             Fixed("last", Verdict::Identified(vec![two])),
         ];
         let caller = chain(known, true).caller(&call).await.expect("known");
-        assert_eq!((caller.means, caller.identities.as_slice()), (Some("forwarded"), [one].as_slice()));
+        assert_eq!((caller.authenticator, caller.identities.as_slice()), (Some("forwarded"), [one].as_slice()));
 
         let anonymous = chain(vec![refused()], false).caller(&call).await.expect("optional");
-        assert_eq!((anonymous.means, anonymous.identities.len()), (None, 0));
-        let error = chain(vec![Fixed("certificate", Verdict::NotMine), refused()], true).caller(&call).await;
+        assert_eq!((anonymous.authenticator, anonymous.identities.len()), (None, 0));
+        let error = chain(vec![Fixed("certificate", Verdict::NoCredentials), refused()], true).caller(&call).await;
         let error = error.expect_err("required").to_string();
-        assert_eq!(error, "nobody vouches for the caller from unknown: token: it has expired");
+        assert_eq!(error, "the caller from unknown is not authenticated: token: it has expired");
         assert!(chain(Vec::new(), true).caller(&call).await.is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Tokens of service accounts that the Kubernetes API reviews (P07).
+//! Tokens of service accounts, verified by a TokenReview of the Kubernetes API (P07).
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use http::{Request, header};
 use kube::Client;
 use serde::Deserialize;
 use serde_json::json;
-use sluice_kube::{Clients, explain};
+use sluice_kube::{Clients, RequestError};
 use sluice_model::Text;
 
 use super::token::bearer;
@@ -16,17 +16,17 @@ use crate::{Authenticator, Call, PodName, TrustDomain, Verdict};
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 
-/// Has tokens reviewed by the cluster that the caller says it is of.
+/// Sends tokens to the API server of the cluster that the caller names.
 pub struct ReviewedTokens {
     clusters: Clients,
-    /// The cluster of callers that name none.
+    /// The cluster of callers that do not name one.
     own: Text,
     aliases: BTreeMap<Text, Text>,
     audiences: Vec<String>,
     trust_domain: TrustDomain,
 }
 
-/// What the API says of a token.
+/// The response to a TokenReview.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Review {
@@ -50,7 +50,7 @@ struct User {
     extra: BTreeMap<String, Vec<String>>,
 }
 
-/// Who a token is of.
+/// The subject of a token.
 #[derive(Debug, Eq, PartialEq)]
 struct Reviewed {
     namespace: String,
@@ -60,7 +60,7 @@ struct Reviewed {
 }
 
 impl ReviewedTokens {
-    /// Clients of the clusters by id, one of them the own; tokens have to be meant for one of the audiences.
+    /// Clients of the clusters by id, `own` among them. A token must have one of the audiences.
     #[must_use]
     pub fn new(
         clusters: Clients,
@@ -72,18 +72,18 @@ impl ReviewedTokens {
         Self { clusters, own, aliases, audiences: audiences.to_vec(), trust_domain }
     }
 
-    /// The cluster of a name.
+    /// The cluster of an id or alias.
     fn client(&self, id: &str) -> Option<(Text, Client)> {
         let get = |id: &Text| self.clusters.get(id).map(|client| (id.clone(), client));
         if id.is_empty() { get(&self.own) } else { get(&id.into()).or_else(|| get(self.aliases.get(id)?)) }
     }
 
     async fn verdict(&self, call: &Call<'_>) -> Verdict {
-        let Some(token) = bearer(call.headers) else { return Verdict::NotMine };
+        let Some(token) = bearer(call.headers) else { return Verdict::NoCredentials };
         let id = super::token::cluster(call.headers);
         let Some((cluster, client)) = self.client(id) else {
             let known = self.clusters.ids();
-            return Verdict::Refused(format!("the caller says it is of cluster {id:?}, but only {known:?} are known"));
+            return Verdict::Rejected(format!("the caller names cluster {id:?}; known clusters are {known:?}"));
         };
         let review = json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
@@ -92,12 +92,12 @@ impl ReviewedTokens {
         let request = Request::post("/apis/authentication.k8s.io/v1/tokenreviews")
             .header(header::CONTENT_TYPE, "application/json")
             .body(review.to_string().into_bytes());
-        let Ok(request) = request else { return Verdict::Refused("the token cannot be reviewed".to_owned()) };
+        let Ok(request) = request else { return Verdict::Rejected("the token cannot be reviewed".to_owned()) };
         let review = match client.request::<Review>(request).await {
             Ok(review) => review,
             Err(error) => {
-                let why = explain(&error);
-                return Verdict::Refused(format!("cannot have the token reviewed by cluster {cluster}: {why}"));
+                let why = RequestError::from(error).to_string();
+                return Verdict::Rejected(format!("cluster {cluster} cannot review the token: {why}"));
             }
         };
         match review.status.reviewed(&self.audiences) {
@@ -112,7 +112,7 @@ impl ReviewedTokens {
                     None => Verdict::Identified(vec![identity]),
                 }
             }
-            Err(reason) => Verdict::Refused(reason),
+            Err(reason) => Verdict::Rejected(reason),
         }
     }
 }
@@ -120,14 +120,14 @@ impl ReviewedTokens {
 impl Status {
     fn reviewed(self, audiences: &[String]) -> Result<Reviewed, String> {
         if !self.error.is_empty() {
-            return Err("the token is refused by the Kubernetes API".to_owned());
+            return Err("the Kubernetes API rejects the token".to_owned());
         }
         if !self.authenticated {
             return Err("the token is not authenticated".to_owned());
         }
-        // A server that knows of audiences says which it has found.
+        // A server that supports audiences returns those that match.
         if !self.audiences.is_empty() && !self.audiences.iter().any(|audience| audiences.contains(audience)) {
-            return Err(format!("the token is not meant for {}", audiences.join(" or ")));
+            return Err(format!("the token does not have the audience {}", audiences.join(" or ")));
         }
         if !self.user.groups.iter().any(|group| group == "system:serviceaccounts") {
             return Err("the token is not that of a service account".to_owned());
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn only_service_accounts_that_the_token_is_meant_for_are_believed() {
+    fn only_service_account_tokens_with_the_audience_are_accepted() {
         let good = review(|_| {}).expect("good");
         assert_eq!((good.namespace.as_str(), good.service_account.as_str()), ("shop", "cart"));
         assert_eq!(good.pod, Some(("cart-1".to_owned(), "u".to_owned())));
@@ -185,8 +185,11 @@ mod tests {
         assert_eq!(review(|status| status["user"]["extra"] = json!({})).expect("good").pod, None);
         let refuse = |change: fn(&mut Value)| review(change).expect_err("refused");
         assert_eq!(refuse(|status| status["authenticated"] = json!(false)), "the token is not authenticated");
-        assert_eq!(refuse(|status| status["audiences"] = json!(["api"])), "the token is not meant for istio-ca");
-        assert_eq!(refuse(|status| status["error"] = json!("no")), "the token is refused by the Kubernetes API");
+        assert_eq!(
+            refuse(|status| status["audiences"] = json!(["api"])),
+            "the token does not have the audience istio-ca"
+        );
+        assert_eq!(refuse(|status| status["error"] = json!("no")), "the Kubernetes API rejects the token");
         let no_account = "the token is not that of a service account";
         assert_eq!(refuse(|status| status["user"]["groups"] = json!(["system:masters"])), no_account);
         for name in

@@ -1,5 +1,5 @@
-//! Tokens of service accounts that are verified with the keys of their issuer (P07): of one that `JWT_RULE` names, or,
-//! where there is no Kubernetes API, with keys from files.
+//! Tokens of service accounts, verified with the keys of their issuer (P07): the issuer that `JWT_RULE` names, or, without
+//! the Kubernetes API, keys from files.
 
 mod claims;
 mod file;
@@ -15,26 +15,26 @@ pub use file::FileKeys;
 pub use remote::RemoteKeys;
 
 use crate::{Authenticator, Call, TrustDomain, Verdict};
-use claims::{Claims, Parts};
+use claims::{Claims, UnverifiedToken};
 use keys::KeySet;
 
 /// Header that names the cluster of a caller.
-const CLUSTER: &str = "clusterid";
+const CLUSTER_HEADER: &str = "clusterid";
 
-/// Why a token proves nothing. No text holds a part of the token.
+/// A token that is not valid. No text quotes the token. Only [`TokenError::Keys`] is retryable.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum TokenError {
     #[error("the token is malformed")]
     Malformed,
-    #[error("the token is signed by no key of its issuer")]
+    #[error("no key of the issuer verifies the signature of the token")]
     Signature,
     #[error("the token has expired")]
     Expired,
     #[error("the token is not valid yet")]
     NotYet,
-    #[error("the token is not of the issuer it has to be of")]
+    #[error("the token has another issuer than the configured one")]
     Issuer,
-    #[error("the token is not meant for {}", .0.join(" or "))]
+    #[error("the token does not have the audience {}", .0.join(" or "))]
     Audience(Vec<String>),
     #[error("the token is not that of a service account")]
     Subject,
@@ -42,26 +42,26 @@ pub(crate) enum TokenError {
     Keys(String),
 }
 
-/// Where keys come from.
+/// Provides the keys of an issuer.
 pub trait KeySource: Send + Sync + 'static {
-    /// The keys of the moment; with `anew`, those that a key was missing from are old.
-    fn keys(&self, anew: bool) -> BoxFuture<'_, Result<std::sync::Arc<KeySet>, String>>;
+    /// The current keys. `refresh` asks for newer ones, because a key was missing.
+    fn keys(&self, refresh: bool) -> BoxFuture<'_, Result<std::sync::Arc<KeySet>, String>>;
 }
 
-/// Verifies tokens with keys.
+/// Verifies tokens with the keys of their issuers.
 pub struct SignedTokens {
     name: &'static str,
-    /// By cluster; what is under the empty name is for callers that name none, or one that is not here.
+    /// By cluster. The empty name is for callers that do not name a cluster.
     keys: BTreeMap<String, Box<dyn KeySource>>,
     any_cluster: bool,
-    /// Empty is anybody.
+    /// Empty accepts any issuer.
     issuer: String,
     audiences: Vec<String>,
     trust_domain: TrustDomain,
 }
 
 impl SignedTokens {
-    /// Tokens of an issuer, whatever cluster the caller says to be of.
+    /// Tokens of an issuer, for callers of any cluster.
     #[must_use]
     pub fn of_issuer(keys: impl KeySource, issuer: &str, audiences: &[String], trust_domain: TrustDomain) -> Self {
         Self {
@@ -74,7 +74,7 @@ impl SignedTokens {
         }
     }
 
-    /// Tokens of clusters, each with keys of its own; what is under the empty name is for callers that name no cluster.
+    /// Tokens of clusters, each with its own keys. The empty name is for callers that do not name a cluster.
     #[must_use]
     pub fn of_clusters(
         keys: BTreeMap<String, FileKeys>,
@@ -94,22 +94,24 @@ impl SignedTokens {
     }
 
     async fn verdict(&self, call: &Call<'_>) -> Verdict {
-        let Some(token) = bearer(call.headers) else { return Verdict::NotMine };
+        let Some(token) = bearer(call.headers) else { return Verdict::NoCredentials };
         let cluster = if self.any_cluster { "" } else { cluster(call.headers) };
         let Some(keys) = self.keys.get(cluster) else {
-            return Verdict::Refused(format!("the caller says it is of cluster {cluster:?}, which has no keys here"));
+            return Verdict::Rejected(format!(
+                "the caller names cluster {cluster:?}, for which no keys are configured"
+            ));
         };
         match self.verify(token, &**keys).await {
             Ok(claims) => match claims.service_account() {
                 Some((namespace, name)) => Verdict::Identified(vec![self.trust_domain.identity(namespace, name)]),
-                None => Verdict::Refused(TokenError::Subject.to_string()),
+                None => Verdict::Rejected(TokenError::Subject.to_string()),
             },
-            Err(error) => Verdict::Refused(error.to_string()),
+            Err(error) => Verdict::Rejected(error.to_string()),
         }
     }
 
     async fn verify(&self, token: &str, source: &dyn KeySource) -> Result<Claims, TokenError> {
-        let parts = Parts::split(token)?;
+        let parts = UnverifiedToken::split(token)?;
         let mut keys = source.keys(false).await.map_err(TokenError::Keys)?;
         if !keys.has(parts.key_id()) {
             keys = source.keys(true).await.map_err(TokenError::Keys)?;
@@ -130,15 +132,15 @@ impl Authenticator for SignedTokens {
     }
 }
 
-/// The token a call brings.
+/// The bearer token of a request.
 pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let values = headers.get_all(header::AUTHORIZATION).iter().filter_map(|value| value.to_str().ok());
     values.filter_map(|value| value.strip_prefix("Bearer ")).map(str::trim).find(|token| !token.is_empty())
 }
 
-/// The cluster a caller says it is of; empty if it says none, or several.
+/// The cluster that a caller names; empty for none or several.
 pub(super) fn cluster(headers: &HeaderMap) -> &str {
-    let mut values = headers.get_all(CLUSTER).iter();
+    let mut values = headers.get_all(CLUSTER_HEADER).iter();
     match (values.next(), values.next()) {
         (Some(value), None) => value.to_str().unwrap_or_default(),
         _ => "",

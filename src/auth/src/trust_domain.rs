@@ -1,22 +1,22 @@
-//! The trust domain of the moment.
+//! The current trust domain.
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use sluice_model::{Identity, Text};
 
-/// The trust domain of the mesh config, which may change. Cloning gives another handle.
+/// The trust domain of the mesh config, which can change. A clone is another handle of the same value.
 #[derive(Clone, Debug)]
 pub struct TrustDomain(Arc<ArcSwap<Text>>);
 
 impl TrustDomain {
-    /// This one at first.
+    /// With this name at first.
     #[must_use]
     pub fn new(name: Text) -> Self {
         Self(Arc::new(ArcSwap::from_pointee(name)))
     }
 
-    /// Another one from now on.
+    /// Sets the name.
     pub fn set(&self, name: Text) {
         self.0.store(Arc::new(name));
     }
@@ -27,13 +27,13 @@ impl TrustDomain {
         (**self.0.load()).clone()
     }
 
-    /// A service account of it.
+    /// The identity of a service account in it.
     #[must_use]
     pub fn identity(&self, namespace: &str, service_account: &str) -> Identity {
         Identity::new(&self.name(), namespace, service_account)
     }
 
-    /// Whether an identity is of it.
+    /// Whether an identity belongs to it.
     #[must_use]
     pub fn has(&self, identity: &Identity) -> bool {
         Identity::new(&self.name(), "", "").trust_domain == identity.trust_domain

@@ -1,20 +1,20 @@
-//! What of the debug pages somebody may see (O09).
+//! Access to the debug pages (O09).
 
 use std::collections::BTreeSet;
 
 use sluice_model::{Identity, Text};
 
-/// How much somebody may see.
+/// The access of a caller.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Viewer {
     /// Everything.
     All,
-    /// What proxies of this namespace were sent.
+    /// Configuration of proxies in this namespace.
     Namespace(Text),
 }
 
 impl Viewer {
-    /// Whether he may see what is of a namespace.
+    /// Whether it may see configuration of a namespace.
     #[must_use]
     pub fn sees(&self, namespace: &str) -> bool {
         match self {
@@ -23,30 +23,29 @@ impl Viewer {
         }
     }
 
-    /// Whether he may open the page `/debug/NAME`; on it, he finds what he may see.
+    /// Whether it may open the page `/debug/NAME`. The page is limited to what it may see.
     #[must_use]
     pub fn may_open(&self, name: &str) -> bool {
         *self == Self::All || matches!(name, "config_dump" | "edsz" | "ndsz")
     }
 }
 
-/// Who may see how much.
+/// Rules that give a caller its access.
 #[derive(Clone, Debug, Default)]
 pub struct ViewerRules {
-    /// Identities are told apart (`ENABLE_DEBUG_ENDPOINT_AUTH`); else whoever is anybody sees everything.
-    pub tells_apart: bool,
+    /// Access depends on the identity (`ENABLE_DEBUG_ENDPOINT_AUTH`); else every authenticated caller sees everything.
+    pub by_identity: bool,
     /// Namespaces whose service accounts see everything.
     pub namespaces: BTreeSet<Text>,
 }
 
 impl ViewerRules {
-    /// What a caller sees who is proven to be these, in a mesh of a trust domain and a root namespace; nothing if he is
-    /// nobody of it.
+    /// The access of a caller with these identities; `None` if none of them is of the trust domain.
     #[must_use]
     pub fn viewer(&self, identities: &[Identity], trust_domain: &str, root_namespace: &str) -> Option<Viewer> {
         let own = Identity::new(trust_domain, "", "").trust_domain;
         let namespace = &identities.iter().find(|identity| identity.trust_domain == own)?.namespace;
-        let sees_all = !self.tells_apart || namespace.as_str() == root_namespace || self.namespaces.contains(namespace);
+        let sees_all = !self.by_identity || namespace.as_str() == root_namespace || self.namespaces.contains(namespace);
         Some(if sees_all { Viewer::All } else { Viewer::Namespace(namespace.clone()) })
     }
 }
@@ -56,8 +55,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_namespaces_of_operators_see_everything() {
-        let rules = ViewerRules { tells_apart: true, namespaces: ["ops".into(), "control".into()].into() };
+    fn only_operator_namespaces_see_everything() {
+        let rules = ViewerRules { by_identity: true, namespaces: ["ops".into(), "control".into()].into() };
         let see = |trust_domain: &str, namespace: &str| {
             rules.viewer(&[Identity::new(trust_domain, namespace, "a")], "td", "istio-system")
         };
@@ -65,15 +64,15 @@ mod tests {
             assert_eq!(see("td", namespace), Some(Viewer::All), "{namespace}");
             assert_eq!(see("other", namespace), None, "{namespace} of another mesh");
         }
-        let shop = see("td", "shop").expect("somebody");
+        let shop = see("td", "shop").expect("an identity of the mesh");
         assert_eq!(shop, Viewer::Namespace("shop".into()));
         assert!(shop.sees("shop") && !shop.sees("bank") && !shop.sees(""));
         assert!(shop.may_open("config_dump") && shop.may_open("edsz") && shop.may_open("ndsz"));
         for page in ["syncz", "registryz", "config_dump/", "collections/config_dump", "log", ""] {
             assert!(!shop.may_open(page) && Viewer::All.may_open(page), "{page}");
         }
-        assert_eq!(rules.viewer(&[], "td", "istio-system"), None, "nobody of the mesh");
-        let open = ViewerRules { tells_apart: false, ..rules };
+        assert_eq!(rules.viewer(&[], "td", "istio-system"), None, "no identity of the mesh");
+        let open = ViewerRules { by_identity: false, ..rules };
         assert_eq!(open.viewer(&[Identity::new("td", "shop", "a")], "td", "istio-system"), Some(Viewer::All));
     }
 }

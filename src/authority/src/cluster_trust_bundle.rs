@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{Method, Request, header};
 use kube::Client;
 use serde_json::{Value, json};
-use sluice_kube::{Backoff, chain};
+use sluice_kube::{Backoff, RequestError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -15,23 +15,23 @@ use crate::server::TrustBundle;
 const BUNDLES: &str = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
 const NAME: &str = "istio.io:istiod-ca:root-cert";
 const SIGNER: &str = "istio.io/istiod-ca";
-/// When to look again whether somebody has changed it.
-const LOOK: Duration = Duration::from_secs(60);
+/// Interval of checks for changes by other writers.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Keeps the ClusterTrustBundle of the mesh as it should be.
+/// Keeps the ClusterTrustBundle of the mesh up to date.
 pub struct TrustBundleWriter {
     client: Client,
     bundle: watch::Receiver<TrustBundle>,
 }
 
 impl TrustBundleWriter {
-    /// With what a bundle holds.
+    /// Writes the roots of a trust bundle.
     #[must_use]
     pub fn new(client: Client, bundle: watch::Receiver<TrustBundle>) -> Self {
         Self { client, bundle }
     }
 
-    /// Until `stop` is cancelled.
+    /// Runs until `stop` is cancelled.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
         loop {
@@ -42,10 +42,10 @@ impl TrustBundleWriter {
                     if wrote {
                         info!(target: "ca", bundle = NAME, "wrote the roots into the ClusterTrustBundle");
                     }
-                    LOOK
+                    CHECK_INTERVAL
                 }
                 Err(error) => {
-                    warn!(target: "ca", bundle = NAME, error, "cannot write the roots into the ClusterTrustBundle");
+                    warn!(target: "ca", bundle = NAME, %error, "failed to write the roots into the ClusterTrustBundle, retrying");
                     backoff.failed()
                 }
             };
@@ -57,8 +57,8 @@ impl TrustBundleWriter {
         }
     }
 
-    /// Writes the roots if there are others; whether it has.
-    async fn write(&self, roots: &str) -> Result<bool, String> {
+    /// Writes the roots if they differ. True if it wrote.
+    async fn write(&self, roots: &str) -> Result<bool, RequestError> {
         if roots.is_empty() {
             return Ok(false);
         }
@@ -77,9 +77,9 @@ impl TrustBundleWriter {
                 });
                 (Method::POST, BUNDLES.to_owned(), object)
             }
-            Err(error) => return Err(chain(&error)),
+            Err(error) => return Err(error.into()),
         };
-        self.send(method, uri, Some(&object)).await.map(|_| true).map_err(|error| chain(&error))
+        self.send(method, uri, Some(&object)).await.map(|_| true).map_err(Into::into)
     }
 
     async fn send(&self, method: Method, uri: String, body: Option<&Value>) -> Result<Value, kube::Error> {

@@ -1,4 +1,4 @@
-//! Writes the roots, and the revocation lists, into every namespace (P04, P11).
+//! Writes the roots and the revocation lists into a ConfigMap of every namespace (P04, P11).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use http::{Method, Request, header};
 use kube::Client;
 use serde_json::{Value, json};
 use sluice_engine::{Batch, Feed, Published};
-use sluice_kube::{Api, Backoff, KubeOptions, ListWatch, Receiver, Resource, Told, chain};
+use sluice_kube::{Api, Backoff, KubeOptions, ListWatch, Receiver, RequestError, Resource, WatchEvent};
 use sluice_model::{Namespace, ObjectKey, Text};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -16,24 +16,25 @@ use tracing::{debug, warn};
 
 use crate::server::TrustBundle;
 
-/// Namespaces of Kubernetes that have no pods of a mesh. `kube-system` may: node proxies.
-const WITHOUT: [&str; 3] = ["kube-public", "kube-node-lease", "local-path-storage"];
-/// Tries for a namespace before it is left alone until something changes.
-const TRIES: u32 = 5;
-/// First wait between two tries; each further one in a row is twice as long.
-const RETRY: Duration = Duration::from_millis(100);
+/// Namespaces of Kubernetes without pods of a mesh. `kube-system` can have node proxies.
+const EXCLUDED_NAMESPACES: [&str; 3] = ["kube-public", "kube-node-lease", "local-path-storage"];
+/// Attempts for a namespace before the writer waits for a change.
+const MAX_ATTEMPTS: u32 = 5;
+/// First wait between two attempts; it doubles with each further one.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
 
-/// A ConfigMap that every namespace gets.
+/// A ConfigMap that every namespace receives.
 #[derive(Clone, Debug)]
-struct Wanted {
+struct WantedConfigMap {
     name: String,
     key: &'static str,
     text: fn(&TrustBundle) -> &str,
 }
 
-/// Writes ConfigMaps with what a bundle holds, into every namespace of a cluster, and mends them.
+/// Writes ConfigMaps with the trust bundle into every namespace of a cluster, and repairs them.
 ///
-/// One of several replicas should do so, see [`Election`](sluice_kube::Election); if two do for a moment, they come to the same.
+/// One of several replicas should write, see [`Election`](sluice_kube::Election). If two write for a moment, they write the
+/// same.
 pub struct BundleWriter {
     client: Client,
     cluster: Text,
@@ -42,18 +43,18 @@ pub struct BundleWriter {
     feed: Feed,
     namespaces: Published<ObjectKey, Namespace>,
     bundle: watch::Receiver<TrustBundle>,
-    wanted: Vec<Wanted>,
+    wanted: Vec<WantedConfigMap>,
     options: KubeOptions,
-    there: BTreeSet<Text>,
-    /// What did not work, how often, and when to try again.
+    existing: BTreeSet<Text>,
+    /// Failed writes: number of attempts, and the time of the next one.
     failed: BTreeMap<(usize, Text), (u32, Instant)>,
 }
 
-/// What namespaces have in a ConfigMap; nothing before it was listed.
-type Had = Option<BTreeMap<Text, String>>;
+/// Content of a ConfigMap by namespace; `None` before the first list.
+type ContentByNamespace = Option<BTreeMap<Text, String>>;
 
 impl BundleWriter {
-    /// Writes the roots into ConfigMaps of one name and, if there is another, the revocation lists into those of that.
+    /// Writes the roots into ConfigMaps named `roots` and, if named, the revocation lists into those named `revoked`.
     #[must_use]
     pub fn new(
         client: Client,
@@ -64,9 +65,12 @@ impl BundleWriter {
         bundle: watch::Receiver<TrustBundle>,
         (roots, revoked): (&str, Option<&str>),
     ) -> Self {
-        let mut wanted =
-            vec![Wanted { name: roots.to_owned(), key: "root-cert.pem", text: |bundle| bundle.roots.as_str() }];
-        wanted.extend(revoked.map(|name| Wanted {
+        let mut wanted = vec![WantedConfigMap {
+            name: roots.to_owned(),
+            key: "root-cert.pem",
+            text: |bundle| bundle.roots.as_str(),
+        }];
+        wanted.extend(revoked.map(|name| WantedConfigMap {
             name: name.to_owned(),
             key: "ca-crl.pem",
             text: |bundle| bundle.revoked.as_str(),
@@ -80,7 +84,7 @@ impl BundleWriter {
             bundle,
             wanted,
             options: KubeOptions::default(),
-            there: BTreeSet::new(),
+            existing: BTreeSet::new(),
             failed: BTreeMap::new(),
         }
     }
@@ -89,18 +93,19 @@ impl BundleWriter {
     pub async fn run(mut self, stop: CancellationToken) {
         let api = Api::new(self.client.clone(), self.options);
         let mut watches = tokio::task::JoinSet::new();
-        let mut had = Vec::new();
+        let mut found = Vec::new();
         let (noticed, mut changes) = watch::channel(());
         for wanted in &self.wanted {
             let (sender, receiver) = watch::channel(None);
-            let reader = Reader { key: wanted.key, had: BTreeMap::new(), sender, noticed: noticed.clone() };
+            let reader =
+                ConfigMapReceiver { key: wanted.key, found: BTreeMap::new(), sender, noticed: noticed.clone() };
             let backoff = Backoff::new(self.options.first_retry, self.options.last_retry);
             let watching = ListWatch::new(api.clone(), Resource::config_maps_named(&wanted.name), backoff, reader);
             watches.spawn(async move { drop(watching.run().await) });
-            had.push(receiver);
+            found.push(receiver);
         }
         loop {
-            let due = self.failed.values().filter(|(tries, _)| *tries < TRIES).map(|(_, due)| *due).min();
+            let due = self.failed.values().filter(|(tries, _)| *tries < MAX_ATTEMPTS).map(|(_, due)| *due).min();
             let wait = async {
                 match due {
                     Some(due) => tokio::time::sleep_until(due).await,
@@ -124,9 +129,9 @@ impl BundleWriter {
             }
             let bundle = self.bundle.borrow_and_update().clone();
             for index in 0..self.wanted.len() {
-                let had = had[index].borrow_and_update().clone();
-                if let Some(had) = had {
-                    self.write_all(index, &had, &bundle).await;
+                let found = found[index].borrow_and_update().clone();
+                if let Some(found) = found {
+                    self.write_all(index, &found, &bundle).await;
                 }
             }
         }
@@ -135,7 +140,7 @@ impl BundleWriter {
     fn take(&mut self, batch: &Batch) {
         for event in batch.events(&self.namespaces) {
             let name = &event.key.name;
-            if event.key.cluster != self.cluster || WITHOUT.contains(&name.as_str()) {
+            if event.key.cluster != self.cluster || EXCLUDED_NAMESPACES.contains(&name.as_str()) {
                 continue;
             }
             if self.only.as_ref().is_some_and(|only| only != name) {
@@ -143,14 +148,14 @@ impl BundleWriter {
             }
             self.failed.retain(|(_, namespace), _| namespace != name);
             if event.new.is_some() {
-                self.there.insert(name.clone());
+                self.existing.insert(name.clone());
             } else {
-                self.there.remove(name);
+                self.existing.remove(name);
             }
         }
     }
 
-    async fn write_all(&mut self, index: usize, had: &BTreeMap<Text, String>, bundle: &TrustBundle) {
+    async fn write_all(&mut self, index: usize, found: &BTreeMap<Text, String>, bundle: &TrustBundle) {
         let wanted = self.wanted[index].clone();
         let text = (wanted.text)(bundle);
         // Nothing is no news: without revocation lists there is no ConfigMap of them.
@@ -158,33 +163,41 @@ impl BundleWriter {
             return;
         }
         let now = Instant::now();
-        for namespace in self.there.clone() {
+        for namespace in self.existing.clone() {
             let place = (index, namespace.clone());
-            if had.get(&namespace).is_some_and(|has| has == text) {
+            if found.get(&namespace).is_some_and(|has| has == text) {
                 self.failed.remove(&place);
                 continue;
             }
             let (tries, due) = self.failed.get(&place).copied().unwrap_or((0, now));
-            if tries >= TRIES || due > now {
+            if tries >= MAX_ATTEMPTS || due > now {
                 continue;
             }
-            let result = self.write(&namespace, &wanted, text, had.contains_key(&namespace)).await;
-            // Until the watch tells of it, it may look as if nothing had happened.
-            let again = Instant::now() + RETRY * 2u32.pow(tries);
+            let result = self.write(&namespace, &wanted, text, found.contains_key(&namespace)).await;
+            // Until the watch tells of it, it may look as if nothing found happened.
+            let again = Instant::now() + FIRST_RETRY * 2u32.pow(tries);
             self.failed.insert(place, (tries + 1, again));
             match result {
                 Ok(()) => {
-                    debug!(target: "ca", %namespace, config_map = wanted.name, "wrote what certificates are verified with")
+                    debug!(target: "ca", %namespace, config_map = wanted.name, "wrote the roots")
                 }
-                Err(error) if tries + 1 == TRIES => {
-                    warn!(target: "ca", %namespace, config_map = wanted.name, error, "cannot write what certificates are verified with");
+                Err(error) if tries + 1 == MAX_ATTEMPTS => {
+                    warn!(target: "ca", %namespace, config_map = wanted.name, %error, "failed to write the roots, giving up until a change");
                 }
-                Err(error) => debug!(target: "ca", %namespace, config_map = wanted.name, error, "trying again"),
+                Err(error) => {
+                    debug!(target: "ca", %namespace, config_map = wanted.name, %error, "failed to write the roots, retrying")
+                }
             }
         }
     }
 
-    async fn write(&self, namespace: &str, wanted: &Wanted, text: &str, exists: bool) -> Result<(), String> {
+    async fn write(
+        &self,
+        namespace: &str,
+        wanted: &WantedConfigMap,
+        text: &str,
+        exists: bool,
+    ) -> Result<(), RequestError> {
         let object = json!({
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {"name": wanted.name, "namespace": namespace, "labels": {"istio.io/config": "true"}},
@@ -196,41 +209,43 @@ impl BundleWriter {
             false => (Method::POST, root, "application/json"),
         };
         let request = Request::builder().method(method).uri(uri).header(header::CONTENT_TYPE, kind);
-        let request = request.body(object.to_string().into_bytes()).map_err(|error| error.to_string())?;
+        let request = request
+            .body(object.to_string().into_bytes())
+            .map_err(|error| RequestError::Malformed(error.to_string()))?;
         match self.client.request::<Value>(request).await {
             Ok(_) => Ok(()),
-            // Another replica has made it, or somebody has taken it away: the watch will tell.
+            // Another writer created or deleted it: the watch reports that.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
-            Err(error) => Err(chain(&error)),
+            Err(error) => Err(error.into()),
         }
     }
 }
 
-/// What namespaces have in ConfigMaps of one name.
-struct Reader {
+/// Content of the ConfigMaps of one name.
+struct ConfigMapReceiver {
     key: &'static str,
-    had: BTreeMap<Text, String>,
-    sender: watch::Sender<Had>,
+    found: BTreeMap<Text, String>,
+    sender: watch::Sender<ContentByNamespace>,
     noticed: watch::Sender<()>,
 }
 
-impl Reader {
+impl ConfigMapReceiver {
     fn set(&mut self, object: &Value) {
         if let Some(namespace) = object.pointer("/metadata/namespace").and_then(Value::as_str) {
             let text = object["data"][self.key].as_str().unwrap_or_default().to_owned();
-            self.had.insert(namespace.into(), text);
+            self.found.insert(namespace.into(), text);
         }
     }
 
-    fn tell(&self) {
-        self.sender.send_replace(Some(self.had.clone()));
+    fn publish(&self) {
+        self.sender.send_replace(Some(self.found.clone()));
         self.noticed.send_replace(());
     }
 }
 
-impl Receiver for Reader {
+impl Receiver for ConfigMapReceiver {
     fn begin_list(&mut self) {
-        self.had.clear();
+        self.found.clear();
     }
 
     fn listed(&mut self, objects: Vec<Value>) {
@@ -238,26 +253,26 @@ impl Receiver for Reader {
     }
 
     fn end_list(&mut self) {
-        self.tell();
+        self.publish();
     }
 
-    fn told(&mut self, events: Vec<Told>) {
+    fn watched(&mut self, events: Vec<WatchEvent>) {
         for event in events {
             match event {
-                Told::Set(object) => self.set(&object),
-                Told::Deleted(object) => {
+                WatchEvent::Apply(object) => self.set(&object),
+                WatchEvent::Delete(object) => {
                     if let Some(namespace) = object.pointer("/metadata/namespace").and_then(Value::as_str) {
-                        self.had.remove(namespace);
+                        self.found.remove(namespace);
                     }
                 }
-                Told::Bookmark(_) => {}
+                WatchEvent::Bookmark(_) => {}
             }
         }
-        self.tell();
+        self.publish();
     }
 
     fn absent(&mut self) {
-        self.had.clear();
-        self.tell();
+        self.found.clear();
+        self.publish();
     }
 }

@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 use super::AuthorityError;
 
-/// The files of an authority that are there.
+/// The existing files of an authority.
 pub(super) fn read(directory: &Path) -> Result<Contents, AuthorityError> {
     let mut contents = Contents::new();
     for name in FILES {
@@ -24,7 +24,7 @@ pub(super) fn read(directory: &Path) -> Result<Contents, AuthorityError> {
     Ok(contents)
 }
 
-/// Writes files that nobody else may read; each is complete or not there.
+/// Writes files that only their owner can read, each atomically.
 pub(super) fn write(directory: &Path, contents: &Contents) -> Result<(), AuthorityError> {
     let fail = |file: &Path, error| AuthorityError::File { action: "write", file: file.to_owned(), error };
     if !directory.exists() {
@@ -54,10 +54,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_for_its_owner_only() {
+    fn written_files_are_readable_by_their_owner_only() {
         let root = tempfile::tempdir().expect("a directory");
         let directory = root.path().join("cacerts");
-        assert!(read(&directory).expect("nothing there").is_empty());
+        assert!(read(&directory).expect("no directory yet").is_empty());
         let contents = Contents::from([("ca-key.pem".to_owned(), Zeroizing::new("key".to_owned()))]);
         write(&directory, &contents).expect("write");
         assert_eq!(read(&directory).expect("read"), contents);

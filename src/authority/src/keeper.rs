@@ -7,7 +7,8 @@ use std::time::Duration;
 use kube::Client;
 use rand::Rng as _;
 use sluice_ca::store::{self, CACERTS, SECRET};
-use sluice_ca::{Authority, Certificate, Material, NewKey, RsaBits, root};
+use sluice_ca::{Authority, Certificate, Material, MaterialError, NewKey, RsaBits, root};
+use sluice_kube::RequestError;
 use sluice_model::Text;
 use sluice_telemetry::unix_seconds;
 use sluice_watch::{FollowGuard, follow_changes};
@@ -15,41 +16,41 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::secret::{Secrets, Written};
+use super::secret::{Secrets, WriteResult};
 use super::{AuthorityError, Signer, directory};
 use crate::config::AuthorityConfig;
 
-/// Longest wait for a Secret at the start.
-const PATIENCE: Duration = Duration::from_secs(20 * 60);
-/// First and longest wait between two tries.
-const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// Longest wait for a Secret at start-up.
+const SECRET_TIMEOUT: Duration = Duration::from_secs(20 * 60);
+/// First and longest wait between two attempts.
+const RETRY_WAITS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// Where material is kept.
-enum Place {
-    /// An operator's files, or those we made.
+/// The storage of the material.
+enum MaterialStore {
+    /// Files of an operator, or generated ones.
     Directory { is_generated: bool },
-    /// A Secret that we made, or another replica.
+    /// A Secret that a replica generated.
     Secret(Secrets, &'static str),
-    /// An operator's Secret.
+    /// A Secret of an operator.
     Remote(Secrets),
-    /// Nowhere: it ends with the process.
+    /// The memory of the process.
     Memory,
 }
 
-/// Holds an authority and follows what becomes of its material.
-pub struct Keeper {
+/// Loads an authority, follows changes of its material and renews its root.
+pub struct AuthorityKeeper {
     config: AuthorityConfig,
-    place: Place,
+    storage: MaterialStore,
     signer: Arc<Signer>,
-    /// Roots in the directory that are trusted beside a root of a Secret.
+    /// Roots in the directory that are trusted in addition to the root of a Secret.
     extra_roots: String,
 }
 
-impl Keeper {
-    /// Loads the authority or makes one, for a trust domain: with a cluster, in a Secret of the own namespace.
+impl AuthorityKeeper {
+    /// Loads or generates the authority of a trust domain: with a cluster, in a Secret of the control plane's namespace.
     ///
     /// # Errors
-    /// Material cannot be used, or the cluster not be reached in time.
+    /// Material is invalid, or the API server is not reached in time.
     pub async fn open(
         config: AuthorityConfig,
         cluster: Option<(Client, Text)>,
@@ -64,7 +65,7 @@ impl Keeper {
             let authority = Authority::new(&found.material, unix_seconds()).map_err(wrong)?;
             info!(target: "pkica", directory = %config.directory.display(), "using the certificate authority of the directory");
             let is_generated = found.is_generated && secrets.is_none();
-            return Ok(Self::new(config, Place::Directory { is_generated }, authority, String::new()));
+            return Ok(Self::new(config, MaterialStore::Directory { is_generated }, authority, String::new()));
         }
         let extra_roots = files.get(store::ROOTS).map(|text| text.to_string()).unwrap_or_default();
         match secrets {
@@ -73,31 +74,31 @@ impl Keeper {
         }
     }
 
-    fn new(config: AuthorityConfig, place: Place, authority: Authority, extra_roots: String) -> Self {
+    fn new(config: AuthorityConfig, storage: MaterialStore, authority: Authority, extra_roots: String) -> Self {
         log_root(&authority);
-        Self { config, place, signer: Signer::new(authority), extra_roots }
+        Self { config, storage, signer: Signer::new(authority), extra_roots }
     }
 
-    /// Without a cluster: made in the directory if that was asked for, else in memory.
+    /// Without a cluster: generates a root in the directory (`--createCA`), else in memory.
     fn open_local(config: AuthorityConfig, trust_domain: &str) -> Result<Self, AuthorityError> {
         let key = config.root_key.unwrap_or(NewKey::EcdsaP256);
         let made = root::create(trust_domain, key, config.root_lifetime, unix_seconds());
         let material = made.map_err(AuthorityError::Create)?;
         let authority = Authority::new(&material, unix_seconds()).map_err(AuthorityError::Create)?;
-        let place = if config.create {
+        let storage = if config.create {
             directory::write(&config.directory, &store::to_files(&material))?;
-            info!(target: "pkica", directory = %config.directory.display(), "made a certificate authority");
-            Place::Directory { is_generated: true }
+            info!(target: "pkica", directory = %config.directory.display(), "generated a certificate authority");
+            MaterialStore::Directory { is_generated: true }
         } else {
             info!(
                 target: "pkica",
                 directory = %config.directory.display(),
-                "no certificate authority found: a root in memory is used until the process ends; --createCA makes one \
-                 that is kept"
+                "no certificate authority found: a root in memory is used until the process ends; --createCA generates a \
+                 permanent one"
             );
-            Place::Memory
+            MaterialStore::Memory
         };
-        Ok(Self::new(config, place, authority, String::new()))
+        Ok(Self::new(config, storage, authority, String::new()))
     }
 
     async fn open_secret(
@@ -106,18 +107,18 @@ impl Keeper {
         trust_domain: &str,
         extra_roots: String,
     ) -> Result<Self, AuthorityError> {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
-        let mut wait = RETRY.0;
+        let deadline = tokio::time::Instant::now() + SECRET_TIMEOUT;
+        let mut wait = RETRY_WAITS.0;
         loop {
             let (name, reason) = match try_secret(&config, &secrets, trust_domain, &extra_roots).await {
-                Ok(Some((authority, place))) => return Ok(Self::new(config, place, authority, extra_roots)),
-                // Another replica was faster: what it made is to be read.
-                Ok(None) => (SECRET, "it changes all the time".to_owned()),
+                Ok(Some((authority, storage))) => return Ok(Self::new(config, storage, authority, extra_roots)),
+                // Another replica created it first: read it.
+                Ok(None) => (SECRET, "it changed during every attempt".to_owned()),
                 Err((name, Failure::Material(reason))) => {
                     return Err(AuthorityError::Secret { name: name.to_owned(), reason });
                 }
                 Err((name, Failure::Api(reason))) => {
-                    warn!(target: "pkica", secret = name, reason, "cannot use the Secret of the authority, trying again");
+                    warn!(target: "pkica", secret = name, reason, "failed to read or create the Secret of the authority, retrying");
                     (name, reason)
                 }
             };
@@ -125,20 +126,20 @@ impl Keeper {
                 return Err(AuthorityError::Secret { name: name.to_owned(), reason });
             }
             tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(RETRY.1);
+            wait = (wait * 2).min(RETRY_WAITS.1);
         }
     }
 
-    /// Who signs.
+    /// The signer, with the current authority.
     #[must_use]
     pub fn signer(&self) -> Arc<Signer> {
         self.signer.clone()
     }
 
-    /// Follows the files and renews roots until `stop` is cancelled.
+    /// Follows the files and renews the root until `stop` is cancelled.
     pub async fn run(mut self, stop: CancellationToken) {
-        let (told, mut changes) = mpsc::channel(1);
-        let _guard = self.follow(told);
+        let (sender, mut changes) = mpsc::channel(1);
+        let _guard = self.follow(sender);
         let interval = self.config.check_interval;
         let first = if self.config.jitter { interval.mul_f64(rand::rng().random_range(0.0..1.0)) } else { interval };
         let mut wait = first;
@@ -157,32 +158,32 @@ impl Keeper {
         }
     }
 
-    fn follow(&self, told: mpsc::Sender<()>) -> Option<FollowGuard> {
-        if !matches!(self.place, Place::Directory { .. }) {
+    fn follow(&self, sender: mpsc::Sender<()>) -> Option<FollowGuard> {
+        if !matches!(self.storage, MaterialStore::Directory { .. }) {
             return None;
         }
         let wanted = |file: &Path| {
             file.file_name().and_then(|name| name.to_str()).is_some_and(|name| store::FILES.contains(&name))
         };
         let guard = follow_changes(std::slice::from_ref(&self.config.directory), wanted, move || {
-            // A change that has been told of and not been looked at yet is enough.
-            let _ = told.try_send(());
+            // Fails only if another change is waiting already.
+            let _ = sender.try_send(());
         });
         guard
             .inspect_err(|error| {
-                warn!(target: "pkica", %error, "cannot watch the certificate authority: changes count after a restart");
+                warn!(target: "pkica", %error, "failed to watch the files of the certificate authority: changes need a restart");
             })
             .ok()
     }
 
-    /// What is in the directory by now.
+    /// Reads the directory again after a change.
     fn reload_files(&mut self) {
-        let read = || -> Result<Option<(Authority, bool)>, String> {
-            let files = directory::read(&self.config.directory).map_err(|error| error.to_string())?;
-            let found = store::from_files(&files, self.config.revocations).map_err(|error| error.to_string())?;
-            let Some(found) = found else { return Err("its files are gone".to_owned()) };
+        let read = || -> Result<Option<(Authority, bool)>, CheckError> {
+            let files = directory::read(&self.config.directory)?;
+            let found = store::from_files(&files, self.config.revocations)?;
+            let Some(found) = found else { return Err("its files have been removed".to_owned().into()) };
             let current = self.signer.current();
-            let new = Authority::new(&found.material, unix_seconds()).map_err(|error| error.to_string())?;
+            let new = Authority::new(&found.material, unix_seconds())?;
             if new.material() == current.material() {
                 return Ok(None);
             }
@@ -194,14 +195,14 @@ impl Keeper {
             Ok(Some((authority, is_generated))) => {
                 info!(target: "pkica", directory = %self.config.directory.display(), "the certificate authority has changed");
                 if !is_generated {
-                    // What an operator has put in the place of ours is not ours to renew.
-                    self.place = Place::Directory { is_generated };
+                    // An operator replaced a generated root: the operator renews it.
+                    self.storage = MaterialStore::Directory { is_generated };
                 }
                 self.replace(authority);
             }
             Err(reason) => warn!(
-                target: "pkica", directory = %self.config.directory.display(), reason,
-                "the certificate authority stays as it was"
+                target: "pkica", directory = %self.config.directory.display(), %reason,
+                "changed certificate authority is invalid, the previous one stays in use"
             ),
         }
     }
@@ -211,16 +212,16 @@ impl Keeper {
         self.signer.replace(authority);
     }
 
-    /// Renews a root that is ours and due; takes what another replica has made.
+    /// Renews a generated root when it is due, or loads the one that another replica renewed.
     async fn check(&mut self) {
-        let checked = match &self.place {
-            Place::Directory { is_generated: false } => Ok(()),
-            Place::Directory { is_generated: true } | Place::Memory => self.renew_local(),
-            Place::Secret(secrets, name) => self.check_secret(secrets, name).await,
-            Place::Remote(secrets) => self.check_remote(secrets).await,
+        let checked = match &self.storage {
+            MaterialStore::Directory { is_generated: false } => Ok(()),
+            MaterialStore::Directory { is_generated: true } | MaterialStore::Memory => self.renew_local(),
+            MaterialStore::Secret(secrets, name) => self.check_secret(secrets, name).await,
+            MaterialStore::Remote(secrets) => self.check_remote(secrets).await,
         };
         if let Err(reason) = checked {
-            error!(target: "rootcertrotator", reason, "cannot look after the certificate authority");
+            error!(target: "rootcertrotator", %reason, "failed to check or renew the certificate authority");
         }
     }
 
@@ -228,69 +229,68 @@ impl Keeper {
         root::is_due(authority, self.config.grace_percent, unix_seconds())
     }
 
-    fn renewed(&self, authority: &Authority) -> Result<(Material, Authority), String> {
-        let material =
-            root::renew(authority, self.config.root_lifetime, unix_seconds()).map_err(|error| error.to_string())?;
+    fn renewed(&self, authority: &Authority) -> Result<(Material, Authority), CheckError> {
+        let material = root::renew(authority, self.config.root_lifetime, unix_seconds())?;
         let all = store::with_roots(material.clone(), &self.extra_roots);
-        let authority = Authority::new(&all, unix_seconds()).map_err(|error| error.to_string())?;
+        let authority = Authority::new(&all, unix_seconds())?;
         Ok((material, authority))
     }
 
-    fn renew_local(&self) -> Result<(), String> {
+    fn renew_local(&self) -> Result<(), CheckError> {
         let current = self.signer.current();
         if !self.is_due(&current) {
             return Ok(());
         }
         let (material, authority) = self.renewed(&current)?;
-        if matches!(self.place, Place::Directory { .. }) {
-            directory::write(&self.config.directory, &store::to_files(&material)).map_err(|error| error.to_string())?;
+        if matches!(self.storage, MaterialStore::Directory { .. }) {
+            directory::write(&self.config.directory, &store::to_files(&material))?;
         }
         info!(target: "rootcertrotator", "renewed the root certificate");
         self.replace(authority);
         Ok(())
     }
 
-    async fn check_secret(&self, secrets: &Secrets, name: &'static str) -> Result<(), String> {
-        let secret = secrets.get(name).await?.ok_or_else(|| format!("there is no Secret {name} any more"))?;
-        let material = store::from_secret(name, &secret.data, &self.extra_roots).map_err(|error| error.to_string())?;
+    async fn check_secret(&self, secrets: &Secrets, name: &'static str) -> Result<(), CheckError> {
+        let secret = secrets.get(name).await?.ok_or_else(|| format!("Secret {name} has been deleted"))?;
+        let material = store::from_secret(name, &secret.data, &self.extra_roots)?;
         let current = self.signer.current();
         let stored = Authority::new(&material, unix_seconds());
         let is_due = match &stored {
             Ok(stored) => self.is_due(stored),
-            // What else is wrong with it is not ours to mend.
+            // Only an expired root can be renewed.
             Err(error) => {
                 let certificate = Certificate::from_pem(name, &material.certificate);
                 if certificate.is_ok_and(|certificate| certificate.not_after >= unix_seconds()) {
-                    return Err(format!("Secret {name}: {error}"));
+                    return Err(format!("Secret {name}: {error}").into());
                 }
                 true
             }
         };
         if !is_due {
-            let stored = stored.map_err(|error| error.to_string())?;
+            let stored = stored?;
             if stored.certificate() != current.certificate() {
                 info!(target: "rootcertrotator", secret = name, "another replica has changed the root certificate");
                 self.replace(stored);
             }
             return Ok(());
         }
-        // One that has expired cannot be loaded; the one in memory has the same key.
+        // An expired root cannot be loaded; the one in memory has the same key.
         let (material, authority) = self.renewed(stored.as_ref().unwrap_or(&current))?;
         match secrets.update(name, &secret, &store::to_secret(name, &material)).await? {
-            Written::Done => {
+            WriteResult::Written => {
                 info!(target: "rootcertrotator", secret = name, "renewed the root certificate");
                 self.replace(authority);
                 Ok(())
             }
-            Written::Conflict => Err(format!("Secret {name} has changed meanwhile")),
+            WriteResult::Conflict => Err(format!("another writer changed Secret {name}").into()),
         }
     }
 
-    async fn check_remote(&self, secrets: &Secrets) -> Result<(), String> {
-        let secret = secrets.get(CACERTS).await?.ok_or_else(|| format!("there is no Secret {CACERTS} any more"))?;
-        let found = store::from_files(&secret.data, self.config.revocations).map_err(|error| error.to_string())?;
+    async fn check_remote(&self, secrets: &Secrets) -> Result<(), CheckError> {
+        let secret = secrets.get(CACERTS).await?.ok_or_else(|| format!("Secret {CACERTS} has been deleted"))?;
+        let found = store::from_files(&secret.data, self.config.revocations)?;
         let found = found.ok_or_else(|| format!("Secret {CACERTS} is empty"))?;
-        let new = Authority::new(&found.material, unix_seconds()).map_err(|error| error.to_string())?;
+        let new = Authority::new(&found.material, unix_seconds())?;
         let current = self.signer.current();
         if new.material() != current.material() {
             store::check_replacement(&current, &new, self.config.multi_root).map_err(|error| error.to_string())?;
@@ -300,21 +300,40 @@ impl Keeper {
     }
 }
 
-/// What is wrong with a Secret: for good, or for now.
+/// A check or renewal that failed. The next check retries.
+#[derive(Debug, thiserror::Error)]
+enum CheckError {
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    #[error(transparent)]
+    Material(#[from] MaterialError),
+    #[error(transparent)]
+    Directory(#[from] AuthorityError),
+    #[error("{0}")]
+    State(String),
+}
+
+impl From<String> for CheckError {
+    fn from(reason: String) -> Self {
+        Self::State(reason)
+    }
+}
+
+/// A failed attempt: permanent (material) or retryable (API).
 enum Failure {
     Material(String),
     Api(String),
 }
 
-/// Reads the Secret, or creates it; nothing if another replica was faster.
+/// Reads or creates the Secret. `None` if another replica created it first.
 async fn try_secret(
     config: &AuthorityConfig,
     secrets: &Secrets,
     trust_domain: &str,
     extra_roots: &str,
-) -> Result<Option<(Authority, Place)>, (&'static str, Failure)> {
-    let material = |name| move |error: sluice_ca::MaterialError| (name, Failure::Material(error.to_string()));
-    let api = |name| move |reason: String| (name, Failure::Api(reason));
+) -> Result<Option<(Authority, MaterialStore)>, (&'static str, Failure)> {
+    let material = |name| move |error: MaterialError| (name, Failure::Material(error.to_string()));
+    let api = |name| move |error: RequestError| (name, Failure::Api(error.to_string()));
     if config.remote_certs
         && let Some(secret) = secrets.get(CACERTS).await.map_err(api(CACERTS))?
         && let Some(found) = store::from_files(&secret.data, config.revocations).map_err(material(CACERTS))?
@@ -322,32 +341,32 @@ async fn try_secret(
     {
         let authority = Authority::new(&found.material, unix_seconds()).map_err(material(CACERTS))?;
         info!(target: "pkica", secret = CACERTS, "using the certificate authority of the Secret");
-        return Ok(Some((authority, Place::Remote(secrets.clone()))));
+        return Ok(Some((authority, MaterialStore::Remote(secrets.clone()))));
     }
-    // The one of old first, so that switching USE_CACERTS_FOR_SELF_SIGNED_CA on does not change the root.
+    // The default Secret first, so that switching USE_CACERTS_FOR_SELF_SIGNED_CA on does not change the root.
     let names: &[&'static str] = if config.in_cacerts { &[SECRET, CACERTS] } else { &[SECRET] };
     for name in names.iter().copied() {
         if let Some(secret) = secrets.get(name).await.map_err(api(name))? {
             let loaded = store::from_secret(name, &secret.data, extra_roots).map_err(material(name))?;
             let authority = Authority::new(&loaded, unix_seconds()).map_err(material(name))?;
             info!(target: "pkica", secret = name, "using the root of the Secret");
-            return Ok(Some((authority, Place::Secret(secrets.clone(), name))));
+            return Ok(Some((authority, MaterialStore::Secret(secrets.clone(), name))));
         }
     }
     let name = if config.in_cacerts { CACERTS } else { SECRET };
     let (domain, lifetime) = (trust_domain.to_owned(), config.root_lifetime);
     let key = config.root_key.unwrap_or(NewKey::Rsa(RsaBits::DEFAULT));
-    // An RSA key takes a good part of a second.
+    // Generating an RSA key takes up to a second.
     let made = tokio::task::spawn_blocking(move || root::create(&domain, key, lifetime, unix_seconds())).await;
     let made = made.map_err(|error| (name, Failure::Api(error.to_string())))?.map_err(material(name))?;
     let all = store::with_roots(made.clone(), extra_roots);
     let authority = Authority::new(&all, unix_seconds()).map_err(material(name))?;
     match secrets.create(name, &store::to_secret(name, &made)).await.map_err(api(name))? {
-        Written::Done => {
-            info!(target: "pkica", secret = name, "made a root and its Secret");
-            Ok(Some((authority, Place::Secret(secrets.clone(), name))))
+        WriteResult::Written => {
+            info!(target: "pkica", secret = name, "generated a root and its Secret");
+            Ok(Some((authority, MaterialStore::Secret(secrets.clone(), name))))
         }
-        Written::Conflict => Ok(None),
+        WriteResult::Conflict => Ok(None),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Certificates of workloads from a signer behind the Kubernetes API (P09).
+//! Workload certificates from a signer of the Kubernetes API (P09).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,53 +9,53 @@ use sluice_ca::{ForwardedRequest, IssueError, Issued, LifetimeLimits};
 use sluice_model::MeshConfig;
 use sluice_telemetry::unix_seconds;
 
-use super::signing::{Signing, ToSign};
+use super::signing::{CsrClient, SigningRequest};
 
-/// Longest wait for a signer.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Default of [`SignerConfig::timeout`].
+const SIGNING_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Which signers are asked, and how.
+/// The signers of workload certificates.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SignerConfig {
-    /// `K8S_SIGNER`: the signer of callers that name none; may be empty.
+    /// `K8S_SIGNER`: the signer of requests that do not name one; may be empty.
     pub signer: String,
-    /// `CERT_SIGNER_DOMAIN`: what comes before the names that callers give; without it they may give none.
+    /// `CERT_SIGNER_DOMAIN`: the domain of signers that requests name; empty forbids naming one.
     pub domain: String,
-    /// What all certificates have to verify with, as PEM; without it, what mesh config has for the signer, or what it sends.
+    /// Roots of all certificates, PEM. `None` uses those of mesh config for the signer, or those that the signer returns.
     pub roots: Option<String>,
-    /// How long to wait for the signer.
-    pub patience: Duration,
+    /// Longest wait for the signer.
+    pub timeout: Duration,
 }
 
 impl Default for SignerConfig {
     fn default() -> Self {
-        Self { signer: String::new(), domain: String::new(), roots: None, patience: PATIENCE }
+        Self { signer: String::new(), domain: String::new(), roots: None, timeout: SIGNING_TIMEOUT }
     }
 }
 
-/// Has requests signed.
+/// Issues workload certificates through the Kubernetes API.
 pub struct KubernetesSigner {
-    signing: Signing,
+    signing: CsrClient,
     config: SignerConfig,
     terms: LifetimeLimits,
-    /// Roots by signer, of mesh config.
+    /// Roots by signer, from mesh config.
     roots: ArcSwap<BTreeMap<String, String>>,
 }
 
 impl KubernetesSigner {
-    /// Through this API server.
+    /// Uses this API server.
     #[must_use]
     pub fn new(client: Client, config: SignerConfig, terms: LifetimeLimits) -> Self {
-        let signing = Signing::new(client, config.patience);
+        let signing = CsrClient::new(client, config.timeout);
         Self { signing, config, terms, roots: ArcSwap::default() }
     }
 
-    /// Takes over the roots of signers that mesh config names (`caCertificates`).
+    /// Sets the roots of signers from mesh config (`caCertificates`).
     pub fn follow(&self, mesh: &MeshConfig) {
         self.roots.store(roots_by_signer(mesh).into());
     }
 
-    /// Roots that certificates of workloads may have: PEM texts.
+    /// Possible roots of workload certificates, PEM.
     #[must_use]
     pub fn roots(&self) -> Vec<String> {
         match &self.config.roots {
@@ -64,10 +64,10 @@ impl KubernetesSigner {
         }
     }
 
-    /// Has a request signed for somebody who is proven to be these, by the signer he names.
+    /// Issues a certificate for a caller with these identities, by the signer it names.
     ///
     /// # Errors
-    /// The request is not acceptable, or there is no good answer in time.
+    /// The request is not acceptable, or the signer does not sign it in time.
     pub async fn issue(
         &self,
         request: &str,
@@ -78,14 +78,14 @@ impl KubernetesSigner {
         let forwarded = ForwardedRequest::parse(request, identities)?;
         let lifetime = self.terms.lifetime(seconds)?;
         let signer = self.signer(named)?;
-        let what = ToSign {
+        let what = SigningRequest {
             request,
             signer: &signer,
             usages: &["digital signature", "key encipherment", "server auth", "client auth"],
             lifetime,
-            approval: ("IstioWorkload", "the caller is proven to be whom the request names"),
+            approval: ("IstioWorkload", "the caller is authenticated as the identity of the request"),
         };
-        let signed = self.signing.sign(what).await.map_err(IssueError::Sign)?;
+        let signed = self.signing.sign(what).await.map_err(|error| IssueError::Sign(error.to_string()))?;
         let own = self.roots.load();
         let roots = self.config.roots.as_deref().or_else(|| own.get(&signer).map(String::as_str));
         forwarded.accept(&signed, roots, unix_seconds())
@@ -97,23 +97,23 @@ impl KubernetesSigner {
         let SignerConfig { signer, domain, .. } = &self.config;
         if named.is_empty() {
             return if signer.is_empty() {
-                fail("no signer is named, and K8S_SIGNER is not set")
+                fail("the request names no signer, and K8S_SIGNER is not set")
             } else {
                 Ok(signer.clone())
             };
         }
         let is_name = |letter: u8| letter.is_ascii_alphanumeric() || matches!(letter, b'-' | b'.');
         if domain.is_empty() {
-            return fail("a signer is named, but CERT_SIGNER_DOMAIN is not set");
+            return fail("the request names a signer, but CERT_SIGNER_DOMAIN is not set");
         }
         if named.len() > 253 || !named.bytes().all(is_name) {
-            return fail("the signer has no name that one may have");
+            return fail("the name of the signer is invalid: letters, digits, `-` and `.` are accepted, 253 at most");
         }
         Ok(format!("{domain}/{named}"))
     }
 }
 
-/// Roots of signers that mesh config names (`caCertificates`), each a PEM text.
+/// Roots by signer from mesh config (`caCertificates`), PEM.
 pub(super) fn roots_by_signer(mesh: &MeshConfig) -> BTreeMap<String, String> {
     let mut roots = BTreeMap::<String, String>::new();
     for certificate in mesh.ca_certificates.iter().filter(|certificate| !certificate.pem.is_empty()) {

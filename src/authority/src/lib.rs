@@ -1,7 +1,7 @@
-//! The certificate authority at work (P01 to P12, P19): where its material comes from and how that changes, the
-//! service that issues certificates, the server's own certificate, the roots in every namespace.
+//! The running certificate authority (P01 to P12, P19): loading and renewal of its material, the issuing service, the
+//! server's own certificate, the roots in every namespace.
 //!
-//! What an authority *is* lies in `sluice-ca`, which knows neither files nor network.
+//! Crate `sluice-ca` holds the authority itself, without files and network.
 
 mod anchors;
 mod cluster_trust_bundle;
@@ -25,14 +25,14 @@ pub use cluster_trust_bundle::TrustBundleWriter;
 pub use config::AuthorityConfig;
 pub use config_maps::BundleWriter;
 pub use error::AuthorityError;
-pub use keeper::Keeper;
+pub use keeper::AuthorityKeeper;
 pub use kubernetes::{KubernetesSigner, SignerConfig};
 pub use metrics::AuthorityMetrics;
 pub use nodes::NodePods;
 pub use remote_roots::{RemoteRoots, RootsOptions};
-pub use server::{DnsNames, ServerKeeper, TrustBundle};
+pub use server::{DnsNames, ServerCertificateKeeper, TrustBundle};
 pub use server_signer::ServerSigner;
-pub use service::{CertificateService, Issuing, Maker, PROTO};
+pub use service::{CertificateIssuer, CertificateService, IssuingOptions, PROTO};
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ use arc_swap::ArcSwap;
 use sluice_ca::Authority;
 use tokio::sync::watch;
 
-/// The authority of the moment.
+/// The current authority, which can be replaced.
 #[derive(Debug)]
 pub struct Signer {
     current: ArcSwap<Authority>,
@@ -48,25 +48,25 @@ pub struct Signer {
 }
 
 impl Signer {
-    /// With this one at first.
+    /// Starts with this authority.
     #[must_use]
     pub fn new(authority: Authority) -> Arc<Self> {
         Arc::new(Self { current: ArcSwap::from_pointee(authority), changed: watch::Sender::new(()) })
     }
 
-    /// The authority of the moment.
+    /// The current authority.
     #[must_use]
     pub fn current(&self) -> Arc<Authority> {
         self.current.load_full()
     }
 
-    /// Signs with another one from now on.
+    /// Replaces the authority.
     pub fn replace(&self, authority: Authority) {
         self.current.store(Arc::new(authority));
         self.changed.send_replace(());
     }
 
-    /// Tells of each replacement from now on.
+    /// Reports each later replacement.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()

@@ -48,7 +48,7 @@ impl AuthorityMetrics {
         add("citadel_server_csr_parsing_err_count", "Requests that are malformed or too weak", &self.malformed);
         add(
             "citadel_server_id_extraction_err_count",
-            "Requests of callers that are authenticated, but as nobody of the mesh",
+            "Requests of authenticated callers without an identity of the mesh",
             &self.unidentified,
         );
         add("citadel_server_success_cert_issuance_count", "Certificates issued", &self.issued);

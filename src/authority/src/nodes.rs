@@ -129,7 +129,7 @@ mod tests {
     fn caller(account: &str, uid: &str) -> Caller {
         let (namespace, name) = ("istio-system".into(), "ztunnel-1".into());
         Caller {
-            means: Some("token review"),
+            authenticator: Some("token review"),
             identities: vec![Identity::new("td", "istio-system", account)],
             pod: Some(PodName { cluster: "east".into(), namespace, name, uid: uid.into() }),
             ..Caller::default()

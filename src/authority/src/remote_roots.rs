@@ -1,7 +1,7 @@
 //! Roots for the namespaces of remote clusters that this control plane serves (P11).
 //!
-//! A cluster without a control plane of its own has nobody else who writes them. It says whose it is by the annotation
-//! `topology.istio.io/controlPlaneClusters` of its system namespace.
+//! A cluster without its own control plane has no other writer of roots. Annotation
+//! `topology.istio.io/controlPlaneClusters` of its system namespace names the cluster whose control plane serves it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ use crate::server::TrustBundle;
 
 const SERVED_BY: &str = "topology.istio.io/controlPlaneClusters";
 
-/// What is written, and where.
+/// What to write, and where.
 #[derive(Clone, Debug)]
 pub struct RootsOptions {
     /// The own cluster.
@@ -31,34 +31,34 @@ pub struct RootsOptions {
     pub roots: String,
     /// ConfigMap of the revocation lists, if there are any.
     pub revoked: Option<String>,
-    /// They are in a ClusterTrustBundle instead.
+    /// The roots go into a ClusterTrustBundle instead.
     pub cluster_trust_bundle: bool,
-    /// The own pod, if one of several replicas is to write.
+    /// The own pod, for leader election; `None` without.
     pub pod: Option<Text>,
 }
 
-/// Writes roots into the remote clusters that ask for it.
+/// Writes roots into the remote clusters that request it.
 pub struct RemoteRoots {
     options: RootsOptions,
     clients: Clients,
     engine: Engine,
     namespaces: Published<ObjectKey, Namespace>,
     bundle: watch::Receiver<TrustBundle>,
-    /// Clusters that ask for it.
-    asking: BTreeSet<Text>,
-    writing: BTreeMap<Text, Writing>,
+    /// Clusters whose annotation names this cluster.
+    requesting: BTreeSet<Text>,
+    writing: BTreeMap<Text, ClusterWriter>,
 }
 
-/// Somebody who writes into a cluster.
-struct Writing {
-    /// Number of the client he has.
+/// A running writer for one cluster.
+struct ClusterWriter {
+    /// Number of its client.
     number: u64,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
 impl RemoteRoots {
-    /// Writes what `bundle` holds.
+    /// Writes the roots of `bundle`.
     #[must_use]
     pub fn new(
         options: RootsOptions,
@@ -67,10 +67,10 @@ impl RemoteRoots {
         namespaces: Published<ObjectKey, Namespace>,
         bundle: watch::Receiver<TrustBundle>,
     ) -> Self {
-        Self { options, clients, engine, namespaces, bundle, asking: BTreeSet::new(), writing: BTreeMap::new() }
+        Self { options, clients, engine, namespaces, bundle, requesting: BTreeSet::new(), writing: BTreeMap::new() }
     }
 
-    /// Until `stop` is cancelled or the engine stops.
+    /// Runs until `stop` is cancelled or the engine stops.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut feed = self.engine.feed().only(&self.namespaces);
         let mut clients = self.clients.follow();
@@ -82,9 +82,9 @@ impl RemoteRoots {
                         if event.key.name != self.options.system_namespace {
                             continue;
                         }
-                        match event.new.is_some_and(|namespace| self.is_asked_by(&namespace)) {
-                            true => self.asking.insert(event.key.cluster.clone()),
-                            false => self.asking.remove(&event.key.cluster),
+                        match event.new.is_some_and(|namespace| self.is_requested_by(&namespace)) {
+                            true => self.requesting.insert(event.key.cluster.clone()),
+                            false => self.requesting.remove(&event.key.cluster),
                         };
                     },
                     None => break,
@@ -100,15 +100,16 @@ impl RemoteRoots {
     }
 
     /// Whether a system namespace names the own cluster.
-    fn is_asked_by(&self, namespace: &Namespace) -> bool {
+    fn is_requested_by(&self, namespace: &Namespace) -> bool {
         let named = namespace.annotations.get(SERVED_BY).map(|names| names.to_string()).unwrap_or_default();
         named.split(',').any(|name| matches!(name.trim(), "*") || *name.trim() == *self.options.own)
     }
 
     async fn reconcile(&mut self, known: &BTreeMap<Text, (u64, Client)>, stop: &CancellationToken) {
-        let is_wanted = |id: &Text| *id != self.options.own && self.asking.contains(id);
+        let is_wanted = |id: &Text| *id != self.options.own && self.requesting.contains(id);
         let wanted: BTreeMap<&Text, &(u64, Client)> = known.iter().filter(|(id, _)| is_wanted(id)).collect();
-        let ended = |id: &Text, writing: &Writing| wanted.get(id).is_none_or(|(number, _)| *number != writing.number);
+        let ended =
+            |id: &Text, writing: &ClusterWriter| wanted.get(id).is_none_or(|(number, _)| *number != writing.number);
         let ended: Vec<Text> =
             self.writing.iter().filter(|(id, writing)| ended(id, writing)).map(|(id, _)| id.clone()).collect();
         for id in ended {
@@ -121,7 +122,7 @@ impl RemoteRoots {
                 info!(target: "ca", cluster = %id, "writing roots into the namespaces of a remote cluster");
                 let stop = stop.child_token();
                 let task = tokio::spawn(self.write(id.clone(), client.clone(), stop.clone()));
-                self.writing.insert(id.clone(), Writing { number: *number, stop, task });
+                self.writing.insert(id.clone(), ClusterWriter { number: *number, stop, task });
             }
         }
     }
@@ -147,10 +148,10 @@ impl RemoteRoots {
     }
 }
 
-impl Writing {
+impl ClusterWriter {
     async fn end(self) {
         self.stop.cancel();
-        // Whatever it came to, somebody else may write now.
+        // A panic was reported; another writer can start now.
         let _ = self.task.await;
     }
 }

@@ -1,4 +1,4 @@
-//! Material in a Secret of the own namespace.
+//! Material in a Secret of the control plane's namespace.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,7 +6,7 @@ use http::{Method, Request, header};
 use kube::Client;
 use serde_json::{Map, Value, json};
 use sluice_ca::store::{Contents, SECRET_TYPE};
-use sluice_kube::chain;
+use sluice_kube::RequestError;
 use zeroize::Zeroizing;
 
 /// Secrets of a namespace.
@@ -16,18 +16,18 @@ pub(super) struct Secrets {
     namespace: String,
 }
 
-/// A Secret as it was read.
+/// A Secret at the resourceVersion that was read.
 pub(super) struct Secret {
     pub(super) data: Contents,
-    /// All of it, to be written back.
+    /// The whole object, for the update.
     object: Value,
 }
 
-/// What came of writing.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Written {
-    Done,
-    /// Somebody else was faster.
+pub(super) enum WriteResult {
+    Written,
+    /// Another writer was first.
     Conflict,
 }
 
@@ -36,17 +36,17 @@ impl Secrets {
         Self { client, namespace: namespace.to_owned() }
     }
 
-    /// A Secret; nothing if there is none.
-    pub(super) async fn get(&self, name: &str) -> Result<Option<Secret>, String> {
+    /// A Secret; `None` if it does not exist.
+    pub(super) async fn get(&self, name: &str) -> Result<Option<Secret>, RequestError> {
         match self.send(Method::GET, &format!("/{name}"), None).await {
             Ok(object) => Ok(Some(Secret { data: decode(&object["data"])?, object })),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-            Err(error) => Err(chain(&error)),
+            Err(error) => Err(error.into()),
         }
     }
 
-    /// Creates one with these contents.
-    pub(super) async fn create(&self, name: &str, contents: &Contents) -> Result<Written, String> {
+    /// Creates a Secret.
+    pub(super) async fn create(&self, name: &str, contents: &Contents) -> Result<WriteResult, RequestError> {
         let object = json!({
             "apiVersion": "v1", "kind": "Secret", "type": SECRET_TYPE,
             "metadata": {"name": name, "namespace": self.namespace},
@@ -55,8 +55,13 @@ impl Secrets {
         written(self.send(Method::POST, "", Some(&object)).await)
     }
 
-    /// Writes contents into one, unless it has changed since it was read.
-    pub(super) async fn update(&self, name: &str, secret: &Secret, contents: &Contents) -> Result<Written, String> {
+    /// Updates a Secret, unless it has changed since it was read.
+    pub(super) async fn update(
+        &self,
+        name: &str,
+        secret: &Secret,
+        contents: &Contents,
+    ) -> Result<WriteResult, RequestError> {
         let mut object = secret.object.clone();
         if !object["data"].is_object() {
             object["data"] = json!({});
@@ -78,11 +83,11 @@ impl Secrets {
     }
 }
 
-fn written(result: Result<Value, kube::Error>) -> Result<Written, String> {
+fn written(result: Result<Value, kube::Error>) -> Result<WriteResult, RequestError> {
     match result {
-        Ok(_) => Ok(Written::Done),
-        Err(kube::Error::Api(status)) if status.code == 409 => Ok(Written::Conflict),
-        Err(error) => Err(chain(&error)),
+        Ok(_) => Ok(WriteResult::Written),
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(WriteResult::Conflict),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -91,12 +96,12 @@ fn encode(contents: &Contents) -> Value {
     Value::Object(pairs.collect::<Map<_, _>>())
 }
 
-fn decode(data: &Value) -> Result<Contents, String> {
+fn decode(data: &Value) -> Result<Contents, RequestError> {
     let mut contents = Contents::new();
     for (name, value) in data.as_object().into_iter().flatten() {
         let bytes = value.as_str().and_then(|text| STANDARD.decode(text).ok());
         let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
-        let text = text.ok_or_else(|| format!("{name} is no text"))?;
+        let text = text.ok_or_else(|| RequestError::Malformed(format!("key {name} is not base64 of UTF-8 text")))?;
         contents.insert(name.clone(), Zeroizing::new(text));
     }
     Ok(contents)

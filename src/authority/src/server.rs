@@ -1,4 +1,4 @@
-//! The server's own certificate (P10), and the roots that others verify it and each other with.
+//! The server's own certificate (P10), and the trust bundle for clients and workloads.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,15 +17,15 @@ use tracing::{error, info, warn};
 
 use super::{KubernetesSigner, ServerSigner, Signer};
 
-/// How often it is looked whether the certificate is to be renewed.
-const INTERVAL: Duration = Duration::from_secs(60);
+/// Default interval of renewal checks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Names that clients reach the control plane by.
+/// DNS names of the control plane.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DnsNames(Vec<String>);
 
 impl DnsNames {
-    /// Those of istiod's Services, the host of the discovery address, and others.
+    /// Names of istiod's Services, the host of the discovery address, and others.
     #[must_use]
     pub fn new(namespace: &str, revision: &str, discovery_host: &str, others: &[String]) -> Self {
         let mut names: BTreeSet<String> = others.iter().cloned().collect();
@@ -42,46 +42,46 @@ impl DnsNames {
     }
 }
 
-/// What others verify with.
+/// Roots and revocation lists for verifying the server and workloads.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TrustBundle {
-    /// Roots, PEM: what the server shows verifies with them.
+    /// Roots of the server certificate, PEM.
     pub roots: String,
-    /// Those of the authority, PEM, if there is one.
+    /// Roots of workload certificates from the authority, PEM; empty without one.
     pub workload_roots: String,
     /// Revocation lists, PEM; empty without any.
     pub revoked: String,
 }
 
-/// Keeps the server's certificate and the roots that clients are verified with as they should be.
-pub struct ServerKeeper {
-    /// What the server shows.
+/// Renews the server certificate, and updates the roots for client certificates.
+pub struct ServerCertificateKeeper {
+    /// The presented certificate.
     pub identity: Arc<ServerIdentity>,
-    /// Who its clients may be.
+    /// Verification of client certificates.
     pub clients: Arc<ClientVerifier>,
-    /// Who signs, if there is an authority.
+    /// The signer of the authority, if there is one.
     pub signer: Option<Arc<Signer>>,
-    /// Who signs for workloads instead, if that is somebody else.
+    /// The signer of workload certificates that replaces the authority.
     pub external: Option<Arc<KubernetesSigner>>,
-    /// Who certifies the server instead, if that is somebody else.
+    /// The signer of the server certificate that replaces the authority.
     pub certifier: Option<Arc<ServerSigner>>,
-    /// What is shown instead of a certificate of the authority.
+    /// Files with the certificate, instead of an issued one.
     pub files: Option<TlsFiles>,
-    /// The names it is issued for; nothing if nobody certifies the server.
+    /// DNS names of the certificate; `None` if none is issued.
     pub names: Option<DnsNames>,
-    /// How long it lives.
+    /// Lifetime of issued certificates.
     pub lifetime: Duration,
-    /// How often it is looked whether it is to be renewed.
+    /// Interval of renewal checks.
     pub interval: Duration,
-    /// What others verify with.
+    /// The published trust bundle.
     pub bundle: watch::Sender<TrustBundle>,
     issued: Option<ServerCertificate>,
     /// Roots of the files.
     file_roots: Vec<CertificateDer<'static>>,
 }
 
-impl ServerKeeper {
-    /// With nothing shown yet.
+impl ServerCertificateKeeper {
+    /// Without a certificate yet.
     #[must_use]
     pub fn new(clients: Arc<ClientVerifier>, signer: Option<Arc<Signer>>, lifetime: Duration) -> Self {
         Self {
@@ -93,38 +93,38 @@ impl ServerKeeper {
             files: None,
             names: None,
             lifetime,
-            interval: INTERVAL,
+            interval: CHECK_INTERVAL,
             bundle: watch::Sender::default(),
             issued: None,
             file_roots: Vec::new(),
         }
     }
 
-    /// Puts everything in its place for the first time; says whether there is a certificate to show.
+    /// Loads or issues the first certificate. True if there is one.
     ///
     /// # Errors
-    /// Nothing can be shown for want of a certificate: why.
+    /// No certificate can be issued.
     pub async fn begin(&mut self) -> Result<bool, IssueError> {
         let shown = match self.files.is_some() {
             true => Ok(self.read_files()),
             false => self.issue().await,
         };
-        self.trust();
+        self.publish_roots();
         shown
     }
 
-    /// Keeps it so until `stop` is cancelled.
+    /// Runs until `stop` is cancelled.
     pub async fn run(mut self, stop: CancellationToken) {
-        let (told, mut files) = mpsc::channel(1);
+        let (sender, mut files) = mpsc::channel(1);
         let _guard = self.files.as_ref().and_then(|wanted| {
             let names = wanted.clone();
             let is_wanted =
                 move |file: &Path| [&names.certificate, &names.key, &names.roots].contains(&&file.to_owned());
             follow_changes(&wanted.directories(), is_wanted, move || {
-                // One that has not been looked at yet is enough.
-                let _ = told.try_send(());
+                // Fails only if another change is waiting already.
+                let _ = sender.try_send(());
             })
-            .inspect_err(|error| warn!(target: "tls", %error, "cannot watch the certificate: it is read every minute"))
+            .inspect_err(|error| warn!(target: "tls", %error, "failed to watch the certificate files: they are read every minute"))
             .ok()
         });
         let mut changes = self.signer.as_ref().map(|signer| signer.changes());
@@ -136,7 +136,7 @@ impl ServerKeeper {
                     self.read_files();
                     false
                 }
-                // Whoever else certifies the server has nothing to do with the authority.
+                // With another signer, a new authority does not change the server certificate.
                 () = next(&mut changes) => self.certifier.is_none(),
                 () = next(&mut other_roots) => true,
                 () = tokio::time::sleep(self.interval) => {
@@ -151,15 +151,15 @@ impl ServerKeeper {
                 tokio::select! {
                     () = stop.cancelled() => return,
                     issued = self.issue() => if let Err(error) = issued {
-                        error!(target: "tls", %error, "cannot have the server's certificate issued, trying again");
+                        error!(target: "tls", %error, "failed to issue the server certificate, retrying");
                     }
                 }
             }
-            self.trust();
+            self.publish_roots();
         }
     }
 
-    /// Has another certificate issued and shows it; false if nobody certifies the server.
+    /// Issues and presents a new certificate. False without an issuer.
     async fn issue(&mut self) -> Result<bool, IssueError> {
         let Some(names) = &self.names else { return Ok(false) };
         let issued = match (&self.certifier, &self.signer) {
@@ -167,7 +167,7 @@ impl ServerKeeper {
             (None, Some(signer)) => signer.current().server_certificate(&names.0, self.lifetime, unix_seconds())?,
             (None, None) => return Ok(false),
         };
-        info!(target: "tls", names = ?names.0, not_after = issued.not_after, "issued the server's certificate");
+        info!(target: "tls", names = ?names.0, not_after = issued.not_after, "issued the server certificate");
         self.identity.set_issued(&issued);
         self.issued = Some(issued);
         Ok(true)
@@ -182,14 +182,14 @@ impl ServerKeeper {
                 true
             }
             Err(error) => {
-                error!(target: "tls", error, "cannot use the files of the server's certificate");
+                error!(target: "tls", %error, "files of the server certificate cannot be used");
                 false
             }
         }
     }
 
-    /// Trusts the roots of the moment, and tells others of them.
-    fn trust(&self) {
+    /// Applies the current roots, and publishes the trust bundle.
+    fn publish_roots(&self) {
         let authority = self.signer.as_ref().map(|signer| signer.current());
         let mut roots = self.file_roots.clone();
         roots.extend(authority.iter().flat_map(|authority| authority.roots().iter().cloned()));
@@ -197,9 +197,9 @@ impl ServerKeeper {
             roots.extend(CertificateDer::pem_slice_iter(text.as_bytes()).filter_map(Result::ok));
         }
         if let Err(error) = self.clients.set_roots(&roots) {
-            error!(target: "tls", error, "certificates of clients cannot be verified");
+            error!(target: "tls", %error, "client certificates cannot be verified");
         }
-        // What the server shows is to be verified with these.
+        // Roots of the server certificate.
         let pem = match &self.certifier {
             _ if !self.file_roots.is_empty() => sluice_ca::to_pem(&self.file_roots),
             Some(certifier) => certifier.roots(),
@@ -216,14 +216,14 @@ impl ServerKeeper {
     }
 }
 
-/// Waits until something is told; forever where nobody tells.
-async fn next<T>(told: &mut Option<watch::Receiver<T>>) {
-    let is_there = match told {
+/// Waits for a change; forever without a sender.
+async fn next<T>(receiver: &mut Option<watch::Receiver<T>>) {
+    let is_open = match receiver {
         Some(changes) => changes.changed().await.is_ok(),
         None => std::future::pending().await,
     };
-    if !is_there {
-        *told = None;
+    if !is_open {
+        *receiver = None;
         std::future::pending::<()>().await;
     }
 }
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_server_has_the_names_of_its_services() {
+    fn server_certificate_has_the_names_of_its_services() {
         let names = DnsNames::new("istio-system", "canary", "istiod.example.com", &["localhost".to_owned()]);
         let expect = [
             "istio-pilot.istio-system.svc",

@@ -1,4 +1,4 @@
-//! The server's own certificate from a signer behind the Kubernetes API (P10: `PILOT_CERT_PROVIDER=k8s.io/NAME`).
+//! The server's own certificate from a signer of the Kubernetes API (P10: `PILOT_CERT_PROVIDER=k8s.io/NAME`).
 
 use std::time::Duration;
 
@@ -10,27 +10,27 @@ use tokio::sync::watch;
 use tracing::warn;
 
 use super::kubernetes::roots_by_signer;
-use super::signing::{Signing, ToSign};
+use super::signing::{CsrClient, SigningRequest};
 
-/// Has the server certified.
+/// Issues the server certificate through the Kubernetes API.
 pub struct ServerSigner {
-    signing: Signing,
+    signing: CsrClient,
     signer: String,
-    /// What its certificates verify with, PEM; empty before mesh config has said so.
+    /// Roots of its certificates, PEM; empty before mesh config names them.
     roots: watch::Sender<String>,
 }
 
 impl ServerSigner {
-    /// By a signer, through this API server; it is waited for no longer than `patience`.
+    /// Uses a signer of this API server and waits `timeout` for it.
     #[must_use]
-    pub fn new(client: Client, signer: &str, patience: Duration) -> Self {
-        Self { signing: Signing::new(client, patience), signer: signer.to_owned(), roots: watch::Sender::default() }
+    pub fn new(client: Client, signer: &str, timeout: Duration) -> Self {
+        Self { signing: CsrClient::new(client, timeout), signer: signer.to_owned(), roots: watch::Sender::default() }
     }
 
-    /// Takes over the roots of the signer that mesh config names (`caCertificates`). Without any, those before stay.
+    /// Sets the roots of the signer from mesh config (`caCertificates`). Without any, the previous roots stay.
     pub fn follow(&self, mesh: &MeshConfig) {
         let Some(roots) = roots_by_signer(mesh).remove(&self.signer) else {
-            warn!(target: "tls", signer = self.signer, "mesh config has no caCertificates of the server's signer");
+            warn!(target: "tls", signer = self.signer, "mesh config has no caCertificates for the signer of the server certificate");
             return;
         };
         self.roots.send_if_modified(|current| {
@@ -40,22 +40,22 @@ impl ServerSigner {
         });
     }
 
-    /// What its certificates verify with, PEM.
+    /// Roots of its certificates, PEM.
     #[must_use]
     pub fn roots(&self) -> String {
         self.roots.borrow().clone()
     }
 
-    /// Tells of other roots from now on.
+    /// Reports later changes of the roots.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<String> {
         self.roots.subscribe()
     }
 
-    /// A certificate of these names.
+    /// A certificate for these DNS names.
     ///
     /// # Errors
-    /// There is no good one in time, or mesh config does not say what it has to verify with.
+    /// The signer does not issue a valid one in time, or mesh config has no roots of the signer.
     pub async fn certificate(&self, names: &[String], lifetime: Duration) -> Result<ServerCertificate, IssueError> {
         let Self { signing, signer, .. } = self;
         let roots = self.roots();
@@ -64,14 +64,14 @@ impl ServerSigner {
             return Err(IssueError::Sign(reason));
         }
         let request = ServerRequest::new(names)?;
-        let what = ToSign {
+        let what = SigningRequest {
             request: request.pem(),
             signer,
             usages: &["digital signature", "key encipherment", "server auth"],
             lifetime: lifetime.as_secs(),
-            approval: ("IstioControlPlane", "the control plane asks for its own names"),
+            approval: ("IstioControlPlane", "the control plane requests its own names"),
         };
-        let signed = signing.sign(what).await.map_err(IssueError::Sign)?;
+        let signed = signing.sign(what).await.map_err(|error| IssueError::Sign(error.to_string()))?;
         request.accept(&signed, &roots, unix_seconds())
     }
 }

@@ -23,52 +23,52 @@ use super::{AuthorityMetrics, KubernetesSigner, NodePods, Signer};
 
 /// The file that declares the service.
 pub const PROTO: &str = "istio/security/certificate_service.proto";
-/// Longest request; one with the largest key is a quarter of that.
-const MOST_BYTES: usize = 64 << 10;
-/// Metadata of a request: the identity that a node proxy wants a certificate for.
-const IMPERSONATED: &str = "ImpersonatedIdentity";
-/// Metadata of a request: the signer that is to sign it, where the Kubernetes API has several.
-const SIGNER: &str = "CertSigner";
+/// Largest request: four times one with the largest key.
+const MAX_REQUEST_BYTES: usize = 64 << 10;
+/// Request metadata: the identity that a node proxy requests a certificate for.
+const IMPERSONATED_IDENTITY_FIELD: &str = "ImpersonatedIdentity";
+/// Request metadata: the requested signer of the Kubernetes API.
+const SIGNER_FIELD: &str = "CertSigner";
 
-/// Who makes certificates of workloads.
+/// The issuer of workload certificates.
 #[derive(Clone)]
-pub enum Maker {
-    /// Our authority.
-    Own(Arc<Signer>),
-    /// A signer behind the Kubernetes API.
+pub enum CertificateIssuer {
+    /// The built-in authority.
+    Authority(Arc<Signer>),
+    /// A signer of the Kubernetes API.
     Kubernetes(Arc<KubernetesSigner>),
 }
 
-/// What issuing needs.
-pub struct Issuing {
-    /// Who signs.
-    pub maker: Maker,
-    /// Who is let in.
+/// What the service needs.
+pub struct IssuingOptions {
+    /// The issuer.
+    pub issuer: CertificateIssuer,
+    /// Authentication of callers.
     pub authenticators: Authenticators,
-    /// Pods that node proxies speak for, if any may.
+    /// Pods on whose behalf node proxies request certificates; `None` if no node proxy may.
     pub nodes: Option<Arc<NodePods>>,
-    /// How long certificates live.
+    /// Lifetimes of certificates.
     pub terms: LifetimeLimits,
-    /// What is measured.
+    /// Metrics.
     pub metrics: AuthorityMetrics,
 }
 
-/// The service.
+/// The gRPC service.
 #[derive(Clone)]
 pub struct CertificateService {
-    issuing: Arc<Issuing>,
+    issuing: Arc<IssuingOptions>,
 }
 
 impl CertificateService {
     /// The service over an authority.
     #[must_use]
-    pub fn new(issuing: Issuing) -> Self {
+    pub fn new(issuing: IssuingOptions) -> Self {
         Self { issuing: Arc::new(issuing) }
     }
 }
 
-impl Issuing {
-    async fn answer(
+impl IssuingOptions {
+    async fn issue(
         &self,
         headers: &HeaderMap,
         connection: Option<&TlsConnection>,
@@ -83,17 +83,17 @@ impl Issuing {
         };
         let caller = self.authenticators.caller(&call).await.map_err(|refused| {
             self.metrics.unauthenticated.inc();
-            warn!(target: "serverca", "refused to issue a certificate: {refused}");
+            warn!(target: "serverca", "rejected a certificate request: {refused}");
             Status::unauthenticated("request authenticate failure")
         })?;
         let identities = self.identities(&caller, &request)?;
         let seconds = request.validity_duration;
-        let issued = match &self.maker {
-            Maker::Own(signer) => {
+        let issued = match &self.issuer {
+            CertificateIssuer::Authority(signer) => {
                 signer.current().issue(&request.csr, &identities, seconds, self.terms, unix_seconds())
             }
-            Maker::Kubernetes(signer) => {
-                let named = text_of(&request, SIGNER).unwrap_or_default();
+            CertificateIssuer::Kubernetes(signer) => {
+                let named = text_of(&request, SIGNER_FIELD).unwrap_or_default();
                 signer.issue(&request.csr, &identities, seconds, named).await
             }
         };
@@ -102,7 +102,7 @@ impl Issuing {
                 self.metrics.malformed.inc();
             }
             self.metrics.not_signed(error.label());
-            warn!(target: "serverca", peer = %caller.address(), ?identities, "refused to issue a certificate: {error}");
+            warn!(target: "serverca", peer = %caller.address(), ?identities, "rejected a certificate request: {error}");
             let text = format!("CSR signing error ({error})");
             if error.is_caller_error() { Status::invalid_argument(text) } else { Status::internal(text) }
         })?;
@@ -111,9 +111,9 @@ impl Issuing {
         Ok(IstioCertificateResponse { cert_chain: issued.chain })
     }
 
-    /// Whom the certificate is for: the caller, or a pod on its node.
+    /// The identities of the certificate: those of the caller, or of a pod on its node.
     fn identities(&self, caller: &Caller, request: &IstioCertificateRequest) -> Result<Vec<String>, Status> {
-        if let Some(wanted) = text_of(request, IMPERSONATED) {
+        if let Some(wanted) = text_of(request, IMPERSONATED_IDENTITY_FIELD) {
             let checked = match &self.nodes {
                 Some(nodes) => nodes.check(caller, wanted),
                 None => Err("CA_TRUSTED_NODE_ACCOUNTS is not set".to_owned()),
@@ -122,21 +122,21 @@ impl Issuing {
                 self.metrics.unauthenticated.inc();
                 warn!(
                     target: "serverca", peer = %caller.address(), identities = ?caller.identities, wanted,
-                    "refused to issue a certificate for another: {reason}"
+                    "rejected a certificate request for another identity: {reason}"
                 );
                 Status::unauthenticated("request impersonation authentication failure")
             });
         }
         if caller.identities.is_empty() {
             self.metrics.unidentified.inc();
-            warn!(target: "serverca", peer = %caller.address(), "refused to issue a certificate: the caller is nobody of the mesh");
+            warn!(target: "serverca", peer = %caller.address(), "rejected a certificate request: the caller has no identity of the mesh");
             return Err(Status::unauthenticated("request authenticate failure"));
         }
         Ok(caller.identities.iter().map(ToString::to_string).collect())
     }
 }
 
-/// A text of a request's metadata, if it is there and not empty.
+/// A non-empty string of the request metadata.
 fn text_of<'r>(request: &'r IstioCertificateRequest, name: &str) -> Option<&'r str> {
     match request.metadata.as_ref()?.fields.get(name)?.kind.as_ref()? {
         Kind::StringValue(text) if !text.is_empty() => Some(text),
@@ -164,13 +164,13 @@ impl Service<http::Request<Body>> for CertificateService {
                 return Ok(Status::unimplemented("no such method").into_http());
             }
             let mut grpc = Grpc::new(ProstCodec::<IstioCertificateResponse, IstioCertificateRequest>::default())
-                .max_decoding_message_size(MOST_BYTES);
+                .max_decoding_message_size(MAX_REQUEST_BYTES);
             Ok(grpc.unary(method, request).await)
         })
     }
 }
 
-struct CreateCertificate(Arc<Issuing>);
+struct CreateCertificate(Arc<IssuingOptions>);
 
 impl UnaryService<IstioCertificateRequest> for CreateCertificate {
     type Response = IstioCertificateResponse;
@@ -181,8 +181,8 @@ impl UnaryService<IstioCertificateRequest> for CreateCertificate {
         Box::pin(async move {
             let (metadata, extensions, request) = request.into_parts();
             let headers = metadata.into_headers();
-            let answer = issuing.answer(&headers, extensions.get::<TlsConnection>(), request).await?;
-            Ok(Response::new(answer))
+            let response = issuing.issue(&headers, extensions.get::<TlsConnection>(), request).await?;
+            Ok(Response::new(response))
         })
     }
 }

@@ -1,5 +1,5 @@
-//! Requests that somebody behind the Kubernetes API signs: each becomes a CertificateSigningRequest, which is approved here,
-//! signed by whoever is its signer, and deleted.
+//! Certificates from a signer of the Kubernetes API: a request becomes a CertificateSigningRequest, which Sluice approves,
+//! its signer signs, and Sluice deletes.
 
 use std::time::Duration;
 
@@ -8,61 +8,89 @@ use base64::engine::general_purpose::STANDARD;
 use http::{Method, Request, header};
 use kube::Client;
 use serde_json::{Value, json};
-use sluice_kube::chain;
+use sluice_kube::RequestError;
 use tokio::time::Instant;
-use tracing::warn;
+use tracing::{Instrument as _, info_span, warn};
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
-/// First and longest wait between two looks at whether it has signed.
-const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// First and longest interval between two checks for the certificate.
+const POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// Has requests signed.
-pub(super) struct Signing {
-    client: Client,
-    /// How long to wait for a signer.
-    patience: Duration,
+/// A CertificateSigningRequest without a certificate. All but [`SigningError::Refused`] are retryable.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SigningError {
+    /// The object cannot be created.
+    #[error("cannot create a CertificateSigningRequest for {signer}: {error}")]
+    Create { signer: String, error: RequestError },
+    /// The object cannot be approved.
+    #[error("cannot approve {name}: {error}")]
+    Approve { name: String, error: RequestError },
+    /// The object cannot be read.
+    #[error(transparent)]
+    Read(#[from] RequestError),
+    /// The signer or an administrator denied the request.
+    #[error("the signer refuses {name}: {reason}")]
+    Refused { name: String, reason: String },
+    /// The signer did not sign in time.
+    #[error("{name} is not signed after {} s", .timeout.as_secs_f64())]
+    Timeout { name: String, timeout: Duration },
+    /// The certificate in the object is malformed.
+    #[error("the certificate of {name} is not {what}")]
+    Malformed { name: String, what: &'static str },
 }
 
-/// What is to be signed, and why.
-pub(super) struct ToSign<'a> {
-    /// The request, PEM.
+/// Creates CertificateSigningRequests.
+pub(super) struct CsrClient {
+    client: Client,
+    /// Longest wait for the signer.
+    timeout: Duration,
+}
+
+/// A request for a certificate.
+pub(super) struct SigningRequest<'a> {
+    /// The PKCS #10 request, PEM.
     pub(super) request: &'a str,
     /// The full name of the signer.
     pub(super) signer: &'a str,
-    /// What the certificate is for.
+    /// Key usages.
     pub(super) usages: &'a [&'a str],
-    /// How long it is to live, in seconds.
+    /// Lifetime in seconds.
     pub(super) lifetime: u64,
-    /// Why it is approved.
+    /// Reason and message of the approval.
     pub(super) approval: (&'a str, &'a str),
 }
 
-impl Signing {
-    /// Through this API server.
-    pub(super) fn new(client: Client, patience: Duration) -> Self {
-        Self { client, patience }
+impl CsrClient {
+    /// Uses this API server.
+    pub(super) fn new(client: Client, timeout: Duration) -> Self {
+        Self { client, timeout }
     }
 
-    /// What the signer makes of it, a PEM text.
+    /// The certificate chain from the signer, PEM.
     ///
     /// # Errors
-    /// There is no good answer in time.
-    pub(super) async fn sign(&self, what: ToSign<'_>) -> Result<String, String> {
+    /// The signer refuses or does not sign in time, or a request to the API server fails.
+    pub(super) async fn sign(&self, what: SigningRequest<'_>) -> Result<String, SigningError> {
+        let span = info_span!("sign", signer = what.signer);
+        self.create_and_wait(what).instrument(span).await
+    }
+
+    async fn create_and_wait(&self, what: SigningRequest<'_>) -> Result<String, SigningError> {
         let created = self.create(&what).await?;
         let name = created["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let signed = match self.approve(&name, created, what.approval).await {
             Ok(()) => self.wait(&name).await,
-            Err(error) => Err(format!("cannot approve {name}: {error}")),
+            Err(error) => Err(error),
         };
         if let Err(error) = self.send(Method::DELETE, &format!("/{name}"), None).await {
-            warn!(target: "pkira", request = name, error, "cannot delete a request for a certificate");
+            warn!(target: "pkira", request = name, %error, "failed to delete a CertificateSigningRequest");
         }
         signed
     }
 
-    async fn create(&self, what: &ToSign<'_>) -> Result<Value, String> {
-        let ToSign { request, signer, usages, lifetime, .. } = what;
-        // More seconds than the API can say are no wish.
+    async fn create(&self, what: &SigningRequest<'_>) -> Result<Value, SigningError> {
+        let SigningRequest { request, signer, usages, lifetime, .. } = what;
+        // The API field is an int32.
         let lifetime = (*lifetime).min(u64::from(i32::MAX.unsigned_abs()));
         let object = json!({
             "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
@@ -75,48 +103,50 @@ impl Signing {
             },
         });
         let created = self.send(Method::POST, "", Some(&object)).await;
-        created.map_err(|error| format!("cannot create a CertificateSigningRequest for {signer}: {error}"))
+        created.map_err(|error| SigningError::Create { signer: (*signer).to_owned(), error })
     }
 
-    async fn approve(&self, name: &str, mut object: Value, (reason, text): (&str, &str)) -> Result<(), String> {
+    async fn approve(&self, name: &str, mut object: Value, (reason, text): (&str, &str)) -> Result<(), SigningError> {
         object["status"]["conditions"] = json!([
             {"type": "Approved", "status": "True", "reason": reason, "message": text},
         ]);
-        self.send(Method::PUT, &format!("/{name}/approval"), Some(&object)).await.map(drop)
+        let approved = self.send(Method::PUT, &format!("/{name}/approval"), Some(&object)).await;
+        approved.map(drop).map_err(|error| SigningError::Approve { name: name.to_owned(), error })
     }
 
-    /// The certificate, once it is signed.
-    async fn wait(&self, name: &str) -> Result<String, String> {
-        let deadline = Instant::now() + self.patience;
-        let mut look = LOOK.0;
+    /// Waits for the certificate.
+    async fn wait(&self, name: &str) -> Result<String, SigningError> {
+        let malformed = |what: &'static str| SigningError::Malformed { name: name.to_owned(), what };
+        let deadline = Instant::now() + self.timeout;
+        let mut interval = POLL_INTERVALS.0;
         loop {
             let object = self.send(Method::GET, &format!("/{name}"), None).await?;
             if let Some(text) = object["status"]["certificate"].as_str().filter(|text| !text.is_empty()) {
-                let bytes = STANDARD.decode(text).map_err(|_| format!("the certificate of {name} is no base64"))?;
-                return String::from_utf8(bytes).map_err(|_| format!("the certificate of {name} is no text"));
+                let bytes = STANDARD.decode(text).map_err(|_| malformed("base64"))?;
+                return String::from_utf8(bytes).map_err(|_| malformed("UTF-8 text"));
             }
             let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
             for condition in conditions {
                 if matches!(condition["type"].as_str(), Some("Denied" | "Failed")) {
-                    let reason = condition["message"].as_str().unwrap_or_default();
-                    return Err(format!("the signer refuses {name}: {reason}"));
+                    let reason = condition["message"].as_str().unwrap_or_default().to_owned();
+                    return Err(SigningError::Refused { name: name.to_owned(), reason });
                 }
             }
-            if Instant::now() + look > deadline {
-                return Err(format!("{name} is not signed after {} s", self.patience.as_secs_f64()));
+            if Instant::now() + interval > deadline {
+                return Err(SigningError::Timeout { name: name.to_owned(), timeout: self.timeout });
             }
-            tokio::time::sleep(look).await;
-            look = (look * 2).min(LOOK.1);
+            tokio::time::sleep(interval).await;
+            interval = (interval * 2).min(POLL_INTERVALS.1);
         }
     }
 
-    async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, String> {
+    async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, RequestError> {
         let request = Request::builder()
             .method(method)
             .uri(format!("{REQUESTS}{path}"))
             .header(header::CONTENT_TYPE, "application/json")
             .body(body.map(|body| body.to_string().into_bytes()).unwrap_or_default())
-            .map_err(|error| error.to_string())?;
-        self.client.request(request).await.map_err(|error| chain(&error))
+            .map_err(|error| RequestError::Malformed(error.to_string()))?;
+        Ok(self.client.request(request).await?)
     }
 }

@@ -1,4 +1,4 @@
-//! Fetches sets of keys over HTTP and HTTPS.
+//! Fetches JSON web key sets over HTTP and HTTPS.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -23,29 +23,29 @@ use tokio_rustls::TlsConnector;
 
 use super::{JwksOptions, tls};
 
-/// Largest answer that is read.
-const MOST_BYTES: usize = 1024 * 1024;
-/// Most redirections that are followed.
-const MOST_REDIRECTIONS: usize = 10;
-/// Where an issuer says how it is configured.
-const DISCOVERY: &str = "/.well-known/openid-configuration";
+/// Largest response body.
+const MAX_RESPONSE_BYTES: usize = 1024 * 1024;
+/// Most redirects of one fetch.
+const MAX_REDIRECTS: usize = 10;
+/// Path of the OIDC discovery document.
+const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
 
-/// Why a set of keys could not be fetched.
+/// A failed fetch. Connection failures, 5xx responses and timeouts are retryable; the schedule retries all.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// The address is none.
-    #[error("`{0}` is no address of http or https")]
+    /// The URL is invalid.
+    #[error("`{0}` is not a URL of http or https")]
     Address(String),
-    /// The name has no address that may be asked.
+    /// The host has no permitted address.
     #[error("connect to {host}: {reason}")]
     Forbidden {
         /// The host.
         host: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// There are no roots to verify servers with.
-    #[error("there are no root certificates to verify servers with")]
+    /// No roots are available.
+    #[error("no root certificates for the verification of servers")]
     NoRoots,
     /// The connection fails.
     #[error("connect to {host}: {error}")]
@@ -55,27 +55,27 @@ pub enum FetchError {
         /// Why.
         error: std::io::Error,
     },
-    /// The exchange fails.
+    /// The HTTP exchange fails.
     #[error("exchange HTTP: {0}")]
     Http(#[from] hyper::Error),
-    /// The answer cannot be read, or is too long.
-    #[error("read the answer: {0}")]
+    /// The body cannot be read, or is too large.
+    #[error("read the response: {0}")]
     Body(Box<dyn std::error::Error + Send + Sync>),
-    /// The answer is no success.
-    #[error("the answer is status {0}")]
+    /// The status is not a success.
+    #[error("the response has status {0}")]
     Status(u16),
-    /// It leads in circles.
-    #[error("it is redirected too often")]
-    Redirections,
-    /// What is served is not what it should be.
+    /// Too many redirects.
+    #[error("more than {MAX_REDIRECTS} redirects")]
+    Redirects,
+    /// The document is not of the expected form.
     #[error("{0}")]
     Content(&'static str),
-    /// It takes too long.
-    #[error("no answer in {} s", .0.as_secs_f64())]
+    /// No complete response in time.
+    #[error("no response within {} s", .0.as_secs_f64())]
     Timeout(Duration),
 }
 
-/// Fetches sets of keys.
+/// Fetches JSON web key sets.
 #[derive(Debug)]
 pub struct JwksClient {
     tls: Option<Arc<ClientConfig>>,
@@ -84,55 +84,55 @@ pub struct JwksClient {
 }
 
 impl JwksClient {
-    /// By these options; the file with roots is read once.
+    /// A client with these options. The file of roots is read once.
     #[must_use]
     pub fn new(options: &JwksOptions) -> Self {
         let tls = tls::client_config(&options.extra_roots, options.skip_verify);
         Self { tls, blocked: options.blocked.clone(), only_secure: false }
     }
 
-    /// The same that asks over TLS only, redirections included.
+    /// A client that accepts https only, redirects included.
     #[must_use]
     pub fn only_secure(self) -> Self {
         Self { only_secure: true, ..self }
     }
 
-    /// The text of a set of keys, wherever it is.
+    /// The text of a key set, from its URL or the one that OIDC discovery names.
     ///
     /// # Errors
-    /// It is not served within the time, or what is served is no set of keys.
+    /// The fetch fails or times out, or the document is not a key set.
     pub async fn fetch(&self, key: &JwksKey, timeout: Duration) -> Result<String, FetchError> {
         let fetched = tokio::time::timeout(timeout, async {
             let uri = if key.uri.is_empty() { self.discover(&key.issuer).await? } else { key.uri.to_string() };
             let text = self.get(&uri).await?;
-            // Nothing else may get into what proxies are sent, where others can read it.
+            // Only key sets may reach proxies: any other document could be a secret of the server.
             let set: Option<Value> = serde_json::from_str(&text).ok();
             match set.as_ref().and_then(|set| set.get("keys")) {
                 Some(Value::Array(_)) => Ok(text),
-                _ => Err(FetchError::Content("what is served is no set of keys")),
+                _ => Err(FetchError::Content("the document is not a JSON web key set")),
             }
         });
         fetched.await.unwrap_or(Err(FetchError::Timeout(timeout)))
     }
 
-    /// Asks an issuer where its keys are.
+    /// The URL of the key set in the discovery document of an issuer.
     async fn discover(&self, issuer: &str) -> Result<String, FetchError> {
         let issuer = issuer.strip_suffix('/').unwrap_or(issuer);
-        let text = self.get(&format!("{issuer}{DISCOVERY}")).await?;
+        let text = self.get(&format!("{issuer}{DISCOVERY_PATH}")).await?;
         let configuration: Option<Value> = serde_json::from_str(&text).ok();
         let uri =
             configuration.as_ref().and_then(|configuration| configuration.get("jwks_uri")).and_then(Value::as_str);
-        uri.map(str::to_owned).ok_or(FetchError::Content("the issuer does not say where its keys are"))
+        uri.map(str::to_owned).ok_or(FetchError::Content("the discovery document has no jwks_uri"))
     }
 
     async fn get(&self, uri: &str) -> Result<String, FetchError> {
         let mut uri = uri.to_owned();
-        for _ in 0..=MOST_REDIRECTIONS {
+        for _ in 0..=MAX_REDIRECTS {
             let parsed: Uri = uri.parse().map_err(|_| FetchError::Address(uri.clone()))?;
-            let answer = self.request(&parsed).await?;
-            let status = answer.status();
+            let response = self.request(&parsed).await?;
+            let status = response.status();
             if status.is_redirection()
-                && let Some(next) = answer.headers().get(LOCATION).and_then(|next| next.to_str().ok())
+                && let Some(next) = response.headers().get(LOCATION).and_then(|next| next.to_str().ok())
             {
                 uri = resolve(&parsed, next);
                 continue;
@@ -140,10 +140,11 @@ impl JwksClient {
             if !status.is_success() {
                 return Err(FetchError::Status(status.as_u16()));
             }
-            let body = Limited::new(answer.into_body(), MOST_BYTES).collect().await.map_err(FetchError::Body)?;
+            let body =
+                Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await.map_err(FetchError::Body)?;
             return String::from_utf8(body.to_bytes().to_vec()).map_err(|error| FetchError::Body(error.into()));
         }
-        Err(FetchError::Redirections)
+        Err(FetchError::Redirects)
     }
 
     async fn request(&self, uri: &Uri) -> Result<Response<Incoming>, FetchError> {
@@ -173,15 +174,14 @@ impl JwksClient {
         send(stream.map_err(|error| FetchError::Connect { host: host.to_owned(), error })?, request).await
     }
 
-    /// Connects to an address of the host that may be asked. The name is looked up once, so that what is checked is what
-    /// is connected to.
+    /// Connects to a permitted address of the host. The name is resolved once: the checked address is the one connected to.
     async fn connect(&self, host: &str, port: u16) -> Result<TcpStream, FetchError> {
         let fail = |error| FetchError::Connect { host: host.to_owned(), error };
         let found: Vec<SocketAddr> = match host.parse::<IpAddr>() {
             Ok(address) => vec![SocketAddr::new(address, port)],
             Err(_) => tokio::net::lookup_host((host, port)).await.map_err(fail)?.collect(),
         };
-        let mut last = FetchError::Forbidden { host: host.to_owned(), reason: "it has no address".to_owned() };
+        let mut last = FetchError::Forbidden { host: host.to_owned(), reason: "the host has no address".to_owned() };
         for address in found {
             last = match forbidden_address(address.ip(), &self.blocked) {
                 Some(reason) => FetchError::Forbidden { host: host.to_owned(), reason },
@@ -200,12 +200,12 @@ async fn send(
     request: Request<Empty<Bytes>>,
 ) -> Result<Response<Incoming>, FetchError> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // It ends with the answer's body, or when that is dropped.
+    // Ends with the body of the response, or when the body is dropped.
     tokio::spawn(connection);
     Ok(sender.send_request(request).await?)
 }
 
-/// The address a redirection leads to.
+/// The target of a redirect.
 fn resolve(from: &Uri, to: &str) -> String {
     let origin = |scheme: &str| format!("{scheme}://{}", from.authority().map_or("", |authority| authority.as_str()));
     let scheme = from.scheme_str().unwrap_or("http");
@@ -227,7 +227,7 @@ mod tests {
     use super::resolve;
 
     #[test]
-    fn redirections_may_be_relative() {
+    fn redirects_may_be_relative() {
         let from = "https://h:1/a/b?c".parse().expect("an address");
         let check = |to: &str, expect: &str| assert_eq!(resolve(&from, to), expect);
         check("http://x/y", "http://x/y");

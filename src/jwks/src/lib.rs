@@ -1,6 +1,6 @@
-//! Keys of token issuers (P15): which are wanted comes from the graph, what is fetched goes back into it.
+//! JSON web key sets of token issuers (P15). The graph publishes the wanted sets, and fetched sets are an input of it.
 //!
-//! `state.rs` says what to fetch when, `client.rs` fetches.
+//! `state.rs` decides what to fetch when, `client.rs` fetches.
 
 mod client;
 mod state;
@@ -23,16 +23,16 @@ use tracing::{info, warn};
 pub use client::{FetchError, JwksClient};
 pub use state::{JwksState, Outcome, Schedule};
 
-/// How keys are fetched.
+/// Options of fetching.
 #[derive(Clone, Debug)]
 pub struct JwksOptions {
-    /// When.
+    /// Intervals.
     pub schedule: Schedule,
-    /// Servers need not show that they are who they are (`JWKS_RESOLVER_INSECURE_SKIP_VERIFY`).
+    /// Certificates of servers are not verified (`JWKS_RESOLVER_INSECURE_SKIP_VERIFY`).
     pub skip_verify: bool,
-    /// Addresses that are never asked (`BLOCKED_CIDRS_IN_JWKS_URIS`).
+    /// Addresses that requests are never sent to (`BLOCKED_CIDRS_IN_JWKS_URIS`).
     pub blocked: Vec<IpNet>,
-    /// PEM file with roots that count beside those of the system, if it exists.
+    /// PEM file with roots in addition to those of the system, if it exists.
     pub extra_roots: PathBuf,
 }
 
@@ -47,7 +47,7 @@ impl Default for JwksOptions {
     }
 }
 
-/// How fetching goes.
+/// Metrics of fetching.
 #[derive(Clone, Debug, Default)]
 pub struct JwksMetrics {
     fetched: Count,
@@ -63,7 +63,7 @@ impl JwksMetrics {
     }
 }
 
-/// Fetches what the graph wants, until the engine stops.
+/// Fetches the sets that the graph wants.
 pub struct JwksFetcher {
     engine: Engine,
     wanted: Published<JwksKey, Duration>,
@@ -75,7 +75,7 @@ pub struct JwksFetcher {
 }
 
 impl JwksFetcher {
-    /// With nothing fetched yet.
+    /// Without any set yet.
     #[must_use]
     pub fn new(
         engine: Engine,
@@ -95,14 +95,14 @@ impl JwksFetcher {
         }
     }
 
-    /// Tells whether everything that is wanted was tried to be fetched, so that a restart of the control plane does not
-    /// make proxies refuse good tokens for a moment.
+    /// Holds `true` once a fetch of every wanted set has been tried. Proxies are served after that, so that a restart of
+    /// the control plane does not make them reject valid tokens.
     #[must_use]
     pub fn tried(&self) -> watch::Receiver<bool> {
         self.tried.subscribe()
     }
 
-    /// Does it. Ends when the engine stops.
+    /// Runs until the engine stops.
     pub async fn run(mut self) {
         let mut feed = self.engine.feed().only(&self.wanted);
         let mut fetches = JoinSet::new();
@@ -110,7 +110,7 @@ impl JwksFetcher {
         loop {
             let now = Instant::now();
             for key in self.state.expire(now) {
-                warn!(target: "jwks", %key, "keys could not be fetched for long and no longer count");
+                warn!(target: "jwks", %key, "keys have not been fetched for too long and are dropped");
                 self.fetched.delete(key);
             }
             for (key, timeout) in self.state.start(now) {
@@ -157,7 +157,7 @@ impl JwksFetcher {
             }
         }
         if let Outcome::Changed(text) = self.state.done(&key, result.ok(), Instant::now()) {
-            info!(target: "jwks", %key, "keys are new");
+            info!(target: "jwks", %key, "keys have changed");
             self.fetched.set(key, Jwks { text });
         }
     }

@@ -1,4 +1,4 @@
-//! What to fetch when: no clock and no network of its own.
+//! Decides what to fetch when, without clock and network.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,20 +7,20 @@ use serde_json::Value;
 use sluice_model::{JwksKey, Text};
 use tokio::time::Instant;
 
-/// When sets of keys are fetched.
+/// Intervals of fetching.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
-    /// Time after which a set that was fetched is fetched again.
+    /// Age after which a set is fetched again.
     pub refresh: Duration,
-    /// Time after the first failure; it doubles with each.
+    /// Wait after the first failure; it doubles with each further one.
     pub retry: Duration,
-    /// Most that it grows to.
-    pub most: Duration,
-    /// Time after a failure to fetch a set of which there is nothing yet, for a few times.
+    /// The longest wait.
+    pub max_retry: Duration,
+    /// Wait after a failure while there is no set yet.
     pub first_retry: Duration,
-    /// How many times.
+    /// Number of such waits.
     pub first_retries: u32,
-    /// Time without success after which a set no longer counts.
+    /// Time without success after which a set is dropped.
     pub keep: Duration,
 }
 
@@ -29,7 +29,7 @@ impl Default for Schedule {
         Self {
             refresh: Duration::from_secs(20 * 60),
             retry: Duration::from_secs(60),
-            most: Duration::from_secs(60 * 60),
+            max_retry: Duration::from_secs(60 * 60),
             first_retry: Duration::from_secs(1),
             first_retries: 7,
             keep: Duration::from_secs(7 * 24 * 60 * 60),
@@ -37,24 +37,24 @@ impl Default for Schedule {
     }
 }
 
-/// What a fetch changes.
+/// The effect of a fetch.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Outcome {
-    /// The keys are new.
+    /// The keys have changed.
     Changed(Text),
-    /// Nothing: the keys are what they were, there are none, or nobody wants them any more.
-    Same,
+    /// The keys are the same, the fetch failed, or the set is no longer wanted.
+    Unchanged,
 }
 
-/// Every set of keys that is wanted, and how it stands.
+/// The wanted sets and their state.
 #[derive(Debug)]
 pub struct JwksState {
     schedule: Schedule,
-    sets: BTreeMap<JwksKey, Set>,
+    sets: BTreeMap<JwksKey, KeySetState>,
 }
 
 #[derive(Debug)]
-struct Set {
+struct KeySetState {
     timeout: Duration,
     /// `None` while it is being fetched.
     due: Option<Instant>,
@@ -64,24 +64,24 @@ struct Set {
 }
 
 impl JwksState {
-    /// Nothing is wanted.
+    /// Without wanted sets.
     #[must_use]
     pub fn new(schedule: Schedule) -> Self {
         Self { schedule, sets: BTreeMap::new() }
     }
 
-    /// Wants a set; one that is new is due at once.
+    /// Adds a wanted set. A new one is due at once.
     pub fn want(&mut self, key: JwksKey, timeout: Duration, now: Instant) {
-        let new = || Set { timeout, due: Some(now), failures: 0, tried: false, fetched: None };
+        let new = || KeySetState { timeout, due: Some(now), failures: 0, tried: false, fetched: None };
         self.sets.entry(key).or_insert_with(new).timeout = timeout;
     }
 
-    /// No longer wants a set; says whether there were keys.
+    /// Removes a set. True if it had keys.
     pub fn forget(&mut self, key: &JwksKey) -> bool {
         self.sets.remove(key).is_some_and(|set| set.fetched.is_some())
     }
 
-    /// Takes what is due as being fetched: keys and the time each may take.
+    /// Starts the fetches that are due: the sets and their timeouts.
     pub fn start(&mut self, now: Instant) -> Vec<(JwksKey, Duration)> {
         let due = self.sets.iter_mut().filter(|(_, set)| set.due.is_some_and(|due| due <= now));
         due.map(|(key, set)| {
@@ -91,30 +91,30 @@ impl JwksState {
         .collect()
     }
 
-    /// A fetch is over, with a set that is one or without.
+    /// Ends a fetch. `None` is a failure.
     pub fn done(&mut self, key: &JwksKey, result: Option<String>, now: Instant) -> Outcome {
-        let Some(set) = self.sets.get_mut(key) else { return Outcome::Same };
+        let Some(set) = self.sets.get_mut(key) else { return Outcome::Unchanged };
         set.tried = true;
         let Some(text) = result else {
             let failures = set.failures;
             set.failures = failures.saturating_add(1);
-            let hurried = set.fetched.is_none() && failures < self.schedule.first_retries;
+            let is_first = set.fetched.is_none() && failures < self.schedule.first_retries;
             let slow =
                 if set.fetched.is_none() { failures - self.schedule.first_retries.min(failures) } else { failures };
-            let wait = if hurried {
+            let wait = if is_first {
                 self.schedule.first_retry
             } else {
-                self.schedule.retry.saturating_mul(1 << slow.min(16)).min(self.schedule.most)
+                self.schedule.retry.saturating_mul(1 << slow.min(16)).min(self.schedule.max_retry)
             };
             set.due = Some(now + wait);
-            return Outcome::Same;
+            return Outcome::Unchanged;
         };
         set.failures = 0;
         set.due = Some(now + self.schedule.refresh);
         let text = match set.fetched.take() {
             Some((old, _)) if same_keys(&old, &text) => {
                 set.fetched = Some((old, now));
-                return Outcome::Same;
+                return Outcome::Unchanged;
             }
             _ => Text::from(text),
         };
@@ -122,7 +122,7 @@ impl JwksState {
         Outcome::Changed(text)
     }
 
-    /// Sets that could not be fetched for too long: they no longer count.
+    /// Drops and returns sets that have not been fetched for too long.
     pub fn expire(&mut self, now: Instant) -> Vec<JwksKey> {
         let keep = self.schedule.keep;
         let old = self.sets.iter_mut().filter(|(_, set)| {
@@ -135,20 +135,20 @@ impl JwksState {
         .collect()
     }
 
-    /// When something is due next.
+    /// The time of the next fetch.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.sets.values().filter_map(|set| set.due).min()
     }
 
-    /// Whether every set was fetched or tried to be.
+    /// Whether a fetch of every set has been tried.
     #[must_use]
     pub fn is_tried(&self) -> bool {
         self.sets.values().all(|set| set.tried)
     }
 }
 
-/// Whether both are the same keys, in whatever order.
+/// Whether both sets have the same keys, in any order.
 fn same_keys(old: &str, new: &str) -> bool {
     let keys = |text: &str| -> Option<Vec<String>> {
         let Value::Object(set) = serde_json::from_str(text).ok()? else { return None };
@@ -175,7 +175,7 @@ mod tests {
         (state, now)
     }
 
-    /// Seconds until the set is due after a fetch that gave that.
+    /// The outcome of a fetch, and seconds until the next one.
     fn fetch(state: &mut JwksState, now: &mut Instant, result: Option<&str>) -> (Outcome, u64) {
         assert_eq!(state.start(*now).len(), 1);
         let outcome = state.done(&key("u"), result.map(str::to_owned), *now);
@@ -186,30 +186,30 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_is_fetched_at_once_and_again_later() {
+    fn wanted_set_is_fetched_at_once_and_refreshed() {
         let (mut state, mut now) = state();
         assert!(!state.is_tried());
         assert_eq!(fetch(&mut state, &mut now, Some(KEYS)), (Outcome::Changed(KEYS.into()), 1200));
         assert!(state.is_tried());
         let turned = r#"{"keys": [{"kid":"b"}, {"kid":"a"}]}"#;
-        assert_eq!(fetch(&mut state, &mut now, Some(turned)).0, Outcome::Same);
+        assert_eq!(fetch(&mut state, &mut now, Some(turned)).0, Outcome::Unchanged);
         let other = r#"{"keys":[{"kid":"c"}]}"#;
         assert_eq!(fetch(&mut state, &mut now, Some(other)).0, Outcome::Changed(other.into()));
     }
 
     #[test]
-    fn failures_slow_down() {
+    fn failures_back_off() {
         let (mut state, mut now) = state();
         let waits: Vec<u64> = (0..15).map(|_| fetch(&mut state, &mut now, None).1).collect();
         assert_eq!(waits, [1, 1, 1, 1, 1, 1, 1, 60, 120, 240, 480, 960, 1920, 3600, 3600]);
         assert_eq!(fetch(&mut state, &mut now, Some(KEYS)).1, 1200);
-        // With keys at hand there is no hurry.
+        // With keys present, the wait starts at the normal retry.
         assert_eq!(fetch(&mut state, &mut now, None).1, 60);
         assert_eq!(fetch(&mut state, &mut now, None).1, 120);
     }
 
     #[test]
-    fn keys_that_cannot_be_fetched_stop_counting() {
+    fn stale_keys_are_dropped() {
         let (mut state, mut now) = state();
         fetch(&mut state, &mut now, Some(KEYS));
         let week = Duration::from_secs(7 * 24 * 60 * 60);
@@ -219,11 +219,15 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_wants_is_forgotten() {
+    fn unwanted_set_is_removed() {
         let (mut state, now) = state();
         state.start(now);
-        assert!(!state.forget(&key("u")), "there are no keys yet");
-        assert_eq!(state.done(&key("u"), Some(KEYS.to_owned()), now), Outcome::Same, "it comes too late");
+        assert!(!state.forget(&key("u")), "no keys yet");
+        assert_eq!(
+            state.done(&key("u"), Some(KEYS.to_owned()), now),
+            Outcome::Unchanged,
+            "removed while being fetched"
+        );
         assert_eq!((state.next(), state.is_tried()), (None, true));
         state.want(key("u"), Duration::ZERO, now);
         state.start(now);

@@ -106,7 +106,7 @@ async fn what_is_no_set_of_keys_does_not_get_in() {
     assert!(matches!(fetch("/secret").await, Err(FetchError::Content(_))));
     assert!(matches!(fetch("/absent").await, Err(FetchError::Status(404))));
     assert!(matches!(fetch("/long").await, Err(FetchError::Body(_))));
-    assert!(matches!(fetch("/circle").await, Err(FetchError::Redirections)));
+    assert!(matches!(fetch("/circle").await, Err(FetchError::Redirects)));
     let never = at(format!("http://{address}/never"));
     assert!(matches!(client.fetch(&never, Duration::from_millis(50)).await, Err(FetchError::Timeout(_))));
     assert!(matches!(client.fetch(&at("ftp://h/k".to_owned()), SECOND).await, Err(FetchError::Address(_))));
@@ -129,7 +129,7 @@ async fn answers_are_read_up_to_a_size_and_for_a_time() {
     // Each piece comes in time, but not the whole.
     let limit = Duration::from_millis(200);
     assert!(matches!(fetch("/slow", limit).await, Err(FetchError::Timeout(after)) if after == limit));
-    // Whoever is asked never says a word.
+    // The server accepts and never responds.
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let key = at(format!("http://{}/keys", silent.local_addr().expect("its address")));
     assert!(matches!(client.fetch(&key, limit).await, Err(FetchError::Timeout(_))));
@@ -182,7 +182,7 @@ async fn servers_show_who_they_are() {
     let extra_roots = directory.path().join("extra.pem");
     let key = at(format!("https://localhost:{port}/keys"));
     let options = JwksOptions { extra_roots: extra_roots.clone(), ..JwksOptions::default() };
-    assert!(JwksClient::new(&options).fetch(&key, SECOND).await.is_err(), "nobody knows this root");
+    assert!(JwksClient::new(&options).fetch(&key, SECOND).await.is_err(), "unknown root");
     let trusting = JwksOptions { skip_verify: true, ..options.clone() };
     assert_eq!(JwksClient::new(&trusting).fetch(&key, SECOND).await.expect("keys"), KEYS);
     std::fs::write(&extra_roots, made.cert.pem()).expect("the file");

@@ -1,4 +1,4 @@
-//! TLS towards servers of keys.
+//! TLS to the servers of issuers.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
-//! How long to wait after failures in a row.
+//! Waits after failures in a row.
 
 use std::time::Duration;
 
 use rand::Rng;
 
-/// Waits that double up to a limit, each spread at random so that clients do not come back together.
+/// Waits that double up to a limit, each with random jitter so that clients do not reconnect together.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     first: Duration,
@@ -13,6 +13,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
+    /// Waits from `first` to `last`.
+    #[must_use]
     pub fn new(first: Duration, last: Duration) -> Self {
         Self { first, last, next: first }
     }
@@ -24,7 +26,7 @@ impl Backoff {
         step.mul_f64(rand::rng().random_range(0.5..1.0))
     }
 
-    /// Something worked.
+    /// Resets the wait after a success.
     pub fn worked(&mut self) {
         self.next = self.first;
     }

@@ -1,4 +1,4 @@
-//! Clients of the clusters that are known.
+//! Clients of the connected clusters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,58 +8,59 @@ use kube::Client;
 use sluice_model::Text;
 use tokio::sync::watch;
 
-/// Clients by the ids of their clusters, which come and go. Cloning gives another handle.
+/// Clients by cluster id. Clusters are added and removed while the process runs. A clone is another handle of the same
+/// clients.
 #[derive(Clone, Default)]
 pub struct Clients(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    known: watch::Sender<ClientsById>,
-    /// How many have been set.
+    clients: watch::Sender<ClientsById>,
+    /// Number of clients that have been set.
     count: AtomicU64,
 }
 
-/// Each with a number that no other client of its cluster has.
+/// Clients, each with a number that is unique in its cluster.
 pub type ClientsById = BTreeMap<Text, (u64, Client)>;
 
 impl Clients {
     /// The client of a cluster.
     #[must_use]
     pub fn get(&self, cluster: &Text) -> Option<Client> {
-        self.0.known.borrow().get(cluster).map(|(_, client)| client.clone())
+        self.0.clients.borrow().get(cluster).map(|(_, client)| client.clone())
     }
 
-    /// The clusters there are clients of.
+    /// The clusters with a client.
     #[must_use]
     pub fn ids(&self) -> Vec<Text> {
-        self.0.known.borrow().keys().cloned().collect()
+        self.0.clients.borrow().keys().cloned().collect()
     }
 
-    /// Uses this client from now on.
+    /// Sets the client of a cluster.
     pub fn set(&self, cluster: Text, client: Client) {
         let number = self.0.count.fetch_add(1, Ordering::Relaxed);
-        self.0.known.send_modify(|known| drop(known.insert(cluster, (number, client))));
+        self.0.clients.send_modify(|clients| drop(clients.insert(cluster, (number, client))));
     }
 
-    /// The cluster is known no longer.
+    /// Removes the client of a cluster.
     pub fn remove(&self, cluster: &Text) {
-        self.0.known.send_modify(|known| drop(known.remove(cluster)));
+        self.0.clients.send_modify(|clients| drop(clients.remove(cluster)));
     }
 
-    /// Tells of all of them, now and whenever one comes or goes.
+    /// Reports all clients, now and after each change.
     pub fn follow(&self) -> watch::Receiver<ClientsById> {
-        let mut told = self.0.known.subscribe();
-        told.mark_changed();
-        told
+        let mut receiver = self.0.clients.subscribe();
+        receiver.mark_changed();
+        receiver
     }
 }
 
 impl From<BTreeMap<Text, Client>> for Clients {
     fn from(clients: BTreeMap<Text, Client>) -> Self {
-        let known = Self::default();
+        let shared = Self::default();
         for (cluster, client) in clients {
-            known.set(cluster, client);
+            shared.set(cluster, client);
         }
-        known
+        shared
     }
 }

@@ -1,7 +1,7 @@
-//! Which of several replicas writes (O17): a Lease of the own namespace says.
+//! Leader election among replicas by a Lease of the control plane's namespace (O17).
 //!
-//! Whoever holds it renews it; a lease that has not changed for its whole duration, by the own clock, is free. So clocks of
-//! replicas may differ. A leader that cannot renew stops before another may begin.
+//! The leader renews its Lease. A Lease that has not changed for its whole duration, measured by the local clock, is free:
+//! clocks of replicas may differ. A leader that cannot renew stops before another replica may start.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,19 +14,19 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::chain;
+use crate::RequestError;
 
-/// Lease of who writes roots into namespaces.
+/// Lease of the replica that writes roots into namespaces.
 pub const ROOTS_LEASE: &str = "istio-namespace-controller-election";
-/// Lease of who writes addresses of ServiceEntries into their statuses.
+/// Lease of the replica that writes addresses into the statuses of ServiceEntries.
 pub const ADDRESSES_LEASE: &str = "istio-ip-autoallocate";
-/// Lease of who writes the ClusterTrustBundle.
+/// Lease of the replica that writes the ClusterTrustBundle.
 pub const TRUST_BUNDLE_LEASE: &str = "istio-clustertrustbundle-controller-election";
 
 /// A replica that may become leader.
 #[derive(Clone)]
 pub struct Election {
-    /// Without one, this replica leads: nobody else is there, or it was switched off.
+    /// `None` makes this replica the leader: it is the only one, or leader election is switched off.
     client: Option<Client>,
     namespace: Text,
     identity: String,
@@ -34,7 +34,7 @@ pub struct Election {
 }
 
 impl Election {
-    /// As a pod of a namespace; without a client, every replica leads.
+    /// A candidate named after its pod. Without a client, every replica leads.
     #[must_use]
     pub fn new(client: Option<Client>, namespace: Text, pod: &str) -> Self {
         let unique: u32 = rand::rng().random();
@@ -42,14 +42,14 @@ impl Election {
         Self { client, namespace, identity: format!("{pod}-{unique:08x}"), duration: Duration::from_secs(30) }
     }
 
-    /// With leases that last so long.
+    /// With Leases of this duration.
     #[must_use]
     pub fn lasting(self, duration: Duration) -> Self {
         Self { duration, ..self }
     }
 
-    /// Works while this replica leads: `work` is begun anew each time it becomes leader, and told to end when it no longer
-    /// is, until `stop` is cancelled.
+    /// Runs `work` each time this replica becomes leader and cancels its token when the replica no longer leads, until
+    /// `stop` is cancelled.
     pub async fn lead<W: Future<Output = ()>>(
         self,
         lease: &'static str,
@@ -61,11 +61,11 @@ impl Election {
             leases: Leases { client, namespace: self.namespace, name: lease },
             identity: self.identity,
             duration: self.duration,
-            seen: None,
-            told: false,
+            observed: None,
+            failure_is_logged: false,
         };
         while let Some(lost) = candidate.wait_for_turn(&stop).await {
-            info!(target: "leader", lease, identity = candidate.identity, "leading");
+            info!(target: "leader", lease, identity = candidate.identity, "became leader");
             let term = stop.child_token();
             let working = work(term.clone());
             tokio::pin!(working);
@@ -82,13 +82,13 @@ impl Election {
                 candidate.release().await;
                 return;
             }
-            warn!(target: "leader", lease, identity = candidate.identity, "no longer leading");
+            warn!(target: "leader", lease, identity = candidate.identity, "lost the leadership");
         }
     }
 }
 
-/// A lease as it was seen, and when it was first seen so.
-struct Seen {
+/// The last observed Lease, and when its spec was first observed.
+struct ObservedLease {
     object: Value,
     since: Instant,
 }
@@ -97,13 +97,13 @@ struct Candidate {
     leases: Leases,
     identity: String,
     duration: Duration,
-    seen: Option<Seen>,
-    /// That the lease cannot be read or written has been told.
-    told: bool,
+    observed: Option<ObservedLease>,
+    /// The failure to read or write the Lease has been logged.
+    failure_is_logged: bool,
 }
 
 impl Candidate {
-    /// Waits until it leads; gives the time until which that is certain. Nothing if it is to stop.
+    /// Waits until this replica leads. Returns the time until which that is certain; `None` once stopped.
     async fn wait_for_turn(&mut self, stop: &CancellationToken) -> Option<Instant> {
         loop {
             let begun = Instant::now();
@@ -117,7 +117,7 @@ impl Candidate {
         }
     }
 
-    /// Renews until it is lost or to be given up.
+    /// Renews until the Lease is lost or `stop` is cancelled.
     async fn keep(&mut self, mut certain_until: Instant, stop: &CancellationToken) {
         loop {
             tokio::select! {
@@ -135,27 +135,27 @@ impl Candidate {
     }
 
     fn is_of_another(&self) -> bool {
-        let holder = self.seen.as_ref().map(|seen| holder(&seen.object)).unwrap_or_default();
+        let holder = self.observed.as_ref().map(|observed| holder(&observed.object)).unwrap_or_default();
         !holder.is_empty() && holder != self.identity
     }
 
-    /// Takes the lease if it is free, or renews it; whether it is ours now.
+    /// Acquires a free Lease or renews an own one. True if this replica holds it now.
     async fn try_take(&mut self) -> bool {
         match self.take().await {
             Ok(ours) => {
-                self.told = false;
+                self.failure_is_logged = false;
                 ours
             }
             Err(error) => {
-                if !std::mem::replace(&mut self.told, true) {
-                    warn!(target: "leader", lease = self.leases.name, error, "cannot take part in the election");
+                if !std::mem::replace(&mut self.failure_is_logged, true) {
+                    warn!(target: "leader", lease = self.leases.name, %error, "cannot read or write the Lease, retrying");
                 }
                 false
             }
         }
     }
 
-    async fn take(&mut self) -> Result<bool, String> {
+    async fn take(&mut self) -> Result<bool, RequestError> {
         let Some(object) = self.leases.get().await? else {
             let mut object = json!({
                 "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -163,16 +163,17 @@ impl Candidate {
             });
             self.sign(&mut object, true);
             let written = self.leases.write(Method::POST, "", &object).await?;
-            self.seen = written.map(|object| Seen { object, since: Instant::now() });
-            return Ok(self.seen.is_some());
+            self.observed = written.map(|object| ObservedLease { object, since: Instant::now() });
+            return Ok(self.observed.is_some());
         };
-        if self.seen.as_ref().is_none_or(|seen| seen.object["spec"] != object["spec"]) {
-            self.seen = Some(Seen { object: object.clone(), since: Instant::now() });
+        if self.observed.as_ref().is_none_or(|observed| observed.object["spec"] != object["spec"]) {
+            self.observed = Some(ObservedLease { object: object.clone(), since: Instant::now() });
         }
         let holder = holder(&object);
         let lasts = object["spec"]["leaseDurationSeconds"].as_f64().unwrap_or_default();
         let lasts = Duration::try_from_secs_f64(lasts).unwrap_or_default().max(self.duration);
-        let is_free = holder.is_empty() || self.seen.as_ref().is_some_and(|seen| seen.since.elapsed() >= lasts);
+        let is_free =
+            holder.is_empty() || self.observed.as_ref().is_some_and(|observed| observed.since.elapsed() >= lasts);
         let is_ours = holder == self.identity;
         if !is_ours && !is_free {
             return Ok(false);
@@ -182,15 +183,15 @@ impl Candidate {
         let path = format!("/{}", self.leases.name);
         match self.leases.write(Method::PUT, &path, &new).await? {
             Some(written) => {
-                self.seen = Some(Seen { object: written, since: Instant::now() });
+                self.observed = Some(ObservedLease { object: written, since: Instant::now() });
                 Ok(true)
             }
-            // Another was faster.
+            // Another replica wrote first.
             None => Ok(false),
         }
     }
 
-    /// Writes who holds it, and since when.
+    /// Writes the holder and the times into a Lease.
     fn sign(&self, object: &mut Value, is_new: bool) {
         let now = micro_time();
         let transitions = object["spec"]["leaseTransitions"].as_i64();
@@ -204,17 +205,19 @@ impl Candidate {
         }
     }
 
-    /// Lets another have it at once.
+    /// Releases the Lease, so that another replica can acquire it at once.
     async fn release(&self) {
-        let Some(seen) = self.seen.as_ref().filter(|seen| holder(&seen.object) == self.identity) else { return };
-        let mut object = seen.object.clone();
+        let Some(observed) = self.observed.as_ref().filter(|observed| holder(&observed.object) == self.identity) else {
+            return;
+        };
+        let mut object = observed.object.clone();
         object["spec"]["holderIdentity"] = "".into();
         object["spec"]["leaseDurationSeconds"] = 1.into();
         object["spec"]["renewTime"] = micro_time().into();
         let (limit, path) = (Duration::from_secs(2), format!("/{}", self.leases.name));
         let released = self.leases.write(Method::PUT, &path, &object);
         if !matches!(tokio::time::timeout(limit, released).await, Ok(Ok(Some(_)))) {
-            info!(target: "leader", lease = self.leases.name, "the lease is not given back: it ends by itself");
+            info!(target: "leader", lease = self.leases.name, "cannot release the Lease: it expires by itself");
         }
     }
 }
@@ -223,7 +226,7 @@ fn holder(object: &Value) -> &str {
     object["spec"]["holderIdentity"].as_str().unwrap_or_default()
 }
 
-/// Now, as Kubernetes writes times with microseconds.
+/// The time now in the form of a Kubernetes `MicroTime`.
 fn micro_time() -> String {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let micros = i64::try_from(since.as_micros()).unwrap_or_default();
@@ -231,7 +234,7 @@ fn micro_time() -> String {
     format!("{at:.6}")
 }
 
-/// A lease behind the API.
+/// A Lease of the API server.
 struct Leases {
     client: Client,
     namespace: Text,
@@ -239,20 +242,20 @@ struct Leases {
 }
 
 impl Leases {
-    async fn get(&self) -> Result<Option<Value>, String> {
+    async fn get(&self) -> Result<Option<Value>, RequestError> {
         match self.send(Method::GET, &format!("/{}", self.name), Vec::new()).await {
             Ok(object) => Ok(Some(object)),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-            Err(error) => Err(chain(&error)),
+            Err(error) => Err(error.into()),
         }
     }
 
-    /// Writes one; nothing if another was faster.
-    async fn write(&self, method: Method, path: &str, object: &Value) -> Result<Option<Value>, String> {
+    /// Writes a Lease. `None` if another replica wrote first.
+    async fn write(&self, method: Method, path: &str, object: &Value) -> Result<Option<Value>, RequestError> {
         match self.send(method, path, object.to_string().into_bytes()).await {
             Ok(object) => Ok(Some(object)),
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
-            Err(error) => Err(chain(&error)),
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -1,11 +1,10 @@
-//! What those that write to a cluster wait for.
+//! The wait of components that write to a cluster.
 
 use sluice_engine::{Batch, Feed};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// The next batch of the feed, or `Some(None)` when something is `due` before there is one; nothing once `stop` is cancelled
-/// or the engine stops.
+/// Waits for the next batch of the feed. `Some(None)` at `due`; `None` once `stop` is cancelled or the engine stops.
 pub async fn next_turn(feed: &mut Feed, due: Option<Instant>, stop: &CancellationToken) -> Option<Option<Batch>> {
     let wait = async {
         match due {

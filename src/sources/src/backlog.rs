@@ -7,7 +7,7 @@ use sluice_model::Kind;
 use super::Change;
 
 /// Changes that are one epoch, whatever they are. Of more, those that say where requests can go overtake the others, so
-/// that nobody is sent to a pod that is gone while a thousand routes are worked through.
+/// that no request goes to a removed pod while a thousand routes are processed.
 const TOGETHER: usize = 1024;
 
 /// Changes in the order they came, but for endpoints, which overtake. Those of one kind never overtake each other.
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_that_keep_coming_hold_nobody_up() {
+    fn steady_endpoint_changes_do_not_starve_other_changes() {
         let mut backlog = Backlog::default();
         backlog.add(gone(Kind::VirtualService, 3000));
         let mut next = || {

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use at_once::read_at_once;
-use read::{Stamp, is_config_file, read_text};
+use read::{FileVersion, is_config_file, read_text};
 use sluice_model::Text;
 use sluice_watch::{Due, FollowGuard, Watch};
 use tracing::{info, warn};
@@ -27,22 +27,22 @@ use tree::Tree;
 
 use super::{Change, Cluster, Reporter, Sink};
 
-/// How often everything is looked at even if nobody says that it changed.
-const SWEEP: Duration = Duration::from_secs(10);
-/// Changes handed on at once at most.
-const BATCH: usize = 8192;
-/// Changes handed on while the first reading goes on: soon, for computing them takes longer than reading.
-const FIRST: usize = 1024;
+/// Interval of full rescans, for changes without a notification.
+const RESCAN_INTERVAL: Duration = Duration::from_secs(10);
+/// Most changes in one commit.
+const MAX_CHANGES_PER_COMMIT: usize = 8192;
+/// Most changes in one commit of the first read: small, so that computing starts while files are still being read.
+const MAX_CHANGES_PER_FIRST_COMMIT: usize = 1024;
 
-/// Why a directory cannot be a source.
+/// A directory that cannot be a source. Retryable are [`FilesError::Directory`] and [`FilesError::Watch`].
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
-    /// It is not there, or cannot be listed.
+    /// It does not exist or cannot be listed.
     #[error("cannot read configuration directory {}: {error}", path.display())]
     Directory {
         /// As configured.
         path: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         error: io::Error,
     },
     /// Changes cannot be watched.
@@ -53,7 +53,7 @@ pub enum FilesError {
         /// Why.
         error: notify::Error,
     },
-    /// A file is no YAML, and that was asked to be fatal.
+    /// A file is not YAML, with `--strictConfig`.
     #[error("{file}: line {line}: {reason}")]
     Syntax {
         /// The file.
@@ -68,31 +68,31 @@ pub enum FilesError {
     Thread(io::Error),
 }
 
-/// What a walk through a directory found.
-struct Found {
-    files: BTreeMap<PathBuf, Stamp>,
+/// The files found by a walk through a directory.
+struct DirectoryListing {
+    files: BTreeMap<PathBuf, FileVersion>,
     /// Directories that cannot be listed.
     unlisted: Vec<PathBuf>,
 }
 
-impl Found {
+impl DirectoryListing {
     fn walk(root: &Path) -> Self {
         let mut errors = Vec::new();
         let files = read::walk(root, &mut errors);
         for (directory, error) in &errors {
-            warn!(directory = %directory.display(), %error, "cannot list directory");
+            warn!(directory = %directory.display(), %error, "failed to list a directory");
         }
         Self { files, unlisted: errors.into_iter().map(|(directory, _)| directory).collect() }
     }
 }
 
-/// A directory that has been opened, and is being watched from then on.
+/// A directory that is watched from its opening on.
 pub struct FileSource {
     cluster: Cluster,
     root: PathBuf,
     watch: Watch,
     tree: Tree,
-    stamps: HashMap<PathBuf, Stamp>,
+    versions: HashMap<PathBuf, FileVersion>,
     reporter: Reporter,
 }
 
@@ -100,49 +100,49 @@ impl FileSource {
     /// Opens a directory. Nothing is read yet.
     ///
     /// # Errors
-    /// It is no directory, or cannot be listed or watched.
+    /// It is not a directory, or cannot be listed or watched.
     pub fn open(cluster: Cluster, root: &Path, reporter: Reporter) -> Result<Self, FilesError> {
         let fail = |error| FilesError::Directory { path: root.to_owned(), error };
         if !std::fs::metadata(root).map_err(fail)?.is_dir() {
             return Err(fail(io::Error::from(io::ErrorKind::NotADirectory)));
         }
         std::fs::read_dir(root).map_err(fail)?;
-        // Watched before it is read: what changes in between is seen.
+        // Watched before it is read, so that no change is missed in between.
         let unwatched = |error| FilesError::Watch { path: root.to_owned(), error };
         let mut watch = Watch::new(is_config_file).map_err(unwatched)?;
         watch.add_tree(root).map_err(unwatched)?;
         let tree = Tree::new(cluster.clone(), reporter.clone());
-        Ok(Self { cluster, root: root.to_owned(), watch, tree, stamps: HashMap::new(), reporter })
+        Ok(Self { cluster, root: root.to_owned(), watch, tree, versions: HashMap::new(), reporter })
     }
 
-    /// Reads everything into the sink and says that it is synced.
+    /// Reads all files into the sink and reports the cluster as synced.
     ///
     /// # Errors
-    /// With `strict`, the first file that is no text of objects.
+    /// With `strict`, the first file that is not YAML.
     pub fn load(&mut self, sink: &dyn Sink, strict: bool) -> Result<(), FilesError> {
         let started = Instant::now();
-        let found = Found::walk(&self.root).files;
+        let found = DirectoryListing::walk(&self.root).files;
         let paths: Vec<PathBuf> = found.keys().cloned().collect();
-        let Self { tree, stamps, .. } = self;
+        let Self { tree, versions, .. } = self;
         let reader = tree.reader().clone();
         let mut changes = Vec::new();
-        // Computed while the rest is still being read: nobody is served before all of it is.
+        // Computed while the rest is still being read: no proxy is served before all of it is.
         read_at_once(&reader, &paths, |path, read| {
             match read {
                 Ok((text, reading)) => changes.extend(tree.take(path, &text, reading, reread)),
                 Err(error) => tree.fail(path, error.line, error.reason),
             }
-            if changes.len() >= FIRST {
+            if changes.len() >= MAX_CHANGES_PER_FIRST_COMMIT {
                 commit(sink, std::mem::take(&mut changes));
             }
         });
-        stamps.extend(found);
+        versions.extend(found);
         if strict && let Some((file, problem)) = self.reporter.problems().into_iter().next() {
             return Err(FilesError::Syntax { file, line: problem.line, reason: problem.reason });
         }
         commit(sink, changes);
         sink.synced(&self.cluster.id, &self.cluster.kinds());
-        let (cluster, directory, files) = (&self.cluster.id, self.root.display(), self.stamps.len());
+        let (cluster, directory, files) = (&self.cluster.id, self.root.display(), self.versions.len());
         let milliseconds = started.elapsed().as_millis();
         info!(%cluster, %directory, files, objects = self.tree.len(), milliseconds, "configuration directory read");
         Ok(())
@@ -161,11 +161,11 @@ impl FileSource {
 
     fn run(&mut self, sink: &dyn Sink) {
         let mut pending: BTreeMap<PathBuf, Instant> = BTreeMap::new();
-        let mut next_sweep = Instant::now() + SWEEP;
-        let mut walk: Option<Receiver<Found>> = None;
+        let mut next_sweep = Instant::now() + RESCAN_INTERVAL;
+        let mut walk: Option<Receiver<DirectoryListing>> = None;
         loop {
             // A walk wakes it when it ends, and none begins before.
-            let sweep = if walk.is_none() { next_sweep } else { Instant::now() + SWEEP };
+            let sweep = if walk.is_none() { next_sweep } else { Instant::now() + RESCAN_INTERVAL };
             let wake = pending.values().copied().min().map_or(sweep, |due| due.min(sweep));
             match self.watch.next(wake) {
                 Due::Stop => return,
@@ -187,7 +187,7 @@ impl FileSource {
             for path in &ready {
                 pending.remove(path);
             }
-            // What is there before what is gone, so that an object that moves between files is never away.
+            // Present objects before deleted ones, so that an object that moves between files never disappears.
             let (present, gone): (Vec<_>, Vec<_>) = ready.into_iter().partition(|path| read::stamp(path).is_some());
             for path in present.iter().chain(&gone) {
                 self.check(path, &mut changes);
@@ -202,41 +202,41 @@ impl FileSource {
             }
             if walk.is_none() && next_sweep <= now {
                 walk = Some(self.begin_walk());
-                next_sweep = now + SWEEP;
+                next_sweep = now + RESCAN_INTERVAL;
             }
             commit(sink, changes);
         }
     }
 
     /// Walks through the directory on a thread of its own: with many files it takes long, and changes should not wait.
-    fn begin_walk(&self) -> Receiver<Found> {
+    fn begin_walk(&self) -> Receiver<DirectoryListing> {
         let (sender, found) = channel();
         let (root, waker) = (self.root.clone(), self.watch.handle());
         let walk = move || {
             // Fails only when the source has ended.
-            let _ = sender.send(Found::walk(&root));
+            let _ = sender.send(DirectoryListing::walk(&root));
             waker.wake();
         };
         if let Err(error) = thread::Builder::new().name("files-walk".to_owned()).spawn(walk) {
-            warn!(%error, "cannot start a thread, files that changed unnoticed are looked for later");
+            warn!(%error, "failed to start a thread, the next rescan is later");
         }
         found
     }
 
     /// Looks at every file that is not what it was when it was read last, but those still being written. What was found
     /// may be of a while ago: each of these files is looked at again.
-    fn sweep(&mut self, found: &Found, busy: &BTreeMap<PathBuf, Instant>) -> Vec<Change> {
-        let Found { files, unlisted } = found;
+    fn sweep(&mut self, found: &DirectoryListing, busy: &BTreeMap<PathBuf, Instant>) -> Vec<Change> {
+        let DirectoryListing { files, unlisted } = found;
         let mut changes = Vec::new();
         for (path, stamp) in files {
-            if self.stamps.get(path) != Some(stamp) && !busy.contains_key(path) {
+            if self.versions.get(path) != Some(stamp) && !busy.contains_key(path) {
                 self.check(path, &mut changes);
             }
         }
         // A directory that cannot be listed for once has not lost its files.
         let lost = |path: &Path| !unlisted.iter().any(|directory| path.starts_with(directory));
         let gone: BTreeSet<_> =
-            self.stamps.keys().filter(|path| !files.contains_key(*path) && lost(path)).cloned().collect();
+            self.versions.keys().filter(|path| !files.contains_key(*path) && lost(path)).cloned().collect();
         for path in gone {
             self.check(&path, &mut changes);
         }
@@ -247,19 +247,19 @@ impl FileSource {
     fn check(&mut self, path: &Path, changes: &mut Vec<Change>) {
         match read::stamp(path) {
             None => {
-                if self.stamps.remove(path).is_some() {
+                if self.versions.remove(path).is_some() {
                     changes.extend(self.tree.remove(path, reread));
                 }
             }
             Some(stamp) => {
-                if self.stamps.get(path) == Some(&stamp) {
+                if self.versions.get(path) == Some(&stamp) {
                     return;
                 }
                 match read_text(path) {
                     Ok(text) => changes.extend(self.tree.set(path, &text, reread)),
                     Err(error) => self.tree.fail(path, error.line, error.reason),
                 }
-                self.stamps.insert(path.to_owned(), stamp);
+                self.versions.insert(path.to_owned(), stamp);
             }
         }
     }
@@ -272,6 +272,6 @@ fn reread(path: &Path) -> Option<String> {
 fn commit(sink: &dyn Sink, changes: Vec<Change>) {
     let mut changes = changes.into_iter().peekable();
     while changes.peek().is_some() {
-        sink.commit(changes.by_ref().take(BATCH).collect());
+        sink.commit(changes.by_ref().take(MAX_CHANGES_PER_COMMIT).collect());
     }
 }

@@ -1,4 +1,4 @@
-//! Host names that the graph wants resolved, such as those of load balancers that are gateways between networks (S20).
+//! Resolves host names for the graph, such as those of load balancers that are gateways between networks (S20).
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -10,19 +10,19 @@ use sluice_engine::{Engine, Input, Published};
 use sluice_model::Text;
 use tracing::{info, warn};
 
-/// Time between two look-ups of a name.
-const INTERVAL: Duration = Duration::from_secs(30);
-/// Longest wait for an answer.
-const LIMIT: Duration = Duration::from_secs(5);
+/// Interval between two lookups of a name.
+const LOOKUP_INTERVAL: Duration = Duration::from_secs(30);
+/// Longest lookup.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Resolves what is in `names` into `resolved`, again and again, until the engine stops.
+/// Resolves `names` into `resolved` periodically, until the engine stops.
 pub async fn follow<R, F>(engine: &Engine, names: &Published<Text, ()>, resolved: Input<Text, Vec<Text>>, resolve: R)
 where
     R: Fn(Text) -> F,
     F: Future<Output = Option<Vec<Text>>>,
 {
     let mut feed = engine.feed().only(names);
-    let mut answers = Answers::default();
+    let mut answers = ResolvedNames::default();
     loop {
         let due: Vec<Text> = tokio::select! {
             batch = feed.next() => {
@@ -38,7 +38,7 @@ where
                 }
                 due
             }
-            () = tokio::time::sleep(INTERVAL), if !answers.0.is_empty() => answers.0.keys().cloned().collect(),
+            () = tokio::time::sleep(LOOKUP_INTERVAL), if !answers.0.is_empty() => answers.0.keys().cloned().collect(),
         };
         let found = join_all(due.into_iter().map(|name| {
             let answer = resolve(name.clone());
@@ -53,9 +53,9 @@ where
     }
 }
 
-/// What the resolver of the host says of a name: its addresses in order; nothing if it has no answer.
+/// Addresses of a name by the resolver of the host, sorted; `None` if the lookup fails.
 pub async fn look_up(name: Text) -> Option<Vec<Text>> {
-    let answer = tokio::time::timeout(LIMIT, tokio::net::lookup_host((name.to_string(), 0))).await;
+    let answer = tokio::time::timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((name.to_string(), 0))).await;
     match answer {
         Ok(Ok(found)) => Some(sorted(found)),
         Ok(Err(error)) => {
@@ -63,7 +63,7 @@ pub async fn look_up(name: Text) -> Option<Vec<Text>> {
             None
         }
         Err(_) => {
-            warn!(%name, "resolving a gateway between networks took too long");
+            warn!(%name, "resolving a gateway between networks timed out");
             None
         }
     }
@@ -76,21 +76,21 @@ fn sorted(found: impl Iterator<Item = SocketAddr>) -> Vec<Text> {
     addresses
 }
 
-/// The names that are wanted, and the last good answer for each.
+/// The wanted names with the last successful lookup of each.
 #[derive(Debug, Default)]
-struct Answers(BTreeMap<Text, Option<Vec<Text>>>);
+struct ResolvedNames(BTreeMap<Text, Option<Vec<Text>>>);
 
-impl Answers {
+impl ResolvedNames {
     fn want(&mut self, name: Text) {
         self.0.entry(name).or_default();
     }
 
-    /// Whether there was an answer.
+    /// Removes a name. True if it had addresses.
     fn forget(&mut self, name: &Text) -> bool {
         self.0.remove(name).flatten().is_some()
     }
 
-    /// What has to be told of an answer: nothing if it failed, is as before, or nobody wants it any longer.
+    /// The change that an answer makes: `None` if it failed, is unchanged, or the name is no longer wanted.
     fn tell(&mut self, name: &Text, answer: Option<Vec<Text>>) -> Option<Vec<Text>> {
         let known = self.0.get_mut(name)?;
         let new = answer.filter(|new| !new.is_empty() && known.as_ref() != Some(new))?;
@@ -107,9 +107,9 @@ mod tests {
 
     #[test]
     fn an_answer_is_kept_until_there_is_another() {
-        let mut answers = Answers::default();
+        let mut answers = ResolvedNames::default();
         let (name, one, two) = (Text::from("lb.example"), vec![Text::from("1.1.1.1")], vec![Text::from("2.2.2.2")]);
-        assert_eq!(answers.tell(&name, Some(one.clone())), None, "nobody wants it");
+        assert_eq!(answers.tell(&name, Some(one.clone())), None, "not wanted");
         answers.want(name.clone());
         assert_eq!(answers.tell(&name, None), None);
         assert_eq!(answers.tell(&name, Some(one.clone())), Some(one.clone()));

@@ -16,13 +16,13 @@ use tokio::sync::oneshot;
 use super::backlog::Backlog;
 use super::{Change, MeshOverride, Sink};
 
-/// Commits that may wait; a source that has more waits itself.
-const QUEUE: usize = 64;
-/// Changes held beyond those, at least one commit of each source: so many that endpoints among them can overtake.
-const BACKLOG: usize = 32_768;
+/// Most queued commits; a source with more waits.
+const MAX_QUEUED_COMMITS: usize = 64;
+/// Most changes held beyond those, at least one commit of each source, so that endpoints among them can overtake.
+const MAX_BACKLOG_CHANGES: usize = 32_768;
 
-/// What a source hands over.
-enum Message {
+/// A message of a source.
+enum SourceMessage {
     Changes(Vec<Change>),
     Synced(Text, Vec<Kind>),
     Settle(oneshot::Sender<()>),
@@ -30,7 +30,7 @@ enum Message {
 
 /// The inputs of the graph as a sink. One thread takes what all sources have handed over meanwhile as one epoch.
 pub struct InputSink {
-    messages: SyncSender<Message>,
+    messages: SyncSender<SourceMessage>,
 }
 
 impl InputSink {
@@ -45,7 +45,7 @@ impl InputSink {
         mesh: MeshOverride,
         metrics: SourceMetrics,
     ) -> std::io::Result<Self> {
-        let (messages, receiver) = sync_channel(QUEUE);
+        let (messages, receiver) = sync_channel(MAX_QUEUED_COMMITS);
         let waiting = clusters.iter().flat_map(|(cluster, kinds)| kinds.iter().map(|kind| (*kind, cluster.clone())));
         let waiting: BTreeSet<_> = waiting.collect();
         let committer = Committer { engine, inputs, waiting, mesh, metrics };
@@ -53,7 +53,7 @@ impl InputSink {
         Ok(Self { messages })
     }
 
-    fn send(&self, message: Message) {
+    fn send(&self, message: SourceMessage) {
         // Fails only when the thread has ended, with the process.
         let _ = self.messages.send(message);
     }
@@ -62,16 +62,16 @@ impl InputSink {
 impl Sink for InputSink {
     fn commit(&self, changes: Vec<Change>) {
         if !changes.is_empty() {
-            self.send(Message::Changes(changes));
+            self.send(SourceMessage::Changes(changes));
         }
     }
 
     fn synced(&self, cluster: &Text, kinds: &[Kind]) {
-        self.send(Message::Synced(cluster.clone(), kinds.to_vec()));
+        self.send(SourceMessage::Synced(cluster.clone(), kinds.to_vec()));
     }
 
     fn settle(&self, done: oneshot::Sender<()>) {
-        self.send(Message::Settle(done));
+        self.send(SourceMessage::Settle(done));
     }
 }
 
@@ -85,7 +85,7 @@ struct Committer {
 }
 
 impl Committer {
-    fn run(mut self, messages: &Receiver<Message>) {
+    fn run(mut self, messages: &Receiver<SourceMessage>) {
         let mut backlog = Backlog::default();
         loop {
             let (mut synced, mut settled) = (Vec::new(), Vec::new());
@@ -95,11 +95,11 @@ impl Committer {
             }
             while let Some(message) = next.take() {
                 match message {
-                    Message::Changes(more) => backlog.add(more),
-                    Message::Synced(cluster, kinds) => synced.push((cluster, kinds)),
-                    Message::Settle(done) => settled.push(done),
+                    SourceMessage::Changes(more) => backlog.add(more),
+                    SourceMessage::Synced(cluster, kinds) => synced.push((cluster, kinds)),
+                    SourceMessage::Settle(done) => settled.push(done),
                 }
-                if backlog.len() < BACKLOG {
+                if backlog.len() < MAX_BACKLOG_CHANGES {
                     next = messages.try_recv().ok();
                 }
             }
@@ -108,7 +108,7 @@ impl Committer {
             let changes = if whole { backlog.take_all() } else { backlog.take_next() };
             self.commit(changes, &synced);
             for done in settled {
-                // Nobody may be waiting any more.
+                // The receiver may have ended.
                 let _ = done.send(());
             }
         }

@@ -1,4 +1,4 @@
-//! Where objects come from: files and the Kubernetes API. Each hands parsed objects to a [`Sink`].
+//! Sources of objects: files and the Kubernetes API. Each passes parsed objects to a [`Sink`].
 
 mod backlog;
 pub mod files;
@@ -23,14 +23,14 @@ pub use mesh_files::{MeshFileError, MeshFiles};
 pub use mesh_override::MeshOverride;
 pub use report::{Problem, Reporter};
 
-/// How a source came to know of a change.
+/// The origin of a change.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Origin {
-    /// Where the object stands: `FILE:LINE`, or empty for the Kubernetes API.
+    /// Location of the object: `FILE:LINE`, or empty for the Kubernetes API.
     pub place: Text,
     /// Its resourceVersion, empty if it has none.
     pub version: Text,
-    /// When the source saw it, since the Unix epoch.
+    /// When the source read it, since the Unix epoch.
     pub received: Duration,
 }
 
@@ -39,30 +39,30 @@ pub struct Origin {
 pub struct Change {
     /// Its kind.
     pub kind: Kind,
-    /// Where it lives.
+    /// Its cluster, namespace and name.
     pub key: ObjectKey,
-    /// What it is now; `None` if it is gone.
+    /// Its new state; `None` if it was deleted.
     pub object: Option<Box<ParsedObject>>,
-    /// How that came to be known.
+    /// The origin of the change.
     pub origin: Origin,
 }
 
-/// What takes the objects of all sources.
+/// Receives the objects of all sources.
 pub trait Sink: Send + Sync + 'static {
-    /// Makes changes visible together. Equal values are no change. May wait when too much is queued.
+    /// Makes changes visible together. Equal values are no change. Blocks while the queue is full.
     fn commit(&self, changes: Vec<Change>);
 
-    /// Says that all objects of the kinds, as they are now, have been committed for the cluster.
+    /// Reports that all current objects of the kinds have been committed for the cluster.
     fn synced(&self, cluster: &Text, kinds: &[Kind]);
 
-    /// Tells once everything that was committed before is in force.
+    /// Notifies `done` once all earlier commits are in force.
     fn settle(&self, done: oneshot::Sender<()>) {
-        // Nobody may be waiting any more.
+        // The receiver may have ended.
         let _ = done.send(());
     }
 }
 
-/// The kinds read from clusters other than the own one: what runs there. Configuration is read in the own cluster only.
+/// Kinds that are read from remote clusters: workloads and services. Configuration is read from the own cluster only.
 const REMOTE_KINDS: &[Kind] = &[
     Kind::EndpointSlice,
     Kind::Namespace,
@@ -81,22 +81,22 @@ pub struct Cluster {
     pub id: Text,
     /// DNS domain of its services.
     pub domain: Text,
-    /// It is not the one the control plane runs in.
+    /// It is not the cluster of the control plane.
     pub is_remote: bool,
-    /// Kinds that are switched off.
+    /// Kinds that are not read.
     pub ignored: BTreeSet<Kind>,
     /// Configuration for other revisions than this one is not read; empty reads all.
     pub revision: Text,
 }
 
 impl Cluster {
-    /// Whether objects of that kind count in this cluster.
+    /// Whether objects of the kind are read from this cluster.
     #[must_use]
     pub fn reads(&self, kind: Kind) -> bool {
         (!self.is_remote || REMOTE_KINDS.contains(&kind)) && !self.ignored.contains(&kind)
     }
 
-    /// Whether an object is for the revision: configuration may say for which it is, what runs in the cluster is for all.
+    /// Whether an object applies to the revision: configuration can name one by label, other kinds apply to all.
     #[must_use]
     pub fn follows(&self, info: &KindInfo, object: &Value) -> bool {
         let wanted = object.pointer("/metadata/labels/istio.io~1rev").and_then(Value::as_str);

@@ -13,16 +13,16 @@ use sluice_model::{Kind, MeshConfig, MeshSettings, Object, ParsedObject, Text};
 use sluice_parse::yaml::{self, Limits};
 use sluice_parse::{Findings, lay_mesh_config, parse_mesh_networks};
 use sluice_telemetry::unix_time;
-use sluice_watch::{Due, FollowGuard, QUIET, Watch};
+use sluice_watch::{Due, FollowGuard, SETTLE_TIME, Watch};
 use tracing::{info, warn};
 
 use super::mesh_override::MeshPart;
 use super::{Change, Origin, Problem, Reporter, Sink};
 
-/// How often files are looked at even if nobody says that they changed.
-const SWEEP: Duration = Duration::from_secs(2);
+/// Interval of checks for changes without a notification.
+const RESCAN_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Why files with mesh settings cannot be used.
+/// Files with mesh settings that cannot be used. [`MeshFileError::Read`] is retryable.
 #[derive(Debug, thiserror::Error)]
 pub enum MeshFileError {
     /// One cannot be read.
@@ -30,10 +30,10 @@ pub enum MeshFileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         reason: Text,
     },
-    /// One is no YAML, or not what it should be.
+    /// A file is not YAML, or invalid.
     #[error("{}: line {}: {}", path.display(), problem.line, problem.reason)]
     Invalid {
         /// The file.
@@ -49,12 +49,12 @@ pub enum MeshFileError {
     Thread(io::Error),
 }
 
-/// What is at a path.
+/// The content of a path.
 #[derive(Debug, Eq, PartialEq)]
-enum Seen {
+enum FileContent {
     Nothing,
     Bytes(Vec<u8>),
-    /// It cannot be read, and why.
+    /// It cannot be read; the reason.
     Failure(Text),
 }
 
@@ -66,8 +66,8 @@ struct MeshFile {
     path: PathBuf,
     /// The same from the root, as it is watched.
     absolute: PathBuf,
-    /// What was there when it was last read.
-    seen: Seen,
+    /// The content of the last read.
+    content: FileContent,
     /// When to read it again.
     due: Option<Instant>,
     /// When it was found to be away, until that counts.
@@ -85,21 +85,23 @@ impl MeshFiles {
     /// Reads both files, if they exist.
     ///
     /// # Errors
-    /// A file is there and cannot be read, or is invalid.
+    /// An existing file cannot be read or is invalid.
     pub fn open(mesh: &Path, networks: &Path) -> Result<Self, MeshFileError> {
         let file = |part, path: &Path| {
             let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-            MeshFile { part, path: path.to_owned(), absolute, seen: Seen::Nothing, due: None, away: None }
+            MeshFile { part, path: path.to_owned(), absolute, content: FileContent::Nothing, due: None, away: None }
         };
         let mut files = [file(MeshPart::Mesh, mesh), file(MeshPart::Networks, networks)];
         let mut initial = Vec::new();
         for file in &mut files {
             let path = || file.path.clone();
-            file.seen = see(&file.path);
-            match &file.seen {
-                Seen::Nothing => {}
-                Seen::Failure(reason) => return Err(MeshFileError::Read { path: path(), reason: reason.clone() }),
-                Seen::Bytes(bytes) => {
+            file.content = see(&file.path);
+            match &file.content {
+                FileContent::Nothing => {}
+                FileContent::Failure(reason) => {
+                    return Err(MeshFileError::Read { path: path(), reason: reason.clone() });
+                }
+                FileContent::Bytes(bytes) => {
                     let settings = file.parse(bytes);
                     let settings = settings.map_err(|problem| MeshFileError::Invalid { path: path(), problem })?;
                     initial.push(file.change(Some(settings)));
@@ -109,7 +111,7 @@ impl MeshFiles {
         Ok(Self { files, initial })
     }
 
-    /// Commits what was read. To be done before anything else is committed.
+    /// Commits the settings. Call it before any other commit.
     pub fn load(&self, sink: &dyn Sink) {
         sink.commit(self.initial.clone());
     }
@@ -154,8 +156,8 @@ impl Follower {
             }
             self.read_due(sink);
             if next_sweep <= Instant::now() {
-                self.sweep();
-                next_sweep = Instant::now() + SWEEP;
+                self.rescan();
+                next_sweep = Instant::now() + RESCAN_INTERVAL;
             }
         }
     }
@@ -174,15 +176,15 @@ impl Follower {
         let mut changes = Vec::new();
         for file in self.files.iter_mut().filter(|file| file.due.is_some_and(|due| due <= now)) {
             changes.extend(file.check(&self.reporter));
-            file.due = file.away.map(|away| away + QUIET);
+            file.due = file.away.map(|away| away + SETTLE_TIME);
         }
         if !changes.is_empty() {
             sink.commit(changes);
         }
     }
 
-    /// Has files read that are not what they were, although nobody said so.
-    fn sweep(&mut self) {
+    /// Schedules files that changed without a notification.
+    fn rescan(&mut self) {
         let mut differs = false;
         for file in &mut self.files {
             if let Some(directory) = file.absolute.parent() {
@@ -190,11 +192,11 @@ impl Follower {
                 // watched, the next look at the file will do.
                 let _ = self.watch.add_directory(directory);
             }
-            differs |= file.due.is_none() && is_followed(&file.path) && see(&file.path) != file.seen;
+            differs |= file.due.is_none() && is_followed(&file.path) && see(&file.path) != file.content;
         }
         if differs {
-            // Whoever writes may not be done, and may have changed the other after it was looked at.
-            let at = Instant::now() + QUIET;
+            // The writer may not have finished, and may have changed the other file after its check.
+            let at = Instant::now() + SETTLE_TIME;
             for file in &mut self.files {
                 file.due.get_or_insert(at);
             }
@@ -210,23 +212,23 @@ impl MeshFile {
             return None;
         }
         let seen = see(&self.path);
-        if seen == self.seen {
+        if seen == self.content {
             return None;
         }
-        if seen == Seen::Nothing {
+        if seen == FileContent::Nothing {
             // Editors take a file away before they put another in its place.
             let since = away.unwrap_or_else(Instant::now);
-            if since.elapsed() < QUIET {
+            if since.elapsed() < SETTLE_TIME {
                 self.away = Some(since);
                 return None;
             }
         }
-        self.seen = seen;
+        self.content = seen;
         let place = Text::from(self.path.display().to_string());
-        let settings = match &self.seen {
-            Seen::Nothing => Ok(None),
-            Seen::Bytes(bytes) => self.parse(bytes).map(Some),
-            Seen::Failure(reason) => Err(Problem { line: 0, reason: reason.clone() }),
+        let settings = match &self.content {
+            FileContent::Nothing => Ok(None),
+            FileContent::Bytes(bytes) => self.parse(bytes).map(Some),
+            FileContent::Failure(reason) => Err(Problem { line: 0, reason: reason.clone() }),
         };
         match settings {
             Ok(settings) => {
@@ -268,7 +270,7 @@ impl MeshFile {
             if finding.severity.is_refusal() {
                 return Err(Problem { line, reason: reason.into() });
             }
-            warn!(file = %self.path.display(), line, reason, "mesh settings in doubt");
+            warn!(file = %self.path.display(), line, reason, "validation warning in mesh settings");
         }
         Ok(settings)
     }
@@ -290,11 +292,11 @@ fn is_followed(path: &Path) -> bool {
     std::fs::metadata(path).map_or(true, |metadata| metadata.is_file())
 }
 
-fn see(path: &Path) -> Seen {
+fn see(path: &Path) -> FileContent {
     match std::fs::read(path) {
-        Ok(bytes) => Seen::Bytes(bytes),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Seen::Nothing,
-        Err(error) => Seen::Failure(error.to_string().into()),
+        Ok(bytes) => FileContent::Bytes(bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => FileContent::Nothing,
+        Err(error) => FileContent::Failure(error.to_string().into()),
     }
 }
 
@@ -309,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_link_changes_is_read_at_once() {
+    fn files_that_one_link_changes_are_read_together() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = |name| directory.path().join(name);
         let files = MeshFiles::open(&path("config"), &path("networks")).expect("none yet").files;

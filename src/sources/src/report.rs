@@ -1,4 +1,4 @@
-//! What is wrong with what sources read, for the log and for `/debug`.
+//! Problems of what sources read, for the log and for `/debug`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,21 +8,21 @@ use sluice_model::{Kind, ObjectKey, ParsedObject, Severity, Text};
 use sluice_parse::kind_info;
 use tracing::{debug, info, warn};
 
-/// Problems of text that is no object at all, by where it stands. Rejects of objects are a collection of their own.
+/// Problems of text that is not an object, by file. Rejects of objects are a collection of the graph.
 #[derive(Clone, Debug, Default)]
 pub struct Reporter(Arc<Mutex<BTreeMap<Text, Problem>>>);
 
 /// A text that cannot be read.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Serialize)]
 pub struct Problem {
-    /// Line of the file, 0 if it is the file as a whole.
+    /// Line of the file, 0 for the file as a whole.
     pub line: usize,
     /// Why, a lower-case fragment.
     pub reason: Text,
 }
 
 impl Reporter {
-    /// Notes that a place has a problem, or has none any more. Says so in the log when that is new.
+    /// Sets or clears the problem of a file, and logs a change.
     pub fn set(&self, place: &Text, problem: Option<Problem>) {
         let mut problems = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match problem {
@@ -40,15 +40,14 @@ impl Reporter {
         }
     }
 
-    /// Everything that is wrong now, by place.
+    /// The current problems, by file.
     #[must_use]
     pub fn problems(&self) -> BTreeMap<Text, Problem> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Logs what parsing finds wrong. Of a kind that nothing is derived from yet, only the first object is news: there may be
-/// thousands.
+/// Logs findings of parsing. Of a kind without any effect, only the first object is logged: there can be thousands.
 #[derive(Debug, Default)]
 pub(super) struct RejectLog {
     /// Such kinds of which an object has been seen.
@@ -63,12 +62,12 @@ impl RejectLog {
             let place = line(&reject.field_path).map_or_else(|| place.to_owned(), |line| format!("{place}:{line}"));
             let (kind, key, field, reason) = (reject.kind, shown(&reject.object), &reject.field_path, &reject.reason);
             match reject.severity {
-                _ if !is_news => debug!(%kind, object = %key, %field, %reason, %place, "configuration in doubt"),
+                _ if !is_news => debug!(%kind, object = %key, %field, %reason, %place, "validation warning"),
                 Severity::Error => warn!(%kind, object = %key, %field, %reason, %place, "configuration rejected"),
                 Severity::Refused => {
-                    warn!(%kind, object = %key, %field, %reason, %place, "configuration that admission refuses");
+                    warn!(%kind, object = %key, %field, %reason, %place, "configuration is invalid: admission would refuse it");
                 }
-                Severity::Warning => info!(%kind, object = %key, %field, %reason, %place, "configuration in doubt"),
+                Severity::Warning => info!(%kind, object = %key, %field, %reason, %place, "validation warning"),
             }
         }
     }
@@ -88,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_that_is_not_supported_is_news_once() {
+    fn unsupported_kind_is_logged_once() {
         let mut log = RejectLog::default();
         assert!(log.is_news(Kind::InferencePool) && !log.is_news(Kind::InferencePool));
         assert!(log.is_news(Kind::Gateway) && log.is_news(Kind::Gateway));

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
-/// A counter that is written under its own name: OpenMetrics would append `_total`, which no dashboard of the reference
-/// looks for (O15). So a registry with one is to be served as the Prometheus text format, `text/plain; version=0.0.4`.
+/// A counter with an exact name: OpenMetrics would append `_total`, which dashboards for istiod do not expect (O15).
+/// A registry with such counters has to be served as Prometheus text, `text/plain; version=0.0.4`.
 #[derive(Clone, Debug, Default)]
 pub struct Count(Arc<AtomicU64>);
 
@@ -18,12 +18,12 @@ impl Count {
         self.inc_by(1);
     }
 
-    /// Adds that many.
+    /// Adds a number.
     pub fn inc_by(&self, by: u64) {
         self.0.fetch_add(by, Ordering::Relaxed);
     }
 
-    /// What it stands at.
+    /// Its value.
     #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

@@ -10,7 +10,7 @@ use tracing::{Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Scopes and the modules whose events belong to them; the longest module wins.
+/// Scopes and their modules; the longest matching module wins.
 pub const SCOPES: &[(&str, &[&str])] = &[
     ("admin", &["sluice::admin", "sluice_admin"]),
     ("ads", &["sluice_xds", "sluice_xds_protocol"]),
@@ -23,7 +23,7 @@ pub const SCOPES: &[(&str, &[&str])] = &[
     ("validation", &["sluice_sources::report"]),
 ];
 
-/// The scope of events of a target, which is a module or a scope; `default` if of none in particular.
+/// The scope of an event target, which is a module or a scope; `default` if none matches.
 #[must_use]
 pub fn scope_of(target: &str) -> &'static str {
     if let Some((scope, _)) = SCOPES.iter().find(|(scope, _)| *scope == target) {
@@ -38,7 +38,7 @@ pub fn scope_of(target: &str) -> &'static str {
         .map_or("default", |(scope, _)| scope)
 }
 
-/// The lowest level that is logged, by scope.
+/// The log level of each scope.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LogLevels {
     default: LevelFilter,
@@ -55,7 +55,7 @@ impl LogLevels {
     /// The level of a scope.
     #[must_use]
     pub fn of(&self, scope: &str) -> LevelFilter {
-        // The libraries below are chatty at info and would drown the rest at debug: they must be asked for by name.
+        // gRPC and HTTP libraries log a lot: their scope has to be named for levels below warn.
         let unless_named = if scope == "grpc" { self.default.min(LevelFilter::WARN) } else { self.default };
         self.scopes.get(scope).copied().unwrap_or(unless_named)
     }
@@ -75,7 +75,11 @@ impl FromStr for LogLevels {
                 "info" => LevelFilter::INFO,
                 "debug" => LevelFilter::DEBUG,
                 "trace" => LevelFilter::TRACE,
-                _ => return Err(format!("{level:?} is no level: none, error, warn, info or debug")),
+                _ => {
+                    return Err(format!(
+                        "{level:?} is not a level: use none, fatal, error, warn, info, debug or trace"
+                    ));
+                }
             };
             match scope {
                 "default" => levels.default = level,
@@ -84,7 +88,7 @@ impl FromStr for LogLevels {
                     levels.scopes = SCOPES.iter().map(|(scope, _)| (*scope, level)).collect();
                 }
                 _ => {
-                    // A scope that istiod has and we have not is no mistake.
+                    // Scopes of istiod that do not exist here are accepted.
                     if let Some((known, _)) = SCOPES.iter().find(|(known, _)| *known == scope) {
                         levels.scopes.insert(known, level);
                     }
@@ -129,7 +133,7 @@ mod tests {
     use super::{LogLevels, scope_of};
 
     #[test]
-    fn targets_have_scopes() {
+    fn targets_map_to_scopes() {
         assert_eq!(scope_of("sluice_xds_protocol::delta::codec"), "delta");
         assert_eq!(scope_of("sluice_xds::stream"), "ads");
         assert_eq!(scope_of("sluice_xdsomething"), "default");
@@ -138,8 +142,8 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_read_by_scope() {
-        let levels: LogLevels = "default:warn,ads:debug,nobody:debug".parse().expect("valid");
+    fn levels_are_parsed_by_scope() {
+        let levels: LogLevels = "default:warn,ads:debug,unknown:debug".parse().expect("valid");
         assert_eq!(levels.of("ads"), LevelFilter::DEBUG);
         assert_eq!(levels.of("kube"), LevelFilter::WARN);
         assert_eq!("debug".parse::<LogLevels>().expect("valid").of("kube"), LevelFilter::DEBUG);

@@ -44,7 +44,7 @@ impl FromStr for LogTarget {
         match text {
             "stdout" => Ok(Self::Stdout),
             "stderr" => Ok(Self::Stderr),
-            other => Err(format!("{other:?} is neither stdout nor stderr")),
+            other => Err(format!("{other:?} is not supported: use stdout or stderr")),
         }
     }
 }
@@ -60,12 +60,12 @@ impl<'w> MakeWriter<'w> for LogTarget {
     }
 }
 
-/// Changes the levels of the running log.
+/// Reads and changes the levels of the running log.
 #[derive(Clone)]
 pub struct LogControl(reload::Handle<LogLevels, tracing_subscriber::Registry>);
 
 impl LogControl {
-    /// The levels now.
+    /// The current levels.
     #[must_use]
     pub fn levels(&self) -> LogLevels {
         self.0.clone_current().unwrap_or_default()
@@ -73,15 +73,15 @@ impl LogControl {
 
     /// Sets the levels.
     pub fn set(&self, levels: LogLevels) {
-        // Fails only when the log is gone, with the process.
+        // Fails only if the subscriber has ended, with the process.
         let _ = self.0.reload(levels);
     }
 }
 
-/// Starts the log of this process; once.
+/// Starts the log of this process.
 ///
 /// # Errors
-/// There is a log already.
+/// The log has been started before.
 pub fn start(config: &LogConfig) -> Result<LogControl, tracing_subscriber::util::TryInitError> {
     let (filter, handle) = reload::Layer::new(config.levels.clone());
     let lines =

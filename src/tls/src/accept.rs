@@ -1,4 +1,4 @@
-//! Connections of the secure port: handshakes beside each other, each with a limit of time.
+//! Connections of the secure port: concurrent handshakes, each with a timeout.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,24 +20,24 @@ use tonic::transport::server::Connected;
 use tracing::{debug, warn};
 
 /// Longest handshake.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Most handshakes at a time; further connections wait.
-const HANDSHAKES: usize = 2048;
-/// Rest after the operating system had no connection to give, for instance because there are too many open files.
-const REST: Duration = Duration::from_millis(100);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most concurrent handshakes; further connections wait.
+const MAX_HANDSHAKES: usize = 2048;
+/// Pause after a failed `accept`, for instance because of too many open files.
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Connections whose handshakes are done.
+/// Connections that completed their handshake.
 pub struct SecureIncoming {
     ready: mpsc::Receiver<io::Result<SecureStream>>,
     accepting: tokio::task::JoinHandle<()>,
 }
 
 impl SecureIncoming {
-    /// Accepts on the listener until it is dropped, and counts whom it refuses.
+    /// Accepts on the listener until it is dropped, and counts failed handshakes.
     #[must_use]
-    pub fn new(listener: TcpListener, config: Arc<ServerConfig>, refused: Count) -> Self {
+    pub fn new(listener: TcpListener, config: Arc<ServerConfig>, failed_handshakes: Count) -> Self {
         let (done, ready) = mpsc::channel(16);
-        let accepting = tokio::spawn(accept(listener, TlsAcceptor::from(config), done, refused));
+        let accepting = tokio::spawn(accept(listener, TlsAcceptor::from(config), done, failed_handshakes));
         Self { ready, accepting }
     }
 }
@@ -60,56 +60,56 @@ async fn accept(
     listener: TcpListener,
     acceptor: TlsAcceptor,
     done: mpsc::Sender<io::Result<SecureStream>>,
-    refused: Count,
+    failed_handshakes: Count,
 ) {
-    let turns = Arc::new(Semaphore::new(HANDSHAKES));
+    let permits = Arc::new(Semaphore::new(MAX_HANDSHAKES));
     loop {
-        let Ok(turn) = turns.clone().acquire_owned().await else { return };
+        let Ok(permit) = permits.clone().acquire_owned().await else { return };
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                warn!(target: "tls", %error, "cannot accept a connection");
-                tokio::time::sleep(REST).await;
+                warn!(target: "tls", %error, "failed to accept a connection");
+                tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
                 continue;
             }
         };
-        let (acceptor, done, refused) = (acceptor.clone(), done.clone(), refused.clone());
+        let (acceptor, done, failed_handshakes) = (acceptor.clone(), done.clone(), failed_handshakes.clone());
         tokio::spawn(async move {
             if let Err(error) = stream.set_nodelay(true) {
-                debug!(target: "tls", %peer, %error, "cannot send without delay");
+                debug!(target: "tls", %peer, %error, "failed to set TCP_NODELAY");
             }
-            match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+            match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
                 Ok(Ok(stream)) => {
-                    // Fails only when nobody serves any more.
+                    // Fails only when the server has ended.
                     let _ = done.send(Ok(SecureStream { stream, peer })).await;
                 }
-                // Who only looks whether the port is open.
+                // A TCP probe of the port.
                 Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    debug!(target: "tls", %peer, "a connection ended before the handshake");
+                    debug!(target: "tls", %peer, "connection closed before the handshake");
                 }
                 Ok(Err(error)) => {
-                    refused.inc();
-                    warn!(target: "tls", %peer, %error, "refused a connection");
+                    failed_handshakes.inc();
+                    warn!(target: "tls", %peer, %error, "TLS handshake failed");
                 }
-                Err(_) => debug!(target: "tls", %peer, "a handshake took too long"),
+                Err(_) => debug!(target: "tls", %peer, "TLS handshake timed out"),
             }
-            drop(turn);
+            drop(permit);
         });
     }
 }
 
-/// A connection with TLS.
+/// A TLS connection.
 pub struct SecureStream {
     stream: TlsStream<TcpStream>,
     peer: SocketAddr,
 }
 
-/// What is known of a connection before anything is said on it.
+/// The peer of a connection, known after the handshake.
 #[derive(Clone, Debug)]
 pub struct TlsConnection {
-    /// Where it comes from.
+    /// Its address.
     pub peer: SocketAddr,
-    /// The certificate of the client and what leads to a root, verified; empty without.
+    /// The verified certificate chain of the client; empty without.
     pub certificates: Arc<[CertificateDer<'static>]>,
 }
 

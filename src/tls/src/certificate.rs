@@ -1,4 +1,4 @@
-//! The certificate that the server shows.
+//! The server certificate.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,19 +8,19 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use sluice_ca::ServerCertificate;
 
-/// The certificate that the server shows from now on, whatever name it is asked by.
+/// The current server certificate, presented for every server name.
 #[derive(Default)]
 pub struct ServerIdentity {
     current: ArcSwapOption<CertifiedKey>,
 }
 
 impl ServerIdentity {
-    /// Shows this one in every handshake that begins from now on.
+    /// Presents this certificate in later handshakes.
     pub fn set(&self, pair: CertifiedKey) {
         self.current.store(Some(Arc::new(pair)));
     }
 
-    /// Shows one that an authority has issued.
+    /// Presents a certificate that an authority issued.
     pub fn set_issued(&self, issued: &ServerCertificate) {
         self.set(CertifiedKey::new(issued.chain.clone(), issued.key.signing_key()));
     }
@@ -28,7 +28,7 @@ impl ServerIdentity {
 
 impl fmt::Debug for ServerIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerIdentity").field("is_there", &self.current.load().is_some()).finish()
+        f.debug_struct("ServerIdentity").field("is_set", &self.current.load().is_some()).finish()
     }
 }
 

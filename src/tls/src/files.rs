@@ -1,4 +1,4 @@
-//! A certificate of the server that somebody else provides, as files.
+//! A server certificate from files.
 
 use std::path::{Path, PathBuf};
 
@@ -10,25 +10,46 @@ use zeroize::Zeroizing;
 
 use crate::TlsOptionError;
 
-/// Where such files are mounted.
-const MOUNTED: &str = "./var/run/secrets/istiod";
+/// Default mount path of the files.
+const MOUNT_PATH: &str = "./var/run/secrets/istiod";
 
-/// Files of a certificate, its key, and the roots that clients are verified with.
+/// Files of the server certificate that cannot be used. A retry helps once the file has changed.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsFileError {
+    /// A file cannot be read.
+    #[error("cannot read {}: {error}", .file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// The error of the operating system.
+        error: std::io::Error,
+    },
+    /// A file has invalid content.
+    #[error("{}: {reason}", .file.display())]
+    Invalid {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong; the private key is never quoted.
+        reason: String,
+    },
+}
+
+/// Files of a server certificate, its key, and the roots for client certificates.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TlsFiles {
-    /// The certificate and what is between it and a root.
+    /// The certificate chain.
     pub certificate: PathBuf,
-    /// Its key.
+    /// The private key.
     pub key: PathBuf,
-    /// The roots.
+    /// The root certificates.
     pub roots: PathBuf,
 }
 
 impl TlsFiles {
-    /// Those of the flags, or else the mounted ones, or else none.
+    /// The files that flags name, else mounted ones, else none.
     ///
     /// # Errors
-    /// Some of the flags are given and others are not.
+    /// Only some of the three flags are set.
     pub fn find(
         certificate: &Option<PathBuf>,
         key: &Option<PathBuf>,
@@ -39,15 +60,15 @@ impl TlsFiles {
                 let (certificate, key, roots) = (certificate.clone(), key.clone(), roots.clone());
                 Ok(Some(Self { certificate, key, roots }))
             }
-            (None, None, None) => Ok(Self::mounted(Path::new(MOUNTED))),
+            (None, None, None) => Ok(Self::mounted(Path::new(MOUNT_PATH))),
             _ => {
-                let reason = "goes with --tlsKeyFile and --caCertFile: give all three or none".to_owned();
+                let reason = "requires --tlsKeyFile and --caCertFile: set all three flags or none".to_owned();
                 Err(TlsOptionError { option: "--tlsCertFile", reason })
             }
         }
     }
 
-    /// Those below a directory, if they are there.
+    /// The files below a directory, if they exist.
     fn mounted(root: &Path) -> Option<Self> {
         let roots = [root.join("ca/root-cert.pem"), root.join("tls/ca.crt")];
         let files = Self {
@@ -67,32 +88,37 @@ impl TlsFiles {
         all
     }
 
-    /// What is in them: the certificate with its key, and the roots.
+    /// Reads the certificate with its key, and the roots.
     ///
     /// # Errors
-    /// A file cannot be read, or what is in it does not go with the others. The text holds nothing of the key.
-    pub fn read(&self) -> Result<(CertifiedKey, Vec<CertificateDer<'static>>), String> {
+    /// A file cannot be read, or its content is invalid or does not match the others. No text quotes the key.
+    pub fn read(&self) -> Result<(CertifiedKey, Vec<CertificateDer<'static>>), TlsFileError> {
         let read = |file: &Path| {
-            std::fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()))
+            std::fs::read_to_string(file).map_err(|error| TlsFileError::Read { file: file.to_owned(), error })
         };
+        let invalid = |file: &Path, reason: String| TlsFileError::Invalid { file: file.to_owned(), reason };
         let (chain, roots) = (read(&self.certificate)?, read(&self.roots)?);
         let key = Zeroizing::new(read(&self.key)?);
-        let key = PrivateKey::from_pem(&key).map_err(|error| format!("{}: {error}", self.key.display()))?;
+        let key = PrivateKey::from_pem(&key).map_err(|error| invalid(&self.key, error.to_string()))?;
         let chain = certificates(&self.certificate, &chain)?;
         let roots = certificates(&self.roots, &roots)?;
-        let leaf = chain.first().ok_or_else(|| format!("{} holds no certificate", self.certificate.display()))?;
-        let leaf = Certificate::parse("certificate", leaf)
-            .map_err(|error| format!("{}: {error}", self.certificate.display()))?;
+        let leaf = chain.first().ok_or_else(|| invalid(&self.certificate, "holds no certificate".to_owned()))?;
+        let leaf =
+            Certificate::parse("certificate", leaf).map_err(|error| invalid(&self.certificate, error.to_string()))?;
         if !leaf.matches_key(&key) {
-            return Err(format!("{} is not the key of {}", self.key.display(), self.certificate.display()));
+            let reason = format!("is not the key of {}", self.certificate.display());
+            return Err(invalid(&self.key, reason));
         }
         Ok((CertifiedKey::new(chain, key.signing_key()), roots))
     }
 }
 
-fn certificates(file: &Path, pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+fn certificates(file: &Path, pem: &str) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
-    all.map_err(|_| format!("{} is no PEM of certificates", file.display()))
+    all.map_err(|_| TlsFileError::Invalid {
+        file: file.to_owned(),
+        reason: "is not a PEM list of certificates".to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -102,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_come_before_mounted_files_and_go_together() {
+    fn flags_precede_mounted_files_and_need_each_other() {
         let some = |name: &str| Some(PathBuf::from(name));
         let found = TlsFiles::find(&some("c"), &some("k"), &some("r")).expect("all three").expect("files");
         assert_eq!((found.certificate, found.key, found.roots), ("c".into(), "k".into(), "r".into()));
@@ -128,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_another_certificate_is_refused() {
+    fn key_of_another_certificate_is_rejected() {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock").as_secs();
         let now = i64::try_from(now).expect("a time");
         let make = || {
@@ -138,16 +164,16 @@ mod tests {
         let root = tempfile::tempdir().expect("a directory");
         let path = |name: &str| root.path().join(name);
         let files = TlsFiles { certificate: path("c"), key: path("k"), roots: path("r") };
-        assert!(files.read().expect_err("no files").starts_with("cannot read"));
+        assert!(files.read().expect_err("no files").to_string().starts_with("cannot read"));
         std::fs::write(&files.certificate, &one.certificate).expect("write");
         std::fs::write(&files.roots, &one.certificate).expect("write");
         std::fs::write(&files.key, one.key.as_str()).expect("write");
         let (pair, roots) = files.read().expect("they go together");
         assert_eq!((pair.cert.len(), roots.len()), (1, 1));
         std::fs::write(&files.key, other.key.as_str()).expect("write");
-        let error = files.read().expect_err("another key");
+        let error = files.read().expect_err("another key").to_string();
         assert!(error.contains("is not the key of"), "{error}");
         std::fs::write(&files.key, "secret").expect("write");
-        assert!(!files.read().expect_err("no key").contains("secret"));
+        assert!(!files.read().expect_err("no key").to_string().contains("secret"));
     }
 }

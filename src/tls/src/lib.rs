@@ -1,5 +1,5 @@
-//! TLS of the secure port (X01, P10): a certificate that is replaced while connections go on, clients' certificates
-//! verified against the roots of the moment.
+//! TLS of the secure port (X01, P10): a server certificate that can be replaced without closing connections, and client
+//! certificates that are verified with the current roots.
 
 mod accept;
 mod certificate;
@@ -9,8 +9,8 @@ mod versions;
 
 pub use accept::{SecureIncoming, SecureStream, TlsConnection};
 pub use certificate::ServerIdentity;
-pub use files::TlsFiles;
-pub use verifier::ClientVerifier;
+pub use files::{TlsFileError, TlsFiles};
+pub use verifier::{ClientVerifier, RootsError};
 pub use versions::TlsVersions;
 
 use std::sync::Arc;
@@ -28,10 +28,10 @@ pub struct TlsOptionError {
     pub reason: String,
 }
 
-/// The configuration of the port.
+/// The TLS configuration of the secure port.
 ///
 /// # Errors
-/// The versions and cipher suites do not go together.
+/// No cipher suite is usable with the chosen versions.
 pub fn server_config(
     versions: &TlsVersions,
     identity: Arc<ServerIdentity>,

@@ -10,7 +10,7 @@ use sluice_testkit::handshake::{self, NegotiatedTls, TlsOptions, certified};
 
 use super::*;
 
-/// What a client and the port agree on under a policy, if they do.
+/// Version, cipher suite and group that a client and the server negotiate under a policy.
 fn shake(policy: Option<CompliancePolicy>, least: &str, offer: TlsOptions) -> Result<NegotiatedTls, String> {
     let (certificate, key) = certified().expect("a certificate");
     let pair = CertifiedKey::from_der(vec![certificate.clone()], key, &sluice_crypto::provider(None)).expect("a pair");
@@ -24,7 +24,7 @@ fn shake(policy: Option<CompliancePolicy>, least: &str, offer: TlsOptions) -> Re
 }
 
 #[test]
-fn the_port_speaks_what_a_policy_lets_be() {
+fn compliance_policy_limits_the_handshake() {
     use CipherSuite as S;
     use CompliancePolicy::{Fips140V2, Fips140V3, PostQuantum};
     use NamedGroup as G;
@@ -40,7 +40,7 @@ fn the_port_speaks_what_a_policy_lets_be() {
     assert_eq!(
         shake(Some(Fips140V2), "VersionTLS13", TlsOptions::default()).map(|agreed| agreed.0),
         Ok(TLSv1_2),
-        "it counts last"
+        "the policy replaces the flag"
     );
     assert!(shake(Some(Fips140V2), "", TlsOptions::default().version(&rustls::version::TLS13)).is_err());
     assert!(shake(Some(Fips140V2), "", TlsOptions::default().suites(&chacha)).is_err());
@@ -64,7 +64,7 @@ fn the_port_speaks_what_a_policy_lets_be() {
     assert!([S::TLS13_AES_128_GCM_SHA256, S::TLS13_AES_256_GCM_SHA384].contains(&suite), "{suite:?}");
     assert_eq!(agreed(Some(PostQuantum), TlsOptions::default()), Ok((TLSv1_3, G::X25519MLKEM768)));
     for old in [G::X25519, G::secp256r1, G::secp384r1] {
-        let refused = shake(Some(PostQuantum), "", TlsOptions::default().group(old)).expect_err("of the old kind");
+        let refused = shake(Some(PostQuantum), "", TlsOptions::default().group(old)).expect_err("not post-quantum");
         assert!(refused.contains("NoKxGroupsInCommon"), "{refused}");
     }
     assert!(shake(Some(PostQuantum), "", TlsOptions::default().version(&rustls::version::TLS12)).is_err());

@@ -1,4 +1,4 @@
-//! Certificates of clients.
+//! Verification of client certificates.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,43 +14,52 @@ use sluice_auth::TrustDomain;
 use sluice_ca::Certificate;
 use sluice_model::Identity;
 
-/// Verifies certificates of clients that show one: against the roots of the moment, and that they are of the own trust
-/// domain. Who shows none is let in, and has to say otherwise who he is.
+/// Verifies client certificates with the current roots, and that they are of the own trust domain. A client without a
+/// certificate may connect, and has to authenticate by other credentials.
 pub struct ClientVerifier {
     provider: Arc<CryptoProvider>,
-    /// Without roots nobody is verified.
+    /// Without roots, every certificate is rejected.
     current: ArcSwapOption<Roots>,
     trust_domain: TrustDomain,
+}
+
+/// Roots that cannot verify client certificates. A retry needs other roots.
+#[derive(Debug, thiserror::Error)]
+pub enum RootsError {
+    /// There is no parsable root certificate.
+    #[error("no root certificate for the verification of clients")]
+    NoRoot,
+    /// The TLS library refuses the roots.
+    #[error(transparent)]
+    Verifier(#[from] rustls::server::VerifierBuilderError),
 }
 
 struct Roots(Arc<dyn ClientCertVerifier>);
 
 impl ClientVerifier {
-    /// Without roots yet.
+    /// Without roots.
     #[must_use]
     pub fn new(trust_domain: TrustDomain) -> Self {
         let provider = sluice_crypto::provider(None);
         Self { provider, current: ArcSwapOption::empty(), trust_domain }
     }
 
-    /// Trusts these roots from now on, and no others.
+    /// Replaces the roots.
     ///
     /// # Errors
-    /// None of them is one.
-    pub fn set_roots(&self, roots: &[CertificateDer<'static>]) -> Result<(), String> {
+    /// No usable root is among them.
+    pub fn set_roots(&self, roots: &[CertificateDer<'static>]) -> Result<(), RootsError> {
         let mut store = RootCertStore::empty();
         let (added, _) = store.add_parsable_certificates(roots.iter().cloned());
         if added == 0 {
-            return Err("there is no root certificate to verify clients with".to_owned());
+            return Err(RootsError::NoRoot);
         }
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(store), self.provider.clone())
-            .build()
-            .map_err(|error| error.to_string())?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(store), self.provider.clone()).build()?;
         self.current.store(Some(Arc::new(Roots(verifier))));
         Ok(())
     }
 
-    /// Whether a verified certificate is of the trust domain.
+    /// Checks the trust domain of a verified certificate.
     fn check_identity(&self, certificate: &CertificateDer<'_>) -> Result<(), Error> {
         let names =
             Certificate::parse("client certificate", certificate).map(|certificate| certificate.uris().to_vec());
@@ -58,7 +67,7 @@ impl ClientVerifier {
         match names.as_slice() {
             [name] if name.parse::<Identity>().is_ok_and(|identity| self.trust_domain.has(&identity)) => Ok(()),
             _ => {
-                tracing::debug!(target: "tls", ?names, "a client certificate is not of the trust domain");
+                tracing::debug!(target: "tls", ?names, "client certificate has another trust domain");
                 Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
             }
         }
@@ -77,7 +86,7 @@ impl ClientCertVerifier for ClientVerifier {
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        // They change, and clients of a mesh have one certificate to show.
+        // The roots can change, and a workload has a single certificate.
         &[]
     }
 

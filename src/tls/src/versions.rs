@@ -1,4 +1,4 @@
-//! Versions of TLS and cipher suites.
+//! TLS versions and cipher suites.
 
 use std::sync::Arc;
 
@@ -8,35 +8,35 @@ use sluice_model::CompliancePolicy;
 
 use crate::TlsOptionError;
 
-/// What of TLS is spoken.
+/// The accepted TLS versions and cipher suites.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TlsVersions {
-    /// Not even 1.2.
+    /// TLS 1.2 is switched off.
     only_13: bool,
-    /// Cipher suites of TLS 1.2; empty is all good ones. Those of 1.3 are all good.
+    /// Cipher suites of TLS 1.2; empty for all secure ones. All suites of TLS 1.3 are secure.
     suites: Vec<CipherSuite>,
-    /// What counts instead of the rest.
+    /// Replaces the other fields.
     policy: Option<CompliancePolicy>,
 }
 
 impl TlsVersions {
-    /// Reads `--tls-min-version` and `--tls-cipher-suites`; suites have the names that IANA gives them.
+    /// Parses `--tls-min-version` and `--tls-cipher-suites` (IANA names).
     ///
     /// # Errors
-    /// The flag whose value is not known, or not safe.
+    /// A flag has an unknown or insecure value.
     pub fn parse(least: &str, suites: &[String]) -> Result<Self, TlsOptionError> {
         let only_13 = match least {
             "" | "VersionTLS12" | "TLSv1_2" | "1.2" => false,
             "VersionTLS13" | "TLSv1_3" | "1.3" => true,
             other => {
-                let reason = format!("{other:?} is not supported: VersionTLS12 or VersionTLS13");
+                let reason = format!("{other:?} is not supported: use VersionTLS12 or VersionTLS13");
                 return Err(TlsOptionError { option: "--tls-min-version", reason });
             }
         };
         let known = suites_of_12();
         let mut chosen = Vec::new();
         for name in suites.iter().map(|name| name.trim()).filter(|name| !name.is_empty()) {
-            // Go's names of old say nothing of the hash.
+            // Go's older names omit the hash.
             let same = |suite: &&CipherSuite| {
                 suite.as_str().is_some_and(|it| it == name || it.strip_suffix("_SHA256") == Some(name))
             };
@@ -45,7 +45,7 @@ impl TlsVersions {
                 None if name.starts_with("TLS_AES_") || name.starts_with("TLS_CHACHA20_") => {}
                 None => {
                     let all: Vec<&str> = known.iter().filter_map(CipherSuite::as_str).collect();
-                    let reason = format!("{name:?} is not supported; these are: {}", all.join(", "));
+                    let reason = format!("{name:?} is not supported: use {}", all.join(", "));
                     return Err(TlsOptionError { option: "--tls-cipher-suites", reason });
                 }
             }
@@ -53,7 +53,7 @@ impl TlsVersions {
         Ok(Self { only_13, suites: chosen, policy: None })
     }
 
-    /// The same under a policy, which replaces what the flags say.
+    /// With a compliance policy, which replaces the flags.
     #[must_use]
     pub fn limited_by(self, policy: Option<CompliancePolicy>) -> Self {
         Self { policy, ..self }
@@ -91,12 +91,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_safe_versions_and_suites_are_taken() {
+    fn only_secure_versions_and_suites_are_accepted() {
         let parse = |least: &str, suites: &[&str]| {
             let suites: Vec<String> = suites.iter().map(|name| (*name).to_owned()).collect();
             TlsVersions::parse(least, &suites)
         };
-        let default = parse("", &[]).expect("nothing is asked for");
+        let default = parse("", &[]).expect("the default");
         assert_eq!(default.protocols().len(), 2);
         assert_eq!(default.provider().cipher_suites, sluice_crypto::provider(None).cipher_suites);
         assert_eq!(parse("VersionTLS13", &[]).expect("known").protocols(), [&rustls::version::TLS13]);

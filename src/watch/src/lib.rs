@@ -1,4 +1,4 @@
-//! What the operating system tells of changes in directories.
+//! Changes of files in directories, as the operating system reports them.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -9,19 +9,19 @@ use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind, RemoveKind};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tracing::warn;
 
-/// How long a file must be quiet that was written and not closed.
-pub const QUIET: Duration = Duration::from_millis(300);
+/// Time without changes after which a file that was written and not closed is complete.
+pub const SETTLE_TIME: Duration = Duration::from_millis(300);
 
-/// Something to look at.
+/// The next thing to check.
 #[derive(Debug)]
 pub enum Due {
-    /// A file, from that moment on.
+    /// A file, at that time.
     File(PathBuf, Instant),
-    /// Whatever is there.
+    /// All files.
     Everything,
-    /// Nothing: the time waited for has come, or somebody woke it.
+    /// Nothing: the wait is over, or the watch was woken.
     Nothing,
-    /// The source is to end.
+    /// The watch has to end.
     Stop,
 }
 
@@ -31,24 +31,24 @@ enum Message {
     Stop,
 }
 
-/// Whether a file is one to tell of.
-type Wanted = Box<dyn Fn(&Path) -> bool + Send>;
+/// Selects the files to report.
+type FileFilter = Box<dyn Fn(&Path) -> bool + Send>;
 
 /// Watched directories.
 pub struct Watch {
     messages: Receiver<Message>,
     sender: Sender<Message>,
-    /// Taken from a message that told of more than one file.
+    /// Left from an event with more than one file.
     ready: Vec<Due>,
-    wanted: Wanted,
-    /// Trees that are watched.
+    wanted: FileFilter,
+    /// Watched trees.
     roots: Vec<PathBuf>,
     // Dropping it ends the watching.
     watcher: RecommendedWatcher,
 }
 
 impl Watch {
-    /// Watches nothing yet; files that are `wanted` will be told of.
+    /// Watches nothing yet. Reports `wanted` files only.
     pub fn new(wanted: impl Fn(&Path) -> bool + Send + 'static) -> Result<Self, notify::Error> {
         let (sender, messages) = channel();
         let events = sender.clone();
@@ -65,7 +65,7 @@ impl Watch {
         self.watcher.watch(root, RecursiveMode::Recursive)
     }
 
-    /// Watches what is in a directory, but not below it. Once more does no harm, and helps if it is another one by now.
+    /// Watches the entries of a directory, not its subdirectories. Call it again if the directory may have been replaced.
     pub fn add_directory(&mut self, directory: &Path) -> Result<(), notify::Error> {
         self.watcher.watch(directory, RecursiveMode::NonRecursive)
     }
@@ -76,7 +76,7 @@ impl Watch {
         Handle(self.sender.clone())
     }
 
-    /// What to look at next, or `Nothing` at `wake`.
+    /// The next thing to check, or `Nothing` at `wake`.
     pub fn next(&mut self, wake: Instant) -> Due {
         loop {
             if let Some(due) = self.ready.pop() {
@@ -90,7 +90,7 @@ impl Watch {
         }
     }
 
-    /// Whether more has been told already, so that it can be taken together.
+    /// Whether more events are waiting, so that they can be processed together.
     pub fn has_more(&mut self) -> bool {
         while self.ready.is_empty() {
             match self.messages.try_recv() {
@@ -103,7 +103,7 @@ impl Watch {
         true
     }
 
-    /// Whether it lies in a hidden directory of a tree: nothing there is of interest.
+    /// Whether a path is in a hidden directory of a tree.
     fn is_left_out(&self, path: &Path) -> bool {
         let below = self.roots.iter().find_map(|root| path.strip_prefix(root).ok()?.parent());
         below.is_some_and(|below| below.iter().any(|name| name.as_encoded_bytes().starts_with(b".")))
@@ -114,7 +114,7 @@ impl Watch {
         let event = match event {
             Ok(event) => event,
             Err(error) => {
-                warn!(%error, "watching files failed, everything is looked at");
+                warn!(%error, "watching files failed, checking all files");
                 return vec![Due::Everything];
             }
         };
@@ -125,10 +125,10 @@ impl Watch {
             EventKind::Access(AccessKind::Close(AccessMode::Write))
             | EventKind::Modify(ModifyKind::Name(_))
             | EventKind::Remove(RemoveKind::File) => now,
-            // Its content follows, or it is a link and complete: the event does not say.
-            EventKind::Create(CreateKind::File | CreateKind::Any | CreateKind::Other) => now + QUIET,
-            EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Any | ModifyKind::Other) => now + QUIET,
-            EventKind::Modify(ModifyKind::Metadata(_)) => now + QUIET,
+            // The content follows, or it is a link and complete: the event does not tell which.
+            EventKind::Create(CreateKind::File | CreateKind::Any | CreateKind::Other) => now + SETTLE_TIME,
+            EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Any | ModifyKind::Other) => now + SETTLE_TIME,
+            EventKind::Modify(ModifyKind::Metadata(_)) => now + SETTLE_TIME,
             EventKind::Create(CreateKind::Folder) | EventKind::Remove(_) | EventKind::Any | EventKind::Other => {
                 return vec![Due::Everything];
             }
@@ -144,7 +144,7 @@ impl Watch {
             if (self.wanted)(&path) && !path.is_dir() {
                 due.push(Due::File(path, at));
             } else if name.starts_with(b".") && !name.starts_with(b"..") {
-                // An editor's, not yet or no longer of interest.
+                // Temporary file of an editor.
             } else if is_move || name.starts_with(b"..") {
                 // A directory moved, or the link that a mounted ConfigMap changes by.
                 return vec![Due::Everything];
@@ -159,7 +159,7 @@ impl Watch {
 pub struct Handle(Sender<Message>);
 
 impl Handle {
-    /// Has it return from waiting.
+    /// Makes `next` return.
     pub fn wake(&self) {
         // Fails only when it has ended.
         let _ = self.0.send(Message::Wake);
@@ -172,7 +172,7 @@ impl Handle {
     }
 }
 
-/// Ends the following of files when dropped.
+/// Stops following files when dropped.
 pub struct FollowGuard {
     stop: Handle,
     thread: Option<thread::JoinHandle<()>>,
@@ -196,11 +196,11 @@ impl Drop for FollowGuard {
     }
 }
 
-/// How often it is looked whether something changed that was not told of.
-const ANYHOW: Duration = Duration::from_secs(60);
+/// Interval of checks without a notification.
+const RESCAN_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Tells of changes of `wanted` files in directories until the guard is dropped: once for what changes together, and now and
-/// then without a reason.
+/// Calls `tell` after changes of `wanted` files in directories, until the guard is dropped: once for changes that come
+/// together, and at intervals without a change.
 ///
 /// # Errors
 /// A directory cannot be watched.
@@ -215,15 +215,15 @@ pub fn follow_changes(
     }
     let stopper = watch.handle();
     let following = move || {
-        let mut wake = Instant::now() + ANYHOW;
+        let mut wake = Instant::now() + RESCAN_INTERVAL;
         loop {
             match watch.next(wake) {
                 Due::Stop => return,
-                // Files change one after the other: not before the last has.
-                Due::File(..) | Due::Everything => wake = Instant::now() + QUIET,
+                // Several files can change one after the other: wait for the last.
+                Due::File(..) | Due::Everything => wake = Instant::now() + SETTLE_TIME,
                 Due::Nothing => {
                     tell();
-                    wake = Instant::now() + ANYHOW;
+                    wake = Instant::now() + RESCAN_INTERVAL;
                 }
             }
         }
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_moved_out_of_a_hidden_directory_is_all_that_is_told() {
+    fn file_moved_out_of_a_hidden_directory_is_reported_alone() {
         let root = tempfile::tempdir().expect("a directory");
         let staging = root.path().join(".staging");
         std::fs::create_dir(&staging).expect("made");

@@ -208,7 +208,7 @@ async fn a_signer_that_rejects_or_does_not_answer_fails_quickly() {
     assert!(error.contains("refuses") && error.ends_with(": no"), "{error}");
     assert!(denies.is_clean());
     let silent = Signer::start(|_, _| Value::Null).await;
-    let config = SignerConfig { patience: Duration::from_millis(100), ..one(&silent.root) };
+    let config = SignerConfig { timeout: Duration::from_millis(100), ..one(&silent.root) };
     let error = issue(&silent.ask(config.clone()), "").await.expect_err("refused").to_string();
     assert!(error.contains("is not signed after 0.1 s"), "{error}");
     assert!(silent.is_clean());

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use rcgen::{CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use serde_json::{Value, json};
 use sluice_auth::TrustDomain;
-use sluice_authority::{DnsNames, ServerKeeper, ServerSigner};
+use sluice_authority::{DnsNames, ServerCertificateKeeper, ServerSigner};
 use sluice_model::{CaCertificate, MeshConfig};
 use sluice_testkit::pods::identity::certificates;
 use sluice_tls::{ClientVerifier, ServerIdentity, TlsVersions, server_config};
@@ -42,9 +42,9 @@ fn mesh(roots: &str) -> MeshConfig {
     MeshConfig { ca_certificates: vec![certificate], ..MeshConfig::default() }
 }
 
-fn keeper(certifier: &Arc<ServerSigner>) -> ServerKeeper {
+fn keeper(certifier: &Arc<ServerSigner>) -> ServerCertificateKeeper {
     let clients = Arc::new(ClientVerifier::new(TrustDomain::new("td".into())));
-    let mut keeper = ServerKeeper::new(clients, None, Duration::from_secs(3600));
+    let mut keeper = ServerCertificateKeeper::new(clients, None, Duration::from_secs(3600));
     keeper.certifier = Some(certifier.clone());
     keeper.names = Some(DnsNames::new(SYSTEM, "default", "", &[]));
     keeper.interval = Duration::from_millis(10);

@@ -130,7 +130,7 @@ async fn others_see_their_own_proxies_only() -> Result<()> {
     }
     let refused = mesh.metrics().await["sluice_xds_refused{reason=\"debug\"}"];
     ensure!((refused - 16.0).abs() < 0.1, "each refusal is counted once: {refused}");
-    let lines = mesh.logged("refused to show a debug page");
+    let lines = mesh.logged("rejected a request for a debug page");
     ensure!(lines.len() == 16 && lines[0].contains("spiffe://cluster.local/ns/shop/sa/till"), "{lines:#?}");
     Ok(())
 }

@@ -19,10 +19,10 @@ async fn refused(
     ask: CertificateRequest,
     reason: &str,
 ) -> Status {
-    let before = mesh.logged("refused to issue a certificate").len();
+    let before = mesh.logged("rejected a certificate request").len();
     let status = ask.send(channel).await.expect_err(reason);
     let logged = until(reason, async || {
-        let lines = mesh.logged("refused to issue a certificate");
+        let lines = mesh.logged("rejected a certificate request");
         (lines.len() > before).then_some(lines)
     });
     let logged = logged.await;
@@ -46,10 +46,10 @@ async fn invalid_tokens_get_no_certificate() {
     let tokens = [
         (with("exp", json!(now() - 1)), "the token has expired"),
         (with("nbf", json!(now() + 3600)), "the token is not valid yet"),
-        (with("aud", json!(["kubernetes.default.svc"])), "the token is not meant for istio-ca"),
-        (with("iss", json!("https://other")), "the token is not of the issuer it has to be of"),
+        (with("aud", json!(["kubernetes.default.svc"])), "the token does not have the audience istio-ca"),
+        (with("iss", json!("https://other")), "the token has another issuer than the configured one"),
         (with("sub", json!("system:node:one")), "the token is not that of a service account"),
-        (stranger, "the token is signed by no key of its issuer"),
+        (stranger, "no key of the issuer verifies the signature of the token"),
         ("garbage".to_owned(), "the token is malformed"),
     ];
     let count = tokens.len();
@@ -62,13 +62,14 @@ async fn invalid_tokens_get_no_certificate() {
         );
     }
     // A valid token, but of another cluster than the caller claims.
-    for (cluster, reason) in [("east", "signed by no key of its issuer"), ("west", "cluster \\\"west\\\"")] {
+    for (cluster, reason) in [("east", "no key of the issuer verifies the signature"), ("west", "cluster \\\"west\\\"")]
+    {
         let mut ask = CertificateRequest::bearing(&csr, &mesh.token(CART));
         ask.headers.push(("clusterid", cluster.to_owned()));
         assert_eq!(refused(&mesh, &channel, ask, reason).await.code(), Code::Unauthenticated);
     }
     let nothing = CertificateRequest { csr: csr.clone(), ..CertificateRequest::default() };
-    let status = refused(&mesh, &channel, nothing, "it brings nothing that proves it").await;
+    let status = refused(&mesh, &channel, nothing, "it presents no credentials").await;
     assert_eq!(status.code(), Code::Unauthenticated);
     // No peer is trusted to forward certificates, not even the loopback.
     let forged = CertificateRequest {
@@ -76,7 +77,7 @@ async fn invalid_tokens_get_no_certificate() {
         headers: vec![("x-forwarded-client-cert", "URI=spiffe://cluster.local/ns/shop/sa/cart".to_owned())],
         ..CertificateRequest::default()
     };
-    assert_eq!(refused(&mesh, &channel, forged, "it brings nothing").await.code(), Code::Unauthenticated);
+    assert_eq!(refused(&mesh, &channel, forged, "it presents no credentials").await.code(), Code::Unauthenticated);
     let mut node = CertificateRequest::bearing(&csr, &mesh.token(CART));
     node.metadata.push(("ImpersonatedIdentity", "spiffe://cluster.local/ns/bank/sa/vault".to_owned()));
     let status = refused(&mesh, &channel, node, "CA_TRUSTED_NODE_ACCOUNTS").await;
@@ -164,7 +165,7 @@ async fn unauthenticated_client_is_rejected_before_first_request() {
         Ok(channel) => CertificateRequest::bearing(&own, &mesh.token(CART)).send(&channel).await.is_err(),
     };
     assert!(refused, "another trust domain");
-    until("it is logged", async || mesh.logged("refused a connection").pop()).await;
+    until("it is logged", async || mesh.logged("TLS handshake failed").pop()).await;
     assert!(mesh.metrics().await["sluice_tls_refused"] >= 1.0);
     let channel = mesh.connect(&ClientTls::default()).await;
     CertificateRequest::bearing(&own, &mesh.token(CART)).send(&channel).await.expect("others are served");
@@ -194,6 +195,6 @@ async fn expired_and_future_certificates_are_rejected() {
         assert_eq!(got, is_good, "valid from {begins} on, it is {}", now());
     }
     // The client may try more than once.
-    until("both are logged", async || (mesh.logged("refused a connection").len() >= 2).then_some(())).await;
+    until("both are logged", async || (mesh.logged("TLS handshake failed").len() >= 2).then_some(())).await;
     assert!(mesh.metrics().await["sluice_tls_refused"] >= 2.0);
 }

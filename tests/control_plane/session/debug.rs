@@ -41,10 +41,10 @@ impl Authenticator for BearerIsIdentity {
     fn authenticate<'a>(&'a self, call: &'a Call<'a>) -> BoxFuture<'a, Verdict> {
         let token = call.headers.get("authorization").and_then(|value| value.to_str().ok());
         let verdict = match token.and_then(|token| token.strip_prefix("Bearer ")) {
-            None => Verdict::NotMine,
+            None => Verdict::NoCredentials,
             Some(id) => match id.parse() {
                 Ok(identity) => Verdict::Identified(vec![identity]),
-                Err(_) => Verdict::Refused("it is no identity".into()),
+                Err(_) => Verdict::Rejected("it is no identity".into()),
             },
         };
         Box::pin(async move { verdict })
@@ -93,7 +93,7 @@ impl DebugPages {
             engine,
             handles,
             status: mesh.status.clone(),
-            readiness: Arc::new(Readiness::waiting_for(&[])),
+            readiness: Arc::new(Readiness::default()),
             metrics: Mutex::new(registry),
             reporter: Reporter::default(),
             log: log(),

@@ -15,7 +15,7 @@ fn orchard_identity() -> Identity {
 }
 
 fn caller(identities: &[Identity]) -> Caller {
-    Caller { means: Some("forwarded certificate"), identities: identities.to_vec(), ..Caller::default() }
+    Caller { authenticator: Some("forwarded certificate"), identities: identities.to_vec(), ..Caller::default() }
 }
 
 fn open(mesh: &SessionFixture, caller: Caller) -> (AdsStream, Result<(), StreamError>) {

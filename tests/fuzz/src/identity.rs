@@ -140,7 +140,7 @@ impl Target<'_> {
             }
             return Ok(false);
         };
-        match (caller.means, &forwarded) {
+        match (caller.authenticator, &forwarded) {
             (Some("token of a cluster"), _) => {}
             (Some("forwarded certificate"), Some((value, names, changed))) => {
                 if !trusted {

@@ -77,7 +77,7 @@ pub fn run(run: &Run, seeds: &Seeds) -> Result<FuzzStatistics> {
         let verdict = runtime.block_on(async {
             let write = std::fs::write(&file, &text);
             if write.is_err() {
-                return Verdict::NotMine;
+                return Verdict::NoCredentials;
             }
             believe(&file, &token.text).await
         });
@@ -91,7 +91,7 @@ async fn believe(file: &Path, token: &str) -> Verdict {
     let tokens = SignedTokens::of_clusters(keys, ISSUER, &["istio-ca".to_owned()], TrustDomain::new("td".into()));
     let mut headers = http::HeaderMap::new();
     let Ok(value) = http::HeaderValue::from_bytes(format!("Bearer {token}").as_bytes()) else {
-        return Verdict::NotMine;
+        return Verdict::NoCredentials;
     };
     headers.insert("authorization", value);
     tokens.authenticate(&Call { headers: &headers, peer: None, certificates: &[] }).await
@@ -111,7 +111,7 @@ fn judge(issuer: &Issuer, token: &Token, verdict: &Verdict, changes_keys: bool) 
             }
         }
         Verdict::Pod(..) => wrong("a token makes a pod of its bearer", told()),
-        Verdict::Refused(reason) if token.text.len() > 40 && reason.contains(&token.text[token.text.len() - 20..]) => {
+        Verdict::Rejected(reason) if token.text.len() > 40 && reason.contains(&token.text[token.text.len() - 20..]) => {
             wrong("a reason shows the token", told())
         }
         _ if token.of.is_some() && !changes_keys => wrong("a good token is refused", told()),

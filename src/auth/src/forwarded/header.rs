@@ -1,7 +1,7 @@
 //! The grammar of `x-forwarded-client-cert`: elements between commas, `Key=value` pairs between semicolons, values in
 //! double quotes where they contain either.
 
-/// A certificate the header names.
+/// One certificate in the header.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Element {
     /// Its URI names.
@@ -11,7 +11,7 @@ pub(super) struct Element {
 /// Keys that Envoy writes.
 const KEYS: &[&str] = &["by", "hash", "cert", "chain", "subject", "uri", "dns"];
 
-/// The certificates the header names; nothing if it is not of its grammar.
+/// The certificates in the header; `None` if it is malformed.
 pub(super) fn parse(text: &str) -> Option<Vec<Element>> {
     let mut elements = Vec::new();
     let mut element = Element::default();
@@ -41,11 +41,11 @@ pub(super) fn parse(text: &str) -> Option<Vec<Element>> {
         }
         rest = letters.as_str().trim_start();
     }
-    // Empty, or it ends where a pair should follow.
+    // Empty, or it ends with a separator.
     None
 }
 
-/// A value, and what comes after it.
+/// A value and the rest of the text.
 fn value(text: &str) -> Option<(String, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find([';', ',']).unwrap_or(text.len());
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_and_pairs_are_told_apart() {
+    fn elements_and_pairs_are_separated() {
         let check = |text: &str, expect: &[&[&str]]| {
             let expect: Vec<Vec<String>> =
                 expect.iter().map(|uris| uris.iter().map(|uri| (*uri).to_owned()).collect()).collect();
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_the_grammar_is_nothing() {
+    fn malformed_header_is_not_parsed() {
         for text in [
             "",
             "URI",

@@ -1,4 +1,4 @@
-//! What a token says (RFC 7519).
+//! The claims of a JSON Web Token (RFC 7519).
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -7,14 +7,14 @@ use serde::Deserialize;
 use super::TokenError;
 use super::keys::KeySet;
 
-/// Longest token.
-const MOST_BYTES: usize = 16 << 10;
-/// By how many seconds clocks may differ where a token says when it begins.
-const SKEW: i64 = 60;
+/// Longest accepted token.
+const MAX_TOKEN_BYTES: usize = 16 << 10;
+/// Clock skew that `nbf` tolerates.
+const MAX_CLOCK_SKEW_SECONDS: i64 = 60;
 
-/// A token that nothing is believed of yet.
-pub(super) struct Parts<'a> {
-    /// What is signed.
+/// A token whose signature has not been verified.
+pub(super) struct UnverifiedToken<'a> {
+    /// The signed text.
     text: &'a str,
     claims: Vec<u8>,
     signature: Vec<u8>,
@@ -25,11 +25,11 @@ pub(super) struct Parts<'a> {
 struct Head {
     alg: String,
     kid: Option<String>,
-    /// Extensions that have to be understood: none are.
+    /// Critical extensions; none are supported.
     crit: Option<serde_json::Value>,
 }
 
-/// What is believed of a token whose signature is good.
+/// The claims of a token with a valid signature.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Claims {
@@ -53,10 +53,10 @@ impl Default for Audience {
     }
 }
 
-impl<'a> Parts<'a> {
+impl<'a> UnverifiedToken<'a> {
     pub(super) fn split(token: &'a str) -> Result<Self, TokenError> {
         let bad = || TokenError::Malformed;
-        if token.len() > MOST_BYTES {
+        if token.len() > MAX_TOKEN_BYTES {
             return Err(bad());
         }
         let (text, signature) = token.rsplit_once('.').ok_or_else(bad)?;
@@ -82,7 +82,7 @@ impl<'a> Parts<'a> {
 }
 
 impl Claims {
-    /// Whether it counts now, here, and from whom it has to be.
+    /// Checks issuer, times and audience.
     #[allow(clippy::cast_precision_loss, reason = "seconds since the Unix epoch")]
     pub(super) fn check(&self, now: i64, issuer: &str, audiences: &[String]) -> Result<(), TokenError> {
         if !issuer.is_empty() && self.iss != issuer {
@@ -91,14 +91,14 @@ impl Claims {
         if self.exp.is_none_or(|expires| expires <= now as f64) {
             return Err(TokenError::Expired);
         }
-        if self.nbf.is_some_and(|begins| begins > (now + SKEW) as f64) {
+        if self.nbf.is_some_and(|begins| begins > (now + MAX_CLOCK_SKEW_SECONDS) as f64) {
             return Err(TokenError::NotYet);
         }
-        let is_meant = match &self.aud {
+        let has_audience = match &self.aud {
             Audience::One(one) => audiences.contains(one),
             Audience::Many(many) => many.iter().any(|one| audiences.contains(one)),
         };
-        if is_meant { Ok(()) } else { Err(TokenError::Audience(audiences.to_vec())) }
+        if has_audience { Ok(()) } else { Err(TokenError::Audience(audiences.to_vec())) }
     }
 
     /// Namespace and name of the service account.

@@ -13,14 +13,14 @@ use super::keys::KeySet;
 #[derive(Debug)]
 pub struct FileKeys {
     file: PathBuf,
-    read: Mutex<Option<(Stamp, Arc<KeySet>)>>,
+    read: Mutex<Option<(FileVersion, Arc<KeySet>)>>,
 }
 
-/// When a file was written, and its length.
-type Stamp = (SystemTime, u64);
+/// Modification time and length of a file.
+type FileVersion = (SystemTime, u64);
 
 impl FileKeys {
-    /// Of this file, which may come later.
+    /// Keys of this file, which may not exist yet.
     #[must_use]
     pub fn new(file: &Path) -> Self {
         Self { file: file.to_owned(), read: Mutex::default() }
@@ -29,17 +29,17 @@ impl FileKeys {
     fn load(&self) -> Result<Arc<KeySet>, String> {
         let fail = |error: std::io::Error| format!("cannot read {}: {error}", self.file.display());
         let metadata = std::fs::metadata(&self.file).map_err(fail)?;
-        let stamp = (metadata.modified().map_err(fail)?, metadata.len());
+        let version = (metadata.modified().map_err(fail)?, metadata.len());
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((of, keys)) = &*read
-            && *of == stamp
+            && *of == version
         {
             return Ok(keys.clone());
         }
         let text = std::fs::read_to_string(&self.file).map_err(fail)?;
         let keys = KeySet::parse(&text).map_err(|error| format!("{}: {error}", self.file.display()))?;
         let keys = Arc::new(keys);
-        *read = Some((stamp, keys.clone()));
+        *read = Some((version, keys.clone()));
         Ok(keys)
     }
 }

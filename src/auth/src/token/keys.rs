@@ -1,4 +1,4 @@
-//! Sets of public keys (RFC 7517), and what they verify.
+//! JSON web key sets (RFC 7517) and signature verification.
 
 use aws_lc_rs::signature::{
     self, ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ED25519, RSA_PKCS1_2048_8192_SHA256,
@@ -16,7 +16,7 @@ pub struct KeySet(Vec<Key>);
 #[derive(Debug)]
 struct Key {
     id: Option<String>,
-    /// What it may be used with, if it says so.
+    /// The only algorithm it may be used with, if declared.
     algorithm: Option<String>,
     public: Public,
 }
@@ -50,19 +50,19 @@ struct Jwk {
 }
 
 impl KeySet {
-    /// Reads a set; keys of kinds that are not known do not count.
+    /// Parses a set. Keys of unsupported types are ignored.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let set: Set = serde_json::from_str(text).map_err(|_| "the keys are no JSON web key set".to_owned())?;
+        let set: Set = serde_json::from_str(text).map_err(|_| "the keys are not a JSON web key set".to_owned())?;
         let keys = set.keys.into_iter().filter(|key| key.usage.as_deref().is_none_or(|usage| usage == "sig"));
         Ok(Self(keys.filter_map(Key::new).collect()))
     }
 
-    /// Whether there is a key of that name; without a name, any.
+    /// Whether a key has this id; without an id, whether there is any key.
     pub(super) fn has(&self, id: Option<&str>) -> bool {
         self.0.iter().any(|key| key.is_named(id))
     }
 
-    /// Whether a key of that name, or of none, has signed the text.
+    /// Whether a key with this id, or one without an id, verifies the signature.
     pub(super) fn verifies(&self, id: Option<&str>, algorithm: &str, text: &[u8], signature: &[u8]) -> bool {
         self.0.iter().any(|key| key.is_named(id) && key.verifies(algorithm, text, signature))
     }

@@ -1,4 +1,4 @@
-//! Keys that an issuer serves.
+//! Keys that an issuer serves over HTTPS.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,55 +11,58 @@ use tokio::sync::Mutex;
 use super::KeySource;
 use super::keys::KeySet;
 
-/// Longest time a fetch may take.
-const LIMIT: Duration = Duration::from_secs(5);
-/// Time after which keys are fetched again.
-const REFRESH: Duration = Duration::from_secs(20 * 60);
-/// Time between two fetches because a key is missing: whoever sends tokens with made-up names of keys is not to make us
-/// ask all the time.
-const REST: Duration = Duration::from_secs(10);
+/// Longest fetch.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Age after which keys are fetched again.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(20 * 60);
+/// Time between two fetches because of a missing key: tokens with invented key ids must not cause a fetch each.
+const MIN_FETCH_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Keys at an address, or where the issuer says.
+/// Keys at a URL, or at the one that the OIDC discovery of the issuer names.
 pub struct RemoteKeys {
     client: JwksClient,
     key: JwksKey,
-    /// The keys, when they were fetched, and when that was tried last.
-    fetched: Mutex<Fetched>,
+    /// The cached keys.
+    fetched: Mutex<KeyCache>,
 }
 
 #[derive(Default)]
-struct Fetched {
+struct KeyCache {
+    /// The keys, and when they were fetched.
     keys: Option<(Arc<KeySet>, Instant)>,
+    /// The last attempt.
     tried: Option<Instant>,
 }
 
 impl RemoteKeys {
-    /// Fetched when the first token comes.
+    /// Keys that the first token makes it fetch.
     #[must_use]
     pub fn new(client: JwksClient, issuer: &str, uri: &str) -> Self {
         Self { client, key: JwksKey { issuer: issuer.into(), uri: uri.into() }, fetched: Mutex::default() }
     }
 
-    async fn get(&self, anew: bool) -> Result<Arc<KeySet>, String> {
+    async fn get(&self, refresh: bool) -> Result<Arc<KeySet>, String> {
         let mut fetched = self.fetched.lock().await;
-        let known = fetched.keys.clone();
-        let is_fresh = known.as_ref().is_some_and(|(_, at)| !anew && at.elapsed() < REFRESH);
-        if is_fresh || fetched.tried.is_some_and(|at| at.elapsed() < REST) {
-            return known.map(|(keys, _)| keys).ok_or_else(|| "the keys of the issuer are not there".to_owned());
+        let cached = fetched.keys.clone();
+        let is_fresh = cached.as_ref().is_some_and(|(_, at)| !refresh && at.elapsed() < REFRESH_INTERVAL);
+        if is_fresh || fetched.tried.is_some_and(|at| at.elapsed() < MIN_FETCH_INTERVAL) {
+            return cached
+                .map(|(keys, _)| keys)
+                .ok_or_else(|| "the keys of the issuer have not been fetched".to_owned());
         }
         fetched.tried = Some(Instant::now());
-        let new = match self.client.fetch(&self.key, LIMIT).await {
+        let new = match self.client.fetch(&self.key, FETCH_TIMEOUT).await {
             Ok(text) => KeySet::parse(&text),
             Err(error) => Err(error.to_string()),
         };
-        match (new, known) {
+        match (new, cached) {
             (Ok(keys), _) => {
                 let keys = Arc::new(keys);
                 fetched.keys = Some((keys.clone(), Instant::now()));
                 Ok(keys)
             }
             (Err(error), Some((keys, _))) => {
-                tracing::warn!(target: "serverca", issuer = %self.key.issuer, error, "cannot fetch keys, those from before count");
+                tracing::warn!(target: "serverca", issuer = %self.key.issuer, error, "failed to fetch keys, using the previous ones");
                 Ok(keys)
             }
             (Err(error), None) => Err(format!("cannot fetch the keys of the issuer: {error}")),
@@ -68,7 +71,7 @@ impl RemoteKeys {
 }
 
 impl KeySource for RemoteKeys {
-    fn keys(&self, anew: bool) -> BoxFuture<'_, Result<Arc<KeySet>, String>> {
-        Box::pin(self.get(anew))
+    fn keys(&self, refresh: bool) -> BoxFuture<'_, Result<Arc<KeySet>, String>> {
+        Box::pin(self.get(refresh))
     }
 }

@@ -64,7 +64,7 @@ async fn ask(tokens: &SignedTokens, headers: &[(&'static str, &str)]) -> Verdict
 }
 
 #[tokio::test]
-async fn who_brings_a_good_token_is_its_service_account() {
+async fn valid_token_identifies_its_service_account() {
     let directory = tempfile::tempdir().expect("a directory");
     let issuer = Issuer::new();
     let tokens = issuer.tokens(&directory);
@@ -74,12 +74,12 @@ async fn who_brings_a_good_token_is_its_service_account() {
     assert_eq!(ask(&tokens, &[("authorization", &token), ("clusterid", "here")]).await, cart);
     let one = format!("Bearer {}", issuer.sign(&with("aud", json!("istio-ca"))));
     assert_eq!(ask(&tokens, &[("authorization", &one)]).await, cart);
-    assert_eq!(ask(&tokens, &[]).await, Verdict::NotMine);
-    assert_eq!(ask(&tokens, &[("authorization", "Basic eDp5")]).await, Verdict::NotMine);
+    assert_eq!(ask(&tokens, &[]).await, Verdict::NoCredentials);
+    assert_eq!(ask(&tokens, &[("authorization", "Basic eDp5")]).await, Verdict::NoCredentials);
 }
 
 #[tokio::test]
-async fn tokens_that_prove_nothing_are_refused_and_never_shown() {
+async fn invalid_tokens_are_rejected_and_never_quoted() {
     let directory = tempfile::tempdir().expect("a directory");
     let issuer = Issuer::new();
     let tokens = issuer.tokens(&directory);
@@ -92,36 +92,36 @@ async fn tokens_that_prove_nothing_are_refused_and_never_shown() {
         (issuer.sign(&with("exp", json!(unix_seconds() - 1))), "the token has expired"),
         (issuer.sign(&with("exp", Value::Null)), "the token has expired"),
         (issuer.sign(&with("nbf", json!(unix_seconds() + 600))), "the token is not valid yet"),
-        (issuer.sign(&with("aud", json!(["kubernetes"]))), "the token is not meant for istio-ca"),
-        (issuer.sign(&with("aud", json!([]))), "the token is not meant for istio-ca"),
-        (issuer.sign(&with("iss", json!("https://other"))), "the token is not of the issuer it has to be of"),
+        (issuer.sign(&with("aud", json!(["kubernetes"]))), "the token does not have the audience istio-ca"),
+        (issuer.sign(&with("aud", json!([]))), "the token does not have the audience istio-ca"),
+        (issuer.sign(&with("iss", json!("https://other"))), "the token has another issuer than the configured one"),
         (issuer.sign(&with("sub", json!("alice"))), "the token is not that of a service account"),
         (issuer.sign(&with("sub", json!("system:serviceaccount:a:b:c"))), "the token is not that of a service account"),
         (issuer.sign(&with("sub", json!("system:serviceaccount:a:b/c"))), "the token is not that of a service account"),
-        (no_key.sign(&good()), "the token is signed by no key of its issuer"),
-        (unsigned, "the token is signed by no key of its issuer"),
+        (no_key.sign(&good()), "no key of the issuer verifies the signature of the token"),
+        (unsigned, "no key of the issuer verifies the signature of the token"),
         ("a.b".to_owned(), "the token is malformed"),
         ("a.b.c.d".to_owned(), "the token is malformed"),
         ("x".repeat(20_000), "the token is malformed"),
     ];
     for (token, reason) in cases {
         let verdict = ask(&tokens, &[("authorization", &format!("Bearer {token}"))]).await;
-        assert_eq!(verdict, Verdict::Refused(reason.to_owned()));
+        assert_eq!(verdict, Verdict::Rejected(reason.to_owned()));
     }
     let token = format!("Bearer {}", issuer.sign(&good()));
     let there = ask(&tokens, &[("authorization", &token), ("clusterid", "there")]).await;
-    assert!(matches!(there, Verdict::Refused(reason) if reason.contains("\"there\"")));
+    assert!(matches!(there, Verdict::Rejected(reason) if reason.contains("\"there\"")));
 }
 
 #[tokio::test]
 async fn a_key_is_used_with_its_own_algorithm_only() {
-    // A key on P-256 whose signature is of the fixed form, which rcgen does not write: what matters is that it is refused.
+    // A key on P-256 whose signature is of the fixed form, which rcgen does not write: the test needs its rejection only.
     let directory = tempfile::tempdir().expect("a directory");
     let mut issuer = Issuer::new();
     let token = issuer.sign(&good());
     issuer.jwk["alg"] = json!("RS256");
     let tokens = issuer.tokens(&directory);
-    let refused = Verdict::Refused(TokenError::Signature.to_string());
+    let refused = Verdict::Rejected(TokenError::Signature.to_string());
     assert_eq!(ask(&tokens, &[("authorization", &format!("Bearer {token}"))]).await, refused);
     let other = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key");
     let point = other.der_bytes();
@@ -140,9 +140,9 @@ async fn keys_change_with_their_file() {
     new.jwk["kid"] = json!("another");
     new.head["kid"] = json!("another");
     let token = format!("Bearer {}", new.sign(&good()));
-    assert!(matches!(ask(&tokens, &[("authorization", &token)]).await, Verdict::Refused(_)));
+    assert!(matches!(ask(&tokens, &[("authorization", &token)]).await, Verdict::Rejected(_)));
     let _ = new.tokens(&directory);
     assert!(matches!(ask(&tokens, &[("authorization", &token)]).await, Verdict::Identified(_)));
     std::fs::remove_file(directory.path().join("keys.json")).expect("remove");
-    assert!(matches!(ask(&tokens, &[("authorization", &token)]).await, Verdict::Refused(_)));
+    assert!(matches!(ask(&tokens, &[("authorization", &token)]).await, Verdict::Rejected(_)));
 }

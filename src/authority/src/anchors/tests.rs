@@ -108,9 +108,9 @@ async fn roots_of_all_sources_are_joined_and_followed() {
     let both = to_pem(&[declared.clone(), own.clone()]);
     set_mesh(json!([{"pem": both}, {"pem": leaf}, {"pem": "nonsense"}, {"spiffeBundleUrl": address}]));
     has(&[&own, &declared, &remote]).await;
-    // Another root of the authority; what is published is elsewhere by now, where nobody is.
+    // Another root of the authority, and a bundle URL that refuses connections.
     let second = root("second");
-    // What the server is certified by, if that is somebody else, does not count.
+    // Roots of another signer of the server certificate are ignored.
     let workload_roots = to_pem(&[own.clone(), second.clone()]);
     sender.send_replace(TrustBundle { roots: to_pem(&[root("server")]), workload_roots, ..TrustBundle::default() });
     has(&[&own, &second, &declared, &remote]).await;

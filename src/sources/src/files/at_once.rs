@@ -1,4 +1,4 @@
-//! Many files read at once, by a thread a core but one: that one computes what follows from them meanwhile.
+//! Reads many files in parallel, on all cores but one: that one computes what follows from them.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use super::read::{ReadError, read_text};
 use super::reading::{FileRecord, Reader, Reading};
 use super::text::FileText;
 
-/// Files that each thread may be ahead of what is taken.
-const AHEAD: usize = 256;
+/// Files that each thread reads ahead of the receiver.
+const MAX_FILES_AHEAD: usize = 256;
 
 /// A file's text and what it holds.
 pub(super) type FileRead = Result<(FileText<'static>, Reading), ReadError>;
@@ -26,11 +26,11 @@ pub(super) fn read_at_once(reader: &Reader, paths: &[PathBuf], mut take: impl Fn
     };
     thread::scope(|scope| {
         let start = |first: usize| {
-            let (sender, receiver) = sync_channel(AHEAD);
+            let (sender, receiver) = sync_channel(MAX_FILES_AHEAD);
             scope.spawn(move || {
                 for path in paths.iter().skip(first).step_by(threads) {
                     if sender.send(read(path)).is_err() {
-                        // Nobody takes any more.
+                        // The receiver has ended.
                         return;
                     }
                 }

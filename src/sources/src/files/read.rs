@@ -1,4 +1,4 @@
-//! Files and directories, as far as they can hold objects.
+//! Lists and reads files that can hold objects.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -6,14 +6,14 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes of one file; more is a mistake.
+/// Largest file.
 const MAX_FILE_BYTES: u64 = 1 << 30;
-/// Levels of directories.
+/// Deepest nesting of directories.
 const MAX_DEPTH: usize = 32;
 
-/// Tells that a file is not what it was.
+/// Detects a changed file.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(super) struct Stamp {
+pub(super) struct FileVersion {
     device: u64,
     inode: u64,
     bytes: u64,
@@ -21,7 +21,7 @@ pub(super) struct Stamp {
     changed: (i64, i64),
 }
 
-/// Why a file has no text.
+/// A file that cannot be read as text.
 #[derive(Debug)]
 pub(super) struct ReadError {
     /// Line up to which it is text, 0 if it could not be read at all.
@@ -38,7 +38,7 @@ pub(super) fn is_config_file(path: &Path) -> bool {
 /// Every file below `root` that objects are read from, links followed, hidden directories left out.
 ///
 /// A directory that cannot be listed is an entry of `errors`.
-pub(super) fn walk(root: &Path, errors: &mut Vec<(PathBuf, io::Error)>) -> BTreeMap<PathBuf, Stamp> {
+pub(super) fn walk(root: &Path, errors: &mut Vec<(PathBuf, io::Error)>) -> BTreeMap<PathBuf, FileVersion> {
     let identity = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
     let mut files = BTreeMap::new();
     // Each directory with those it is in: a link to one of them would lead round for ever.
@@ -65,21 +65,21 @@ pub(super) fn walk(root: &Path, errors: &mut Vec<(PathBuf, io::Error)>) -> BTree
                     directories.push((path, within));
                 }
             } else if metadata.is_file() && is_config_file(&path) {
-                files.insert(path, stamp_of(&metadata));
+                files.insert(path, version_of(&metadata));
             }
         }
     }
     files
 }
 
-/// The stamp of a file that objects are read from; `None` if there is none.
-pub(super) fn stamp(path: &Path) -> Option<Stamp> {
+/// The version of a file that objects are read from; `None` if it does not exist.
+pub(super) fn stamp(path: &Path) -> Option<FileVersion> {
     let metadata = fs::metadata(path).ok()?;
-    (metadata.is_file() && is_config_file(path)).then(|| stamp_of(&metadata))
+    (metadata.is_file() && is_config_file(path)).then(|| version_of(&metadata))
 }
 
-fn stamp_of(metadata: &fs::Metadata) -> Stamp {
-    Stamp {
+fn version_of(metadata: &fs::Metadata) -> FileVersion {
+    FileVersion {
         device: metadata.dev(),
         inode: metadata.ino(),
         bytes: metadata.len(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use sluice_kube::{Api, ApiError, Backoff, ListWatch, Receiver, Resource, Told};
+use sluice_kube::{Api, ApiError, Backoff, ListWatch, Receiver, Resource, WatchEvent};
 use sluice_model::Text;
 use sluice_parse::KindInfo;
 use tokio::sync::watch;
@@ -14,7 +14,7 @@ use super::objects::Objects;
 /// Names of the definitions, such as `gateways.networking.istio.io`; nothing before they have been listed.
 pub(super) type Defined = Option<BTreeSet<Text>>;
 
-/// The definitions there are, told to whoever follows a kind.
+/// Publishes the existing definitions to the followers of kinds.
 pub(super) struct Definitions {
     defined: watch::Sender<Defined>,
     names: BTreeSet<Text>,
@@ -54,16 +54,16 @@ impl Receiver for Definitions {
         self.tell();
     }
 
-    fn told(&mut self, events: Vec<Told>) {
+    fn watched(&mut self, events: Vec<WatchEvent>) {
         for event in events {
             match event {
-                Told::Set(object) => self.names.extend(name(&object)),
-                Told::Deleted(object) => {
+                WatchEvent::Apply(object) => self.names.extend(name(&object)),
+                WatchEvent::Delete(object) => {
                     if let Some(name) = name(&object) {
                         self.names.remove(&name);
                     }
                 }
-                Told::Bookmark(_) => {}
+                WatchEvent::Bookmark(_) => {}
             }
         }
         self.tell();
@@ -125,7 +125,7 @@ async fn served_version(api: &Api, info: &'static KindInfo) -> Option<&'static s
     match api.versions(info.group).await {
         Ok(served) => info.versions.iter().copied().find(|version| served.iter().any(|it| it == version)),
         Err(ApiError::Absent | ApiError::Gone) => None,
-        // Listing will say what is wrong.
-        Err(ApiError::Other(_)) => info.versions.first().copied(),
+        // The list reports the failure.
+        Err(ApiError::Unreachable(_) | ApiError::Other(_)) => info.versions.first().copied(),
     }
 }

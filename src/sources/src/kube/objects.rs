@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sluice_kube::{Receiver, Told};
+use sluice_kube::{Receiver, WatchEvent};
 use sluice_model::{ObjectKey, Text};
 use sluice_parse::{KindInfo, identify, parse_object};
 use sluice_telemetry::unix_time;
@@ -92,11 +92,11 @@ impl Receiver for Objects {
         self.sink.synced(&self.cluster.id, &[self.info.kind]);
     }
 
-    fn told(&mut self, events: Vec<Told>) {
+    fn watched(&mut self, events: Vec<WatchEvent>) {
         let change = |event| match event {
-            Told::Set(object) => self.set(object),
-            Told::Deleted(object) => self.delete(object),
-            Told::Bookmark(_) => None,
+            WatchEvent::Apply(object) => self.set(object),
+            WatchEvent::Delete(object) => self.delete(object),
+            WatchEvent::Bookmark(_) => None,
         };
         let changes = events.into_iter().filter_map(change).collect();
         self.sink.commit(changes);

@@ -35,13 +35,13 @@ pub use state::{ClusterInfo, ClusterMetrics, RemoteStates, SyncStatus};
 pub struct RemoteOptions {
     /// What is the same of all of them and of the own cluster.
     pub cluster: Cluster,
-    /// Clusters that are read from elsewhere, and that no Secret may therefore lead to.
-    pub elsewhere: BTreeSet<Text>,
+    /// Clusters that flags name: no Secret may name them as well.
+    pub configured: BTreeSet<Text>,
     /// Namespace of the control plane, where the Secrets are.
     pub system_namespace: Text,
     /// The only namespace to read objects of; `None` is all.
     pub namespace: Option<Text>,
-    /// `PILOT_REMOTE_CLUSTER_TIMEOUT`: how long nobody is served for want of a cluster; zero is for ever.
+    /// `PILOT_REMOTE_CLUSTER_TIMEOUT`: longest wait for a cluster before proxies are served; zero is unlimited.
     pub timeout: Duration,
     /// `PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS`: what kubeconfigs may do although it is unsafe.
     pub allowed: BTreeSet<String>,
@@ -77,7 +77,7 @@ struct Running {
 }
 
 /// What Secrets say: by cluster, the Secret that counts and a client of the kubeconfig in it.
-struct Wanted {
+struct WantedCluster {
     secret: Text,
     kubeconfig: Redacted,
     client: Client,
@@ -163,7 +163,7 @@ impl RemoteClusters {
         for id in unwanted {
             self.remove(&id).await;
         }
-        while let Some((id, Wanted { secret, kubeconfig, client })) = wanted.pop_first() {
+        while let Some((id, WantedCluster { secret, kubeconfig, client })) = wanted.pop_first() {
             self.numbers += 1;
             let number = self.numbers;
             let start = |holds| Start {
@@ -249,11 +249,11 @@ impl RemoteClusters {
     async fn read(
         &mut self,
         secrets: &BTreeMap<Text, secrets::ClusterSecret>,
-    ) -> (BTreeMap<Text, Wanted>, BTreeSet<Text>) {
+    ) -> (BTreeMap<Text, WantedCluster>, BTreeSet<Text>) {
         // Of two Secrets that lead to one cluster, the older counts.
         let mut ordered: Vec<_> = secrets.iter().collect();
         ordered.sort_by_key(|(name, secret)| (secret.created.clone(), (*name).clone()));
-        let (mut wanted, mut mentioned) = (BTreeMap::<Text, Wanted>::new(), BTreeSet::new());
+        let (mut wanted, mut mentioned) = (BTreeMap::<Text, WantedCluster>::new(), BTreeSet::new());
         let mut found = BTreeMap::<Text, Vec<Reject>>::new();
         for (name, secret) in ordered {
             for (id, kubeconfig) in &secret.kubeconfigs {
@@ -273,12 +273,12 @@ impl RemoteClusters {
                     note("", reason, Severity::Warning);
                     continue;
                 }
-                if self.options.elsewhere.contains(id) {
+                if self.options.configured.contains(id) {
                     note("", "is a cluster that --remoteConfigDir names".to_owned(), Severity::Error);
                     continue;
                 }
                 if let Some(other) = wanted.get(id) {
-                    note("", format!("is a cluster that Secret {} leads to already", other.secret), Severity::Error);
+                    note("", format!("is a cluster that Secret {} already names", other.secret), Severity::Error);
                     continue;
                 }
                 mentioned.insert(id.clone());
@@ -295,7 +295,7 @@ impl RemoteClusters {
                 match client {
                     Ok(client) => {
                         let (secret, kubeconfig) = (name.clone(), kubeconfig.clone());
-                        wanted.insert(id.clone(), Wanted { secret, kubeconfig, client });
+                        wanted.insert(id.clone(), WantedCluster { secret, kubeconfig, client });
                     }
                     Err(faults) => faults.into_iter().for_each(|(path, why)| note(&path, why, Severity::Error)),
                 }
@@ -349,7 +349,7 @@ impl RemoteClusters {
             (id.clone(), ClusterInfo { id: id.clone(), secret_name, sync_status })
         };
         let all: BTreeMap<_, _> = self.running.iter().map(info).collect();
-        self.metrics.show(&all, self.options.elsewhere.len());
+        self.metrics.show(&all, self.options.configured.len());
         self.states.set(all);
         let is_settled = |running: &Running| running.registry.is_synced || running.registry.is_late;
         if self.running.values().all(is_settled) {
@@ -366,8 +366,7 @@ impl Running {
     }
 }
 
-/// A client by a kubeconfig that somebody else wrote; or what is wrong with that, by the path of the field. No text quotes
-/// it.
+/// A client by the kubeconfig of a Secret, or its faults by field path. No text quotes the kubeconfig.
 async fn connect(kubeconfig: &Redacted, allowed: &BTreeSet<String>) -> Result<Client, Vec<(String, String)>> {
     let value = sluice_parse::parse_kubeconfig(&kubeconfig.0, allowed)
         .map_err(|faults| faults.into_iter().map(|fault| (fault.path, fault.reason)).collect::<Vec<_>>())?
@@ -378,6 +377,6 @@ async fn connect(kubeconfig: &Redacted, allowed: &BTreeSet<String>) -> Result<Cl
     let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
     let config = config.map_err(|_| fail("names a server or roots that clients cannot use"))?;
     // Where it may, this runs a program.
-    tokio::task::block_in_place(|| Client::try_from(config))
+    tokio::task::block_in_place(|| sluice_kube::client(config))
         .map_err(|_| fail("has a certificate, a key, roots or credentials that no client can be made of"))
 }

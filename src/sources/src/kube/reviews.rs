@@ -8,19 +8,19 @@ use http::{Request, header};
 use kube::Client;
 use serde_json::{Value, json};
 use sluice_engine::{Feed, Input, Published};
-use sluice_kube::{Clients, explain, next_turn};
+use sluice_kube::{Clients, RequestError, next_turn};
 use sluice_model::SecretReader;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-/// Time after which a cluster is asked again.
-const AGAIN: Duration = Duration::from_secs(60);
-/// The same when it could not answer.
-const RETRY: Duration = Duration::from_secs(5);
+/// Age after which a result is renewed.
+const REVIEW_INTERVAL: Duration = Duration::from_secs(60);
+/// Wait after a failed review.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Asks whoever's proxies want Secrets: may that service account list those of its namespace? The answer stands until the
-/// next, a minute later; while a cluster cannot be asked, what it said last.
+/// Sends a SubjectAccessReview for each service account whose proxies request Secrets: may it list those of its namespace?
+/// The result is valid for a minute. While a cluster is unreachable, its last result stays valid.
 pub struct SecretReviewer {
     clients: Clients,
     feed: Feed,
@@ -76,16 +76,16 @@ impl SecretReviewer {
         for (reader, is_known, answer) in join_all(asked).await {
             let Some((known, due)) = self.open.get_mut(&reader) else { continue };
             let SecretReader { cluster, namespace, service_account } = &reader;
-            *due = Instant::now() + if answer.is_ok() && is_known { AGAIN } else { RETRY };
+            *due = Instant::now() + if answer.is_ok() && is_known { REVIEW_INTERVAL } else { RETRY_INTERVAL };
             let answer = match (answer, *known) {
                 (Ok(allowed), _) => {
                     if *known != Some(allowed) {
-                        info!(%cluster, %namespace, %service_account, allowed, "asked who may read Secrets");
+                        info!(%cluster, %namespace, %service_account, allowed, "reviewed access to Secrets");
                     }
                     allowed
                 }
                 (Err(error), known) => {
-                    warn!(%cluster, %namespace, %service_account, error, "cannot ask who may read Secrets, trying again");
+                    warn!(%cluster, %namespace, %service_account, %error, "failed to review access to Secrets, retrying");
                     known.unwrap_or(false)
                 }
             };
@@ -98,7 +98,7 @@ impl SecretReviewer {
 }
 
 /// Whether the cluster lets the service account list the Secrets of its namespace.
-async fn ask(client: Client, reader: &SecretReader) -> Result<bool, String> {
+async fn ask(client: Client, reader: &SecretReader) -> Result<bool, RequestError> {
     let SecretReader { namespace, service_account, .. } = reader;
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1",
@@ -111,7 +111,7 @@ async fn ask(client: Client, reader: &SecretReader) -> Result<bool, String> {
     let request = Request::post("/apis/authorization.k8s.io/v1/subjectaccessreviews")
         .header(header::CONTENT_TYPE, "application/json")
         .body(review.to_string().into_bytes())
-        .map_err(|error| error.to_string())?;
-    let answer: Value = client.request(request).await.map_err(|error| explain(&error))?;
+        .map_err(|error| RequestError::Malformed(error.to_string()))?;
+    let answer: Value = client.request(request).await?;
     Ok(answer.pointer("/status/allowed").and_then(Value::as_bool).unwrap_or(false))
 }

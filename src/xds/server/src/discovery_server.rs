@@ -173,7 +173,7 @@ impl DiscoveryServer {
         caller.identity_of(proxy).map_err(|mismatch| {
             self.metrics.refused("identity");
             tracing::warn!(
-                target: "ads", node = %proxy.id, peer = %caller.address(), means = caller.means, "refused a stream: {mismatch}"
+                target: "ads", node = %proxy.id, peer = %caller.address(), authenticator = caller.authenticator, "refused a stream: {mismatch}"
             );
             StreamError::Denied(format!("authorization failed: {mismatch}"))
         })

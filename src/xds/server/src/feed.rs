@@ -9,6 +9,7 @@ use sluice_model::{Proxy, ProxyKey, ProxyType, Resource, ResourceKey, Scope, Seg
 use sluice_parse::parse_proxy;
 use sluice_proto::envoy::config::core::v3::Node;
 use sluice_xds_protocol::{ChangeTimes, EpochChanges, Store};
+use tokio::sync::oneshot;
 
 use crate::proxy_registry::ProxyInput;
 
@@ -23,8 +24,10 @@ pub struct Outputs {
     pub scopes: Published<ProxyKey, Scope>,
 }
 
-/// Applies the engine's epochs to the store until the engine stops. The store is ready when all inputs are synced.
-pub async fn follow(engine: &Engine, outputs: &Outputs, store: Arc<Store>) {
+/// Keeps the store at the engine's latest epoch, until the engine stops. The store is ready once all inputs are synced;
+/// `ready` is sent then.
+pub async fn follow(engine: &Engine, outputs: &Outputs, store: Arc<Store>, ready: oneshot::Sender<()>) {
+    let mut ready = Some(ready);
     let feed = outputs.resources.iter().fold(engine.feed().only(&outputs.scopes), Feed::only);
     let mut feed = outputs.segments.iter().fold(feed, Feed::only);
     while let Some(batch) = feed.next().await {
@@ -32,6 +35,10 @@ pub async fn follow(engine: &Engine, outputs: &Outputs, store: Arc<Store>) {
         store.apply(changes(&batch, outputs, now, SystemTime::now()), now);
         if batch.all_synced() && !store.is_ready() {
             store.set_ready();
+            if let Some(ready) = ready.take() {
+                // Fails only if the process stops.
+                let _ = ready.send(());
+            }
             tracing::info!(target: "ads", epoch = batch.epoch().0, "all inputs are synced; serving proxies");
         }
     }

@@ -16,7 +16,8 @@ pub(crate) fn explain(
     scope: Option<&Scope>,
 ) -> String {
     let Some(identity) = identity else {
-        let reason = if caller.doubt.is_empty() { "identities are not checked" } else { &caller.doubt };
+        let reason =
+            if caller.anonymous_reason.is_empty() { "identities are not checked" } else { &caller.anonymous_reason };
         return format!("the proxy's identity is not verified: {reason}");
     };
     let may_read = scope.and_then(|scope| scope.layers.get(&ResourceType::Secret)).is_some_and(|layers| {

@@ -195,7 +195,7 @@ impl AdsStream {
         self.server.metrics().refused("debug");
         let identities: Vec<String> = self.caller.identities.iter().map(ToString::to_string).collect();
         tracing::warn!(
-            target: "ads", peer = %self.caller.address(), means = self.caller.means, ?identities,
+            target: "ads", peer = %self.caller.address(), authenticator = self.caller.authenticator, ?identities,
             "refused to show a debug page: {error}"
         );
     }

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::state::ClusterMetrics;
 use sluice_kube::Receiver;
-use sluice_kube::Told;
+use sluice_kube::WatchEvent;
 
 /// A Secret, as far as it says how clusters are reached.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -76,16 +76,16 @@ impl Receiver for SecretReader {
         self.tell();
     }
 
-    fn told(&mut self, events: Vec<Told>) {
+    fn watched(&mut self, events: Vec<WatchEvent>) {
         for event in events {
             match event {
-                Told::Set(object) => self.set(&object),
-                Told::Deleted(object) => {
+                WatchEvent::Apply(object) => self.set(&object),
+                WatchEvent::Delete(object) => {
                     if name(&object).is_some_and(|name| self.secrets.remove(&name).is_some()) {
                         self.metrics.count_event("delete");
                     }
                 }
-                Told::Bookmark(_) => {}
+                WatchEvent::Bookmark(_) => {}
             }
         }
         self.tell();

@@ -1,4 +1,4 @@
-//! How far the clusters are, for whoever asks, and for metrics under istiod's names.
+//! Sync states of clusters, for the debug page and for metrics under istiod's names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,7 +14,7 @@ use serde::Serialize;
 use sluice_model::Text;
 use sluice_telemetry::Count;
 
-/// How far a cluster is.
+/// The sync state of a cluster.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SyncStatus {
@@ -22,7 +22,7 @@ pub enum SyncStatus {
     Synced,
     /// They are being read for the first time, by this kubeconfig.
     Syncing,
-    /// That takes too long, and nothing waits for it any more.
+    /// The first read exceeded its timeout; proxies are served without it.
     Timeout,
 }
 
@@ -32,22 +32,22 @@ pub enum SyncStatus {
 pub struct ClusterInfo {
     /// Its id.
     pub id: Text,
-    /// NAMESPACE/NAME of the Secret that says how it is reached; empty if none does.
+    /// NAMESPACE/NAME of the Secret with its kubeconfig; empty if flags name the cluster.
     pub secret_name: Text,
-    /// How far it is.
+    /// Its sync state.
     pub sync_status: SyncStatus,
 }
 
-/// The remote clusters. Cloning gives another handle.
+/// The remote clusters. A clone is another handle.
 #[derive(Clone, Debug, Default)]
 pub struct RemoteStates {
-    /// Those that Secrets lead to, by id.
+    /// Clusters that Secrets name, by id.
     by_secrets: Arc<ArcSwap<BTreeMap<Text, ClusterInfo>>>,
     elsewhere: BTreeSet<Text>,
 }
 
 impl RemoteStates {
-    /// With these clusters that are read from elsewhere, and none that a Secret leads to yet.
+    /// With the clusters that flags name, and without clusters of Secrets yet.
     #[must_use]
     pub fn new(elsewhere: BTreeSet<Text>) -> Self {
         Self { elsewhere, ..Self::default() }
@@ -91,7 +91,7 @@ struct EventLabel {
     event: &'static str,
 }
 
-/// What is measured of clusters. Cloning gives another handle.
+/// Metrics of clusters. A clone is another handle.
 #[derive(Clone, Default)]
 pub struct ClusterMetrics {
     managed: Family<TypeLabel, Gauge<i64, AtomicI64>>,

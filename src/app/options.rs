@@ -1,0 +1,151 @@
+//! Options of the components, made from the configuration.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use kube::Client;
+use sluice_auth::{Authenticators, ForwardedCertificates};
+use sluice_graph::{AddressPools, AmbientOptions, GraphOptions, ListenerSwitches, SecurityOptions};
+use sluice_jwks::{JwksOptions, Schedule};
+use sluice_kube::{Election, KubeOptions};
+use sluice_model::{Decimal, ObjectKey, Text};
+use sluice_sources::Cluster;
+use sluice_sources::kube::RemoteOptions;
+use sluice_xds::ServerOptions;
+
+use crate::config::{ClusterSource, Config, Features, Identity};
+
+pub(super) fn graph_options(config: &Config) -> GraphOptions {
+    GraphOptions {
+        cluster: config.identity.cluster.clone(),
+        system_namespace: config.identity.namespace.clone(),
+        domain: config.identity.domain.clone(),
+        revision: config.identity.revision.clone(),
+        dual_stack: config.features.dual_stack,
+        ingress_namespace: config.features.ingress_namespace.clone(),
+        http3: config.features.http3,
+        scope_gateways: config.features.scope_gateways,
+        filter_gateway_clusters: config.features.filter_gateway_clusters,
+        listeners: ListenerSwitches {
+            trace_sampling: Decimal::from_f64(f64::from(config.features.trace_sampling_millipercent) / 1000.0),
+            mongo: config.features.mongo_filter,
+            redis: config.features.redis_filter,
+            mysql: config.features.mysql_filter,
+            http10: config.features.http10,
+            persistent_sessions: config.features.sessions.enabled,
+            sidecar_ingress_tls: config.features.sidecar_ingress_tls,
+        },
+        sessions: config.features.sessions.clone(),
+        entries_select_pods: config.features.service_entry_selects_pods,
+        services_select_entries: config.features.service_selects_workload_entries,
+        sends_hbone: config.features.ambient && config.features.sends_hbone,
+        prefers_hbone: config.features.prefers_hbone,
+        allocates_addresses: config.features.allocate_addresses,
+        address_pools: writes_addresses(config)
+            .then_some(AddressPools { v4: config.features.allocation_v4, v6: config.features.allocation_v6 }),
+        jwks_fetch: config.features.jwks_fetch,
+        security: SecurityOptions {
+            multiple_custom_providers: config.features.multiple_custom_providers,
+            gateways_by_target_only: !config.features.gateway_policies_by_selector,
+            any_trust_domain: config.features.any_trust_domain,
+            compliance: config.security.compliance,
+        },
+        ambient: config.features.ambient.then_some(AmbientOptions {
+            allows_waypoints: config.features.allows_waypoints,
+            dry_run_policies: config.features.dry_run_policies,
+        }),
+        gateway_api: config.features.gateway_api_options(),
+        reviews_secrets: matches!(config.sources.local, ClusterSource::Kubernetes(_)),
+        virtual_hosts: config.features.virtual_hosts,
+    }
+}
+
+pub(super) fn jwks_options(features: &Features) -> JwksOptions {
+    let default = JwksOptions::default();
+    JwksOptions {
+        schedule: Schedule { refresh: features.jwks_refresh, ..default.schedule },
+        skip_verify: features.jwks_skip_verify,
+        blocked: features.jwks_blocked.clone(),
+        ..default
+    }
+}
+
+/// Whether addresses are allocated to ServiceEntries and written into their statuses.
+pub(super) fn writes_addresses(config: &Config) -> bool {
+    config.features.allocate_addresses && matches!(config.sources.local, ClusterSource::Kubernetes(_))
+}
+
+/// Elects the replica that writes into the own cluster.
+pub(super) fn election(config: &Config, client: Option<Client>) -> Election {
+    let client = client.filter(|_| config.features.leader_election);
+    Election::new(client, config.identity.namespace.clone(), &config.identity.pod_name)
+}
+
+pub(super) fn server_options(config: &Config) -> ServerOptions {
+    let default = ServerOptions::default();
+    ServerOptions {
+        max_request_bytes: config.features.max_request_bytes.map_or(default.max_request_bytes, NonZeroUsize::get),
+        keepalive_interval: config.serving.keepalive_interval,
+        keepalive_timeout: config.serving.keepalive_timeout,
+        max_connection_age: config.serving.max_connection_age,
+        drain_timeout: config.serving.shutdown,
+        small_frames: config.features.small_http2_frames,
+        ..default
+    }
+}
+
+/// Authentication on the plaintext port: optional, by what a trusted peer forwards.
+pub(super) fn plaintext_authenticators(features: &Features) -> Authenticators {
+    let forwarded = Arc::new(ForwardedCertificates::new(features.trusted_gateways.clone()));
+    match features.xds_auth {
+        true => Authenticators::new(vec![forwarded], features.xds_auth_plaintext),
+        false => Authenticators::default(),
+    }
+}
+
+/// ConfigMap `istio`, or `istio-REVISION`.
+pub(super) fn mesh_config_map(identity: &Identity) -> ObjectKey {
+    let name = match identity.revision.as_str() {
+        "default" | "" => "istio".to_owned(),
+        revision => format!("istio-{revision}"),
+    };
+    system_object(identity, &name)
+}
+
+pub(super) fn system_object(identity: &Identity, name: &str) -> ObjectKey {
+    ObjectKey::new(identity.cluster.clone(), identity.namespace.clone(), name)
+}
+
+/// Remote clusters that flags name; no Secret does.
+pub(super) fn configured_remote_clusters(config: &Config) -> BTreeSet<Text> {
+    config.sources.remotes.keys().cloned().collect()
+}
+
+pub(super) fn remote_options(config: &Config) -> RemoteOptions {
+    RemoteOptions {
+        cluster: cluster(config, &config.identity.cluster, false),
+        configured: configured_remote_clusters(config),
+        system_namespace: config.identity.namespace.clone(),
+        namespace: config.sources.watch_namespace.clone(),
+        timeout: config.features.remote_cluster_timeout,
+        allowed: config.features.insecure_kubeconfig.clone(),
+        kube: KubeOptions::default(),
+    }
+}
+
+pub(super) fn cluster_sources(config: &Config) -> Vec<(Cluster, ClusterSource)> {
+    let local = (cluster(config, &config.identity.cluster, false), config.sources.local.clone());
+    let remotes = config.sources.remotes.iter().map(|(id, source)| (cluster(config, id, true), source.clone()));
+    [local].into_iter().chain(remotes).collect()
+}
+
+pub(super) fn cluster(config: &Config, id: &Text, is_remote: bool) -> Cluster {
+    Cluster {
+        id: id.clone(),
+        domain: config.identity.domain.clone(),
+        is_remote,
+        ignored: config.features.ignored_kinds(),
+        revision: config.identity.read_revision.clone(),
+    }
+}

@@ -1,0 +1,82 @@
+//! Serves proxies.
+
+use sluice_auth::TrustDomain;
+use sluice_sources::gateway_names;
+use sluice_xds::Outputs;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tracing::info;
+
+use super::security::Security;
+use super::{App, AppError, options};
+
+impl App {
+    /// Keeps the store at the engine's latest epoch. Returns the condition that the first epoch is in the store.
+    pub(super) fn fill_store(&mut self) -> impl Future<Output = ()> + use<> {
+        let (engine, handles) = (self.graph.engine.clone(), &self.graph.handles);
+        let outputs = Outputs {
+            resources: handles.resources.clone(),
+            segments: handles.segments.clone(),
+            scopes: handles.scopes.clone(),
+        };
+        let (ready, is_ready) = oneshot::channel();
+        let store = self.store.clone();
+        self.tasks.spawn_until_stop("store", async move { sluice_xds::follow(&engine, &outputs, store, ready).await });
+        if self.config.features.resolve_gateway_names {
+            let (engine, names) = (self.graph.engine.clone(), self.graph.handles.gateway_names.clone());
+            let resolved = self.graph.handles.inputs.resolved_names.clone();
+            self.tasks.spawn_until_stop("gateway names", async move {
+                gateway_names::follow(&engine, &names, resolved, gateway_names::look_up).await;
+            });
+        }
+        async move {
+            if is_ready.await.is_err() {
+                // The task of the store has ended, which is reported as such.
+                std::future::pending().await
+            }
+        }
+    }
+
+    /// Makes or loads the certificate authority. `None` if the process has to stop first.
+    pub(super) async fn open_security(&mut self) -> Result<Option<Security>, AppError> {
+        let mesh = self.graph.mesh_config();
+        let trust_domain = TrustDomain::new(mesh.trust_domain.clone());
+        let metrics = self.graph.metrics.authority.clone();
+        let stop = self.tasks.stop();
+        let opening =
+            Security::open(&self.config, &self.clients, &mesh, trust_domain.clone(), metrics, &mut self.tasks);
+        let security = tokio::select! {
+            opened = opening => opened?,
+            () = stop.cancelled() => return Ok(None),
+        };
+        self.pending.authority.take();
+        let following = self.graph.follow_mesh_config(move |mesh| trust_domain.set(mesh.trust_domain.clone()));
+        self.tasks.spawn_until_stop("trust domain", following);
+        Ok(Some(security))
+    }
+
+    /// Serves the ports of proxies.
+    pub(super) fn serve_proxies(
+        &mut self,
+        mut security: Security,
+        grpc: Option<TcpListener>,
+        secure_grpc: Option<TcpListener>,
+    ) -> Result<(), AppError> {
+        self.pending.first_epoch.take();
+        info!(epoch = self.graph.engine.snapshot().epoch().0, "ready");
+        self.tasks.spawn_until_stop("stream registry", self.discovery.clone().keep_removing_expired_proxies());
+        // Fails only if it has been set before.
+        let _ = self.admin.callers.set(security.authenticators());
+        let election = options::election(&self.config, self.own_client.clone());
+        security.follow(&self.graph, (self.own_client.clone(), election), &self.config, &mut self.tasks);
+        security.serve(secure_grpc, self.discovery.clone(), &self.config, &mut self.tasks)?;
+        if let Some(listener) = grpc {
+            let (options, stop) = (options::server_options(&self.config), self.tasks.stop());
+            let authenticators = options::plaintext_authenticators(&self.config.features);
+            let shutdown = async move { stop.cancelled().await };
+            let serving = sluice_xds::serve(listener, self.discovery.clone(), options, authenticators, shutdown);
+            self.tasks.spawn_fallible("grpc port", serving);
+        }
+        Ok(())
+    }
+}

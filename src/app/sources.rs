@@ -1,0 +1,185 @@
+//! Starts the sources of objects and waits until they have been read.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use kube::Client;
+use sluice_jwks::JwksFetcher;
+use sluice_kube::{ADDRESSES_LEASE, KubeOptions};
+use sluice_sources::files::FileSource;
+use sluice_sources::kube::{AddressWriter, KubeSource, RemoteClusters, SecretReviewer};
+use sluice_sources::{Cluster, InputSink, MeshFiles, MeshOverride, Reporter, Sink};
+use sluice_watch::FollowGuard;
+use tokio::sync::watch;
+use tracing::warn;
+
+use super::{App, AppError, options};
+use crate::config::ClusterSource;
+
+/// Longest wait for keys of token issuers before proxies are served.
+const TOKEN_KEYS_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl App {
+    /// Starts fetching keys of token issuers. The receiver holds `true` once every wanted key has been tried.
+    pub(super) fn fetch_token_keys(&mut self) -> watch::Receiver<bool> {
+        let handles = &self.graph.handles;
+        let fetcher = JwksFetcher::new(
+            self.graph.engine.clone(),
+            handles.wanted_jwks.clone(),
+            handles.inputs.jwks.clone(),
+            &options::jwks_options(&self.config.features),
+            self.graph.metrics.jwks.clone(),
+        );
+        let tried = fetcher.tried();
+        self.tasks.spawn_until_stop("token key fetcher", fetcher.run());
+        tried
+    }
+
+    /// Starts every source. Returns the condition that remote clusters have been read.
+    pub(super) async fn read_sources(&mut self, mesh_files: MeshFiles) -> Result<BoxFuture<'static, ()>, AppError> {
+        let sink = self.start_sink()?;
+        mesh_files.load(&*sink);
+        for (cluster, source) in options::cluster_sources(&self.config) {
+            match source {
+                ClusterSource::Directory(root) => self.read_directory(cluster, &root, &sink).await?,
+                ClusterSource::Kubernetes(kubeconfig) => {
+                    let client = sluice_kube::connect(kubeconfig.as_deref()).await.map_err(AppError::Kubernetes)?;
+                    self.read_cluster(cluster, client, &sink);
+                }
+            }
+        }
+        self.review_secret_readers();
+        let remote_clusters = self.read_remote_clusters(&sink).await?;
+        // After the directories: with --strictConfig, an error in a directory is reported first.
+        self.followed.push(mesh_files.follow(sink, self.admin.reporter.clone())?);
+        Ok(remote_clusters)
+    }
+
+    /// Waits until all configuration has been read. `None` if the process has to stop first.
+    pub(super) async fn wait_for_configuration(
+        &mut self,
+        remote_clusters: BoxFuture<'static, ()>,
+        mut token_keys: watch::Receiver<bool>,
+    ) -> Result<Option<()>, AppError> {
+        if self.tasks.wait_for(self.graph.synced()).await?.is_none() {
+            return Ok(None);
+        }
+        self.pending.configuration.take();
+        // A remote cluster that is not reached delays this by its timeout at most.
+        if self.tasks.wait_for(remote_clusters).await?.is_none() {
+            return Ok(None);
+        }
+        self.pending.remote_clusters.take();
+        // Proxies hold keys from before a restart: they should not be replaced by none.
+        let tried = tokio::time::timeout(TOKEN_KEYS_TIMEOUT, token_keys.wait_for(|tried| *tried));
+        match self.tasks.wait_for(async { tried.await.is_ok() }).await? {
+            Some(true) => {}
+            Some(false) => warn!(
+                timeout_seconds = TOKEN_KEYS_TIMEOUT.as_secs(),
+                "keys of some token issuers have not been fetched: their tokens are rejected until they are"
+            ),
+            None => return Ok(None),
+        }
+        self.pending.token_keys.take();
+        Ok(Some(()))
+    }
+
+    fn start_sink(&self) -> Result<Arc<dyn Sink>, AppError> {
+        let config = &self.config;
+        let clusters = options::cluster_sources(config);
+        let kinds = clusters.iter().map(|(cluster, _)| (cluster.id.clone(), cluster.kinds())).collect();
+        let shared = config.sources.shared_mesh_config.as_ref();
+        let shared = shared.map(|name| options::system_object(&config.identity, name));
+        let mesh = MeshOverride::new(options::mesh_config_map(&config.identity), shared);
+        let (engine, inputs) = (self.graph.engine.clone(), self.graph.handles.inputs.clone());
+        let sink = InputSink::start(engine, inputs, kinds, mesh, self.graph.metrics.sources.clone());
+        Ok(Arc::new(sink.map_err(|error| AppError::Runtime(error.into()))?))
+    }
+
+    async fn read_directory(&mut self, cluster: Cluster, root: &Path, sink: &Arc<dyn Sink>) -> Result<(), AppError> {
+        let (root, reporter, sink) = (root.to_owned(), self.admin.reporter.clone(), sink.clone());
+        let strict = self.config.sources.strict;
+        let reading = tokio::task::spawn_blocking(move || follow_directory(cluster, &root, reporter, sink, strict));
+        self.followed.push(reading.await.map_err(|error| AppError::Runtime(error.into()))??);
+        Ok(())
+    }
+
+    fn read_cluster(&mut self, cluster: Cluster, client: Client, sink: &Arc<dyn Sink>) {
+        if !cluster.is_remote {
+            self.own_client = Some(client.clone());
+            if options::writes_addresses(&self.config) {
+                self.write_addresses(client.clone());
+            }
+        }
+        self.clients.set(cluster.id.clone(), client.clone());
+        let source = KubeSource {
+            client,
+            cluster,
+            system_namespace: self.config.identity.namespace.clone(),
+            namespace: self.config.sources.watch_namespace.clone(),
+            options: KubeOptions::default(),
+        };
+        self.tasks.spawn("Kubernetes source", source.run(sink.clone(), self.tasks.stop()));
+    }
+
+    /// Writes allocated addresses into the statuses of ServiceEntries, on one replica.
+    fn write_addresses(&mut self, client: Client) {
+        let election = options::election(&self.config, Some(client.clone()));
+        let (engine, updates) = (self.graph.engine.clone(), self.graph.handles.address_updates.clone());
+        let stop = self.tasks.stop();
+        self.tasks.spawn("address writer", async move {
+            let write = |term| AddressWriter::new(client.clone(), engine.feed(), updates.clone()).run(term);
+            election.lead(ADDRESSES_LEASE, stop, write).await;
+        });
+    }
+
+    /// Asks clusters which service accounts may read Secrets.
+    fn review_secret_readers(&mut self) {
+        if self.own_client.is_none() {
+            return;
+        }
+        let handles = &self.graph.handles;
+        let reviewer = SecretReviewer::new(
+            self.clients.clone(),
+            self.graph.engine.feed(),
+            handles.wanted_secret_reviews.clone(),
+            handles.inputs.secret_reviews.clone(),
+        );
+        self.tasks.spawn("Secret reviewer", reviewer.run(self.tasks.stop()));
+    }
+
+    /// Reads the clusters that Secrets of the own cluster name. Returns the condition that they have been read.
+    async fn read_remote_clusters(&mut self, sink: &Arc<dyn Sink>) -> Result<BoxFuture<'static, ()>, AppError> {
+        let Some(client) = self.own_client.clone() else { return Ok(Box::pin(std::future::ready(()))) };
+        let remotes = RemoteClusters::new(
+            options::remote_options(&self.config),
+            sink.clone(),
+            self.graph.handles.inputs.cluster_rejects.clone(),
+            self.clients.clone(),
+            self.admin.remotes.clone(),
+            self.graph.metrics.clusters.clone(),
+        );
+        let settled = remotes.settled();
+        let client = match self.config.features.local_cluster_secrets {
+            true => sluice_kube::connect(None).await.map_err(AppError::Kubernetes)?,
+            false => client,
+        };
+        self.tasks.spawn("remote clusters", remotes.run(client, self.tasks.stop()));
+        Ok(Box::pin(settled))
+    }
+}
+
+/// Reads a directory and follows it until the guard is dropped.
+fn follow_directory(
+    cluster: Cluster,
+    root: &Path,
+    reporter: Reporter,
+    sink: Arc<dyn Sink>,
+    strict: bool,
+) -> Result<FollowGuard, AppError> {
+    let mut source = FileSource::open(cluster, root, reporter)?;
+    source.load(&*sink, strict)?;
+    Ok(source.follow(sink)?)
+}

@@ -1,0 +1,117 @@
+//! Failures of the Kubernetes API, and which of them a retry can mend.
+
+use std::error::Error;
+use std::path::PathBuf;
+
+use kube::config::{InClusterError, KubeconfigError};
+
+/// A client cannot be made. A retry does not help before the named file changes.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The kubeconfig cannot be used.
+    #[error("kubeconfig {}: {}", .path.display(), chain(.cause))]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        cause: KubeconfigError,
+    },
+    /// The service account of the pod cannot be used.
+    #[error("{} (the process does not run in a pod: name a cluster with --kubeconfig, or a directory with --configDir)", chain(.0))]
+    ServiceAccount(InClusterError),
+    /// The client refuses the configuration.
+    #[error("{}", chain(.0))]
+    Client(kube::Error),
+}
+
+/// No response of an API server: no connection, or the connection broke. Retryable.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot reach the API server {address}: {}", chain(&**.cause))]
+pub struct UnreachableServer {
+    /// Its URL.
+    pub address: String,
+    /// What the connection says.
+    pub cause: Box<dyn Error + Send + Sync>,
+}
+
+/// A request to the API server failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// No response. Retryable.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The server refused the request with this status code. Retryable if it is 429 or 5xx.
+    #[error("{code}: {message}")]
+    Status {
+        /// HTTP status code.
+        code: u16,
+        /// The text of the server.
+        message: String,
+    },
+    /// No credentials. The text of a credential program is left out: it may hold credentials. Retryable.
+    #[error("the kubeconfig yields no credentials")]
+    Credentials,
+    /// The request or the response is malformed. Not retryable.
+    #[error("{0}")]
+    Malformed(String),
+}
+
+impl RequestError {
+    /// Whether a later request can succeed.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::Credentials => true,
+            Self::Status { code, .. } => *code == 429 || *code >= 500,
+            Self::Malformed(_) => false,
+        }
+    }
+}
+
+impl From<kube::Error> for RequestError {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Auth(_) => Self::Credentials,
+            kube::Error::Api(status) => Self::Status { code: status.code, message: status.message.clone() },
+            kube::Error::Service(cause) => Self::Unreachable(chain(&*cause)),
+            kube::Error::HyperError(_) | kube::Error::ReadEvents(_) => Self::Unreachable(chain(&error)),
+            other => Self::Malformed(chain(&other)),
+        }
+    }
+}
+
+/// The text of an error followed by those of its causes.
+#[must_use]
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text += ": ";
+            text += &cause_text;
+        }
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_of_a_program_are_not_quoted() {
+        let error = kube::Error::Auth(kube::client::AuthError::AuthExec("token abc123".to_owned()));
+        assert_eq!(RequestError::from(error).to_string(), "the kubeconfig yields no credentials");
+    }
+
+    #[test]
+    fn unreachable_server_is_named_and_retryable() {
+        let cause = Box::new(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
+        let server = UnreachableServer { address: "https://10.0.0.1:443/".to_owned(), cause };
+        let error = RequestError::from(kube::Error::Service(Box::new(server)));
+        assert!(error.is_retryable());
+        assert_eq!(error.to_string(), "cannot reach the API server https://10.0.0.1:443/: connection refused");
+    }
+}
