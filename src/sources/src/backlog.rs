@@ -1,4 +1,4 @@
-//! Changes that wait for an epoch, and which of them go first.
+//! Changes that wait for an epoch, and their order.
 
 use std::collections::VecDeque;
 
@@ -6,16 +6,16 @@ use sluice_model::Kind;
 
 use super::Change;
 
-/// Changes that are one epoch, whatever they are. Of more, those that say where requests can go overtake the others, so
+/// Most changes in one epoch, of any kind. In a longer backlog, changes of endpoints overtake the others, so
 /// that no request goes to a removed pod while a thousand routes are processed.
 const TOGETHER: usize = 1024;
 
-/// Changes in the order they came, but for endpoints, which overtake. Those of one kind never overtake each other.
+/// Changes in the order of arrival, except that endpoints overtake. Changes of one kind keep their order.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     endpoints: Vec<Change>,
     others: VecDeque<Change>,
-    /// The last epoch had endpoints only: it is the turn of the others, however many endpoints keep coming.
+    /// The last epoch had endpoints only: the next one takes the others, however many endpoints arrive.
     overtaken: bool,
 }
 
@@ -38,14 +38,14 @@ impl Backlog {
         self.endpoints.len() + self.others.len()
     }
 
-    /// Everything.
+    /// All changes.
     pub(super) fn take_all(&mut self) -> Vec<Change> {
         let mut all = std::mem::take(&mut self.endpoints);
         all.extend(std::mem::take(&mut self.others));
         all
     }
 
-    /// What the next epoch takes.
+    /// The changes of the next epoch.
     pub(super) fn take_next(&mut self) -> Vec<Change> {
         if self.len() <= TOGETHER {
             return self.take_all();

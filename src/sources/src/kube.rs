@@ -1,8 +1,8 @@
 //! The Kubernetes API as the source of a cluster's objects (C03, C04).
 //!
-//! Each kind that something is derived from, or that a user may expect to have an effect, is listed in pages and then
-//! watched. Only what parsing leaves of an object is kept, and that by the sink: here are names only. Kinds of extensions
-//! begin when their definition appears and end when it goes.
+//! Each kind that the graph uses, or that users may expect to have an effect, is listed in pages and then watched. The sink
+//! keeps parsed objects; this module keeps names only. A kind of a CustomResourceDefinition is read while the definition
+//! exists.
 
 mod addresses;
 mod definitions;
@@ -29,21 +29,21 @@ pub use reviews::SecretReviewer;
 
 /// A cluster behind the Kubernetes API.
 pub struct KubeSource {
-    /// How to reach it.
+    /// Its client.
     pub client: Client,
-    /// Which cluster it is.
+    /// The cluster.
     pub cluster: Cluster,
     /// Namespace of the control plane: its ConfigMaps are read, whichever `namespace` is.
     pub system_namespace: Text,
     /// The only namespace to read objects of; `None` is all.
     pub namespace: Option<Text>,
-    /// How to use it.
+    /// Limits of lists and watches.
     pub options: KubeOptions,
 }
 
 impl KubeSource {
-    /// Lists and watches every kind until `stop` is cancelled. Failures are retried for ever: a cluster that is away keeps
-    /// what was read of it.
+    /// Lists and watches every kind until `stop` is cancelled. Failures are retried without limit, and the objects of an
+    /// unreachable cluster stay.
     pub async fn run(self, sink: Arc<dyn Sink>, stop: CancellationToken) {
         let api = Api::new(self.client.clone(), self.options).of_cluster(self.cluster.id.clone());
         let mut tasks = JoinSet::new();
@@ -52,8 +52,8 @@ impl KubeSource {
         let watching = ListWatch::new(api.clone(), Definitions::resource(), self.backoff(), crds);
         tasks.spawn(async move { drop(watching.run().await) });
         let (read, ignored): (Vec<_>, Vec<_>) = KINDS.iter().partition(|info| self.reads(info));
-        // Nothing is derived from these, so there is nothing to wait for. Who writes them is told nevertheless that they
-        // have no effect.
+        // The graph does not use these kinds, so nothing waits for them. They are read only for the warning that they have
+        // no effect.
         sink.synced(&self.cluster.id, &ignored.iter().map(|info| info.kind).collect::<Vec<_>>());
         let told = ignored.into_iter().filter(|info| info.warn_unsupported && self.cluster.reads(info.kind));
         for info in read.into_iter().chain(told) {
@@ -86,7 +86,7 @@ impl KubeSource {
 
     fn namespace_of(&self, info: &KindInfo) -> Option<Text> {
         match info.kind {
-            // That of the mesh is needed, whatever else is left out.
+            // The ConfigMap of the mesh is needed, whatever the namespace is.
             Kind::ConfigMap => self.namespace.as_ref().map(|_| self.system_namespace.clone()),
             _ if info.namespaced => self.namespace.clone(),
             _ => None,
@@ -94,7 +94,7 @@ impl KubeSource {
     }
 }
 
-/// Whether every API server has the kind, although its group looks like an extension's.
+/// Whether the kind is built in, although its group looks like that of an extension.
 fn is_built_in(info: &KindInfo) -> bool {
     info.group == "networking.k8s.io"
 }

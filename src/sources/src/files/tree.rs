@@ -1,7 +1,7 @@
-//! Which object every file holds, and what a changed file changes.
+//! The objects of every file, and the changes that a changed file makes.
 //!
-//! Memory is one small record an object; values go on to the sink. A file is compared document by document with what it
-//! was, so a change in a big file costs the reading of it and the parsing of what changed.
+//! The memory is one small record per object; values are passed to the sink. A file is compared with its previous state
+//! document by document, so a change in a large file costs reading the file and parsing the changed documents.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -19,12 +19,12 @@ use super::text::FileText;
 use crate::report::{Problem, RejectLog};
 use crate::{Change, Cluster, Origin, Reporter};
 
-/// What is known of an object.
+/// The state of an object.
 #[derive(Debug, Default)]
 struct Held {
-    /// The files that hold it, sorted; the last one counts, as if all had been applied in order of their names.
+    /// The files that hold it, sorted. The last one is used, as if all were applied in the order of their names.
     files: SmallVec<[Arc<Path>; 1]>,
-    /// The text that it was last sent with.
+    /// The text of the last change that was sent.
     sent: Option<Content>,
 }
 
@@ -54,20 +54,20 @@ impl Tree {
         self.objects.values().filter(|held| held.sent.is_some()).count()
     }
 
-    /// What reads the files.
+    /// The reader of the files.
     pub(super) fn reader(&self) -> &Reader {
         &self.reader
     }
 
-    /// Takes the text of a file, and returns what that changes. `reread` gives the text of another file of the tree,
-    /// needed when an object that two files hold changes hands.
+    /// Takes the text of a file and returns the changes. `reread` gives the text of another file of the tree, needed when
+    /// that file becomes the one that is used for an object.
     pub(super) fn set(&mut self, path: &Path, text: &str, reread: impl Fn(&Path) -> Option<String>) -> Vec<Change> {
         let text = FileText::new(Cow::Borrowed(text));
         let reading = self.reader.read(path, &text, self.files.get(path).unwrap_or(&FileRecord::default()));
         self.take(path, &text, reading, reread)
     }
 
-    /// Takes what was read of a file's text, after what [`Tree::set`] has last been told of it.
+    /// Takes the parsed text of a file.
     pub(super) fn take(
         &mut self,
         path: &Path,
@@ -80,7 +80,7 @@ impl Tree {
         let mut touched: BTreeSet<Id> = old.entries().iter().map(|(id, _)| id.clone()).collect();
         self.forget(&old, &path);
         if reading.problem.is_some() {
-            // Perhaps half a text, still being written: what it does not show may only not be there yet.
+            // The file may be incomplete, still being written: missing objects are not removed.
             for (id, entry) in old.entries() {
                 reading.entries.entry(id.clone()).or_insert_with(|| entry.clone());
             }
@@ -97,12 +97,12 @@ impl Tree {
         self.settle(touched, &path, Some((text, objects)), reread)
     }
 
-    /// Notes that a file cannot be read; what it held stays.
+    /// Reports a file that cannot be read. Its objects stay.
     pub(super) fn fail(&mut self, path: &Path, line: usize, reason: String) {
         self.reporter.set(&shown(path), Some(Problem { line, reason: reason.into() }));
     }
 
-    /// Takes a file away, and returns what that changes.
+    /// Removes a file and returns the changes.
     pub(super) fn remove(&mut self, path: &Path, reread: impl Fn(&Path) -> Option<String>) -> Vec<Change> {
         self.reporter.set(&shown(path), None);
         let Some(old) = self.files.remove(path) else { return Vec::new() };
@@ -118,8 +118,8 @@ impl Tree {
         }
     }
 
-    /// Returns the touched objects whose text is not the one last sent. `current` is the text of the file at `path` with
-    /// the values already read from it.
+    /// Returns changes of the touched objects whose text differs from the one last sent. `current` is the text of the file
+    /// at `path` with the values already read from it.
     fn settle(
         &mut self,
         touched: BTreeSet<Id>,
@@ -154,7 +154,7 @@ impl Tree {
             };
             let chunk = text.and_then(|text| text.find(entry.content.0));
             let object = if *holder == *path { objects.remove(&entry.content) } else { None };
-            // Not at hand when another file had been the one that counts.
+            // Missing if another file was the one in use.
             let Some(object) = object.or_else(|| self.reader.find(chunk?, entry.content.1)) else { continue };
             let Object { parsed, version } = object;
             self.log.log(&parsed, &holder.display().to_string(), |field| {
@@ -177,7 +177,7 @@ impl Tree {
         if entry.times > 1 || files.len() > 1 {
             let among: Vec<_> = files.iter().map(|path| path.display().to_string()).collect();
             let (kind, object, file, line) = (id.0, &id.1, holder.display(), entry.line);
-            warn!(%kind, %object, %file, line, among = among.join(", "), "declared more than once: the last counts");
+            warn!(%kind, %object, %file, line, among = among.join(", "), "object is declared more than once, the last declaration is used");
         }
     }
 }

@@ -15,33 +15,33 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-/// Writes what the graph wants written, until the status says it.
+/// Writes allocated addresses until the statuses contain them.
 ///
-/// One of several replicas should do so, see [`Election`](sluice_kube::Election). If two do for a moment, they come to the same
-/// addresses, and none overwrites what it has not seen.
+/// One of several replicas should write, see [`Election`](sluice_kube::Election). If two write for a moment, they allocate
+/// the same addresses, and neither overwrites a status it has not read.
 pub struct AddressWriter {
     client: Client,
     feed: Feed,
     updates: Published<ObjectKey, AddressUpdate>,
     backoff: Backoff,
-    /// What is to be written, and when to try that again.
+    /// Pending writes, with the time of the next attempt.
     open: BTreeMap<ObjectKey, (Arc<AddressUpdate>, Instant)>,
-    /// Everything has been read.
+    /// All inputs are synced.
     synced: bool,
 }
 
-/// When to look again at what was written and has not been seen since.
+/// Wait for the watch to report a written status.
 const UNSEEN: Duration = Duration::from_secs(60);
 
 impl AddressWriter {
-    /// Writes through `client` what `updates` of the engine hold.
+    /// Writes the `updates` of the engine through `client`.
     #[must_use]
     pub fn new(client: Client, feed: Feed, updates: Published<ObjectKey, AddressUpdate>) -> Self {
         let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
         Self { client, feed: feed.only(&updates), updates, backoff, open: BTreeMap::new(), synced: false }
     }
 
-    /// Until `stop` is cancelled or the engine stops.
+    /// Runs until `stop` is cancelled or the engine stops.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             let due = self.open.values().map(|(_, due)| *due).min();
@@ -53,7 +53,7 @@ impl AddressWriter {
                     None => self.open.remove(&event.key),
                 };
             }
-            // Before everything is read, an address may seem free that is not.
+            // Before all inputs are synced, a used address may look free.
             if self.synced {
                 self.write_due().await;
             }
@@ -72,7 +72,7 @@ impl AddressWriter {
                     UNSEEN
                 }
                 Err(error) => {
-                    warn!(service_entry = %key, error, "cannot write allocated addresses, trying again");
+                    warn!(service_entry = %key, error, "failed to write allocated addresses, retrying");
                     self.backoff.failed()
                 }
             };
@@ -92,7 +92,7 @@ impl AddressWriter {
         ]);
         match self.patch(key, &change).await {
             Err(kube::Error::Api(status)) if update.is.is_empty() && is_misfit(status.code) => {
-                // There is no status at all, or an empty list.
+                // The object has no status, or an empty list.
                 let begin = json!([
                     {"op": "test", "path": "/status", "value": null},
                     {"op": "add", "path": "/status", "value": {"addresses": wanted}},
@@ -126,7 +126,7 @@ impl AddressWriter {
     }
 }
 
-/// The object is not as the patch expects it.
+/// The object differs from what the patch tests.
 fn is_misfit(code: u16) -> bool {
     code == 422 || code == 400
 }

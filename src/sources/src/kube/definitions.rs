@@ -1,4 +1,4 @@
-//! Kinds of extensions: there while their definition is (C04).
+//! Kinds of CustomResourceDefinitions, read while their definition exists (C04).
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use tracing::info;
 
 use super::objects::Objects;
 
-/// Names of the definitions, such as `gateways.networking.istio.io`; nothing before they have been listed.
+/// Names of the definitions, such as `gateways.networking.istio.io`; `None` before the first list.
 pub(super) type Defined = Option<BTreeSet<Text>>;
 
 /// Publishes the existing definitions to the followers of kinds.
@@ -25,7 +25,7 @@ impl Definitions {
         Self { defined, names: BTreeSet::new() }
     }
 
-    /// What is to be listed and watched.
+    /// The resource to list and watch.
     pub(super) fn resource() -> Resource {
         Resource::definitions()
     }
@@ -79,7 +79,7 @@ fn name(object: &Value) -> Option<Text> {
     object.pointer("/metadata/name").and_then(Value::as_str).map(Text::from)
 }
 
-/// Follows a kind whenever it is defined. Before and after, it has no objects.
+/// Follows a kind while it is defined. Otherwise it has no objects.
 pub(super) async fn follow(
     api: Api,
     info: &'static KindInfo,
@@ -97,13 +97,13 @@ pub(super) async fn follow(
                 Some(version) => {
                     info!(kind = %info.kind, version, "kind is defined");
                     let resource = Resource::new(info, version, namespace.clone());
-                    // Comes back when the API server knows the kind no longer.
+                    // Returns when the API server no longer serves the kind.
                     objects = ListWatch::new(api.clone(), resource, backoff.clone(), objects).run().await;
                 }
-                // Defined and not served yet, or in no version we read.
+                // Defined and not served yet, or not in a supported version.
                 None => tokio::task::block_in_place(|| objects.absent()),
             }
-            // The server may be about to serve it, so look again even if nothing is told.
+            // The server may serve it soon: check again without a notification.
             tokio::select! {
                 changed = definitions.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(backoff.failed()) => {}
@@ -120,7 +120,7 @@ pub(super) async fn follow(
     }
 }
 
-/// The version to read a kind in: the first of ours that the server has.
+/// The version of a kind to read: the first supported one that the server serves.
 async fn served_version(api: &Api, info: &'static KindInfo) -> Option<&'static str> {
     match api.versions(info.group).await {
         Ok(served) => info.versions.iter().copied().find(|version| served.iter().any(|it| it == version)),

@@ -1,4 +1,4 @@
-//! Objects of one kind on their way to the sink.
+//! Passes objects of one kind to the sink.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use tracing::warn;
 use crate::report::RejectLog;
 use crate::{Change, Cluster, Origin, Sink};
 
-/// The objects of a kind: their keys, that is, so that a list is a diff.
+/// The keys of the known objects of a kind, so that a list becomes a diff.
 pub(super) struct Objects {
     info: &'static KindInfo,
     cluster: Cluster,
     sink: Arc<dyn Sink>,
     known: BTreeSet<ObjectKey>,
-    /// What a list in progress has not named yet.
+    /// Keys that the list in progress has not contained yet.
     unnamed: BTreeSet<ObjectKey>,
     log: RejectLog,
 }
@@ -31,7 +31,7 @@ impl Objects {
 
     fn set(&mut self, mut object: Value) -> Option<Change> {
         let received = unix_time();
-        // Items of lists leave these out.
+        // Items of lists omit these fields.
         if let Some(fields) = object.as_object_mut() {
             fields.entry("apiVersion").or_insert_with(|| self.info.api_version().into());
             fields.entry("kind").or_insert_with(|| self.info.name.into());
@@ -39,7 +39,7 @@ impl Objects {
         let version = version(&object);
         if !self.cluster.follows(self.info, &object) {
             let key = identify(&self.cluster.id, &object).ok()?.key;
-            // It may have been for this revision before.
+            // It may have applied to this revision before.
             self.unnamed.remove(&key);
             return self.known.remove(&key).then(|| self.gone(key, version));
         }
@@ -52,7 +52,7 @@ impl Objects {
                 Some(Change { kind: self.info.kind, key: parsed.key.clone(), object: Some(Box::new(parsed)), origin })
             }
             Err(error) => {
-                warn!(kind = %self.info.kind, %error, "the API server sent what is no object");
+                warn!(kind = %self.info.kind, %error, "API server sent an invalid object");
                 None
             }
         }

@@ -1,9 +1,9 @@
-//! Clusters that Secrets lead to (S15).
+//! Remote clusters whose kubeconfigs are in Secrets (S15).
 //!
 //! A Secret of the control plane's namespace with the label `istio/multiCluster=true` has a kubeconfig for each cluster, by
-//! its id. What runs there is read by a registry, see [`KubeSource`]. Where a kubeconfig changes, a second registry is built
-//! beside the first and replaces it once it has read everything, so that new credentials cost nothing of what was read by
-//! the old ones. A kubeconfig that cannot be used is a finding in its Secret; what a good one before it led to goes on.
+//! its id. A registry reads the cluster, see [`KubeSource`]. When a kubeconfig changes, a second registry is built beside
+//! the first and replaces it once it has read everything, so that new credentials never remove objects. An invalid
+//! kubeconfig is a finding of its Secret, and the registry of the previous kubeconfig continues.
 
 mod registry;
 mod secrets;
@@ -30,26 +30,26 @@ use super::KubeSource;
 use crate::{Cluster, Sink};
 pub use state::{ClusterInfo, ClusterMetrics, RemoteStates, SyncStatus};
 
-/// How remote clusters are read.
+/// Options of remote clusters.
 #[derive(Clone, Debug)]
 pub struct RemoteOptions {
-    /// What is the same of all of them and of the own cluster.
+    /// Settings that all clusters share with the own one.
     pub cluster: Cluster,
     /// Clusters that flags name: no Secret may name them as well.
     pub configured: BTreeSet<Text>,
-    /// Namespace of the control plane, where the Secrets are.
+    /// Namespace of the control plane and of the Secrets.
     pub system_namespace: Text,
     /// The only namespace to read objects of; `None` is all.
     pub namespace: Option<Text>,
     /// `PILOT_REMOTE_CLUSTER_TIMEOUT`: longest wait for a cluster before proxies are served; zero is unlimited.
     pub timeout: Duration,
-    /// `PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS`: what kubeconfigs may do although it is unsafe.
+    /// `PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS`: unsafe features that kubeconfigs may use.
     pub allowed: BTreeSet<String>,
-    /// How each API is used.
+    /// Limits of lists and watches.
     pub kube: KubeOptions,
 }
 
-/// Reads the clusters that Secrets lead to.
+/// Reads the clusters that Secrets name.
 pub struct RemoteClusters {
     options: RemoteOptions,
     sink: Arc<dyn Sink>,
@@ -63,20 +63,20 @@ pub struct RemoteClusters {
     numbers: u64,
     tell: mpsc::UnboundedSender<Event>,
     events: mpsc::UnboundedReceiver<Event>,
-    /// Every cluster that Secrets lead to has been read, or has not come in time.
+    /// Every cluster that Secrets name has been read or has timed out.
     settled: watch::Sender<bool>,
 }
 
 /// A cluster that is read.
 struct Running {
-    /// The Secret that leads to it.
+    /// Its Secret.
     secret: Text,
     registry: Registry,
-    /// The one that is to replace it.
+    /// The registry that will replace it.
     next: Option<Registry>,
 }
 
-/// What Secrets say: by cluster, the Secret that counts and a client of the kubeconfig in it.
+/// A cluster named by Secrets: the Secret that is used, and a client of its kubeconfig.
 struct WantedCluster {
     secret: Text,
     kubeconfig: Redacted,
@@ -111,8 +111,8 @@ impl RemoteClusters {
         }
     }
 
-    /// Waits until every cluster that Secrets lead to has been read for the first time, and that is in force, or has not
-    /// come in time; forever if this is not running.
+    /// Waits until every cluster that Secrets name has been read and its objects are in force, or has timed out; forever if
+    /// `run` has ended.
     pub fn settled(&self) -> impl Future<Output = ()> + use<> {
         let (mut settled, sink) = (self.settled.subscribe(), self.sink.clone());
         async move {
@@ -156,7 +156,7 @@ impl RemoteClusters {
         }
     }
 
-    /// Starts, replaces and ends registries as the Secrets say.
+    /// Starts, replaces and stops registries according to the Secrets.
     async fn follow(&mut self, secrets: &BTreeMap<Text, secrets::ClusterSecret>, stop: &CancellationToken) {
         let (mut wanted, mentioned) = self.read(secrets).await;
         let unwanted: Vec<Text> = self.running.keys().filter(|id| !mentioned.contains(*id)).cloned().collect();
@@ -194,7 +194,7 @@ impl RemoteClusters {
             if is_next {
                 continue;
             }
-            // What is current again needs no other.
+            // The kubeconfig of the current registry is back: no replacement is needed.
             if let Some(given_up) = std::mem::replace(&mut running.next, next) {
                 given_up.stop().await;
             }
@@ -203,7 +203,7 @@ impl RemoteClusters {
 
     async fn remove(&mut self, id: &Text) {
         let Some(running) = self.running.remove(id) else { return };
-        info!(cluster = %id, secret = %running.secret, "no Secret leads to the remote cluster any more");
+        info!(cluster = %id, secret = %running.secret, "remote cluster removed: no Secret names it");
         self.clients.remove(id);
         if let Some(next) = running.next {
             next.stop().await;
@@ -215,7 +215,7 @@ impl RemoteClusters {
         let (Event::Synced(number) | Event::Late(number)) = event;
         let is_it = |registry: &Registry| registry.number == number;
         let found = self.running.iter_mut().find(|(_, it)| is_it(&it.registry) || it.next.as_ref().is_some_and(is_it));
-        // It may have been given up meanwhile.
+        // The registry may have been stopped meanwhile.
         let Some((id, running)) = found else { return };
         let id = id.clone();
         let is_next = !is_it(&running.registry);
@@ -225,16 +225,16 @@ impl RemoteClusters {
         let replaces = match event {
             Event::Synced(_) => {
                 registry.is_synced = true;
-                info!(cluster = %id, "read all of a remote cluster");
+                info!(cluster = %id, "remote cluster has been read");
                 is_next
             }
             Event::Late(_) if registry.is_synced => false,
             Event::Late(_) => {
                 registry.is_late = true;
                 let (waiting, seconds) = (registry.waiting(), self.options.timeout.as_secs_f64());
-                error!(cluster = %id, ?waiting, seconds, "a remote cluster cannot be read in time, going on without");
+                error!(cluster = %id, ?waiting, seconds, "reading a remote cluster timed out, proxies are served without it");
                 self.metrics.count_timeout(&id);
-                // Where all was read by the kubeconfig before, that is better.
+                // A complete registry of the previous kubeconfig stays in use.
                 is_next && !before_synced
             }
         };
@@ -245,12 +245,12 @@ impl RemoteClusters {
         }
     }
 
-    /// What the Secrets say, and all clusters they mention, to good purpose or not.
+    /// The clusters to read, and all clusters that Secrets name, valid or not.
     async fn read(
         &mut self,
         secrets: &BTreeMap<Text, secrets::ClusterSecret>,
     ) -> (BTreeMap<Text, WantedCluster>, BTreeSet<Text>) {
-        // Of two Secrets that lead to one cluster, the older counts.
+        // Of two Secrets that name one cluster, the older one is used.
         let mut ordered: Vec<_> = secrets.iter().collect();
         ordered.sort_by_key(|(name, secret)| (secret.created.clone(), (*name).clone()));
         let (mut wanted, mut mentioned) = (BTreeMap::<Text, WantedCluster>::new(), BTreeSet::new());
@@ -286,7 +286,7 @@ impl RemoteClusters {
                     note("", "is no base64".to_owned(), Severity::Error);
                     continue;
                 };
-                // Clients of one that is known have run nothing and opened nothing in vain.
+                // An existing client is reused: making one can run a program.
                 let known = self.running.get(id).and_then(|running| running.client_of(kubeconfig));
                 let client = match known {
                     Some(client) => Ok(client),
@@ -305,7 +305,7 @@ impl RemoteClusters {
         (wanted, mentioned)
     }
 
-    /// Writes the findings that are new, and takes back those that are mended.
+    /// Writes new findings, and retracts those that no longer apply.
     fn note(&mut self, found: BTreeMap<Text, Vec<Reject>>) {
         for name in self.found.keys().filter(|name| !found.contains_key(*name)) {
             self.rejects.delete(RejectKey { kind: Kind::Secret, object: self.key(name) });
@@ -315,7 +315,7 @@ impl RemoteClusters {
                 continue;
             }
             for Reject { field_path: field, reason, .. } in rejects {
-                warn!(secret = %name, %field, %reason, "cannot use what a Secret says of a remote cluster");
+                warn!(secret = %name, %field, %reason, "Secret of a remote cluster is invalid");
             }
             self.rejects.set(RejectKey { kind: Kind::Secret, object: self.key(name) }, rejects.clone());
         }
@@ -336,7 +336,7 @@ impl RemoteClusters {
         }
     }
 
-    /// Shows how far everything is.
+    /// Updates the sync states and metrics.
     fn show(&self) {
         let info = |(id, running): (&Text, &Running)| {
             let newest = running.next.as_ref().unwrap_or(&running.registry);
@@ -359,7 +359,7 @@ impl RemoteClusters {
 }
 
 impl Running {
-    /// The client that was made of a kubeconfig.
+    /// The existing client of a kubeconfig.
     fn client_of(&self, kubeconfig: &Redacted) -> Option<Client> {
         let registries = [Some(&self.registry), self.next.as_ref()].into_iter().flatten();
         registries.filter(|it| it.kubeconfig == *kubeconfig).map(|it| it.client.clone()).next()
@@ -376,7 +376,7 @@ async fn connect(kubeconfig: &Redacted, allowed: &BTreeSet<String>) -> Result<Cl
         serde_json::from_value(value).map_err(|_| fail("is no kubeconfig that clients understand"))?;
     let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
     let config = config.map_err(|_| fail("names a server or roots that clients cannot use"))?;
-    // Where it may, this runs a program.
+    // This runs a program if the kubeconfig may.
     tokio::task::block_in_place(|| sluice_kube::client(config))
         .map_err(|_| fail("has a certificate, a key, roots or credentials that no client can be made of"))
 }
