@@ -12,9 +12,7 @@ mod tasks;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use engine::GraphEngine;
 use kube::Client;
-use ports::Listeners;
 use sluice_kube::Clients;
 use sluice_sources::kube::RemoteStates;
 use sluice_sources::{MeshFiles, Reporter};
@@ -22,13 +20,15 @@ use sluice_telemetry::LogControl;
 use sluice_watch::FollowGuard;
 use sluice_xds::{Admission, DiscoveryServer, EngineProxies, StatusReader};
 use sluice_xds_protocol::Store;
-use tasks::Tasks;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::admin::{self, AdminState, PagesOverXds, Readiness, ReadinessGuard};
 use crate::config::Config;
+use engine::GraphEngine;
+use ports::Listeners;
+use tasks::Tasks;
 
 pub use error::AppError;
 

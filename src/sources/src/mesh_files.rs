@@ -318,9 +318,9 @@ mod tests {
         let watch = Watch::new(|_| true).expect("watched");
         let mut follower = Follower { files, watch, reporter: Reporter::default() };
         let dues = |follower: &Follower| follower.files.each_ref().map(|file| file.due);
-        // A sweep that finds one of them changed has both read.
+        // A rescan that finds one of them changed schedules both.
         std::fs::write(path("networks"), "networks: {}").expect("written");
-        follower.sweep();
+        follower.rescan();
         let [mesh, networks] = dues(&follower);
         assert!(mesh.is_some() && mesh == networks);
         // So has a link that moves while one of them is waited for.

@@ -84,8 +84,11 @@ impl LogControl {
 /// The log has been started before.
 pub fn start(config: &LogConfig) -> Result<LogControl, tracing_subscriber::util::TryInitError> {
     let (filter, handle) = reload::Layer::new(config.levels.clone());
-    let lines =
-        tracing_subscriber::fmt::layer().event_format(format::Lines { json: config.json }).with_writer(config.target);
+    let lines = tracing_subscriber::fmt::layer()
+        .event_format(format::Lines { json: config.json })
+        .with_writer(config.target)
+        // Fields of spans would otherwise have escapes, also in files.
+        .with_ansi(false);
     tracing_subscriber::registry().with(filter).with(lines).try_init()?;
     Ok(LogControl(handle))
 }
