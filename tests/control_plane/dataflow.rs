@@ -94,7 +94,7 @@ async fn a_virtual_service_changes() {
         scopes: handles.scopes.clone(),
     };
     let (followed, target) = (engine.clone(), store.clone());
-    tokio::spawn(async move { follow(&followed, &outputs, target).await });
+    tokio::spawn(async move { follow(&followed, &outputs, target, tokio::sync::oneshot::channel().0).await });
     until("the store is ready", || store.is_ready().then_some(())).await;
 
     // A sidecar of the shop holds the route tables of two ports and is quiet.
