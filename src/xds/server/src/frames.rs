@@ -250,13 +250,13 @@ mod tests {
         frames
     }
 
-    /// What the transport reads, if `come` bytes arrive at a time and it reads up to `room` bytes.
-    async fn read(sent: &[u8], come: usize, room: usize) -> Vec<u8> {
+    /// What the transport reads, if `come` bytes arrive at a time and it reads up to `max_read` bytes.
+    async fn read(sent: &[u8], come: usize, max_read: usize) -> Vec<u8> {
         let (mut client, server) = tokio::io::duplex(come);
         let sent = sent.to_vec();
         tokio::spawn(async move { client.write_all(&sent).await });
         let mut small = SmallFrames::new(server, true);
-        let (mut all, mut buffer) = (Vec::new(), vec![0; room]);
+        let (mut all, mut buffer) = (Vec::new(), vec![0; max_read]);
         loop {
             match small.read(&mut buffer).await.expect("a successful read") {
                 0 => break,
@@ -295,11 +295,11 @@ mod tests {
         expected.extend([(DATA, END_STREAM, 9, vec![]), (8, 0, 0, vec![0, 0, 0, 1])]);
         let sent = sent.concat();
         for come in [1, 7, 9, 10, 4096, 4105, 5000, 8192, 16_384, sent.len()] {
-            for room in [1, 8, 9, 1000, 4096, 8192, 65_536] {
+            for max_read in [1, 8, 9, 1000, 4096, 8192, 65_536] {
                 assert_eq!(
-                    frames(&read(&sent, come, room).await),
+                    frames(&read(&sent, come, max_read).await),
                     expected,
-                    "{come} bytes at a time, reads of {room} bytes"
+                    "{come} bytes at a time, reads of {max_read} bytes"
                 );
             }
         }
@@ -315,20 +315,20 @@ mod tests {
             tokio::spawn(async move { client.write_all(&sent).await });
             let mut small = SmallFrames::new(server, true);
             let mut buffer = vec![0; 8192];
-            let (mut turn, mut turns, mut all) = (0, 0, 0);
+            let (mut read, mut yields, mut all) = (0, 0, 0);
             while all < 4 * READ_BUFFER_BYTES {
-                let mut room = ReadBuf::new(&mut buffer);
+                let mut out = ReadBuf::new(&mut buffer);
                 let polled =
-                    std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut small).poll_read(cx, &mut room))).await;
+                    std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut small).poll_read(cx, &mut out))).await;
                 if polled.is_pending() {
-                    (turn, turns) = (0, turns + 1);
+                    (read, yields) = (0, yields + 1);
                     tokio::task::yield_now().await;
                 }
-                turn += room.filled().len();
-                all += room.filled().len();
-                assert!(turn <= 2 * READ_BUFFER_BYTES, "{turn} bytes in one turn");
+                read += out.filled().len();
+                all += out.filled().len();
+                assert!(read <= 2 * READ_BUFFER_BYTES, "{read} bytes without a yield");
             }
-            assert!(turns >= 3, "{turns} turns, {come} come at a time");
+            assert!(yields >= 3, "{yields} yields, {come} bytes at a time");
         }
     }
 
