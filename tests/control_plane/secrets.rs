@@ -140,8 +140,8 @@ async fn each_proxy_gets_only_its_own_secrets() -> Result<()> {
     vault.logged(&["known.edge", "kubernetes://absent", "does not exist"]).await?;
 
     let silent = [
-        ("other", AUTHENTICATED.forwarded, "kubernetes://bank/vault", "is of another namespace"),
-        ("other-roots", AUTHENTICATED.forwarded, "kubernetes://bank/vault-cacert", "is of another namespace"),
+        ("other", AUTHENTICATED.forwarded, "kubernetes://bank/vault", "is in another namespace"),
+        ("other-roots", AUTHENTICATED.forwarded, "kubernetes://bank/vault-cacert", "is in another namespace"),
         ("reference", AUTHENTICATED.forwarded, "kubernetes-gateway://bank/vault", "no Gateway may refer to it"),
         ("unauthenticated", None, "kubernetes://shop", "identity is not verified"),
         ("garbled", Some("URI=\"spiffe://cluster.local/ns/edge/sa/gateway"), "kubernetes://shop", "is malformed"),
