@@ -318,8 +318,7 @@ mod tests {
             let (mut read, mut yields, mut all) = (0, 0, 0);
             while all < 4 * READ_BUFFER_BYTES {
                 let mut out = ReadBuf::new(&mut buffer);
-                let polled =
-                    std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut small).poll_read(cx, &mut out))).await;
+                let polled = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut small).poll_read(cx, &mut out))).await;
                 if polled.is_pending() {
                     (read, yields) = (0, yields + 1);
                     tokio::task::yield_now().await;
