@@ -97,11 +97,11 @@ fn what_to_try(mesh: &Mesh) {
     let mut lines = vec![
         "\nThe mesh keeps running. Try this in another terminal:\n".to_owned(),
         "  1. Send a request through the gateway. The answer names the version that served it:".to_owned(),
-        format!("      curl -s -H 'Host: tea.example.com' http://{gateway}:8080/kettle"),
+        format!("       curl -s -H 'Host: tea.example.com' http://{gateway}:8080/kettle"),
         "  2. Edit an object. sluiced watches this directory and applies a change when the file is saved:".to_owned(),
-        format!("      {}", directory.display()),
-        "     For example, send /kettle to version v2, then repeat the request:".to_owned(),
-        format!("      sed -i 's/subset: v1/subset: v2/' {}", directory.join("front-door.yaml").display()),
+        format!("       {}", directory.display()),
+        format!("     For example, send /kettle to version {to}, then repeat the request:"),
+        format!("       sed -i 's/subset: {from}/subset: {to}/' {}", routes.display()),
         "  3. Look at the control plane:".to_owned(),
     ];
     for (page, shows) in [
