@@ -136,7 +136,10 @@ fn crates_depend_on_each_other_as_architecture_says() {
             ],
         ),
         ("sluice-bench", vec!["sluice-proto", "sluice-testkit"]),
-        ("sluice-agent", vec!["sluice-crypto", "sluice-http-client", "sluice-parse", "sluice-proto"]),
+        (
+            "sluice-agent",
+            vec!["sluice-crypto", "sluice-http-client", "sluice-parse", "sluice-proto", "sluice-telemetry"],
+        ),
         ("sluicectl", vec!["sluice-engine", "sluice-graph", "sluice-model", "sluice-parse", "sluice-proto"]),
         (
             "sluice-fuzz",

@@ -1,4 +1,4 @@
-//! Everything in order: settings, secrets, xDS, names, status, Envoy. The one place that knows all.
+//! Start of the agent in order: settings, secrets, xDS proxy, DNS proxy, status server, Envoy.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use tracing::{info, warn};
 use crate::args::ProxyArgs;
 use crate::bootstrap;
 use crate::debug::{self, DebugProxy};
-use crate::dns::{DnsProxy, Names};
+use crate::dns::{DnsProxy, NameTableStore};
 use crate::environment::Environment;
 use crate::envoy::admin::Admin;
-use crate::envoy::{self, End, Stop};
+use crate::envoy::{self, Stop, Termination};
 use crate::health;
 use crate::identity::{self, Secrets};
 use crate::metrics::Metrics;
@@ -24,13 +24,13 @@ use crate::settings::{CREDENTIAL_SOCKET, FILES_SOCKET, IDENTITY_DIRECTORY, IDENT
 use crate::status::{self, Readiness, Status};
 use crate::unix::is_served;
 use crate::wasm::Modules;
-use crate::xds::{self, Intercepted};
+use crate::xds::{self, InterceptedTypes};
 
-/// Runs beside a proxy until it ends, or we are asked to.
+/// Runs the agent until Envoy exits or the agent is to terminate.
 ///
 /// # Errors
-/// Settings are wrong, something cannot be listened on, or Envoy cannot be started.
-pub(crate) async fn run(args: &ProxyArgs, log_as_json: bool) -> Result<End> {
+/// A setting is invalid, the agent cannot listen on an address, or Envoy cannot be started.
+pub(crate) async fn run(args: &ProxyArgs, log_as_json: bool) -> Result<Termination> {
     let environment = Environment::of_process();
     let mut warnings = Vec::new();
     let settings =
@@ -48,10 +48,10 @@ pub(crate) async fn run(args: &ProxyArgs, log_as_json: bool) -> Result<End> {
     let readiness = Readiness::new(admin.clone(), names.clone(), stop.requested.clone(), metrics.clone());
     let readiness = Arc::new(readiness);
 
-    let (secrets, foreign_identity) = serve_secrets(&settings, &metrics).await?;
+    let (secrets, external_sds) = serve_secrets(&settings, &metrics).await?;
     serve_xds(&settings, &secrets, names.clone(), Arc::clone(&readiness), &metrics)?;
     if let Some(port) = settings.ports.debug {
-        let proxy = DebugProxy { upstream: settings.control_plane.peer.clone(), node: settings.node_id() };
+        let proxy = DebugProxy { upstream: settings.control_plane.upstream.clone(), node: settings.node_id() };
         debug::serve(proxy, settings.loopback(), port).await;
     }
     if let Some(dns) = dns {
@@ -66,51 +66,53 @@ pub(crate) async fn run(args: &ProxyArgs, log_as_json: bool) -> Result<End> {
     let file = match settings.proxy.custom_config_file.as_str() {
         "" => {
             let credential_socket = is_served(Path::new(CREDENTIAL_SOCKET)).await;
-            let inputs = bootstrap::Inputs { settings: &settings, node: &node, foreign_identity, credential_socket };
+            let inputs = bootstrap::BootstrapInputs { settings: &settings, node: &node, external_sds, credential_socket };
             let bootstrap = bootstrap::build(&inputs, &mut warnings);
             bootstrap::write(&settings, &bootstrap).context("write the bootstrap")?
         }
         custom => custom.into(),
     };
     warnings.extend(environment.take_warnings());
-    warnings.iter().for_each(|warning| warn!("{warning}"));
+    warnings.extend(environment.mistyped_names());
+    warnings.iter().for_each(|warning| warn!(warning, "configuration warning"));
     let mut command = envoy::command(&settings, &file)?;
     info!(id = node.id, cluster = node.cluster, addresses = ?settings.addresses, "starting Envoy");
     let child = command.spawn().with_context(|| format!("start {}", settings.proxy.binary_path))?;
     envoy::run(child, &admin, &settings, &stop).await
 }
 
-/// Serves the workload's certificate and files, or only these if somebody else serves the former.
+/// Serves the workload's certificate and secrets in files. If another SDS server has the socket, the agent serves secrets in files
+/// only. Returns whether there is another server.
 async fn serve_secrets(settings: &Settings, metrics: &Metrics) -> Result<(Secrets, bool)> {
     let identity = &settings.identity;
     let socket = Path::new(IDENTITY_DIRECTORY).join(&identity.socket_name);
-    let foreign = is_served(&socket).await;
-    if !foreign && identity.socket_name != IDENTITY_SOCKET {
-        bail!("WORKLOAD_IDENTITY_SOCKET_FILE: nobody serves {}", socket.display());
+    let external = is_served(&socket).await;
+    if !external && identity.socket_name != IDENTITY_SOCKET {
+        bail!("WORKLOAD_IDENTITY_SOCKET_FILE: no server accepts connections on {}", socket.display());
     }
-    let secrets = Secrets::new(!foreign, identity.debounce, metrics.clone());
-    if foreign {
-        info!(target: "sds", socket = %socket.display(), "somebody else serves the workload's certificate");
+    let secrets = Secrets::new(!external, identity.debounce, metrics.clone());
+    if external {
+        info!(target: "sds", socket = %socket.display(), "another SDS server provides the workload's certificate");
         sds::serve(secrets.clone(), Path::new(FILES_SOCKET))?;
     } else {
         sds::serve(secrets.clone(), &socket)?;
         tokio::spawn(identity::run(identity.clone(), secrets.clone(), metrics.clone()));
     }
-    Ok((secrets, foreign))
+    Ok((secrets, external))
 }
 
 fn serve_xds(
     settings: &Settings,
     secrets: &Secrets,
-    names: Option<Names>,
+    names: Option<NameTableStore>,
     readiness: Arc<Readiness>,
     metrics: &Metrics,
 ) -> Result<()> {
-    let mut intercepted = Intercepted::default();
+    let mut intercepted = InterceptedTypes::default();
     if let Some(names) = names {
         intercepted.insert(xds::NAME_TABLE, Box::new(move |message| names.update(message)));
     }
-    if settings.control_plane.wants_proxy_config {
+    if settings.control_plane.subscribe_proxy_config {
         let secrets = secrets.clone();
         intercepted.insert(xds::PROXY_CONFIG, Box::new(move |message| add_roots(&secrets, message)));
     }
@@ -118,28 +120,28 @@ fn serve_xds(
         let readiness = Arc::clone(&readiness);
         async move { readiness.check().await }
     });
-    let upstream = settings.control_plane.peer.clone();
+    let upstream = settings.control_plane.upstream.clone();
     let modules = Modules::new(settings.wasm.clone(), metrics.clone())?;
-    let proxy = xds::Proxy { upstream, intercepted, health, modules, metrics: metrics.clone() };
+    let proxy = xds::XdsProxy { upstream, intercepted, health, modules, metrics: metrics.clone() };
     xds::serve(proxy, &settings.control_plane.socket)
 }
 
-/// Roots of the mesh that the control plane names are trusted as well.
-fn add_roots(secrets: &Secrets, message: &[u8]) -> Result<(), String> {
-    let config: ProxyConfig = prost::Message::decode(message).map_err(|error| format!("no ProxyConfig: {error}"))?;
+/// Trusts the roots in the control plane's ProxyConfig as well.
+fn add_roots(secrets: &Secrets, message: &[u8]) -> Result<(), prost::DecodeError> {
+    let config: ProxyConfig = prost::Message::decode(message)?;
     secrets.set_added_roots(config.ca_certificates_pem.join("\n").into_bytes());
     Ok(())
 }
 
-/// Asks for the end at SIGTERM or SIGINT; a second signal ends at once.
+/// SIGTERM or SIGINT terminates the agent; a second signal skips draining.
 fn stop_on_signal(stop: Stop) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     tokio::spawn(async move {
         for token in [&stop.requested, &stop.at_once] {
             tokio::select! {
-                _ = terminate.recv() => info!("got SIGTERM"),
-                _ = interrupt.recv() => info!("got SIGINT"),
+                _ = terminate.recv() => info!("SIGTERM received"),
+                _ = interrupt.recv() => info!("SIGINT received"),
             }
             token.cancel();
         }

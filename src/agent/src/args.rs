@@ -1,4 +1,4 @@
-//! The command line as typed.
+//! The command line.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,17 +7,17 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::environment::VARIABLES;
 
-/// The program beside a proxy: starts Envoy, holds the workload's identity, connects both to the control plane.
+/// The agent of a proxy: it starts Envoy, obtains the workload's certificate, and connects both to the control plane.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "sluice-agent", version, args_override_self = true)]
 pub(crate) struct CommandLine {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub(crate) command: Command,
-    /// Lowest level that is logged, by scope: `[SCOPE:]LEVEL,..` with levels debug, info, warn, error, none.
+    /// Minimum level of log messages, by scope: comma-separated `[SCOPE:]LEVEL`; levels are debug, info, warn, error, none.
     #[arg(long = "log_output_level", value_name = "LEVELS", default_value = "default:info", global = true)]
     pub(crate) log_output_level: String,
-    /// Log in JSON, Envoy too.
+    /// Write the logs of the agent and of Envoy as JSON.
     #[arg(long = "log_as_json", global = true)]
     pub(crate) log_as_json: bool,
 }
@@ -25,29 +25,29 @@ pub(crate) struct CommandLine {
 /// Subcommands.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run beside a proxy, until it ends or SIGTERM.
+    /// Start Envoy and run until it exits, or until SIGTERM.
     Proxy(ProxyArgs),
-    /// Wait until the proxy is ready, as a container's start hook does.
+    /// Wait until the proxy is ready, for the postStart hook of a container.
     Wait(WaitArgs),
-    /// Send a request to Envoy's admin interface on this machine and print the answer.
+    /// Send a request to Envoy's admin interface on this machine and print the response.
     Request(RequestArgs),
     /// Print the version.
     Version,
 }
 
-/// What kind of proxy it is.
+/// The type of the proxy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Role {
-    /// Beside one workload.
+    /// The proxy of one workload.
     Sidecar,
     /// A gateway.
     Router,
-    /// A waypoint of ambient mode.
+    /// A waypoint proxy of ambient mode.
     Waypoint,
 }
 
 impl Role {
-    /// As in a node id.
+    /// The name in node ids.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Sidecar => "sidecar",
@@ -57,31 +57,31 @@ impl Role {
     }
 }
 
-/// Flags of `proxy`, named as `pilot-agent`'s.
+/// Flags of `proxy`, with the names of `pilot-agent`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ProxyArgs {
-    /// What kind of proxy it is.
+    /// Type of the proxy.
     #[arg(value_enum, default_value = "sidecar")]
     pub(crate) role: Role,
-    /// DNS suffix of the proxy; `$POD_NAMESPACE.svc.cluster.local` if not given.
+    /// DNS suffix of the proxy [default: $POD_NAMESPACE.svc.cluster.local].
     #[arg(long, value_name = "SUFFIX", default_value = "")]
     pub(crate) domain: String,
-    /// File with the mesh config, whose `defaultConfig` counts below PROXY_CONFIG and the pod's annotation.
+    /// File with the mesh config. PROXY_CONFIG and the pod's annotation take precedence over its `defaultConfig`.
     #[arg(long = "meshConfig", value_name = "FILE", default_value = "./etc/istio/config/mesh")]
     pub(crate) mesh_config: PathBuf,
-    /// Name of the proxy's service for tracing, if the ProxyConfig names none.
+    /// Service name in traces, unless the ProxyConfig has one.
     #[arg(long = "serviceCluster", value_name = "NAME", default_value = "istio-proxy")]
     pub(crate) service_cluster: String,
-    /// Envoy's log level: trace, debug, info, warning, error, critical or off; `COMPONENT:LEVEL` may follow, with commas.
+    /// Envoy's log level: trace, debug, info, warning, error, critical or off; `,COMPONENT:LEVEL` may follow.
     #[arg(long = "proxyLogLevel", value_name = "LEVELS", default_value = "warning,misc:error")]
     pub(crate) proxy_log_level: String,
-    /// Envoy's log level by component, if --proxyLogLevel names none.
+    /// Envoy's log levels by component, as comma-separated `COMPONENT:LEVEL`, unless --proxyLogLevel has some.
     #[arg(long = "proxyComponentLogLevel", value_name = "LEVELS", default_value = "")]
     pub(crate) proxy_component_log_level: String,
-    /// Worker threads of Envoy; 0 leaves it to the ProxyConfig, then to ISTIO_CPU_LIMIT, then to Envoy (one a CPU).
+    /// Number of Envoy's worker threads; 0 means the ProxyConfig's, else ISTIO_CPU_LIMIT, else one for each CPU.
     #[arg(long, value_name = "THREADS", default_value_t = 0)]
     pub(crate) concurrency: u32,
-    /// File that Envoy writes an event to for each host it ejects.
+    /// File to which Envoy writes an event for each ejected host; empty for none.
     #[arg(long = "outlierLogPath", value_name = "FILE", default_value = "")]
     pub(crate) outlier_log_path: String,
 }
@@ -89,16 +89,16 @@ pub(crate) struct ProxyArgs {
 /// Flags of `wait`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct WaitArgs {
-    /// Most seconds to wait.
+    /// Seconds to wait at most.
     #[arg(long = "timeoutSeconds", value_name = "SECONDS", default_value_t = 60)]
     pub(crate) timeout_seconds: u64,
-    /// Milliseconds to wait for an answer.
+    /// Time limit of one request, in milliseconds.
     #[arg(long = "requestTimeoutMillis", value_name = "MILLISECONDS", default_value_t = 500)]
     pub(crate) request_timeout_millis: u64,
     /// Milliseconds between attempts.
     #[arg(long = "periodMillis", value_name = "MILLISECONDS", default_value_t = 500)]
     pub(crate) period_millis: u64,
-    /// What to ask; plain HTTP only.
+    /// URL to request; http only.
     #[arg(long, value_name = "URL", default_value = "http://localhost:15021/healthz/ready")]
     pub(crate) url: String,
 }
@@ -110,54 +110,65 @@ pub(crate) struct RequestArgs {
     pub(crate) method: http::Method,
     /// Path on the admin interface, such as `stats`.
     pub(crate) path: String,
-    /// Where the admin interface listens.
+    /// Address of the admin interface.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15000")]
     pub(crate) admin: SocketAddr,
 }
 
+/// Flags of `pilot-agent` that have no effect here: an injected container may have them.
+const IGNORED_FLAGS: [&str; 12] = [
+    "log_caller",
+    "log_rotate",
+    "log_rotate_max_age",
+    "log_rotate_max_backups",
+    "log_rotate_max_size",
+    "log_stacktrace_level",
+    "log_target",
+    "profiling",
+    "stsPort",
+    "templateFile",
+    "tokenManagerPlugin",
+    "vklog",
+];
+
 impl CommandLine {
-    /// Parses, leaving out flags nobody knows, whose names are returned: `pilot-agent` has some that mean nothing here.
+    /// Parses the command line without the flags of `pilot-agent` that have no effect here. Their names are returned.
     ///
     /// # Errors
-    /// A known flag is wrong, or help or the version is asked for.
+    /// A flag is unknown or invalid, or help or the version is requested.
     pub(crate) fn parse_lenient(
         arguments: impl IntoIterator<Item = String>,
     ) -> Result<(Self, Vec<String>), clap::Error> {
         let command = Self::command().mut_subcommand("proxy", |proxy| proxy.after_help(variables_help()));
-        let is_known = |name: &str| {
-            let commands = std::iter::once(&command).chain(command.get_subcommands());
-            matches!(name, "help" | "version")
-                || commands.flat_map(clap::Command::get_arguments).any(|a| a.get_long() == Some(name))
-        };
-        let (mut kept, mut unknown) = (Vec::new(), Vec::new());
+        let (mut kept, mut ignored) = (Vec::new(), Vec::new());
         let mut arguments = arguments.into_iter().peekable();
         while let Some(argument) = arguments.next() {
             let name = argument.strip_prefix("--").map(|flag| flag.split('=').next().unwrap_or(flag));
             match name {
-                Some(name) if !name.is_empty() && !is_known(name) => {
-                    // As in cobra: what follows an unknown flag is its value unless it is a flag itself.
+                Some(name) if IGNORED_FLAGS.contains(&name) => {
+                    // The next argument is the value of the flag, unless it is a flag itself.
                     if !argument.contains('=') {
                         arguments.next_if(|next| !next.starts_with('-'));
                     }
-                    unknown.push(format!("--{name}"));
+                    ignored.push(format!("--{name}"));
                 }
                 _ => kept.push(argument),
             }
         }
         let matches = command.try_get_matches_from(kept)?;
-        Ok((<Self as clap::FromArgMatches>::from_arg_matches(&matches)?, unknown))
+        Ok((<Self as clap::FromArgMatches>::from_arg_matches(&matches)?, ignored))
     }
 }
 
-/// What `proxy --help` ends with.
+/// The end of `proxy --help`.
 fn variables_help() -> String {
-    let mut text = "Environment (durations are written as in Go: 10s, 1h30m, 250ms):\n".to_owned();
+    let mut text = "Environment variables. Durations have the form 10s, 1h30m or 250ms; flags are true or false; defaults are in brackets.\n".to_owned();
     for (name, meaning) in VARIABLES {
         text.push_str(&format!("  {name}\n          {meaning}\n"));
     }
     text.push_str(
-        "\nExit codes: 0 ended on request, 1 failed, 2 wrong flags; otherwise the code Envoy ended with.\nFlags of \
-         pilot-agent that mean nothing here are accepted with a warning.",
+        "\nExit codes: 0 terminated on request, 1 failed, 2 invalid flags; otherwise the exit code of Envoy.\nFlags of \
+         pilot-agent that have no effect here are accepted with a warning.",
     );
     text
 }
@@ -171,27 +182,33 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_an_injected_sidecar_are_taken() {
+    fn flags_of_an_injected_sidecar_are_accepted() {
         let line = "sluice-agent proxy sidecar --domain a.svc.cluster.local --proxyLogLevel=warning \
                     --proxyComponentLogLevel=misc:error --log_output_level=default:info --stsPort 15463 --log_as_json";
-        let (line, unknown) = parse(line).expect("a command line");
+        let (line, ignored) = parse(line).expect("a command line");
         let Command::Proxy(proxy) = line.command else { panic!("not proxy: {line:?}") };
         assert_eq!(proxy.role, Role::Sidecar);
         assert_eq!(proxy.domain, "a.svc.cluster.local");
         assert_eq!(proxy.proxy_component_log_level, "misc:error");
         assert!(line.log_as_json);
-        assert_eq!(unknown, ["--stsPort"]);
+        assert_eq!(ignored, ["--stsPort"]);
     }
 
     #[test]
-    fn another_role_is_refused() {
+    fn mistyped_flag_is_an_error_with_a_suggestion() {
+        let error = parse("sluice-agent proxy sidecar --proxyLogLevl=info").expect_err("unknown").to_string();
+        assert!(error.contains("--proxyLogLevl") && error.contains("'--proxyLogLevel'"), "{error}");
+    }
+
+    #[test]
+    fn unknown_role_is_rejected() {
         assert!(parse("sluice-agent proxy ztunnel").is_err());
         let (line, _) = parse("sluice-agent proxy router").expect("a command line");
         assert!(matches!(line.command, Command::Proxy(ProxyArgs { role: Role::Router, .. })));
     }
 
     #[test]
-    fn help_names_every_variable_with_its_meaning() {
+    fn help_lists_all_variables() {
         let help = parse("sluice-agent proxy --help").expect_err("help").to_string();
         for (name, meaning) in VARIABLES {
             assert!(help.contains(name), "{name} is missing");

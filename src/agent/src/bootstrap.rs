@@ -1,6 +1,6 @@
-//! Envoy's bootstrap: who it is, where its configuration comes from, and what it has without any (D04, N33).
+//! Envoy's bootstrap: its node, the source of its configuration, and its static resources (D04, N33).
 //!
-//! Only what upstream Envoy knows is used.
+//! It uses only extensions of upstream Envoy.
 
 mod clusters;
 mod listeners;
@@ -16,45 +16,47 @@ use serde_json::{Value, json};
 use crate::node::Node;
 use crate::settings::Settings;
 
-/// What a bootstrap is made from.
-pub(crate) struct Inputs<'a> {
+/// The inputs of a bootstrap.
+pub(crate) struct BootstrapInputs<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) node: &'a Node,
-    /// Somebody else serves the workload's certificate; files are served on a socket of their own.
-    pub(crate) foreign_identity: bool,
-    /// Somebody serves credentials of gateways on a socket.
+    /// Another SDS server provides the workload's certificate; the agent serves secrets in files on a socket of its own.
+    pub(crate) external_sds: bool,
+    /// Another SDS server provides credentials of gateways.
     pub(crate) credential_socket: bool,
 }
 
-impl Inputs<'_> {
-    /// The address that Envoy and the agent reach each other by, and the one that means every interface.
-    fn hosts(&self) -> Hosts {
+impl BootstrapInputs<'_> {
+    /// The addresses by IP family.
+    fn hosts(&self) -> FamilyAddresses {
         let addresses = &self.settings.addresses;
         let v6_first = addresses.first().is_some_and(IpAddr::is_ipv6);
         let both =
             self.settings.dual_stack && addresses.iter().any(IpAddr::is_ipv4) && addresses.iter().any(IpAddr::is_ipv6);
         match (both, addresses.iter().all(IpAddr::is_ipv6)) {
-            (true, _) if v6_first => Hosts { local: "::1", wildcard: "::", also: Some("0.0.0.0"), lookup: "ALL" },
-            (true, _) => Hosts { local: "127.0.0.1", wildcard: "0.0.0.0", also: Some("::"), lookup: "ALL" },
-            (false, true) => Hosts { local: "::1", wildcard: "::", also: None, lookup: "V6_ONLY" },
-            (false, false) => Hosts { local: "127.0.0.1", wildcard: "0.0.0.0", also: None, lookup: "V4_ONLY" },
+            (true, _) if v6_first => FamilyAddresses { local: "::1", wildcard: "::", additional_wildcard: Some("0.0.0.0"), dns_lookup_family: "ALL" },
+            (true, _) => FamilyAddresses { local: "127.0.0.1", wildcard: "0.0.0.0", additional_wildcard: Some("::"), dns_lookup_family: "ALL" },
+            (false, true) => FamilyAddresses { local: "::1", wildcard: "::", additional_wildcard: None, dns_lookup_family: "V6_ONLY" },
+            (false, false) => FamilyAddresses { local: "127.0.0.1", wildcard: "0.0.0.0", additional_wildcard: None, dns_lookup_family: "V4_ONLY" },
         }
     }
 }
 
-/// Addresses by family.
-struct Hosts {
+/// Addresses by IP family.
+struct FamilyAddresses {
+    /// The address by which Envoy and the agent reach each other.
     local: &'static str,
+    /// The address of all interfaces.
     wildcard: &'static str,
-    /// The other family's wildcard, with two families.
-    also: Option<&'static str>,
+    /// The same of the other family, in dual-stack pods.
+    additional_wildcard: Option<&'static str>,
     /// Envoy's `dns_lookup_family`.
-    lookup: &'static str,
+    dns_lookup_family: &'static str,
 }
 
-/// Makes the bootstrap. What cannot be used is warned of and left out.
-pub(crate) fn build(inputs: &Inputs<'_>, warnings: &mut Vec<String>) -> Value {
-    let Inputs { settings, node, .. } = inputs;
+/// Builds the bootstrap. Invalid settings are left out, with a warning.
+pub(crate) fn build(inputs: &BootstrapInputs<'_>, warnings: &mut Vec<String>) -> Value {
+    let BootstrapInputs { settings, node, .. } = inputs;
     let hosts = inputs.hosts();
     let telemetry = telemetry::build(inputs, &hosts, warnings);
     let mut clusters = clusters::build(inputs, &hosts);
@@ -93,7 +95,7 @@ pub(crate) fn build(inputs: &Inputs<'_>, warnings: &mut Vec<String>) -> Value {
             "ads_config": {
                 "api_type": if settings.delta { "DELTA_GRPC" } else { "GRPC" },
                 "transport_api_version": "V3",
-                // The node is long.
+                // The node is large.
                 "set_node_on_first_message_only": true,
                 "grpc_services": [{ "envoy_grpc": { "cluster_name": "xds-grpc" } }],
             },
@@ -125,10 +127,10 @@ pub(crate) fn build(inputs: &Inputs<'_>, warnings: &mut Vec<String>) -> Value {
     bootstrap
 }
 
-/// Writes the bootstrap below the ProxyConfig's `configPath`, readable for the own user only: its address is returned.
+/// Writes the bootstrap to the ProxyConfig's `configPath`, and returns the path of the file. Only the agent's user may read it.
 ///
 /// # Errors
-/// The directory or the file cannot be written.
+/// The directory or the file is not writable.
 pub(crate) fn write(settings: &Settings, bootstrap: &Value) -> std::io::Result<PathBuf> {
     let directory = Path::new(&settings.proxy.config_path);
     std::fs::create_dir_all(directory)?;
@@ -137,14 +139,14 @@ pub(crate) fn write(settings: &Settings, bootstrap: &Value) -> std::io::Result<P
     Ok(file)
 }
 
-fn cluster_manager(inputs: &Inputs<'_>) -> Value {
+fn cluster_manager(inputs: &BootstrapInputs<'_>) -> Value {
     let mut manager = json!({ "enable_deferred_cluster_creation": true });
     let path = &inputs.settings.envoy.outlier_log_path;
     if !path.is_empty() {
         manager["outlier_detection"] = json!({ "event_log_path": path });
     }
-    if clusters::discovers_itself(inputs.node) {
-        manager["local_cluster_name"] = clusters::LOCAL.into();
+    if clusters::has_self_discovery(inputs.node) {
+        manager["local_cluster_name"] = clusters::LOCAL_CLUSTER.into();
     }
     manager
 }
@@ -158,7 +160,7 @@ fn log_format(json: bool) -> Value {
     }
 }
 
-/// Configuration that comes with the one stream; started without it, Envoy waits.
+/// Configuration from the ADS stream. Envoy waits for it without a timeout.
 fn ads() -> Value {
     json!({ "ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3" })
 }

@@ -1,4 +1,4 @@
-//! gRPC messages as the bytes they are.
+//! A gRPC codec that passes encoded messages.
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use tonic::Status;

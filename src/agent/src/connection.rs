@@ -1,6 +1,6 @@
-//! Connections to servers of the mesh: verified TLS, our token or certificate, metadata.
+//! Connections to servers of the mesh: verified TLS, the agent's token or certificate, metadata.
 //!
-//! Roots, certificate and token are read from their files at every connection, for they change while the agent runs.
+//! Roots, certificate and token are read from their files for each connection, because they change while the agent runs.
 
 use std::future::Future;
 use std::path::Path;
@@ -22,25 +22,25 @@ use tokio_rustls::TlsConnector;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
 use zeroize::Zeroizing;
 
-use crate::settings::{Peer, Roots};
+use crate::settings::{Upstream, Roots};
 
-/// Time to connect, the handshake included.
+/// Time limit to connect, including the handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A connection on which nothing came for this long is asked whether it lives,
+/// An idle connection is pinged after this time.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
-/// and ends if no answer comes within this.
+/// The connection is closed if the ping is not acknowledged within this time.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One HTTP/2 connection, which gRPC calls may be made on.
+/// An HTTP/2 connection for gRPC calls.
 #[derive(Clone)]
 pub(crate) struct Connection(http2::SendRequest<tonic::body::Body>);
 
-type Answer = Result<http::Response<hyper::body::Incoming>, hyper::Error>;
+type ConnectionResponse = Result<http::Response<hyper::body::Incoming>, hyper::Error>;
 
 impl tower::Service<http::Request<tonic::body::Body>> for Connection {
     type Response = http::Response<hyper::body::Incoming>;
     type Error = hyper::Error;
-    type Future = Pin<Box<dyn Future<Output = Answer> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = ConnectionResponse> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut task::Context<'_>) -> task::Poll<Result<(), hyper::Error>> {
         self.0.poll_ready(cx)
@@ -51,44 +51,44 @@ impl tower::Service<http::Request<tonic::body::Body>> for Connection {
     }
 }
 
-/// gRPC calls on a connection of their own.
-pub(crate) type Client = tonic::client::Grpc<Connection>;
+/// A gRPC client on its own connection.
+pub(crate) type GrpcClient = tonic::client::Grpc<Connection>;
 
 /// Connects to a server of the mesh.
 ///
 /// # Errors
-/// It cannot be reached or verified, or a file we need is missing or no PEM; the message has the file.
-pub(crate) async fn connect(peer: &Peer) -> Result<Client> {
+/// The server cannot be reached or verified, or a file is missing or not PEM; the message names the file.
+pub(crate) async fn connect(upstream: &Upstream) -> Result<GrpcClient> {
     let attempt = async {
-        let stream = TcpStream::connect(&peer.address).await.with_context(|| format!("connect to {}", peer.address))?;
+        let stream = TcpStream::connect(&upstream.address).await.with_context(|| format!("connect to {}", upstream.address))?;
         stream.set_nodelay(true).context("set up the connection")?;
-        let Some(roots) = &peer.roots else {
+        let Some(roots) = &upstream.roots else {
             return handshake(stream).await;
         };
-        let certificate = peer.client_certificate.as_ref().map(|(chain, key)| (&**chain, &**key));
-        let config = client_config(roots, certificate, peer.policy)?;
-        let name = ServerName::try_from(peer.server_name.clone())
-            .with_context(|| format!("{:?} is no name of a server", peer.server_name))?;
+        let certificate = upstream.client_certificate.as_ref().map(|(chain, key)| (&**chain, &**key));
+        let config = client_config(roots, certificate, upstream.policy)?;
+        let name = ServerName::try_from(upstream.server_name.clone())
+            .with_context(|| format!("{:?} is not a valid server name", upstream.server_name))?;
         let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
-        let stream = stream.with_context(|| format!("verify {} as {}", peer.address, peer.server_name))?;
-        ensure!(stream.get_ref().1.alpn_protocol() == Some(b"h2"), "{} does not speak HTTP/2", peer.address);
+        let stream = stream.with_context(|| format!("verify {} as {}", upstream.address, upstream.server_name))?;
+        ensure!(stream.get_ref().1.alpn_protocol() == Some(b"h2"), "{} does not speak HTTP/2", upstream.address);
         handshake(stream).await
     };
     let Ok(connection) = tokio::time::timeout(CONNECT_TIMEOUT, attempt).await else {
-        bail!("connect to {}: no answer within {CONNECT_TIMEOUT:?}", peer.address);
+        bail!("connect to {}: no connection within {CONNECT_TIMEOUT:?}", upstream.address);
     };
-    let scheme = if peer.roots.is_some() { "https" } else { "http" };
+    let scheme = if upstream.roots.is_some() { "https" } else { "http" };
     let origin =
-        format!("{scheme}://{}", peer.address).parse().with_context(|| format!("address {:?}", peer.address))?;
-    // Configurations of big meshes are big.
+        format!("{scheme}://{}", upstream.address).parse().with_context(|| format!("address {:?}", upstream.address))?;
+    // Responses of large meshes exceed tonic's default limit.
     Ok(tonic::client::Grpc::with_origin(connection?, origin).max_decoding_message_size(usize::MAX))
 }
 
-/// gRPC calls in plaintext on a connection that is there, as for a probe.
+/// A plaintext gRPC client on an existing connection, for probes.
 ///
 /// # Errors
-/// The other side does not speak HTTP/2, or `authority` is no host and port.
-pub(crate) async fn plaintext(stream: TcpStream, authority: &str) -> Result<Client> {
+/// The server does not speak HTTP/2, or `authority` is not `HOST:PORT`.
+pub(crate) async fn plaintext(stream: TcpStream, authority: &str) -> Result<GrpcClient> {
     let origin = format!("http://{authority}").parse().with_context(|| format!("address {authority:?}"))?;
     Ok(tonic::client::Grpc::with_origin(handshake(stream).await?, origin))
 }
@@ -106,45 +106,45 @@ async fn handshake<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(stream: S
         .context("begin HTTP/2")?;
     tokio::spawn(async move {
         if let Err(error) = connection.await {
-            tracing::debug!(target: "grpc", "connection ended: {error}");
+            tracing::debug!(target: "grpc", %error, "connection closed");
         }
     });
     Ok(Connection(sender))
 }
 
-/// The metadata of a call: what is configured, and the token, which only ever goes to a server that was verified.
+/// The metadata of a call: the configured headers, and the token, which is sent to verified servers only.
 ///
 /// # Errors
 /// The file with the token cannot be read.
-pub(crate) fn metadata(peer: &Peer) -> Result<MetadataMap> {
+pub(crate) fn metadata(upstream: &Upstream) -> Result<MetadataMap> {
     let mut metadata = MetadataMap::new();
-    for (name, value) in &peer.headers {
+    for (name, value) in &upstream.headers {
         let key: AsciiMetadataKey = name.parse().with_context(|| format!("metadata {name:?}"))?;
         let value: AsciiMetadataValue = value.parse().with_context(|| format!("the value of metadata {name:?}"))?;
         metadata.insert(key, value);
     }
-    if peer.roots.is_none() {
+    if upstream.roots.is_none() {
         return Ok(metadata);
     }
-    match std::fs::read_to_string(&peer.token).map(Zeroizing::new) {
+    match std::fs::read_to_string(&upstream.token_file).map(Zeroizing::new) {
         Ok(token) => {
             let bearer = Zeroizing::new(format!("Bearer {}", token.trim()));
             let mut value: AsciiMetadataValue =
-                bearer.as_str().parse().with_context(|| format!("{} is no token", peer.token.display()))?;
+                bearer.as_str().parse().with_context(|| format!("{} does not hold a token", upstream.token_file.display()))?;
             value.set_sensitive(true);
             metadata.insert("authorization", value);
         }
-        // The certificate says who we are.
-        Err(_) if peer.client_certificate.is_some() => {}
-        Err(error) => bail!("read the token {}: {error}", peer.token.display()),
+        // The client certificate authenticates the agent.
+        Err(_) if upstream.client_certificate.is_some() => {}
+        Err(error) => bail!("read the token {}: {error}", upstream.token_file.display()),
     }
     Ok(metadata)
 }
 
-/// TLS that verifies the server with these roots and, if it asks, shows our certificate; a policy limits it.
+/// A TLS client that verifies the server by these roots, and presents the certificate if the server asks for one.
 ///
 /// # Errors
-/// There are no roots, or a file is missing or no PEM.
+/// There are no roots, or a file is missing or not PEM.
 pub(crate) fn client_config(
     roots: &Roots,
     certificate: Option<(&Path, &Path)>,
@@ -159,7 +159,7 @@ pub(crate) fn client_config(
             ensure!(!store.is_empty(), "{} holds no certificate", file.display());
         }
     }
-    ensure!(!store.is_empty(), "the machine has no roots");
+    ensure!(!store.is_empty(), "the system has no root certificates");
     let builder = sluice_crypto::client(policy).context("set up TLS")?.with_root_certificates(store);
     let mut config = match certificate {
         None => builder.with_no_client_auth(),
@@ -167,8 +167,8 @@ pub(crate) fn client_config(
             let certificates = CertificateDer::pem_file_iter(chain)
                 .and_then(Iterator::collect)
                 .with_context(|| format!("read the certificate {}", chain.display()))?;
-            // The library's message may quote the file.
-            let Ok(key_der) = PrivateKeyDer::from_pem_file(key) else { bail!("{} holds no key", key.display()) };
+            // The library's error is dropped: it may quote the file.
+            let Ok(key_der) = PrivateKeyDer::from_pem_file(key) else { bail!("{} holds no private key", key.display()) };
             builder.with_client_auth_cert(certificates, key_der).context("use the provisioned certificate")?
         }
     };
@@ -180,40 +180,40 @@ pub(crate) fn client_config(
 mod tests {
     use super::*;
 
-    fn peer(token: &Path, roots: Option<Roots>) -> Peer {
-        Peer {
+    fn upstream_with(token: &Path, roots: Option<Roots>) -> Upstream {
+        Upstream {
             address: "127.0.0.1:1".to_owned(),
             server_name: "istiod".to_owned(),
             roots,
             client_certificate: None,
             policy: None,
-            token: token.to_owned(),
+            token_file: token.to_owned(),
             headers: [("clusterid".to_owned(), "c1".to_owned())].into(),
         }
     }
 
     #[test]
-    fn the_token_goes_only_over_tls_and_is_marked_as_secret() {
+    fn token_is_sent_over_tls_only_and_marked_as_sensitive() {
         let directory = tempfile::tempdir().expect("a directory");
         let token = directory.path().join("token");
         std::fs::write(&token, "se.cr.et\n").expect("write the token");
-        let sent = metadata(&peer(&token, Some(Roots::System))).expect("metadata");
+        let sent = metadata(&upstream_with(&token, Some(Roots::System))).expect("metadata");
         let authorization = sent.get("authorization").expect("a token");
         assert_eq!(authorization.to_str().ok(), Some("Bearer se.cr.et"));
         assert!(!format!("{sent:?}").contains("se.cr.et"), "{sent:?}");
         assert_eq!(sent.get("clusterid").and_then(|value| value.to_str().ok()), Some("c1"));
-        let plain = metadata(&peer(&token, None)).expect("metadata");
+        let plain = metadata(&upstream_with(&token, None)).expect("metadata");
         assert!(plain.get("authorization").is_none());
     }
 
     #[test]
-    fn a_missing_token_is_said_by_its_file() {
-        let error = metadata(&peer(Path::new("/nowhere/token"), Some(Roots::System))).expect_err("no token");
+    fn error_of_a_missing_token_names_its_file() {
+        let error = metadata(&upstream_with(Path::new("/nowhere/token"), Some(Roots::System))).expect_err("no token");
         assert!(error.to_string().contains("/nowhere/token"), "{error}");
     }
 
     #[test]
-    fn roots_that_are_none_are_refused() {
+    fn file_without_roots_is_rejected() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("root.pem");
         std::fs::write(&file, "nothing").expect("write");

@@ -1,4 +1,4 @@
-//! Names of the mesh, answered on this machine; others are passed on to the name servers the pod had (D06).
+//! DNS proxy: it answers for names of the mesh, and forwards other requests to the pod's name servers (D06).
 
 mod answer;
 mod forward;
@@ -17,48 +17,48 @@ use tracing::{debug, info, warn};
 
 use crate::metrics::Metrics;
 use crate::settings::DnsSettings;
-use answer::Reply;
+use answer::Resolution;
 use forward::Forwarder;
 use resolv_conf::ResolvConf;
-pub(crate) use table::Names;
+pub(crate) use table::NameTableStore;
 
-/// Requests that are worked on at once; more wait or, over UDP, are dropped.
-const MOST_AT_ONCE: usize = 1024;
-/// Biggest message over UDP.
-const MOST_UDP: usize = 4096;
+/// Limit on concurrent requests. Further ones wait over TCP and are dropped over UDP.
+const MAX_CONCURRENT_REQUESTS: usize = 1024;
+/// Size limit of a request over UDP.
+const MAX_UDP_REQUEST_BYTES: usize = 4096;
 
-/// A DNS proxy that is being set up: its names are known to others before it serves.
+/// A DNS proxy before it serves; others use its name table already.
 pub(crate) struct DnsProxy {
-    pub(crate) names: Names,
+    pub(crate) names: NameTableStore,
     resolv_conf: ResolvConf,
     settings: DnsSettings,
 }
 
 impl DnsProxy {
     /// # Errors
-    /// The machine's own settings cannot be read.
+    /// The system's `resolv.conf` cannot be read.
     pub(crate) fn new(settings: DnsSettings, namespace: &str, domain: &str) -> Result<Self> {
-        // What the file was before the agent was put into it.
+        // The original file: the injector may have replaced it by one that names the agent.
         let saved = Path::new("/var/lib/istio/resolv.conf");
-        let own = settings.address.ends_with(":53") && saved.exists();
-        let resolv_conf = ResolvConf::read(if own { saved } else { Path::new("/etc/resolv.conf") })?;
-        let names = Names::new(namespace, domain, resolv_conf.search.first().map(String::as_str));
+        let use_saved = settings.address.ends_with(":53") && saved.exists();
+        let resolv_conf = ResolvConf::read(if use_saved { saved } else { Path::new("/etc/resolv.conf") })?;
+        let names = NameTableStore::new(namespace, domain, resolv_conf.search.first().map(String::as_str));
         Ok(Self { names, resolv_conf, settings })
     }
 
     /// Serves over UDP and TCP until the process ends.
     ///
     /// # Errors
-    /// The address cannot be listened on.
+    /// The agent cannot listen on the address.
     pub(crate) async fn serve(self, metrics: Metrics) -> Result<()> {
         let forwarder = Forwarder {
             servers: self.resolv_conf.servers.clone(),
             parallel: self.settings.parallel,
             timeout: self.settings.timeout,
         };
-        let at_once = Arc::new(Semaphore::new(MOST_AT_ONCE));
-        let resolver = Arc::new(Resolver { names: self.names, forwarder, metrics, at_once });
-        for address in addresses(&self.settings.address, &self.resolv_conf.servers)? {
+        let request_slots = Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS));
+        let resolver = Arc::new(Resolver { names: self.names, forwarder, metrics, request_slots });
+        for address in listen_addresses(&self.settings.address, &self.resolv_conf.servers)? {
             let udp = UdpSocket::bind(address).await.with_context(|| format!("listen on {address} for DNS"))?;
             let tcp = TcpListener::bind(address).await.with_context(|| format!("listen on {address} for DNS"))?;
             info!(target: "dns", %address, servers = ?self.resolv_conf.servers, "listening");
@@ -69,13 +69,13 @@ impl DnsProxy {
     }
 }
 
-/// `localhost` is the loopback of each family that a name server has.
-fn addresses(address: &str, servers: &[SocketAddr]) -> Result<Vec<SocketAddr>> {
+/// The addresses to listen on: `localhost` is the loopback of each family that a name server has.
+fn listen_addresses(address: &str, servers: &[SocketAddr]) -> Result<Vec<SocketAddr>> {
     let split = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
-    let Some((host, port)) = split else { bail!("DNS_PROXY_ADDR: {address:?} is not a host and a port") };
+    let Some((host, port)) = split else { bail!("DNS_PROXY_ADDR: {address:?} is not HOST:PORT") };
     if host != "localhost" {
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        let ip: IpAddr = host.parse().with_context(|| format!("DNS_PROXY_ADDR: {host:?} is no address"))?;
+        let ip: IpAddr = host.parse().with_context(|| format!("DNS_PROXY_ADDR: {host:?} is neither localhost nor an IP address"))?;
         return Ok(vec![SocketAddr::new(ip, port)]);
     }
     let v4 = servers.iter().any(SocketAddr::is_ipv4) || servers.is_empty();
@@ -85,44 +85,44 @@ fn addresses(address: &str, servers: &[SocketAddr]) -> Result<Vec<SocketAddr>> {
 }
 
 struct Resolver {
-    names: Names,
+    names: NameTableStore,
     forwarder: Forwarder,
     metrics: Metrics,
-    at_once: Arc<Semaphore>,
+    request_slots: Arc<Semaphore>,
 }
 
 impl Resolver {
-    /// The answer to a request; nothing to what is none.
-    async fn answer(&self, request: &[u8], udp: bool) -> Option<Vec<u8>> {
+    /// The response to a request; `None` if the bytes are not a request.
+    async fn resolve(&self, request: &[u8], udp: bool) -> Option<Vec<u8>> {
         self.metrics.dns_request();
-        match answer::answer(&self.names, request, udp) {
-            Reply::Ready(answer) => Some(answer),
-            Reply::None => None,
-            Reply::Forward => {
-                let answer = self.forwarder.ask(request, udp).await;
-                self.metrics.dns_upstream(answer.is_some());
-                answer.or_else(|| answer::failure(request))
+        match answer::resolve(&self.names, request, udp) {
+            Resolution::Ready(response) => Some(response),
+            Resolution::None => None,
+            Resolution::Forward => {
+                let response = self.forwarder.forward(request, udp).await;
+                self.metrics.dns_forwarded(response.is_some());
+                response.or_else(|| answer::failure(request))
             }
         }
     }
 }
 
 async fn serve_udp(resolver: Arc<Resolver>, socket: Arc<UdpSocket>) {
-    let mut buffer = vec![0; MOST_UDP];
+    let mut buffer = vec![0; MAX_UDP_REQUEST_BYTES];
     loop {
         let (length, peer) = match socket.recv_from(&mut buffer).await {
             Ok(received) => received,
             Err(error) => {
-                // Such as that a client is gone.
-                debug!(target: "dns", "receive: {error}");
+                // For example, a client has closed its port.
+                debug!(target: "dns", %error, "failed to receive a UDP message");
                 continue;
             }
         };
-        let Ok(permit) = Arc::clone(&resolver.at_once).try_acquire_owned() else { continue };
+        let Ok(permit) = Arc::clone(&resolver.request_slots).try_acquire_owned() else { continue };
         let (resolver, socket, request) = (Arc::clone(&resolver), Arc::clone(&socket), buffer[..length].to_vec());
         tokio::spawn(async move {
-            if let Some(answer) = resolver.answer(&request, true).await {
-                let _ = socket.send_to(&answer, peer).await;
+            if let Some(response) = resolver.resolve(&request, true).await {
+                let _ = socket.send_to(&response, peer).await;
             }
             drop(permit);
         });
@@ -131,33 +131,33 @@ async fn serve_udp(resolver: Arc<Resolver>, socket: Arc<UdpSocket>) {
 
 async fn serve_tcp(resolver: Arc<Resolver>, listener: TcpListener) {
     loop {
-        let Ok(permit) = Arc::clone(&resolver.at_once).acquire_owned().await else { return };
+        let Ok(permit) = Arc::clone(&resolver.request_slots).acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                warn!(target: "dns", "accept a connection: {error}");
+                warn!(target: "dns", %error, "failed to accept a TCP connection");
                 tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 continue;
             }
         };
         let resolver = Arc::clone(&resolver);
         tokio::spawn(async move {
-            // One that says nothing is not kept.
+            // Idle connections are closed.
             let idle = std::time::Duration::from_secs(10);
             let mut stream = stream;
-            while let Ok(Ok(())) = tokio::time::timeout(idle, serve_one(&resolver, &mut stream)).await {}
+            while let Ok(Ok(())) = tokio::time::timeout(idle, serve_request(&resolver, &mut stream)).await {}
             drop(permit);
         });
     }
 }
 
-async fn serve_one(resolver: &Resolver, stream: &mut TcpStream) -> std::io::Result<()> {
+async fn serve_request(resolver: &Resolver, stream: &mut TcpStream) -> std::io::Result<()> {
     let mut request = vec![0; usize::from(stream.read_u16().await?)];
     stream.read_exact(&mut request).await?;
-    let ended = || std::io::Error::from(std::io::ErrorKind::InvalidData);
-    let answer = resolver.answer(&request, false).await.ok_or_else(ended)?;
-    stream.write_u16(u16::try_from(answer.len()).map_err(|_| ended())?).await?;
-    stream.write_all(&answer).await
+    let closed = || std::io::Error::from(std::io::ErrorKind::InvalidData);
+    let response = resolver.resolve(&request, false).await.ok_or_else(closed)?;
+    stream.write_u16(u16::try_from(response.len()).map_err(|_| closed())?).await?;
+    stream.write_all(&response).await
 }
 
 #[cfg(test)]

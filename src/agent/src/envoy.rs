@@ -1,4 +1,4 @@
-//! The Envoy process: started once, drained, ended.
+//! The Envoy process: start, drain, termination.
 
 pub(crate) mod admin;
 mod command;
@@ -16,102 +16,102 @@ use crate::settings::{DrainSettings, Settings};
 use admin::Admin;
 pub(crate) use command::command;
 
-/// Time between looks at connections that are left.
-const LOOK: Duration = Duration::from_secs(1);
-/// Looks that may fail one after the other before it is given up.
-const FAILED_LOOKS: u32 = 5;
+/// Interval of reads of Envoy's active connections while draining.
+const CONNECTION_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Consecutive failed reads after which the drain ends.
+const MAX_FAILED_POLLS: u32 = 5;
 
-/// How the agent is to end.
+/// Requests to terminate.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stop {
-    /// It is to end.
+    /// The agent is to terminate.
     pub(crate) requested: CancellationToken,
-    /// Without draining: that was done already, or must not be.
+    /// The agent is to terminate without draining Envoy.
     pub(crate) at_once: CancellationToken,
 }
 
-/// How Envoy ended.
+/// Why Envoy no longer runs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum End {
-    /// We were asked to end it.
+pub(crate) enum Termination {
+    /// The agent has terminated it on request.
     Requested,
-    /// It ended by itself, with this code or by a signal.
+    /// It exited by itself, with this code, or by a signal.
     Exited(Option<i32>),
 }
 
-/// Starts Envoy and waits for its end, or for ours: then it is drained and ended.
+/// Waits until Envoy exits, or until the agent is to terminate: then Envoy is drained and terminated.
 ///
 /// # Errors
-/// It cannot be started.
-pub(crate) async fn run(mut child: Child, admin: &Admin, settings: &Settings, stop: &Stop) -> Result<End> {
+/// The state of the process cannot be read.
+pub(crate) async fn run(mut child: Child, admin: &Admin, settings: &Settings, stop: &Stop) -> Result<Termination> {
     tokio::select! {
         status = child.wait() => {
             let status = status.context("wait for Envoy")?;
-            report(status);
-            Ok(End::Exited(status.code()))
+            log_exit(status);
+            Ok(Termination::Exited(status.code()))
         }
         () = stop.requested.cancelled() => {
             if stop.at_once.is_cancelled() {
-                info!("ending Envoy without draining");
+                info!("terminating Envoy without draining");
             } else {
                 drain(&mut child, admin, settings, stop).await;
             }
-            if child.try_wait().context("look after Envoy")?.is_none() {
-                child.kill().await.context("end Envoy")?;
+            if child.try_wait().context("read the state of Envoy")?.is_none() {
+                child.kill().await.context("terminate Envoy")?;
             }
-            info!("Envoy has ended");
-            Ok(End::Requested)
+            info!("Envoy is terminated");
+            Ok(Termination::Requested)
         }
     }
 }
 
-fn report(status: ExitStatus) {
+fn log_exit(status: ExitStatus) {
     use std::os::unix::process::ExitStatusExt as _;
     match (status.success(), status.signal()) {
-        (true, _) => info!("Envoy ended"),
-        (false, Some(9)) => warn!("Envoy was killed: it may have used more memory than it may"),
-        (false, _) => warn!("Envoy ended with {status}"),
+        (true, _) => info!("Envoy exited"),
+        (false, Some(9)) => warn!("Envoy was killed; a possible cause is its memory limit"),
+        (false, _) => warn!(%status, "Envoy exited"),
     }
 }
 
-/// Lets Envoy finish what it does: until the time is over, or nobody is connected any more.
+/// Drains Envoy for the drain duration, or until no client is connected.
 async fn drain(child: &mut Child, admin: &Admin, settings: &Settings, stop: &Stop) {
     let DrainSettings { duration, minimum, until_no_connections } = settings.drain;
     if let Err(error) = admin.drain(settings.role, false).await {
-        warn!("drain Envoy: {error:#}");
+        warn!(error = format!("{error:#}"), "failed to drain Envoy");
     }
-    let least = if until_no_connections { minimum } else { duration };
-    info!(?least, until_no_connections, "draining");
+    let drain_time = if until_no_connections { minimum } else { duration };
+    info!(?drain_time, until_no_connections, "draining Envoy");
     let end = async {
-        tokio::time::sleep(least).await;
+        tokio::time::sleep(drain_time).await;
         if until_no_connections {
             wait_for_no_connections(admin, settings).await;
         }
     };
     tokio::select! {
         () = end => {}
-        () = stop.at_once.cancelled() => info!("asked to end at once"),
-        _ = child.wait() => info!("Envoy ended while it was drained"),
+        () = stop.at_once.cancelled() => info!("drain is cancelled"),
+        _ = child.wait() => info!("Envoy exited while draining"),
     }
 }
 
 async fn wait_for_no_connections(admin: &Admin, settings: &Settings) {
     let own = [settings.ports.envoy_status, settings.ports.envoy_prometheus];
     let (mut failed, mut next) = (0, Instant::now());
-    while failed < FAILED_LOOKS {
-        match timeout(LOOK * 2, admin.active_connections(&own)).await {
-            Ok(Ok(0)) => return info!("no connection is left"),
-            Ok(Ok(left)) => {
+    while failed < MAX_FAILED_POLLS {
+        match timeout(CONNECTION_POLL_INTERVAL * 2, admin.active_connections(&own)).await {
+            Ok(Ok(0)) => return info!("no active connections"),
+            Ok(Ok(connections)) => {
                 failed = 0;
-                info!(left, "connections are left");
+                info!(connections, "active connections");
             }
             Ok(Err(error)) => {
                 failed += 1;
-                warn!("ask Envoy for connections: {error:#}");
+                warn!(error = format!("{error:#}"), "failed to read active connections");
             }
             Err(_) => failed += 1,
         }
-        next += LOOK;
+        next += CONNECTION_POLL_INTERVAL;
         sleep_until(next).await;
     }
 }

@@ -1,28 +1,28 @@
-//! Files as the agent writes them.
+//! Atomic writes of files.
 
 use std::fs::{OpenOptions, Permissions};
 use std::io::{Result, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
-/// Puts content at a path that only the own user may read, all of it at once.
+/// Replaces a file atomically. Only the agent's user may read it.
 ///
 /// # Errors
-/// The directory cannot be written to.
+/// The directory is not writable.
 pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<()> {
-    write_whole(path, content, 0o600)
+    write_atomic(path, content, 0o600)
 }
 
-/// Puts content at a path, all of it at once, with these permissions.
+/// Replaces a file atomically, with these permissions.
 ///
 /// # Errors
-/// The directory cannot be written to.
-pub(crate) fn write_whole(path: &Path, content: &[u8], mode: u32) -> Result<()> {
+/// The directory is not writable.
+pub(crate) fn write_atomic(path: &Path, content: &[u8], mode: u32) -> Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));
     let temporary = path.with_file_name(name);
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
-    // One that was left by another run may have others.
+    // A temporary file of an earlier run may have other permissions.
     file.set_permissions(Permissions::from_mode(mode))?;
     file.write_all(content)?;
     drop(file);
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_owner_reads_it_and_a_second_write_replaces_it() {
+    fn private_file_is_readable_by_its_owner_and_replaced_atomically() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("key.pem");
         write_private(&path, b"one").expect("write");

@@ -1,10 +1,11 @@
 //! Health of the workload by the ProxyConfig's `readinessProbe`. It is for workloads outside Kubernetes, which have no kubelet.
 
 use std::collections::BTreeMap;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use sluice_proto::istio::networking::v1alpha3::ReadinessProbe;
 use sluice_proto::istio::networking::v1alpha3::readiness_probe::HealthCheckMethod;
 use tokio::process::Command;
@@ -13,10 +14,29 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::settings::Settings;
-use crate::status::{Probe, Prober, Target};
+use crate::status::{NotReady, Probe, Prober, Target};
 
 /// The workload's health as it is reported to the control plane: `None` before the first result, else healthy or the reason.
-pub(crate) type Health = Option<Result<(), String>>;
+pub(crate) type Health = Option<Result<(), Unhealthy>>;
+
+/// Why the workload is unhealthy. Each reason may pass: the probe is repeated.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub(crate) enum Unhealthy {
+    #[error("the proxy is not ready: {0}")]
+    ProxyNotReady(#[from] NotReady),
+    #[error("the workload responded with status {0}")]
+    Status(StatusCode),
+    #[error("{0}")]
+    Probe(String),
+    #[error("exec has no command")]
+    NoCommand,
+    #[error("run {program}: {reason}")]
+    CommandNotStarted { program: String, reason: String },
+    #[error("{program} exited with {status}")]
+    CommandFailed { program: String, status: ExitStatus },
+    #[error("{program} did not exit within {limit:?}")]
+    CommandTimeout { program: String, limit: Duration },
+}
 
 /// Counts consecutive results until they reach the threshold.
 struct HealthThreshold {
@@ -60,7 +80,7 @@ impl HealthThreshold {
 pub(crate) fn spawn<F, R>(settings: &Settings, proxy_ready: F) -> watch::Receiver<Health>
 where
     F: Fn() -> R + Send + 'static,
-    R: Future<Output = Result<(), String>> + Send,
+    R: Future<Output = Result<(), NotReady>> + Send,
 {
     let (sender, receiver) = watch::channel(None);
     let Some(config) = settings.proxy.readiness_probe.clone() else { return receiver };
@@ -89,7 +109,7 @@ where
             }
             let result = match proxy_ready().await {
                 Ok(()) => check.run(limit).await,
-                Err(reason) => Err(format!("the proxy is not ready: {reason}")),
+                Err(reason) => Err(reason.into()),
             };
             if threshold.add(result.is_ok()) {
                 match &result {
@@ -136,23 +156,25 @@ impl Check {
         }
     }
 
-    async fn run(&self, limit: Duration) -> Result<(), String> {
+    async fn run(&self, limit: Duration) -> Result<(), Unhealthy> {
         match self {
             Self::Network(prober, probe, headers) => match prober.probe(probe, headers.clone()).await {
                 Ok((status, _)) if status.is_success() || status.is_redirection() => Ok(()),
-                Ok((status, _)) => Err(format!("the workload responded with status {status}")),
-                Err(error) => Err(format!("{error:#}")),
+                Ok((status, _)) => Err(Unhealthy::Status(status)),
+                Err(error) => Err(Unhealthy::Probe(format!("{error:#}"))),
             },
             Self::Command(command) => {
                 let Some((program, arguments)) = command.split_first() else {
-                    return Err("exec has no command".to_owned());
+                    return Err(Unhealthy::NoCommand);
                 };
                 let run = Command::new(program).args(arguments).kill_on_drop(true).output();
                 match timeout(limit, run).await {
                     Ok(Ok(output)) if output.status.success() => Ok(()),
-                    Ok(Ok(output)) => Err(format!("{program} exited with {}", output.status)),
-                    Ok(Err(error)) => Err(format!("run {program}: {error}")),
-                    Err(_) => Err(format!("{program} did not exit within {limit:?}")),
+                    Ok(Ok(output)) => Err(Unhealthy::CommandFailed { program: program.clone(), status: output.status }),
+                    Ok(Err(error)) => {
+                        Err(Unhealthy::CommandNotStarted { program: program.clone(), reason: error.to_string() })
+                    }
+                    Err(_) => Err(Unhealthy::CommandTimeout { program: program.clone(), limit }),
                 }
             }
         }

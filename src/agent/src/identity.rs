@@ -1,19 +1,19 @@
-//! The workload's identity: who made it, when it is renewed, and who is told (D02).
+//! The workload's certificate and the trusted roots: where they come from, when they are renewed, and who gets them (D02).
 
 mod authority;
 mod certificate;
+mod crl;
 mod file_secrets;
-mod revoked;
 mod rotation;
 mod secret;
 mod store;
-mod watched;
+mod watch;
 
 pub(crate) use rotation::run;
 pub(crate) use secret::Secret;
 pub(crate) use store::Secrets;
 
-/// Name of the workload's certificate and key.
+/// SDS name of the workload's certificate and key.
 pub(crate) const CERTIFICATE: &str = "default";
-/// Name of the roots that peers are verified with.
+/// SDS name of the roots that verify peers.
 pub(crate) const ROOTS: &str = "ROOTCA";

@@ -1,9 +1,9 @@
-//! `sluice-agent`: the program beside a proxy.
+//! `sluice-agent`: the agent of a proxy.
 //!
 //! ```text
 //!                 sluice-agent
 //!   Envoy ── xDS ──▶ xds ────────── TLS, token ──▶ control plane
-//!     │              │ names, roots, modules        (:15012)
+//!     │              │ name table, roots, modules   (:15012)
 //!     │              ▼
 //!     ├── SDS ──▶ sds ◀── identity ── CSR ───────▶ certificate authority
 //!     │                      ▲
@@ -11,15 +11,15 @@
 //!     └── 15021, admin ◀──▶ status (:15020) ◀── kubelet, Prometheus
 //! ```
 //!
-//! - [`settings`]: what was asked for, by arguments ([`args`]), [`environment`], [`proxy_config`] and the [`pod`].
-//! - [`node`], [`bootstrap`]: what Envoy starts with.
-//! - [`identity`], [`sds`]: the workload's certificate, from the authority or from files, and how Envoy gets it.
-//! - [`xds`], [`connection`]: the way to the control plane.
-//! - [`wasm`]: modules that extensions name by URL.
-//! - [`dns`]: names of the mesh.
+//! - [`settings`]: settings from arguments ([`args`]), [`environment`], [`proxy_config`] and the [`pod`].
+//! - [`node`], [`bootstrap`]: Envoy's bootstrap.
+//! - [`identity`], [`sds`]: the workload's certificate, from the authority or from files, and its SDS server.
+//! - [`xds`], [`connection`]: the xDS proxy and its connection to the control plane.
+//! - [`wasm`]: Wasm modules of extensions.
+//! - [`dns`]: the DNS proxy.
 //! - [`debug`]: debug pages of the control plane, on this machine.
-//! - [`envoy`], [`status`], [`health`]: the process, how it is, and how the workload is.
-//! - [`app`]: everything in order.
+//! - [`envoy`], [`status`], [`health`]: the Envoy process, its status, and the health of the workload.
+//! - [`app`]: start of all parts, in order.
 
 mod app;
 mod args;
@@ -51,22 +51,22 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use args::{Command, CommandLine};
-use envoy::End;
+use envoy::Termination;
 use tracing::{error, warn};
 
 fn main() -> ExitCode {
-    let (line, unknown) = match CommandLine::parse_lenient(std::env::args()) {
+    let (line, ignored) = match CommandLine::parse_lenient(std::env::args()) {
         Ok(parsed) => parsed,
-        // Help and version are no failures: the error knows.
+        // Prints help or version with exit code 0, or the error with 2.
         Err(error) => error.exit(),
     };
     let warnings = log::start(&line.log_output_level, line.log_as_json);
-    let flags = unknown.iter().map(|flag| format!("flag {flag} has no effect"));
-    warnings.into_iter().chain(flags).for_each(|warning| warn!("{warning}"));
+    warnings.iter().for_each(|warning| warn!(warning, "configuration warning"));
+    ignored.iter().for_each(|flag| warn!(flag, "flag has no effect"));
     match run(&line) {
         Ok(code) => code,
         Err(reason) => {
-            error!("{reason:#}");
+            error!(error = format!("{reason:#}"), "agent failed");
             ExitCode::FAILURE
         }
     }
@@ -78,8 +78,8 @@ fn run(line: &CommandLine) -> Result<ExitCode> {
     let result = runtime.block_on(async {
         match &line.command {
             Command::Proxy(args) => Ok(match app::run(args, line.log_as_json).await? {
-                End::Requested | End::Exited(Some(0)) => ExitCode::SUCCESS,
-                End::Exited(code) => {
+                Termination::Requested | Termination::Exited(Some(0)) => ExitCode::SUCCESS,
+                Termination::Exited(code) => {
                     code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
                 }
             }),
@@ -91,7 +91,7 @@ fn run(line: &CommandLine) -> Result<ExitCode> {
             }
         }
     });
-    // What still runs, such as a name that is looked up, must not keep the process.
+    // Blocking tasks, such as a name lookup, must not keep the process running.
     runtime.shutdown_background();
     result
 }

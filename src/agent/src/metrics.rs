@@ -11,64 +11,64 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// Handles to all of them; clones count together.
+/// Handles to all metrics. Clones share the counters.
 #[derive(Clone)]
 pub(crate) struct Metrics(Arc<Inner>);
 
 struct Inner {
     registry: Registry,
-    begun: Instant,
+    start: Instant,
     startup: Gauge<f64, AtomicU64>,
-    certificate_end: Gauge,
-    requests: Family<RequestType, Counter>,
-    failed_requests: Family<RequestType, Counter>,
-    request_millis: Family<RequestType, Gauge<f64, AtomicU64>>,
+    certificate_expiry: Gauge,
+    requests: Family<RequestLabels, Counter>,
+    failed_requests: Family<RequestLabels, Counter>,
+    request_millis: Family<RequestLabels, Gauge<f64, AtomicU64>>,
     file_failures: Counter,
     connection_failures: Counter,
     connection_errors: Counter,
     xds_requests: Counter,
     xds_responses: Counter,
     scrapes: Counter,
-    scrape_failures: Family<ScrapeType, Counter>,
+    scrape_failures: Family<ScrapeLabels, Counter>,
     dns_requests: Counter,
     dns_upstream: Counter,
     dns_upstream_failures: Counter,
     wasm_modules: Gauge,
-    wasm_lookups: Family<Hit, Counter>,
-    wasm_fetches: Family<Outcome, Counter>,
-    wasm_conversions: Family<Outcome, Counter>,
+    wasm_lookups: Family<LookupLabels, Counter>,
+    wasm_fetches: Family<ResultLabels, Counter>,
+    wasm_conversions: Family<ResultLabels, Counter>,
     wasm_millis: Histogram,
 }
 
 #[derive(Clone, Debug, EncodeLabelSet, Eq, Hash, PartialEq)]
-struct RequestType {
+struct RequestLabels {
     request_type: &'static str,
 }
 
 #[derive(Clone, Debug, EncodeLabelSet, Eq, Hash, PartialEq)]
-struct ScrapeType {
+struct ScrapeLabels {
     r#type: &'static str,
 }
 
 #[derive(Clone, Debug, EncodeLabelSet, Eq, Hash, PartialEq)]
-struct Hit {
+struct LookupLabels {
     hit: &'static str,
 }
 
 #[derive(Clone, Debug, EncodeLabelSet, Eq, Hash, PartialEq)]
-struct Outcome {
+struct ResultLabels {
     result: &'static str,
 }
 
-const CSR: RequestType = RequestType { request_type: "csr" };
+const CSR: RequestLabels = RequestLabels { request_type: "csr" };
 
 impl Default for Metrics {
     fn default() -> Self {
         let mut inner = Inner {
             registry: Registry::with_prefix("istio_agent"),
-            begun: Instant::now(),
+            start: Instant::now(),
             startup: Gauge::default(),
-            certificate_end: Gauge::default(),
+            certificate_expiry: Gauge::default(),
             requests: Family::default(),
             failed_requests: Family::default(),
             request_millis: Family::default(),
@@ -89,18 +89,18 @@ impl Default for Metrics {
             wasm_millis: Histogram::new((0..15).map(|power| f64::from(1 << power))),
         };
         let registry = &mut inner.registry;
-        registry.register("startup_duration_seconds", "Time from the start until ready", inner.startup.clone());
+        registry.register("startup_duration_seconds", "Seconds from the start until the proxy is ready", inner.startup.clone());
         registry.register(
             "cert_expiry_timestamp_seconds",
-            "When the workload's certificate ends, in seconds since 1970",
-            inner.certificate_end.clone(),
+            "Expiry of the workload's certificate, in seconds since the Unix epoch",
+            inner.certificate_expiry.clone(),
         );
-        registry.register("num_outgoing_requests", "Requests to the authority", inner.requests.clone());
-        registry.register("num_failed_outgoing_requests", "Those that failed", inner.failed_requests.clone());
-        registry.register("outgoing_latency", "Milliseconds the last one took", inner.request_millis.clone());
+        registry.register("num_outgoing_requests", "Requests to the certificate authority", inner.requests.clone());
+        registry.register("num_failed_outgoing_requests", "Failed requests to the certificate authority", inner.failed_requests.clone());
+        registry.register("outgoing_latency", "Milliseconds of the last request to the certificate authority", inner.request_millis.clone());
         registry.register(
             "num_file_secret_failures",
-            "Files of secrets that could not be used",
+            "Secret files that were invalid",
             inner.file_failures.clone(),
         );
         registry.register(
@@ -110,31 +110,31 @@ impl Default for Metrics {
         );
         registry.register(
             "istiod_connection_errors",
-            "Streams the control plane refused or broke",
+            "Streams that the control plane rejected or broke",
             inner.connection_errors.clone(),
         );
-        registry.register("xds_proxy_requests", "Requests passed on to the control plane", inner.xds_requests.clone());
-        registry.register("xds_proxy_responses", "Responses of the control plane", inner.xds_responses.clone());
-        registry.register("scrapes", "Requests for merged metrics", inner.scrapes.clone());
-        registry.register("scrape_failures", "Sources of metrics that failed", inner.scrape_failures.clone());
-        registry.register("dns_requests", "Requests for names", inner.dns_requests.clone());
-        registry.register("dns_upstream_requests", "Those passed on to name servers", inner.dns_upstream.clone());
+        registry.register("xds_proxy_requests", "Requests forwarded to the control plane", inner.xds_requests.clone());
+        registry.register("xds_proxy_responses", "Responses from the control plane", inner.xds_responses.clone());
+        registry.register("scrapes", "Scrapes of the merged metrics", inner.scrapes.clone());
+        registry.register("scrape_failures", "Failed scrapes of Envoy and the application", inner.scrape_failures.clone());
+        registry.register("dns_requests", "DNS requests", inner.dns_requests.clone());
+        registry.register("dns_upstream_requests", "DNS requests forwarded to name servers", inner.dns_upstream.clone());
         registry.register(
             "dns_upstream_failures",
-            "Those no name server answered",
+            "Forwarded DNS requests without a response",
             inner.dns_upstream_failures.clone(),
         );
-        registry.register("wasm_cache_entries", "Wasm modules that are kept", inner.wasm_modules.clone());
-        registry.register("wasm_cache_lookup_count", "Wasm modules asked for", inner.wasm_lookups.clone());
-        registry.register("wasm_remote_fetch_count", "Wasm modules fetched, by result", inner.wasm_fetches.clone());
+        registry.register("wasm_cache_entries", "Cached Wasm modules", inner.wasm_modules.clone());
+        registry.register("wasm_cache_lookup_count", "Lookups of Wasm modules in the cache", inner.wasm_lookups.clone());
+        registry.register("wasm_remote_fetch_count", "Fetches of Wasm modules, by result", inner.wasm_fetches.clone());
         registry.register(
             "wasm_config_conversion_count",
-            "Extensions looked at for Wasm modules, by result",
+            "Conversions of extensions, by result",
             inner.wasm_conversions.clone(),
         );
         registry.register(
             "wasm_config_conversion_duration",
-            "Milliseconds until the extensions of one response had their modules",
+            "Milliseconds to convert the extensions of one response",
             inner.wasm_millis.clone(),
         );
         Self(Arc::new(inner))
@@ -142,19 +142,19 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Ready for the first time.
+    /// The proxy is ready for the first time.
     pub(crate) fn ready(&self) {
-        self.0.startup.set(self.0.begun.elapsed().as_secs_f64());
+        self.0.startup.set(self.0.start.elapsed().as_secs_f64());
     }
 
     pub(crate) fn certificate_expires(&self, at: SystemTime) {
         let seconds = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        self.0.certificate_end.set(i64::try_from(seconds).unwrap_or(i64::MAX));
+        self.0.certificate_expiry.set(i64::try_from(seconds).unwrap_or(i64::MAX));
     }
 
-    pub(crate) fn asked_for_certificate(&self, took: Duration, succeeded: bool) {
+    pub(crate) fn certificate_requested(&self, duration: Duration, succeeded: bool) {
         self.0.requests.get_or_create(&CSR).inc();
-        self.0.request_millis.get_or_create(&CSR).set(took.as_secs_f64() * 1000.0);
+        self.0.request_millis.get_or_create(&CSR).set(duration.as_secs_f64() * 1000.0);
         if !succeeded {
             self.0.failed_requests.get_or_create(&CSR).inc();
         }
@@ -168,7 +168,7 @@ impl Metrics {
         self.0.connection_failures.inc();
     }
 
-    pub(crate) fn stream_broke(&self) {
+    pub(crate) fn stream_failed(&self) {
         self.0.connection_errors.inc();
     }
 
@@ -184,18 +184,18 @@ impl Metrics {
         self.0.scrapes.inc();
     }
 
-    /// `envoy` or `application`.
+    /// The source is `envoy` or `application`.
     pub(crate) fn scrape_failed(&self, source: &'static str) {
-        self.0.scrape_failures.get_or_create(&ScrapeType { r#type: source }).inc();
+        self.0.scrape_failures.get_or_create(&ScrapeLabels { r#type: source }).inc();
     }
 
     pub(crate) fn dns_request(&self) {
         self.0.dns_requests.inc();
     }
 
-    pub(crate) fn dns_upstream(&self, answered: bool) {
+    pub(crate) fn dns_forwarded(&self, responded: bool) {
         self.0.dns_upstream.inc();
-        if !answered {
+        if !responded {
             self.0.dns_upstream_failures.inc();
         }
     }
@@ -206,22 +206,22 @@ impl Metrics {
 
     pub(crate) fn wasm_looked_up(&self, hit: bool) {
         let hit = if hit { "true" } else { "false" };
-        self.0.wasm_lookups.get_or_create(&Hit { hit }).inc();
+        self.0.wasm_lookups.get_or_create(&LookupLabels { hit }).inc();
     }
 
     pub(crate) fn wasm_fetched(&self, result: &'static str) {
-        self.0.wasm_fetches.get_or_create(&Outcome { result }).inc();
+        self.0.wasm_fetches.get_or_create(&ResultLabels { result }).inc();
     }
 
     pub(crate) fn wasm_converted(&self, result: &'static str) {
-        self.0.wasm_conversions.get_or_create(&Outcome { result }).inc();
+        self.0.wasm_conversions.get_or_create(&ResultLabels { result }).inc();
     }
 
-    pub(crate) fn wasm_converted_all(&self, took: Duration) {
-        self.0.wasm_millis.observe(took.as_secs_f64() * 1000.0);
+    pub(crate) fn wasm_response_converted(&self, duration: Duration) {
+        self.0.wasm_millis.observe(duration.as_secs_f64() * 1000.0);
     }
 
-    /// All of them as text, without the mark that ends an exposition: others follow.
+    /// All metrics as text, without the end mark of OpenMetrics: other sources follow.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         if prometheus_client::encoding::text::encode_registry(&mut text, &self.0.registry).is_err() {
@@ -236,9 +236,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_istio() {
+    fn metric_names_are_istios() {
         let metrics = Metrics::default();
-        metrics.asked_for_certificate(Duration::from_millis(3), false);
+        metrics.certificate_requested(Duration::from_millis(3), false);
         metrics.connection_failed();
         metrics.scraped();
         let text = metrics.text();

@@ -1,4 +1,4 @@
-//! Who the proxy says it is to the control plane: metadata, locality, service cluster (X05).
+//! The node that the proxy sends to the control plane: metadata, locality, service cluster (X05).
 
 use serde_json::{Map, Value, json};
 use sluice_proto::istio::mesh::v1alpha1::AuthenticationPolicy;
@@ -14,12 +14,12 @@ pub(crate) struct Node {
     pub(crate) id: String,
     pub(crate) cluster: String,
     pub(crate) metadata: Map<String, Value>,
-    /// Region, zone, sub-zone.
+    /// Region, zone, subzone.
     pub(crate) locality: [String; 3],
 }
 
-/// Label with the locality, its parts divided by `/` or `.`.
-const LOCALITY: &str = "istio-locality";
+/// Label with the locality, its parts separated by `/` or `.`.
+const LOCALITY_LABEL: &str = "istio-locality";
 
 impl Node {
     pub(crate) fn new(settings: &Settings, environment: &Environment, warnings: &mut Vec<String>) -> Self {
@@ -39,12 +39,12 @@ impl Node {
                     }
                     metadata.extend(fields);
                 }
-                Err(error) => warnings.push(format!("variable ISTIO_METAJSON_{name} is no JSON object: {error}")),
+                Err(error) => warnings.push(format!("variable ISTIO_METAJSON_{name} is not a JSON object and is ignored: {error}")),
             }
         }
         let mut labels = static_labels.clone();
         if let Some(mounted) = &settings.pod.labels {
-            // What a ReplicaSet adds says nothing of the workload.
+            // The label that a ReplicaSet adds does not describe the workload.
             let mounted = mounted.iter().filter(|(name, _)| *name != "pod-template-hash");
             labels.extend(mounted.map(|(name, value)| (name.clone(), Value::from(value.as_str()))));
         }
@@ -62,7 +62,7 @@ impl Node {
         let addresses: Vec<_> = settings.addresses.iter().map(ToString::to_string).collect();
         text("INSTANCE_IPS", &addresses.join(","));
         text("WORKLOAD_IDENTITY_SOCKET_FILE", &settings.identity.socket_name);
-        // Upstream Envoy has no discovery of workloads' metadata.
+        // Upstream Envoy does not discover metadata of workloads.
         text("METADATA_DISCOVERY", "false");
         for (name, set) in [
             ("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", settings.drain.until_no_connections),
@@ -82,20 +82,20 @@ impl Node {
             metadata.insert("ANNOTATIONS".to_owned(), json!(settings.pod.annotations));
         }
         if settings.proxy.control_plane_auth_policy == AuthenticationPolicy::MutualTls as i32 {
-            metadata.insert("PILOT_SAN".to_owned(), json!([settings.control_plane.peer.server_name]));
+            metadata.insert("PILOT_SAN".to_owned(), json!([settings.control_plane.upstream.server_name]));
         }
         match sluice_proto::json::encode(&settings.proxy) {
             Ok(config) => drop(metadata.insert("PROXY_CONFIG".to_owned(), config)),
-            Err(error) => warnings.push(format!("the ProxyConfig is not sent: {error}")),
+            Err(error) => warnings.push(format!("the ProxyConfig cannot be encoded and is not sent: {error}")),
         }
         Self { id: settings.node_id(), cluster: service_cluster(settings, &labels, &metadata), metadata, locality }
     }
 }
 
-/// Region, zone and sub-zone out of the label, which is left with slashes.
+/// Region, zone and subzone of the label. In the label, `.` is replaced by `/`.
 fn locality(labels: &mut Map<String, Value>) -> [String; 3] {
-    let Some(Value::String(label)) = labels.get_mut(LOCALITY) else { return Default::default() };
-    // Labels of Kubernetes may not have slashes.
+    let Some(Value::String(label)) = labels.get_mut(LOCALITY_LABEL) else { return Default::default() };
+    // Values of Kubernetes labels cannot have slashes.
     if !label.contains('/') {
         *label = label.replace('.', "/");
     }
@@ -103,7 +103,7 @@ fn locality(labels: &mut Map<String, Value>) -> [String; 3] {
     [(); 3].map(|()| parts.next().unwrap_or_default())
 }
 
-/// The name Envoy gives itself in traces.
+/// The name of the proxy's service in traces.
 fn service_cluster(settings: &Settings, labels: &Map<String, Value>, metadata: &Map<String, Value>) -> String {
     let text =
         |values: &Map<String, Value>, name: &str| values.get(name).and_then(Value::as_str).map(ToOwned::to_owned);
@@ -139,7 +139,7 @@ fn service_cluster(settings: &Settings, labels: &Map<String, Value>, metadata: &
     }
 }
 
-/// Addresses of the interfaces that others may reach; nothing of the loopback or of one link only.
+/// Addresses of the interfaces, without loopback and link-local ones.
 pub(crate) fn interface_addresses() -> Vec<std::net::IpAddr> {
     use std::net::IpAddr;
 
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_what_the_environment_says() {
+    fn metadata_comes_from_the_environment() {
         let node = node(&[
             ("POD_NAME", "tea-1"),
             ("POD_NAMESPACE", "shop"),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_service_cluster_follows_what_the_proxy_config_asks_for() {
+    fn service_cluster_follows_the_proxy_config() {
         let cluster = |config: &str, labels: &str| {
             let workload = ("ISTIO_META_WORKLOAD_NAME", "pot");
             node(&[("POD_NAMESPACE", "n"), ("PROXY_CONFIG", config), ("ISTIO_METAJSON_LABELS", labels), workload])
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_that_is_no_json_is_warned_of() {
+    fn malformed_json_metadata_gives_a_warning() {
         let variables = [("ISTIO_METAJSON_ANNOTATIONS", "[1]")];
         let mut warnings = Vec::new();
         Node::new(&settings("router", &variables).expect("settings"), &environment(&variables), &mut warnings);

@@ -1,14 +1,14 @@
-//! What the downward API tells of the pod: labels and annotations, in files.
+//! Labels and annotations of the pod, in files of the downward API.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Where labels are mounted.
+/// File of the labels.
 const LABELS: &str = "./etc/istio/pod/labels";
-/// Where annotations are mounted.
+/// File of the annotations.
 const ANNOTATIONS: &str = "./etc/istio/pod/annotations";
 
-/// Labels and annotations of the pod; empty where no file is mounted.
+/// Labels and annotations of the pod; empty if the files are not mounted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pod {
     pub(crate) labels: Option<BTreeMap<String, String>>,
@@ -22,7 +22,7 @@ impl Pod {
             Ok(text) => Some(parse(&text)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => {
-                warnings.push(format!("read {path}: {error}"));
+                warnings.push(format!("{path} cannot be read and is ignored: {error}"));
                 None
             }
         };
@@ -40,7 +40,7 @@ fn parse(text: &str) -> BTreeMap<String, String> {
     lines.map(|(key, value)| (key.to_owned(), unquote(value))).collect()
 }
 
-/// A text quoted as Go does.
+/// The value of a quoted Go string.
 fn unquote(text: &str) -> String {
     let Some(inner) = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) else { return text.to_owned() };
     let mut unquoted = String::with_capacity(inner.len());
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_not_mounted_are_no_labels() {
+    fn missing_files_give_no_labels() {
         let directory = tempfile::tempdir().expect("a directory");
         let mut warnings = Vec::new();
         assert!(Pod::read(directory.path(), &mut warnings).labels.is_none());

@@ -1,4 +1,5 @@
-//! The ProxyConfig: Istio's defaults, below the mesh config's, below `PROXY_CONFIG`, below the pod's annotation (C18).
+//! The ProxyConfig, merged from Istio's defaults, the mesh config, `PROXY_CONFIG` and the pod's annotation; later ones take
+//! precedence (C18).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,24 +10,24 @@ use sluice_parse::yaml::{Limits, parse_value};
 use sluice_proto::google::protobuf::Duration as ProtoDuration;
 use sluice_proto::istio::mesh::v1alpha1::ProxyConfig;
 
-/// One text a ProxyConfig may come from.
-pub(crate) struct Layer<'t> {
-    /// What to call it in messages.
-    pub(crate) source: &'t str,
+/// A source of ProxyConfig fields.
+pub(crate) struct ProxyConfigSource<'t> {
+    /// Its name in messages.
+    pub(crate) name: &'t str,
     /// YAML or JSON.
     pub(crate) text: &'t str,
-    /// The field of the text that holds the ProxyConfig, if not the text itself.
+    /// The field of the text that holds the ProxyConfig, if it is not the whole text.
     pub(crate) field: Option<&'t str>,
 }
 
-/// Lays the texts over the defaults, the last on top. Unknown fields are warned of.
+/// Merges the sources into the defaults; the last one takes precedence. Unknown fields give warnings.
 ///
 /// # Errors
-/// A text is no YAML, or a field has a value that does not fit; the message has its source and path.
-pub(crate) fn lay(layers: &[Layer<'_>], warnings: &mut Vec<String>) -> Result<ProxyConfig> {
-    let mut all = defaults();
-    for Layer { source, text, field } in layers {
-        let value = parse_value(text, &Limits::default()).with_context(|| format!("read {source}"))?;
+/// A text is not YAML, or a field has an invalid value; the message names the source and the field path.
+pub(crate) fn merge(sources: &[ProxyConfigSource<'_>], warnings: &mut Vec<String>) -> Result<ProxyConfig> {
+    let mut merged = defaults();
+    for ProxyConfigSource { name, text, field } in sources {
+        let value = parse_value(text, &Limits::default()).with_context(|| format!("parse {name}"))?;
         let value = match field {
             Some(field) => value.get(field).cloned().unwrap_or_default(),
             None => value,
@@ -34,29 +35,29 @@ pub(crate) fn lay(layers: &[Layer<'_>], warnings: &mut Vec<String>) -> Result<Pr
         if value.is_null() {
             continue;
         }
-        let decoded = sluice_proto::json::decode::<ProxyConfig>(&value).with_context(|| format!("read {source}"))?;
-        warnings.extend(decoded.unknown.iter().map(|path| format!("{source}: {path}: unknown field")));
-        // As it is canonical, a field has one spelling only.
-        let canonical = sluice_proto::json::encode(&decoded.message).context("read a ProxyConfig")?;
+        let decoded = sluice_proto::json::decode::<ProxyConfig>(&value).with_context(|| format!("parse {name}"))?;
+        warnings.extend(decoded.unknown.iter().map(|path| format!("{name}: {path}: unknown field, it is ignored")));
+        // In the canonical form a field has one spelling.
+        let canonical = sluice_proto::json::encode(&decoded.message).context("encode a ProxyConfig")?;
         let (Value::Object(canonical), Value::Object(given)) = (canonical, value) else {
-            bail!("{source}: not an object");
+            bail!("{name}: the value is not an object");
         };
-        // Zero is not canonical, but may be meant: `controlPlaneAuthPolicy: NONE` is.
-        for (name, value) in given {
-            let camel = camel(&name);
-            if !canonical.contains_key(&camel) && !decoded.unknown.contains(&name) && !value.is_null() {
-                lay_field(&mut all, camel, value);
+        // The canonical form omits zero values, which may be intended, such as `controlPlaneAuthPolicy: NONE`.
+        for (field, value) in given {
+            let camel = camel_case(&field);
+            if !canonical.contains_key(&camel) && !decoded.unknown.contains(&field) && !value.is_null() {
+                merge_field(&mut merged, camel, value);
             }
         }
-        for (name, value) in canonical {
-            lay_field(&mut all, name, value);
+        for (field, value) in canonical {
+            merge_field(&mut merged, field, value);
         }
     }
-    Ok(sluice_proto::json::decode(&Value::Object(all)).context("join the ProxyConfigs")?.message)
+    Ok(sluice_proto::json::decode(&Value::Object(merged)).context("decode the merged ProxyConfig")?.message)
 }
 
 /// `name_of_a_field` as `nameOfAField`.
-fn camel(name: &str) -> String {
+fn camel_case(name: &str) -> String {
     let mut words = name.split('_');
     let first = words.next().unwrap_or_default().to_owned();
     words.fold(first, |all, word| {
@@ -66,16 +67,16 @@ fn camel(name: &str) -> String {
     })
 }
 
-fn lay_field(all: &mut Map<String, Value>, name: String, value: Value) {
+fn merge_field(all: &mut Map<String, Value>, name: String, value: Value) {
     match name.as_str() {
-        // Entries add up.
+        // Maps are merged by key.
         "proxyMetadata" | "runtimeValues" => {
             if let (Some(Value::Object(below)), Value::Object(above)) = (all.get_mut(&name), &value) {
                 below.extend(above.clone());
                 return;
             }
         }
-        // One of two.
+        // These fields are a oneof.
         "serviceCluster" => drop(all.remove("tracingServiceName")),
         "tracingServiceName" => drop(all.remove("serviceCluster")),
         _ => {}
@@ -83,7 +84,7 @@ fn lay_field(all: &mut Map<String, Value>, name: String, value: Value) {
     all.insert(name, value);
 }
 
-/// C19.
+/// Istio's defaults (C19).
 fn defaults() -> Map<String, Value> {
     let defaults = json!({
         "configPath": "./etc/istio/proxy",
@@ -103,17 +104,17 @@ fn defaults() -> Map<String, Value> {
     }
 }
 
-/// A duration of a message; negative ones are none.
+/// The duration of a message; `None` if it is negative.
 pub(crate) fn to_duration(duration: Option<&ProtoDuration>) -> Option<Duration> {
     let duration = duration?;
     let seconds = u64::try_from(duration.seconds).ok()?;
     Some(Duration::new(seconds, u32::try_from(duration.nanos).ok()?))
 }
 
-/// What of it becomes node metadata: `ISTIO_META_x` of `proxyMetadata`.
+/// The entries of `proxyMetadata` that become node metadata: those with prefix `ISTIO_META_`.
 pub(crate) fn metadata(config: &ProxyConfig) -> BTreeMap<&str, &str> {
-    let own = config.proxy_metadata.iter();
-    own.filter_map(|(name, value)| Some((name.strip_prefix("ISTIO_META_")?, value.as_str()))).collect()
+    let entries = config.proxy_metadata.iter();
+    entries.filter_map(|(name, value)| Some((name.strip_prefix("ISTIO_META_")?, value.as_str()))).collect()
 }
 
 #[cfg(test)]
@@ -122,15 +123,15 @@ mod tests {
 
     use super::*;
 
-    fn lay_all(layers: &[(&str, Option<&str>)]) -> (Result<ProxyConfig>, Vec<String>) {
+    fn merge_all(layers: &[(&str, Option<&str>)]) -> (Result<ProxyConfig>, Vec<String>) {
         let mut warnings = Vec::new();
-        let layers: Vec<_> = layers.iter().map(|(text, field)| Layer { source: "TEST", text, field: *field }).collect();
-        (lay(&layers, &mut warnings), warnings)
+        let layers: Vec<_> = layers.iter().map(|(text, field)| ProxyConfigSource { name: "TEST", text, field: *field }).collect();
+        (merge(&layers, &mut warnings), warnings)
     }
 
     #[test]
-    fn nothing_gives_the_defaults() {
-        let config = lay_all(&[]).0.expect("defaults");
+    fn defaults_apply_without_sources() {
+        let config = merge_all(&[]).0.expect("defaults");
         assert_eq!(config.discovery_address, "istiod.istio-system.svc:15012");
         assert_eq!((config.proxy_admin_port, config.status_port, config.stat_name_length), (15000, 15020, 189));
         assert_eq!(to_duration(config.drain_duration.as_ref()), Some(Duration::from_secs(45)));
@@ -138,12 +139,12 @@ mod tests {
     }
 
     #[test]
-    fn the_last_layer_wins_and_metadata_adds_up() {
+    fn last_source_takes_precedence_and_metadata_is_merged() {
         let mesh =
             "defaultConfig:\n  discoveryAddress: mesh:1\n  drainDuration: 1m\n  proxyMetadata: {ISTIO_META_A: a}\n";
         let own = r#"{"drain_duration": "2s", "tracingServiceName": "CANONICAL_NAME_ONLY",
                       "proxyMetadata": {"ISTIO_META_B": "b", "OTHER": "c"}}"#;
-        let (config, warnings) = lay_all(&[(mesh, Some("defaultConfig")), (own, None)]);
+        let (config, warnings) = merge_all(&[(mesh, Some("defaultConfig")), (own, None)]);
         let config = config.expect("a ProxyConfig");
         assert_eq!(config.discovery_address, "mesh:1");
         assert_eq!(to_duration(config.drain_duration.as_ref()), Some(Duration::from_secs(2)));
@@ -153,19 +154,19 @@ mod tests {
     }
 
     #[test]
-    fn zero_can_be_asked_for() {
-        let (config, _) = lay_all(&[("{statusPort: 7, extraStatTags: [a]}", None), ("{status_port: 0}", None)]);
+    fn zero_values_are_kept() {
+        let (config, _) = merge_all(&[("{statusPort: 7, extraStatTags: [a]}", None), ("{status_port: 0}", None)]);
         assert_eq!(config.expect("a ProxyConfig").status_port, 0);
-        let (config, _) = lay_all(&[("{controlPlaneAuthPolicy: NONE}", None)]);
+        let (config, _) = merge_all(&[("{controlPlaneAuthPolicy: NONE}", None)]);
         assert_eq!(config.expect("a ProxyConfig").control_plane_auth_policy, 0);
     }
 
     #[test]
-    fn unknown_fields_are_warned_of_and_wrong_ones_refused_with_their_path() {
-        let (config, warnings) = lay_all(&[("{statusPort: 1, statusPorts: 2}", None)]);
+    fn unknown_field_gives_a_warning_and_invalid_value_an_error_with_its_path() {
+        let (config, warnings) = merge_all(&[("{statusPort: 1, statusPorts: 2}", None)]);
         assert_eq!(config.expect("a ProxyConfig").status_port, 1);
-        assert_eq!(warnings, ["TEST: statusPorts: unknown field"]);
-        let error = format!("{:#}", lay_all(&[("{drainDuration: soon}", None)]).0.expect_err("no duration"));
+        assert_eq!(warnings, ["TEST: statusPorts: unknown field, it is ignored"]);
+        let error = format!("{:#}", merge_all(&[("{drainDuration: soon}", None)]).0.expect_err("no duration"));
         assert!(error.contains("TEST") && error.contains("drainDuration"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Secrets for Envoy on a Unix socket, state of the world and incremental (D02).
+//! SDS server for Envoy on a Unix socket, state-of-the-world and incremental (D02).
 
 mod session;
 
@@ -18,12 +18,12 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::{info, warn};
 
 use crate::identity::Secrets;
-use session::{Change, Delta, Session, Sotw};
+use session::{Delta, SdsSession, SecretUpdate, Sotw};
 
 /// Serves secrets on a socket until the process ends.
 ///
 /// # Errors
-/// The socket cannot be listened on.
+/// The agent cannot listen on the socket.
 pub(crate) fn serve(secrets: Secrets, socket: &Path) -> Result<()> {
     let listener = crate::unix::listen(socket).with_context(|| format!("listen on {}", socket.display()))?;
     info!(target: "sds", socket = %socket.display(), "listening");
@@ -31,7 +31,7 @@ pub(crate) fn serve(secrets: Secrets, socket: &Path) -> Result<()> {
         tonic::transport::Server::builder().add_service(SecretDiscoveryServiceServer::new(Service { secrets }));
     tokio::spawn(async move {
         if let Err(error) = server.serve_with_incoming(UnixListenerStream::new(listener)).await {
-            warn!(target: "sds", "secrets are no longer served: {error}");
+            warn!(target: "sds", %error, "SDS server stopped");
         }
     });
     Ok(())
@@ -41,12 +41,12 @@ struct Service {
     secrets: Secrets,
 }
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl SecretDiscoveryService for Service {
-    type StreamSecretsStream = Answers<DiscoveryResponse>;
-    type DeltaSecretsStream = Answers<DeltaDiscoveryResponse>;
+    type StreamSecretsStream = ResponseStream<DiscoveryResponse>;
+    type DeltaSecretsStream = ResponseStream<DeltaDiscoveryResponse>;
 
     async fn stream_secrets(
         &self,
@@ -63,37 +63,37 @@ impl SecretDiscoveryService for Service {
     }
 
     async fn fetch_secrets(&self, _: Request<DiscoveryRequest>) -> Result<Response<DiscoveryResponse>, Status> {
-        Err(Status::unimplemented("secrets are streamed"))
+        Err(Status::unimplemented("only streams of secrets are supported"))
     }
 }
 
-/// One stream: requests in, answers out, and one for each change of what was asked for.
-fn run<P: session::Protocol>(secrets: Secrets, mut requests: Streaming<P::Request>) -> Answers<P::Response> {
-    let (sender, answers) = tokio::sync::mpsc::channel(1);
+/// One stream: a response for each subscribed secret, and one for each change of it.
+fn run<P: session::Protocol>(secrets: Secrets, mut requests: Streaming<P::Request>) -> ResponseStream<P::Response> {
+    let (sender, responses) = tokio::sync::mpsc::channel(1);
     tokio::spawn(async move {
-        let mut session = Session::<P>::new(secrets);
+        let mut session = SdsSession::<P>::new(secrets);
         loop {
-            let answer = tokio::select! {
+            let response = tokio::select! {
                 () = sender.closed() => return,
                 request = requests.message() => match request {
                     Ok(Some(request)) => session.request(request),
                     Ok(None) | Err(_) => return,
                 },
-                Change { name, secret } = session.changed() => Ok(Some(session.push(&name, &secret))),
+                SecretUpdate { name, secret } = session.changed() => Ok(Some(session.push(&name, &secret))),
             };
-            let answer = match answer {
+            let response = match response {
                 Ok(None) => continue,
-                Ok(Some(answer)) => Ok(answer),
+                Ok(Some(response)) => Ok(response),
                 Err(status) => {
-                    warn!(target: "sds", "a stream is ended: {}", status.message());
+                    warn!(target: "sds", reason = status.message(), "SDS stream is closed");
                     Err(status)
                 }
             };
-            let ended = answer.is_err();
-            if sender.send(answer).await.is_err() || ended {
+            let is_end = response.is_err();
+            if sender.send(response).await.is_err() || is_end {
                 return;
             }
         }
     });
-    Box::pin(ReceiverStream::new(answers))
+    Box::pin(ReceiverStream::new(responses))
 }

@@ -1,4 +1,4 @@
-//! Everything that was asked for, read once and passed down by value.
+//! Settings of the agent, fixed at start-up.
 
 mod wasm;
 
@@ -14,30 +14,30 @@ use sluice_proto::istio::mesh::v1alpha1::{AuthenticationPolicy, ProxyConfig};
 use crate::args::{ProxyArgs, Role};
 use crate::environment::{Environment, parse_flag};
 use crate::pod::Pod;
-use crate::proxy_config::{self, Layer, to_duration};
+use crate::proxy_config::{self, ProxyConfigSource, to_duration};
 pub(crate) use wasm::WasmSettings;
 
-/// Where the SDS socket is.
+/// Directory of the SDS socket.
 pub(crate) const IDENTITY_DIRECTORY: &str = "./var/run/secrets/workload-spiffe-uds";
 /// Name of the SDS socket that the agent itself serves.
 pub(crate) const IDENTITY_SOCKET: &str = "socket";
-/// Where certificates of files are served if somebody else serves the SDS socket.
+/// Socket on which the agent serves secrets in files if another server has the SDS socket.
 pub(crate) const FILES_SOCKET: &str = "./var/run/secrets/credential-uds/files-socket";
-/// Where somebody else may serve credentials of gateways.
+/// Socket on which another SDS server may provide credentials of gateways.
 pub(crate) const CREDENTIAL_SOCKET: &str = "./var/run/secrets/credential-uds/socket";
-const TOKEN: &str = "./var/run/secrets/tokens/istio-token";
-/// Where revocation lists of the authority are mounted.
-const REVOKED: &str = "./var/run/secrets/istio/crl/ca-crl.pem";
-const MESH_ROOT: &str = "./var/run/secrets/istio/root-cert.pem";
+const TOKEN_FILE: &str = "./var/run/secrets/tokens/istio-token";
+/// File of the authority's certificate revocation lists.
+const CRL_FILE: &str = "./var/run/secrets/istio/crl/ca-crl.pem";
+const MESH_ROOTS_FILE: &str = "./var/run/secrets/istio/root-cert.pem";
 
-/// All of it.
+/// All settings.
 pub(crate) struct Settings {
     pub(crate) role: Role,
     pub(crate) pod_name: String,
     pub(crate) namespace: String,
     pub(crate) service_account: String,
     pub(crate) domain: String,
-    /// Its own first.
+    /// `INSTANCE_IP` first, then those of the network interfaces.
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) pod: Pod,
     pub(crate) proxy: ProxyConfig,
@@ -49,7 +49,7 @@ pub(crate) struct Settings {
     pub(crate) drain: DrainSettings,
     pub(crate) probes: ProbeSettings,
     pub(crate) wasm: WasmSettings,
-    /// `COMPLIANCE_POLICY`: what limits TLS towards the control plane, ours and Envoy's.
+    /// `COMPLIANCE_POLICY`: limits TLS of the agent and of Envoy towards the control plane.
     pub(crate) compliance: Option<CompliancePolicy>,
     pub(crate) dual_stack: bool,
     pub(crate) delta: bool,
@@ -66,11 +66,11 @@ pub(crate) struct Ports {
     pub(crate) envoy_status: u16,
     /// Envoy's listener for its metrics.
     pub(crate) envoy_prometheus: u16,
-    /// Debug pages of the control plane; none if they are not offered.
+    /// Debug pages of the control plane; `None` if they are disabled.
     pub(crate) debug: Option<u16>,
 }
 
-/// How Envoy is started.
+/// Settings of the Envoy process.
 #[derive(Clone, Debug)]
 pub(crate) struct EnvoySettings {
     pub(crate) log_level: String,
@@ -84,49 +84,49 @@ pub(crate) struct EnvoySettings {
     pub(crate) concurrency: u32,
 }
 
-/// Which roots a server is verified with.
+/// The roots that verify a server.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Roots {
-    /// Those of the machine.
+    /// The system's roots.
     System,
-    /// Those of a file, which is read at every connection.
+    /// A file, which is read for each connection.
     File(PathBuf),
 }
 
-/// How a server of the mesh is reached and verified, and who we say we are.
+/// A server of the mesh: its address, its verification, and how the agent authenticates to it.
 #[derive(Clone, Debug)]
-pub(crate) struct Peer {
+pub(crate) struct Upstream {
     /// `HOST:PORT`.
     pub(crate) address: String,
-    /// The name its certificate must have.
+    /// The name that its certificate must have.
     pub(crate) server_name: String,
-    /// `None`: plaintext, which the ProxyConfig asked for by `controlPlaneAuthPolicy: NONE`; no token is sent then.
+    /// `None` for plaintext (`controlPlaneAuthPolicy: NONE` in the ProxyConfig). No token is sent then.
     pub(crate) roots: Option<Roots>,
-    /// Certificate and key to authenticate with.
+    /// Files of the client certificate and its key.
     pub(crate) client_certificate: Option<(PathBuf, PathBuf)>,
-    /// What limits TLS.
+    /// Compliance policy of TLS.
     pub(crate) policy: Option<CompliancePolicy>,
     /// File with the token.
-    pub(crate) token: PathBuf,
-    /// Metadata that is added, the cluster's id among it.
+    pub(crate) token_file: PathBuf,
+    /// Additional metadata of requests, with the cluster id.
     pub(crate) headers: BTreeMap<String, String>,
 }
 
 /// The xDS server.
 #[derive(Clone, Debug)]
 pub(crate) struct ControlPlane {
-    pub(crate) peer: Peer,
-    /// Where Envoy finds us.
+    pub(crate) upstream: Upstream,
+    /// Socket of the agent's xDS proxy.
     pub(crate) socket: PathBuf,
-    /// Roots of the mesh are also taken from there.
-    pub(crate) wants_proxy_config: bool,
+    /// The agent subscribes to the mesh's ProxyConfig, for its roots.
+    pub(crate) subscribe_proxy_config: bool,
 }
 
-/// How the workload comes to its certificate.
+/// Settings of the workload's certificate.
 #[derive(Clone, Debug)]
 pub(crate) struct IdentitySettings {
-    /// The authority, unless files are all there is.
-    pub(crate) authority: Option<Peer>,
+    /// The certificate authority; `None` if the certificate comes from files.
+    pub(crate) authority: Option<Upstream>,
     pub(crate) spiffe_id: String,
     pub(crate) cert_signer: String,
     pub(crate) key: KeyKind,
@@ -134,15 +134,15 @@ pub(crate) struct IdentitySettings {
     pub(crate) grace_ratio: f64,
     pub(crate) grace_jitter: f64,
     pub(crate) debounce: Duration,
-    /// Certificate, key and roots in files, used while they exist.
+    /// Files of certificate, key and roots. They are used if they exist.
     pub(crate) files: KeyFiles,
-    /// File of revocation lists, if they count.
-    pub(crate) revoked: Option<PathBuf>,
+    /// File of certificate revocation lists, if they are enabled.
+    pub(crate) crl_file: Option<PathBuf>,
     pub(crate) output: Option<PathBuf>,
     pub(crate) socket_name: String,
 }
 
-/// Kind of new keys of the workload.
+/// Kind of the workload's key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum KeyKind {
     Rsa2048,
@@ -152,7 +152,7 @@ pub(crate) enum KeyKind {
     P384,
 }
 
-/// Files of an identity.
+/// Files of a certificate, its key, and roots.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct KeyFiles {
     pub(crate) chain: PathBuf,
@@ -161,13 +161,13 @@ pub(crate) struct KeyFiles {
 }
 
 impl KeyFiles {
-    fn below(directory: &str) -> Self {
+    fn in_directory(directory: &str) -> Self {
         let file = |name: &str| Path::new(directory).join(name);
         Self { chain: file("cert-chain.pem"), key: file("key.pem"), roots: file("root-cert.pem") }
     }
 }
 
-/// How names are answered.
+/// Settings of the DNS proxy.
 #[derive(Clone, Debug)]
 pub(crate) struct DnsSettings {
     pub(crate) address: String,
@@ -175,7 +175,7 @@ pub(crate) struct DnsSettings {
     pub(crate) timeout: Duration,
 }
 
-/// How Envoy is drained before it is ended.
+/// How Envoy is drained before it is terminated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DrainSettings {
     pub(crate) duration: Duration,
@@ -183,7 +183,7 @@ pub(crate) struct DrainSettings {
     pub(crate) until_no_connections: bool,
 }
 
-/// What the status server does for others.
+/// Settings of the status server.
 #[derive(Clone, Debug)]
 pub(crate) struct ProbeSettings {
     /// `ISTIO_KUBE_APP_PROBERS`.
@@ -195,10 +195,10 @@ pub(crate) struct ProbeSettings {
 }
 
 impl Settings {
-    /// From the command line, the environment and the files below `root`.
+    /// Reads the command line, the environment and the files below `root`.
     ///
     /// # Errors
-    /// The ProxyConfig cannot be read, or settings contradict each other.
+    /// The ProxyConfig is malformed, or settings contradict each other.
     pub(crate) fn new(
         args: &ProxyArgs,
         log_as_json: bool,
@@ -225,13 +225,13 @@ impl Settings {
         if addresses.is_empty() {
             addresses = vec![IpAddr::from([127, 0, 0, 1]), IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1])];
         }
-        let own = |name: &str| {
+        let variable_or_metadata = |name: &str| {
             environment.text(name).map(ToOwned::to_owned).or_else(|| {
-                // What the injector does for a container, a plain process gets from the ProxyConfig.
+                // The injector sets these variables in containers. Other processes have them in the ProxyConfig.
                 proxy.proxy_metadata.get(name).cloned()
             })
         };
-        let meta_flag = |name: &str| own(name).as_deref().and_then(parse_flag).unwrap_or(false);
+        let meta_flag = |name: &str| variable_or_metadata(name).as_deref().and_then(parse_flag).unwrap_or(false);
         let dns = ((meta_flag("ISTIO_META_DNS_CAPTURE") && args.role == Role::Sidecar)
             || meta_flag("ISTIO_META_ENABLE_DNS_SERVER"))
         .then(|| DnsSettings {
@@ -240,18 +240,18 @@ impl Settings {
             timeout: environment.duration("DNS_FORWARD_TIMEOUT", Duration::from_secs(5)),
         });
         let compliance = read_compliance(environment)?;
-        let cluster = own("ISTIO_META_CLUSTER_ID").unwrap_or_default();
-        let peers = Peers { environment, proxy: &proxy, root, cluster, policy: compliance };
+        let cluster = variable_or_metadata("ISTIO_META_CLUSTER_ID").unwrap_or_default();
+        let upstreams = UpstreamBuilder { environment, proxy: &proxy, root, cluster, policy: compliance };
         let control_plane = ControlPlane {
-            peer: peers.control_plane()?,
+            upstream: upstreams.control_plane()?,
             socket: Path::new(&proxy.config_path).join("XDS"),
-            wants_proxy_config: environment.flag("PROXY_CONFIG_XDS_AGENT", false),
+            subscribe_proxy_config: environment.flag("PROXY_CONFIG_XDS_AGENT", false),
         };
         let service_account = text("SERVICE_ACCOUNT");
-        let identity = read_identity(&peers, &namespace, &service_account, &own, warnings)?;
+        let identity = read_identity(&upstreams, &namespace, &service_account, &variable_or_metadata, warnings)?;
         let port = |value: i32, what: &str| match u16::try_from(value) {
             Ok(port) => Ok(port),
-            Err(_) => bail!("ProxyConfig: {what}: {value} is no port"),
+            Err(_) => bail!("ProxyConfig: {what}: {value} is not a port (0 to 65535)"),
         };
         let ports = Ports {
             admin: port(proxy.proxy_admin_port, "proxyAdminPort")?,
@@ -262,7 +262,7 @@ impl Settings {
                 .flag("PROXY_XDS_DEBUG_VIA_AGENT", true)
                 .then(|| environment.number("PROXY_XDS_DEBUG_VIA_AGENT_PORT", 15004)),
         };
-        ensure!(ports.admin != 0, "ProxyConfig: proxyAdminPort: Envoy's admin interface is needed");
+        ensure!(ports.admin != 0, "ProxyConfig: proxyAdminPort must not be 0: the agent needs Envoy's admin interface");
         let limit = environment.number("ISTIO_CPU_LIMIT", 0_u32);
         let configured = proxy.concurrency.as_ref().and_then(|threads| u32::try_from(threads.value).ok());
         let envoy = EnvoySettings {
@@ -324,7 +324,7 @@ impl Settings {
         format!("{}~{address}~{}.{}~{}", self.role.name(), self.pod_name, self.namespace, self.domain)
     }
 
-    /// The loopback address that the agent and Envoy reach each other by.
+    /// The loopback address by which the agent and Envoy reach each other.
     pub(crate) fn loopback(&self) -> IpAddr {
         match self.addresses.iter().all(IpAddr::is_ipv6) {
             true => IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]),
@@ -348,11 +348,11 @@ fn read_proxy_config(
     let variable = environment.text("PROXY_CONFIG").unwrap_or_default();
     let annotation = pod.annotation("proxy.istio.io/config").unwrap_or_default();
     let layers = [
-        Layer { source: "the mesh config", text: &file, field: Some("defaultConfig") },
-        Layer { source: "PROXY_CONFIG", text: variable, field: None },
-        Layer { source: "annotation proxy.istio.io/config", text: annotation, field: None },
+        ProxyConfigSource { name: "the mesh config", text: &file, field: Some("defaultConfig") },
+        ProxyConfigSource { name: "PROXY_CONFIG", text: variable, field: None },
+        ProxyConfigSource { name: "annotation proxy.istio.io/config", text: annotation, field: None },
     ];
-    let mut config = proxy_config::lay(&layers, warnings)?;
+    let mut config = proxy_config::merge(&layers, warnings)?;
     use sluice_proto::istio::mesh::v1alpha1::proxy_config::ClusterName;
     if config.cluster_name.is_none() {
         config.cluster_name = Some(ClusterName::ServiceCluster(args.service_cluster.clone()));
@@ -363,14 +363,14 @@ fn read_proxy_config(
     if let Some(port) = pod.annotation("status.sidecar.istio.io/port") {
         match port.parse() {
             Ok(port) => config.status_port = port,
-            Err(_) => warnings.push(format!("annotation status.sidecar.istio.io/port: {port:?} is no port")),
+            Err(_) => warnings.push(format!("annotation status.sidecar.istio.io/port: {port:?} is not a port and is ignored")),
         }
     }
     Ok(config)
 }
 
-/// Finds how servers are reached.
-struct Peers<'a> {
+/// Builds the settings of servers.
+struct UpstreamBuilder<'a> {
     environment: &'a Environment,
     proxy: &'a ProxyConfig,
     root: &'a Path,
@@ -378,12 +378,12 @@ struct Peers<'a> {
     policy: Option<CompliancePolicy>,
 }
 
-impl Peers<'_> {
+impl UpstreamBuilder<'_> {
     fn is_plaintext(&self) -> bool {
         self.proxy.control_plane_auth_policy == AuthenticationPolicy::None as i32
     }
 
-    fn control_plane(&self) -> Result<Peer> {
+    fn control_plane(&self) -> Result<Upstream> {
         let address = self.proxy.discovery_address.clone();
         let roots = match (self.is_plaintext(), self.environment.text("XDS_ROOT_CA")) {
             (true, _) => None,
@@ -402,18 +402,18 @@ impl Peers<'_> {
                 Some((metadata("ISTIO_META_TLS_CLIENT_CERT_CHAIN")?, metadata("ISTIO_META_TLS_CLIENT_KEY")?))
             })?
         });
-        Ok(Peer {
+        Ok(Upstream {
             address,
             server_name,
             roots,
             client_certificate,
             policy: self.policy,
-            token: TOKEN.into(),
+            token_file: TOKEN_FILE.into(),
             headers: self.headers("XDS_HEADER_"),
         })
     }
 
-    fn authority(&self) -> Result<Option<Peer>> {
+    fn authority(&self) -> Result<Option<Upstream>> {
         let named = self.environment.text("CA_ADDR");
         if named.is_none() && self.is_plaintext() {
             return Ok(None);
@@ -428,41 +428,41 @@ impl Peers<'_> {
             Some(file) => Roots::File(file.into()),
             None => Roots::File(self.default_roots()),
         };
-        Ok(Some(Peer {
+        Ok(Some(Upstream {
             address,
             server_name,
             roots: Some(roots),
             client_certificate: self.provisioned(),
             policy: self.policy,
-            token: TOKEN.into(),
+            token_file: TOKEN_FILE.into(),
             headers: self.headers("CA_HEADER_"),
         }))
     }
 
     fn headers(&self, prefix: &str) -> BTreeMap<String, String> {
-        let own = self.environment.with_prefix(prefix);
+        let variables = self.environment.with_prefix(prefix);
         let mut headers: BTreeMap<_, _> =
-            own.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
+            variables.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
         headers.insert("clusterid".to_owned(), self.cluster.clone());
         headers
     }
 
     fn provisioned(&self) -> Option<(PathBuf, PathBuf)> {
         let directory = self.environment.text("PROV_CERT")?;
-        let files = KeyFiles::below(directory);
+        let files = KeyFiles::in_directory(directory);
         Some((files.chain, files.key))
     }
 
     fn default_roots(&self) -> PathBuf {
         if let Some(directory) = self.environment.text("PROV_CERT") {
-            return KeyFiles::below(directory).roots;
+            return KeyFiles::in_directory(directory).roots;
         }
         if self.environment.flag("FILE_MOUNTED_CERTS", false)
             && let Some(file) = self.proxy.proxy_metadata.get("ISTIO_META_TLS_CLIENT_ROOT_CERT")
         {
             return file.into();
         }
-        MESH_ROOT.into()
+        MESH_ROOTS_FILE.into()
     }
 
     fn server_name(&self, address: &str) -> Result<String> {
@@ -473,7 +473,7 @@ impl Peers<'_> {
     }
 }
 
-/// The host of `HOST:PORT`; the control plane's usual name for one that is forwarded to this machine.
+/// The host of `HOST:PORT`. For `localhost`, which is a forwarded port, it is the control plane's usual name.
 fn server_name_of(address: &str) -> Result<String> {
     let Some((host, port)) = address.rsplit_once(':') else { bail!("{address:?} has no port") };
     ensure!(port.parse::<u16>().is_ok(), "{address:?} has no valid port");
@@ -482,11 +482,11 @@ fn server_name_of(address: &str) -> Result<String> {
     Ok(if host == "localhost" { "istiod.istio-system.svc".to_owned() } else { host.to_owned() })
 }
 
-/// A policy that is not known is no policy that may be left out.
+/// The compliance policy. An unknown one is an error, since without it TLS would not be limited.
 fn read_compliance(environment: &Environment) -> Result<Option<CompliancePolicy>> {
     let Some(name) = environment.text("COMPLIANCE_POLICY") else { return Ok(None) };
     let known = CompliancePolicy::NAMES.map(|(known, _)| known).join(", ");
-    ensure!(CompliancePolicy::named(name).is_some(), "COMPLIANCE_POLICY: {name:?} is not known; these are: {known}");
+    ensure!(CompliancePolicy::named(name).is_some(), "COMPLIANCE_POLICY: {name:?} is unknown; accepted are {known}");
     Ok(CompliancePolicy::named(name))
 }
 
@@ -494,62 +494,62 @@ fn read_key_kind(environment: &Environment, warnings: &mut Vec<String>) -> Resul
     let curve = environment.text("ECC_CURVE");
     let Some(algorithm) = environment.text("ECC_SIGNATURE_ALGORITHM") else {
         if curve.is_some() {
-            warnings.push("variable ECC_CURVE: counts only with ECC_SIGNATURE_ALGORITHM=ECDSA".to_owned());
+            warnings.push("variable ECC_CURVE is ignored: it needs ECC_SIGNATURE_ALGORITHM=ECDSA".to_owned());
         }
         return Ok(match environment.number("WORKLOAD_RSA_KEY_SIZE", 2048_u32) {
             2048 => KeyKind::Rsa2048,
             3072 => KeyKind::Rsa3072,
             4096 => KeyKind::Rsa4096,
-            other => bail!("WORKLOAD_RSA_KEY_SIZE: {other} is none of 2048, 3072 and 4096"),
+            other => bail!("WORKLOAD_RSA_KEY_SIZE: {other} is not accepted; accepted are 2048, 3072 and 4096"),
         });
     };
     if algorithm != "ECDSA" {
-        warnings.push("variable ECC_SIGNATURE_ALGORITHM: only ECDSA is known, it is used".to_owned());
+        warnings.push("variable ECC_SIGNATURE_ALGORITHM: only ECDSA is accepted; ECDSA is used".to_owned());
     }
     Ok(match curve {
         None | Some("P256") => KeyKind::P256,
         Some("P384") => KeyKind::P384,
         Some(other) => {
-            warnings.push(format!("variable ECC_CURVE: {other:?} is neither P256 nor P384, P256 is used"));
+            warnings.push(format!("variable ECC_CURVE: {other:?} is not accepted; accepted are P256 and P384; P256 is used"));
             KeyKind::P256
         }
     })
 }
 
 fn read_identity(
-    peers: &Peers<'_>,
+    upstreams: &UpstreamBuilder<'_>,
     namespace: &str,
     service_account: &str,
-    own: &impl Fn(&str) -> Option<String>,
+    variable_or_metadata: &impl Fn(&str) -> Option<String>,
     warnings: &mut Vec<String>,
 ) -> Result<IdentitySettings> {
-    let environment = peers.environment;
+    let environment = upstreams.environment;
     let mounted = "./var/run/secrets/workload-spiffe-credentials";
-    let is_mounted = [KeyFiles::below(mounted)]
+    let is_mounted = [KeyFiles::in_directory(mounted)]
         .iter()
-        .all(|files| [&files.chain, &files.key, &files.roots].into_iter().all(|file| peers.root.join(file).exists()));
+        .all(|files| [&files.chain, &files.key, &files.roots].into_iter().all(|file| upstreams.root.join(file).exists()));
     let only_files = environment.flag("FILE_MOUNTED_CERTS", false) || is_mounted;
     ensure!(
         !(environment.flag("FILE_MOUNTED_CERTS", false) && environment.text("PROV_CERT").is_some()),
-        "PROV_CERT and FILE_MOUNTED_CERTS exclude each other"
+        "PROV_CERT and FILE_MOUNTED_CERTS are mutually exclusive"
     );
     let socket_name = environment.text("WORKLOAD_IDENTITY_SOCKET_FILE").unwrap_or(IDENTITY_SOCKET).to_owned();
     ensure!(
         !socket_name.contains('/') && socket_name != "." && socket_name != "..",
-        "WORKLOAD_IDENTITY_SOCKET_FILE must be the name of a file, not a path: {socket_name:?}"
+        "WORKLOAD_IDENTITY_SOCKET_FILE: {socket_name:?} must be a file name, not a path"
     );
     let trust_domain = environment.text("TRUST_DOMAIN").unwrap_or("cluster.local");
     Ok(IdentitySettings {
-        authority: if only_files { None } else { peers.authority()? },
+        authority: if only_files { None } else { upstreams.authority()? },
         spiffe_id: format!("spiffe://{trust_domain}/ns/{namespace}/sa/{service_account}"),
-        cert_signer: own("ISTIO_META_CERT_SIGNER").unwrap_or_default(),
+        cert_signer: variable_or_metadata("ISTIO_META_CERT_SIGNER").unwrap_or_default(),
         key: read_key_kind(environment, warnings)?,
         lifetime: environment.duration("SECRET_TTL", Duration::from_secs(24 * 3600)),
         grace_ratio: environment.number("SECRET_GRACE_PERIOD_RATIO", 0.5),
         grace_jitter: environment.number("SECRET_GRACE_PERIOD_RATIO_JITTER", 0.01),
         debounce: environment.duration("FILE_DEBOUNCE_DURATION", Duration::from_millis(100)),
-        files: KeyFiles::below(if is_mounted { mounted } else { "./etc/certs" }),
-        revoked: environment.flag("PILOT_ENABLE_CA_CRL", false).then(|| REVOKED.into()),
+        files: KeyFiles::in_directory(if is_mounted { mounted } else { "./etc/certs" }),
+        crl_file: environment.flag("PILOT_ENABLE_CA_CRL", false).then(|| CRL_FILE.into()),
         output: environment.text("OUTPUT_CERTS").map(PathBuf::from),
         socket_name,
     })

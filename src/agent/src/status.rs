@@ -27,7 +27,7 @@ use tokio::net::TcpListener;
 use tracing::{info, warn};
 
 use crate::args::Role;
-use crate::dns::Names;
+use crate::dns::NameTableStore;
 use crate::envoy::Stop;
 use crate::envoy::admin::Admin;
 use crate::metrics::Metrics;
@@ -35,7 +35,7 @@ use crate::settings::Settings;
 use app_probes::AppProbes;
 use merge::Scraper;
 pub(crate) use probe::{Probe, Prober, Target};
-pub(crate) use readiness::Readiness;
+pub(crate) use readiness::{NotReady, Readiness};
 
 /// The state of the status server.
 pub(crate) struct Status {
@@ -43,7 +43,7 @@ pub(crate) struct Status {
     pub(crate) readiness: Arc<Readiness>,
     pub(crate) admin: Admin,
     pub(crate) stop: Stop,
-    pub(crate) names: Option<Names>,
+    pub(crate) names: Option<NameTableStore>,
     probes: AppProbes,
     scraper: Scraper,
 }
@@ -56,7 +56,7 @@ impl Status {
         readiness: Arc<Readiness>,
         admin: Admin,
         stop: Stop,
-        names: Option<Names>,
+        names: Option<NameTableStore>,
         metrics: Metrics,
     ) -> Result<Self> {
         Ok(Self {
@@ -165,7 +165,7 @@ async fn names(State(status): Shared, ConnectInfo(peer): Peer) -> Response {
     if !is_local(peer) {
         return refuse("/debug/ndsz", peer);
     }
-    match status.names.as_ref().and_then(Names::dump) {
+    match status.names.as_ref().and_then(NameTableStore::dump) {
         Some(table) => Json(table).into_response(),
         None => (StatusCode::NOT_FOUND, [(header::CONTENT_TYPE, "application/json")], "{}").into_response(),
     }

@@ -1,4 +1,4 @@
-//! Unix sockets that only the own user, which Envoy runs as too, may use.
+//! Unix sockets for the agent's user, which Envoy runs as too.
 
 use std::fs::Permissions;
 use std::io;
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
 
-/// Listens, in place of a socket that was left behind.
+/// Listens on a socket. A stale socket of an earlier run is replaced.
 ///
 /// # Errors
-/// The directory cannot be written to.
+/// The directory is not writable.
 pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
@@ -25,7 +25,7 @@ pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Whether somebody serves the socket.
+/// Whether a server accepts connections on the socket.
 pub(crate) async fn is_served(path: &Path) -> bool {
     let connect = tokio::time::timeout(Duration::from_secs(1), UnixStream::connect(path));
     connect.await.is_ok_and(|connected| connected.is_ok())
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_socket_is_ours_alone_and_replaces_one_left_behind() {
+    async fn socket_is_private_and_replaces_a_stale_one() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("sub/socket");
         assert!(!is_served(&path).await);
@@ -44,7 +44,7 @@ mod tests {
         assert!(is_served(&path).await);
         assert_eq!(std::fs::metadata(&path).expect("stat").permissions().mode() & 0o777, 0o600);
         drop(first);
-        assert!(path.exists() && !is_served(&path).await, "it was left behind");
+        assert!(path.exists() && !is_served(&path).await, "the socket is stale");
         let _second = listen(&path).expect("listen again");
         assert!(is_served(&path).await);
     }

@@ -65,9 +65,9 @@ impl Modules {
     /// # Errors
     /// An extension is malformed; the whole response has to be rejected.
     pub(crate) async fn convert(&self, extensions: Vec<Any>) -> Result<Vec<Any>> {
-        let begun = std::time::Instant::now();
+        let start = std::time::Instant::now();
         let converted = join_all(extensions.into_iter().map(|extension| convert::convert(&self.0, extension))).await;
-        self.0.metrics().wasm_converted_all(begun.elapsed());
+        self.0.metrics().wasm_response_converted(start.elapsed());
         debug!(target: "wasm", extensions = converted.len(), "extensions converted");
         converted.into_iter().collect()
     }

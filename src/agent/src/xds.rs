@@ -1,7 +1,7 @@
-//! Envoy's stream of configuration, passed on to the control plane and back (D01).
+//! xDS proxy between Envoy and the control plane (D01).
 //!
-//! Messages pass as the bytes they are. Only their type is looked at: what is for the agent is taken out, what the agent
-//! wants is asked for on the same stream, and extensions wait until their Wasm modules are here.
+//! Messages pass as bytes; only their type is read. Responses for the agent are intercepted, the agent subscribes to its own types
+//! on the same stream, and responses with extensions wait until their Wasm modules are fetched.
 
 mod extensions;
 mod intercept;
@@ -25,23 +25,24 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::{info, warn};
 
 use crate::codec::Raw;
+use crate::health::Health;
 use crate::metrics::Metrics;
-use crate::settings::Peer;
+use crate::settings::Upstream;
 use crate::wasm::Modules;
-pub(crate) use intercept::{Intercepted, NAME_TABLE, PROXY_CONFIG};
+pub(crate) use intercept::{InterceptedTypes, NAME_TABLE, PROXY_CONFIG};
 use message::Protocol;
 
 pub(crate) const SOTW: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 const DELTA: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
-/// What streams share.
-pub(crate) struct Proxy {
-    pub(crate) upstream: Peer,
-    /// Types that are for the agent.
-    pub(crate) intercepted: Intercepted,
-    /// Whether the workload is healthy, or why not; none while nobody knows.
-    pub(crate) health: watch::Receiver<Option<Result<(), String>>>,
-    /// Wasm modules that extensions name.
+/// State that all streams share.
+pub(crate) struct XdsProxy {
+    pub(crate) upstream: Upstream,
+    /// Types that the agent handles itself.
+    pub(crate) intercepted: InterceptedTypes,
+    /// Health of the workload.
+    pub(crate) health: watch::Receiver<Health>,
+    /// Wasm modules of extensions.
     pub(crate) modules: Modules,
     pub(crate) metrics: Metrics,
 }
@@ -49,24 +50,24 @@ pub(crate) struct Proxy {
 /// Serves Envoy on a socket until the process ends.
 ///
 /// # Errors
-/// The socket cannot be listened on.
-pub(crate) fn serve(proxy: Proxy, socket: &Path) -> Result<()> {
+/// The agent cannot listen on the socket.
+pub(crate) fn serve(proxy: XdsProxy, socket: &Path) -> Result<()> {
     let listener = crate::unix::listen(socket).with_context(|| format!("listen on {}", socket.display()))?;
     info!(target: "xdsproxy", socket = %socket.display(), upstream = proxy.upstream.address, "listening");
     if proxy.upstream.roots.is_none() {
-        warn!(target: "xdsproxy", "the control plane is reached in plaintext, as controlPlaneAuthPolicy: NONE says");
+        warn!(target: "xdsproxy", "connections to the control plane are plaintext: controlPlaneAuthPolicy is NONE");
     }
     let server = tonic::transport::Server::builder().add_service(Service(Arc::new(proxy)));
     tokio::spawn(async move {
         if let Err(error) = server.serve_with_incoming(UnixListenerStream::new(listener)).await {
-            warn!(target: "xdsproxy", "Envoy is no longer served: {error}");
+            warn!(target: "xdsproxy", %error, "xDS proxy stopped");
         }
     });
     Ok(())
 }
 
 #[derive(Clone)]
-struct Service(Arc<Proxy>);
+struct Service(Arc<XdsProxy>);
 
 impl NamedService for Service {
     const NAME: &'static str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
@@ -87,7 +88,7 @@ impl tower::Service<http::Request<Body>> for Service {
             let protocol = match request.uri().path() {
                 SOTW => Protocol::Sotw,
                 DELTA => Protocol::Delta,
-                _ => return Ok(Status::unimplemented("no such method").into_http()),
+                _ => return Ok(Status::unimplemented("unknown method").into_http()),
             };
             let mut grpc = tonic::server::Grpc::new(Raw).max_decoding_message_size(usize::MAX);
             Ok(grpc.streaming(Method { proxy, protocol }, request).await)
@@ -96,7 +97,7 @@ impl tower::Service<http::Request<Body>> for Service {
 }
 
 struct Method {
-    proxy: Arc<Proxy>,
+    proxy: Arc<XdsProxy>,
     protocol: Protocol,
 }
 
@@ -107,13 +108,13 @@ impl StreamingService<Bytes> for Method {
 
     fn call(&mut self, request: Request<Streaming<Bytes>>) -> Self::Future {
         let (proxy, protocol) = (Arc::clone(&self.proxy), self.protocol);
-        // One that is being written and one that waits.
+        // One response is being written and one waits.
         let (sender, responses) = tokio::sync::mpsc::channel(1);
         tokio::spawn(async move {
             let end = stream::run(&proxy, protocol, request.into_inner(), &sender).await;
             if let Err(status) = end {
-                // Envoy connects again and says all it has, so that nothing is lost.
-                info!(target: "xdsproxy", code = ?status.code(), "a stream ended: {}", status.message());
+                // Envoy reconnects and states what it holds, so no configuration is lost.
+                info!(target: "xdsproxy", code = ?status.code(), reason = status.message(), "stream ended");
                 let _ = sender.send(Err(status)).await;
             }
         });

@@ -23,10 +23,14 @@ pub const SCOPES: &[(&str, &[&str])] = &[
     ("validation", &["sluice_sources::report"]),
 ];
 
+/// Scopes of the agent. Its events name them as their target.
+pub const AGENT_SCOPES: &[&str] =
+    &["cache", "debug", "dns", "healthcheck", "probes", "sds", "status", "wasm", "xdsproxy"];
+
 /// The scope of an event target, which is a module or a scope; `default` if none matches.
 #[must_use]
 pub fn scope_of(target: &str) -> &'static str {
-    if let Some((scope, _)) = SCOPES.iter().find(|(scope, _)| *scope == target) {
+    if let Some(scope) = known_scope(target) {
         return scope;
     }
     let begins =
@@ -36,6 +40,14 @@ pub fn scope_of(target: &str) -> &'static str {
         .filter(|(_, module)| begins(module))
         .max_by_key(|(_, module)| module.len())
         .map_or("default", |(scope, _)| scope)
+}
+
+fn scopes() -> impl Iterator<Item = &'static str> {
+    SCOPES.iter().map(|(scope, _)| *scope).chain(AGENT_SCOPES.iter().copied())
+}
+
+fn known_scope(name: &str) -> Option<&'static str> {
+    scopes().find(|scope| *scope == name)
 }
 
 /// The log level of each scope.
@@ -89,7 +101,7 @@ impl FromStr for LogLevels {
                 }
                 _ => {
                     // Scopes of istiod that do not exist here are accepted.
-                    if let Some((known, _)) = SCOPES.iter().find(|(known, _)| *known == scope) {
+                    if let Some(known) = known_scope(scope) {
                         levels.scopes.insert(known, level);
                     }
                 }

@@ -1,49 +1,49 @@
-//! Clusters Envoy has from the start: this machine's, and the way to its configuration and secrets.
+//! Envoy's static clusters: its admin interface, the agent, and the sources of configuration and secrets.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{Hosts, Inputs, ads, socket_address};
+use super::{BootstrapInputs, FamilyAddresses, ads, socket_address};
 use crate::node::Node;
 use crate::settings::{CREDENTIAL_SOCKET, FILES_SOCKET, IDENTITY_DIRECTORY};
 
-/// The cluster of the proxy's own service, for routing that prefers its zone.
-pub(super) const LOCAL: &str = "local_cluster";
+/// The cluster of the proxy's own service, for zone-aware routing.
+pub(super) const LOCAL_CLUSTER: &str = "local_cluster";
 
-/// Whether the proxy learns the endpoints of its own service.
-pub(super) fn discovers_itself(node: &Node) -> bool {
+/// Whether the proxy discovers the endpoints of its own service.
+pub(super) fn has_self_discovery(node: &Node) -> bool {
     node.metadata.get("ENABLE_SELF_DISCOVERY").is_some_and(|value| value == "true" || value == true)
 }
 
-pub(super) fn build(inputs: &Inputs<'_>, hosts: &Hosts) -> Vec<Value> {
+pub(super) fn build(inputs: &BootstrapInputs<'_>, hosts: &FamilyAddresses) -> Vec<Value> {
     let ports = inputs.settings.ports;
     let identity = Path::new(IDENTITY_DIRECTORY).join(&inputs.settings.identity.socket_name);
     let mut clusters = vec![
-        fixed("prometheus_stats", "0.250s", socket_address(hosts.local, ports.admin)),
-        fixed("agent", "0.250s", socket_address(hosts.local, ports.status)),
+        static_cluster("prometheus_stats", "0.250s", socket_address(hosts.local, ports.admin)),
+        static_cluster("agent", "0.250s", socket_address(hosts.local, ports.status)),
         grpc("sds-grpc", &identity),
         xds(&inputs.settings.control_plane.socket),
     ];
-    if inputs.foreign_identity {
+    if inputs.external_sds {
         clusters.push(grpc("sds-files-grpc", Path::new(FILES_SOCKET)));
     }
     if inputs.credential_socket {
         clusters.push(grpc("sds-external", Path::new(CREDENTIAL_SOCKET)));
     }
-    if discovers_itself(inputs.node) {
+    if has_self_discovery(inputs.node) {
         clusters.push(json!({
-            "name": LOCAL,
+            "name": LOCAL_CLUSTER,
             "type": "EDS",
             "connect_timeout": "1s",
-            "eds_cluster_config": { "eds_config": ads(), "service_name": LOCAL },
+            "eds_cluster_config": { "eds_config": ads(), "service_name": LOCAL_CLUSTER },
         }));
     }
     clusters
 }
 
-/// A cluster of one address. The name of its statistics ends in `;`, as of every other cluster.
-fn fixed(name: &str, connect_timeout: &str, address: Value) -> Value {
+/// A cluster of one address. The name of its statistics ends in `;`, like that of all clusters.
+fn static_cluster(name: &str, connect_timeout: &str, address: Value) -> Value {
     json!({
         "name": name,
         "alt_stat_name": format!("{name};"),
@@ -54,7 +54,7 @@ fn fixed(name: &str, connect_timeout: &str, address: Value) -> Value {
 }
 
 fn grpc(name: &str, socket: &Path) -> Value {
-    let mut cluster = fixed(name, "1s", json!({ "pipe": { "path": socket } }));
+    let mut cluster = static_cluster(name, "1s", json!({ "pipe": { "path": socket } }));
     cluster["typed_extension_protocol_options"] = http2();
     cluster
 }

@@ -1,10 +1,10 @@
-//! Listeners Envoy has from the start: its metrics, and its readiness, which is so only while Envoy passes requests on.
+//! Envoy's static listeners: its metrics, and its readiness. Readiness passes through Envoy, so it fails when Envoy does.
 
 use serde_json::{Value, json};
 
-use super::{Hosts, Inputs, socket_address};
+use super::{BootstrapInputs, FamilyAddresses, socket_address};
 
-pub(super) fn build(inputs: &Inputs<'_>, hosts: &Hosts) -> Vec<Value> {
+pub(super) fn build(inputs: &BootstrapInputs<'_>, hosts: &FamilyAddresses) -> Vec<Value> {
     let ports = inputs.settings.ports;
     let compressed = inputs.settings.proxy.stats_compression.as_ref().is_none_or(|compression| compression.value);
     let compressors = if compressed { ["brotli", "zstd", "gzip"].map(compressor).to_vec() } else { Vec::new() };
@@ -14,18 +14,18 @@ pub(super) fn build(inputs: &Inputs<'_>, hosts: &Hosts) -> Vec<Value> {
     ]
 }
 
-/// Passes requests of one path on to a cluster.
-fn listener(hosts: &Hosts, port: u16, stat_prefix: &str, path: &str, cluster: &str, filters: Vec<Value>) -> Value {
+/// Routes requests of one path to a cluster.
+fn listener(hosts: &FamilyAddresses, port: u16, stat_prefix: &str, path: &str, cluster: &str, filters: Vec<Value>) -> Value {
     let router = json!({
         "name": "envoy.filters.http.router",
         "typed_config": { "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router" },
     });
     let filters: Vec<_> = filters.into_iter().chain([router]).collect();
     let mut listener = json!({
-        // The control plane keeps its own listeners off these names.
+        // The control plane uses these names for no other listener.
         "name": format!("{}_{port}", hosts.wildcard),
         "address": socket_address(hosts.wildcard, port),
-        // They must answer when Envoy is overloaded.
+        // They must respond when Envoy is overloaded.
         "ignore_global_conn_limit": true,
         "bypass_overload_manager": true,
         "filter_chains": [{ "filters": [{
@@ -43,8 +43,8 @@ fn listener(hosts: &Hosts, port: u16, stat_prefix: &str, path: &str, cluster: &s
             },
         }] }],
     });
-    if let Some(also) = hosts.also {
-        listener["additional_addresses"] = json!([{ "address": socket_address(also, port) }]);
+    if let Some(additional) = hosts.additional_wildcard {
+        listener["additional_addresses"] = json!([{ "address": socket_address(additional, port) }]);
     }
     listener
 }

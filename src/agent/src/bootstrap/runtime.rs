@@ -1,12 +1,12 @@
-//! Envoy's runtime switches, and how many connections it takes.
+//! Envoy's runtime values, and its connection limit.
 
 use serde_json::{Map, Value, json};
 use sluice_crypto::CompliancePolicy;
 use sluice_proto::istio::mesh::v1alpha1::ProxyConfig;
 
-const LIMIT: &str = "overload.global_downstream_max_connections";
+const CONNECTION_LIMIT: &str = "overload.global_downstream_max_connections";
 
-/// Switches that differ from Envoy's own defaults, and those of the ProxyConfig; an empty value takes one away.
+/// Runtime values that differ from Envoy's defaults, and those of the ProxyConfig; an empty value removes one.
 pub(super) fn build(config: &ProxyConfig, policy: Option<CompliancePolicy>) -> Value {
     let mut values = Map::from_iter([
         ("re2.max_program_size.error_level".to_owned(), json!("32768")),
@@ -25,15 +25,15 @@ pub(super) fn build(config: &ProxyConfig, policy: Option<CompliancePolicy>) -> V
             text => drop(values.insert(name.clone(), json!(text))),
         }
     }
-    // The overload manager has it; given twice Envoy complains.
-    values.remove(LIMIT);
+    // The overload manager has this limit. Envoy warns if it is set twice.
+    values.remove(CONNECTION_LIMIT);
     json!({ "layers": [
         { "name": "global config", "static_layer": values },
         { "name": "admin", "admin_layer": {} },
     ] })
 }
 
-/// How many connections Envoy takes: by the connection settings, then metadata, then the runtime value that was once used.
+/// The connection limit: from the connection settings, else from metadata, else from the older runtime value.
 pub(super) fn connection_limit(config: &ProxyConfig, warnings: &mut Vec<String>) -> i64 {
     let settings = config.connection_settings.as_ref();
     let configured = settings.and_then(|settings| settings.global_downstream_connection_limit.as_ref());
@@ -41,10 +41,10 @@ pub(super) fn connection_limit(config: &ProxyConfig, warnings: &mut Vec<String>)
         return i64::from(limit.value);
     }
     let metadata = config.proxy_metadata.get("ISTIO_META_GLOBAL_DOWNSTREAM_MAX_CONNECTIONS");
-    for text in [metadata, config.runtime_values.get(LIMIT)].into_iter().flatten() {
+    for text in [metadata, config.runtime_values.get(CONNECTION_LIMIT)].into_iter().flatten() {
         match text.parse() {
             Ok(limit) if limit > 0 => return limit,
-            _ => warnings.push(format!("ProxyConfig: {text:?} is no number of connections")),
+            _ => warnings.push(format!("ProxyConfig: the connection limit {text:?} is not a positive number and is ignored")),
         }
     }
     i64::from(i32::MAX)
@@ -55,12 +55,12 @@ mod tests {
     use super::*;
 
     fn config(yaml: &str) -> ProxyConfig {
-        let layer = crate::proxy_config::Layer { source: "TEST", text: yaml, field: None };
-        crate::proxy_config::lay(&[layer], &mut Vec::new()).expect("a ProxyConfig")
+        let layer = crate::proxy_config::ProxyConfigSource { name: "TEST", text: yaml, field: None };
+        crate::proxy_config::merge(&[layer], &mut Vec::new()).expect("a ProxyConfig")
     }
 
     #[test]
-    fn values_are_added_typed_and_taken_away() {
+    fn runtime_values_are_added_typed_and_removed() {
         let yaml = "{runtimeValues: {a: 'true', b: '7', re2.max_program_size.error_level: ''}}";
         let runtime = build(&config(yaml), None);
         let values = &runtime["layers"][0]["static_layer"];
@@ -70,9 +70,9 @@ mod tests {
     }
 
     #[test]
-    fn grpc_clients_of_envoy_go_without_tls_13_if_the_policy_says_so() {
-        const SWITCH: &str = "envoy.reloadable_features.google_grpc_disable_tls_13";
-        let is_set = |policy| build(&config("{}"), policy)["layers"][0]["static_layer"].get(SWITCH).cloned();
+    fn fips_140_2_disables_tls_13_of_envoys_grpc_clients() {
+        const FEATURE: &str = "envoy.reloadable_features.google_grpc_disable_tls_13";
+        let is_set = |policy| build(&config("{}"), policy)["layers"][0]["static_layer"].get(FEATURE).cloned();
         assert_eq!(is_set(Some(CompliancePolicy::Fips140V2)), Some(json!(true)));
         for policy in [None, Some(CompliancePolicy::Fips140V3), Some(CompliancePolicy::PostQuantum)] {
             assert_eq!(is_set(policy), None, "{policy:?}");
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_connection_limit_comes_from_the_newest_setting() {
+    fn connection_limit_prefers_the_newer_setting() {
         let limit = |yaml: &str| connection_limit(&config(yaml), &mut Vec::new());
         assert_eq!(limit("{}"), 2_147_483_647);
         let old = "runtimeValues: {overload.global_downstream_max_connections: '5'}";

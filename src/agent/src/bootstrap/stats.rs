@@ -1,4 +1,4 @@
-//! Which statistics Envoy keeps, and what of their names becomes a tag.
+//! The statistics that Envoy keeps, and their tags.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use sluice_parse::parse_duration;
 use crate::pod::Pod;
 use crate::settings::Settings;
 
-/// Tags and where they stand in names: the first group is taken out, the second is the value.
+/// Tags with the pattern of their place in names: the first group is removed, the second is the value.
 const TAGS: &[(&str, &str)] = &[
-    // Names of clusters and prefixes of listeners end in `;`, for they hold dots.
+    // Names of clusters and prefixes of listeners hold dots, so they end in `;`.
     ("cluster_name", r"^cluster(\.(.+?);)"),
     ("http_conn_manager_prefix", r"^http\.(([^;]+);\.)"),
     ("tcp_prefix", r"^tcp\.((.+?)\.)\w+$"),
@@ -20,7 +20,7 @@ const TAGS: &[(&str, &str)] = &[
     ("thread_name", r"^server(\.(.+))\.watchdog"),
     ("response_code", r"_rq(_(\d{3}))$"),
     ("response_code_class", r"_rq(_(\dxx))$"),
-    // What extensions of Envoy name so.
+    // Names of Envoy's extensions.
     ("cache", r"(cache\.(.+?)\.)"),
     ("component", r"(component\.(.+?)\.)"),
     ("tag", r"(tag\.(.+?);\.)"),
@@ -29,22 +29,22 @@ const TAGS: &[(&str, &str)] = &[
     ("authz_dry_run_action", r"(\.istio_dry_run_(allow|deny)_)"),
     ("authz_dry_run_result", r"(\.shadow_(allowed|denied))"),
 ];
-/// What readiness, draining and dashboards of requests and authorization need. An Envoy of Istio's build counts requests
-/// below `reporter=`, `component` and `istio`.
-const PREFIXES: [&str; 8] =
+/// Statistics that readiness, draining and dashboards need. Istio's build of Envoy counts requests under `reporter=`, `component`
+/// and `istio`.
+const NEEDED_PREFIXES: [&str; 8] =
     ["reporter=", "cluster_manager", "listener_manager", "server", "cluster.xds-grpc", "wasm", "component", "istio"];
-const SUFFIXES: [&str; 4] = ["rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied"];
-const REGEXES: [&str; 1] = [r"vhost\..*\.route\..*"];
+const NEEDED_SUFFIXES: [&str; 4] = ["rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied"];
+const NEEDED_REGEXES: [&str; 1] = [r"vhost\..*\.route\..*"];
 
 pub(super) fn config(settings: &Settings, warnings: &mut Vec<String>) -> Value {
     let mut tags: Vec<_> = TAGS.iter().map(|(name, regex)| json!({ "tag_name": name, "regex": regex })).collect();
-    let annotated = settings.pod.annotation("sidecar.istio.io/extraStatTags").unwrap_or_default().split(',');
+    let from_annotation = settings.pod.annotation("sidecar.istio.io/extraStatTags").unwrap_or_default().split(',');
     let extra =
-        settings.proxy.extra_stat_tags.iter().map(String::as_str).chain(annotated).filter(|tag| !tag.is_empty());
-    let mut seen = Vec::new();
+        settings.proxy.extra_stat_tags.iter().map(String::as_str).chain(from_annotation).filter(|tag| !tag.is_empty());
+    let mut added = Vec::new();
     for tag in extra {
-        if !seen.contains(&tag) {
-            seen.push(tag);
+        if !added.contains(&tag) {
+            added.push(tag);
             tags.push(json!({ "tag_name": tag, "regex": format!(r"({tag}=\.=(.*?);\.)") }));
         }
     }
@@ -62,25 +62,25 @@ pub(super) fn config(settings: &Settings, warnings: &mut Vec<String>) -> Value {
 fn patterns(settings: &Settings) -> Vec<Value> {
     let matcher = settings.proxy.proxy_stats_matcher.clone().unwrap_or_default();
     let addresses: Vec<_> = settings.addresses.iter().map(ToString::to_string).collect();
-    let asked = |annotation: &str, configured: Vec<String>| -> Vec<String> {
-        let own = settings.pod.annotation(annotation).filter(|text| !text.is_empty());
-        let asked = own.map_or(configured, |text| text.split(',').map(ToOwned::to_owned).collect());
+    let configured = |annotation: &str, from_config: Vec<String>| -> Vec<String> {
+        let annotated = settings.pod.annotation(annotation).filter(|text| !text.is_empty());
+        let patterns = annotated.map_or(from_config, |text| text.split(',').map(ToOwned::to_owned).collect());
         // One pattern for each address of the pod.
-        let each = |pattern: String| match pattern.contains("{pod_ip}") {
+        let expand = |pattern: String| match pattern.contains("{pod_ip}") {
             true => addresses.iter().map(|address| pattern.replace("{pod_ip}", address)).collect(),
             false => vec![pattern],
         };
-        asked.into_iter().flat_map(each).collect()
+        patterns.into_iter().flat_map(expand).collect()
     };
-    let with = |asked: Vec<String>, needed: &[&str]| -> Vec<String> {
-        asked.into_iter().chain(needed.iter().map(|text| (*text).to_owned())).collect()
+    let with = |patterns: Vec<String>, needed: &[&str]| -> Vec<String> {
+        patterns.into_iter().chain(needed.iter().map(|text| (*text).to_owned())).collect()
     };
-    let prefixes = with(asked("sidecar.istio.io/statsInclusionPrefixes", matcher.inclusion_prefixes), &PREFIXES);
-    let mut suffixes = with(asked("sidecar.istio.io/statsInclusionSuffixes", matcher.inclusion_suffixes), &SUFFIXES);
+    let prefixes = with(configured("sidecar.istio.io/statsInclusionPrefixes", matcher.inclusion_prefixes), &NEEDED_PREFIXES);
+    let mut suffixes = with(configured("sidecar.istio.io/statsInclusionSuffixes", matcher.inclusion_suffixes), &NEEDED_SUFFIXES);
     if settings.drain.until_no_connections {
         suffixes.push("downstream_cx_active".to_owned());
     }
-    let regexes = with(asked("sidecar.istio.io/statsInclusionRegexps", matcher.inclusion_regexps), &REGEXES);
+    let regexes = with(configured("sidecar.istio.io/statsInclusionRegexps", matcher.inclusion_regexps), &NEEDED_REGEXES);
     let prefixes = prefixes.into_iter().map(|text| json!({ "prefix": text }));
     let suffixes = suffixes.into_iter().map(|text| json!({ "suffix": text }));
     let regexes = regexes.into_iter().map(|text| json!({ "safe_regex": { "regex": text } }));
@@ -101,24 +101,24 @@ fn buckets(pod: &Pod, warnings: &mut Vec<String>) -> Option<Value> {
     }
 }
 
-/// How often statistics are flushed, and how often unused ones are forgotten, as annotations say.
+/// The intervals of flushing statistics and of evicting unused ones, from annotations.
 pub(super) fn intervals(pod: &Pod, warnings: &mut Vec<String>) -> (Option<String>, Option<String>) {
     let mut read = |name: &str| {
         let text = pod.annotation(name)?;
         let duration = parse_duration(text);
         if duration.is_none() {
-            warnings.push(format!("annotation {name}: {text:?} is no duration"));
+            warnings.push(format!("annotation {name}: {text:?} is not a duration and is ignored"));
         }
         duration
     };
     let flush = read("sidecar.istio.io/statsFlushInterval");
     let eviction = read("sidecar.istio.io/statsEvictionInterval");
-    let every = flush.map_or(5_000, |flush| flush.as_millis());
+    let flush_millis = flush.map_or(5_000, |flush| flush.as_millis());
     let eviction = eviction.filter(|eviction| {
-        let fits = every > 0 && eviction.as_millis() % every == 0;
+        let fits = flush_millis > 0 && eviction.as_millis() % flush_millis == 0;
         if !fits {
             let name = "sidecar.istio.io/statsEvictionInterval";
-            warnings.push(format!("annotation {name}: not a multiple of the flush interval of {every} ms"));
+            warnings.push(format!("annotation {name} is ignored: it is not a multiple of the flush interval of {flush_millis} ms"));
         }
         fits
     });

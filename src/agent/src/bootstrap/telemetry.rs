@@ -1,4 +1,4 @@
-//! Where the ProxyConfig sends traces, statistics and access logs.
+//! Destinations of traces, statistics and access logs, from the ProxyConfig.
 
 use std::net::SocketAddr;
 
@@ -9,9 +9,9 @@ use sluice_proto::istio::networking::v1alpha3::ClientTlsSettings;
 use sluice_proto::istio::networking::v1alpha3::client_tls_settings::TlSmode as TlsMode;
 
 use super::clusters::{http2, load_assignment};
-use super::{Hosts, Inputs};
+use super::{BootstrapInputs, FamilyAddresses};
 
-/// What the bootstrap gets.
+/// The parts of the bootstrap for telemetry.
 #[derive(Default)]
 pub(super) struct Telemetry {
     pub(super) clusters: Vec<Value>,
@@ -19,7 +19,7 @@ pub(super) struct Telemetry {
     pub(super) sinks: Vec<Value>,
 }
 
-pub(super) fn build(inputs: &Inputs<'_>, hosts: &Hosts, warnings: &mut Vec<String>) -> Telemetry {
+pub(super) fn build(inputs: &BootstrapInputs<'_>, hosts: &FamilyAddresses, warnings: &mut Vec<String>) -> Telemetry {
     let config = &inputs.settings.proxy;
     let mut telemetry = Telemetry::default();
     let mut problems = Vec::new();
@@ -31,7 +31,7 @@ pub(super) fn build(inputs: &Inputs<'_>, hosts: &Hosts, warnings: &mut Vec<Strin
                 true
             }
             Err(reason) => {
-                problems.push(format!("ProxyConfig: {name}: {reason}"));
+                problems.push(format!("ProxyConfig: {name} is ignored: {reason}"));
                 false
             }
         }
@@ -60,7 +60,7 @@ pub(super) fn build(inputs: &Inputs<'_>, hosts: &Hosts, warnings: &mut Vec<Strin
         })),
         Some(Tracer::Zipkin(_) | Tracer::Datadog(_)) | None => None,
         Some(_) => {
-            warnings.push("ProxyConfig: tracing: only zipkin and datadog are supported in the bootstrap".to_owned());
+            warnings.push("ProxyConfig: tracing: only zipkin and datadog are supported in the bootstrap; the tracer is ignored".to_owned());
             None
         }
     };
@@ -90,23 +90,28 @@ pub(super) fn build(inputs: &Inputs<'_>, hosts: &Hosts, warnings: &mut Vec<Strin
                         "protocol": "UDP", "address": address.ip().to_string(), "port_value": address.port() } },
                 },
             })),
-            Err(_) => warnings.push("ProxyConfig: statsdUdpAddress: not an address and a port".to_owned()),
+            Err(_) => warnings.push("ProxyConfig: statsdUdpAddress is ignored: it is not IP:PORT".to_owned()),
         }
     }
     warnings.extend(problems);
     telemetry
 }
 
-/// A cluster of a server by name.
+/// The address of a service cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("address {0:?} is not HOST:PORT")]
+struct InvalidAddress(String);
+
+/// A cluster of a server at `HOST:PORT`.
 fn cluster(
     name: &str,
     address: &str,
     tls: Option<&ClientTlsSettings>,
     grpc: bool,
-    hosts: &Hosts,
-) -> Result<Value, String> {
+    hosts: &FamilyAddresses,
+) -> Result<Value, InvalidAddress> {
     let split = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
-    let Some((host, port)) = split else { return Err(format!("{address:?} is not a host and a port")) };
+    let Some((host, port)) = split else { return Err(InvalidAddress(address.to_owned())) };
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let mut cluster = json!({
         "name": name,
@@ -116,7 +121,7 @@ fn cluster(
             "typed_config": {
                 "@type": "type.googleapis.com/envoy.extensions.clusters.dns.v3.DnsCluster",
                 "respect_dns_ttl": true,
-                "dns_lookup_family": hosts.lookup,
+                "dns_lookup_family": hosts.dns_lookup_family,
                 "dns_refresh_rate": "30s",
             },
         },

@@ -6,12 +6,12 @@ use super::*;
 use crate::environment::environment;
 use crate::settings::tests::settings;
 
-/// The bootstrap of a proxy with these variables, and what was warned of.
+/// The bootstrap of a proxy with these variables, and the warnings.
 fn bootstrap(arguments: &str, variables: &[(&str, &str)]) -> (Value, Vec<String>) {
     let settings = settings(arguments, variables).expect("settings");
     let mut warnings = Vec::new();
     let node = Node::new(&settings, &environment(variables), &mut warnings);
-    let inputs = Inputs { settings: &settings, node: &node, foreign_identity: false, credential_socket: false };
+    let inputs = BootstrapInputs { settings: &settings, node: &node, external_sds: false, credential_socket: false };
     (build(&inputs, &mut warnings), warnings)
 }
 
@@ -19,8 +19,8 @@ fn names(list: &Value) -> Vec<&str> {
     list.as_array().into_iter().flatten().filter_map(|item| item["name"].as_str()).collect()
 }
 
-/// Everything a ProxyConfig can ask of the bootstrap.
-const RICH: &str = r#"{
+/// A ProxyConfig with all settings that the bootstrap reads.
+const FULL_PROXY_CONFIG: &str = r#"{
     "tracing": {"zipkin": {"address": "zipkin.obs:9411"}, "tlsSettings": {"mode": "ISTIO_MUTUAL"}},
     "envoyMetricsService": {"address": "metrics.obs:15000", "tlsSettings": {"mode": "MUTUAL",
         "clientCertificate": "/c.pem", "privateKey": "/k.pem", "caCertificates": "/r.pem", "subjectAltNames": ["m"]}},
@@ -33,7 +33,7 @@ const RICH: &str = r#"{
 }"#;
 
 #[test]
-fn a_sidecar_has_what_every_proxy_has() {
+fn sidecar_has_the_clusters_and_listeners_of_all_proxies() {
     let (bootstrap, warnings) = bootstrap("sidecar", &[("INSTANCE_IP", "10.0.0.7")]);
     assert_eq!(warnings, Vec::<String>::new());
     let resources = &bootstrap["static_resources"];
@@ -52,7 +52,7 @@ fn a_sidecar_has_what_every_proxy_has() {
 }
 
 #[test]
-fn families_decide_what_is_listened_on() {
+fn ip_families_decide_the_listener_addresses() {
     let settings_of = |variables: &[(&str, &str)], own: &[&str]| {
         let mut settings = settings("router", variables).expect("settings");
         settings.addresses = own.iter().map(|address| address.parse().expect("an address")).collect();
@@ -60,7 +60,7 @@ fn families_decide_what_is_listened_on() {
     };
     let listener = |settings: &Settings| {
         let node = Node::new(settings, &environment(&[]), &mut Vec::new());
-        let inputs = Inputs { settings, node: &node, foreign_identity: false, credential_socket: false };
+        let inputs = BootstrapInputs { settings, node: &node, external_sds: false, credential_socket: false };
         build(&inputs, &mut Vec::new())["static_resources"]["listeners"][1].clone()
     };
     let v6 = listener(&settings_of(&[], &["fd00::7"]));
@@ -72,9 +72,9 @@ fn families_decide_what_is_listened_on() {
     assert_eq!(one["additional_addresses"], Value::Null);
 }
 
-/// Dashboards of Istio ask for these; others are left out, for there are thousands.
+/// Istio's dashboards use these statistics. Others are left out, because there are thousands.
 #[test]
-fn statistics_that_istio_keeps_are_kept() {
+fn statistics_of_istios_dashboards_are_kept() {
     let (bootstrap, _) = bootstrap("sidecar", &[]);
     let config = &bootstrap["stats_config"];
     let patterns = config["stats_matcher"]["inclusion_list"]["patterns"].as_array().expect("patterns");
@@ -116,8 +116,8 @@ fn statistics_that_istio_keeps_are_kept() {
 }
 
 #[test]
-fn telemetry_of_the_proxy_config_has_clusters_and_sinks() {
-    let (bootstrap, warnings) = bootstrap("router", &[("INSTANCE_IP", "10.0.0.7"), ("PROXY_CONFIG", RICH)]);
+fn telemetry_has_clusters_and_sinks() {
+    let (bootstrap, warnings) = bootstrap("router", &[("INSTANCE_IP", "10.0.0.7"), ("PROXY_CONFIG", FULL_PROXY_CONFIG)]);
     assert_eq!(warnings, Vec::<String>::new());
     let clusters = names(&bootstrap["static_resources"]["clusters"]);
     let expected = ["local_cluster", "zipkin", "envoy_accesslog_service", "envoy_metrics_service"];
@@ -133,24 +133,24 @@ fn telemetry_of_the_proxy_config_has_clusters_and_sinks() {
 }
 
 #[test]
-fn what_cannot_be_used_is_warned_of_and_left_out() {
+fn invalid_telemetry_is_left_out_with_a_warning() {
     let config = r#"{"tracing": {"zipkin": {"address": "no-port"}}, "statsdUdpAddress": "statsd:9125"}"#;
     let (bootstrap, warnings) = bootstrap("sidecar", &[("PROXY_CONFIG", config)]);
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(bootstrap.get("tracing").is_none() && bootstrap.get("stats_sinks").is_none());
 }
 
-/// Envoy itself reads them: names, types and values are what it knows.
+/// Envoy validates the bootstraps: it knows all names, types and values.
 #[test]
-fn upstream_envoy_accepts_every_bootstrap() {
+fn upstream_envoy_accepts_all_bootstraps() {
     let binary = sluice_testkit::pods::envoy::binary().expect("Envoy is installed");
-    let rich = [("INSTANCE_IP", "10.0.0.7"), ("PROXY_CONFIG", RICH), ("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "true")];
+    let full = [("INSTANCE_IP", "10.0.0.7"), ("PROXY_CONFIG", FULL_PROXY_CONFIG), ("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "true")];
     let sotw = [("ISTIO_DELTA_XDS", "false"), ("ISTIO_META_DNS_CAPTURE", "true")];
     let datadog =
         [("PROXY_CONFIG", r#"{"tracing": {"datadog": {"address": "$(HOST_IP):8126"}}}"#), ("HOST_IP", "10.9.9.9")];
     for (arguments, variables) in [
-        ("sidecar", &rich[..]),
-        ("router --outlierLogPath=/dev/null", &rich[..]),
+        ("sidecar", &full[..]),
+        ("router --outlierLogPath=/dev/null", &full[..]),
         ("sidecar", &sotw),
         ("router", &datadog),
     ] {
@@ -159,7 +159,7 @@ fn upstream_envoy_accepts_every_bootstrap() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("bootstrap.json");
         std::fs::write(&file, bootstrap.to_string()).expect("write the bootstrap");
-        // Fields Envoy does not know would be refused here, unlike when the agent starts it.
+        // Envoy rejects unknown fields here, unlike when the agent starts it.
         let output = Command::new(&binary)
             .args(["--mode", "validate", "--log-level", "warning", "-c"])
             .arg(&file)
@@ -168,7 +168,7 @@ fn upstream_envoy_accepts_every_bootstrap() {
             .expect("run Envoy");
         let log = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arguments} {variables:?}: {log}");
-        // There is no other place yet for the tracing of a bootstrap.
+        // The bootstrap has no other field for tracing yet.
         let old = |line: &&str| line.contains("deprecated") && !line.contains("Bootstrap.tracing");
         assert_eq!(log.lines().find(old), None, "{arguments} {variables:?}");
     }

@@ -1,4 +1,4 @@
-//! Answers in the form of the protocol.
+//! DNS responses for names of the mesh.
 
 use std::net::IpAddr;
 
@@ -6,42 +6,43 @@ use rand::seq::SliceRandom as _;
 use simple_dns::rdata::{A, AAAA, CNAME, OPT, RData};
 use simple_dns::{CLASS, Name, OPCODE, Packet, PacketFlag, QTYPE, RCODE, ResourceRecord, TYPE};
 
-use super::table::{Found, Names};
+use super::table::{HostLookup, NameTableStore};
 
-/// Seconds an answer holds.
-const TTL: u32 = 30;
-/// Most bytes over UDP, unless the client takes more.
-const PLAIN_UDP: u16 = 512;
+/// Time to live of a record, in seconds.
+const TTL_SECONDS: u32 = 30;
+/// Size limit of a UDP response, unless the client announces a larger one.
+const DEFAULT_UDP_BYTES: u16 = 512;
 
-/// What becomes of a request.
-pub(super) enum Reply {
+/// How a request is handled.
+pub(super) enum Resolution {
+    /// The encoded response.
     Ready(Vec<u8>),
-    /// Somebody else may know.
+    /// The request is forwarded to a name server.
     Forward,
-    /// It is no request.
-    None,
+    /// The bytes are not a request.
+    Ignore,
 }
 
-/// Answers a request, as far as the mesh has the name.
-pub(super) fn answer(names: &Names, bytes: &[u8], udp: bool) -> Reply {
-    let Ok(request) = Packet::parse(bytes) else { return Reply::None };
+/// Resolves a request, if the mesh has the name.
+pub(super) fn resolve(names: &NameTableStore, bytes: &[u8], udp: bool) -> Resolution {
+    let Ok(request) = Packet::parse(bytes) else { return Resolution::Ignore };
     if request.has_flags(PacketFlag::RESPONSE) {
-        return Reply::None;
+        return Resolution::Ignore;
     }
-    let [question] = request.questions.as_slice() else { return ready(fail(&request)) };
+    let [question] = request.questions.as_slice() else { return ready(server_failure(&request)) };
     if request.opcode() != OPCODE::StandardQuery {
-        return Reply::Forward;
+        return Resolution::Forward;
     }
     let name = question.qname.to_string().to_ascii_lowercase();
     let (alias_of, addresses) = match names.find(&name) {
-        Found::Unready => return ready(fail(&request)),
-        Found::Unknown => return Reply::Forward,
-        Found::Known { alias_of, addresses } => (alias_of, addresses),
+        HostLookup::NoTable => return ready(server_failure(&request)),
+        HostLookup::Unknown => return Resolution::Forward,
+        HostLookup::Resolved { alias_of, addresses } => (alias_of, addresses),
     };
     let wants_v4 = match question.qtype {
         QTYPE::TYPE(TYPE::A) => true,
         QTYPE::TYPE(TYPE::AAAA) => false,
-        _ => return Reply::Forward,
+        _ => return Resolution::Forward,
     };
     let mut addresses: Vec<IpAddr> = addresses.into_iter().filter(|address| address.is_ipv4() == wants_v4).collect();
     addresses.shuffle(&mut rand::rng());
@@ -59,23 +60,23 @@ pub(super) fn answer(names: &Names, bytes: &[u8], udp: bool) -> Reply {
         };
         reply.answers.push(record(owner.clone(), data));
     }
-    let taken = request.opt().map_or(PLAIN_UDP, |opt| opt.udp_packet_size.max(PLAIN_UDP));
-    fit(reply, if udp { usize::from(taken) } else { usize::from(u16::MAX) }).map_or(Reply::None, Reply::Ready)
+    let udp_limit = request.opt().map_or(DEFAULT_UDP_BYTES, |opt| opt.udp_packet_size.max(DEFAULT_UDP_BYTES));
+    fit(reply, if udp { usize::from(udp_limit) } else { usize::from(u16::MAX) }).map_or(Resolution::Ignore, Resolution::Ready)
 }
 
-/// Says that there is no answer now; nothing to what is no request.
+/// The response SERVFAIL; `None` if the bytes are not a request.
 pub(super) fn failure(bytes: &[u8]) -> Option<Vec<u8>> {
-    fail(&Packet::parse(bytes).ok()?)
+    server_failure(&Packet::parse(bytes).ok()?)
 }
 
-fn fail(request: &Packet<'_>) -> Option<Vec<u8>> {
+fn server_failure(request: &Packet<'_>) -> Option<Vec<u8>> {
     let mut reply = reply_to(request);
     *reply.rcode_mut() = RCODE::ServerFailure;
     reply.build_bytes_vec_compressed().ok()
 }
 
-fn ready(answer: Option<Vec<u8>>) -> Reply {
-    answer.map_or(Reply::None, Reply::Ready)
+fn ready(response: Option<Vec<u8>>) -> Resolution {
+    response.map_or(Resolution::Ignore, Resolution::Ready)
 }
 
 fn reply_to<'a>(request: &Packet<'a>) -> Packet<'a> {
@@ -92,20 +93,20 @@ fn reply_to<'a>(request: &Packet<'a>) -> Packet<'a> {
 }
 
 fn record<'a>(name: Name<'a>, data: RData<'a>) -> ResourceRecord<'a> {
-    ResourceRecord::new(name, CLASS::IN, TTL, data)
+    ResourceRecord::new(name, CLASS::IN, TTL_SECONDS, data)
 }
 
-/// As many answers as fit; fewer than all are marked as such.
-fn fit(mut reply: Packet<'_>, most: usize) -> Option<Vec<u8>> {
+/// Encodes a response within a size limit. Records that do not fit are dropped, and the response is marked as truncated.
+fn fit(mut reply: Packet<'_>, max_bytes: usize) -> Option<Vec<u8>> {
     loop {
         let bytes = reply.build_bytes_vec_compressed().ok()?;
-        let too_many = bytes.len().saturating_sub(most);
-        if too_many == 0 {
+        let excess = bytes.len().saturating_sub(max_bytes);
+        if excess == 0 {
             return Some(bytes);
         }
         reply.set_flags(PacketFlag::TRUNCATION);
-        // An answer with its name compressed has at least 16 bytes.
-        let left = reply.answers.len().checked_sub(1 + too_many / 64)?;
+        // A record with a compressed name has at least 16 bytes.
+        let left = reply.answers.len().checked_sub(1 + excess / 64)?;
         reply.answers.truncate(left);
     }
 }
@@ -125,13 +126,13 @@ mod tests {
         request.build_bytes_vec().expect("a request")
     }
 
-    fn ask(name: &str, qtype: TYPE) -> Option<(RCODE, Vec<String>)> {
-        let Reply::Ready(bytes) = answer(&names(), &request(name, qtype), true) else { return None };
+    fn query(name: &str, qtype: TYPE) -> Option<(RCODE, Vec<String>)> {
+        let Resolution::Ready(bytes) = resolve(&names(), &request(name, qtype), true) else { return None };
         let reply = Packet::parse(&bytes).expect("a reply");
         assert!(reply.has_flags(PacketFlag::RESPONSE | PacketFlag::RECURSION_DESIRED));
         assert_eq!((reply.id(), reply.questions.len()), (7, 1));
         let answers = reply.answers.iter().map(|answer| {
-            assert_eq!(answer.ttl, TTL);
+            assert_eq!(answer.ttl, TTL_SECONDS);
             match &answer.rdata {
                 RData::A(a) => format!("{} A {}", answer.name, std::net::Ipv4Addr::from(a.address)),
                 RData::AAAA(a) => format!("{} AAAA {}", answer.name, std::net::Ipv6Addr::from(a.address)),
@@ -143,47 +144,47 @@ mod tests {
     }
 
     #[test]
-    fn names_are_answered_by_family() {
-        assert_eq!(ask("TEA.shop", TYPE::A), Some((RCODE::NoError, vec!["TEA.shop A 10.0.0.1".to_owned()])));
-        assert_eq!(ask("tea", TYPE::AAAA), Some((RCODE::NoError, vec!["tea AAAA fd00::1".to_owned()])));
-        assert_eq!(ask("pot.store", TYPE::AAAA), Some((RCODE::NoError, Vec::new())), "it exists, but not so");
+    fn records_are_of_the_requested_family() {
+        assert_eq!(query("TEA.shop", TYPE::A), Some((RCODE::NoError, vec!["TEA.shop A 10.0.0.1".to_owned()])));
+        assert_eq!(query("tea", TYPE::AAAA), Some((RCODE::NoError, vec!["tea AAAA fd00::1".to_owned()])));
+        assert_eq!(query("pot.store", TYPE::AAAA), Some((RCODE::NoError, Vec::new())), "it exists in the other family only");
     }
 
     #[test]
-    fn an_alias_is_answered_with_its_target() {
+    fn name_with_search_domain_is_an_alias() {
         let name = "a.example.com.shop.svc.cluster.local";
         let expected = vec![format!("{name} CNAME a.example.com"), "a.example.com A 10.0.0.4".to_owned()];
-        assert_eq!(ask(name, TYPE::A), Some((RCODE::NoError, expected)));
+        assert_eq!(query(name, TYPE::A), Some((RCODE::NoError, expected)));
     }
 
     #[test]
-    fn what_is_not_the_meshs_is_passed_on() {
-        assert!(matches!(answer(&names(), &request("other.com", TYPE::A), true), Reply::Forward));
-        assert!(matches!(answer(&names(), &request("tea", TYPE::TXT), true), Reply::Forward));
-        assert!(matches!(answer(&names(), b"nonsense", true), Reply::None));
+    fn names_outside_the_mesh_are_forwarded() {
+        assert!(matches!(resolve(&names(), &request("other.com", TYPE::A), true), Resolution::Forward));
+        assert!(matches!(resolve(&names(), &request("tea", TYPE::TXT), true), Resolution::Forward));
+        assert!(matches!(resolve(&names(), b"nonsense", true), Resolution::Ignore));
         let failed = failure(&request("other.com", TYPE::A)).expect("a reply");
         assert_eq!(Packet::parse(&failed).expect("a reply").rcode(), RCODE::ServerFailure);
     }
 
     #[test]
-    fn before_there_are_names_every_answer_is_a_failure() {
-        let names = Names::new("shop", "shop.svc.cluster.local", None);
-        let Reply::Ready(bytes) = answer(&names, &request("tea", TYPE::A), true) else { panic!("no answer") };
+    fn response_is_servfail_before_the_name_table_arrives() {
+        let names = NameTableStore::new("shop", "shop.svc.cluster.local", None);
+        let Resolution::Ready(bytes) = resolve(&names, &request("tea", TYPE::A), true) else { panic!("no response") };
         assert_eq!(Packet::parse(&bytes).expect("a reply").rcode(), RCODE::ServerFailure);
     }
 
     #[test]
-    fn answers_are_cut_to_what_the_client_takes() {
+    fn response_is_truncated_to_the_limit_of_the_client() {
         let bytes = request("many", TYPE::A);
         let request = Packet::parse(&bytes).expect("a request");
         let mut reply = reply_to(&request);
         for address in 0..100 {
             reply.answers.push(record(Name::new_unchecked("many"), RData::A(A { address })));
         }
-        let whole = fit(reply.clone(), usize::from(u16::MAX)).expect("a reply");
-        assert_eq!(Packet::parse(&whole).expect("a reply").answers.len(), 100);
-        let cut = fit(reply, 512).expect("a reply");
-        let cut_reply = Packet::parse(&cut).expect("a reply");
-        assert!(cut.len() <= 512 && cut_reply.answers.len() > 20 && cut_reply.has_flags(PacketFlag::TRUNCATION));
+        let complete = fit(reply.clone(), usize::from(u16::MAX)).expect("a reply");
+        assert_eq!(Packet::parse(&complete).expect("a reply").answers.len(), 100);
+        let truncated = fit(reply, 512).expect("a reply");
+        let truncated_reply = Packet::parse(&truncated).expect("a reply");
+        assert!(truncated.len() <= 512 && truncated_reply.answers.len() > 20 && truncated_reply.has_flags(PacketFlag::TRUNCATION));
     }
 }

@@ -1,11 +1,11 @@
-//! `resolv.conf`: name servers and what is added to short names.
+//! `resolv.conf`: name servers and search domains.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// What of it is used.
+/// The settings that the DNS proxy uses.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct ResolvConf {
     pub(super) servers: Vec<SocketAddr>,
@@ -25,11 +25,11 @@ impl ResolvConf {
             let mut words = line.split_whitespace();
             match words.next() {
                 Some("nameserver") => {
-                    // A zone (`fe80::1%eth0`) names a link, which we do not need to know.
+                    // The zone of an address (`fe80::1%eth0`) is ignored.
                     let server = words.next().and_then(|word| word.split('%').next()).and_then(|ip| ip.parse().ok());
                     conf.servers.extend(server.map(|ip: IpAddr| SocketAddr::new(ip, 53)));
                 }
-                // The last one counts.
+                // The last line takes effect.
                 Some("search") => {
                     conf.search = words.map(|word| word.trim_end_matches('.').to_ascii_lowercase()).collect();
                 }
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_and_search_are_read() {
+    fn servers_and_search_domains_are_parsed() {
         let text = "# comment\nnameserver 10.96.0.10\nsearch a.svc.cluster.local. svc.cluster.local\noptions ndots:5\n\
                     nameserver fd00::a\nnameserver nonsense\n";
         let conf = ResolvConf::parse(text);

@@ -1,46 +1,46 @@
-//! The names that are known, and by which other names they go.
+//! The name table of the control plane, and the shorter names of its hosts.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use prost::Message as _;
+use prost::{DecodeError, Message as _};
 use serde_json::Value;
 use sluice_proto::istio::networking::nds::v1::NameTable;
 use sluice_proto::istio::networking::nds::v1::name_table::NameInfo;
 use tracing::info;
 
-/// The newest table; names are in lower case and without the dot at the end.
+/// The latest name table. Names are in lower case and without trailing dot. Clones share the table.
 #[derive(Clone)]
-pub(crate) struct Names(Arc<Inner>);
+pub(crate) struct NameTableStore(Arc<Inner>);
 
 struct Inner {
     namespace: String,
     /// The proxy's domain without its namespace, such as `svc.cluster.local`.
     domain: String,
     search: Option<String>,
-    known: RwLock<Option<Arc<Known>>>,
+    hosts: RwLock<Option<Arc<HostTable>>>,
 }
 
-/// One table.
-struct Known {
+/// One name table.
+struct HostTable {
     hosts: BTreeMap<String, Vec<IpAddr>>,
     table: NameTable,
 }
 
-/// What is known of a name.
+/// The result of a lookup.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Found {
-    /// No table has come yet.
-    Unready,
-    /// It is none of the mesh's.
+pub(super) enum HostLookup {
+    /// No name table has arrived yet.
+    NoTable,
+    /// The name is not in the table.
     Unknown,
-    /// Its addresses, and the name they are found by if it is another.
-    Known { alias_of: Option<String>, addresses: Vec<IpAddr> },
+    /// The addresses, and the name in the table if it is another.
+    Resolved { alias_of: Option<String>, addresses: Vec<IpAddr> },
 }
 
-impl Names {
-    /// `search` is what clients add to short names first.
+impl NameTableStore {
+    /// `search` is the first search domain, which clients append to short names.
     pub(crate) fn new(namespace: &str, domain: &str, search: Option<&str>) -> Self {
         let domain = domain.trim_end_matches('.');
         let domain = domain.strip_prefix(namespace).and_then(|rest| rest.strip_prefix('.')).unwrap_or(domain);
@@ -48,17 +48,16 @@ impl Names {
             namespace: namespace.to_owned(),
             domain: domain.to_ascii_lowercase(),
             search: search.map(|search| search.trim_end_matches('.').to_ascii_lowercase()),
-            known: RwLock::default(),
+            hosts: RwLock::default(),
         }))
     }
 
-    /// Takes a table that the control plane sent.
+    /// Replaces the table by an encoded `NameTable`.
     ///
     /// # Errors
-    /// It is none.
-    pub(crate) fn update(&self, message: &[u8]) -> Result<(), String> {
-        let table =
-            NameTable::decode(message).map_err(|error| format!("the table of names cannot be read: {error}"))?;
+    /// The message is malformed.
+    pub(crate) fn update(&self, message: &[u8]) -> Result<(), DecodeError> {
+        let table = NameTable::decode(message)?;
         let mut hosts = BTreeMap::new();
         for (host, info) in &table.table {
             let addresses: Vec<IpAddr> = info.ips.iter().filter_map(|ip| ip.parse().ok()).collect();
@@ -69,17 +68,17 @@ impl Names {
                 hosts.insert(name.to_ascii_lowercase(), addresses.clone());
             }
         }
-        info!(target: "dns", hosts = hosts.len(), "names are known");
-        *self.0.known.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(Known { hosts, table }));
+        info!(target: "dns", hosts = hosts.len(), "name table updated");
+        *self.0.hosts.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(HostTable { hosts, table }));
         Ok(())
     }
 
-    /// The names that a host goes by here: services of the cluster also by shorter ones, as far as they are ours.
+    /// The names of a host: a service of this cluster has shorter names too.
     fn names_of(&self, host: &str, info: &NameInfo) -> Vec<String> {
         let Inner { namespace, domain, .. } = &*self.0;
         let host = host.trim_end_matches('.');
         let mut names = vec![host.to_owned()];
-        // Names of another cluster may be those of another service here.
+        // A short name from another cluster may belong to another service here.
         if info.registry != "Kubernetes" || domain.is_empty() || !host.to_ascii_lowercase().ends_with(domain.as_str()) {
             return names;
         }
@@ -94,35 +93,35 @@ impl Names {
         names
     }
 
-    /// Whether a table has come.
-    pub(crate) fn is_known(&self) -> bool {
-        self.known().is_some()
+    /// Whether a table has arrived.
+    pub(crate) fn has_table(&self) -> bool {
+        self.latest().is_some()
     }
 
-    fn known(&self) -> Option<Arc<Known>> {
-        self.0.known.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn latest(&self) -> Option<Arc<HostTable>> {
+        self.0.hosts.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What is known of a name, in lower case and without the dot at the end.
-    pub(super) fn find(&self, name: &str) -> Found {
-        let Some(known) = self.known() else { return Found::Unready };
-        if let Some(addresses) = known.find(name) {
-            return Found::Known { alias_of: None, addresses };
+    /// Looks up a name, in lower case and without trailing dot.
+    pub(super) fn lookup(&self, name: &str) -> HostLookup {
+        let Some(table) = self.latest() else { return HostLookup::NoTable };
+        if let Some(addresses) = table.addresses(name) {
+            return HostLookup::Resolved { alias_of: None, addresses };
         }
-        // Clients try short names with what they add first: it is answered at once, not after as many attempts.
+        // Clients append search domains first. The name without it is returned at once, which saves them further requests.
         let search = self.0.search.as_deref();
         let short = search.and_then(|search| name.strip_suffix(search)?.strip_suffix('.'));
-        match short.and_then(|short| Some((short, known.find(short)?))) {
-            Some((short, addresses)) => Found::Known { alias_of: Some(short.to_owned()), addresses },
-            None => Found::Unknown,
+        match short.and_then(|short| Some((short, table.addresses(short)?))) {
+            Some((short, addresses)) => HostLookup::Resolved { alias_of: Some(short.to_owned()), addresses },
+            None => HostLookup::Unknown,
         }
     }
 
-    /// The table with the names as they are answered, as JSON.
+    /// The table with all names that are resolved, as JSON.
     pub(crate) fn dump(&self) -> Option<Value> {
-        let known = self.known()?;
-        let mut table = known.table.clone();
-        for (name, addresses) in &known.hosts {
+        let latest = self.latest()?;
+        let mut table = latest.table.clone();
+        for (name, addresses) in &latest.hosts {
             table.table.entry(name.clone()).or_insert_with(|| NameInfo {
                 ips: addresses.iter().map(ToString::to_string).collect(),
                 registry: "Kubernetes".to_owned(),
@@ -133,18 +132,18 @@ impl Names {
     }
 }
 
-impl Known {
-    /// By the name, or the nearest wildcard above it.
-    fn find(&self, name: &str) -> Option<Vec<IpAddr>> {
+impl HostTable {
+    /// The addresses of the name, or of the nearest wildcard that covers it.
+    fn addresses(&self, name: &str) -> Option<Vec<IpAddr>> {
         if let Some(addresses) = self.hosts.get(name) {
             return Some(addresses.clone());
         }
         let mut rest = name;
-        while let Some((_, above)) = rest.split_once('.') {
-            if let Some(addresses) = self.hosts.get(&format!("*.{above}")) {
+        while let Some((_, parent)) = rest.split_once('.') {
+            if let Some(addresses) = self.hosts.get(&format!("*.{parent}")) {
                 return Some(addresses.clone());
             }
-            rest = above;
+            rest = parent;
         }
         None
     }
@@ -164,9 +163,9 @@ pub(super) mod tests {
         }
     }
 
-    /// Names of a proxy in `shop` whose clients add `shop.svc.cluster.local` to short names.
-    pub(crate) fn names() -> Names {
-        let names = Names::new("shop", "shop.svc.cluster.local", Some("shop.svc.cluster.local"));
+    /// The names of a proxy in `shop`, with search domain `shop.svc.cluster.local`.
+    pub(crate) fn names() -> NameTableStore {
+        let names = NameTableStore::new("shop", "shop.svc.cluster.local", Some("shop.svc.cluster.local"));
         let table = NameTable {
             table: [
                 ("tea.shop.svc.cluster.local".to_owned(), info("tea", "shop", &["10.0.0.1", "fd00::1"])),
@@ -177,21 +176,21 @@ pub(super) mod tests {
             ]
             .into(),
         };
-        assert_eq!(names.find("tea"), Found::Unready);
+        assert_eq!(names.lookup("tea"), HostLookup::NoTable);
         names.update(&table.encode_to_vec()).expect("a table");
         names
     }
 
     fn addresses(name: &str) -> Option<String> {
-        match names().find(name) {
-            Found::Known { alias_of: None, addresses } => Some(addresses[0].to_string()),
-            Found::Known { alias_of: Some(other), addresses } => Some(format!("{other} {}", addresses[0])),
-            Found::Unknown | Found::Unready => None,
+        match names().lookup(name) {
+            HostLookup::Resolved { alias_of: None, addresses } => Some(addresses[0].to_string()),
+            HostLookup::Resolved { alias_of: Some(other), addresses } => Some(format!("{other} {}", addresses[0])),
+            HostLookup::Unknown | HostLookup::NoTable => None,
         }
     }
 
     #[test]
-    fn services_are_known_by_their_shorter_names() {
+    fn services_have_shorter_names() {
         for name in ["tea.shop.svc.cluster.local", "tea.shop.svc", "tea.shop", "tea"] {
             assert_eq!(addresses(name).as_deref(), Some("10.0.0.1"), "{name}");
         }
@@ -202,7 +201,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn wildcards_cover_what_is_below_them() {
+    fn wildcards_cover_subdomains() {
         assert_eq!(addresses("a.example.com").as_deref(), Some("10.0.0.4"));
         assert_eq!(addresses("a.b.example.com").as_deref(), Some("10.0.0.4"));
         assert_eq!(addresses("example.com"), None);
@@ -210,16 +209,16 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_clients_add_is_taken_off() {
+    fn search_domain_is_removed() {
         assert_eq!(addresses("a.example.com.shop.svc.cluster.local").as_deref(), Some("a.example.com 10.0.0.4"));
         assert_eq!(addresses("unknown.com.shop.svc.cluster.local"), None);
     }
 
     #[test]
-    fn what_is_no_table_is_refused_and_the_old_one_stays() {
+    fn malformed_table_is_rejected_and_the_old_one_stays() {
         let names = names();
         assert!(names.update(b"\xff\xff\xff").is_err());
-        assert!(names.is_known());
+        assert!(names.has_table());
         assert_eq!(names.dump().expect("a table")["table"]["tea"]["ips"][0], "10.0.0.1");
     }
 }

@@ -12,15 +12,15 @@ fn request(name: &str) -> Vec<u8> {
     request.build_bytes_vec().expect("a request")
 }
 
-/// A name server that answers every request with itself and a mark, over UDP.
+/// A name server that responds to each UDP request with the request and a mark.
 async fn name_server() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").await.expect("listen");
     let address = socket.local_addr().expect("an address");
     tokio::spawn(async move {
         let mut buffer = [0; 600];
         while let Ok((length, peer)) = socket.recv_from(&mut buffer).await {
-            let answer = [&buffer[..length], b"mark"].concat();
-            socket.send_to(&answer, peer).await.expect("answer");
+            let response = [&buffer[..length], b"mark"].concat();
+            socket.send_to(&response, peer).await.expect("respond");
         }
     });
     address
@@ -31,51 +31,51 @@ async fn resolver(servers: Vec<SocketAddr>, parallel: bool) -> Resolver {
         names: names(),
         forwarder: Forwarder { servers, parallel, timeout: Duration::from_secs(5) },
         metrics: Metrics::default(),
-        at_once: Arc::new(Semaphore::new(1)),
+        request_slots: Arc::new(Semaphore::new(1)),
     }
 }
 
 #[tokio::test]
-async fn other_names_are_answered_by_name_servers_even_if_one_is_dead() {
-    // Nobody is on port 1: the machine says so.
+async fn request_is_forwarded_to_another_server_if_one_fails() {
+    // No server listens on port 1: the request fails at once.
     let servers = vec!["127.0.0.1:1".parse().expect("an address"), name_server().await];
     for parallel in [false, true] {
         let resolver = resolver(servers.clone(), parallel).await;
-        let answer = resolver.answer(&request("other.com"), true).await.expect("an answer");
-        assert!(answer.ends_with(b"mark"));
-        assert!(!resolver.answer(&request("tea"), true).await.expect("an answer").ends_with(b"mark"));
+        let response = resolver.resolve(&request("other.com"), true).await.expect("a response");
+        assert!(response.ends_with(b"mark"));
+        assert!(!resolver.resolve(&request("tea"), true).await.expect("a response").ends_with(b"mark"));
     }
-    let nobody = resolver(Vec::new(), false).await.answer(&request("other.com"), true).await.expect("an answer");
-    assert_eq!(Packet::parse(&nobody).expect("a reply").rcode(), simple_dns::RCODE::ServerFailure);
+    let failure = resolver(Vec::new(), false).await.resolve(&request("other.com"), true).await.expect("a response");
+    assert_eq!(Packet::parse(&failure).expect("a reply").rcode(), simple_dns::RCODE::ServerFailure);
 }
 
 #[tokio::test]
-async fn names_are_served_over_tcp() {
+async fn requests_are_served_over_tcp() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("listen");
     let address = listener.local_addr().expect("an address");
     tokio::spawn(serve_tcp(Arc::new(resolver(Vec::new(), false).await), listener));
     let mut stream = TcpStream::connect(address).await.expect("connect");
     let request = request("tea.shop");
-    // Two on one connection.
+    // Two requests on one connection.
     for _ in 0..2 {
         stream.write_u16(u16::try_from(request.len()).expect("short")).await.expect("send");
         stream.write_all(&request).await.expect("send");
-        let mut answer = vec![0; usize::from(stream.read_u16().await.expect("receive"))];
-        stream.read_exact(&mut answer).await.expect("receive");
-        assert_eq!(Packet::parse(&answer).expect("a reply").answers.len(), 1);
+        let mut response = vec![0; usize::from(stream.read_u16().await.expect("receive"))];
+        stream.read_exact(&mut response).await.expect("receive");
+        assert_eq!(Packet::parse(&response).expect("a reply").answers.len(), 1);
     }
 }
 
 #[test]
-fn localhost_is_the_loopback_of_the_families_of_name_servers() {
+fn localhost_is_the_loopback_of_the_name_servers_families() {
     let servers = |all: &[&str]| all.iter().map(|server| server.parse().expect("an address")).collect::<Vec<_>>();
     let listens = |address: &str, all: &[&str]| -> Vec<String> {
-        let found = super::addresses(address, &servers(all)).expect("addresses");
+        let found = super::listen_addresses(address, &servers(all)).expect("addresses");
         found.iter().map(ToString::to_string).collect()
     };
     assert_eq!(listens("localhost:15053", &["10.0.0.1:53"]), ["127.0.0.1:15053"]);
     assert_eq!(listens("localhost:15053", &["10.0.0.1:53", "[fd00::1]:53"]), ["127.0.0.1:15053", "[::1]:15053"]);
     assert_eq!(listens("localhost:15053", &[]), ["127.0.0.1:15053"]);
     assert_eq!(listens("10.1.1.1:53", &[]), ["10.1.1.1:53"]);
-    assert!(super::addresses("nowhere", &[]).is_err());
+    assert!(super::listen_addresses("nowhere", &[]).is_err());
 }

@@ -1,5 +1,7 @@
 //! Envoy's admin interface.
 
+use std::fmt;
+
 use anyhow::{Result, ensure};
 use http::Method;
 use sluice_http_client::{HttpClient, HttpRequest};
@@ -25,6 +27,17 @@ pub(crate) struct Updates {
     /// `server.state`; 0 is LIVE.
     pub(crate) state: Option<u64>,
     pub(crate) workers_started: bool,
+}
+
+impl fmt::Display for Updates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { clusters, clusters_rejected, listeners, listeners_rejected, .. } = self;
+        write!(
+            f,
+            "clusters: {clusters} updates, {clusters_rejected} rejected; listeners: {listeners} updates, \
+             {listeners_rejected} rejected"
+        )
+    }
 }
 
 impl Admin {

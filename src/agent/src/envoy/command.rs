@@ -12,22 +12,23 @@ use tracing::info;
 use crate::proxy_config::to_duration;
 use crate::settings::{EnvoySettings, Settings};
 
-/// Suites of TLS 1.2 that Envoy's google_grpc clients may take under a policy of FIPS.
-const GRPC_SUITES: &str = "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:\
+/// TLS 1.2 cipher suites of Envoy's google_grpc clients under a FIPS policy.
+const FIPS_GRPC_CIPHER_SUITES: &str = "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:\
                            ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384";
 
-/// How Envoy is started with this bootstrap. Its output is ours.
+/// The command that starts Envoy with this bootstrap. Envoy writes to the agent's standard output and error.
 ///
 /// # Errors
-/// What is to be laid over the bootstrap cannot be read.
+/// The bootstrap override cannot be read.
 pub(crate) fn command(settings: &Settings, bootstrap: &Path) -> Result<Command> {
     let mut command = Command::new(&settings.proxy.binary_path);
     let arguments = arguments(settings);
-    // Without what is laid over the bootstrap: keys of others may be in it.
-    info!(bootstrap = %bootstrap.display(), "{} {}", settings.proxy.binary_path, arguments.join(" "));
+    // The bootstrap override is not logged: it may hold keys.
+    let binary = &settings.proxy.binary_path;
+    info!(bootstrap = %bootstrap.display(), binary, arguments = arguments.join(" "), "Envoy command line");
     command.arg("-c").arg(bootstrap).args(arguments).kill_on_drop(true);
     if let Some(CompliancePolicy::Fips140V2 | CompliancePolicy::Fips140V3) = settings.compliance {
-        command.env("GRPC_SSL_CIPHER_SUITES", GRPC_SUITES);
+        command.env("GRPC_SSL_CIPHER_SUITES", FIPS_GRPC_CIPHER_SUITES);
     }
     if let Some(file) = &settings.envoy.bootstrap_override {
         command.arg("--config-yaml").arg(read_override(file, &settings.envoy.host_ip)?);
@@ -45,7 +46,7 @@ fn arguments(settings: &Settings) -> Vec<String> {
     let (level, components) = split_levels(log_level);
     let components = if components.is_empty() { component_log_level.clone() } else { components };
     let mut arguments: Vec<String> = [
-        // Clients are told as soon as draining begins.
+        // Draining asks all clients at once to disconnect.
         "--drain-time-s",
         &drain.as_secs().to_string(),
         "--drain-strategy",
@@ -77,7 +78,7 @@ fn arguments(settings: &Settings) -> Vec<String> {
     arguments
 }
 
-/// The level without a component, and those with one.
+/// The default level, and the levels of components.
 fn split_levels(text: &str) -> (String, String) {
     let (components, levels): (Vec<&str>, Vec<&str>) =
         text.split(',').filter(|level| !level.is_empty()).partition(|level| level.contains(':'));
@@ -100,7 +101,7 @@ mod tests {
     use crate::settings::tests::settings;
 
     #[test]
-    fn envoy_is_started_as_istio_starts_it() {
+    fn arguments_of_envoy_equal_istios() {
         let config = ("PROXY_CONFIG", "{drainDuration: 7s, concurrency: 2}");
         let settings = settings("sidecar --proxyLogLevel=info,misc:error,upstream:debug", &[config]).expect("settings");
         let arguments = arguments(&settings).join(" ");
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_of_fips_limit_what_grpc_clients_of_envoy_take() {
+    fn fips_policies_limit_cipher_suites_of_envoys_grpc_clients() {
         let suites = |policy: &str| {
             let settings = settings("sidecar", &[("COMPLIANCE_POLICY", policy)]).expect("settings");
             let command = command(&settings, Path::new("bootstrap.json")).expect("a command");
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_laid_over_the_bootstrap_is_json_with_the_host() {
+    fn bootstrap_override_becomes_json_with_the_host_ip() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("override.yaml");
         std::fs::write(&file, "a: {address: '[$(HOST_IP)]:1'}\n").expect("write");

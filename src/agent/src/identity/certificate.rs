@@ -1,4 +1,4 @@
-//! Keys made here, requests for certificates, and what certificates say.
+//! Keys, certificate signing requests, and checks of certificates.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,10 +14,10 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 use super::secret::PrivateKey;
 use crate::settings::KeyKind;
 
-/// A new key and the request for a certificate of it, PEM.
+/// A new key and its certificate signing request, PEM.
 ///
 /// # Errors
-/// The machine has no randomness, or the identity is no ASCII.
+/// The system has no randomness, or the identity is not ASCII.
 pub(super) fn request(spiffe_id: &str, kind: KeyKind) -> Result<(PrivateKey, String)> {
     let rsa = |size| KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, size);
     let key = match kind {
@@ -27,52 +27,52 @@ pub(super) fn request(spiffe_id: &str, kind: KeyKind) -> Result<(PrivateKey, Str
         KeyKind::P256 => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
         KeyKind::P384 => KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384),
     };
-    let key = key.context("make a key")?;
+    let key = key.context("generate a key")?;
     let mut params = CertificateParams::default();
-    // The name is in the SAN; a subject is not asked for.
+    // The identity is in the alternative names; the subject stays empty.
     params.distinguished_name = DistinguishedName::new();
-    params.subject_alt_names = vec![SanType::URI(spiffe_id.try_into().context("the identity is no ASCII")?)];
-    let request = params.serialize_request(&key).context("make a request for a certificate")?;
-    Ok((PrivateKey::new(key.serialize_pem()), request.pem().context("write a request for a certificate")?))
+    params.subject_alt_names = vec![SanType::URI(spiffe_id.try_into().context("the identity is not ASCII")?)];
+    let request = params.serialize_request(&key).context("sign the certificate signing request")?;
+    Ok((PrivateKey::new(key.serialize_pem()), request.pem().context("encode the certificate signing request")?))
 }
 
-/// When the first certificate of a chain ends.
+/// When the first certificate of a chain expires.
 ///
 /// # Errors
-/// There is none, or it is no certificate.
-pub(super) fn expires(chain: &[u8]) -> Result<SystemTime> {
-    let leaf = CertificateDer::from_pem_slice(chain).ok().context("there is no certificate in the chain")?;
-    let (_, leaf) = X509Certificate::from_der(&leaf).ok().context("the certificate cannot be read")?;
-    let seconds = u64::try_from(leaf.validity().not_after.timestamp()).context("the certificate ended before 1970")?;
+/// The chain is empty, or its first section is not a certificate.
+pub(super) fn expiry(chain: &[u8]) -> Result<SystemTime> {
+    let leaf = CertificateDer::from_pem_slice(chain).ok().context("the chain holds no certificate")?;
+    let (_, leaf) = X509Certificate::from_der(&leaf).ok().context("the certificate is malformed")?;
+    let seconds = u64::try_from(leaf.validity().not_after.timestamp()).context("the certificate expired before 1970")?;
     Ok(UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
-/// Whether chain and key belong together.
+/// Checks that the key matches the first certificate of the chain.
 ///
 /// # Errors
-/// They do not, or one of them is none; the message has nothing of the key.
+/// It does not, or one of them is malformed. The message does not quote the key.
 pub(super) fn check_pair(chain: &[u8], key: &[u8]) -> Result<()> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(chain).filter_map(Result::ok).collect();
-    ensure!(!certificates.is_empty(), "there is no certificate in the chain");
-    let key = PrivateKeyDer::from_pem_slice(key).ok().context("there is no key")?;
+    ensure!(!certificates.is_empty(), "the chain holds no certificate");
+    let key = PrivateKeyDer::from_pem_slice(key).ok().context("the file of the key holds no private key")?;
     let signer = sluice_crypto::provider(None)
         .key_provider
         .load_private_key(key)
         .ok()
-        .context("the key is of no kind that is known")?;
+        .context("the key is of an unsupported kind")?;
     let pair = rustls::sign::CertifiedKey::new(certificates, signer);
-    pair.keys_match().ok().context("certificate and key do not belong together")
+    pair.keys_match().ok().context("certificate and key do not match")
 }
 
-/// The certificates of a text, each once and in order, without what stands between them; `None` if there is none.
+/// The certificates of PEM texts, in order and without duplicates; `None` if there are none.
 pub(super) fn roots(pems: &[&[u8]]) -> Option<Vec<u8>> {
-    let mut seen: Vec<CertificateDer<'static>> = Vec::new();
+    let mut unique: Vec<CertificateDer<'static>> = Vec::new();
     for certificate in pems.iter().flat_map(|pem| CertificateDer::pem_slice_iter(pem)).filter_map(Result::ok) {
-        if X509Certificate::from_der(&certificate).is_ok() && !seen.contains(&certificate) {
-            seen.push(certificate);
+        if X509Certificate::from_der(&certificate).is_ok() && !unique.contains(&certificate) {
+            unique.push(certificate);
         }
     }
-    let text: String = seen.iter().map(|certificate| to_pem(certificate)).collect();
+    let text: String = unique.iter().map(|certificate| to_pem(certificate)).collect();
     (!text.is_empty()).then(|| text.into_bytes())
 }
 
@@ -96,7 +96,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A root that signs, and its certificate.
+    /// A root key that signs, and its certificate.
     pub(crate) fn root() -> (Issuer<'static, KeyPair>, String) {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::default();
@@ -105,18 +105,18 @@ pub(super) mod tests {
         (Issuer::new(params, key), pem)
     }
 
-    /// A chain of a leaf that ends in a given time, and its key.
-    pub(crate) fn leaf(name: &str, ends_in: Duration) -> (String, String) {
+    /// A chain whose leaf expires after a given time, and the key of the leaf.
+    pub(crate) fn leaf(name: &str, expires_in: Duration) -> (String, String) {
         let (issuer, root) = root();
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
-        params.not_after = (SystemTime::now() + ends_in).into();
+        params.not_after = (SystemTime::now() + expires_in).into();
         let leaf = params.signed_by(&key, &issuer).expect("a leaf");
         (leaf.pem() + &root, key.serialize_pem())
     }
 
     #[test]
-    fn a_request_names_the_identity_and_the_authority_certifies_its_key() {
+    fn request_names_the_identity_and_the_authority_certifies_its_key() {
         const NAME: &str = "spiffe://td/ns/a/sa/b";
         let now =
             i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_secs()).expect("a time");
@@ -153,15 +153,15 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_end_is_that_of_the_leaf() {
+    fn expiry_is_that_of_the_leaf() {
         let (chain, _) = leaf("a", Duration::from_secs(1000));
-        let left = expires(chain.as_bytes()).expect("an end").duration_since(SystemTime::now()).expect("in the future");
+        let left = expiry(chain.as_bytes()).expect("an expiry").duration_since(SystemTime::now()).expect("in the future");
         assert!((998..=1000).contains(&left.as_secs()), "{left:?}");
-        assert!(expires(b"nothing").is_err());
+        assert!(expiry(b"nothing").is_err());
     }
 
     #[test]
-    fn only_pairs_that_belong_together_are_used() {
+    fn key_of_another_certificate_is_rejected() {
         let ((chain, key), (_, other)) = (leaf("a", Duration::from_secs(9)), leaf("b", Duration::from_secs(9)));
         check_pair(chain.as_bytes(), key.as_bytes()).expect("a pair");
         let error = check_pair(chain.as_bytes(), other.as_bytes()).expect_err("no pair");
@@ -170,7 +170,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn roots_are_each_there_once_and_nothing_else_is() {
+    fn roots_are_deduplicated_and_comments_dropped() {
         let ((_, a), (_, b)) = (root(), root());
         let text = format!("# comment\n{a}{b}{a}-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
         let joined = String::from_utf8(roots(&[text.as_bytes(), b.as_bytes()]).expect("roots")).expect("text");

@@ -1,4 +1,4 @@
-//! Secrets that are in files.
+//! Secrets in files.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,11 +7,11 @@ use anyhow::{Context, Result};
 use tracing::{info, warn};
 
 use super::secret::PrivateKey;
-use super::watched::Watched;
+use super::watch::FileWatcher;
 use super::{Secret, certificate};
 use crate::metrics::Metrics;
 
-/// Where roots of the machine usually are.
+/// Common paths of the system's roots.
 const SYSTEM_ROOTS: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -22,12 +22,12 @@ const SYSTEM_ROOTS: [&str; 5] = [
 
 /// The files of a secret.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Source {
+pub(super) enum SecretFiles {
     KeyPair { chain: PathBuf, key: PathBuf },
     Roots(PathBuf),
 }
 
-impl Source {
+impl SecretFiles {
     /// `file-cert:CHAIN~KEY`, `file-root:ROOTS`, or `file-root:system`.
     pub(super) fn of_name(name: &str) -> Option<Self> {
         if name == "file-root:system" {
@@ -48,10 +48,10 @@ impl Source {
         }
     }
 
-    /// What is in the files now.
+    /// Reads the files.
     ///
     /// # Errors
-    /// One cannot be read, is no PEM, or certificate and key do not belong together, as when only one is written yet.
+    /// A file cannot be read or is not PEM, or certificate and key do not match, as while only one of them is replaced.
     pub(super) fn read(&self) -> Result<Secret> {
         let read = |file: &Path| std::fs::read(file).with_context(|| format!("read {}", file.display()));
         match self {
@@ -63,23 +63,23 @@ impl Source {
             }
             Self::Roots(file) => {
                 let roots = certificate::roots(&[&read(file)?]);
-                Ok(Secret::Roots(roots.with_context(|| format!("there is no certificate in {}", file.display()))?))
+                Ok(Secret::Roots(roots.with_context(|| format!("{} holds no certificate", file.display()))?))
             }
         }
     }
 }
 
-/// Gives out what is in the files, now and whenever it changes; while they are wrong, what was stays.
+/// Publishes the secret in the files, now and when it changes. While the files are invalid, the last secret stays.
 pub(super) fn spawn(
     name: &str,
-    source: Source,
+    source: SecretFiles,
     debounce: Duration,
     metrics: Metrics,
     publish: impl Fn(Secret) + Send + 'static,
 ) {
     let name = name.to_owned();
     tokio::spawn(async move {
-        let mut watched = Watched::new(source.files(), debounce);
+        let mut watcher = FileWatcher::new(source.files(), debounce);
         let mut last = None;
         loop {
             let now = match source.read() {
@@ -91,15 +91,15 @@ pub(super) fn spawn(
             };
             if now != last {
                 match &now {
-                    None => info!(target: "cache", resource = name, "the files of a secret are in order again"),
+                    None => info!(target: "cache", resource = name, "secret files are valid again"),
                     Some(reason) => {
                         metrics.file_secret_failed();
-                        warn!(target: "cache", resource = name, "the files of a secret cannot be used: {reason}");
+                        warn!(target: "cache", resource = name, %reason, "secret files are invalid, the last secret stays");
                     }
                 }
                 last = now;
             }
-            watched.changed().await;
+            watcher.changed().await;
         }
     });
 }
@@ -112,18 +112,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_which_files() {
-        let pair = Source::of_name("file-cert:/a/c.pem~/a/k.pem");
-        assert_eq!(pair, Some(Source::KeyPair { chain: "/a/c.pem".into(), key: "/a/k.pem".into() }));
-        assert_eq!(Source::of_name("file-root:/a/r.pem"), Some(Source::Roots("/a/r.pem".into())));
+    fn secret_names_refer_to_files() {
+        let pair = SecretFiles::of_name("file-cert:/a/c.pem~/a/k.pem");
+        assert_eq!(pair, Some(SecretFiles::KeyPair { chain: "/a/c.pem".into(), key: "/a/k.pem".into() }));
+        assert_eq!(SecretFiles::of_name("file-root:/a/r.pem"), Some(SecretFiles::Roots("/a/r.pem".into())));
         for name in ["default", "ROOTCA", "file-cert:/a", "file-root:", "file-cert:~"] {
-            assert_eq!(Source::of_name(name), None, "{name}");
+            assert_eq!(SecretFiles::of_name(name), None, "{name}");
         }
     }
 
-    /// Kubernetes writes a new directory and moves a link to it; every file is a link through that link.
+    /// Kubernetes writes a new directory and renames a symbolic link to it; every file is a link through that link.
     #[tokio::test]
-    async fn a_secret_that_kubernetes_replaces_is_given_out_and_a_broken_one_is_not() {
+    async fn replaced_secret_is_published_and_an_invalid_one_is_not() {
         let directory = tempfile::tempdir().expect("a directory");
         let root = directory.path();
         let put = |version: &str, pair: &(String, String)| {
@@ -131,26 +131,26 @@ mod tests {
             std::fs::write(root.join(version).join("c.pem"), &pair.0).expect("write the chain");
             std::fs::write(root.join(version).join("k.pem"), &pair.1).expect("write the key");
             symlink(version, root.join("..new")).expect("link");
-            std::fs::rename(root.join("..new"), root.join("..data")).expect("move the link");
+            std::fs::rename(root.join("..new"), root.join("..data")).expect("rename the link");
         };
         let (first, second) = (leaf("a", Duration::from_secs(99)), leaf("b", Duration::from_secs(99)));
         put("..1", &first);
         symlink("..data/c.pem", root.join("c.pem")).expect("link");
         symlink("..data/k.pem", root.join("k.pem")).expect("link");
-        let source = Source::KeyPair { chain: root.join("c.pem"), key: root.join("k.pem") };
-        let (sender, mut given) = tokio::sync::mpsc::unbounded_channel();
+        let source = SecretFiles::KeyPair { chain: root.join("c.pem"), key: root.join("k.pem") };
+        let (sender, mut published) = tokio::sync::mpsc::unbounded_channel();
         let publish = move |secret| drop(sender.send(secret));
         spawn("test", source, Duration::from_millis(1), Metrics::default(), publish);
         let chain_of = |secret| match secret {
             Some(Secret::KeyPair { chain, .. }) => String::from_utf8(chain).expect("text"),
             other => panic!("no pair: {other:?}"),
         };
-        assert_eq!(chain_of(given.recv().await), first.0);
+        assert_eq!(chain_of(published.recv().await), first.0);
         put("..2", &(first.0.clone(), second.1.clone()));
         put("..3", &second);
-        // The broken version was never given out, however the notices came.
+        // The invalid version is never published, in whatever order the notifications arrive.
         loop {
-            let chain = chain_of(given.recv().await);
+            let chain = chain_of(published.recv().await);
             if chain == second.0 {
                 break;
             }

@@ -1,4 +1,4 @@
-//! A secret in memory, and as Envoy takes it.
+//! A secret in memory, and its encoding for Envoy.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use sluice_proto::envoy::extensions::transport_sockets::tls::v3::{
 };
 use zeroize::Zeroizing;
 
-/// A private key, PEM. It is never shown, and is wiped when it is dropped.
+/// A private key in PEM. `Debug` does not show it, and it is zeroed on drop.
 #[derive(Clone, Eq, PartialEq)]
 pub(crate) struct PrivateKey(Zeroizing<Vec<u8>>);
 
@@ -30,19 +30,19 @@ impl fmt::Debug for PrivateKey {
     }
 }
 
-/// What a name stands for.
+/// The content of a secret.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Secret {
-    /// A certificate with those that lead to its root, PEM, and its key.
+    /// A certificate chain in PEM, and its key.
     KeyPair { chain: Vec<u8>, key: PrivateKey },
-    /// Roots, PEM.
+    /// Roots in PEM.
     Roots(Vec<u8>),
-    /// Roots and revocation lists, PEM.
-    RootsAndRevoked(Vec<u8>, Vec<u8>),
+    /// Roots and certificate revocation lists, in PEM.
+    RootsAndCrl(Vec<u8>, Vec<u8>),
 }
 
 impl Secret {
-    /// As Envoy takes it.
+    /// The encoded `envoy.extensions.transport_sockets.tls.v3.Secret`.
     pub(crate) fn encode(&self, name: &str) -> Bytes {
         let inline = |bytes: &[u8]| {
             Some(DataSource { specifier: Some(Specifier::InlineBytes(bytes.to_vec())), ..Default::default() })
@@ -56,9 +56,9 @@ impl Secret {
             Self::Roots(pem) => {
                 Type::ValidationContext(CertificateValidationContext { trusted_ca: inline(pem), ..Default::default() })
             }
-            Self::RootsAndRevoked(pem, revoked) => Type::ValidationContext(CertificateValidationContext {
+            Self::RootsAndCrl(pem, crl) => Type::ValidationContext(CertificateValidationContext {
                 trusted_ca: inline(pem),
-                crl: inline(revoked),
+                crl: inline(crl),
                 ..Default::default()
             }),
         };
@@ -71,14 +71,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_never_shown() {
+    fn debug_output_does_not_show_keys() {
         let secret = Secret::KeyPair { chain: b"chain".to_vec(), key: PrivateKey::new("very-secret") };
         let shown = format!("{secret:?}");
         assert!(!shown.contains("very-secret") && !shown.contains(&format!("{:?}", b"very-secret")), "{shown}");
     }
 
     #[test]
-    fn envoy_gets_them_inline_under_their_names() {
+    fn secret_is_encoded_inline_under_its_name() {
         let secret = Secret::KeyPair { chain: b"chain".to_vec(), key: PrivateKey::new("key") };
         let message = EnvoySecret::decode(secret.encode("default")).expect("a secret");
         assert_eq!(message.name, "default");

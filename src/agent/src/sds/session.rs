@@ -1,4 +1,4 @@
-//! One stream of secrets: what is asked for, and what is sent.
+//! One SDS stream: its subscriptions and its responses.
 
 use std::future::pending;
 use std::marker::PhantomData;
@@ -17,44 +17,45 @@ use tracing::warn;
 use crate::identity::{Secret, Secrets};
 
 pub(crate) const TYPE: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
-/// More names than this on one stream are a mistake.
-const MOST_NAMES: usize = 1000;
+/// Limit on subscriptions of one stream.
+const MAX_SUBSCRIPTIONS: usize = 1000;
 
-/// What a request says, in either protocol.
-pub(super) struct Asked {
+/// A request, in either protocol.
+pub(super) struct SubscriptionRequest {
     pub(super) subscribe: Vec<String>,
     pub(super) unsubscribe: Vec<String>,
-    /// The only names that are wanted from now on.
+    /// If given, all other subscriptions end.
     pub(super) only: Option<Vec<String>>,
-    pub(super) refused: Option<String>,
+    /// Envoy rejects the last response for this reason.
+    pub(super) nack: Option<String>,
 }
 
-/// State of the world or incremental.
+/// State-of-the-world or incremental.
 pub(super) trait Protocol: Send + 'static {
     type Request: Send + 'static;
     type Response: Send + 'static;
 
-    fn asked(request: Self::Request) -> Asked;
-    fn answer(name: &str, secret: Any, version: u64) -> Self::Response;
+    fn subscriptions(request: Self::Request) -> SubscriptionRequest;
+    fn response(name: &str, secret: Any, version: u64) -> Self::Response;
 }
 
-/// State of the world: a request has all names, but an answer may have one of them.
+/// State-of-the-world: a request lists all names; a response may hold one of them.
 pub(super) struct Sotw;
 
 impl Protocol for Sotw {
     type Request = DiscoveryRequest;
     type Response = DiscoveryResponse;
 
-    fn asked(request: DiscoveryRequest) -> Asked {
-        Asked {
+    fn subscriptions(request: DiscoveryRequest) -> SubscriptionRequest {
+        SubscriptionRequest {
             subscribe: request.resource_names.clone(),
             unsubscribe: Vec::new(),
             only: Some(request.resource_names),
-            refused: request.error_detail.map(|detail| detail.message),
+            nack: request.error_detail.map(|detail| detail.message),
         }
     }
 
-    fn answer(_: &str, secret: Any, version: u64) -> DiscoveryResponse {
+    fn response(_: &str, secret: Any, version: u64) -> DiscoveryResponse {
         DiscoveryResponse {
             version_info: version.to_string(),
             nonce: version.to_string(),
@@ -72,16 +73,16 @@ impl Protocol for Delta {
     type Request = DeltaDiscoveryRequest;
     type Response = DeltaDiscoveryResponse;
 
-    fn asked(request: DeltaDiscoveryRequest) -> Asked {
-        Asked {
+    fn subscriptions(request: DeltaDiscoveryRequest) -> SubscriptionRequest {
+        SubscriptionRequest {
             subscribe: request.resource_names_subscribe,
             unsubscribe: request.resource_names_unsubscribe,
             only: None,
-            refused: request.error_detail.map(|detail| detail.message),
+            nack: request.error_detail.map(|detail| detail.message),
         }
     }
 
-    fn answer(name: &str, secret: Any, version: u64) -> DeltaDiscoveryResponse {
+    fn response(name: &str, secret: Any, version: u64) -> DeltaDiscoveryResponse {
         let resource = Resource {
             name: name.to_owned(),
             version: version.to_string(),
@@ -97,61 +98,61 @@ impl Protocol for Delta {
     }
 }
 
-/// A secret that is there, or is another than before.
-pub(super) struct Change {
+/// A new or changed secret.
+pub(super) struct SecretUpdate {
     pub(super) name: String,
     pub(super) secret: Arc<Secret>,
 }
 
 /// One stream.
-pub(super) struct Session<P> {
+pub(super) struct SdsSession<P> {
     secrets: Secrets,
-    wanted: StreamMap<String, WatchStream<Option<Arc<Secret>>>>,
-    /// Counts answers; with the stream's own beginning it is never repeated to one Envoy.
+    subscribed: StreamMap<String, WatchStream<Option<Arc<Secret>>>>,
+    /// Version of the last response. It starts at the time of the stream, so that no version is repeated to one Envoy.
     version: u64,
     protocol: PhantomData<P>,
 }
 
-impl<P: Protocol> Session<P> {
+impl<P: Protocol> SdsSession<P> {
     pub(super) fn new(secrets: Secrets) -> Self {
-        let begun = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let version = u64::try_from(begun.as_micros()).unwrap_or_default();
-        Self { secrets, wanted: StreamMap::new(), version, protocol: PhantomData }
+        let start = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let version = u64::try_from(start.as_micros()).unwrap_or_default();
+        Self { secrets, subscribed: StreamMap::new(), version, protocol: PhantomData }
     }
 
-    /// Takes a request in. What it asks for follows by [`Session::changed`].
+    /// Handles a request. The secrets follow by [`SdsSession::changed`].
     ///
     /// # Errors
-    /// It asks for what there is not.
+    /// The request names an unknown secret, or too many.
     pub(super) fn request(&mut self, request: P::Request) -> Result<Option<P::Response>, Status> {
-        let Asked { subscribe, unsubscribe, only, refused } = P::asked(request);
-        if let Some(reason) = refused {
-            warn!(target: "sds", "Envoy refused a secret: {reason}");
+        let SubscriptionRequest { subscribe, unsubscribe, only, nack } = P::subscriptions(request);
+        if let Some(reason) = nack {
+            warn!(target: "sds", reason, "Envoy rejected a secret");
         }
         if let Some(only) = only {
-            let gone: Vec<String> = self.wanted.keys().filter(|name| !only.contains(name)).cloned().collect();
-            gone.iter().for_each(|name| drop(self.wanted.remove(name)));
+            let ended: Vec<String> = self.subscribed.keys().filter(|name| !only.contains(name)).cloned().collect();
+            ended.iter().for_each(|name| drop(self.subscribed.remove(name)));
         }
-        unsubscribe.iter().for_each(|name| drop(self.wanted.remove(name)));
+        unsubscribe.iter().for_each(|name| drop(self.subscribed.remove(name)));
         for name in subscribe {
-            if self.wanted.contains_key(&name) {
+            if self.subscribed.contains_key(&name) {
                 continue;
             }
-            if self.wanted.len() >= MOST_NAMES {
-                return Err(Status::resource_exhausted(format!("more than {MOST_NAMES} secrets")));
+            if self.subscribed.len() >= MAX_SUBSCRIPTIONS {
+                return Err(Status::resource_exhausted(format!("more than {MAX_SUBSCRIPTIONS} secrets on one stream")));
             }
             let newest = self.secrets.watch(&name).map_err(|error| Status::not_found(error.to_string()))?;
-            // Its first item is what there is already.
-            self.wanted.insert(name, WatchStream::new(newest));
+            // Its first item is the present value.
+            self.subscribed.insert(name, WatchStream::new(newest));
         }
         Ok(None)
     }
 
-    /// The next secret that is to be sent.
-    pub(super) async fn changed(&mut self) -> Change {
+    /// The next secret to send.
+    pub(super) async fn changed(&mut self) -> SecretUpdate {
         loop {
-            match self.wanted.next().await {
-                Some((name, Some(secret))) => return Change { name, secret },
+            match self.subscribed.next().await {
+                Some((name, Some(secret))) => return SecretUpdate { name, secret },
                 Some((_, None)) => {}
                 None => return pending().await,
             }
@@ -161,7 +162,7 @@ impl<P: Protocol> Session<P> {
     pub(super) fn push(&mut self, name: &str, secret: &Secret) -> P::Response {
         self.version += 1;
         let secret = Any { type_url: TYPE.to_owned(), value: secret.encode(name).into() };
-        P::answer(name, secret, self.version)
+        P::response(name, secret, self.version)
     }
 }
 
@@ -179,7 +180,7 @@ mod tests {
         Secrets::new(true, Duration::ZERO, Metrics::default())
     }
 
-    fn ask(names: &[&str]) -> DiscoveryRequest {
+    fn request(names: &[&str]) -> DiscoveryRequest {
         DiscoveryRequest { resource_names: names.iter().map(|name| (*name).to_owned()).collect(), ..Default::default() }
     }
 
@@ -189,46 +190,46 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_asked_for_comes_when_it_is_there_and_again_when_it_changes() {
+    async fn subscribed_secret_is_sent_when_available_and_when_changed() {
         let secrets = secrets();
-        let mut session = Session::<Sotw>::new(secrets.clone());
-        assert!(session.request(ask(&[ROOTS])).expect("taken").is_none());
-        assert!(session.changed().now_or_never().is_none(), "there is none yet");
+        let mut session = SdsSession::<Sotw>::new(secrets.clone());
+        assert!(session.request(request(&[ROOTS])).expect("accepted").is_none());
+        assert!(session.changed().now_or_never().is_none(), "there is no value yet");
         secrets.set_roots(root());
         let first = session.changed().await;
-        let answer = session.push(&first.name, &first.secret);
-        assert_eq!((answer.resources.len(), answer.type_url.as_str()), (1, TYPE));
-        // The acknowledgement asks for the same: nothing is sent again.
-        session.request(ask(&[ROOTS])).expect("taken");
+        let response = session.push(&first.name, &first.secret);
+        assert_eq!((response.resources.len(), response.type_url.as_str()), (1, TYPE));
+        // The acknowledgement repeats the subscription: no response follows.
+        session.request(request(&[ROOTS])).expect("accepted");
         assert!(session.changed().now_or_never().is_none());
         secrets.set_roots(root());
         let second = session.changed().await;
         let next = session.push(&second.name, &second.secret);
-        assert_ne!(next.version_info, answer.version_info);
-        assert_ne!(next.resources, answer.resources);
+        assert_ne!(next.version_info, response.version_info);
+        assert_ne!(next.resources, response.resources);
     }
 
     #[tokio::test]
-    async fn what_is_no_longer_asked_for_is_not_sent() {
+    async fn unsubscribed_secret_is_not_sent() {
         let secrets = secrets();
-        let mut session = Session::<Delta>::new(secrets.clone());
+        let mut session = SdsSession::<Delta>::new(secrets.clone());
         let subscribe =
             DeltaDiscoveryRequest { resource_names_subscribe: vec![ROOTS.to_owned()], ..Default::default() };
-        session.request(subscribe).expect("taken");
+        session.request(subscribe).expect("accepted");
         let unsubscribe =
             DeltaDiscoveryRequest { resource_names_unsubscribe: vec![ROOTS.to_owned()], ..Default::default() };
-        session.request(unsubscribe).expect("taken");
+        session.request(unsubscribe).expect("accepted");
         secrets.set_roots(root());
         assert!(session.changed().now_or_never().is_none());
-        let mut session = Session::<Sotw>::new(secrets);
-        session.request(ask(&[ROOTS])).expect("taken");
-        session.request(ask(&[])).expect("taken");
+        let mut session = SdsSession::<Sotw>::new(secrets);
+        session.request(request(&[ROOTS])).expect("accepted");
+        session.request(request(&[])).expect("accepted");
         assert!(session.changed().now_or_never().is_none());
     }
 
     #[test]
-    fn what_there_is_not_ends_the_stream() {
-        let status = Session::<Sotw>::new(secrets()).request(ask(&["other"])).expect_err("refused");
+    fn unknown_secret_ends_the_stream() {
+        let status = SdsSession::<Sotw>::new(secrets()).request(request(&["other"])).expect_err("rejected");
         assert_eq!(status.code(), tonic::Code::NotFound);
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::args::{Command, CommandLine};
 use crate::environment::environment;
 
-/// Settings of `proxy ARGUMENTS` with these variables in a directory of its own.
+/// Settings of `proxy ARGUMENTS` with these variables, in a new directory.
 pub(crate) fn settings(arguments: &str, variables: &[(&str, &str)]) -> Result<Settings> {
     let directory = tempfile::tempdir().expect("a directory");
     settings_in(directory.path(), arguments, variables)
@@ -28,16 +28,16 @@ const POD: &[(&str, &str)] =
     &[("POD_NAME", "tea-1"), ("POD_NAMESPACE", "shop"), ("INSTANCE_IP", "10.0.0.7"), ("SERVICE_ACCOUNT", "tea")];
 
 #[test]
-fn a_pod_has_its_id_and_identity_and_uses_tls() {
+fn pod_has_its_node_id_and_identity_and_uses_tls() {
     let settings = settings("sidecar", POD).expect("settings");
     assert_eq!(settings.node_id(), "sidecar~10.0.0.7~tea-1.shop~shop.svc.cluster.local");
     assert_eq!(settings.identity.spiffe_id, "spiffe://cluster.local/ns/shop/sa/tea");
-    let peer = &settings.control_plane.peer;
+    let upstream = &settings.control_plane.upstream;
     assert_eq!(
-        (peer.address.as_str(), peer.server_name.as_str()),
+        (upstream.address.as_str(), upstream.server_name.as_str()),
         ("istiod.istio-system.svc:15012", "istiod.istio-system.svc")
     );
-    assert_eq!(peer.roots, Some(Roots::File(MESH_ROOT.into())));
+    assert_eq!(upstream.roots, Some(Roots::File(MESH_ROOTS_FILE.into())));
     let authority = settings.identity.authority.expect("an authority");
     assert_eq!(authority.address, "istiod.istio-system.svc:15012");
     assert!(authority.roots.is_some());
@@ -47,15 +47,15 @@ fn a_pod_has_its_id_and_identity_and_uses_tls() {
 }
 
 #[test]
-fn plaintext_must_be_asked_for_and_never_reaches_the_authority() {
+fn plaintext_needs_a_setting_and_is_never_used_for_the_authority() {
     let plain = ("PROXY_CONFIG", "{discoveryAddress: 'istiod:15010', controlPlaneAuthPolicy: NONE}");
     let settings = settings_with(&[plain]);
-    assert_eq!(settings.control_plane.peer.roots, None);
+    assert_eq!(settings.control_plane.upstream.roots, None);
     assert!(settings.identity.authority.is_none());
     let settings = settings_with(&[plain, ("CA_ADDR", "ca:15012")]);
-    assert_eq!(settings.identity.authority.expect("an authority").roots, Some(Roots::File(MESH_ROOT.into())));
+    assert_eq!(settings.identity.authority.expect("an authority").roots, Some(Roots::File(MESH_ROOTS_FILE.into())));
     let settings = settings_with(&[("PROXY_CONFIG", "{discoveryAddress: 'istiod:15010'}")]);
-    assert!(settings.control_plane.peer.roots.is_some());
+    assert!(settings.control_plane.upstream.roots.is_some());
 }
 
 fn settings_with(more: &[(&str, &str)]) -> Settings {
@@ -63,11 +63,11 @@ fn settings_with(more: &[(&str, &str)]) -> Settings {
 }
 
 #[test]
-fn servers_are_verified_by_the_name_that_is_meant() {
+fn server_name_follows_address_or_variable() {
     let settings = settings_with(&[("PROXY_CONFIG", "{discoveryAddress: 'localhost:15012'}")]);
-    assert_eq!(settings.control_plane.peer.server_name, "istiod.istio-system.svc");
+    assert_eq!(settings.control_plane.upstream.server_name, "istiod.istio-system.svc");
     let settings = settings_with(&[("ISTIOD_SAN", "istiod.vm"), ("CA_ADDR", "[fd00::1]:15012")]);
-    assert_eq!(settings.control_plane.peer.server_name, "istiod.vm");
+    assert_eq!(settings.control_plane.upstream.server_name, "istiod.vm");
     assert_eq!(settings.identity.authority.expect("an authority").server_name, "fd00::1");
     assert!(super::server_name_of("istiod").is_err());
 }
@@ -81,10 +81,10 @@ fn provisioned_certificates_and_headers_are_used() {
         ("CA_ROOT_CA", "SYSTEM"),
     ];
     let settings = settings_with(&more);
-    let peer = &settings.control_plane.peer;
-    assert_eq!(peer.client_certificate, Some(("/etc/prov/cert-chain.pem".into(), "/etc/prov/key.pem".into())));
-    assert_eq!(peer.roots, Some(Roots::File("/etc/prov/root-cert.pem".into())));
-    let headers: Vec<_> = peer.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let upstream = &settings.control_plane.upstream;
+    assert_eq!(upstream.client_certificate, Some(("/etc/prov/cert-chain.pem".into(), "/etc/prov/key.pem".into())));
+    assert_eq!(upstream.roots, Some(Roots::File("/etc/prov/root-cert.pem".into())));
+    let headers: Vec<_> = upstream.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     assert_eq!(headers, [("clusterid", "c1"), ("tenant", "x")]);
     let authority = settings.identity.authority.expect("an authority");
     assert_eq!(authority.roots, Some(Roots::System));
@@ -92,13 +92,13 @@ fn provisioned_certificates_and_headers_are_used() {
 }
 
 #[test]
-fn the_socket_of_identities_is_a_name_not_a_path() {
-    let error = settings("sidecar", &[("WORKLOAD_IDENTITY_SOCKET_FILE", "../socket")]).err().expect("refused");
+fn sds_socket_must_be_a_file_name() {
+    let error = settings("sidecar", &[("WORKLOAD_IDENTITY_SOCKET_FILE", "../socket")]).err().expect("rejected");
     assert!(error.to_string().contains("not a path"), "{error}");
 }
 
 #[test]
-fn files_of_the_pod_count_most() {
+fn pod_annotations_take_precedence() {
     let directory = tempfile::tempdir().expect("a directory");
     let pod = directory.path().join("etc/istio/pod");
     std::fs::create_dir_all(&pod).expect("make the directory");
@@ -111,7 +111,7 @@ fn files_of_the_pod_count_most() {
     assert_eq!(settings.drain.duration, Duration::from_secs(9));
     assert_eq!(settings.envoy.concurrency, 3);
     assert_eq!(settings.ports.status, 25020);
-    assert_eq!(settings.control_plane.peer.address, "other:1");
+    assert_eq!(settings.control_plane.upstream.address, "other:1");
     assert_eq!(settings.dns.expect("DNS is captured").address, "localhost:15053");
     let variables = [("TERMINATION_DRAIN_DURATION_SECONDS", "4")];
     assert_eq!(settings_in(directory.path(), "sidecar", &variables).expect("settings").drain.duration.as_secs(), 4);
@@ -125,7 +125,7 @@ fn mounted_certificates_need_no_authority() {
 }
 
 #[test]
-fn keys_are_rsa_unless_ecdsa_is_asked_for() {
+fn key_is_rsa_unless_ecdsa_is_configured() {
     let kind = |variables: &[(&str, &str)]| {
         settings("sidecar", &[POD, variables].concat()).map(|settings| settings.identity.key).map_err(|e| e.to_string())
     };
@@ -134,28 +134,28 @@ fn keys_are_rsa_unless_ecdsa_is_asked_for() {
     assert_eq!(kind(&[("WORKLOAD_RSA_KEY_SIZE", "4096")]), Ok(KeyKind::Rsa4096));
     assert_eq!(kind(&[ALGORITHM]), Ok(KeyKind::P256));
     assert_eq!(kind(&[ALGORITHM, ("ECC_CURVE", "P384")]), Ok(KeyKind::P384));
-    assert_eq!(kind(&[("ECC_CURVE", "P384")]), Ok(KeyKind::Rsa2048), "a curve alone asks for nothing");
+    assert_eq!(kind(&[("ECC_CURVE", "P384")]), Ok(KeyKind::Rsa2048), "a curve alone has no effect");
     let weak = kind(&[("WORKLOAD_RSA_KEY_SIZE", "1024")]).expect_err("weak");
-    assert_eq!(weak, "WORKLOAD_RSA_KEY_SIZE: 1024 is none of 2048, 3072 and 4096");
+    assert_eq!(weak, "WORKLOAD_RSA_KEY_SIZE: 1024 is not accepted; accepted are 2048, 3072 and 4096");
 }
 
 #[test]
-fn a_policy_of_compliance_reaches_every_server_or_nothing_starts() {
+fn compliance_policy_applies_to_all_servers_and_an_unknown_one_is_an_error() {
     let read = |policy: &str| settings("sidecar", &[POD, &[("COMPLIANCE_POLICY", policy)]].concat());
     for (name, policy) in CompliancePolicy::NAMES {
         let settings = read(name).expect(name);
         let authority = settings.identity.authority.expect("an authority").policy;
-        let found = [settings.compliance, settings.control_plane.peer.policy, authority];
+        let found = [settings.compliance, settings.control_plane.upstream.policy, authority];
         assert_eq!(found, [Some(policy); 3], "{name}");
     }
     assert_eq!(read("").expect("none").compliance, None);
     let unknown = read("fips").err().map(|error| error.to_string());
-    let expected = "COMPLIANCE_POLICY: \"fips\" is not known; these are: fips-140-2, fips-140-3, pqc";
+    let expected = "COMPLIANCE_POLICY: \"fips\" is unknown; accepted are fips-140-2, fips-140-3, pqc";
     assert_eq!(unknown.as_deref(), Some(expected));
 }
 
 #[test]
-fn modules_are_fetched_within_bounds() {
+fn wasm_settings_have_defaults_and_minima() {
     let wasm = settings("sidecar", POD).expect("settings").wasm;
     let times = [wasm.expiry, wasm.purge_interval, wasm.request_timeout].map(|time| time.as_secs());
     assert_eq!((times, wasm.max_attempts, wasm.max_bytes), ([86_400, 3600, 15], 5, 268_435_456));
@@ -172,11 +172,11 @@ fn modules_are_fetched_within_bounds() {
     let wasm = settings("sidecar", &variables.concat()).expect("settings").wasm;
     assert!(wasm.is_insecure("r.test:5000") && wasm.is_insecure("q.test") && !wasm.is_insecure("r.test"));
     assert_eq!(wasm.blocked, ["10.0.0.0/8".parse().expect("a block")]);
-    assert_eq!((wasm.max_attempts, wasm.purge_interval.as_secs()), (1, 1), "never is no option");
+    assert_eq!((wasm.max_attempts, wasm.purge_interval.as_secs()), (1, 1), "both have a minimum");
 }
 
 #[test]
-fn debug_pages_can_be_switched_off() {
+fn debug_pages_can_be_disabled() {
     let port =
         |variables: &[(&str, &str)]| settings("sidecar", &[POD, variables].concat()).expect("settings").ports.debug;
     assert_eq!(port(&[]), Some(15004));

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::dns::Names;
+use crate::dns::NameTableStore;
 use crate::envoy::admin::{Admin, Updates};
 use crate::metrics::Metrics;
 
@@ -14,23 +14,23 @@ use crate::metrics::Metrics;
 /// it.
 pub(crate) struct Readiness {
     admin: Admin,
-    names: Option<Names>,
+    names: Option<NameTableStore>,
     terminating: CancellationToken,
     metrics: Metrics,
     was_live: AtomicBool,
     /// The latest result.
-    last: Mutex<Option<Result<(), String>>>,
+    last: Mutex<Option<Result<(), NotReady>>>,
 }
 
 impl Readiness {
-    pub(crate) fn new(admin: Admin, names: Option<Names>, terminating: CancellationToken, metrics: Metrics) -> Self {
+    pub(crate) fn new(admin: Admin, names: Option<NameTableStore>, terminating: CancellationToken, metrics: Metrics) -> Self {
         let (was_live, last) = (AtomicBool::new(false), Mutex::default());
         Self { admin, names, terminating, metrics, was_live, last }
     }
 
     /// # Errors
     /// The reason why the proxy is not ready.
-    pub(crate) async fn check(&self) -> Result<(), String> {
+    pub(crate) async fn check(&self) -> Result<(), NotReady> {
         let result = self.evaluate().await;
         // A result is logged when it changes, not at each request.
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -44,43 +44,61 @@ impl Readiness {
         result
     }
 
-    async fn evaluate(&self) -> Result<(), String> {
+    async fn evaluate(&self) -> Result<(), NotReady> {
         if self.terminating.is_cancelled() {
-            return Err("the agent is terminating".to_owned());
+            return Err(NotReady::Terminating);
         }
         if !self.was_live.load(Relaxed) {
-            let updates = self.admin.updates().await.map_err(|error| format!("Envoy does not respond: {error:#}"))?;
+            let updates = self.admin.updates().await.map_err(|error| NotReady::NoResponse(format!("{error:#}")))?;
             check_updates(&updates)?;
             self.metrics.ready();
             self.was_live.store(true, Relaxed);
         }
         match &self.names {
-            Some(names) if !names.is_known() => {
-                Err("DNS is captured and the name table has not arrived yet".to_owned())
+            Some(names) if !names.has_table() => {
+                Err(NotReady::NoNameTable)
             }
             _ => Ok(()),
         }
     }
 }
 
-fn check_updates(updates: &Updates) -> Result<(), String> {
+fn check_updates(updates: &Updates) -> Result<(), NotReady> {
     let Updates { clusters, clusters_rejected, listeners, listeners_rejected, state, workers_started } = *updates;
     if clusters == 0 || listeners == 0 {
-        let counts = format!(
-            "clusters: {clusters} updates, {clusters_rejected} rejected; listeners: {listeners} updates, \
-             {listeners_rejected} rejected"
-        );
         return Err(match (clusters + listeners, clusters_rejected + listeners_rejected) {
-            (0, 0) => format!("no configuration from the control plane ({counts})"),
-            (_, 0) => format!("the configuration is not complete yet ({counts})"),
-            _ => format!("Envoy rejected its configuration ({counts})"),
+            (0, 0) => NotReady::NoConfiguration(*updates),
+            (_, 0) => NotReady::IncompleteConfiguration(*updates),
+            _ => NotReady::RejectedConfiguration(*updates),
         });
     }
     match (state, workers_started) {
         (Some(0), true) => Ok(()),
-        (Some(0), false) => Err("Envoy has not started its workers".to_owned()),
-        (state, _) => Err(format!("Envoy is not live (state {state:?})")),
+        (Some(0), false) => Err(NotReady::WorkersNotStarted),
+        (state, _) => Err(NotReady::NotLive(state)),
     }
+}
+
+/// Why the proxy is not ready. Each reason may pass, except `Terminating`.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub(crate) enum NotReady {
+    #[error("the agent is terminating")]
+    Terminating,
+    #[error("Envoy does not respond: {0}")]
+    NoResponse(String),
+    #[error("no configuration from the control plane ({0})")]
+    NoConfiguration(Updates),
+    #[error("the configuration is not complete yet ({0})")]
+    IncompleteConfiguration(Updates),
+    #[error("Envoy rejected its configuration ({0})")]
+    RejectedConfiguration(Updates),
+    #[error("Envoy has not started its workers")]
+    WorkersNotStarted,
+    /// With the value of `server.state`.
+    #[error("Envoy is not live (state {0:?})")]
+    NotLive(Option<u64>),
+    #[error("DNS is captured and the name table has not arrived yet")]
+    NoNameTable,
 }
 
 #[cfg(test)]
@@ -91,7 +109,7 @@ mod tests {
     fn proxy_is_ready_with_clusters_listeners_and_workers() {
         let ready = Updates { clusters: 1, listeners: 1, state: Some(0), workers_started: true, ..Updates::default() };
         assert_eq!(check_updates(&ready), Ok(()));
-        let reason = |updates: Updates| check_updates(&updates).expect_err("not ready");
+        let reason = |updates: Updates| check_updates(&updates).expect_err("not ready").to_string();
         assert!(reason(Updates { clusters: 0, listeners: 0, ..ready }).contains("no configuration"));
         assert!(reason(Updates { listeners: 0, ..ready }).contains("not complete"));
         assert!(reason(Updates { listeners: 0, listeners_rejected: 1, ..ready }).contains("rejected its"));

@@ -17,7 +17,7 @@ use super::credentials::{Credentials, basic};
 use super::reference::{ImageReference, SCHEME};
 use super::registry::RegistryClient;
 use super::unpack;
-use crate::files::write_whole;
+use crate::files::write_atomic;
 use crate::metrics::Metrics;
 use crate::settings::WasmSettings;
 
@@ -268,7 +268,7 @@ impl ModuleIndex {
 
 fn write(directory: &Path, file: &Path, bytes: &[u8]) -> Result<PathBuf> {
     std::fs::create_dir_all(directory)?;
-    write_whole(file, bytes, 0o644)?;
+    write_atomic(file, bytes, 0o644)?;
     let file = file.canonicalize()?;
     ensure!(file.to_str().is_some(), "the path of the directory is not UTF-8");
     Ok(file)

@@ -1,5 +1,6 @@
-//! Extensions, whose Wasm modules are fetched before Envoy is told of them.
+//! Responses with extensions: Wasm modules are fetched before Envoy gets the response.
 
+use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use prost::Message as _;
 use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryResponse, DiscoveryResponse};
@@ -10,24 +11,23 @@ use crate::wasm::{Modules, is_wasm};
 /// The type of extensions.
 pub(super) const EXTENSIONS: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig";
 
-/// A response of extensions as Envoy takes it.
+/// A response with files in place of the URLs of Wasm modules.
 ///
 /// # Errors
-/// It has to be refused; the message says why.
-pub(super) async fn convert(protocol: Protocol, response: Bytes, modules: &Modules) -> Result<Bytes, String> {
+/// The response has to be rejected.
+pub(super) async fn convert(protocol: Protocol, response: Bytes, modules: &Modules) -> Result<Bytes> {
     if !is_wasm(&response) {
         return Ok(response);
     }
-    let unreadable = |_| "the response cannot be read".to_owned();
-    let refused = |error: anyhow::Error| format!("{error:#}");
+    let malformed = "the response is malformed";
     match protocol {
         Protocol::Sotw => {
-            let mut response = DiscoveryResponse::decode(response).map_err(unreadable)?;
-            response.resources = modules.convert(response.resources).await.map_err(refused)?;
+            let mut response = DiscoveryResponse::decode(response).context(malformed)?;
+            response.resources = modules.convert(response.resources).await?;
             Ok(response.encode_to_vec().into())
         }
         Protocol::Delta => {
-            let mut response = DeltaDiscoveryResponse::decode(response).map_err(unreadable)?;
+            let mut response = DeltaDiscoveryResponse::decode(response).context(malformed)?;
             let mut slots: Vec<_> = response
                 .resources
                 .iter_mut()
@@ -35,7 +35,7 @@ pub(super) async fn convert(protocol: Protocol, response: Bytes, modules: &Modul
                 .filter(|slot| slot.is_some())
                 .collect();
             let extensions = slots.iter_mut().filter_map(|slot| slot.take()).collect();
-            let converted = modules.convert(extensions).await.map_err(refused)?;
+            let converted = modules.convert(extensions).await?;
             for (slot, extension) in slots.into_iter().zip(converted) {
                 *slot = Some(extension);
             }

@@ -1,24 +1,27 @@
-//! Types of configuration that are for the agent, not for Envoy.
+//! Resource types for the agent, not for Envoy.
 
 use std::collections::BTreeMap;
 
-/// The table of names the DNS proxy answers from.
+use prost::DecodeError;
+
+/// The name table of the DNS proxy.
 pub(crate) const NAME_TABLE: &str = "type.googleapis.com/istio.networking.nds.v1.NameTable";
-/// The mesh's settings of proxies, its roots among them.
+/// The mesh's ProxyConfig, which holds the roots of the mesh.
 pub(crate) const PROXY_CONFIG: &str = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig";
-/// Whether the workload is healthy.
+/// The health of the workload.
 pub(super) const HEALTH: &str = "type.googleapis.com/istio.v1.HealthInformation";
-/// After Envoy asks for these, the agent asks for its own: the first request of a stream must be Envoy's, as it names it.
+/// After Envoy subscribes to listeners, the agent subscribes to its own types: the first request of a stream must be Envoy's,
+/// because it holds the node.
 pub(super) const LISTENERS: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";
 
-/// Takes a message in, or says why not.
-pub(super) type Handler = Box<dyn Fn(&[u8]) -> Result<(), String> + Send + Sync>;
+/// Handles an encoded resource. A malformed one is rejected (NACK).
+pub(super) type Handler = Box<dyn Fn(&[u8]) -> Result<(), DecodeError> + Send + Sync>;
 
-/// Handlers by type.
+/// Handlers by type URL.
 #[derive(Default)]
-pub(crate) struct Intercepted(BTreeMap<&'static str, Handler>);
+pub(crate) struct InterceptedTypes(BTreeMap<&'static str, Handler>);
 
-impl Intercepted {
+impl InterceptedTypes {
     pub(crate) fn insert(&mut self, type_url: &'static str, handler: Handler) {
         self.0.insert(type_url, handler);
     }
@@ -32,7 +35,7 @@ impl Intercepted {
     }
 }
 
-/// Whether Envoy knows the type.
+/// Whether the type is one of Envoy's.
 pub(super) fn is_for_envoy(type_url: &str) -> bool {
     type_url.starts_with("type.googleapis.com/envoy.")
 }

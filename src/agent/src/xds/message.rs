@@ -1,4 +1,4 @@
-//! The few fields of discovery messages that are looked at, and the messages the agent sends itself.
+//! The fields of discovery messages that the agent reads, and the messages that it sends.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -8,54 +8,56 @@ use sluice_proto::envoy::service::discovery::v3::{
 use sluice_proto::google::rpc::Status;
 use sluice_proto::wire;
 
-/// State of the world or incremental.
+use crate::health::Unhealthy;
+
+/// State-of-the-world or incremental.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Protocol {
     Sotw,
     Delta,
 }
 
-/// gRPC's code for an internal error.
+/// The gRPC status code `INTERNAL`.
 const INTERNAL: i32 = 13;
 
-/// A response to the agent itself.
-pub(super) struct Answer {
+/// A response that the agent handles or rejects itself.
+pub(super) struct AgentResponse {
     pub(super) version: String,
     pub(super) nonce: String,
-    /// The first resource; there is never another of these types.
+    /// The first resource; types of the agent have only one.
     pub(super) resource: Option<Bytes>,
 }
 
 impl Protocol {
-    /// The type a request is about.
+    /// The type URL of a request.
     pub(super) fn request_type(self, request: &[u8]) -> &str {
-        // The numbers of the fields are those of the protocol.
+        // The field numbers of `type_url` in both messages.
         text(request, if self == Self::Sotw { 4 } else { 2 })
     }
 
-    /// The version that a request takes, which only state of the world says; empty if there is none yet.
+    /// The accepted version of a state-of-the-world request; empty before the first response, and for incremental requests.
     pub(super) fn accepted_version(self, request: &[u8]) -> &str {
         if self == Self::Sotw { text(request, 1) } else { "" }
     }
 
-    /// The type a response is about.
+    /// The type URL of a response.
     pub(super) fn response_type(self, response: &[u8]) -> &str {
         text(response, 4)
     }
 
-    /// Asks for a type.
+    /// A subscription to a type.
     pub(super) fn subscribe(self, type_url: &str) -> Bytes {
         self.request(type_url, "", "", None)
     }
 
-    /// Says that the workload is healthy, or why not.
-    pub(super) fn health(self, type_url: &str, health: &Result<(), String>) -> Bytes {
-        self.request(type_url, "", "", health.as_ref().err().map(String::as_str))
+    /// A report of the workload's health.
+    pub(super) fn health(self, type_url: &str, health: &Result<(), Unhealthy>) -> Bytes {
+        self.request(type_url, "", "", health.as_ref().err().map(ToString::to_string).as_deref())
     }
 
-    /// Takes or refuses an answer.
-    pub(super) fn acknowledge(self, type_url: &str, answer: &Answer, error: Option<&str>) -> Bytes {
-        self.request(type_url, &answer.version, &answer.nonce, error)
+    /// Acknowledges a response (ACK), or rejects it with an error (NACK).
+    pub(super) fn acknowledge(self, type_url: &str, response: &AgentResponse, error: Option<&str>) -> Bytes {
+        self.request(type_url, &response.version, &response.nonce, error)
     }
 
     fn request(self, type_url: &str, version: &str, nonce: &str, error: Option<&str>) -> Bytes {
@@ -75,24 +77,24 @@ impl Protocol {
         bytes.into()
     }
 
-    /// What of a response has to be said to refuse it: its nonce. Which version is held is for others to say.
-    pub(super) fn to_refuse(self, response: &[u8]) -> Answer {
-        Answer { version: String::new(), nonce: text(response, 5).to_owned(), resource: None }
+    /// The part of a response that a rejection needs: its nonce. The caller sets the version that is held.
+    pub(super) fn nonce_of(self, response: &[u8]) -> AgentResponse {
+        AgentResponse { version: String::new(), nonce: text(response, 5).to_owned(), resource: None }
     }
 
-    /// Reads a response that is for the agent; nothing if it is none.
-    pub(super) fn answer(self, response: &[u8]) -> Option<Answer> {
+    /// Decodes a response for the agent; `None` if it is malformed.
+    pub(super) fn decode(self, response: &[u8]) -> Option<AgentResponse> {
         match self {
             Self::Sotw => {
                 let response = DiscoveryResponse::decode(response).ok()?;
                 let resource = response.resources.into_iter().next().map(|any| Bytes::from(any.value));
-                Some(Answer { version: response.version_info, nonce: response.nonce, resource })
+                Some(AgentResponse { version: response.version_info, nonce: response.nonce, resource })
             }
             Self::Delta => {
                 let response = DeltaDiscoveryResponse::decode(response).ok()?;
                 let resource = response.resources.into_iter().find_map(|resource| resource.resource);
                 let resource = resource.map(|any| Bytes::from(any.value));
-                Some(Answer { version: String::new(), nonce: response.nonce, resource })
+                Some(AgentResponse { version: String::new(), nonce: response.nonce, resource })
             }
         }
     }
@@ -107,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_are_found_without_decoding() {
+    fn type_is_read_without_decoding_the_message() {
         let sotw = DiscoveryRequest { type_url: "t".into(), version_info: "v".into(), ..Default::default() };
         assert_eq!(Protocol::Sotw.request_type(&sotw.encode_to_vec()), "t");
         let delta = DeltaDiscoveryRequest { type_url: "t".into(), response_nonce: "n".into(), ..Default::default() };
@@ -120,21 +122,21 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_refused_with_its_nonce_and_the_reason() {
-        let answer = Answer { version: "1".into(), nonce: "n".into(), resource: None };
-        let refused = Protocol::Sotw.acknowledge("t", &answer, Some("bad"));
-        let refused = DiscoveryRequest::decode(refused).expect("a request");
-        assert_eq!((refused.type_url.as_str(), refused.response_nonce.as_str()), ("t", "n"));
-        assert_eq!(refused.error_detail.map(|detail| detail.message).as_deref(), Some("bad"));
-        let taken = DeltaDiscoveryRequest::decode(Protocol::Delta.acknowledge("t", &answer, None)).expect("a request");
-        assert!(taken.error_detail.is_none() && taken.response_nonce == "n");
+    fn rejection_holds_nonce_and_reason() {
+        let response = AgentResponse { version: "1".into(), nonce: "n".into(), resource: None };
+        let nack = Protocol::Sotw.acknowledge("t", &response, Some("bad"));
+        let nack = DiscoveryRequest::decode(nack).expect("a request");
+        assert_eq!((nack.type_url.as_str(), nack.response_nonce.as_str()), ("t", "n"));
+        assert_eq!(nack.error_detail.map(|detail| detail.message).as_deref(), Some("bad"));
+        let ack = DeltaDiscoveryRequest::decode(Protocol::Delta.acknowledge("t", &response, None)).expect("a request");
+        assert!(ack.error_detail.is_none() && ack.response_nonce == "n");
     }
 
     #[test]
-    fn health_is_an_error_or_none() {
+    fn health_report_holds_an_error_if_unhealthy() {
         let healthy = DiscoveryRequest::decode(Protocol::Sotw.health("h", &Ok(()))).expect("a request");
         assert!(healthy.error_detail.is_none());
-        let ill = DeltaDiscoveryRequest::decode(Protocol::Delta.health("h", &Err("dead".into()))).expect("a request");
-        assert_eq!(ill.error_detail.map(|detail| detail.code), Some(INTERNAL));
+        let unhealthy = DeltaDiscoveryRequest::decode(Protocol::Delta.health("h", &Err(Unhealthy::NoCommand))).expect("a request");
+        assert_eq!(unhealthy.error_detail.map(|detail| detail.code), Some(INTERNAL));
     }
 }

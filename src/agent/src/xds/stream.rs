@@ -1,4 +1,4 @@
-//! One stream of Envoy's and the one upstream that belongs to it.
+//! One stream of Envoy and its upstream stream.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -10,51 +10,51 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Extensions, Request, Status, Streaming};
 use tracing::{debug, info, warn};
 
-use super::Proxy;
+use super::XdsProxy;
 use super::extensions::{self, EXTENSIONS};
 use super::intercept::{HEALTH, LISTENERS, is_for_envoy};
-use super::message::{Answer, Protocol};
+use super::message::{AgentResponse, Protocol};
 use crate::connection;
 
-/// Responses of extensions whose modules are being fetched; more have to wait.
-const MOST_CONVERTED: usize = 8;
+/// Limit on responses whose Wasm modules are being fetched; further responses wait.
+const MAX_CONCURRENT_CONVERSIONS: usize = 8;
 
 /// Passes messages both ways until one side ends.
 ///
 /// # Errors
-/// The status that Envoy's stream ends with: upstream's, or why there is no upstream.
+/// The status that ends Envoy's stream: that of the upstream stream, or the reason why there is none.
 pub(super) async fn run(
-    proxy: &Proxy,
+    proxy: &XdsProxy,
     protocol: Protocol,
     mut downstream: Streaming<Bytes>,
     responses: &Sender<Result<Bytes, Status>>,
 ) -> Result<(), Status> {
-    // Unbounded, but Envoy says little: were both directions bounded, each could wait for the other for ever.
+    // Unbounded, because with two bounded directions each could wait for the other. Envoy sends few requests.
     let (requests, queue) = mpsc::unbounded_channel();
-    // Goes on all the while: upstream may answer only when it was asked something.
+    // Requests pass while the upstream stream is opened: the server may respond to the first request only.
     let accepted = Mutex::default();
-    let passing = pass_requests(proxy, protocol, &mut downstream, &requests, &accepted);
-    tokio::pin!(passing);
+    let forwarding = forward_requests(proxy, protocol, &mut downstream, &requests, &accepted);
+    tokio::pin!(forwarding);
     let mut upstream = tokio::select! {
         upstream = connect(proxy, protocol, queue) => upstream?,
-        end = &mut passing => return end,
+        end = &mut forwarding => return end,
         () = responses.closed() => return Ok(()),
     };
     tokio::select! {
-        end = pass_responses(proxy, protocol, &mut upstream, &requests, responses, &accepted) => end,
-        end = &mut passing => end,
+        end = forward_responses(proxy, protocol, &mut upstream, &requests, responses, &accepted) => end,
+        end = &mut forwarding => end,
         () = responses.closed() => Ok(()),
     }
 }
 
 async fn connect(
-    proxy: &Proxy,
+    proxy: &XdsProxy,
     protocol: Protocol,
     queue: mpsc::UnboundedReceiver<Bytes>,
 ) -> Result<Streaming<Bytes>, Status> {
     let unavailable = |error: anyhow::Error| {
         proxy.metrics.connection_failed();
-        warn!(target: "xdsproxy", "no control plane: {error:#}");
+        warn!(target: "xdsproxy", upstream = proxy.upstream.address, error = format!("{error:#}"), "failed to connect to the control plane");
         Status::unavailable(format!("{error:#}"))
     };
     let metadata = connection::metadata(&proxy.upstream).map_err(unavailable)?;
@@ -62,14 +62,14 @@ async fn connect(
     client.ready().await.map_err(|error| unavailable(error.into()))?;
     let request = Request::from_parts(metadata, Extensions::default(), UnboundedReceiverStream::new(queue));
     let response = client.streaming(request, protocol.path(), crate::codec::Raw).await;
-    let response = response.inspect_err(|_| proxy.metrics.stream_broke())?;
-    info!(target: "xdsproxy", upstream = proxy.upstream.address, ?protocol, "connected");
+    let response = response.inspect_err(|_| proxy.metrics.stream_failed())?;
+    info!(target: "xdsproxy", upstream = proxy.upstream.address, ?protocol, "connected to the control plane");
     Ok(response.into_inner())
 }
 
-/// Passes Envoy's requests on, and the agent's own after the first for listeners.
-async fn pass_requests(
-    proxy: &Proxy,
+/// Forwards Envoy's requests, and sends the agent's own after the first one for listeners.
+async fn forward_requests(
+    proxy: &XdsProxy,
     protocol: Protocol,
     downstream: &mut Streaming<Bytes>,
     requests: &UnboundedSender<Bytes>,
@@ -99,7 +99,7 @@ async fn pass_requests(
                 }
             }
             changed = health.changed(), if begun && looks => {
-                // Nobody may look at the workload.
+                // Without a readiness probe there is no sender.
                 looks = changed.is_ok();
                 if looks && let Some(health) = &*health.borrow_and_update() {
                     send(protocol.health(HEALTH, health));
@@ -109,10 +109,10 @@ async fn pass_requests(
     }
 }
 
-/// Passes responses on, but for those that are the agent's. Extensions pass in their order, when their modules are here;
-/// what is of another type does not wait for them.
-async fn pass_responses(
-    proxy: &Proxy,
+/// Forwards responses, except those for the agent. Responses with extensions keep their order and wait for their modules; other
+/// types do not wait for them.
+async fn forward_responses(
+    proxy: &XdsProxy,
     protocol: Protocol,
     upstream: &mut Streaming<Bytes>,
     requests: &UnboundedSender<Bytes>,
@@ -122,54 +122,55 @@ async fn pass_responses(
     let mut converting = FuturesOrdered::new();
     loop {
         let response = tokio::select! {
-            response = upstream.message(), if converting.len() < MOST_CONVERTED => response,
+            response = upstream.message(), if converting.len() < MAX_CONCURRENT_CONVERSIONS => response,
             Some(converted) = converting.next() => {
                 match converted {
                     Ok(response) => if responses.send(Ok(response)).await.is_err() {
                         return Ok(());
                     },
-                    Err(Refused { mut answer, reason }) => {
-                        warn!(target: "xdsproxy", "extensions are refused: {reason}");
-                        answer.version.clone_from(&accepted.lock().unwrap_or_else(PoisonError::into_inner));
-                        let _ = requests.send(protocol.acknowledge(EXTENSIONS, &answer, Some(&reason)));
+                    Err(RejectedExtensions { mut response, reason }) => {
+                        warn!(target: "xdsproxy", reason, "extensions rejected");
+                        response.version.clone_from(&accepted.lock().unwrap_or_else(PoisonError::into_inner));
+                        let _ = requests.send(protocol.acknowledge(EXTENSIONS, &response, Some(&reason)));
                     }
                 }
                 continue;
             }
         };
-        let response = response.inspect_err(|_| proxy.metrics.stream_broke())?;
-        let Some(response) = response else { return Err(Status::unavailable("the control plane ended the stream")) };
+        let response = response.inspect_err(|_| proxy.metrics.stream_failed())?;
+        let Some(response) = response else { return Err(Status::unavailable("the control plane closed the stream")) };
         proxy.metrics.xds_response();
         let type_url = protocol.response_type(&response);
-        debug!(target: "xdsproxy", type_url, bytes = response.len(), "response");
+        debug!(target: "xdsproxy", type_url, bytes = response.len(), "response received");
         if let Some(handler) = proxy.intercepted.get(type_url) {
-            let Some(answer) = protocol.answer(&response) else {
-                return Err(Status::internal("the control plane sent what is no response"));
+            let Some(response) = protocol.decode(&response) else {
+                return Err(Status::internal("the control plane sent a malformed response"));
             };
-            let result = answer.resource.as_deref().map_or(Ok(()), handler);
-            if let Err(reason) = &result {
-                warn!(target: "xdsproxy", type_url, "a message to the agent is refused: {reason}");
+            let error = response.resource.as_deref().and_then(|resource| handler(resource).err());
+            if let Some(error) = &error {
+                warn!(target: "xdsproxy", type_url, %error, "resource for the agent rejected: it is malformed");
             }
-            let acknowledgement = protocol.acknowledge(type_url, &answer, result.err().as_deref());
+            let error = error.map(|error| format!("malformed resource: {error}"));
+            let acknowledgement = protocol.acknowledge(type_url, &response, error.as_deref());
             let _ = requests.send(acknowledgement);
         } else if type_url == EXTENSIONS {
             converting.push_back(async move {
-                let answer = protocol.to_refuse(&response);
+                let nonce = protocol.nonce_of(&response);
                 let converted = extensions::convert(protocol, response, &proxy.modules).await;
-                converted.map_err(|reason| Refused { answer, reason })
+                converted.map_err(|error| RejectedExtensions { response: nonce, reason: format!("{error:#}") })
             });
         } else if is_for_envoy(type_url) {
             if responses.send(Ok(response)).await.is_err() {
                 return Ok(());
             }
         } else {
-            warn!(target: "xdsproxy", type_url, "a message is of no type that Envoy knows, it is dropped");
+            warn!(target: "xdsproxy", type_url, "response dropped: its type is not one of Envoy's");
         }
     }
 }
 
-/// A response of extensions that Envoy is not told of.
-struct Refused {
-    answer: Answer,
+/// A response with extensions that Envoy does not get.
+struct RejectedExtensions {
+    response: AgentResponse,
     reason: String,
 }

@@ -1,4 +1,4 @@
-//! Revocation lists of the authority, which are mounted as a file (P04).
+//! Certificate revocation lists of the authority, in a mounted file (P04).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,51 +9,62 @@ use tracing::{info, warn};
 use x509_parser::prelude::{CertificateRevocationList, FromDer as _};
 
 use super::Secrets;
-use super::watched::Watched;
+use super::watch::FileWatcher;
 
-/// Follows the file. While there is none, nothing is revoked; while it cannot be read, what was read before counts.
+/// Follows the file. Without the file no certificate is revoked. While the file is invalid, the last lists stay.
 pub(super) fn spawn(file: PathBuf, debounce: Duration, secrets: Secrets) {
     tokio::spawn(async move {
-        let mut watched = Watched::new(vec![file.clone()], debounce);
+        let mut watcher = FileWatcher::new(vec![file.clone()], debounce);
         let mut last = None;
         loop {
             let outcome = match std::fs::read(&file) {
-                Ok(pem) => match count(&pem) {
+                Ok(pem) => match count_lists(&pem) {
                     Ok(lists) => {
-                        secrets.set_revoked(Some(pem));
+                        secrets.set_crl(Some(pem));
                         Ok(lists)
                     }
                     Err(reason) => Err(reason),
                 },
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                    secrets.set_revoked(None);
+                    secrets.set_crl(None);
                     Ok(0)
                 }
-                Err(error) => Err(error.to_string()),
+                Err(error) => Err(CrlError::Unreadable(error.to_string())),
             };
             if last.as_ref() != Some(&outcome) {
                 match &outcome {
-                    Ok(lists) => info!(target: "cache", file = %file.display(), lists, "revocation lists"),
+                    Ok(lists) => info!(target: "cache", file = %file.display(), lists, "certificate revocation lists loaded"),
                     Err(reason) => {
-                        warn!(target: "cache", file = %file.display(), "revocation lists stay as they were: {reason}");
+                        warn!(target: "cache", file = %file.display(), %reason, "failed to load certificate revocation lists, the last ones stay");
                     }
                 }
                 last = Some(outcome);
             }
-            watched.changed().await;
+            watcher.changed().await;
         }
     });
 }
 
-/// How many lists a text has; Envoy would refuse the roots together with one that is none.
-fn count(pem: &[u8]) -> Result<usize, String> {
+/// Why revocation lists cannot be used. The file is read again when it changes.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+enum CrlError {
+    #[error("the file cannot be read: {0}")]
+    Unreadable(String),
+    #[error("a revocation list is malformed: {0}")]
+    Malformed(String),
+    #[error("the file holds no revocation list")]
+    Empty,
+}
+
+/// The number of lists in a PEM text. Envoy rejects the roots together with an invalid list, so all are checked.
+fn count_lists(pem: &[u8]) -> Result<usize, CrlError> {
     let mut lists = 0;
     for list in CertificateRevocationListDer::pem_slice_iter(pem) {
-        let list = list.map_err(|error| error.to_string())?;
-        CertificateRevocationList::from_der(&list).map_err(|error| error.to_string())?;
+        let list = list.map_err(|error| CrlError::Malformed(error.to_string()))?;
+        CertificateRevocationList::from_der(&list).map_err(|error| CrlError::Malformed(error.to_string()))?;
         lists += 1;
     }
-    if lists == 0 { Err("there is no list in it".to_owned()) } else { Ok(lists) }
+    if lists == 0 { Err(CrlError::Empty) } else { Ok(lists) }
 }
 
 #[cfg(test)]
@@ -80,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lists_come_change_and_go_with_their_file_and_broken_ones_do_not() {
+    async fn lists_follow_their_file_and_invalid_ones_are_ignored() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("ca-crl.pem");
         let secrets = Secrets::new(true, Duration::ZERO, Metrics::default());
@@ -89,10 +100,10 @@ mod tests {
         let (first, second) = (list(1), list(2));
         std::fs::write(&file, &first).expect("write");
         spawn(file.clone(), Duration::from_millis(5), secrets);
-        let mut until = async |what: &str, wanted: Option<&str>| {
+        let mut until = async |what: &str, expected: Option<&str>| {
             let shows = newest.wait_for(|secret| match secret.as_deref() {
-                Some(Secret::RootsAndRevoked(_, revoked)) => wanted.is_some_and(|wanted| wanted.as_bytes() == revoked),
-                Some(Secret::Roots(_)) => wanted.is_none(),
+                Some(Secret::RootsAndCrl(_, crl)) => expected.is_some_and(|expected| expected.as_bytes() == crl),
+                Some(Secret::Roots(_)) => expected.is_none(),
                 _ => false,
             });
             timeout(Duration::from_secs(30), shows).await.expect(what).expect("it is served");
@@ -103,7 +114,7 @@ mod tests {
         until("the second", Some(&second)).await;
         std::fs::remove_file(&file).expect("remove");
         until("none", None).await;
-        assert!(count(b"nothing").is_err());
-        assert!(count(b"-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n").is_err());
+        assert!(count_lists(b"nothing").is_err());
+        assert!(count_lists(b"-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n").is_err());
     }
 }
