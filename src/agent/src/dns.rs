@@ -1,8 +1,8 @@
-//! DNS proxy: it answers for names of the mesh, and forwards other requests to the pod's name servers (D06).
+//! DNS proxy: it resolves names of the mesh, and forwards other requests to the pod's name servers (D06).
 
-mod answer;
 mod forward;
 mod resolv_conf;
+mod response;
 mod table;
 
 use std::net::{IpAddr, SocketAddr};
@@ -17,9 +17,9 @@ use tracing::{debug, info, warn};
 
 use crate::metrics::Metrics;
 use crate::settings::DnsSettings;
-use answer::Resolution;
 use forward::Forwarder;
 use resolv_conf::ResolvConf;
+use response::Resolution;
 pub(crate) use table::NameTableStore;
 
 /// Limit on concurrent requests. Further ones wait over TCP and are dropped over UDP.
@@ -95,13 +95,13 @@ impl Resolver {
     /// The response to a request; `None` if the bytes are not a request.
     async fn resolve(&self, request: &[u8], udp: bool) -> Option<Vec<u8>> {
         self.metrics.dns_request();
-        match answer::resolve(&self.names, request, udp) {
+        match response::resolve(&self.names, request, udp) {
             Resolution::Ready(response) => Some(response),
             Resolution::None => None,
             Resolution::Forward => {
                 let response = self.forwarder.forward(request, udp).await;
                 self.metrics.dns_forwarded(response.is_some());
-                response.or_else(|| answer::failure(request))
+                response.or_else(|| response::failure(request))
             }
         }
     }

@@ -82,7 +82,7 @@ pub(crate) const VARIABLES: &[(&str, &str)] = &[
     ("ISTIO_WASM_MAX_BINARY_SIZE_BYTES", "size limit of a Wasm module, in bytes [268435456]"),
     (
         "BLOCKED_CIDRS_IN_WASM_FETCH",
-        "comma-separated CIDR blocks from which no Wasm module is fetched, beside link-local addresses [none]",
+        "comma-separated CIDR blocks from which no Wasm module is fetched, in addition to link-local addresses [none]",
     ),
     (
         "DOCKER_CONFIG",

@@ -114,7 +114,7 @@ fn is_local(peer: SocketAddr) -> bool {
     peer.ip().to_canonical().is_loopback()
 }
 
-fn refuse(path: &str, peer: SocketAddr) -> Response {
+fn reject(path: &str, peer: SocketAddr) -> Response {
     warn!(target: "status", path, peer = %peer, "request rejected: only the loopback is allowed");
     (StatusCode::FORBIDDEN, "only requests from the loopback are allowed\n").into_response()
 }
@@ -132,14 +132,14 @@ async fn app_probe(State(status): Shared, request: Request) -> Response {
 
 async fn metrics(State(status): Shared, ConnectInfo(peer): Peer, request: Request) -> Response {
     if status.scraper.only_local && !is_local(peer) {
-        return refuse(request.uri().path(), peer);
+        return reject(request.uri().path(), peer);
     }
     status.scraper.respond(request.uri().query(), request.headers()).await
 }
 
 async fn quit(State(status): Shared, ConnectInfo(peer): Peer) -> Response {
     if !is_local(peer) {
-        return refuse("/quitquitquit", peer);
+        return reject("/quitquitquit", peer);
     }
     info!(target: "status", "termination without draining requested");
     status.stop.at_once.cancel();
@@ -149,7 +149,7 @@ async fn quit(State(status): Shared, ConnectInfo(peer): Peer) -> Response {
 
 async fn drain(State(status): Shared, ConnectInfo(peer): Peer) -> Response {
     if !is_local(peer) {
-        return refuse("/drain", peer);
+        return reject("/drain", peer);
     }
     info!(target: "status", "draining requested");
     if let Err(error) = status.admin.drain(status.role, true).await {
@@ -163,7 +163,7 @@ async fn drain(State(status): Shared, ConnectInfo(peer): Peer) -> Response {
 
 async fn names(State(status): Shared, ConnectInfo(peer): Peer) -> Response {
     if !is_local(peer) {
-        return refuse("/debug/ndsz", peer);
+        return reject("/debug/ndsz", peer);
     }
     match status.names.as_ref().and_then(NameTableStore::dump) {
         Some(table) => Json(table).into_response(),

@@ -76,7 +76,7 @@ async fn forward_requests(
     accepted: &Mutex<String>,
 ) -> Result<(), Status> {
     let mut health = proxy.health.clone();
-    // A stream is long gone if nobody takes its requests any more.
+    // A failed send means that the stream has ended.
     let send = |request: Bytes| drop(requests.send(request));
     let (mut begun, mut looks) = (false, true);
     loop {

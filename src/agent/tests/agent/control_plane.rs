@@ -1,4 +1,4 @@
-//! A control plane of the test: one address with an authority and discovery, both protocols, over TLS or not.
+//! The control plane of the tests: certificate authority and xDS server on one address, with or without TLS.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -33,26 +33,26 @@ use tonic::body::Body;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::machine::Upstream;
+use crate::test_pod::ControlPlaneAddress;
 
-pub(crate) const TOKEN: &str = "eyJ.this-is.the-token-nobody-may-see";
-/// Who the token is of.
+pub(crate) const TOKEN: &str = "eyJ.this-is.the-secret-token";
+/// The identity of the token.
 pub(crate) const IDENTITY: &str = "spiffe://cluster.local/ns/shop/sa/tea";
 pub(crate) const LISTENER: &str = "served";
 const TYPE: &str = "type.googleapis.com/";
 
-/// What a stream said.
+/// The requests of a stream.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct StreamRecord {
     pub(crate) delta: bool,
     pub(crate) authorization: Option<String>,
     pub(crate) cluster: Option<String>,
     pub(crate) node: String,
-    /// Of requests that were no acknowledgements, in order.
+    /// Types of requests that are not acknowledgements, in order.
     pub(crate) types: Vec<String>,
 }
 
-/// What a handshake agreed on.
+/// The negotiated version and group of a TLS handshake.
 pub(crate) type NegotiatedTls = (Option<ProtocolVersion>, Option<NamedGroup>);
 
 #[derive(Clone)]
@@ -60,16 +60,16 @@ pub(crate) struct ControlPlane(Arc<Inner>);
 
 pub(crate) struct Inner {
     address: SocketAddr,
-    /// Where Envoy is told to listen.
+    /// Port of Envoy's listener.
     listener: u16,
     secure: bool,
-    /// The listener shows the workload's certificate.
+    /// Envoy's listener presents the workload's certificate.
     certified: bool,
     authority: sluice_ca::Authority,
-    pub(crate) authority_works: AtomicBool,
-    pub(crate) refused: AtomicU32,
+    pub(crate) authority_available: AtomicBool,
+    pub(crate) rejected_requests: AtomicU32,
     requests: Mutex<Vec<String>>,
-    streams: Mutex<Vec<Seen>>,
+    streams: Mutex<Vec<StreamRecord>>,
     handshakes: Mutex<Vec<NegotiatedTls>>,
     generation: watch::Sender<u32>,
 }
@@ -91,7 +91,7 @@ impl ControlPlane {
         Self::start(false, false).await
     }
 
-    /// Without an authority, but with a listener that shows a certificate.
+    /// Without an authority, but with a listener that presents a certificate.
     pub(crate) async fn plaintext_with_certificates() -> Result<Self> {
         Self::start(false, true).await
     }
@@ -111,8 +111,8 @@ impl ControlPlane {
             secure,
             certified,
             authority,
-            authority_works: AtomicBool::new(true),
-            refused: AtomicU32::new(0),
+            authority_available: AtomicBool::new(true),
+            rejected_requests: AtomicU32::new(0),
             requests: Mutex::default(),
             streams: Mutex::default(),
             handshakes: Mutex::default(),
@@ -160,12 +160,12 @@ impl ControlPlane {
         let _ = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)).await;
     }
 
-    /// What every handshake so far agreed on.
+    /// All handshakes so far.
     pub(crate) fn handshakes(&self) -> Vec<NegotiatedTls> {
         self.handshakes.lock().expect("no panic").clone()
     }
 
-    /// Certificate and key of the workload, made without the agent.
+    /// Certificate and key of the workload, issued without the agent.
     pub(crate) fn pair(&self) -> Result<(String, String)> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
@@ -175,8 +175,8 @@ impl ControlPlane {
         Ok((issued.chain.concat(), key.serialize_pem()))
     }
 
-    pub(crate) fn upstream(&self) -> Upstream {
-        Upstream {
+    pub(crate) fn upstream(&self) -> ControlPlaneAddress {
+        ControlPlaneAddress {
             address: self.address,
             secure: self.secure,
             root: self.authority.roots_pem().to_owned(),
@@ -185,7 +185,7 @@ impl ControlPlane {
         }
     }
 
-    pub(crate) fn streams(&self) -> Vec<Seen> {
+    pub(crate) fn streams(&self) -> Vec<StreamRecord> {
         self.streams.lock().expect("the streams").clone()
     }
 
@@ -193,25 +193,25 @@ impl ControlPlane {
         self.requests.lock().expect("the requests").clone()
     }
 
-    /// Ends every stream.
+    /// Closes all streams.
     pub(crate) fn break_streams(&mut self) {
         self.generation.send_modify(|generation| *generation += 1);
     }
 
     fn begin(&self, metadata: &MetadataMap, delta: bool) -> usize {
         let text = |name: &str| metadata.get(name).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
-        let seen = Seen { delta, authorization: text("authorization"), cluster: text("clusterid"), ..Seen::default() };
+        let record = StreamRecord { delta, authorization: text("authorization"), cluster: text("clusterid"), ..StreamRecord::default() };
         let mut streams = self.streams.lock().expect("the streams");
-        streams.push(seen);
+        streams.push(record);
         streams.len() - 1
     }
 
     fn note(&self, stream: usize, node: Option<String>, type_url: &str) {
-        let seen = &mut self.streams.lock().expect("the streams")[stream];
+        let record = &mut self.streams.lock().expect("the streams")[stream];
         if let Some(node) = node {
-            seen.node = node;
+            record.node = node;
         }
-        seen.types.push(type_url.to_owned());
+        record.types.push(type_url.to_owned());
     }
 
     /// Resources of a type, by name.
@@ -275,32 +275,32 @@ impl ControlPlane {
     }
 }
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Answers until streams are broken; then each ends.
+/// Responses until the streams are closed.
 fn until_broken<T: Send + 'static>(
     control_plane: &ControlPlane,
-    answers: impl Stream<Item = Result<T, Status>> + Send + 'static,
-) -> Answers<T> {
+    responses: impl Stream<Item = Result<T, Status>> + Send + 'static,
+) -> ResponseStream<T> {
     let mut generation = control_plane.generation.subscribe();
     let broken = Box::pin(async move {
         let _ = generation.changed().await;
     });
-    Box::pin(answers.take_until(broken))
+    Box::pin(responses.take_until(broken))
 }
 
 #[tonic::async_trait]
 impl AggregatedDiscoveryService for ControlPlane {
-    type StreamAggregatedResourcesStream = Answers<DiscoveryResponse>;
-    type DeltaAggregatedResourcesStream = Answers<DeltaDiscoveryResponse>;
+    type StreamAggregatedResourcesStream = ResponseStream<DiscoveryResponse>;
+    type DeltaAggregatedResourcesStream = ResponseStream<DeltaDiscoveryResponse>;
 
     async fn stream_aggregated_resources(
         &self,
         request: Request<Streaming<DiscoveryRequest>>,
     ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
         let (own, stream) = (self.clone(), self.begin(request.metadata(), false));
-        let answers = request.into_inner().filter_map(move |request| {
-            let answer = request.ok().filter(|request| request.response_nonce.is_empty()).map(|request| {
+        let responses = request.into_inner().filter_map(move |request| {
+            let response = request.ok().filter(|request| request.response_nonce.is_empty()).map(|request| {
                 own.note(stream, request.node.map(|node| node.id), &request.type_url);
                 Ok(DiscoveryResponse {
                     version_info: "1".to_owned(),
@@ -310,9 +310,9 @@ impl AggregatedDiscoveryService for ControlPlane {
                     ..Default::default()
                 })
             });
-            std::future::ready(answer)
+            std::future::ready(response)
         });
-        Ok(Response::new(until_broken(self, answers)))
+        Ok(Response::new(until_broken(self, responses)))
     }
 
     async fn delta_aggregated_resources(
@@ -320,8 +320,8 @@ impl AggregatedDiscoveryService for ControlPlane {
         request: Request<Streaming<DeltaDiscoveryRequest>>,
     ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
         let (own, stream) = (self.clone(), self.begin(request.metadata(), true));
-        let answers = request.into_inner().filter_map(move |request| {
-            let answer = request.ok().filter(|request| request.response_nonce.is_empty()).map(|request| {
+        let responses = request.into_inner().filter_map(move |request| {
+            let response = request.ok().filter(|request| request.response_nonce.is_empty()).map(|request| {
                 own.note(stream, request.node.map(|node| node.id), &request.type_url);
                 let resources = own.resources(&request.type_url).into_iter().map(|(name, any)| Resource {
                     name,
@@ -336,9 +336,9 @@ impl AggregatedDiscoveryService for ControlPlane {
                     ..Default::default()
                 })
             });
-            std::future::ready(answer)
+            std::future::ready(response)
         });
-        Ok(Response::new(until_broken(self, answers)))
+        Ok(Response::new(until_broken(self, responses)))
     }
 }
 
@@ -377,10 +377,10 @@ impl tonic::server::UnaryService<IstioCertificateRequest> for Authority {
         Box::pin(async move {
             let token = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
             if token != Some(format!("Bearer {TOKEN}").as_str()) {
-                return Err(Status::unauthenticated("who are you?"));
+                return Err(Status::unauthenticated("the token is missing"));
             }
-            if !own.authority_works.load(SeqCst) {
-                own.refused.fetch_add(1, SeqCst);
+            if !own.authority_available.load(SeqCst) {
+                own.rejected_requests.fetch_add(1, SeqCst);
                 return Err(Status::unavailable("not now"));
             }
             let request = request.into_inner();
@@ -399,11 +399,11 @@ fn now() -> i64 {
     i64::try_from(now.as_secs()).unwrap_or_default()
 }
 
-/// Trusts whoever shows a certificate that the root signed.
+/// Accepts servers whose certificate is signed by the root, at any time and with any name.
 #[derive(Debug)]
-pub(crate) struct Chain(pub(crate) CertificateDer<'static>);
+pub(crate) struct IssuerVerifier(pub(crate) CertificateDer<'static>);
 
-impl rustls::client::danger::ServerCertVerifier for Chain {
+impl rustls::client::danger::ServerCertVerifier for IssuerVerifier {
     fn verify_server_cert(
         &self,
         leaf: &CertificateDer<'_>,

@@ -1,174 +1,174 @@
-//! The agent's program with a real upstream Envoy, against a control plane and an authority of the test.
+//! The agent with a real upstream Envoy, against the test's control plane and certificate authority.
 
 mod control_plane;
-mod machine;
+mod test_pod;
 mod sluiced;
 
 use std::sync::atomic::Ordering::SeqCst;
 
 use anyhow::{Context, Result, ensure};
 use control_plane::{ControlPlane, IDENTITY, TOKEN};
-use machine::{Machine, until};
+use test_pod::{TestPod, until};
 
 const NODE: &str = "sidecar~127.0.0.1~tea-1.shop~shop.svc.cluster.local";
 
-/// From nothing to a proxy that serves with its certificate, through every change, to its end.
+/// From the start to a proxy that serves with its certificate, through all changes, to termination.
 #[tokio::test]
-async fn a_proxy_is_configured_certified_renewed_and_drained() -> Result<()> {
+async fn proxy_is_configured_certified_renewed_and_drained() -> Result<()> {
     let mut control_plane = ControlPlane::secure().await?;
-    let mut machine = Machine::new("sidecar", control_plane.upstream())?;
-    machine.variables.extend([("SECRET_TTL", "4s".to_owned()), ("ISTIO_META_DNS_CAPTURE", "true".to_owned())]);
-    machine.start()?;
-    machine.ready().await?;
+    let mut pod = TestPod::new("sidecar", control_plane.upstream())?;
+    pod.variables.extend([("SECRET_TTL", "4s".to_owned()), ("ISTIO_META_DNS_CAPTURE", "true".to_owned())]);
+    pod.start()?;
+    pod.ready().await?;
 
-    // It said who it is, with its token, and asked for names after Envoy had begun.
+    // The stream is authenticated by the token, and the agent subscribes to the name table after Envoy's first request.
     let stream = control_plane.streams().into_iter().next().context("a stream")?;
     assert_eq!(stream.authorization.as_deref(), Some(format!("Bearer {TOKEN}").as_str()));
     assert_eq!(stream.cluster.as_deref(), Some("cluster-1"));
     assert!(stream.delta);
     assert_eq!(stream.node, NODE);
-    let names = until("names are asked for", async || {
+    let names = until("the name table is subscribed to", async || {
         let stream = control_plane.streams().into_iter().next()?;
         stream.types.iter().position(|name| name.ends_with("NameTable")).map(|at| (at, stream.types))
     });
     let (at, types) = names.await?;
     assert!(types[..at].iter().any(|name| name.ends_with("Listener")), "{types:?}");
-    assert!(machine.status("/debug/ndsz").await?.1.contains("10.1.2.3"));
+    assert!(pod.status("/debug/ndsz").await?.1.contains("10.1.2.3"));
 
-    // Envoy serves with the certificate of the authority, and with another before that one ends.
-    let first = machine.certificate().await?;
+    // Envoy serves with the authority's certificate, and with a renewed one before the first expires.
+    let first = pod.certificate().await?;
     assert!(first.uris == [IDENTITY], "{:?}", first.uris);
-    let renewed = until("another certificate", async || {
-        let now = machine.certificate().await.ok()?;
+    let renewed = until("a renewed certificate", async || {
+        let now = pod.certificate().await.ok()?;
         (now.serial != first.serial).then_some(now)
     });
     let renewed = renewed.await?;
     assert_eq!(renewed.uris, first.uris);
     ensure!(control_plane.requests().iter().all(|csr| csr.contains("BEGIN CERTIFICATE REQUEST")));
 
-    // Without the authority, what there is stays; when it is back, there is a new one.
-    control_plane.authority_works.store(false, SeqCst);
-    let refused = control_plane.refused.load(SeqCst);
-    until("the agent goes on asking", async || (control_plane.refused.load(SeqCst) >= refused + 2).then_some(()))
+    // While the authority is unavailable, the certificate stays; afterwards it is renewed.
+    control_plane.authority_available.store(false, SeqCst);
+    let rejected = control_plane.rejected_requests.load(SeqCst);
+    until("the agent retries", async || (control_plane.rejected_requests.load(SeqCst) >= rejected + 2).then_some(()))
         .await?;
-    let kept = machine.certificate().await?;
-    control_plane.authority_works.store(true, SeqCst);
-    until("a new certificate", async || (machine.certificate().await.ok()?.serial != kept.serial).then_some(()))
+    let kept = pod.certificate().await?;
+    control_plane.authority_available.store(true, SeqCst);
+    until("a new certificate", async || (pod.certificate().await.ok()?.serial != kept.serial).then_some(()))
         .await?;
 
-    // A stream that breaks is made again, and Envoy keeps what it has.
+    // A broken stream is replaced, and Envoy keeps its configuration.
     let before = control_plane.streams().len();
     control_plane.break_streams();
     until("another stream", async || (control_plane.streams().len() > before).then_some(())).await?;
-    machine.certificate().await?;
+    pod.certificate().await?;
 
-    // Metrics of all are in one answer.
-    let (_, metrics) = machine.status("/stats/prometheus").await?;
+    // One response holds the metrics of the agent and of Envoy.
+    let (_, metrics) = pod.status("/stats/prometheus").await?;
     assert!(metrics.contains("istio_agent_num_outgoing_requests_total"), "{metrics}");
     assert!(metrics.contains("envoy_server_live"), "{metrics}");
 
-    // At the end clients are told to go, and the program ends as asked.
-    let mut client = machine.client().await?;
+    // On termination clients are asked to disconnect, and the agent exits with 0.
+    let mut client = pod.client().await?;
     assert_eq!(client.get().await?, None);
-    machine.signal("TERM").await?;
-    until("clients are told", async || client.get().await.ok()?.filter(|value| value == "close")).await?;
-    assert_eq!(machine.end().await?, Some(0));
-    assert!(machine.certificate().await.is_err(), "Envoy has ended too");
+    pod.signal("TERM").await?;
+    until("clients are asked to disconnect", async || client.get().await.ok()?.filter(|value| value == "close")).await?;
+    assert_eq!(pod.exit_code().await?, Some(0));
+    assert!(pod.certificate().await.is_err(), "Envoy is terminated too");
 
-    machine.assert_no_secrets()
+    pod.assert_no_secrets()
 }
 
-/// Towards a control plane that would speak anything.
+/// The control plane accepts all versions and groups.
 #[tokio::test]
-async fn a_policy_limits_tls_towards_control_plane_and_authority() -> Result<()> {
+async fn compliance_policy_limits_tls_to_control_plane_and_authority() -> Result<()> {
     use rustls::NamedGroup::{X25519MLKEM768, secp256r1};
     use rustls::ProtocolVersion::{TLSv1_2, TLSv1_3};
     for (policy, version, group) in
         [("fips-140-2", TLSv1_2, secp256r1), ("fips-140-3", TLSv1_3, secp256r1), ("pqc", TLSv1_3, X25519MLKEM768)]
     {
         let control_plane = ControlPlane::secure().await?;
-        let mut machine = Machine::new("sidecar", control_plane.upstream())?;
-        machine.variables.insert("COMPLIANCE_POLICY", policy.to_owned());
-        machine.start()?;
-        machine.ready().await?;
-        machine.certificate().await?;
-        let agreed = control_plane.handshakes();
-        ensure!(agreed.len() >= 2, "{policy}: one for the authority, one for configuration: {agreed:?}");
-        ensure!(agreed.iter().all(|it| *it == (Some(version), Some(group))), "{policy}: {agreed:?}");
+        let mut pod = TestPod::new("sidecar", control_plane.upstream())?;
+        pod.variables.insert("COMPLIANCE_POLICY", policy.to_owned());
+        pod.start()?;
+        pod.ready().await?;
+        pod.certificate().await?;
+        let handshakes = control_plane.handshakes();
+        ensure!(handshakes.len() >= 2, "{policy}: one for the authority, one for configuration: {handshakes:?}");
+        ensure!(handshakes.iter().all(|it| *it == (Some(version), Some(group))), "{policy}: {handshakes:?}");
     }
     Ok(())
 }
 
-/// What was asked for explicitly: no TLS, no authority, state of the world.
+/// Configured explicitly: no TLS, no authority, state-of-the-world.
 #[tokio::test]
-async fn plaintext_carries_no_token_and_an_end_can_be_at_once() -> Result<()> {
+async fn plaintext_has_no_token_and_quitquitquit_skips_draining() -> Result<()> {
     let control_plane = ControlPlane::plaintext().await?;
-    let mut machine = Machine::new("sidecar", control_plane.upstream())?;
-    machine.variables.extend([("ISTIO_DELTA_XDS", "false".to_owned())]);
-    machine.proxy_config["terminationDrainDuration"] = "600s".into();
-    machine.start()?;
-    machine.ready().await?;
+    let mut pod = TestPod::new("sidecar", control_plane.upstream())?;
+    pod.variables.extend([("ISTIO_DELTA_XDS", "false".to_owned())]);
+    pod.proxy_config["terminationDrainDuration"] = "600s".into();
+    pod.start()?;
+    pod.ready().await?;
     let stream = control_plane.streams().into_iter().next().context("a stream")?;
     assert_eq!((stream.authorization, stream.delta, stream.node.as_str()), (None, false, NODE));
     assert!(control_plane.requests().is_empty());
-    let mut client = machine.plain_client(control_plane.upstream().listener).await?;
+    let mut client = pod.plain_client(control_plane.upstream().listener).await?;
     client.get().await?;
-    let (status, _) = machine.status("/quitquitquit").await?;
+    let (status, _) = pod.status("/quitquitquit").await?;
     assert_eq!(status, 405, "only by POST");
-    machine.post("/quitquitquit").await?;
-    assert_eq!(machine.end().await?, Some(0));
-    machine.assert_no_secrets()
+    pod.post("/quitquitquit").await?;
+    assert_eq!(pod.exit_code().await?, Some(0));
+    pod.assert_no_secrets()
 }
 
-/// Certificates that others put into files are served, and each that takes their place.
+/// Certificates in files are served, and replaced when the files change.
 #[tokio::test]
-async fn certificates_in_files_are_followed() -> Result<()> {
+async fn certificate_files_are_followed() -> Result<()> {
     let control_plane = ControlPlane::plaintext_with_certificates().await?;
-    let mut machine = Machine::new("sidecar", control_plane.upstream())?;
-    machine.variables.insert("FILE_MOUNTED_CERTS", "true".to_owned());
-    machine.put("etc/certs/root-cert.pem", &control_plane.upstream().root)?;
-    let put = |machine: &Machine| {
+    let mut pod = TestPod::new("sidecar", control_plane.upstream())?;
+    pod.variables.insert("FILE_MOUNTED_CERTS", "true".to_owned());
+    pod.put("etc/certs/root-cert.pem", &control_plane.upstream().root)?;
+    let put = |pod: &TestPod| {
         let (chain, key) = control_plane.pair()?;
-        machine.put("etc/certs/cert-chain.pem", &chain)?;
-        machine.put("etc/certs/key.pem", &key)
+        pod.put("etc/certs/cert-chain.pem", &chain)?;
+        pod.put("etc/certs/key.pem", &key)
     };
-    put(&machine)?;
-    machine.start()?;
-    machine.ready().await?;
-    let first = until("a certificate", async || machine.certificate().await.ok()).await?;
-    put(&machine)?;
-    until("the other certificate", async || (machine.certificate().await.ok()?.serial != first.serial).then_some(()))
+    put(&pod)?;
+    pod.start()?;
+    pod.ready().await?;
+    let first = until("a certificate", async || pod.certificate().await.ok()).await?;
+    put(&pod)?;
+    until("the second certificate", async || (pod.certificate().await.ok()?.serial != first.serial).then_some(()))
         .await?;
-    ensure!(control_plane.requests().is_empty(), "no authority was asked");
-    machine.assert_no_secrets()
+    ensure!(control_plane.requests().is_empty(), "the authority received no request");
+    pod.assert_no_secrets()
 }
 
-/// The end waits for clients, as long as they stay.
+/// Termination waits for clients without a time limit.
 #[tokio::test]
-async fn the_end_can_wait_for_the_last_connection() -> Result<()> {
+async fn termination_can_wait_for_the_last_connection() -> Result<()> {
     let control_plane = ControlPlane::plaintext().await?;
-    let mut machine = Machine::new("sidecar", control_plane.upstream())?;
-    machine.variables.insert("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "true".to_owned());
-    machine.variables.insert("MINIMUM_DRAIN_DURATION", "0s".to_owned());
-    machine.proxy_config["drainDuration"] = "600s".into();
-    machine.start()?;
-    machine.ready().await?;
-    let client = machine.plain_client(control_plane.upstream().listener).await?;
-    until("the connection is seen", async || machine.connections().await.ok().filter(|count| *count > 0)).await?;
-    machine.signal("TERM").await?;
-    until("it is waited for", async || machine.log().contains("connections are left").then_some(())).await?;
+    let mut pod = TestPod::new("sidecar", control_plane.upstream())?;
+    pod.variables.insert("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "true".to_owned());
+    pod.variables.insert("MINIMUM_DRAIN_DURATION", "0s".to_owned());
+    pod.proxy_config["drainDuration"] = "600s".into();
+    pod.start()?;
+    pod.ready().await?;
+    let client = pod.plain_client(control_plane.upstream().listener).await?;
+    until("the connection is counted", async || pod.connections().await.ok().filter(|count| *count > 0)).await?;
+    pod.signal("TERM").await?;
+    until("the agent waits for it", async || pod.log().contains("active connections").then_some(())).await?;
     drop(client);
-    assert_eq!(machine.end().await?, Some(0));
+    assert_eq!(pod.exit_code().await?, Some(0));
     Ok(())
 }
 
-/// The agent does not start Envoy again: whoever started both sees how it ended.
+/// The agent does not restart Envoy. It exits with Envoy's code, so that the container runtime sees it.
 #[tokio::test]
-async fn the_program_ends_as_envoy_ended() -> Result<()> {
+async fn exit_code_is_that_of_envoy() -> Result<()> {
     let control_plane = ControlPlane::plaintext().await?;
-    let mut machine = Machine::new("sidecar", control_plane.upstream())?;
-    machine.proxy_config["binaryPath"] = machine.script("exit 7")?;
-    machine.start()?;
-    assert_eq!(machine.end().await?, Some(7));
+    let mut pod = TestPod::new("sidecar", control_plane.upstream())?;
+    pod.proxy_config["binaryPath"] = pod.script("exit 7")?;
+    pod.start()?;
+    assert_eq!(pod.exit_code().await?, Some(7));
     Ok(())
 }

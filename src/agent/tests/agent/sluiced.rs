@@ -1,4 +1,4 @@
-//! The agent and the real control plane: its authority, its tokens, its configuration.
+//! The agent with `sluiced`: its certificate authority, tokens and configuration.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -9,9 +9,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use crate::control_plane::IDENTITY;
-use crate::machine::{Machine, Upstream, until};
+use crate::test_pod::{ControlPlaneAddress, TestPod, until};
 
-/// A gateway that shows the workload's certificate on one port and answers by itself on another.
+/// A gateway that presents the workload's certificate on one port, and responds in plaintext on another.
 fn objects(port: u16, plain: u16) -> String {
     format!(
         "
@@ -39,14 +39,14 @@ spec:
     )
 }
 
-/// A control plane with these objects, and a gateway of it that was not started yet.
-struct Mesh {
+/// A control plane with these objects, and its gateway, which is not started yet.
+struct GatewayMesh {
     directory: tempfile::TempDir,
     server: Sluiced,
-    machine: Machine,
+    pod: TestPod,
 }
 
-impl Mesh {
+impl GatewayMesh {
     async fn start(objects: &str, port: u16) -> Result<Self> {
         let directory = tempfile::tempdir().context("make a directory")?;
         let path = |name: &str| directory.path().join(name);
@@ -63,7 +63,7 @@ impl Mesh {
             ],
             env: vec![
                 ("ROOT_CA_DIR".to_owned(), path("authority").display().to_string()),
-                // As a root in a cluster has it.
+                // The default in a cluster.
                 ("CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE".to_owned(), "2048".to_owned()),
             ],
             log: Some(path("log")),
@@ -73,20 +73,20 @@ impl Mesh {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs();
         let subject = "system:serviceaccount:shop:tea";
         let claims = json!({"iss": "https://issuer", "sub": subject, "aud": ["istio-ca"], "exp": now + 600});
-        let upstream = Upstream {
+        let upstream = ControlPlaneAddress {
             address: server.secure.context("the port is open")?,
             secure: true,
             root: std::fs::read_to_string(path("authority/root-cert.pem"))?,
             token: issuer.sign(&claims)?,
             listener: port,
         };
-        let mut machine = Machine::new("router", upstream)?;
-        machine.variables.insert("ISTIO_META_CLUSTER_ID", "Kubernetes".to_owned());
-        machine.variables.insert("ISTIO_METAJSON_LABELS", json!({"istio": "gate"}).to_string());
-        Ok(Self { directory, server, machine })
+        let mut pod = TestPod::new("router", upstream)?;
+        pod.variables.insert("ISTIO_META_CLUSTER_ID", "Kubernetes".to_owned());
+        pod.variables.insert("ISTIO_METAJSON_LABELS", json!({"istio": "gate"}).to_string());
+        Ok(Self { directory, server, pod })
     }
 
-    /// Puts other objects beside the first ones.
+    /// Adds a file of objects.
     fn put(&self, objects: &str) -> Result<()> {
         Ok(std::fs::write(self.directory.path().join("objects/more.yaml"), objects)?)
     }
@@ -97,52 +97,52 @@ impl Mesh {
 }
 
 #[tokio::test]
-async fn the_control_plane_certifies_and_configures_a_gateway() -> Result<()> {
+async fn gateway_is_certified_and_configured() -> Result<()> {
     let [port, plain] = free_ports()?;
-    let mut mesh = Mesh::start(&objects(port, plain), port).await?;
-    let machine = &mut mesh.machine;
-    machine.variables.insert("SECRET_TTL", "10s".to_owned());
-    machine.start()?;
-    machine.ready().await?;
-    let shown = until("a certificate", async || machine.certificate().await.ok()).await?;
-    ensure!(shown.uris == [IDENTITY], "{:?}", shown.uris);
-    let mut client = machine.plain_client(plain).await?;
+    let mut mesh = GatewayMesh::start(&objects(port, plain), port).await?;
+    let pod = &mut mesh.pod;
+    pod.variables.insert("SECRET_TTL", "10s".to_owned());
+    pod.start()?;
+    pod.ready().await?;
+    let certificate = until("a certificate", async || pod.certificate().await.ok()).await?;
+    ensure!(certificate.uris == [IDENTITY], "{:?}", certificate.uris);
+    let mut client = pod.plain_client(plain).await?;
     client.get().await?;
-    until("another certificate", async || (machine.certificate().await.ok()?.serial != shown.serial).then_some(()))
+    until("another certificate", async || (pod.certificate().await.ok()?.serial != certificate.serial).then_some(()))
         .await?;
-    machine.signal("TERM").await?;
-    ensure!(machine.end().await? == Some(0));
-    machine.assert_no_secrets()?;
+    pod.signal("TERM").await?;
+    ensure!(pod.exit_code().await? == Some(0));
+    pod.assert_no_secrets()?;
     let log = mesh.log()?;
     ensure!(log.contains("listening") && !log.contains("PRIVATE KEY"), "{log}");
     Ok(())
 }
 
 #[tokio::test]
-async fn debug_pages_are_shown_on_the_machine_as_the_proxy_may_see_them() -> Result<()> {
+async fn debug_pages_show_what_the_proxy_is_allowed_to_see() -> Result<()> {
     let [port, plain] = free_ports()?;
-    let mut mesh = Mesh::start(&objects(port, plain), port).await?;
-    let machine = &mut mesh.machine;
-    machine.start()?;
-    machine.ready().await?;
-    let (status, text) = machine.debug("GET", "/debug/syncz").await?;
+    let mut mesh = GatewayMesh::start(&objects(port, plain), port).await?;
+    let pod = &mut mesh.pod;
+    pod.start()?;
+    pod.ready().await?;
+    let (status, text) = pod.debug("GET", "/debug/syncz").await?;
     let sync: Value = serde_json::from_str(&text).context("JSON")?;
     ensure!(status == 200 && sync["typeUrl"] == "istio.io/debug/syncz", "{status} {text}");
     let id = sync["resources"][0]["node"]["id"].as_str().context("the proxy itself")?;
     ensure!(id.contains("~tea-1.shop~"), "{text}");
-    let (status, text) = machine.debug("POST", "/debug/config_dump?resourceName=tea-1.shop").await?;
+    let (status, text) = pod.debug("POST", "/debug/config_dump?resourceName=tea-1.shop").await?;
     ensure!(status == 200 && text.contains("envoy.admin.v3.ListenersConfigDump"), "{status} {text}");
-    let (status, text) = machine.debug("GET", "/debug/config_dump?proxyID=tea-1.shop").await?;
+    let (status, text) = pod.debug("GET", "/debug/config_dump?proxyID=tea-1.shop").await?;
     let page: Value = serde_json::from_str(&text).context("JSON")?;
-    ensure!(status == 200 && page["configs"].is_array(), "the page as it is: {status} {text}");
-    // What is refused says why, and Envoy's own stream does not end of it.
-    let (status, text) = machine.debug("GET", "/debug/connections").await?;
+    ensure!(status == 200 && page["configs"].is_array(), "the page is unchanged: {status} {text}");
+    // A rejected request has a reason, and does not end Envoy's stream.
+    let (status, text) = pod.debug("GET", "/debug/connections").await?;
     ensure!(status == 403 && text.contains("connections"), "{status} {text}");
-    let (status, text) = machine.debug("GET", "/debug").await?;
+    let (status, text) = pod.debug("GET", "/debug").await?;
     ensure!(status == 400 && text.contains("exactly one"), "{status} {text}");
-    ensure!(!machine.log().contains("a stream ended"), "{}", machine.log());
+    ensure!(!pod.log().contains("stream ended"), "{}", pod.log());
     mesh.server.kill().await?;
-    let (status, text) = machine.debug("GET", "/debug/syncz").await?;
+    let (status, text) = pod.debug("GET", "/debug/syncz").await?;
     ensure!(status == 503 && text.contains("connect to"), "{status} {text}");
     Ok(())
 }
@@ -161,7 +161,7 @@ spec:
     )
 }
 
-/// A module that does nothing: a function that names the version of the interface, one that gives memory, and memory.
+/// A module without effect: a function that names the ABI version, one that allocates memory, and memory.
 fn idle_module() -> Vec<u8> {
     let parts: [&[u8]; 10] = [
         b"\0asm\x01\0\0\0",
@@ -178,7 +178,7 @@ fn idle_module() -> Vec<u8> {
     parts.concat()
 }
 
-/// Serves bytes to whoever connects.
+/// Serves the same bytes to all clients.
 async fn serve(body: Vec<u8>) -> Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let port = listener.local_addr()?.port();
@@ -193,38 +193,38 @@ async fn serve(body: Vec<u8>) -> Result<u16> {
     Ok(port)
 }
 
-/// Envoy runs a plugin's module. Without it the plugin lets nothing pass, or everything if it may; Envoy takes both.
+/// Envoy runs a plugin's module. Without the module all requests are denied, or allowed if the plugin fails open.
 #[tokio::test]
-async fn a_plugin_without_module_denies_or_allows() -> Result<()> {
+async fn plugin_without_module_denies_or_allows_requests() -> Result<()> {
     let [port, plain] = free_ports()?;
-    let mut mesh = Mesh::start(&objects(port, plain), port).await?;
-    // Nobody is there.
-    let [nobody] = free_ports()?;
-    let url = format!("http://127.0.0.1:{nobody}/m.wasm");
+    let mut mesh = GatewayMesh::start(&objects(port, plain), port).await?;
+    // No server listens on this port.
+    let [unused_port] = free_ports()?;
+    let url = format!("http://127.0.0.1:{unused_port}/m.wasm");
     mesh.put(&plugin(&url, "FAIL_CLOSE"))?;
-    mesh.machine.variables.insert("WASM_HTTP_REQUEST_MAX_RETRIES", "1".to_owned());
-    mesh.machine.start()?;
-    mesh.machine.ready().await?;
-    let machine = &mesh.machine;
-    let answers = async |wanted: u16| {
-        let what = format!("requests are answered {wanted}");
-        until(&what, async || (machine.request(plain).await.ok()?.0 == wanted).then_some(())).await
+    mesh.pod.variables.insert("WASM_HTTP_REQUEST_MAX_RETRIES", "1".to_owned());
+    mesh.pod.start()?;
+    mesh.pod.ready().await?;
+    let pod = &mesh.pod;
+    let responds_with = async |expected: u16| {
+        let what = format!("requests have status {expected}");
+        until(&what, async || (pod.request(plain).await.ok()?.0 == expected).then_some(())).await
     };
-    answers(403).await.with_context(|| machine.log())?;
+    responds_with(403).await.with_context(|| pod.log())?;
     mesh.put(&plugin(&url, "FAIL_OPEN"))?;
-    answers(200).await.with_context(|| machine.log())?;
+    responds_with(200).await.with_context(|| pod.log())?;
     let url = format!("http://127.0.0.1:{}/m.wasm", serve(idle_module()).await?);
     mesh.put(&plugin(&url, "FAIL_CLOSE"))?;
-    // The plugin fails closed: were Envoy not content with the module, nothing would pass.
+    // The plugin fails closed: if Envoy rejected the module, all requests would be denied.
     let names_file = async || {
-        let filters = machine.admin("/config_dump?resource=ecds_filters").await.ok()?;
+        let filters = pod.admin("/config_dump?resource=ecds_filters").await.ok()?;
         (filters.contains("/var/lib/istio/data/") && !filters.contains("remote")).then_some(())
     };
-    until("Envoy is told of a file", names_file).await.with_context(|| machine.log())?;
-    answers(200).await.with_context(|| machine.log())?;
+    until("Envoy loads a file", names_file).await.with_context(|| pod.log())?;
+    responds_with(200).await.with_context(|| pod.log())?;
     let dump = mesh.server.get("/debug/syncz").await?.1;
-    ensure!(!dump.contains("lastError"), "nothing was refused: {dump}");
-    let (_, metrics) = machine.status("/stats/prometheus").await?;
+    ensure!(!dump.contains("lastError"), "no resource is rejected: {dump}");
+    let (_, metrics) = pod.status("/stats/prometheus").await?;
     ensure!(metrics.contains("istio_agent_wasm_config_conversion_count_total{result=\"fetch_failure\"}"), "{metrics}");
     Ok(())
 }

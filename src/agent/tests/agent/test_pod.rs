@@ -1,4 +1,4 @@
-//! A directory with what a container would have, the agent in it, and clients of its Envoy.
+//! A directory with the files of a container, the agent in it, and clients of its Envoy.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,36 +21,36 @@ use tokio::process::{Child, Command};
 use tokio_rustls::TlsConnector;
 use x509_parser::prelude::{FromDer as _, GeneralName, ParsedExtension, X509Certificate};
 
-/// How long things may take on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
+/// Time limit of each step.
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Asks again until there is an answer.
-pub(crate) async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> Result<T> {
-    let deadline = Instant::now() + LIMIT;
+/// Repeats a check until it has a result.
+pub(crate) async fn until<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> Result<T> {
+    let deadline = Instant::now() + STEP_TIMEOUT;
     loop {
-        if let Some(answer) = ask().await {
-            return Ok(answer);
+        if let Some(result) = check().await {
+            return Ok(result);
         }
-        ensure!(Instant::now() < deadline, "not within {LIMIT:?}: {what}");
+        ensure!(Instant::now() < deadline, "not within {STEP_TIMEOUT:?}: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// What the machine is told of its control plane.
-pub(crate) struct Upstream {
+/// The control plane of a pod.
+pub(crate) struct ControlPlaneAddress {
     pub(crate) address: SocketAddr,
     pub(crate) secure: bool,
     /// Roots of the mesh.
     pub(crate) root: String,
     pub(crate) token: String,
-    /// Where Envoy is told to listen.
+    /// Port of Envoy's listener.
     pub(crate) listener: u16,
 }
 
-/// One machine with one proxy.
-pub(crate) struct Machine {
+/// A pod with one proxy.
+pub(crate) struct TestPod {
     directory: tempfile::TempDir,
-    upstream: Upstream,
+    upstream: ControlPlaneAddress,
     role: &'static str,
     pub(crate) variables: BTreeMap<&'static str, String>,
     pub(crate) proxy_config: Value,
@@ -60,14 +60,14 @@ pub(crate) struct Machine {
     child: Option<Child>,
 }
 
-/// What Envoy shows of itself.
-pub(crate) struct Shown {
+/// The certificate of a server.
+pub(crate) struct PeerCertificate {
     pub(crate) serial: Vec<u8>,
     pub(crate) uris: Vec<String>,
 }
 
-impl Drop for Machine {
-    /// A test that fails leaves no Envoy behind: it is of the agent's process group.
+impl Drop for TestPod {
+    /// Terminates Envoy too, which is in the agent's process group.
     fn drop(&mut self) {
         if let Some(id) = self.child.as_ref().and_then(Child::id) {
             let _ = std::process::Command::new("kill").args(["-KILL", "--", &format!("-{id}")]).status();
@@ -75,8 +75,8 @@ impl Drop for Machine {
     }
 }
 
-impl Machine {
-    pub(crate) fn new(role: &'static str, upstream: Upstream) -> Result<Self> {
+impl TestPod {
+    pub(crate) fn new(role: &'static str, upstream: ControlPlaneAddress) -> Result<Self> {
         let directory = tempfile::tempdir().context("make a directory")?;
         put(directory.path(), "var/run/secrets/tokens/istio-token", &upstream.token)?;
         put(directory.path(), "var/run/secrets/istio/root-cert.pem", &upstream.root)?;
@@ -118,12 +118,12 @@ impl Machine {
         })
     }
 
-    /// Puts a file where the container would have it.
+    /// Writes a file of the container.
     pub(crate) fn put(&self, path: &str, content: &str) -> Result<()> {
         put(self.directory.path(), path, content)
     }
 
-    /// A program in place of Envoy.
+    /// A script that replaces Envoy.
     pub(crate) fn script(&self, text: &str) -> Result<Value> {
         let path = self.directory.path().join("script");
         std::fs::write(&path, format!("#!/bin/sh\n{text}\n"))?;
@@ -164,48 +164,48 @@ impl Machine {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
-    /// Waits until Envoy says, through the agent, that it is ready.
+    /// Waits until the readiness listener of Envoy responds with 200.
     pub(crate) async fn ready(&mut self) -> Result<()> {
         let port = self.envoy_status_port;
         let is_ready = async || {
-            let mut client = Client::connect(port).await.ok()?;
+            let mut client = HttpConnection::connect(port).await.ok()?;
             (client.send("GET", "/healthz/ready").await.ok()?.0 == 200).then_some(())
         };
         until("the proxy is ready", is_ready).await.with_context(|| self.log())
     }
 
-    /// Asks the agent's own server.
+    /// Requests a page of the agent's status server.
     pub(crate) async fn status(&self, path: &str) -> Result<(u16, String)> {
-        let (status, _, body) = Client::connect(self.status_port).await?.send("GET", path).await?;
+        let (status, _, body) = HttpConnection::connect(self.status_port).await?.send("GET", path).await?;
         Ok((status, body))
     }
 
-    /// Asks the control plane for a debug page, through the agent.
+    /// Requests a debug page of the control plane through the agent.
     pub(crate) async fn debug(&self, method: &str, path: &str) -> Result<(u16, String)> {
-        let (status, _, body) = Client::connect(self.debug_port).await?.send(method, path).await?;
+        let (status, _, body) = HttpConnection::connect(self.debug_port).await?.send(method, path).await?;
         Ok((status, body))
     }
 
-    /// Asks a listener of Envoy's.
+    /// Sends a request to a listener of Envoy.
     pub(crate) async fn request(&self, port: u16) -> Result<(u16, String)> {
-        let (status, _, body) = Client::connect(port).await?.send("GET", "/").await?;
+        let (status, _, body) = HttpConnection::connect(port).await?.send("GET", "/").await?;
         Ok((status, body))
     }
 
     pub(crate) async fn post(&self, path: &str) -> Result<()> {
-        let (status, _, _) = Client::connect(self.status_port).await?.send("POST", path).await?;
+        let (status, _, _) = HttpConnection::connect(self.status_port).await?.send("POST", path).await?;
         ensure!(status == 200, "{path}: {status}");
         Ok(())
     }
 
-    /// Asks Envoy's admin interface.
+    /// Requests a page of Envoy's admin interface.
     pub(crate) async fn admin(&self, path: &str) -> Result<String> {
         let port = self.proxy_config["proxyAdminPort"].as_u64().and_then(|port| u16::try_from(port).ok());
-        let mut client = Client::connect(port.context("a port")?).await?;
+        let mut client = HttpConnection::connect(port.context("a port")?).await?;
         Ok(client.send("GET", path).await?.2)
     }
 
-    /// How many connections Envoy's listener has, as its admin interface counts them.
+    /// The number of active connections of Envoy's listener.
     pub(crate) async fn connections(&self) -> Result<u64> {
         let name = format!("listener.127.0.0.1_{}.downstream_cx_active: ", self.upstream.listener);
         let text = self.admin("/stats?filter=downstream_cx_active").await?;
@@ -214,16 +214,16 @@ impl Machine {
     }
 
     /// A client of Envoy's listener that trusts the authority.
-    pub(crate) async fn client(&self) -> Result<Client> {
-        Ok(Client { sender: http1(self.tls().await?).await? })
+    pub(crate) async fn client(&self) -> Result<HttpConnection> {
+        Ok(HttpConnection { sender: http1(self.tls().await?).await? })
     }
 
-    pub(crate) async fn plain_client(&self, port: u16) -> Result<Client> {
-        Client::connect(port).await
+    pub(crate) async fn plain_client(&self, port: u16) -> Result<HttpConnection> {
+        HttpConnection::connect(port).await
     }
 
-    /// The certificate that Envoy shows.
-    pub(crate) async fn certificate(&self) -> Result<Shown> {
+    /// The certificate that Envoy presents.
+    pub(crate) async fn certificate(&self) -> Result<PeerCertificate> {
         let stream = self.tls().await?;
         let certificates = stream.get_ref().1.peer_certificates().context("certificates")?;
         let (_, leaf) = X509Certificate::from_der(certificates.first().context("a certificate")?)?;
@@ -237,7 +237,7 @@ impl Machine {
                 uris.extend(names.general_names.iter().filter_map(uri));
             }
         }
-        Ok(Shown { serial: leaf.raw_serial().to_vec(), uris })
+        Ok(PeerCertificate { serial: leaf.raw_serial().to_vec(), uris })
     }
 
     async fn tls(&self) -> Result<tokio_rustls::client::TlsStream<TcpStream>> {
@@ -246,8 +246,8 @@ impl Machine {
         let config = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .dangerous()
-            // Certificates of the test end within seconds: who signed them is asked, not when.
-            .with_custom_certificate_verifier(std::sync::Arc::new(crate::control_plane::Chain(root)))
+            // Certificates of the test expire within seconds, so only the issuer is verified.
+            .with_custom_certificate_verifier(std::sync::Arc::new(crate::control_plane::IssuerVerifier(root)))
             .with_no_client_auth();
         let stream = TcpStream::connect(("127.0.0.1", self.upstream.listener)).await.context("connect to Envoy")?;
         let name = ServerName::try_from("tea.shop")?;
@@ -261,16 +261,16 @@ impl Machine {
         Ok(())
     }
 
-    /// Waits for the end and gives the exit code.
-    pub(crate) async fn end(&mut self) -> Result<Option<i32>> {
+    /// Waits until the agent exits. Returns the exit code.
+    pub(crate) async fn exit_code(&mut self) -> Result<Option<i32>> {
         let child = self.child.as_mut().context("the agent was started")?;
-        match tokio::time::timeout(LIMIT, child.wait()).await {
+        match tokio::time::timeout(STEP_TIMEOUT, child.wait()).await {
             Ok(status) => Ok(status?.code()),
-            Err(_) => bail!("the agent does not end:\n{}", self.log()),
+            Err(_) => bail!("the agent does not exit:\n{}", self.log()),
         }
     }
 
-    /// Neither the log nor what is written beside it has the token or a key.
+    /// Checks that neither the log nor the bootstrap holds the token or a key.
     pub(crate) fn assert_no_secrets(&self) -> Result<()> {
         let log = self.log();
         ensure!(log.contains("listening"), "there is a log:\n{log}");
@@ -294,12 +294,12 @@ fn put(root: &Path, path: &str, content: &str) -> Result<()> {
     Ok(std::fs::write(path, content)?)
 }
 
-/// One connection.
-pub(crate) struct Client {
+/// An HTTP client with one connection.
+pub(crate) struct HttpConnection {
     sender: SendRequest<Empty<Bytes>>,
 }
 
-impl Client {
+impl HttpConnection {
     async fn connect(port: u16) -> Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port)).await?;
         Ok(Self { sender: http1(stream).await? })
@@ -313,7 +313,7 @@ impl Client {
         Ok((head.status.as_u16(), head.headers, body))
     }
 
-    /// Asks Envoy's listener; what it says of the connection.
+    /// Sends a request to Envoy's listener. Returns the header `Connection` of the response.
     pub(crate) async fn get(&mut self) -> Result<Option<String>> {
         let (status, headers, body) = self.send("GET", "/").await?;
         ensure!((status, body.as_str()) == (200, "served"), "{status} {body}");
