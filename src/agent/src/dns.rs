@@ -97,7 +97,7 @@ impl Resolver {
         self.metrics.dns_request();
         match response::resolve(&self.names, request, udp) {
             Resolution::Ready(response) => Some(response),
-            Resolution::None => None,
+            Resolution::Ignore => None,
             Resolution::Forward => {
                 let response = self.forwarder.forward(request, udp).await;
                 self.metrics.dns_forwarded(response.is_some());

@@ -23,8 +23,8 @@ pub const SCOPES: &[(&str, &[&str])] = &[
     ("validation", &["sluice_sources::report"]),
 ];
 
-/// Scopes of the agent. Its events name them as their target.
-pub const AGENT_SCOPES: &[&str] =
+/// Scopes of `sluice-agent`. Its events name them as their target.
+const AGENT_SCOPES: &[&str] =
     &["cache", "debug", "dns", "healthcheck", "probes", "sds", "status", "wasm", "xdsproxy"];
 
 /// The scope of an event target, which is a module or a scope; `default` if none matches.

@@ -34,7 +34,7 @@ pub(super) fn resolve(names: &NameTableStore, bytes: &[u8], udp: bool) -> Resolu
         return Resolution::Forward;
     }
     let name = question.qname.to_string().to_ascii_lowercase();
-    let (alias_of, addresses) = match names.find(&name) {
+    let (alias_of, addresses) = match names.lookup(&name) {
         HostLookup::NoTable => return ready(server_failure(&request)),
         HostLookup::Unknown => return Resolution::Forward,
         HostLookup::Resolved { alias_of, addresses } => (alias_of, addresses),
