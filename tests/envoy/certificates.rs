@@ -139,7 +139,7 @@ async fn renewed(mesh: &Mesh) -> Result<()> {
     Ok(())
 }
 
-/// The steps of src/ca/README.md, from the root the control plane made to an organization's.
+/// The steps of docs/certificate-authority.md, from the root the control plane made to an organization's.
 async fn another_root(mesh: &Mesh) -> Result<()> {
     let directory = mesh.authority_directory();
     let old = std::fs::read_to_string(directory.join("root-cert.pem"))?;
