@@ -13,6 +13,7 @@ mod cache;
 mod client;
 mod convert;
 mod credentials;
+mod digest;
 mod reference;
 mod registry;
 mod unpack;

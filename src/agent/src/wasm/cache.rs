@@ -12,14 +12,23 @@ use sluice_http_client::Url;
 use tracing::{debug, info, warn};
 
 use super::client::{FetchRequest, RetryingClient, redacted, success};
-use super::convert::PullPolicy;
 use super::credentials::{Credentials, basic};
+use super::digest::sha256;
 use super::reference::{ImageReference, SCHEME};
 use super::registry::RegistryClient;
 use super::unpack;
 use crate::files::write_atomic;
 use crate::metrics::Metrics;
 use crate::settings::WasmSettings;
+
+/// When a cached module is fetched again.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) enum PullPolicy {
+    #[default]
+    Unspecified,
+    IfNotPresent,
+    Always,
+}
 
 /// A module that an extension refers to.
 pub(super) struct ModuleRequest<'a> {
@@ -272,10 +281,4 @@ fn write(directory: &Path, file: &Path, bytes: &[u8]) -> Result<PathBuf> {
     let file = file.canonicalize()?;
     ensure!(file.to_str().is_some(), "the path of the directory is not UTF-8");
     Ok(file)
-}
-
-/// The hexadecimal SHA-256 of the bytes.
-pub(super) fn sha256(bytes: &[u8]) -> String {
-    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
-    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }

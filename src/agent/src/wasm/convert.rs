@@ -18,7 +18,7 @@ use sluice_proto::wire;
 use tracing::warn;
 use zeroize::Zeroizing;
 
-use super::cache::{ModuleCache, ModuleRequest};
+use super::cache::{ModuleCache, ModuleRequest, PullPolicy};
 use super::client::redacted;
 
 const HTTP: &str = "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm";
@@ -35,15 +35,6 @@ const RESOURCE_VERSION: &str = "ISTIO_META_WASM_PLUGIN_RESOURCE_VERSION";
 const DEFAULT_FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// The checksum that the control plane sends if the WasmPlugin has none.
 const NO_CHECKSUM: &str = "nil";
-
-/// When a cached module is fetched again.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(super) enum PullPolicy {
-    #[default]
-    Unspecified,
-    IfNotPresent,
-    Always,
-}
 
 /// Whether an encoded response may refer to a module.
 pub(crate) fn is_wasm(response: &[u8]) -> bool {

@@ -20,8 +20,9 @@ use zeroize::Zeroizing;
 
 use super::client::{FetchRequest, RetryingClient, success};
 use super::credentials::{Credentials, find};
+use super::digest::sha256;
 use super::reference::{ImageReference, sha256_of};
-use super::{cache, unpack};
+use super::unpack;
 
 const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const DOCKER_MANIFEST_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
@@ -122,14 +123,14 @@ impl<'a> RegistryClient<'a> {
         let (bytes, manifest) = self.manifest(&version).await?;
         let is_list = [OCI_INDEX, DOCKER_MANIFEST_LIST].contains(&manifest.media_type.as_str());
         if !is_list {
-            return Ok(Image { digest: cache::sha256(&bytes), layers: manifest.layers });
+            return Ok(Image { digest: sha256(&bytes), layers: manifest.layers });
         }
         let matches =
             |entry: &&ManifestDescriptor| entry.platform.os == "linux" && entry.platform.architecture == "amd64";
         let entry = manifest.manifests.iter().find(matches).context("the image has no manifest for linux/amd64")?;
         ensure!(sha256_of(&entry.digest).is_some(), "the image's digest is not a SHA-256 digest");
         let (bytes, manifest) = self.manifest(&entry.digest).await?;
-        Ok(Image { digest: cache::sha256(&bytes), layers: manifest.layers })
+        Ok(Image { digest: sha256(&bytes), layers: manifest.layers })
     }
 
     /// The module in an image.
@@ -152,7 +153,7 @@ impl<'a> RegistryClient<'a> {
         let response =
             self.get(&format!("manifests/{version}"), ACCEPTED_MANIFESTS).await.context("fetch the manifest")?;
         if let Some(digest) = sha256_of(version) {
-            ensure!(cache::sha256(&response.body) == digest.to_ascii_lowercase(), "the manifest has another digest");
+            ensure!(sha256(&response.body) == digest.to_ascii_lowercase(), "the manifest has another digest");
         }
         let mut manifest: Manifest = serde_json::from_slice(&response.body).context("parse the manifest")?;
         if manifest.media_type.is_empty() {
@@ -166,7 +167,7 @@ impl<'a> RegistryClient<'a> {
     async fn blob(&mut self, digest: &str) -> Result<Bytes> {
         let expected = sha256_of(digest).context("the layer's digest is not a SHA-256 digest")?.to_ascii_lowercase();
         let response = self.get(&format!("blobs/{digest}"), "*/*").await.context("fetch the layer")?;
-        ensure!(cache::sha256(&response.body) == expected, "the layer has another digest");
+        ensure!(sha256(&response.body) == expected, "the layer has another digest");
         Ok(response.body)
     }
 

@@ -13,7 +13,7 @@ use prost::Message as _;
 use serde_json::{Value, json};
 use sluice_proto::envoy::config::core::v3::TypedExtensionConfig;
 
-use super::cache::sha256;
+use super::digest::sha256;
 use super::*;
 use pages::{Page, Pages, tls};
 
