@@ -14,14 +14,14 @@ use crate::debug::{self, DebugProxy};
 use crate::dns::{DnsProxy, NameTableStore};
 use crate::environment::Environment;
 use crate::envoy::admin::Admin;
-use crate::envoy::{self, Stop, Termination};
+use crate::envoy::{self, ShutdownTokens, Termination};
 use crate::health;
-use crate::identity::{self, Secrets};
+use crate::identity::{self, SecretStore};
 use crate::metrics::Metrics;
-use crate::node::{Node, interface_addresses};
+use crate::node::{EnvoyNode, interface_addresses};
 use crate::sds;
 use crate::settings::{CREDENTIAL_SOCKET, FILES_SOCKET, IDENTITY_DIRECTORY, IDENTITY_SOCKET, Settings};
-use crate::status::{self, Readiness, Status};
+use crate::status::{self, Readiness, StatusState};
 use crate::unix::is_served;
 use crate::wasm::Modules;
 use crate::xds::{self, InterceptedTypes};
@@ -35,7 +35,7 @@ pub(crate) async fn run(args: &ProxyArgs, log_as_json: bool) -> Result<Terminati
     let mut warnings = Vec::new();
     let settings =
         Settings::new(args, log_as_json, &environment, &interface_addresses(), Path::new("."), &mut warnings)?;
-    let stop = Stop::default();
+    let stop = ShutdownTokens::default();
     stop_on_signal(stop.clone())?;
     let metrics = Metrics::default();
 
@@ -58,11 +58,11 @@ pub(crate) async fn run(args: &ProxyArgs, log_as_json: bool) -> Result<Terminati
         dns.serve(metrics.clone()).await?;
     }
     if settings.ports.status != 0 {
-        let status = Status::new(&settings, readiness, admin.clone(), stop.clone(), names, metrics)?;
+        let status = StatusState::new(&settings, readiness, admin.clone(), stop.clone(), names, metrics)?;
         status::serve(status, settings.ports.status).await?;
     }
 
-    let node = Node::new(&settings, &environment, &mut warnings);
+    let node = EnvoyNode::new(&settings, &environment, &mut warnings);
     let file = match settings.proxy.custom_config_file.as_str() {
         "" => {
             let credential_socket = is_served(Path::new(CREDENTIAL_SOCKET)).await;
@@ -83,14 +83,14 @@ pub(crate) async fn run(args: &ProxyArgs, log_as_json: bool) -> Result<Terminati
 
 /// Serves the workload's certificate and secrets in files. If another SDS server has the socket, the agent serves secrets in files
 /// only. Returns whether there is another server.
-async fn serve_secrets(settings: &Settings, metrics: &Metrics) -> Result<(Secrets, bool)> {
+async fn serve_secrets(settings: &Settings, metrics: &Metrics) -> Result<(SecretStore, bool)> {
     let identity = &settings.identity;
     let socket = Path::new(IDENTITY_DIRECTORY).join(&identity.socket_name);
     let external = is_served(&socket).await;
     if !external && identity.socket_name != IDENTITY_SOCKET {
         bail!("WORKLOAD_IDENTITY_SOCKET_FILE: no server accepts connections on {}", socket.display());
     }
-    let secrets = Secrets::new(!external, identity.debounce, metrics.clone());
+    let secrets = SecretStore::new(!external, identity.debounce, metrics.clone());
     if external {
         info!(target: "sds", socket = %socket.display(), "another SDS server provides the workload's certificate");
         sds::serve(secrets.clone(), Path::new(FILES_SOCKET))?;
@@ -103,7 +103,7 @@ async fn serve_secrets(settings: &Settings, metrics: &Metrics) -> Result<(Secret
 
 fn serve_xds(
     settings: &Settings,
-    secrets: &Secrets,
+    secrets: &SecretStore,
     names: Option<NameTableStore>,
     readiness: Arc<Readiness>,
     metrics: &Metrics,
@@ -127,14 +127,14 @@ fn serve_xds(
 }
 
 /// Trusts the roots in the control plane's ProxyConfig as well.
-fn add_roots(secrets: &Secrets, message: &[u8]) -> Result<(), prost::DecodeError> {
+fn add_roots(secrets: &SecretStore, message: &[u8]) -> Result<(), prost::DecodeError> {
     let config: ProxyConfig = prost::Message::decode(message)?;
     secrets.set_added_roots(config.ca_certificates_pem.join("\n").into_bytes());
     Ok(())
 }
 
 /// SIGTERM or SIGINT terminates the agent; a second signal skips draining.
-fn stop_on_signal(stop: Stop) -> Result<()> {
+fn stop_on_signal(stop: ShutdownTokens) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     tokio::spawn(async move {

@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::node::Node;
+use crate::node::EnvoyNode;
 use crate::settings::Settings;
 
 /// The inputs of a bootstrap.
 pub(crate) struct BootstrapInputs<'a> {
     pub(crate) settings: &'a Settings,
-    pub(crate) node: &'a Node,
+    pub(crate) node: &'a EnvoyNode,
     /// Another SDS server provides the workload's certificate; the agent serves secrets in files on a socket of its own.
     pub(crate) external_sds: bool,
     /// Another SDS server provides credentials of gateways.

@@ -33,11 +33,11 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An HTTP/2 connection for gRPC calls.
 #[derive(Clone)]
-pub(crate) struct Connection(http2::SendRequest<tonic::body::Body>);
+pub(crate) struct Http2Connection(http2::SendRequest<tonic::body::Body>);
 
 type ConnectionResponse = Result<http::Response<hyper::body::Incoming>, hyper::Error>;
 
-impl tower::Service<http::Request<tonic::body::Body>> for Connection {
+impl tower::Service<http::Request<tonic::body::Body>> for Http2Connection {
     type Response = http::Response<hyper::body::Incoming>;
     type Error = hyper::Error;
     type Future = Pin<Box<dyn Future<Output = ConnectionResponse> + Send>>;
@@ -52,7 +52,7 @@ impl tower::Service<http::Request<tonic::body::Body>> for Connection {
 }
 
 /// A gRPC client on its own connection.
-pub(crate) type GrpcClient = tonic::client::Grpc<Connection>;
+pub(crate) type GrpcClient = tonic::client::Grpc<Http2Connection>;
 
 /// Connects to a server of the mesh.
 ///
@@ -93,7 +93,7 @@ pub(crate) async fn plaintext(stream: TcpStream, authority: &str) -> Result<Grpc
     Ok(tonic::client::Grpc::with_origin(handshake(stream).await?, origin))
 }
 
-async fn handshake<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(stream: S) -> Result<Connection> {
+async fn handshake<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(stream: S) -> Result<Http2Connection> {
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(KEEPALIVE_INTERVAL)
@@ -109,7 +109,7 @@ async fn handshake<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(stream: S
             tracing::debug!(target: "grpc", %error, "connection closed");
         }
     });
-    Ok(Connection(sender))
+    Ok(Http2Connection(sender))
 }
 
 /// The metadata of a call: the configured headers, and the token, which is sent to verified servers only.

@@ -23,7 +23,7 @@ const MAX_FAILED_POLLS: u32 = 5;
 
 /// Requests to terminate.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Stop {
+pub(crate) struct ShutdownTokens {
     /// The agent is to terminate.
     pub(crate) requested: CancellationToken,
     /// The agent is to terminate without draining Envoy.
@@ -43,7 +43,7 @@ pub(crate) enum Termination {
 ///
 /// # Errors
 /// The state of the process cannot be read.
-pub(crate) async fn run(mut child: Child, admin: &Admin, settings: &Settings, stop: &Stop) -> Result<Termination> {
+pub(crate) async fn run(mut child: Child, admin: &Admin, settings: &Settings, stop: &ShutdownTokens) -> Result<Termination> {
     tokio::select! {
         status = child.wait() => {
             let status = status.context("wait for Envoy")?;
@@ -75,7 +75,7 @@ fn log_exit(status: ExitStatus) {
 }
 
 /// Drains Envoy for the drain duration, or until no client is connected.
-async fn drain(child: &mut Child, admin: &Admin, settings: &Settings, stop: &Stop) {
+async fn drain(child: &mut Child, admin: &Admin, settings: &Settings, stop: &ShutdownTokens) {
     let DrainSettings { duration, minimum, until_no_connections } = settings.drain;
     if let Err(error) = admin.drain(settings.role, false).await {
         warn!(error = format!("{error:#}"), "failed to drain Envoy");

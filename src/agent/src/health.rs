@@ -93,7 +93,7 @@ where
     let (limit, period) = (seconds(config.timeout_seconds, 1), seconds(config.period_seconds, 10));
     let delay = seconds(config.initial_delay_seconds, 0);
     let mut threshold = HealthThreshold::new(&config);
-    let Some(check) = Check::new(&config, &host, limit) else {
+    let Some(check) = WorkloadCheck::new(&config, &host, limit) else {
         warn!(target: "healthcheck", "ProxyConfig: readinessProbe is ignored: it has no valid httpGet, tcpSocket, grpc or exec");
         return receiver;
     };
@@ -124,12 +124,12 @@ where
 }
 
 /// How the workload is checked.
-enum Check {
+enum WorkloadCheck {
     Network(Box<Prober>, Probe, HeaderMap),
     Command(Vec<String>),
 }
 
-impl Check {
+impl WorkloadCheck {
     fn new(config: &ReadinessProbe, host: &str, timeout: Duration) -> Option<Self> {
         let network = |target, own: &str, port: u32, headers| {
             let host = if own.is_empty() { host } else { own }.to_owned();

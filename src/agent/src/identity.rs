@@ -10,8 +10,8 @@ mod store;
 mod watch;
 
 pub(crate) use rotation::run;
-pub(crate) use secret::Secret;
-pub(crate) use store::Secrets;
+pub(crate) use secret::SdsSecret;
+pub(crate) use store::SecretStore;
 
 /// SDS name of the workload's certificate and key.
 pub(crate) const CERTIFICATE: &str = "default";

@@ -10,7 +10,7 @@ use crate::settings::Settings;
 
 /// The node of the bootstrap.
 #[derive(Clone, Debug)]
-pub(crate) struct Node {
+pub(crate) struct EnvoyNode {
     pub(crate) id: String,
     pub(crate) cluster: String,
     pub(crate) metadata: Map<String, Value>,
@@ -21,7 +21,7 @@ pub(crate) struct Node {
 /// Label with the locality, its parts separated by `/` or `.`.
 const LOCALITY_LABEL: &str = "istio-locality";
 
-impl Node {
+impl EnvoyNode {
     pub(crate) fn new(settings: &Settings, environment: &Environment, warnings: &mut Vec<String>) -> Self {
         let mut metadata = Map::new();
         for (name, value) in proxy_config::metadata(&settings.proxy) {
@@ -175,9 +175,9 @@ mod tests {
     use crate::environment::environment;
     use crate::settings::tests::settings;
 
-    fn node(variables: &[(&str, &str)]) -> Node {
+    fn node(variables: &[(&str, &str)]) -> EnvoyNode {
         let settings = settings("sidecar", variables).expect("settings");
-        Node::new(&settings, &environment(variables), &mut Vec::new())
+        EnvoyNode::new(&settings, &environment(variables), &mut Vec::new())
     }
 
     #[test]
@@ -226,7 +226,7 @@ mod tests {
     fn malformed_json_metadata_gives_a_warning() {
         let variables = [("ISTIO_METAJSON_ANNOTATIONS", "[1]")];
         let mut warnings = Vec::new();
-        Node::new(&settings("router", &variables).expect("settings"), &environment(&variables), &mut warnings);
+        EnvoyNode::new(&settings("router", &variables).expect("settings"), &environment(&variables), &mut warnings);
         assert!(warnings.len() == 1 && warnings[0].contains("ISTIO_METAJSON_ANNOTATIONS"), "{warnings:?}");
     }
 }

@@ -10,12 +10,12 @@ const ANNOTATIONS: &str = "./etc/istio/pod/annotations";
 
 /// Labels and annotations of the pod; empty if the files are not mounted.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pod {
+pub(crate) struct PodMetadata {
     pub(crate) labels: Option<BTreeMap<String, String>>,
     pub(crate) annotations: BTreeMap<String, String>,
 }
 
-impl Pod {
+impl PodMetadata {
     /// Reads both files below `root`.
     pub(crate) fn read(root: &Path, warnings: &mut Vec<String>) -> Self {
         let mut read = |path: &str| match std::fs::read_to_string(root.join(path)) {
@@ -82,10 +82,10 @@ mod tests {
     fn missing_files_give_no_labels() {
         let directory = tempfile::tempdir().expect("a directory");
         let mut warnings = Vec::new();
-        assert!(Pod::read(directory.path(), &mut warnings).labels.is_none());
+        assert!(PodMetadata::read(directory.path(), &mut warnings).labels.is_none());
         std::fs::create_dir_all(directory.path().join("etc/istio/pod")).expect("make the directory");
         std::fs::write(directory.path().join(LABELS), "a=\"b\"").expect("write labels");
-        let pod = Pod::read(directory.path(), &mut warnings);
+        let pod = PodMetadata::read(directory.path(), &mut warnings);
         assert_eq!(pod.labels, Some(BTreeMap::from([("a".to_owned(), "b".to_owned())])));
         assert!(warnings.is_empty());
     }

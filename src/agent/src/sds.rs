@@ -17,14 +17,14 @@ use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{info, warn};
 
-use crate::identity::Secrets;
+use crate::identity::SecretStore;
 use session::{Delta, SdsSession, SecretUpdate, Sotw};
 
 /// Serves secrets on a socket until the process ends.
 ///
 /// # Errors
 /// The agent cannot listen on the socket.
-pub(crate) fn serve(secrets: Secrets, socket: &Path) -> Result<()> {
+pub(crate) fn serve(secrets: SecretStore, socket: &Path) -> Result<()> {
     let listener = crate::unix::listen(socket).with_context(|| format!("listen on {}", socket.display()))?;
     info!(target: "sds", socket = %socket.display(), "listening");
     let server =
@@ -38,7 +38,7 @@ pub(crate) fn serve(secrets: Secrets, socket: &Path) -> Result<()> {
 }
 
 struct Service {
-    secrets: Secrets,
+    secrets: SecretStore,
 }
 
 type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -68,7 +68,7 @@ impl SecretDiscoveryService for Service {
 }
 
 /// One stream: a response for each subscribed secret, and one for each change of it.
-fn run<P: session::Protocol>(secrets: Secrets, mut requests: Streaming<P::Request>) -> ResponseStream<P::Response> {
+fn run<P: session::SdsProtocol>(secrets: SecretStore, mut requests: Streaming<P::Request>) -> ResponseStream<P::Response> {
     let (sender, responses) = tokio::sync::mpsc::channel(1);
     tokio::spawn(async move {
         let mut session = SdsSession::<P>::new(secrets);

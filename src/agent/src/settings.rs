@@ -13,7 +13,7 @@ use sluice_proto::istio::mesh::v1alpha1::{AuthenticationPolicy, ProxyConfig};
 
 use crate::args::{ProxyArgs, Role};
 use crate::environment::{Environment, parse_flag};
-use crate::pod::Pod;
+use crate::pod::PodMetadata;
 use crate::proxy_config::{self, ProxyConfigSource, to_duration};
 pub(crate) use wasm::WasmSettings;
 
@@ -39,9 +39,9 @@ pub(crate) struct Settings {
     pub(crate) domain: String,
     /// `INSTANCE_IP` first, then those of the network interfaces.
     pub(crate) addresses: Vec<IpAddr>,
-    pub(crate) pod: Pod,
+    pub(crate) pod: PodMetadata,
     pub(crate) proxy: ProxyConfig,
-    pub(crate) ports: Ports,
+    pub(crate) ports: AgentPorts,
     pub(crate) envoy: EnvoySettings,
     pub(crate) control_plane: ControlPlane,
     pub(crate) identity: IdentitySettings,
@@ -57,7 +57,7 @@ pub(crate) struct Settings {
 
 /// Ports on this machine.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Ports {
+pub(crate) struct AgentPorts {
     /// Envoy's admin interface.
     pub(crate) admin: u16,
     /// The agent's own HTTP server; 0 for none.
@@ -207,7 +207,7 @@ impl Settings {
         root: &Path,
         warnings: &mut Vec<String>,
     ) -> Result<Self> {
-        let pod = Pod::read(root, warnings);
+        let pod = PodMetadata::read(root, warnings);
         let proxy = read_proxy_config(args, environment, &pod, root, warnings)?;
         let text = |name: &str| environment.text(name).unwrap_or_default().to_owned();
         let namespace = text("POD_NAMESPACE");
@@ -253,7 +253,7 @@ impl Settings {
             Ok(port) => Ok(port),
             Err(_) => bail!("ProxyConfig: {what}: {value} is not a port (0 to 65535)"),
         };
-        let ports = Ports {
+        let ports = AgentPorts {
             admin: port(proxy.proxy_admin_port, "proxyAdminPort")?,
             status: port(proxy.status_port, "statusPort")?,
             envoy_status: environment.number("ENVOY_STATUS_PORT", 15021),
@@ -336,7 +336,7 @@ impl Settings {
 fn read_proxy_config(
     args: &ProxyArgs,
     environment: &Environment,
-    pod: &Pod,
+    pod: &PodMetadata,
     root: &Path,
     warnings: &mut Vec<String>,
 ) -> Result<ProxyConfig> {

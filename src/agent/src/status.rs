@@ -28,7 +28,7 @@ use tracing::{info, warn};
 
 use crate::args::Role;
 use crate::dns::NameTableStore;
-use crate::envoy::Stop;
+use crate::envoy::ShutdownTokens;
 use crate::envoy::admin::Admin;
 use crate::metrics::Metrics;
 use crate::settings::Settings;
@@ -38,24 +38,24 @@ pub(crate) use probe::{Probe, Prober, Target};
 pub(crate) use readiness::{NotReady, Readiness};
 
 /// The state of the status server.
-pub(crate) struct Status {
+pub(crate) struct StatusState {
     pub(crate) role: Role,
     pub(crate) readiness: Arc<Readiness>,
     pub(crate) admin: Admin,
-    pub(crate) stop: Stop,
+    pub(crate) stop: ShutdownTokens,
     pub(crate) names: Option<NameTableStore>,
     probes: AppProbes,
     scraper: Scraper,
 }
 
-impl Status {
+impl StatusState {
     /// # Errors
     /// The description of the application's probes or metrics is malformed.
     pub(crate) fn new(
         settings: &Settings,
         readiness: Arc<Readiness>,
         admin: Admin,
-        stop: Stop,
+        stop: ShutdownTokens,
         names: Option<NameTableStore>,
         metrics: Metrics,
     ) -> Result<Self> {
@@ -75,7 +75,7 @@ impl Status {
 ///
 /// # Errors
 /// The agent cannot listen on the port.
-pub(crate) async fn serve(status: Status, port: u16) -> Result<()> {
+pub(crate) async fn serve(status: StatusState, port: u16) -> Result<()> {
     // IPv4 and IPv6 where the machine has both.
     let listener = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Ok(listener) => listener,
@@ -93,7 +93,7 @@ pub(crate) async fn serve(status: Status, port: u16) -> Result<()> {
     Ok(())
 }
 
-fn router(status: Arc<Status>) -> Router {
+fn router(status: Arc<StatusState>) -> Router {
     Router::new()
         .route("/healthz/ready", any(ready))
         .route("/app-health/{container}/{probe}", any(app_probe))
@@ -106,7 +106,7 @@ fn router(status: Arc<Status>) -> Router {
         .with_state(status)
 }
 
-type Shared = State<Arc<Status>>;
+type Shared = State<Arc<StatusState>>;
 type Peer = ConnectInfo<SocketAddr>;
 
 /// Whether the address is the loopback, also as an IPv4-mapped IPv6 address.

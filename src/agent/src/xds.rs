@@ -30,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::settings::Upstream;
 use crate::wasm::Modules;
 pub(crate) use intercept::{InterceptedTypes, NAME_TABLE, PROXY_CONFIG};
-use message::Protocol;
+use message::XdsProtocol;
 
 pub(crate) const SOTW: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 const DELTA: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
@@ -86,8 +86,8 @@ impl tower::Service<http::Request<Body>> for Service {
         let proxy = Arc::clone(&self.0);
         Box::pin(async move {
             let protocol = match request.uri().path() {
-                SOTW => Protocol::Sotw,
-                DELTA => Protocol::Delta,
+                SOTW => XdsProtocol::Sotw,
+                DELTA => XdsProtocol::Delta,
                 _ => return Ok(Status::unimplemented("unknown method").into_http()),
             };
             let mut grpc = tonic::server::Grpc::new(Raw).max_decoding_message_size(usize::MAX);
@@ -98,7 +98,7 @@ impl tower::Service<http::Request<Body>> for Service {
 
 struct Method {
     proxy: Arc<XdsProxy>,
-    protocol: Protocol,
+    protocol: XdsProtocol,
 }
 
 impl StreamingService<Bytes> for Method {
@@ -122,7 +122,7 @@ impl StreamingService<Bytes> for Method {
     }
 }
 
-impl Protocol {
+impl XdsProtocol {
     fn path(self) -> PathAndQuery {
         PathAndQuery::from_static(match self {
             Self::Sotw => SOTW,

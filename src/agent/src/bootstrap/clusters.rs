@@ -5,14 +5,14 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{BootstrapInputs, FamilyAddresses, ads, socket_address};
-use crate::node::Node;
+use crate::node::EnvoyNode;
 use crate::settings::{CREDENTIAL_SOCKET, FILES_SOCKET, IDENTITY_DIRECTORY};
 
 /// The cluster of the proxy's own service, for zone-aware routing.
 pub(super) const LOCAL_CLUSTER: &str = "local_cluster";
 
 /// Whether the proxy discovers the endpoints of its own service.
-pub(super) fn has_self_discovery(node: &Node) -> bool {
+pub(super) fn has_self_discovery(node: &EnvoyNode) -> bool {
     node.metadata.get("ENABLE_SELF_DISCOVERY").is_some_and(|value| value == "true" || value == true)
 }
 

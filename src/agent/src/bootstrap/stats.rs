@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use sluice_parse::parse_duration;
 
-use crate::pod::Pod;
+use crate::pod::PodMetadata;
 use crate::settings::Settings;
 
 /// Tags with the pattern of their place in names: the first group is removed, the second is the value.
@@ -87,7 +87,7 @@ fn patterns(settings: &Settings) -> Vec<Value> {
     prefixes.chain(suffixes).chain(regexes).collect()
 }
 
-fn buckets(pod: &Pod, warnings: &mut Vec<String>) -> Option<Value> {
+fn buckets(pod: &PodMetadata, warnings: &mut Vec<String>) -> Option<Value> {
     let text = pod.annotation("sidecar.istio.io/statsHistogramBuckets")?;
     match serde_json::from_str::<BTreeMap<String, Vec<f64>>>(text) {
         Ok(buckets) => {
@@ -102,7 +102,7 @@ fn buckets(pod: &Pod, warnings: &mut Vec<String>) -> Option<Value> {
 }
 
 /// The intervals of flushing statistics and of evicting unused ones, from annotations.
-pub(super) fn intervals(pod: &Pod, warnings: &mut Vec<String>) -> (Option<String>, Option<String>) {
+pub(super) fn intervals(pod: &PodMetadata, warnings: &mut Vec<String>) -> (Option<String>, Option<String>) {
     let mut read = |name: &str| {
         let text = pod.annotation(name)?;
         let duration = parse_duration(text);

@@ -10,7 +10,7 @@ use crate::settings::tests::settings;
 fn bootstrap(arguments: &str, variables: &[(&str, &str)]) -> (Value, Vec<String>) {
     let settings = settings(arguments, variables).expect("settings");
     let mut warnings = Vec::new();
-    let node = Node::new(&settings, &environment(variables), &mut warnings);
+    let node = EnvoyNode::new(&settings, &environment(variables), &mut warnings);
     let inputs = BootstrapInputs { settings: &settings, node: &node, external_sds: false, credential_socket: false };
     (build(&inputs, &mut warnings), warnings)
 }
@@ -59,7 +59,7 @@ fn ip_families_decide_the_listener_addresses() {
         settings
     };
     let listener = |settings: &Settings| {
-        let node = Node::new(settings, &environment(&[]), &mut Vec::new());
+        let node = EnvoyNode::new(settings, &environment(&[]), &mut Vec::new());
         let inputs = BootstrapInputs { settings, node: &node, external_sds: false, credential_socket: false };
         build(&inputs, &mut Vec::new())["static_resources"]["listeners"][1].clone()
     };

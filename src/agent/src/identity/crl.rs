@@ -8,11 +8,11 @@ use rustls::pki_types::pem::PemObject as _;
 use tracing::{info, warn};
 use x509_parser::prelude::{CertificateRevocationList, FromDer as _};
 
-use super::Secrets;
+use super::SecretStore;
 use super::watch::FileWatcher;
 
 /// Follows the file. Without the file no certificate is revoked. While the file is invalid, the last lists stay.
-pub(super) fn spawn(file: PathBuf, debounce: Duration, secrets: Secrets) {
+pub(super) fn spawn(file: PathBuf, debounce: Duration, secrets: SecretStore) {
     tokio::spawn(async move {
         let mut watcher = FileWatcher::new(vec![file.clone()], debounce);
         let mut last = None;
@@ -73,7 +73,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::super::certificate::tests::root;
-    use super::super::{ROOTS, Secret};
+    use super::super::{ROOTS, SdsSecret};
     use super::*;
     use crate::metrics::Metrics;
 
@@ -94,7 +94,7 @@ mod tests {
     async fn lists_follow_their_file_and_invalid_ones_are_ignored() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("ca-crl.pem");
-        let secrets = Secrets::new(true, Duration::ZERO, Metrics::default());
+        let secrets = SecretStore::new(true, Duration::ZERO, Metrics::default());
         secrets.set_roots(root().1.into());
         let mut newest = secrets.watch(ROOTS).expect("roots");
         let (first, second) = (list(1), list(2));
@@ -102,8 +102,8 @@ mod tests {
         spawn(file.clone(), Duration::from_millis(5), secrets);
         let mut until = async |what: &str, expected: Option<&str>| {
             let shows = newest.wait_for(|secret| match secret.as_deref() {
-                Some(Secret::RootsAndCrl(_, crl)) => expected.is_some_and(|expected| expected.as_bytes() == crl),
-                Some(Secret::Roots(_)) => expected.is_none(),
+                Some(SdsSecret::RootsAndCrl(_, crl)) => expected.is_some_and(|expected| expected.as_bytes() == crl),
+                Some(SdsSecret::Roots(_)) => expected.is_none(),
                 _ => false,
             });
             timeout(Duration::from_secs(30), shows).await.expect(what).expect("it is served");

@@ -8,7 +8,7 @@ use tracing::{info, warn};
 
 use super::secret::PrivateKey;
 use super::watch::FileWatcher;
-use super::{Secret, certificate};
+use super::{SdsSecret, certificate};
 use crate::metrics::Metrics;
 
 /// Common paths of the system's roots.
@@ -52,18 +52,18 @@ impl SecretFiles {
     ///
     /// # Errors
     /// A file cannot be read or is not PEM, or certificate and key do not match, as while only one of them is replaced.
-    pub(super) fn read(&self) -> Result<Secret> {
+    pub(super) fn read(&self) -> Result<SdsSecret> {
         let read = |file: &Path| std::fs::read(file).with_context(|| format!("read {}", file.display()));
         match self {
             Self::KeyPair { chain, key } => {
                 let (chain_pem, key_pem) = (read(chain)?, PrivateKey::new(read(key)?));
                 certificate::check_pair(&chain_pem, key_pem.pem())
                     .with_context(|| format!("use {} and {}", chain.display(), key.display()))?;
-                Ok(Secret::KeyPair { chain: chain_pem, key: key_pem })
+                Ok(SdsSecret::KeyPair { chain: chain_pem, key: key_pem })
             }
             Self::Roots(file) => {
                 let roots = certificate::roots(&[&read(file)?]);
-                Ok(Secret::Roots(roots.with_context(|| format!("{} holds no certificate", file.display()))?))
+                Ok(SdsSecret::Roots(roots.with_context(|| format!("{} holds no certificate", file.display()))?))
             }
         }
     }
@@ -75,7 +75,7 @@ pub(super) fn spawn(
     source: SecretFiles,
     debounce: Duration,
     metrics: Metrics,
-    publish: impl Fn(Secret) + Send + 'static,
+    publish: impl Fn(SdsSecret) + Send + 'static,
 ) {
     let name = name.to_owned();
     tokio::spawn(async move {
@@ -142,7 +142,7 @@ mod tests {
         let publish = move |secret| drop(sender.send(secret));
         spawn("test", source, Duration::from_millis(1), Metrics::default(), publish);
         let chain_of = |secret| match secret {
-            Some(Secret::KeyPair { chain, .. }) => String::from_utf8(chain).expect("text"),
+            Some(SdsSecret::KeyPair { chain, .. }) => String::from_utf8(chain).expect("text"),
             other => panic!("no pair: {other:?}"),
         };
         assert_eq!(chain_of(published.recv().await), first.0);

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use tracing::{info, warn};
 
 use super::file_secrets::{self, SecretFiles};
-use super::{CERTIFICATE, ROOTS, Secret, Secrets, authority, certificate, crl};
+use super::{CERTIFICATE, ROOTS, SdsSecret, SecretStore, authority, certificate, crl};
 use crate::files::write_private;
 use crate::metrics::Metrics;
 use crate::settings::{IdentitySettings, KeyFiles, Upstream};
@@ -19,7 +19,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(60);
 const MIN_RENEWAL_DELAY: Duration = Duration::from_millis(100);
 
 /// Keeps certificate and roots up to date, from files if they exist, else from the authority. Never ends.
-pub(crate) async fn run(settings: IdentitySettings, secrets: Secrets, metrics: Metrics) {
+pub(crate) async fn run(settings: IdentitySettings, secrets: SecretStore, metrics: Metrics) {
     let KeyFiles { chain, key, roots } = &settings.files;
     // Files that the agent itself writes are not a source.
     let is_own_output = settings.output.as_deref().is_some_and(|output| same_directory(output, chain));
@@ -31,7 +31,7 @@ pub(crate) async fn run(settings: IdentitySettings, secrets: Secrets, metrics: M
     if roots_from_file {
         let secrets = secrets.clone();
         file_secrets::spawn(ROOTS, SecretFiles::Roots(roots.clone()), settings.debounce, metrics.clone(), move |secret| {
-            if let Secret::Roots(pem) = secret {
+            if let SdsSecret::Roots(pem) = secret {
                 secrets.set_roots(pem);
             }
         });
@@ -41,7 +41,7 @@ pub(crate) async fn run(settings: IdentitySettings, secrets: Secrets, metrics: M
         let source = SecretFiles::KeyPair { chain: chain.clone(), key: key.clone() };
         let gauge = metrics.clone();
         file_secrets::spawn(CERTIFICATE, source, settings.debounce, metrics, move |secret| {
-            if let Secret::KeyPair { chain, .. } = &secret
+            if let SdsSecret::KeyPair { chain, .. } = &secret
                 && let Ok(expiry) = certificate::expiry(chain)
             {
                 gauge.certificate_expires(expiry);
@@ -58,7 +58,7 @@ pub(crate) async fn run(settings: IdentitySettings, secrets: Secrets, metrics: M
 async fn renew_forever(
     settings: &IdentitySettings,
     upstream: &Upstream,
-    secrets: &Secrets,
+    secrets: &SecretStore,
     metrics: &Metrics,
     roots_from_file: bool,
 ) {
@@ -101,14 +101,14 @@ async fn renew_forever(
 
 /// A certificate from the authority.
 struct IssuedCertificate {
-    pair: Secret,
+    pair: SdsSecret,
     root: String,
     expiry: SystemTime,
 }
 
 impl IssuedCertificate {
     fn write(&self, directory: &Path) -> std::io::Result<()> {
-        let Secret::KeyPair { chain, key } = &self.pair else { return Ok(()) };
+        let SdsSecret::KeyPair { chain, key } = &self.pair else { return Ok(()) };
         std::fs::create_dir_all(directory)?;
         write_private(&directory.join("key.pem"), key.pem())?;
         write_private(&directory.join("cert-chain.pem"), chain)?;
@@ -127,7 +127,7 @@ async fn obtain(settings: &IdentitySettings, upstream: &Upstream) -> Result<Issu
     let chain: String = chain.iter().map(with_newline).collect();
     certificate::check_pair(chain.as_bytes(), key.pem()).context("use the certificate of the authority")?;
     let expiry = certificate::expiry(chain.as_bytes())?;
-    Ok(IssuedCertificate { pair: Secret::KeyPair { chain: chain.into_bytes(), key }, root, expiry })
+    Ok(IssuedCertificate { pair: SdsSecret::KeyPair { chain: chain.into_bytes(), key }, root, expiry })
 }
 
 /// Delay until a certificate issued now is renewed: when `ratio` of its lifetime is left, plus or minus `jitter`.

@@ -32,7 +32,7 @@ impl fmt::Debug for PrivateKey {
 
 /// The content of a secret.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Secret {
+pub(crate) enum SdsSecret {
     /// A certificate chain in PEM, and its key.
     KeyPair { chain: Vec<u8>, key: PrivateKey },
     /// Roots in PEM.
@@ -41,7 +41,7 @@ pub(crate) enum Secret {
     RootsAndCrl(Vec<u8>, Vec<u8>),
 }
 
-impl Secret {
+impl SdsSecret {
     /// The encoded `envoy.extensions.transport_sockets.tls.v3.Secret`.
     pub(crate) fn encode(&self, name: &str) -> Bytes {
         let inline = |bytes: &[u8]| {
@@ -72,14 +72,14 @@ mod tests {
 
     #[test]
     fn debug_output_does_not_show_keys() {
-        let secret = Secret::KeyPair { chain: b"chain".to_vec(), key: PrivateKey::new("very-secret") };
+        let secret = SdsSecret::KeyPair { chain: b"chain".to_vec(), key: PrivateKey::new("very-secret") };
         let shown = format!("{secret:?}");
         assert!(!shown.contains("very-secret") && !shown.contains(&format!("{:?}", b"very-secret")), "{shown}");
     }
 
     #[test]
     fn secret_is_encoded_inline_under_its_name() {
-        let secret = Secret::KeyPair { chain: b"chain".to_vec(), key: PrivateKey::new("key") };
+        let secret = SdsSecret::KeyPair { chain: b"chain".to_vec(), key: PrivateKey::new("key") };
         let message = EnvoySecret::decode(secret.encode("default")).expect("a secret");
         assert_eq!(message.name, "default");
         let Some(Type::TlsCertificate(certificate)) = message.r#type else { panic!("no certificate") };
@@ -89,7 +89,7 @@ mod tests {
         };
         assert_eq!(bytes(certificate.private_key), b"key");
         assert_eq!(bytes(certificate.certificate_chain), b"chain");
-        let roots = EnvoySecret::decode(Secret::Roots(b"root".to_vec()).encode("ROOTCA")).expect("a secret");
+        let roots = EnvoySecret::decode(SdsSecret::Roots(b"root".to_vec()).encode("ROOTCA")).expect("a secret");
         assert!(matches!(roots.r#type, Some(Type::ValidationContext(_))));
     }
 }

@@ -9,18 +9,18 @@ use anyhow::{Result, bail};
 use tokio::sync::watch;
 
 use super::file_secrets::{self, SecretFiles};
-use super::{CERTIFICATE, ROOTS, Secret, certificate};
+use super::{CERTIFICATE, ROOTS, SdsSecret, certificate};
 use crate::metrics::Metrics;
 
 /// The latest value of a secret; `None` before the first.
-pub(crate) type SecretReceiver = watch::Receiver<Option<Arc<Secret>>>;
+pub(crate) type SecretReceiver = watch::Receiver<Option<Arc<SdsSecret>>>;
 
 /// All secrets of the proxy. Secrets in files are watched from the first subscription on.
 #[derive(Clone)]
-pub(crate) struct Secrets(Arc<Inner>);
+pub(crate) struct SecretStore(Arc<Inner>);
 
 struct Inner {
-    named: Mutex<BTreeMap<String, watch::Sender<Option<Arc<Secret>>>>>,
+    named: Mutex<BTreeMap<String, watch::Sender<Option<Arc<SdsSecret>>>>>,
     roots: Mutex<TrustedRoots>,
     debounce: Duration,
     metrics: Metrics,
@@ -37,7 +37,7 @@ struct TrustedRoots {
     crl: Option<Vec<u8>>,
 }
 
-impl Secrets {
+impl SecretStore {
     /// With `served`, the workload's certificate and the roots are served; without it, secrets in files only.
     pub(crate) fn new(served: bool, debounce: Duration, metrics: Metrics) -> Self {
         let names = if served { vec![CERTIFICATE, ROOTS] } else { Vec::new() };
@@ -67,7 +67,7 @@ impl Secrets {
     }
 
     /// Replaces the workload's certificate.
-    pub(crate) fn set_certificate(&self, secret: Secret) {
+    pub(crate) fn set_certificate(&self, secret: SdsSecret) {
         self.set(CERTIFICATE, secret);
     }
 
@@ -95,14 +95,14 @@ impl Secrets {
             self.set(
                 ROOTS,
                 match &trust.crl {
-                    Some(crl) => Secret::RootsAndCrl(joined, crl.clone()),
-                    None => Secret::Roots(joined),
+                    Some(crl) => SdsSecret::RootsAndCrl(joined, crl.clone()),
+                    None => SdsSecret::Roots(joined),
                 },
             );
         }
     }
 
-    fn set(&self, name: &str, secret: Secret) {
+    fn set(&self, name: &str, secret: SdsSecret) {
         let named = self.0.named.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sender) = named.get(name) {
             set(sender, secret);
@@ -111,7 +111,7 @@ impl Secrets {
 }
 
 /// Subscribers are notified of other content only.
-fn set(sender: &watch::Sender<Option<Arc<Secret>>>, secret: Secret) {
+fn set(sender: &watch::Sender<Option<Arc<SdsSecret>>>, secret: SdsSecret) {
     sender.send_if_modified(|newest| {
         let differs = newest.as_deref() != Some(&secret);
         if differs {
@@ -128,14 +128,14 @@ mod tests {
 
     fn root_count(newest: &mut SecretReceiver) -> usize {
         match newest.borrow_and_update().as_deref() {
-            Some(Secret::Roots(pem)) => String::from_utf8_lossy(pem).matches("BEGIN").count(),
+            Some(SdsSecret::Roots(pem)) => String::from_utf8_lossy(pem).matches("BEGIN").count(),
             _ => 0,
         }
     }
 
     #[test]
     fn roots_of_the_control_plane_are_added_to_the_own_roots() {
-        let secrets = Secrets::new(true, Duration::ZERO, Metrics::default());
+        let secrets = SecretStore::new(true, Duration::ZERO, Metrics::default());
         let mut newest = secrets.watch(ROOTS).expect("roots");
         let ((_, own), (_, added), (_, other)) = (root(), root(), root());
         secrets.set_added_roots(added.clone().into());
@@ -150,20 +150,20 @@ mod tests {
 
     #[test]
     fn revocation_lists_are_served_with_the_roots() {
-        let secrets = Secrets::new(true, Duration::ZERO, Metrics::default());
+        let secrets = SecretStore::new(true, Duration::ZERO, Metrics::default());
         let mut newest = secrets.watch(ROOTS).expect("roots");
         secrets.set_crl(Some(b"list".to_vec()));
         assert!(newest.borrow_and_update().is_none(), "there are no roots yet");
         secrets.set_roots(root().1.into());
         let secret = newest.borrow_and_update().clone().expect("roots");
-        assert!(matches!(&*secret, Secret::RootsAndCrl(_, crl) if crl == b"list"), "{secret:?}");
+        assert!(matches!(&*secret, SdsSecret::RootsAndCrl(_, crl) if crl == b"list"), "{secret:?}");
         secrets.set_crl(None);
         assert_eq!(root_count(&mut newest), 1);
     }
 
     #[test]
     fn unknown_names_are_rejected() {
-        let secrets = Secrets::new(false, Duration::ZERO, Metrics::default());
+        let secrets = SecretStore::new(false, Duration::ZERO, Metrics::default());
         for name in ["default", "kubernetes://gateway", "file-cert:one", ""] {
             assert!(secrets.watch(name).is_err(), "{name}");
         }

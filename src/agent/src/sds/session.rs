@@ -14,7 +14,7 @@ use tokio_stream::wrappers::WatchStream;
 use tonic::Status;
 use tracing::warn;
 
-use crate::identity::{Secret, Secrets};
+use crate::identity::{SdsSecret, SecretStore};
 
 pub(crate) const TYPE: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
 /// Limit on subscriptions of one stream.
@@ -31,7 +31,7 @@ pub(super) struct SubscriptionRequest {
 }
 
 /// State-of-the-world or incremental.
-pub(super) trait Protocol: Send + 'static {
+pub(super) trait SdsProtocol: Send + 'static {
     type Request: Send + 'static;
     type Response: Send + 'static;
 
@@ -42,7 +42,7 @@ pub(super) trait Protocol: Send + 'static {
 /// State-of-the-world: a request lists all names; a response may hold one of them.
 pub(super) struct Sotw;
 
-impl Protocol for Sotw {
+impl SdsProtocol for Sotw {
     type Request = DiscoveryRequest;
     type Response = DiscoveryResponse;
 
@@ -69,7 +69,7 @@ impl Protocol for Sotw {
 /// Incremental.
 pub(super) struct Delta;
 
-impl Protocol for Delta {
+impl SdsProtocol for Delta {
     type Request = DeltaDiscoveryRequest;
     type Response = DeltaDiscoveryResponse;
 
@@ -101,20 +101,20 @@ impl Protocol for Delta {
 /// A new or changed secret.
 pub(super) struct SecretUpdate {
     pub(super) name: String,
-    pub(super) secret: Arc<Secret>,
+    pub(super) secret: Arc<SdsSecret>,
 }
 
 /// One stream.
 pub(super) struct SdsSession<P> {
-    secrets: Secrets,
-    subscribed: StreamMap<String, WatchStream<Option<Arc<Secret>>>>,
+    secrets: SecretStore,
+    subscribed: StreamMap<String, WatchStream<Option<Arc<SdsSecret>>>>,
     /// Version of the last response. It starts at the time of the stream, so that no version is repeated to one Envoy.
     version: u64,
     protocol: PhantomData<P>,
 }
 
-impl<P: Protocol> SdsSession<P> {
-    pub(super) fn new(secrets: Secrets) -> Self {
+impl<P: SdsProtocol> SdsSession<P> {
+    pub(super) fn new(secrets: SecretStore) -> Self {
         let start = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let version = u64::try_from(start.as_micros()).unwrap_or_default();
         Self { secrets, subscribed: StreamMap::new(), version, protocol: PhantomData }
@@ -159,7 +159,7 @@ impl<P: Protocol> SdsSession<P> {
         }
     }
 
-    pub(super) fn push(&mut self, name: &str, secret: &Secret) -> P::Response {
+    pub(super) fn push(&mut self, name: &str, secret: &SdsSecret) -> P::Response {
         self.version += 1;
         let secret = Any { type_url: TYPE.to_owned(), value: secret.encode(name).into() };
         P::response(name, secret, self.version)
@@ -176,8 +176,8 @@ mod tests {
     use crate::identity::ROOTS;
     use crate::metrics::Metrics;
 
-    fn secrets() -> Secrets {
-        Secrets::new(true, Duration::ZERO, Metrics::default())
+    fn secrets() -> SecretStore {
+        SecretStore::new(true, Duration::ZERO, Metrics::default())
     }
 
     fn request(names: &[&str]) -> DiscoveryRequest {

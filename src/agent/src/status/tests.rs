@@ -9,14 +9,14 @@ const LOCAL: &str = "127.0.0.1:999";
 const MAPPED: &str = "[::ffff:127.0.0.1]:999";
 const REMOTE: &str = "10.0.0.9:999";
 
-fn status(variables: &[(&str, &str)]) -> (Router, Stop) {
+fn status(variables: &[(&str, &str)]) -> (Router, ShutdownTokens) {
     let settings = settings("sidecar", variables).expect("settings");
     // No server listens on this port.
     let admin = Admin::new("127.0.0.1".to_owned(), 1).expect("a client");
-    let stop = Stop::default();
+    let stop = ShutdownTokens::default();
     let metrics = Metrics::default();
     let readiness = Readiness::new(admin.clone(), None, stop.requested.clone(), metrics.clone());
-    let status = Status::new(&settings, Arc::new(readiness), admin, stop.clone(), None, metrics).expect("a status");
+    let status = StatusState::new(&settings, Arc::new(readiness), admin, stop.clone(), None, metrics).expect("a status");
     (router(Arc::new(status)), stop)
 }
 

@@ -47,14 +47,14 @@ pub(super) struct RegistryClient<'a> {
 
 /// The layers of an image, and the hexadecimal SHA-256 of its manifest.
 #[derive(Debug)]
-pub(super) struct Image {
+pub(super) struct ModuleImage {
     pub(super) digest: String,
-    layers: Vec<Layer>,
+    layers: Vec<ImageLayer>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Layer {
+struct ImageLayer {
     media_type: String,
     digest: String,
 }
@@ -64,7 +64,7 @@ struct Layer {
 #[serde(default, rename_all = "camelCase")]
 struct Manifest {
     media_type: String,
-    layers: Vec<Layer>,
+    layers: Vec<ImageLayer>,
     manifests: Vec<ManifestDescriptor>,
 }
 
@@ -118,26 +118,26 @@ impl<'a> RegistryClient<'a> {
     ///
     /// # Errors
     /// The registry does not serve the manifest, or the image is not for this platform.
-    pub(super) async fn image(&mut self) -> Result<Image> {
+    pub(super) async fn image(&mut self) -> Result<ModuleImage> {
         let version = self.reference.version.clone();
         let (bytes, manifest) = self.manifest(&version).await?;
         let is_list = [OCI_INDEX, DOCKER_MANIFEST_LIST].contains(&manifest.media_type.as_str());
         if !is_list {
-            return Ok(Image { digest: sha256(&bytes), layers: manifest.layers });
+            return Ok(ModuleImage { digest: sha256(&bytes), layers: manifest.layers });
         }
         let matches =
             |entry: &&ManifestDescriptor| entry.platform.os == "linux" && entry.platform.architecture == "amd64";
         let entry = manifest.manifests.iter().find(matches).context("the image has no manifest for linux/amd64")?;
         ensure!(sha256_of(&entry.digest).is_some(), "the image's digest is not a SHA-256 digest");
         let (bytes, manifest) = self.manifest(&entry.digest).await?;
-        Ok(Image { digest: sha256(&bytes), layers: manifest.layers })
+        Ok(ModuleImage { digest: sha256(&bytes), layers: manifest.layers })
     }
 
     /// The module in an image.
     ///
     /// # Errors
     /// The image has no module, the layer is not served, or its digest differs from the manifest's.
-    pub(super) async fn module(&mut self, image: &Image, max_bytes: usize) -> Result<Vec<u8>> {
+    pub(super) async fn module(&mut self, image: &ModuleImage, max_bytes: usize) -> Result<Vec<u8>> {
         let last = image.layers.last().context("the image has no layers")?;
         if FILE_SYSTEM_LAYERS.contains(&last.media_type.as_str()) {
             let layer = self.blob(&last.digest).await?;

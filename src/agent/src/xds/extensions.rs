@@ -5,7 +5,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use sluice_proto::envoy::service::discovery::v3::{DeltaDiscoveryResponse, DiscoveryResponse};
 
-use super::message::Protocol;
+use super::message::XdsProtocol;
 use crate::wasm::{Modules, is_wasm};
 
 /// The type of extensions.
@@ -15,18 +15,18 @@ pub(super) const EXTENSIONS: &str = "type.googleapis.com/envoy.config.core.v3.Ty
 ///
 /// # Errors
 /// The response has to be rejected.
-pub(super) async fn convert(protocol: Protocol, response: Bytes, modules: &Modules) -> Result<Bytes> {
+pub(super) async fn convert(protocol: XdsProtocol, response: Bytes, modules: &Modules) -> Result<Bytes> {
     if !is_wasm(&response) {
         return Ok(response);
     }
     let malformed = "the response is malformed";
     match protocol {
-        Protocol::Sotw => {
+        XdsProtocol::Sotw => {
             let mut response = DiscoveryResponse::decode(response).context(malformed)?;
             response.resources = modules.convert(response.resources).await?;
             Ok(response.encode_to_vec().into())
         }
-        Protocol::Delta => {
+        XdsProtocol::Delta => {
             let mut response = DeltaDiscoveryResponse::decode(response).context(malformed)?;
             let mut slots: Vec<_> = response
                 .resources

@@ -12,7 +12,7 @@ use crate::health::Unhealthy;
 
 /// State-of-the-world or incremental.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Protocol {
+pub(super) enum XdsProtocol {
     Sotw,
     Delta,
 }
@@ -28,7 +28,7 @@ pub(super) struct AgentResponse {
     pub(super) resource: Option<Bytes>,
 }
 
-impl Protocol {
+impl XdsProtocol {
     /// The type URL of a request.
     pub(super) fn request_type(self, request: &[u8]) -> &str {
         // The field numbers of `type_url` in both messages.
@@ -111,32 +111,32 @@ mod tests {
     #[test]
     fn type_is_read_without_decoding_the_message() {
         let sotw = DiscoveryRequest { type_url: "t".into(), version_info: "v".into(), ..Default::default() };
-        assert_eq!(Protocol::Sotw.request_type(&sotw.encode_to_vec()), "t");
+        assert_eq!(XdsProtocol::Sotw.request_type(&sotw.encode_to_vec()), "t");
         let delta = DeltaDiscoveryRequest { type_url: "t".into(), response_nonce: "n".into(), ..Default::default() };
-        assert_eq!(Protocol::Delta.request_type(&delta.encode_to_vec()), "t");
+        assert_eq!(XdsProtocol::Delta.request_type(&delta.encode_to_vec()), "t");
         let sotw = DiscoveryResponse { type_url: "t".into(), nonce: "n".into(), ..Default::default() };
-        assert_eq!(Protocol::Sotw.response_type(&sotw.encode_to_vec()), "t");
+        assert_eq!(XdsProtocol::Sotw.response_type(&sotw.encode_to_vec()), "t");
         let delta = DeltaDiscoveryResponse { type_url: "t".into(), nonce: "n".into(), ..Default::default() };
-        assert_eq!(Protocol::Delta.response_type(&delta.encode_to_vec()), "t");
-        assert_eq!(Protocol::Delta.response_type(b"\xff\xff"), "");
+        assert_eq!(XdsProtocol::Delta.response_type(&delta.encode_to_vec()), "t");
+        assert_eq!(XdsProtocol::Delta.response_type(b"\xff\xff"), "");
     }
 
     #[test]
     fn rejection_holds_nonce_and_reason() {
         let response = AgentResponse { version: "1".into(), nonce: "n".into(), resource: None };
-        let nack = Protocol::Sotw.acknowledge("t", &response, Some("bad"));
+        let nack = XdsProtocol::Sotw.acknowledge("t", &response, Some("bad"));
         let nack = DiscoveryRequest::decode(nack).expect("a request");
         assert_eq!((nack.type_url.as_str(), nack.response_nonce.as_str()), ("t", "n"));
         assert_eq!(nack.error_detail.map(|detail| detail.message).as_deref(), Some("bad"));
-        let ack = DeltaDiscoveryRequest::decode(Protocol::Delta.acknowledge("t", &response, None)).expect("a request");
+        let ack = DeltaDiscoveryRequest::decode(XdsProtocol::Delta.acknowledge("t", &response, None)).expect("a request");
         assert!(ack.error_detail.is_none() && ack.response_nonce == "n");
     }
 
     #[test]
     fn health_report_holds_an_error_if_unhealthy() {
-        let healthy = DiscoveryRequest::decode(Protocol::Sotw.health("h", &Ok(()))).expect("a request");
+        let healthy = DiscoveryRequest::decode(XdsProtocol::Sotw.health("h", &Ok(()))).expect("a request");
         assert!(healthy.error_detail.is_none());
-        let unhealthy = DeltaDiscoveryRequest::decode(Protocol::Delta.health("h", &Err(Unhealthy::NoCommand))).expect("a request");
+        let unhealthy = DeltaDiscoveryRequest::decode(XdsProtocol::Delta.health("h", &Err(Unhealthy::NoCommand))).expect("a request");
         assert_eq!(unhealthy.error_detail.map(|detail| detail.code), Some(INTERNAL));
     }
 }

@@ -13,7 +13,7 @@ use tracing::{debug, info, warn};
 use super::XdsProxy;
 use super::extensions::{self, EXTENSIONS};
 use super::intercept::{HEALTH, LISTENERS, is_for_envoy};
-use super::message::{AgentResponse, Protocol};
+use super::message::{AgentResponse, XdsProtocol};
 use crate::connection;
 
 /// Limit on responses whose Wasm modules are being fetched; further responses wait.
@@ -25,7 +25,7 @@ const MAX_CONCURRENT_CONVERSIONS: usize = 8;
 /// The status that ends Envoy's stream: that of the upstream stream, or the reason why there is none.
 pub(super) async fn run(
     proxy: &XdsProxy,
-    protocol: Protocol,
+    protocol: XdsProtocol,
     mut downstream: Streaming<Bytes>,
     responses: &Sender<Result<Bytes, Status>>,
 ) -> Result<(), Status> {
@@ -49,7 +49,7 @@ pub(super) async fn run(
 
 async fn connect(
     proxy: &XdsProxy,
-    protocol: Protocol,
+    protocol: XdsProtocol,
     queue: mpsc::UnboundedReceiver<Bytes>,
 ) -> Result<Streaming<Bytes>, Status> {
     let unavailable = |error: anyhow::Error| {
@@ -70,7 +70,7 @@ async fn connect(
 /// Forwards Envoy's requests, and sends the agent's own after the first one for listeners.
 async fn forward_requests(
     proxy: &XdsProxy,
-    protocol: Protocol,
+    protocol: XdsProtocol,
     downstream: &mut Streaming<Bytes>,
     requests: &UnboundedSender<Bytes>,
     accepted: &Mutex<String>,
@@ -113,7 +113,7 @@ async fn forward_requests(
 /// types do not wait for them.
 async fn forward_responses(
     proxy: &XdsProxy,
-    protocol: Protocol,
+    protocol: XdsProtocol,
     upstream: &mut Streaming<Bytes>,
     requests: &UnboundedSender<Bytes>,
     responses: &Sender<Result<Bytes, Status>>,
