@@ -134,7 +134,7 @@ pub(crate) fn verify_signed(
     };
     if roots.is_empty() {
         return fail(
-            "has no root: neither the response nor caCertificates of the mesh config holds one for the signer"
+            "comes without a root: neither the response nor caCertificates of the mesh config holds one for the signer"
                 .to_owned(),
         );
     }

@@ -83,7 +83,7 @@ fn response_of_the_signer_is_accepted_for_the_caller_only() {
 
     let rejection =
         |signed: &str, roots: Option<&str>| forwarded.accept(signed, roots, NOW).expect_err("rejected").to_string();
-    assert!(rejection(&good, None).contains("has no root"));
+    assert!(rejection(&good, None).contains("without a root"));
     assert!(rejection("", Some(&root)).contains("is missing"));
     let other_root =
         authority_params("signer").self_signed(&KeyPair::generate().expect("a key")).expect("a root").pem();
