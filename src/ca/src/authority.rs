@@ -8,7 +8,7 @@ use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 use zeroize::Zeroizing;
 
-use crate::certificate::{Issuer, Template};
+use crate::certificate::{CertificateIssuer, CertificateTemplate};
 use crate::{Certificate, MaterialError, PrivateKey, SubjectName, pem};
 
 const SIGNING: &str = "signing certificate";
@@ -97,7 +97,7 @@ impl Authority {
 
     /// Issues a certificate for a trial, and verifies it.
     fn verify_trial_certificate(&self, now: i64) -> Result<(), MaterialError> {
-        let trial = Template {
+        let trial = CertificateTemplate {
             subject: SubjectName::Empty,
             names: &["spiffe://trial/ns/trial/sa/trial".to_owned()],
             not_before: now,
@@ -153,8 +153,8 @@ impl Authority {
         Ok(())
     }
 
-    pub(crate) fn issuer(&self) -> Issuer<'_> {
-        Issuer { subject: &self.certificate.subject, key_id: self.certificate.key_id.as_deref() }
+    pub(crate) fn issuer(&self) -> CertificateIssuer<'_> {
+        CertificateIssuer { subject: &self.certificate.subject, key_id: self.certificate.key_id.as_deref() }
     }
 
     /// The signing certificate.

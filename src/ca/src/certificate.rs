@@ -132,7 +132,7 @@ impl SubjectName {
 }
 
 /// The content of a new certificate.
-pub(crate) struct Template<'a> {
+pub(crate) struct CertificateTemplate<'a> {
     pub(crate) subject: SubjectName,
     /// Alternative names: SPIFFE URIs, IP addresses or DNS names.
     pub(crate) names: &'a [String],
@@ -144,7 +144,7 @@ pub(crate) struct Template<'a> {
 }
 
 /// The name and the key identifier of the issuer.
-pub(crate) struct Issuer<'a> {
+pub(crate) struct CertificateIssuer<'a> {
     /// The DER of its subject.
     pub(crate) subject: &'a [u8],
     pub(crate) key_id: Option<&'a [u8]>,
@@ -176,12 +176,12 @@ struct SignedBody<'a> {
 
 const VERSION_3: u8 = 2;
 
-impl Template<'_> {
+impl CertificateTemplate<'_> {
     /// The DER of the signed certificate. Without an issuer it is self-signed.
     ///
     /// # Errors
     /// The system has no randomness, a name is not ASCII, or the key does not sign.
-    pub(crate) fn sign(&self, issuer: Option<&Issuer<'_>>, key: &PrivateKey) -> Result<Vec<u8>, IssueError> {
+    pub(crate) fn sign(&self, issuer: Option<&CertificateIssuer<'_>>, key: &PrivateKey) -> Result<Vec<u8>, IssueError> {
         let mut serial = [0; 16];
         SystemRandom::new()
             .fill(&mut serial)
@@ -193,7 +193,7 @@ impl Template<'_> {
         signed(&body, key, &signature).map_err(encode_error)
     }
 
-    fn body(&self, issuer: Option<&Issuer<'_>>, key: &PrivateKey, serial: &[u8]) -> Result<Vec<u8>, Error> {
+    fn body(&self, issuer: Option<&CertificateIssuer<'_>>, key: &PrivateKey, serial: &[u8]) -> Result<Vec<u8>, Error> {
         let subject = self.subject.der()?;
         let (issuer_name, issuer_key_id) = match issuer {
             Some(issuer) => (issuer.subject, issuer.key_id),
@@ -285,7 +285,7 @@ mod tests {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let key = PrivateKey::from_pem(include_str!("tests/ec-sec1.key")).expect("a key");
         let names = ["spiffe://td/ns/a/sa/b", "istiod.svc", "10.0.0.1", "::1"].map(str::to_owned);
-        let leaf = Template {
+        let leaf = CertificateTemplate {
             subject: SubjectName::CommonName("spiffe://td/ns/a/sa/b".to_owned()),
             names: &names,
             not_before: 1_795_000_000,
@@ -294,11 +294,11 @@ mod tests {
             is_authority: false,
         };
         let issuer_name = SubjectName::Organization("org".to_owned()).der().expect("a name");
-        let issuer = Issuer { subject: &issuer_name, key_id: Some(&[7; 20]) };
+        let issuer = CertificateIssuer { subject: &issuer_name, key_id: Some(&[7; 20]) };
         let serial = [0x42; 16];
         let body = leaf.body(Some(&issuer), &key, &serial).expect("a body");
         assert_eq!(hex(&body), include_str!("tests/leaf-body.hex").trim());
-        let root = Template {
+        let root = CertificateTemplate {
             subject: SubjectName::Organization("org".to_owned()),
             names: &[],
             not_before: 1_795_000_000,

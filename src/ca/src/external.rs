@@ -13,7 +13,7 @@ use x509_parser::cri_attributes::ParsedCriAttribute;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::request::Request;
+use crate::request::SigningRequest;
 use crate::{Certificate, IssueError, Issued, pem};
 
 const CHAIN: &str = "certificates of the signer";
@@ -34,7 +34,7 @@ impl ForwardedRequest {
     /// The request is not signed by its key, the key is too weak, or it asks for anything but some of these names.
     pub fn parse(text: &str, identities: &[String]) -> Result<Self, IssueError> {
         let fail = |reason: &str| Err(IssueError::Request(reason.to_owned()));
-        let request = Request::parse(text)?;
+        let request = SigningRequest::parse(text)?;
         let Ok(der) = CertificateSigningRequestDer::from_pem_slice(text.as_bytes()) else {
             return fail("certificate signing request is not properly encoded");
         };

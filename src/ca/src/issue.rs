@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 
-use crate::certificate::Template;
-use crate::request::Request;
+use crate::certificate::CertificateTemplate;
+use crate::request::SigningRequest;
 use crate::{Authority, Certificate, IssueError, PrivateKey, SubjectName, pem};
 
 /// Certificates are valid from this long before they are issued, since clocks differ.
@@ -80,7 +80,7 @@ impl Authority {
         limits: LifetimeLimits,
         now: i64,
     ) -> Result<Issued, IssueError> {
-        let request = Request::parse(request)?;
+        let request = SigningRequest::parse(request)?;
         if identities.is_empty() {
             return Err(IssueError::Request("the caller has no identity to issue a certificate for".to_owned()));
         }
@@ -134,7 +134,7 @@ impl Authority {
         }
         let skew = i64::try_from(CLOCK_SKEW.as_secs()).unwrap_or_default();
         let not_after = now.saturating_add_unsigned(seconds).min(last);
-        let template = Template { subject, names, not_before: now - skew, not_after, public, is_authority: false };
+        let template = CertificateTemplate { subject, names, not_before: now - skew, not_after, public, is_authority: false };
         Ok((template.sign(Some(&self.issuer()), &self.key)?, not_after))
     }
 }

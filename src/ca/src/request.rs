@@ -22,14 +22,14 @@ const MAX_REQUEST_BYTES: usize = 16 << 10;
 const MIN_RSA_BITS: usize = 2048;
 
 /// A request with a valid signature of its own key.
-pub(crate) struct Request {
+pub(crate) struct SigningRequest {
     /// The DER of the SubjectPublicKeyInfo.
     pub(crate) public: Vec<u8>,
     /// Whether it asks for a common name.
     pub(crate) has_common_name: bool,
 }
 
-impl Request {
+impl SigningRequest {
     /// Parses a PEM text and verifies its signature. Only the key of the request is used, none of the names it asks for.
     pub(crate) fn parse(text: &str) -> Result<Self, IssueError> {
         let fail = |reason: &str| Err(IssueError::Request(reason.to_owned()));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
-use crate::certificate::Template;
+use crate::certificate::CertificateTemplate;
 use crate::{Authority, Material, MaterialError, NewKey, PrivateKey, SubjectName, pem};
 
 /// Creates a key and a root. The organization of its subject is the trust domain.
@@ -38,7 +38,7 @@ pub fn is_due(authority: &Authority, grace_percent: u32, now: i64) -> bool {
 }
 
 fn sign(key: &PrivateKey, subject: SubjectName, lifetime: Duration, now: i64) -> Result<Material, MaterialError> {
-    let template = Template {
+    let template = CertificateTemplate {
         subject,
         names: &[],
         not_before: now,
