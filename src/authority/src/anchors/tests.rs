@@ -42,7 +42,7 @@ fn a_published_bundle_has_one_root_a_key() {
     check(|value| value["keys"] = json!(7), "no trust bundle");
     check(|value| value["keys"][1]["x5c"] = json!([]), "0 certificates");
     check(|value| value["keys"][1]["x5c"] = json!(["%"]), "no base64");
-    check(|value| value["keys"][1]["x5c"] = json!(["AAAA"]), "no X.509 certificate");
+    check(|value| value["keys"][1]["x5c"] = json!(["AAAA"]), "not an X.509 certificate");
 }
 
 /// Publishes a bundle over TLS; a client that does not look at its certificate.
