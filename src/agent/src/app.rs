@@ -66,7 +66,8 @@ pub(crate) async fn run(args: &ProxyArgs, log_as_json: bool) -> Result<Terminati
     let file = match settings.proxy.custom_config_file.as_str() {
         "" => {
             let credential_socket = is_served(Path::new(CREDENTIAL_SOCKET)).await;
-            let inputs = bootstrap::BootstrapInputs { settings: &settings, node: &node, external_sds, credential_socket };
+            let inputs =
+                bootstrap::BootstrapInputs { settings: &settings, node: &node, external_sds, credential_socket };
             let bootstrap = bootstrap::build(&inputs, &mut warnings);
             bootstrap::write(&settings, &bootstrap).context("write the bootstrap")?
         }

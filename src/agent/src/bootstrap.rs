@@ -34,10 +34,30 @@ impl BootstrapInputs<'_> {
         let both =
             self.settings.dual_stack && addresses.iter().any(IpAddr::is_ipv4) && addresses.iter().any(IpAddr::is_ipv6);
         match (both, addresses.iter().all(IpAddr::is_ipv6)) {
-            (true, _) if v6_first => FamilyAddresses { local: "::1", wildcard: "::", additional_wildcard: Some("0.0.0.0"), dns_lookup_family: "ALL" },
-            (true, _) => FamilyAddresses { local: "127.0.0.1", wildcard: "0.0.0.0", additional_wildcard: Some("::"), dns_lookup_family: "ALL" },
-            (false, true) => FamilyAddresses { local: "::1", wildcard: "::", additional_wildcard: None, dns_lookup_family: "V6_ONLY" },
-            (false, false) => FamilyAddresses { local: "127.0.0.1", wildcard: "0.0.0.0", additional_wildcard: None, dns_lookup_family: "V4_ONLY" },
+            (true, _) if v6_first => FamilyAddresses {
+                local: "::1",
+                wildcard: "::",
+                additional_wildcard: Some("0.0.0.0"),
+                dns_lookup_family: "ALL",
+            },
+            (true, _) => FamilyAddresses {
+                local: "127.0.0.1",
+                wildcard: "0.0.0.0",
+                additional_wildcard: Some("::"),
+                dns_lookup_family: "ALL",
+            },
+            (false, true) => FamilyAddresses {
+                local: "::1",
+                wildcard: "::",
+                additional_wildcard: None,
+                dns_lookup_family: "V6_ONLY",
+            },
+            (false, false) => FamilyAddresses {
+                local: "127.0.0.1",
+                wildcard: "0.0.0.0",
+                additional_wildcard: None,
+                dns_lookup_family: "V4_ONLY",
+            },
         }
     }
 }

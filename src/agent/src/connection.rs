@@ -22,7 +22,7 @@ use tokio_rustls::TlsConnector;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
 use zeroize::Zeroizing;
 
-use crate::settings::{Upstream, Roots};
+use crate::settings::{Roots, Upstream};
 
 /// Time limit to connect, including the handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -60,7 +60,8 @@ pub(crate) type GrpcClient = tonic::client::Grpc<Http2Connection>;
 /// The server cannot be reached or verified, or a file is missing or not PEM; the message names the file.
 pub(crate) async fn connect(upstream: &Upstream) -> Result<GrpcClient> {
     let attempt = async {
-        let stream = TcpStream::connect(&upstream.address).await.with_context(|| format!("connect to {}", upstream.address))?;
+        let stream =
+            TcpStream::connect(&upstream.address).await.with_context(|| format!("connect to {}", upstream.address))?;
         stream.set_nodelay(true).context("set up the connection")?;
         let Some(roots) = &upstream.roots else {
             return handshake(stream).await;
@@ -78,8 +79,9 @@ pub(crate) async fn connect(upstream: &Upstream) -> Result<GrpcClient> {
         bail!("connect to {}: no connection within {CONNECT_TIMEOUT:?}", upstream.address);
     };
     let scheme = if upstream.roots.is_some() { "https" } else { "http" };
-    let origin =
-        format!("{scheme}://{}", upstream.address).parse().with_context(|| format!("address {:?}", upstream.address))?;
+    let origin = format!("{scheme}://{}", upstream.address)
+        .parse()
+        .with_context(|| format!("address {:?}", upstream.address))?;
     // Responses of large meshes exceed tonic's default limit.
     Ok(tonic::client::Grpc::with_origin(connection?, origin).max_decoding_message_size(usize::MAX))
 }
@@ -129,8 +131,10 @@ pub(crate) fn metadata(upstream: &Upstream) -> Result<MetadataMap> {
     match std::fs::read_to_string(&upstream.token_file).map(Zeroizing::new) {
         Ok(token) => {
             let bearer = Zeroizing::new(format!("Bearer {}", token.trim()));
-            let mut value: AsciiMetadataValue =
-                bearer.as_str().parse().with_context(|| format!("{} does not hold a token", upstream.token_file.display()))?;
+            let mut value: AsciiMetadataValue = bearer
+                .as_str()
+                .parse()
+                .with_context(|| format!("{} does not hold a token", upstream.token_file.display()))?;
             value.set_sensitive(true);
             metadata.insert("authorization", value);
         }
@@ -168,7 +172,9 @@ pub(crate) fn client_config(
                 .and_then(Iterator::collect)
                 .with_context(|| format!("read the certificate {}", chain.display()))?;
             // The library's error is dropped: it may quote the file.
-            let Ok(key_der) = PrivateKeyDer::from_pem_file(key) else { bail!("{} holds no private key", key.display()) };
+            let Ok(key_der) = PrivateKeyDer::from_pem_file(key) else {
+                bail!("{} holds no private key", key.display())
+            };
             builder.with_client_auth_cert(certificates, key_der).context("use the provisioned certificate")?
         }
     };

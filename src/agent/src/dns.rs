@@ -75,7 +75,8 @@ fn listen_addresses(address: &str, servers: &[SocketAddr]) -> Result<Vec<SocketA
     let Some((host, port)) = split else { bail!("DNS_PROXY_ADDR: {address:?} is not HOST:PORT") };
     if host != "localhost" {
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        let ip: IpAddr = host.parse().with_context(|| format!("DNS_PROXY_ADDR: {host:?} is neither localhost nor an IP address"))?;
+        let ip: IpAddr =
+            host.parse().with_context(|| format!("DNS_PROXY_ADDR: {host:?} is neither localhost nor an IP address"))?;
         return Ok(vec![SocketAddr::new(ip, port)]);
     }
     let v4 = servers.iter().any(SocketAddr::is_ipv4) || servers.is_empty();

@@ -13,10 +13,7 @@ pub(crate) const VARIABLES: &[(&str, &str)] = &[
     ("INSTANCE_IP", "first IP address of the pod; the addresses of the network interfaces follow"),
     ("SERVICE_ACCOUNT", "service account of the pod; trust domain, namespace and service account form its identity"),
     ("ISTIO_META_*", "node metadata: the rest of the name is the key, the value is a string"),
-    (
-        "ISTIO_METAJSON_*",
-        "node metadata: a JSON object whose fields are keys; ISTIO_METAJSON_LABELS are also labels",
-    ),
+    ("ISTIO_METAJSON_*", "node metadata: a JSON object whose fields are keys; ISTIO_METAJSON_LABELS are also labels"),
     (
         "PROXY_CONFIG",
         "ProxyConfig as YAML or JSON; it overrides --meshConfig, and the annotation proxy.istio.io/config overrides it",
@@ -24,23 +21,23 @@ pub(crate) const VARIABLES: &[(&str, &str)] = &[
     ("ISTIO_CPU_LIMIT", "number of Envoy's worker threads, unless the ProxyConfig has one [0: one for each CPU]"),
     ("CA_ADDR", "address of the certificate authority [the discovery address]"),
     ("CA_HEADER_*", "metadata of requests to the certificate authority: the rest of the name is the key"),
-    ("CA_ROOT_CA", "file of roots that verify the certificate authority, or SYSTEM [./var/run/secrets/istio/root-cert.pem]"),
     (
-        "XDS_ROOT_CA",
-        "file of roots that verify the control plane, or SYSTEM [./var/run/secrets/istio/root-cert.pem]",
+        "CA_ROOT_CA",
+        "file of roots that verify the certificate authority, or SYSTEM [./var/run/secrets/istio/root-cert.pem]",
     ),
+    ("XDS_ROOT_CA", "file of roots that verify the control plane, or SYSTEM [./var/run/secrets/istio/root-cert.pem]"),
     ("XDS_HEADER_*", "metadata of streams to the control plane: the rest of the name is the key"),
     ("ISTIOD_SAN", "DNS name that the control plane's certificate must have [the host of its address]"),
-    ("PROV_CERT", "directory with key.pem, cert-chain.pem and root-cert.pem, for authentication by certificate instead of a token [none]"),
+    (
+        "PROV_CERT",
+        "directory with key.pem, cert-chain.pem and root-cert.pem, for authentication by certificate instead of a token [none]",
+    ),
     ("TRUST_DOMAIN", "trust domain of the identity [cluster.local]"),
     ("SECRET_TTL", "requested lifetime of certificates [24h]"),
     ("SECRET_GRACE_PERIOD_RATIO", "fraction of a certificate's lifetime that is left when it is renewed, 0 to 1 [0.5]"),
     ("SECRET_GRACE_PERIOD_RATIO_JITTER", "random variation of that fraction, plus or minus [0.01]"),
     ("WORKLOAD_RSA_KEY_SIZE", "size of the workload's RSA key in bits: 2048, 3072 or 4096 [2048]"),
-    (
-        "ECC_SIGNATURE_ALGORITHM",
-        "ECDSA for an EC key of the workload, which costs less CPU in handshakes [none: RSA]",
-    ),
+    ("ECC_SIGNATURE_ALGORITHM", "ECDSA for an EC key of the workload, which costs less CPU in handshakes [none: RSA]"),
     ("ECC_CURVE", "curve of the EC key: P256 or P384 [P256]"),
     (
         "COMPLIANCE_POLICY",
@@ -49,10 +46,7 @@ pub(crate) const VARIABLES: &[(&str, &str)] = &[
     ),
     ("FILE_MOUNTED_CERTS", "the certificate is read from files, not requested from the certificate authority [false]"),
     ("FILE_DEBOUNCE_DURATION", "time without a change before changed files are read [100ms]"),
-    (
-        "PILOT_ENABLE_CA_CRL",
-        "reject certificates that ./var/run/secrets/istio/crl/ca-crl.pem revokes [false]",
-    ),
+    ("PILOT_ENABLE_CA_CRL", "reject certificates that ./var/run/secrets/istio/crl/ca-crl.pem revokes [false]"),
     ("OUTPUT_CERTS", "directory to which key.pem, cert-chain.pem and root-cert.pem are written as well [none]"),
     (
         "WORKLOAD_IDENTITY_SOCKET_FILE",
@@ -90,7 +84,10 @@ pub(crate) const VARIABLES: &[(&str, &str)] = &[
     ),
     ("ENVOY_STATUS_PORT", "port of Envoy's readiness listener [15021]"),
     ("ENVOY_PROMETHEUS_PORT", "port of Envoy's metrics listener [15090]"),
-    ("TERMINATION_DRAIN_DURATION_SECONDS", "seconds to drain before Envoy is terminated; it overrides the ProxyConfig [5]"),
+    (
+        "TERMINATION_DRAIN_DURATION_SECONDS",
+        "seconds to drain before Envoy is terminated; it overrides the ProxyConfig [5]",
+    ),
     ("MINIMUM_DRAIN_DURATION", "minimum drain time with EXIT_ON_ZERO_ACTIVE_CONNECTIONS [5s]"),
     ("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "drain until there are no active connections, without a time limit [false]"),
     ("ENVOY_SKIP_DEPRECATED_LOGS", "Envoy does not log uses of deprecated fields [true]"),
@@ -210,7 +207,10 @@ mod tests {
         assert_eq!(environment.duration("SECRET_TTL", Duration::from_secs(5)), Duration::from_secs(5));
         assert!(environment.flag("FILE_MOUNTED_CERTS", false));
         assert_eq!(environment.number("ISTIO_CPU_LIMIT", 0_u32), 2);
-        assert_eq!(environment.take_warnings(), ["variable SECRET_TTL: \"soon\" is not a duration (such as 10s or 1h30m), the default is used"]);
+        assert_eq!(
+            environment.take_warnings(),
+            ["variable SECRET_TTL: \"soon\" is not a duration (such as 10s or 1h30m), the default is used"]
+        );
     }
 
     #[test]

@@ -43,7 +43,12 @@ pub(crate) enum Termination {
 ///
 /// # Errors
 /// The state of the process cannot be read.
-pub(crate) async fn run(mut child: Child, admin: &Admin, settings: &Settings, stop: &ShutdownTokens) -> Result<Termination> {
+pub(crate) async fn run(
+    mut child: Child,
+    admin: &Admin,
+    settings: &Settings,
+    stop: &ShutdownTokens,
+) -> Result<Termination> {
     tokio::select! {
         status = child.wait() => {
             let status = status.context("wait for Envoy")?;

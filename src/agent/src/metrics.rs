@@ -89,20 +89,28 @@ impl Default for Metrics {
             wasm_millis: Histogram::new((0..15).map(|power| f64::from(1 << power))),
         };
         let registry = &mut inner.registry;
-        registry.register("startup_duration_seconds", "Seconds from the start until the proxy is ready", inner.startup.clone());
+        registry.register(
+            "startup_duration_seconds",
+            "Seconds from the start until the proxy is ready",
+            inner.startup.clone(),
+        );
         registry.register(
             "cert_expiry_timestamp_seconds",
             "Expiry of the workload's certificate, in seconds since the Unix epoch",
             inner.certificate_expiry.clone(),
         );
         registry.register("num_outgoing_requests", "Requests to the certificate authority", inner.requests.clone());
-        registry.register("num_failed_outgoing_requests", "Failed requests to the certificate authority", inner.failed_requests.clone());
-        registry.register("outgoing_latency", "Milliseconds of the last request to the certificate authority", inner.request_millis.clone());
         registry.register(
-            "num_file_secret_failures",
-            "Secret files that were invalid",
-            inner.file_failures.clone(),
+            "num_failed_outgoing_requests",
+            "Failed requests to the certificate authority",
+            inner.failed_requests.clone(),
         );
+        registry.register(
+            "outgoing_latency",
+            "Milliseconds of the last request to the certificate authority",
+            inner.request_millis.clone(),
+        );
+        registry.register("num_file_secret_failures", "Secret files that were invalid", inner.file_failures.clone());
         registry.register(
             "istiod_connection_failures",
             "Failed connections to the control plane",
@@ -116,16 +124,28 @@ impl Default for Metrics {
         registry.register("xds_proxy_requests", "Requests forwarded to the control plane", inner.xds_requests.clone());
         registry.register("xds_proxy_responses", "Responses from the control plane", inner.xds_responses.clone());
         registry.register("scrapes", "Scrapes of the merged metrics", inner.scrapes.clone());
-        registry.register("scrape_failures", "Failed scrapes of Envoy and the application", inner.scrape_failures.clone());
+        registry.register(
+            "scrape_failures",
+            "Failed scrapes of Envoy and the application",
+            inner.scrape_failures.clone(),
+        );
         registry.register("dns_requests", "DNS requests", inner.dns_requests.clone());
-        registry.register("dns_upstream_requests", "DNS requests forwarded to name servers", inner.dns_upstream.clone());
+        registry.register(
+            "dns_upstream_requests",
+            "DNS requests forwarded to name servers",
+            inner.dns_upstream.clone(),
+        );
         registry.register(
             "dns_upstream_failures",
             "Forwarded DNS requests without a response",
             inner.dns_upstream_failures.clone(),
         );
         registry.register("wasm_cache_entries", "Cached Wasm modules", inner.wasm_modules.clone());
-        registry.register("wasm_cache_lookup_count", "Lookups of Wasm modules in the cache", inner.wasm_lookups.clone());
+        registry.register(
+            "wasm_cache_lookup_count",
+            "Lookups of Wasm modules in the cache",
+            inner.wasm_lookups.clone(),
+        );
         registry.register("wasm_remote_fetch_count", "Fetches of Wasm modules, by result", inner.wasm_fetches.clone());
         registry.register(
             "wasm_config_conversion_count",

@@ -39,7 +39,8 @@ impl EnvoyNode {
                     }
                     metadata.extend(fields);
                 }
-                Err(error) => warnings.push(format!("variable ISTIO_METAJSON_{name} is not a JSON object and is ignored: {error}")),
+                Err(error) => warnings
+                    .push(format!("variable ISTIO_METAJSON_{name} is not a JSON object and is ignored: {error}")),
             }
         }
         let mut labels = static_labels.clone();

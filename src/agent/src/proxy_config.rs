@@ -125,7 +125,8 @@ mod tests {
 
     fn merge_all(layers: &[(&str, Option<&str>)]) -> (Result<ProxyConfig>, Vec<String>) {
         let mut warnings = Vec::new();
-        let layers: Vec<_> = layers.iter().map(|(text, field)| ProxyConfigSource { name: "TEST", text, field: *field }).collect();
+        let layers: Vec<_> =
+            layers.iter().map(|(text, field)| ProxyConfigSource { name: "TEST", text, field: *field }).collect();
         (merge(&layers, &mut warnings), warnings)
     }
 

@@ -68,7 +68,10 @@ impl SecretDiscoveryService for Service {
 }
 
 /// One stream: a response for each subscribed secret, and one for each change of it.
-fn run<P: session::SdsProtocol>(secrets: SecretStore, mut requests: Streaming<P::Request>) -> ResponseStream<P::Response> {
+fn run<P: session::SdsProtocol>(
+    secrets: SecretStore,
+    mut requests: Streaming<P::Request>,
+) -> ResponseStream<P::Response> {
     let (sender, responses) = tokio::sync::mpsc::channel(1);
     tokio::spawn(async move {
         let mut session = SdsSession::<P>::new(secrets);

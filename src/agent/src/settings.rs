@@ -363,7 +363,9 @@ fn read_proxy_config(
     if let Some(port) = pod.annotation("status.sidecar.istio.io/port") {
         match port.parse() {
             Ok(port) => config.status_port = port,
-            Err(_) => warnings.push(format!("annotation status.sidecar.istio.io/port: {port:?} is not a port and is ignored")),
+            Err(_) => {
+                warnings.push(format!("annotation status.sidecar.istio.io/port: {port:?} is not a port and is ignored"))
+            }
         }
     }
     Ok(config)
@@ -510,7 +512,9 @@ fn read_key_kind(environment: &Environment, warnings: &mut Vec<String>) -> Resul
         None | Some("P256") => KeyKind::P256,
         Some("P384") => KeyKind::P384,
         Some(other) => {
-            warnings.push(format!("variable ECC_CURVE: {other:?} is not accepted; accepted are P256 and P384; P256 is used"));
+            warnings.push(format!(
+                "variable ECC_CURVE: {other:?} is not accepted; accepted are P256 and P384; P256 is used"
+            ));
             KeyKind::P256
         }
     })
@@ -525,9 +529,9 @@ fn read_identity(
 ) -> Result<IdentitySettings> {
     let environment = upstreams.environment;
     let mounted = "./var/run/secrets/workload-spiffe-credentials";
-    let is_mounted = [KeyFiles::in_directory(mounted)]
-        .iter()
-        .all(|files| [&files.chain, &files.key, &files.roots].into_iter().all(|file| upstreams.root.join(file).exists()));
+    let is_mounted = [KeyFiles::in_directory(mounted)].iter().all(|files| {
+        [&files.chain, &files.key, &files.roots].into_iter().all(|file| upstreams.root.join(file).exists())
+    });
     let only_files = environment.flag("FILE_MOUNTED_CERTS", false) || is_mounted;
     ensure!(
         !(environment.flag("FILE_MOUNTED_CERTS", false) && environment.text("PROV_CERT").is_some()),

@@ -134,7 +134,8 @@ impl Authority {
         }
         let skew = i64::try_from(CLOCK_SKEW.as_secs()).unwrap_or_default();
         let not_after = now.saturating_add_unsigned(seconds).min(last);
-        let template = CertificateTemplate { subject, names, not_before: now - skew, not_after, public, is_authority: false };
+        let template =
+            CertificateTemplate { subject, names, not_before: now - skew, not_after, public, is_authority: false };
         Ok((template.sign(Some(&self.issuer()), &self.key)?, not_after))
     }
 }

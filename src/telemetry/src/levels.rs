@@ -24,8 +24,7 @@ pub const SCOPES: &[(&str, &[&str])] = &[
 ];
 
 /// Scopes of `sluice-agent`. Its events name them as their target.
-const AGENT_SCOPES: &[&str] =
-    &["cache", "debug", "dns", "healthcheck", "probes", "sds", "status", "wasm", "xdsproxy"];
+const AGENT_SCOPES: &[&str] = &["cache", "debug", "dns", "healthcheck", "probes", "sds", "status", "wasm", "xdsproxy"];
 
 /// The scope of an event target, which is a module or a scope; `default` if none matches.
 #[must_use]

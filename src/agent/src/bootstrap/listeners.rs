@@ -15,7 +15,14 @@ pub(super) fn build(inputs: &BootstrapInputs<'_>, hosts: &FamilyAddresses) -> Ve
 }
 
 /// Routes requests of one path to a cluster.
-fn listener(hosts: &FamilyAddresses, port: u16, stat_prefix: &str, path: &str, cluster: &str, filters: Vec<Value>) -> Value {
+fn listener(
+    hosts: &FamilyAddresses,
+    port: u16,
+    stat_prefix: &str,
+    path: &str,
+    cluster: &str,
+    filters: Vec<Value>,
+) -> Value {
     let router = json!({
         "name": "envoy.filters.http.router",
         "typed_config": { "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router" },

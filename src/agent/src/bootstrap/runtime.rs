@@ -44,7 +44,8 @@ pub(super) fn connection_limit(config: &ProxyConfig, warnings: &mut Vec<String>)
     for text in [metadata, config.runtime_values.get(CONNECTION_LIMIT)].into_iter().flatten() {
         match text.parse() {
             Ok(limit) if limit > 0 => return limit,
-            _ => warnings.push(format!("ProxyConfig: the connection limit {text:?} is not a positive number and is ignored")),
+            _ => warnings
+                .push(format!("ProxyConfig: the connection limit {text:?} is not a positive number and is ignored")),
         }
     }
     i64::from(i32::MAX)

@@ -75,12 +75,15 @@ fn patterns(settings: &Settings) -> Vec<Value> {
     let with = |patterns: Vec<String>, needed: &[&str]| -> Vec<String> {
         patterns.into_iter().chain(needed.iter().map(|text| (*text).to_owned())).collect()
     };
-    let prefixes = with(configured("sidecar.istio.io/statsInclusionPrefixes", matcher.inclusion_prefixes), &NEEDED_PREFIXES);
-    let mut suffixes = with(configured("sidecar.istio.io/statsInclusionSuffixes", matcher.inclusion_suffixes), &NEEDED_SUFFIXES);
+    let prefixes =
+        with(configured("sidecar.istio.io/statsInclusionPrefixes", matcher.inclusion_prefixes), &NEEDED_PREFIXES);
+    let mut suffixes =
+        with(configured("sidecar.istio.io/statsInclusionSuffixes", matcher.inclusion_suffixes), &NEEDED_SUFFIXES);
     if settings.drain.until_no_connections {
         suffixes.push("downstream_cx_active".to_owned());
     }
-    let regexes = with(configured("sidecar.istio.io/statsInclusionRegexps", matcher.inclusion_regexps), &NEEDED_REGEXES);
+    let regexes =
+        with(configured("sidecar.istio.io/statsInclusionRegexps", matcher.inclusion_regexps), &NEEDED_REGEXES);
     let prefixes = prefixes.into_iter().map(|text| json!({ "prefix": text }));
     let suffixes = suffixes.into_iter().map(|text| json!({ "suffix": text }));
     let regexes = regexes.into_iter().map(|text| json!({ "safe_regex": { "regex": text } }));
@@ -118,7 +121,9 @@ pub(super) fn intervals(pod: &PodMetadata, warnings: &mut Vec<String>) -> (Optio
         let fits = flush_millis > 0 && eviction.as_millis() % flush_millis == 0;
         if !fits {
             let name = "sidecar.istio.io/statsEvictionInterval";
-            warnings.push(format!("annotation {name} is ignored: it is not a multiple of the flush interval of {flush_millis} ms"));
+            warnings.push(format!(
+                "annotation {name} is ignored: it is not a multiple of the flush interval of {flush_millis} ms"
+            ));
         }
         fits
     });

@@ -60,7 +60,10 @@ pub(super) fn build(inputs: &BootstrapInputs<'_>, hosts: &FamilyAddresses, warni
         })),
         Some(Tracer::Zipkin(_) | Tracer::Datadog(_)) | None => None,
         Some(_) => {
-            warnings.push("ProxyConfig: tracing: only zipkin and datadog are supported in the bootstrap; the tracer is ignored".to_owned());
+            warnings.push(
+                "ProxyConfig: tracing: only zipkin and datadog are supported in the bootstrap; the tracer is ignored"
+                    .to_owned(),
+            );
             None
         }
     };

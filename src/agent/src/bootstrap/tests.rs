@@ -117,7 +117,8 @@ fn statistics_of_istios_dashboards_are_kept() {
 
 #[test]
 fn telemetry_has_clusters_and_sinks() {
-    let (bootstrap, warnings) = bootstrap("router", &[("INSTANCE_IP", "10.0.0.7"), ("PROXY_CONFIG", FULL_PROXY_CONFIG)]);
+    let (bootstrap, warnings) =
+        bootstrap("router", &[("INSTANCE_IP", "10.0.0.7"), ("PROXY_CONFIG", FULL_PROXY_CONFIG)]);
     assert_eq!(warnings, Vec::<String>::new());
     let clusters = names(&bootstrap["static_resources"]["clusters"]);
     let expected = ["local_cluster", "zipkin", "envoy_accesslog_service", "envoy_metrics_service"];
@@ -144,7 +145,8 @@ fn invalid_telemetry_is_left_out_with_a_warning() {
 #[test]
 fn upstream_envoy_accepts_all_bootstraps() {
     let binary = sluice_testkit::pods::envoy::binary().expect("Envoy is installed");
-    let full = [("INSTANCE_IP", "10.0.0.7"), ("PROXY_CONFIG", FULL_PROXY_CONFIG), ("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "true")];
+    let full =
+        [("INSTANCE_IP", "10.0.0.7"), ("PROXY_CONFIG", FULL_PROXY_CONFIG), ("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "true")];
     let sotw = [("ISTIO_DELTA_XDS", "false"), ("ISTIO_META_DNS_CAPTURE", "true")];
     let datadog =
         [("PROXY_CONFIG", r#"{"tracing": {"datadog": {"address": "$(HOST_IP):8126"}}}"#), ("HOST_IP", "10.9.9.9")];

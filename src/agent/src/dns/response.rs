@@ -61,7 +61,8 @@ pub(super) fn resolve(names: &NameTableStore, bytes: &[u8], udp: bool) -> Resolu
         reply.answers.push(record(owner.clone(), data));
     }
     let udp_limit = request.opt().map_or(DEFAULT_UDP_BYTES, |opt| opt.udp_packet_size.max(DEFAULT_UDP_BYTES));
-    fit(reply, if udp { usize::from(udp_limit) } else { usize::from(u16::MAX) }).map_or(Resolution::Ignore, Resolution::Ready)
+    fit(reply, if udp { usize::from(udp_limit) } else { usize::from(u16::MAX) })
+        .map_or(Resolution::Ignore, Resolution::Ready)
 }
 
 /// The response SERVFAIL; `None` if the bytes are not a request.
@@ -147,7 +148,11 @@ mod tests {
     fn records_are_of_the_requested_family() {
         assert_eq!(query("TEA.shop", TYPE::A), Some((RCODE::NoError, vec!["TEA.shop A 10.0.0.1".to_owned()])));
         assert_eq!(query("tea", TYPE::AAAA), Some((RCODE::NoError, vec!["tea AAAA fd00::1".to_owned()])));
-        assert_eq!(query("pot.store", TYPE::AAAA), Some((RCODE::NoError, Vec::new())), "it exists in the other family only");
+        assert_eq!(
+            query("pot.store", TYPE::AAAA),
+            Some((RCODE::NoError, Vec::new())),
+            "it exists in the other family only"
+        );
     }
 
     #[test]
@@ -185,6 +190,10 @@ mod tests {
         assert_eq!(Packet::parse(&complete).expect("a reply").answers.len(), 100);
         let truncated = fit(reply, 512).expect("a reply");
         let truncated_reply = Packet::parse(&truncated).expect("a reply");
-        assert!(truncated.len() <= 512 && truncated_reply.answers.len() > 20 && truncated_reply.has_flags(PacketFlag::TRUNCATION));
+        assert!(
+            truncated.len() <= 512
+                && truncated_reply.answers.len() > 20
+                && truncated_reply.has_flags(PacketFlag::TRUNCATION)
+        );
     }
 }

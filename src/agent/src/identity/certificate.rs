@@ -43,7 +43,8 @@ pub(super) fn request(spiffe_id: &str, kind: KeyKind) -> Result<(PrivateKey, Str
 pub(super) fn expiry(chain: &[u8]) -> Result<SystemTime> {
     let leaf = CertificateDer::from_pem_slice(chain).ok().context("the chain holds no certificate")?;
     let (_, leaf) = X509Certificate::from_der(&leaf).ok().context("the certificate is malformed")?;
-    let seconds = u64::try_from(leaf.validity().not_after.timestamp()).context("the certificate expired before 1970")?;
+    let seconds =
+        u64::try_from(leaf.validity().not_after.timestamp()).context("the certificate expired before 1970")?;
     Ok(UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
@@ -155,7 +156,8 @@ pub(super) mod tests {
     #[test]
     fn expiry_is_that_of_the_leaf() {
         let (chain, _) = leaf("a", Duration::from_secs(1000));
-        let left = expiry(chain.as_bytes()).expect("an expiry").duration_since(SystemTime::now()).expect("in the future");
+        let left =
+            expiry(chain.as_bytes()).expect("an expiry").duration_since(SystemTime::now()).expect("in the future");
         assert!((998..=1000).contains(&left.as_secs()), "{left:?}");
         assert!(expiry(b"nothing").is_err());
     }

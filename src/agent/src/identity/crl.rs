@@ -33,7 +33,9 @@ pub(super) fn spawn(file: PathBuf, debounce: Duration, secrets: SecretStore) {
             };
             if last.as_ref() != Some(&outcome) {
                 match &outcome {
-                    Ok(lists) => info!(target: "cache", file = %file.display(), lists, "certificate revocation lists loaded"),
+                    Ok(lists) => {
+                        info!(target: "cache", file = %file.display(), lists, "certificate revocation lists loaded")
+                    }
                     Err(reason) => {
                         warn!(target: "cache", file = %file.display(), %reason, "failed to load certificate revocation lists, the last ones stay");
                     }

@@ -30,11 +30,17 @@ pub(crate) async fn run(settings: IdentitySettings, secrets: SecretStore, metric
     }
     if roots_from_file {
         let secrets = secrets.clone();
-        file_secrets::spawn(ROOTS, SecretFiles::Roots(roots.clone()), settings.debounce, metrics.clone(), move |secret| {
-            if let SdsSecret::Roots(pem) = secret {
-                secrets.set_roots(pem);
-            }
-        });
+        file_secrets::spawn(
+            ROOTS,
+            SecretFiles::Roots(roots.clone()),
+            settings.debounce,
+            metrics.clone(),
+            move |secret| {
+                if let SdsSecret::Roots(pem) = secret {
+                    secrets.set_roots(pem);
+                }
+            },
+        );
     }
     if from_files {
         info!(target: "cache", chain = %chain.display(), "certificate is read from files");
@@ -71,7 +77,8 @@ async fn renew_forever(
             Ok(issued) => {
                 failures = 0;
                 let now = SystemTime::now();
-                let delay = renewal_delay(now, issued.expiry, settings.grace_ratio, settings.grace_jitter, rand::random());
+                let delay =
+                    renewal_delay(now, issued.expiry, settings.grace_ratio, settings.grace_jitter, rand::random());
                 let lifetime = issued.expiry.duration_since(now).unwrap_or_default();
                 info!(target: "cache", ?lifetime, renewal = ?delay, "certificate received");
                 metrics.certificate_expires(issued.expiry);

@@ -23,7 +23,12 @@ pub(crate) struct Readiness {
 }
 
 impl Readiness {
-    pub(crate) fn new(admin: Admin, names: Option<NameTableStore>, terminating: CancellationToken, metrics: Metrics) -> Self {
+    pub(crate) fn new(
+        admin: Admin,
+        names: Option<NameTableStore>,
+        terminating: CancellationToken,
+        metrics: Metrics,
+    ) -> Self {
         let (was_live, last) = (AtomicBool::new(false), Mutex::default());
         Self { admin, names, terminating, metrics, was_live, last }
     }
@@ -55,9 +60,7 @@ impl Readiness {
             self.was_live.store(true, Relaxed);
         }
         match &self.names {
-            Some(names) if !names.has_table() => {
-                Err(NotReady::NoNameTable)
-            }
+            Some(names) if !names.has_table() => Err(NotReady::NoNameTable),
             _ => Ok(()),
         }
     }

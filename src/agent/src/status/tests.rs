@@ -16,7 +16,8 @@ fn status(variables: &[(&str, &str)]) -> (Router, ShutdownTokens) {
     let stop = ShutdownTokens::default();
     let metrics = Metrics::default();
     let readiness = Readiness::new(admin.clone(), None, stop.requested.clone(), metrics.clone());
-    let status = StatusState::new(&settings, Arc::new(readiness), admin, stop.clone(), None, metrics).expect("a status");
+    let status =
+        StatusState::new(&settings, Arc::new(readiness), admin, stop.clone(), None, metrics).expect("a status");
     (router(Arc::new(status)), stop)
 }
 

@@ -128,7 +128,8 @@ mod tests {
         let nack = DiscoveryRequest::decode(nack).expect("a request");
         assert_eq!((nack.type_url.as_str(), nack.response_nonce.as_str()), ("t", "n"));
         assert_eq!(nack.error_detail.map(|detail| detail.message).as_deref(), Some("bad"));
-        let ack = DeltaDiscoveryRequest::decode(XdsProtocol::Delta.acknowledge("t", &response, None)).expect("a request");
+        let ack =
+            DeltaDiscoveryRequest::decode(XdsProtocol::Delta.acknowledge("t", &response, None)).expect("a request");
         assert!(ack.error_detail.is_none() && ack.response_nonce == "n");
     }
 
@@ -136,7 +137,8 @@ mod tests {
     fn health_report_holds_an_error_if_unhealthy() {
         let healthy = DiscoveryRequest::decode(XdsProtocol::Sotw.health("h", &Ok(()))).expect("a request");
         assert!(healthy.error_detail.is_none());
-        let unhealthy = DeltaDiscoveryRequest::decode(XdsProtocol::Delta.health("h", &Err(Unhealthy::NoCommand))).expect("a request");
+        let unhealthy = DeltaDiscoveryRequest::decode(XdsProtocol::Delta.health("h", &Err(Unhealthy::NoCommand)))
+            .expect("a request");
         assert_eq!(unhealthy.error_detail.map(|detail| detail.code), Some(INTERNAL));
     }
 }

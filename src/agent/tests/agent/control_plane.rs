@@ -200,7 +200,12 @@ impl ControlPlane {
 
     fn begin(&self, metadata: &MetadataMap, delta: bool) -> usize {
         let text = |name: &str| metadata.get(name).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
-        let record = StreamRecord { delta, authorization: text("authorization"), cluster: text("clusterid"), ..StreamRecord::default() };
+        let record = StreamRecord {
+            delta,
+            authorization: text("authorization"),
+            cluster: text("clusterid"),
+            ..StreamRecord::default()
+        };
         let mut streams = self.streams.lock().expect("the streams");
         streams.push(record);
         streams.len() - 1

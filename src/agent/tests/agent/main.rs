@@ -1,8 +1,8 @@
 //! The agent with a real upstream Envoy, against the test's control plane and certificate authority.
 
 mod control_plane;
-mod test_pod;
 mod sluiced;
+mod test_pod;
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -53,8 +53,7 @@ async fn proxy_is_configured_certified_renewed_and_drained() -> Result<()> {
         .await?;
     let kept = pod.certificate().await?;
     control_plane.authority_available.store(true, SeqCst);
-    until("a new certificate", async || (pod.certificate().await.ok()?.serial != kept.serial).then_some(()))
-        .await?;
+    until("a new certificate", async || (pod.certificate().await.ok()?.serial != kept.serial).then_some(())).await?;
 
     // A broken stream is replaced, and Envoy keeps its configuration.
     let before = control_plane.streams().len();
@@ -71,7 +70,8 @@ async fn proxy_is_configured_certified_renewed_and_drained() -> Result<()> {
     let mut client = pod.client().await?;
     assert_eq!(client.get().await?, None);
     pod.signal("TERM").await?;
-    until("clients are asked to disconnect", async || client.get().await.ok()?.filter(|value| value == "close")).await?;
+    until("clients are asked to disconnect", async || client.get().await.ok()?.filter(|value| value == "close"))
+        .await?;
     assert_eq!(pod.exit_code().await?, Some(0));
     assert!(pod.certificate().await.is_err(), "Envoy is terminated too");
 
