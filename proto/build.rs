@@ -1,10 +1,11 @@
-//! Compiles our declarations and Envoy's into one descriptor set, and generates Rust for ours.
+//! Compiles the declarations of this crate and Envoy's into one descriptor set, and generates Rust for those of this
+//! crate.
 //!
-//! Envoy's `.proto` files are not copied: they are read from the package directory of `envoy-types`, so that the
-//! descriptors are of the very version the Rust types were generated from.
+//! Envoy's `.proto` files are not copied. They are read from the package directory of `envoy-types`, so that the
+//! descriptors have the same version as its Rust types.
 
-#[path = "build/plans.rs"]
-mod plans;
+#[path = "build/map_fields.rs"]
+mod map_fields;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +20,7 @@ use prost::Message as _;
 use prost_types::{DescriptorProto, FileDescriptorProto};
 use protox::file::{ChainFileResolver, File, FileResolver, GoogleFileResolver};
 
-/// Directories below the `proto` directory of `envoy-types` that hold files by their import name.
+/// Directories in the `proto` directory of `envoy-types` with files by import name.
 const ENVOY_ROOTS: [&str; 8] = [
     "data-plane-api",
     "xds",
@@ -31,13 +32,13 @@ const ENVOY_ROOTS: [&str; 8] = [
     "ratelimit",
 ];
 
-/// All files by import name, parsed, with every relative type name replaced by the full one.
+/// All files by import name, parsed, with every relative type name replaced by the full name.
 ///
-/// protox resolves relative names against everything in its pool, `protoc` only against a file's own imports; with the
-/// many `common` and `config` packages of Envoy the two differ. A name that is full leaves no choice.
-struct Parsed(BTreeMap<String, FileDescriptorProto>);
+/// protox resolves relative names against its whole pool, `protoc` only against the imports of a file. With the many
+/// `common` and `config` packages of Envoy the results differ. Full names are unambiguous.
+struct ParsedFiles(BTreeMap<String, FileDescriptorProto>);
 
-impl Parsed {
+impl ParsedFiles {
     fn read(roots: &[PathBuf]) -> Result<Self, Box<dyn Error>> {
         let mut files = BTreeMap::new();
         for root in roots {
@@ -65,7 +66,7 @@ impl Parsed {
     }
 }
 
-impl FileResolver for Parsed {
+impl FileResolver for ParsedFiles {
     fn open_file(&self, name: &str) -> Result<File, protox::Error> {
         match self.0.get(name) {
             Some(file) => Ok(File::from_file_descriptor_proto(file.clone())),
@@ -114,7 +115,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let envoy = envoy_types_dir()?.join("proto");
     let roots: Vec<PathBuf> = ENVOY_ROOTS.iter().map(|root| envoy.join(root)).collect();
 
-    let parsed = Parsed::read(&std::iter::once(ours.clone()).chain(roots).collect::<Vec<_>>())?;
+    let parsed = ParsedFiles::read(&std::iter::once(ours.clone()).chain(roots).collect::<Vec<_>>())?;
     let files: Vec<String> = parsed.0.keys().cloned().collect();
     let mut resolver = ChainFileResolver::new();
     resolver.add(parsed);
@@ -123,7 +124,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     compiler.include_source_info(false).include_imports(true).open_files(&files)?;
     let all = compiler.file_descriptor_set();
     fs::write(out.join("descriptors.bin"), all.encode_to_vec())?;
-    fs::write(out.join("plans.rs"), plans::write(&all))?;
+    fs::write(out.join("map_fields.rs"), map_fields::write(&all))?;
 
     let mut config = prost_build::Config::new();
     config
@@ -131,18 +132,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         .type_name_domain(["."], "type.googleapis.com")
         .btree_map(["."])
         .compile_well_known_types();
-    // What ours use of others must be described, but is generated already.
+    // Files that ours import must be in the set, but their Rust types exist already.
     let names = proto_files(&ours)?;
-    let mut wanted: BTreeSet<String> = names.iter().filter_map(|name| Some(name.to_str()?.to_owned())).collect();
+    let mut required: BTreeSet<String> = names.iter().filter_map(|name| Some(name.to_str()?.to_owned())).collect();
     let mut count = 0;
-    while count < wanted.len() {
-        count = wanted.len();
-        for file in all.file.iter().filter(|file| wanted.contains(file.name())).collect::<Vec<_>>() {
-            wanted.extend(file.dependency.iter().cloned());
+    while count < required.len() {
+        count = required.len();
+        for file in all.file.iter().filter(|file| required.contains(file.name())).collect::<Vec<_>>() {
+            required.extend(file.dependency.iter().cloned());
         }
     }
     let mut described = all;
-    described.file.retain(|file| wanted.contains(file.name()));
+    described.file.retain(|file| required.contains(file.name()));
     for file in described.file.iter().filter(|file| !names.iter().any(|name| name.as_os_str() == file.name())) {
         let module = file.package().replace('.', "::").replace("::type::", "::r#type::");
         let messages = file.message_type.iter().map(|message| message.name());
@@ -157,7 +158,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Every `.proto` file below `root` by its import name, sorted, so that the descriptor set is the same on every machine.
+/// Every `.proto` file below `root` by import name, sorted, so that the descriptor set is the same on every machine.
 fn proto_files(root: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
     let mut found = Vec::new();
     let mut open = vec![root.to_path_buf()];
@@ -182,7 +183,7 @@ fn envoy_types_dir() -> Result<PathBuf, Box<dyn Error>> {
         return Ok(dir.into());
     }
     let mut tried = String::new();
-    // Only packages of this target are sure to be downloaded, so cargo must not look at others'.
+    // Cargo has downloaded the packages of this target only, so it must not resolve those of others.
     for offline in [true, false] {
         let mut cargo = Command::new(env::var_os("CARGO").ok_or("CARGO is not set")?);
         cargo.args(["metadata", "--format-version=1", "--filter-platform", &env::var("TARGET")?]);
@@ -202,8 +203,8 @@ fn envoy_types_dir() -> Result<PathBuf, Box<dyn Error>> {
 
 /// The manifest path of a package, from the text of `cargo metadata`.
 ///
-/// A path of that package is the only string that ends in `/NAME-VERSION/Cargo.toml` (registry) or `/NAME/Cargo.toml`
-/// (vendored), which spares the build a JSON parser.
+/// The path of the package is the only string that ends in `/NAME-VERSION/Cargo.toml` (registry) or `/NAME/Cargo.toml`
+/// (vendored), so no JSON parser is needed.
 fn manifest_of(metadata: &str, package: &str) -> Option<PathBuf> {
     metadata
         .split("\"manifest_path\":\"")

@@ -1,8 +1,8 @@
 //! Protobuf JSON in and out, driven by the descriptor pool.
 //!
-//! Decoding follows what Kubernetes users may write: camelCase and snake_case names, enums by name or number, Go
-//! durations (`1500ms`, `36h`, `1h30m`) beside protobuf's (`1.5s`). Fields nobody knows are reported, not refused.
-//! Encoding gives the canonical form: lowerCamel names, unset fields left out, `Any` expanded.
+//! Decoding accepts what Kubernetes objects may contain: camelCase and snake_case names, enums by name or number, Go
+//! durations (`1500ms`, `36h`, `1h30m`) in addition to protobuf's (`1.5s`). Unknown fields are reported, not rejected.
+//! Encoding produces the canonical form: lowerCamel names, no unset fields, expanded `Any`s.
 
 mod decode;
 mod encode;
@@ -21,21 +21,21 @@ pub use scalar::{format_duration, parse_duration};
 
 use crate::pool;
 
-/// A decoded message and what of the JSON it has no field for.
+/// A decoded message, and the parts of the JSON without a field in the message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoded<M> {
     /// The message.
     pub message: M,
-    /// Paths of unknown fields, like `http[0].retries.budget`, in the order of the JSON.
+    /// Paths of unknown fields, such as `http[0].retries.budget`, in the order of the JSON.
     pub unknown: Vec<String>,
 }
 
-/// Why a JSON value is no such message.
+/// Why a JSON value does not decode as a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
-    /// Path of the offending field from the message, like `http[0].timeout`; empty for the message itself.
+    /// Path of the invalid field in the message, such as `http[0].timeout`; empty for the message itself.
     pub path: String,
-    /// What is wrong with it, as a lower-case fragment.
+    /// What is wrong, as a lower-case fragment.
     pub reason: String,
 }
 
@@ -53,27 +53,28 @@ impl std::error::Error for FieldError {}
 /// Decodes a message from protobuf JSON.
 ///
 /// # Errors
-/// The first field whose value does not fit its type, or a oneof set twice.
+/// For the first field with a value of another type, and for a oneof that is set twice.
 pub fn decode<M: Message + Name + Default>(value: &Value) -> Result<Decoded<M>, FieldError> {
     let descriptor = descriptor_of::<M>()?;
     let (bytes, unknown) = decode::to_wire(&descriptor, value)?;
-    Ok(Decoded { message: M::decode(bytes.as_slice()).map_err(undecodable)?, unknown })
+    Ok(Decoded { message: M::decode(bytes.as_slice()).map_err(decode_error)?, unknown })
 }
 
-/// Decodes a message of a type that is known at run time only.
+/// Decodes a message whose type is known at run time only.
 ///
 /// # Errors
 /// As [`decode()`].
 pub fn decode_dynamic(descriptor: &MessageDescriptor, value: &Value) -> Result<Decoded<DynamicMessage>, FieldError> {
     let (bytes, unknown) = decode::to_wire(descriptor, value)?;
-    let message = DynamicMessage::decode(descriptor.clone(), bytes.as_slice()).map_err(undecodable)?;
+    let message = DynamicMessage::decode(descriptor.clone(), bytes.as_slice()).map_err(decode_error)?;
     Ok(Decoded { message, unknown })
 }
 
 /// Decodes an object with `@type` into the type URL and the encoded message.
 ///
 /// # Errors
-/// As [`decode()`]; also when there is no `@type`, or the pool does not know it and `value` is not its bytes in base64.
+/// As [`decode()`]. Also without `@type`, and for a type that is not in the pool unless `value` has its bytes in
+/// base64.
 pub fn decode_any(value: &Value) -> Result<Decoded<(String, Vec<u8>)>, FieldError> {
     decode::any_to_wire(value)
 }
@@ -81,11 +82,11 @@ pub fn decode_any(value: &Value) -> Result<Decoded<(String, Vec<u8>)>, FieldErro
 /// Encodes a message as canonical JSON.
 ///
 /// # Errors
-/// When the pool does not know the type, or the message does not survive its own encoding.
+/// When the pool does not have the type, or the encoded message does not decode.
 pub fn encode<M: Message + Name>(message: &M) -> Result<Value, FieldError> {
     let descriptor = descriptor_of::<M>()?;
     let bytes = message.encode_to_vec();
-    let message = DynamicMessage::decode(descriptor, bytes.as_slice()).map_err(undecodable)?;
+    let message = DynamicMessage::decode(descriptor, bytes.as_slice()).map_err(decode_error)?;
     Ok(encode_dynamic(&message))
 }
 
@@ -96,6 +97,6 @@ fn descriptor_of<M: Name>() -> Result<MessageDescriptor, FieldError> {
         .ok_or_else(|| FieldError { path: String::new(), reason: format!("unknown message type {name}") })
 }
 
-fn undecodable(error: prost::DecodeError) -> FieldError {
+fn decode_error(error: prost::DecodeError) -> FieldError {
     FieldError { path: String::new(), reason: error.to_string() }
 }

@@ -1,10 +1,11 @@
-//! Generated protobuf types: Istio's own messages, and one descriptor pool with Envoy's.
+//! Generated protobuf types of Istio's messages, and one descriptor pool with Envoy's.
 //!
-//! - [`istio`], [`stats`], [`metadata_exchange`], [`typed_struct`], [`matchers`], [`private_key_providers`]: generated from the declarations in `decl/`.
-//! - [`envoy`], [`google`], [`udpa`], [`xds`]: as the `envoy-types` crate has them.
-//! - [`pool`]: descriptors of all of these, of one version with the types.
-//! - [`json`]: protobuf JSON to messages, leniently and with field paths; messages to canonical JSON.
-//! - [`wire`]: encoding that gives equal bytes for equal messages.
+//! - [`istio`], [`stats`], [`metadata_exchange`], [`typed_struct`], [`matchers`], [`private_key_providers`]: generated
+//!   from the declarations in `decl/`.
+//! - [`envoy`], [`google`], [`udpa`], [`xds`]: from the `envoy-types` crate.
+//! - [`pool`]: the descriptors of all these types, of the same version as the types.
+//! - [`json`]: protobuf JSON to messages, leniently and with field paths in errors; messages to canonical JSON.
+//! - [`wire`]: deterministic encoding.
 
 pub use envoy_types::pb::{envoy, google, udpa, xds};
 pub use generated::{

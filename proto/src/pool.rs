@@ -1,4 +1,4 @@
-//! The one descriptor pool.
+//! The descriptor pool.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
     DescriptorPool::decode(set.as_slice()).expect("the build script wrote a valid descriptor set")
 });
 
-/// Descriptors of every message this crate knows: Istio's and Envoy's. Made at first use, which takes some milliseconds.
+/// Descriptors of all Istio and Envoy messages. The first call decodes them, which takes some milliseconds.
 pub fn pool() -> &'static DescriptorPool {
     &POOL
 }

@@ -1,7 +1,7 @@
 //! Deterministic encoding.
 //!
-//! Envoy's types keep maps in hash maps, which encode in another order every time. Content versions need equal bytes
-//! for equal messages, so entries are put in order of their keys after encoding.
+//! Envoy's types have maps as hash maps, which encode in a different order each time. Resource versions are content
+//! hashes, so equal messages must have equal bytes: map entries are sorted by key after encoding.
 
 use prost::{
     Message, Name,
@@ -10,25 +10,25 @@ use prost::{
 
 use crate::google::protobuf::Any;
 
-/// Where maps are below a message type: per field number, what its bytes are.
-type Plan = &'static [(u32, Part)];
+/// The fields of a message type that are maps or contain maps, by field number.
+type MapFields = &'static [(u32, MapField)];
 
 #[derive(Clone, Copy, Debug)]
-enum Part {
-    /// A map; the place of its values' plan, when maps are inside them.
+enum MapField {
+    /// A map; if its values contain maps, the index of their type in `MAP_FIELDS`.
     Map(Option<u32>),
-    /// A message that has maps inside, by the place of its plan.
+    /// A message that contains maps; the index of its type in `MAP_FIELDS`.
     Message(u32),
 }
 
-// `PLANS`: from the descriptors, sorted by the names of message types.
-include!(concat!(env!("OUT_DIR"), "/plans.rs"));
+// `MAP_FIELDS`: by message type, sorted by its name; generated from the descriptors.
+include!(concat!(env!("OUT_DIR"), "/map_fields.rs"));
 
-/// Encodes a message so that equal messages give equal bytes: map entries in bytewise order of their keys.
+/// Encodes a message deterministically: map entries in bytewise order of their keys.
 pub fn encode<M: Message + Name>(message: &M) -> Vec<u8> {
     let bytes = message.encode_to_vec();
-    match plan_of(&M::full_name()) {
-        Some(plan) => sorted(plan, &bytes).unwrap_or(bytes),
+    match map_fields_of(&M::full_name()) {
+        Some(fields) => sorted(fields, &bytes).unwrap_or(bytes),
         None => bytes,
     }
 }
@@ -38,44 +38,44 @@ pub fn to_any<M: Message + Name>(message: &M) -> Any {
     Any { type_url: M::type_url(), value: encode(message) }
 }
 
-/// Rewrites the encoding of a message of type `name` as [`encode()`] would write it. Bytes that do not decode, or are of
-/// no known type, come back as they are.
+/// Sorts the map entries in the encoding of a message of type `name`, as [`encode()`] does. Bytes that do not decode,
+/// or of an unknown type, are returned unchanged.
 pub fn sort_maps(name: &str, bytes: Vec<u8>) -> Vec<u8> {
-    match plan_of(name) {
-        Some(plan) => sorted(plan, &bytes).unwrap_or(bytes),
+    match map_fields_of(name) {
+        Some(fields) => sorted(fields, &bytes).unwrap_or(bytes),
         None => bytes,
     }
 }
 
-/// The plan of a message type; `None` when no map is in it or below.
-fn plan_of(name: &str) -> Option<Plan> {
-    PLANS.binary_search_by_key(&name, |(name, _)| name).ok().map(plan_at)
+/// The map fields of a message type; `None` if it contains no maps.
+fn map_fields_of(name: &str) -> Option<MapFields> {
+    MAP_FIELDS.binary_search_by_key(&name, |(name, _)| name).ok().map(map_fields_at)
 }
 
-fn plan_at(place: usize) -> Plan {
-    PLANS[place].1
+fn map_fields_at(index: usize) -> MapFields {
+    MAP_FIELDS[index].1
 }
 
 /// One field of an encoded message.
 #[derive(Clone, Copy, Debug)]
-pub struct Record<'a> {
-    /// Its number.
+pub struct WireField<'a> {
+    /// Field number.
     pub number: u32,
     kind: WireType,
-    /// All of it, key included.
+    /// All its bytes, with the tag.
     whole: &'a [u8],
-    /// The value; of length-delimited ones without the length.
+    /// The bytes of the value; of a length-delimited field without the length.
     value: &'a [u8],
 }
 
-impl<'a> Record<'a> {
-    /// The content of a length-delimited field: a text, bytes or a message.
+impl<'a> WireField<'a> {
+    /// The content of a length-delimited field: a string, bytes or a message.
     #[must_use]
     pub fn content(&self) -> Option<&'a [u8]> {
         (self.kind == WireType::LengthDelimited).then_some(self.value)
     }
 
-    /// The number in a varint field, such as an enum's.
+    /// The number in a varint field, such as an enum.
     #[must_use]
     pub fn varint(&self) -> Option<u64> {
         let mut value = self.value;
@@ -83,17 +83,17 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The fields of an encoded message in order, without decoding what is in them; ends at what is no protobuf.
-pub fn fields(mut bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
+/// The fields of an encoded message in order, without decoding their content. The iteration ends at invalid bytes.
+pub fn fields(mut bytes: &[u8]) -> impl Iterator<Item = WireField<'_>> {
     std::iter::from_fn(move || next(&mut bytes))
 }
 
-/// The contents of the length-delimited fields of that number, in order.
+/// The contents of the length-delimited fields with that number, in order.
 pub fn contents(bytes: &[u8], number: u32) -> impl Iterator<Item = &[u8]> {
     fields(bytes).filter(move |field| field.number == number).filter_map(|field| field.content())
 }
 
-fn next<'a>(bytes: &mut &'a [u8]) -> Option<Record<'a>> {
+fn next<'a>(bytes: &mut &'a [u8]) -> Option<WireField<'a>> {
     let start = *bytes;
     let (number, kind) = decode_key(bytes).ok()?;
     let length = match kind {
@@ -111,27 +111,27 @@ fn next<'a>(bytes: &mut &'a [u8]) -> Option<Record<'a>> {
     };
     let value = bytes.get(..length)?;
     *bytes = &bytes[length..];
-    Some(Record { number, kind, whole: &start[..start.len() - bytes.len()], value })
+    Some(WireField { number, kind, whole: &start[..start.len() - bytes.len()], value })
 }
 
-fn sorted(plan: Plan, mut bytes: &[u8]) -> Option<Vec<u8>> {
+fn sorted(map_fields: MapFields, mut bytes: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(bytes.len());
     let mut entries: Vec<(u32, Vec<u8>, Vec<u8>)> = Vec::new();
     while !bytes.is_empty() {
-        let record = next(&mut bytes)?;
-        let part = plan.iter().find(|(number, _)| *number == record.number).map(|(_, part)| *part);
-        let part = part.filter(|_| record.kind == WireType::LengthDelimited);
-        if entries.first().is_some_and(|(number, ..)| *number != record.number) {
+        let field = next(&mut bytes)?;
+        let map_field = map_fields.iter().find(|(number, _)| *number == field.number).map(|(_, kind)| *kind);
+        let map_field = map_field.filter(|_| field.kind == WireType::LengthDelimited);
+        if entries.first().is_some_and(|(number, ..)| *number != field.number) {
             flush(&mut entries, &mut out);
         }
-        match part {
-            None => out.extend_from_slice(record.whole),
-            Some(Part::Message(place)) => {
-                put(&mut out, record.number, &sorted(plan_at(place as usize), record.value)?);
+        match map_field {
+            None => out.extend_from_slice(field.whole),
+            Some(MapField::Message(index)) => {
+                put(&mut out, field.number, &sorted(map_fields_at(index as usize), field.value)?);
             }
-            Some(Part::Map(value)) => {
-                let (key, entry) = sorted_entry(value, record.value)?;
-                entries.push((record.number, key, entry));
+            Some(MapField::Map(value)) => {
+                let (key, entry) = sorted_entry(value, field.value)?;
+                entries.push((field.number, key, entry));
             }
         }
     }
@@ -139,18 +139,18 @@ fn sorted(plan: Plan, mut bytes: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// An entry's key bytes, and the entry with its value in order.
+/// The key bytes of a map entry, and the entry with the maps in its value sorted.
 fn sorted_entry(value: Option<u32>, entry: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let (mut key, mut out, mut rest) = (Vec::new(), Vec::with_capacity(entry.len()), entry);
     while !rest.is_empty() {
-        let record = next(&mut rest)?;
-        match (record.number, value) {
-            (2, Some(place)) => put(&mut out, 2, &sorted(plan_at(place as usize), record.value)?),
+        let field = next(&mut rest)?;
+        match (field.number, value) {
+            (2, Some(index)) => put(&mut out, 2, &sorted(map_fields_at(index as usize), field.value)?),
             (number, _) => {
                 if number == 1 {
-                    key = record.value.to_vec();
+                    key = field.value.to_vec();
                 }
-                out.extend_from_slice(record.whole);
+                out.extend_from_slice(field.whole);
             }
         }
     }
@@ -176,7 +176,7 @@ mod tests {
     use crate::google::protobuf::{Struct, Value, value::Kind as ValueKind};
 
     #[test]
-    fn equal_messages_give_equal_bytes() {
+    fn equal_messages_have_equal_bytes() {
         let text = |s: &str| Value { kind: Some(ValueKind::StringValue(s.to_owned())) };
         let make = |reverse: bool| {
             let mut names: Vec<String> = (0..50).map(|n| format!("name-{n}")).collect();
@@ -194,19 +194,21 @@ mod tests {
     }
 
     #[test]
-    fn plans_name_every_map_that_descriptors_have() {
+    fn map_fields_include_every_map_of_the_descriptors() {
         for message in crate::pool().all_messages().filter(|message| !message.is_map_entry()) {
             for field in message.fields().filter(prost_reflect::FieldDescriptor::is_map) {
-                let plan = plan_of(message.full_name()).unwrap_or_else(|| panic!("{}", message.full_name()));
-                assert!(plan.iter().any(|(number, part)| *number == field.number() && matches!(part, Part::Map(_))));
+                let fields = map_fields_of(message.full_name()).unwrap_or_else(|| panic!("{}", message.full_name()));
+                assert!(
+                    fields.iter().any(|(number, kind)| *number == field.number() && matches!(kind, MapField::Map(_)))
+                );
             }
         }
-        assert!(PLANS.is_sorted_by_key(|(name, _)| *name));
-        assert!(plan_of("google.protobuf.Duration").is_none());
+        assert!(MAP_FIELDS.is_sorted_by_key(|(name, _)| *name));
+        assert!(map_fields_of("google.protobuf.Duration").is_none());
     }
 
     #[test]
-    fn bytes_that_do_not_decode_stay() {
+    fn undecodable_bytes_are_unchanged() {
         assert_eq!(sort_maps("google.protobuf.Struct", vec![10, 200, 1]), vec![10, 200, 1]);
         assert_eq!(sort_maps("no.such.Type", vec![1]), vec![1]);
     }

@@ -49,7 +49,7 @@ pub enum WaypointClients {
     #[default]
     Same,
     /// No namespace.
-    Nobody,
+    NoNamespace,
     /// All namespaces.
     All,
     /// Namespaces that match the selector.
@@ -81,7 +81,7 @@ impl Waypoint {
     pub fn allows(&self, namespace: &str, labels: &Labels) -> bool {
         match &self.clients {
             WaypointClients::Same => *self.key.namespace == *namespace,
-            WaypointClients::Nobody => false,
+            WaypointClients::NoNamespace => false,
             WaypointClients::All => true,
             WaypointClients::Selected(selector) => selector.matches(labels),
         }

@@ -227,13 +227,13 @@ impl DestinationRule {
 
     /// Whether clients of the service or of a subset send to the address that they connected to.
     #[must_use]
-    pub fn dials_endpoints(&self) -> bool {
+    pub fn uses_passthrough(&self) -> bool {
         let subsets = self.subsets.iter().map(|subset| &subset.traffic_policy);
         std::iter::once(&self.traffic_policy).chain(subsets).flatten().any(TrafficPolicy::is_passthrough)
     }
 
     /// Merges a younger rule for the same host: adds its subsets, and its policy if this rule has none.
-    pub fn absorb(&mut self, younger: &Self) {
+    pub fn merge_younger(&mut self, younger: &Self) {
         for subset in &younger.subsets {
             if self.subset(&subset.name).is_none() {
                 self.subsets.push(subset.clone());
@@ -331,7 +331,7 @@ mod tests {
             subsets: vec![Subset { name: "own".into(), ..Subset::default() }],
             ..DestinationRule::default()
         };
-        older.absorb(&rule());
+        older.merge_younger(&rule());
         assert_eq!(older.subsets.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["own", "plain"]);
         assert!(older.subset("own").unwrap().traffic_policy.is_none());
         assert_eq!(older.traffic_policy, rule().traffic_policy);
@@ -357,8 +357,8 @@ mod tests {
         });
         // In either order of age.
         let (mut users, mut backends) = (rule(), backend.clone());
-        users.absorb(&backend);
-        backends.absorb(&rule());
+        users.merge_younger(&backend);
+        backends.merge_younger(&rule());
         for merged in [users, backends] {
             let policy = merged.traffic_policy.expect("a policy");
             assert_eq!(policy.tls, tls(ClientTlsMode::Simple), "the user's");

@@ -1,4 +1,4 @@
-//! Istio Gateways: what routers listen for (N22).
+//! Istio Gateways: the servers of gateway proxies (N22).
 
 use serde::Serialize;
 
@@ -13,41 +13,41 @@ pub struct Gateway {
     pub name: Text,
     /// Creation time; older wins.
     pub created: Timestamp,
-    /// Labels a router must have; empty selects every router.
+    /// Selector of gateway proxies; empty selects all.
     pub selector: Labels,
     /// Servers in declared order.
     pub servers: Vec<GatewayServer>,
-    /// Whose it is, if it stands for a listener of the Gateway API. Then its selector does not count.
+    /// Owner, if it is derived from a listener of the Gateway API. The selector is ignored then.
     pub owner: Option<GatewayOwner>,
 }
 
-/// Who serves a listener of the Gateway API.
+/// The proxies that serve a listener of the Gateway API.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct GatewayOwner {
-    /// Hosts of the Services of its routers.
+    /// Hosts of the Services of the gateway proxies.
     pub services: Vec<Host>,
     /// Namespace of those Services: that of the Gateway of the Gateway API.
     pub namespace: Text,
-    /// ServiceAccount of its routers; empty if that is not known.
+    /// ServiceAccount of the gateway proxies; empty if it is not known.
     pub service_account: Text,
-    /// The listener is of a ListenerSet.
+    /// Whether the listener is from a ListenerSet.
     pub is_set: bool,
 }
 
 /// A server of a Gateway.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct GatewayServer {
-    /// Its name, may be empty.
+    /// Its name; may be empty.
     pub name: Text,
-    /// Port as the router's Service has it.
+    /// Port of the Service of the gateway proxies.
     pub port: u32,
     /// Name of the port.
     pub port_name: Text,
     /// Protocol of the port.
     pub protocol: Protocol,
-    /// The protocol as written.
+    /// The protocol as declared.
     pub protocol_text: Text,
-    /// Address to listen on, empty for any.
+    /// Bind address, empty for any.
     pub bind: Text,
     /// Hosts as `host` or `namespace/host`: `./` is resolved and `*/` stripped.
     pub hosts: Vec<Text>,
@@ -56,7 +56,7 @@ pub struct GatewayServer {
 }
 
 impl GatewayServer {
-    /// TLS that is not terminated here.
+    /// Whether TLS is passed through.
     #[must_use]
     pub fn is_passthrough(&self) -> bool {
         self.tls
@@ -64,31 +64,31 @@ impl GatewayServer {
             .is_some_and(|tls| matches!(tls.mode, ServerTlsMode::Passthrough | ServerTlsMode::AutoPassthrough))
     }
 
-    /// HTTP, or HTTPS that is terminated here.
+    /// Whether it is HTTP, or HTTPS that it terminates.
     #[must_use]
     pub fn is_http(&self) -> bool {
         self.protocol.is_http() || (self.protocol == Protocol::Https && !self.is_passthrough())
     }
 
-    /// HTTPS that is terminated here.
+    /// Whether it terminates HTTPS.
     #[must_use]
     pub fn terminates_https(&self) -> bool {
         self.tls.is_some() && self.protocol == Protocol::Https && !self.is_passthrough()
     }
 
-    /// Has TLS settings that are more than a redirect to HTTPS.
+    /// Whether it has TLS settings other than a redirect to HTTPS.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         self.tls.is_some() && !self.protocol.is_http()
     }
 
-    /// Plain requests are sent to HTTPS.
+    /// Whether plain-text requests are redirected to HTTPS.
     #[must_use]
     pub fn redirects_to_https(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.https_redirect)
     }
 
-    /// Its hosts without namespaces, sorted, none twice: the server names its filter chain matches.
+    /// Its hosts without namespaces, sorted and unique: the server names that its filter chain matches.
     #[must_use]
     pub fn sni_hosts(&self) -> Vec<Text> {
         let hosts = self.hosts.iter().map(|host| match host.split_once('/') {
@@ -99,21 +99,21 @@ impl GatewayServer {
     }
 }
 
-/// How a server treats TLS.
+/// TLS mode of a server.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum ServerTlsMode {
-    /// Routed by server name to what VirtualServices say.
+    /// Passthrough: routed by server name, as VirtualServices configure.
     #[default]
     Passthrough,
     /// Terminated.
     Simple,
-    /// Terminated, the client shows a certificate.
+    /// Terminated; the client must present a certificate.
     Mutual,
-    /// Routed by server name to the cluster it names.
+    /// Auto passthrough: routed to the cluster that the server name contains.
     AutoPassthrough,
-    /// Terminated, both sides with certificates of the mesh.
+    /// Terminated, with mesh certificates on both sides.
     IstioMutual,
-    /// Terminated, the client may show a certificate.
+    /// Terminated; the client may present a certificate.
     OptionalMutual,
 }
 
@@ -143,9 +143,9 @@ pub struct TlsCertificateFiles {
 /// TLS of a server.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ServerTls {
-    /// How TLS is treated.
+    /// Mode.
     pub mode: ServerTlsMode,
-    /// Plain requests are sent to HTTPS.
+    /// Whether plain-text requests are redirected to HTTPS.
     pub https_redirect: bool,
     /// File of the certificate.
     pub server_certificate: Text,
@@ -161,27 +161,27 @@ pub struct ServerTls {
     pub credential_names: Vec<Text>,
     /// Secret or ConfigMap with the roots.
     pub ca_cert_credential_name: Text,
-    /// More certificates by file.
+    /// Additional certificates in files.
     pub tls_certificates: Vec<TlsCertificateFiles>,
-    /// Names a client's certificate may have.
+    /// Accepted names in client certificates.
     pub subject_alt_names: Vec<Text>,
-    /// Hashes of keys a client's certificate may have.
+    /// Accepted public key hashes of client certificates.
     pub verify_certificate_spki: Vec<Text>,
-    /// Hashes a client's certificate may have.
+    /// Accepted hashes of client certificates.
     pub verify_certificate_hash: Vec<Text>,
     /// Lowest version.
     pub min_protocol_version: TlsProtocol,
     /// Highest version.
     pub max_protocol_version: TlsProtocol,
-    /// Cipher suites as written; empty is the default.
+    /// Cipher suites as declared; empty is the default.
     pub cipher_suites: Vec<Text>,
-    /// Curves as written; empty is the default.
+    /// Curves as declared; empty is the default.
     pub ecdh_curves: Vec<Text>,
-    /// Client certificates are not verified; unset is the default.
+    /// Whether client certificates are not verified; unset is the default.
     pub insecure_skip_verify: Option<bool>,
 }
 
-/// Suites Envoy knows; others would make it refuse the listener.
+/// Cipher suites that Envoy supports; it rejects listeners with others.
 const CIPHER_SUITES: [&str; 15] = [
     "ECDHE-ECDSA-AES128-GCM-SHA256",
     "ECDHE-RSA-AES128-GCM-SHA256",
@@ -200,7 +200,7 @@ const CIPHER_SUITES: [&str; 15] = [
     "DES-CBC3-SHA",
 ];
 
-/// Whether Envoy takes a suite; what begins with an operator of its list syntax is its own business.
+/// Whether Envoy accepts a cipher suite. Entries that start with an operator of its list syntax are not checked.
 #[must_use]
 pub fn is_cipher_suite(suite: &str) -> bool {
     let expression = suite.chars().next().is_none_or(|first| !first.is_alphanumeric());

@@ -1,4 +1,4 @@
-//! The ProxyConfig resource (C18): what proxies of a namespace or a workload are started with.
+//! The ProxyConfig resource (C18): settings that the proxies of a namespace or a workload start with.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,16 @@ use serde::Serialize;
 
 use crate::{Labels, ProxyConfig, Text, Timestamp, match_labels};
 
-/// A ProxyConfig resource. It is laid over the mesh's `defaultConfig` when a proxy is injected.
+/// A ProxyConfig resource. It is merged over `defaultConfig` of the mesh config when a proxy is injected.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ProxyConfigResource {
     /// Namespace.
     pub namespace: Text,
     /// Name.
     pub name: Text,
-    /// The oldest counts.
+    /// Creation time; the oldest is used.
     pub created: Timestamp,
-    /// Labels of the workloads it is for; `None` is the whole namespace, no label is none at all.
+    /// Selector of workloads; `None` is the whole namespace, an empty selector is no workload.
     pub selector: Option<Labels>,
     /// Number of worker threads, if set.
     pub concurrency: Option<i32>,
@@ -25,10 +25,10 @@ pub struct ProxyConfigResource {
     pub image_type: Text,
 }
 
-/// The resources that hold for a workload, each `None` if there is none. What an annotation of the pod says lies
-/// between that of the namespace and that of the workload.
+/// The resources that apply to a workload, by level. An annotation of the pod is merged between those of the namespace
+/// and of the workload.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct ProxyConfigLayers<'a> {
+pub struct ProxyConfigLevels<'a> {
     /// That of the root namespace.
     pub mesh: Option<&'a ProxyConfigResource>,
     /// That of its namespace.
@@ -39,12 +39,12 @@ pub struct ProxyConfigLayers<'a> {
 
 impl ProxyConfigResource {
     /// The resources that apply to a workload with these labels; of several at one level the oldest.
-    pub fn layers<'a>(
+    pub fn levels<'a>(
         resources: impl IntoIterator<Item = &'a Self>,
         root: &str,
         namespace: &str,
         labels: &Labels,
-    ) -> ProxyConfigLayers<'a> {
+    ) -> ProxyConfigLevels<'a> {
         let mut resources: Vec<&Self> = resources.into_iter().collect();
         resources.sort_by(|a, b| (a.created, &a.name, &a.namespace).cmp(&(b.created, &b.name, &b.namespace)));
         let whole = |of: &str| {
@@ -55,7 +55,7 @@ impl ProxyConfigResource {
         let workload = resources
             .iter()
             .find(|resource| *resource.namespace == *namespace && resource.selector.as_ref().is_some_and(selects));
-        ProxyConfigLayers {
+        ProxyConfigLevels {
             mesh: whole(root),
             namespace: if namespace == root { None } else { whole(namespace) },
             workload: workload.copied(),
@@ -64,7 +64,7 @@ impl ProxyConfigResource {
 
     /// `config` with these resources merged over it. Unset fields keep their value.
     #[must_use]
-    pub fn lay_over(&self, mut config: ProxyConfig) -> ProxyConfig {
+    pub fn merge_over(&self, mut config: ProxyConfig) -> ProxyConfig {
         config.concurrency = self.concurrency.or(config.concurrency);
         config.proxy_metadata.extend(self.environment.iter().map(|(name, value)| (name.clone(), value.clone())));
         config
@@ -91,13 +91,13 @@ mod tests {
             resource("istio-system", "mesh", None),
             resource("shop", "z", None),
             resource("shop", "a", None),
-            resource("shop", "nobody", Some(&[])),
+            resource("shop", "none", Some(&[])),
             resource("shop", "web", Some(&[("app", "web")])),
             resource("other", "web", Some(&[("app", "web")])),
         ];
         let labels = Labels::from([("app".into(), "web".into()), ("v".into(), "1".into())]);
         let names = |namespace: &str, labels: &Labels| {
-            let found = ProxyConfigResource::layers(&all, "istio-system", namespace, labels);
+            let found = ProxyConfigResource::levels(&all, "istio-system", namespace, labels);
             [found.mesh, found.namespace, found.workload].map(|found| found.map_or("", |resource| &*resource.name))
         };
         assert_eq!(names("shop", &labels), ["mesh", "a", "web"]);
@@ -114,10 +114,10 @@ mod tests {
             proxy_metadata: [("A".into(), "0".into()), ("B".into(), "0".into())].into(),
             ..ProxyConfig::default()
         };
-        let laid = own.lay_over(base.clone());
+        let laid = own.merge_over(base.clone());
         assert_eq!(laid.concurrency, Some(2));
         assert_eq!(laid.proxy_metadata, [("A".into(), "1".into()), ("B".into(), "0".into())].into());
         let own = ProxyConfigResource { concurrency: Some(0), ..own };
-        assert_eq!(own.lay_over(base).concurrency, Some(0));
+        assert_eq!(own.merge_over(base).concurrency, Some(0));
     }
 }

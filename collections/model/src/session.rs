@@ -48,7 +48,7 @@ impl SessionLabels {
 
     /// Whether the labels of a Service enable sessions.
     #[must_use]
-    pub fn asked_for(&self, labels: &Labels) -> bool {
+    pub fn enabled_for(&self, labels: &Labels) -> bool {
         self.by_cookie(labels) || value(&self.header, labels).is_some()
     }
 
@@ -84,7 +84,7 @@ mod tests {
         let (by_cookie, by_header) = ("istio.io/persistent-session", "istio.io/persistent-session-header");
         let check = |pairs: &[(&str, &str)], expect: Option<PersistentSession>| {
             assert_eq!(known.session(&labels(pairs)), expect, "{pairs:?}");
-            assert_eq!(known.asked_for(&labels(pairs)), expect.is_some(), "{pairs:?}");
+            assert_eq!(known.enabled_for(&labels(pairs)), expect.is_some(), "{pairs:?}");
         };
         check(&[(by_cookie, "c")], Some(cookie("c", "/")));
         check(&[(by_cookie, "c:/a:b")], Some(cookie("c", "/a:b")));

@@ -95,7 +95,7 @@ pub struct Pod {
 impl Pod {
     /// Whether it no longer accepts traffic.
     #[must_use]
-    pub fn gone(&self) -> bool {
+    pub fn is_stopping(&self) -> bool {
         self.finished || self.terminating
     }
 }

@@ -1,12 +1,12 @@
-//! Clusters.
+//! Patches of clusters.
 
 use prost_reflect::{DynamicMessage, Value};
 use sluice_model::{ApplyTo, ClusterMatch, EnvoyPatch, ObjectMatch, PatchContext, PatchOperation};
 
 use crate::merge::{merge, merge_any};
-use crate::{PatchOutcome, dynamic, of, patched, value};
+use crate::{PatchOutcome, dynamic, patched, patches_for, value};
 
-/// The cluster as patches make it. `gateway`: the proxy is one.
+/// Applies patches to a cluster. `gateway`: whether the proxy is a gateway.
 #[must_use]
 pub fn patch_cluster(name: &str, encoded: &[u8], patches: &[EnvoyPatch], gateway: bool) -> PatchOutcome {
     let inbound = name.starts_with("inbound|") || name == "InboundPassthroughCluster";
@@ -16,9 +16,9 @@ pub fn patch_cluster(name: &str, encoded: &[u8], patches: &[EnvoyPatch], gateway
         (false, false) => PatchContext::SidecarOutbound,
     };
     let key = ClusterName::parse(name);
-    let changes = of(patches, ApplyTo::Cluster, context)
+    let changes = patches_for(patches, ApplyTo::Cluster, context)
         .filter(|patch| patch.operation == PatchOperation::Remove || patch.operation.is_merge());
-    // Most clusters are not meant, and need not be decoded to know.
+    // Most clusters match no patch by name, and need not be decoded.
     let may_match = |patch: &EnvoyPatch| key.matches(patch, None);
     if !changes.clone().any(may_match) {
         return PatchOutcome::Unchanged;
@@ -40,7 +40,7 @@ pub fn patch_cluster(name: &str, encoded: &[u8], patches: &[EnvoyPatch], gateway
     })
 }
 
-/// A cluster's name taken apart: `direction|port|subset|host`, or the same with `_.` between.
+/// The parts of a cluster name: `direction|port|subset|host`, or the same with `_.` as separator.
 struct ClusterName<'a> {
     whole: &'a str,
     direction: &'a str,
@@ -51,15 +51,16 @@ struct ClusterName<'a> {
 
 impl<'a> ClusterName<'a> {
     fn parse(whole: &'a str) -> Self {
-        let between = if whole.starts_with("outbound_.") || whole.starts_with("inbound_.") { "_." } else { "|" };
-        let mut parts = whole.splitn(4, between);
+        let separator = if whole.starts_with("outbound_.") || whole.starts_with("inbound_.") { "_." } else { "|" };
+        let mut parts = whole.splitn(4, separator);
         let mut next = || parts.next().unwrap_or_default();
         let (direction, port, subset, host) = (next(), next().parse().unwrap_or_default(), next(), next());
-        let direction = if whole.contains(between) { direction } else { "" };
-        Self { whole, direction, port, subset, host: if host.contains(between) { "" } else { host } }
+        let direction = if whole.contains(separator) { direction } else { "" };
+        Self { whole, direction, port, subset, host: if host.contains(separator) { "" } else { host } }
     }
 
-    /// `hosts`: services the cluster stands for; `None` if they are not known yet.
+    /// Whether a patch matches the cluster. `hosts`: the services of an inbound cluster; `None` if they are not known
+    /// yet.
     fn matches(&self, patch: &EnvoyPatch, hosts: Option<&[String]>) -> bool {
         let ObjectMatch::Cluster(ClusterMatch { name, service, subset, port }) = &patch.object else { return true };
         if !name.is_empty() {
@@ -74,7 +75,7 @@ impl<'a> ClusterName<'a> {
     }
 }
 
-/// Hosts of the services that an inbound cluster says it is part of.
+/// Hosts of the services of an inbound cluster, from its `istio` metadata.
 fn served_hosts(cluster: &DynamicMessage) -> Vec<String> {
     let istio = || {
         let metadata = dynamic::message(cluster, "metadata")?;
@@ -93,7 +94,8 @@ fn served_hosts(cluster: &DynamicMessage) -> Vec<String> {
     dynamic::messages(&services, "values").filter_map(host).collect()
 }
 
-/// A value with a transport socket changes that and nothing else: the one of its name, among those for endpoints first.
+/// A value with a transport socket is merged into the socket of that name and nowhere else. The sockets in
+/// `transport_socket_matches` come first.
 fn merge_cluster(operation: PatchOperation, cluster: &mut DynamicMessage, over: &DynamicMessage) {
     let Some(socket) = dynamic::message(over, "transport_socket") else {
         merge(operation, cluster, over);
@@ -118,7 +120,7 @@ fn merge_cluster(operation: PatchOperation, cluster: &mut DynamicMessage, over: 
     }
 }
 
-/// Merges what a transport socket is configured with.
+/// Merges the typed configuration of a transport socket.
 pub(crate) fn merge_socket(socket: &mut DynamicMessage, over: &DynamicMessage) {
     if let (Some(config), Some(over)) =
         (dynamic::message_mut(socket, "typed_config"), dynamic::message(over, "typed_config"))

@@ -1,4 +1,4 @@
-//! Fields of messages whose type is known at run time only. What is not there, or of another type, is as if it were unset.
+//! Fields of messages whose type is known at run time only. A field that is absent or has another type counts as unset.
 
 use std::borrow::Cow;
 
@@ -30,7 +30,7 @@ pub(crate) fn message<'a>(message: &'a DynamicMessage, field: &str) -> Option<&'
     get(message, field)?.as_message()
 }
 
-/// The message in a field, to be changed, if it is set.
+/// The message in a field, if it is set.
 pub(crate) fn message_mut<'a>(message: &'a mut DynamicMessage, field: &str) -> Option<&'a mut DynamicMessage> {
     if !message.has_field_by_name(field) {
         return None;
@@ -42,17 +42,17 @@ pub(crate) fn list<'a>(message: &'a DynamicMessage, field: &str) -> &'a [Value] 
     get(message, field).and_then(Value::as_list).unwrap_or_default()
 }
 
-/// Whether a list of texts has that one.
-pub(crate) fn lists(message: &DynamicMessage, field: &str, text: &str) -> bool {
+/// Whether a list of strings contains `text`.
+pub(crate) fn contains_text(message: &DynamicMessage, field: &str, text: &str) -> bool {
     list(message, field).iter().any(|value| value.as_str() == Some(text))
 }
 
-/// The messages of a list.
+/// The messages in a list.
 pub(crate) fn messages<'a>(message: &'a DynamicMessage, field: &str) -> impl Iterator<Item = &'a DynamicMessage> {
     list(message, field).iter().filter_map(Value::as_message)
 }
 
-/// Takes the messages out of a list, to be put back by [`put_messages`].
+/// Removes the messages of a list. [`put_messages`] puts them back.
 pub(crate) fn take_messages(message: &mut DynamicMessage, field: &str) -> Vec<DynamicMessage> {
     let Some(Value::List(values)) = message.take_field_by_name(field) else { return Vec::new() };
     let messages = values.into_iter().filter_map(|value| match value {
@@ -67,23 +67,23 @@ pub(crate) fn put_messages(message: &mut DynamicMessage, field: &str, messages: 
 }
 
 pub(crate) fn set(message: &mut DynamicMessage, field: &str, value: Value) {
-    // Only a field of another type fails, which a message of Envoy's has not.
+    // This fails only for a field of another type, and callers use fields of Envoy's messages.
     let _ = message.try_set_field_by_name(field, value);
 }
 
-/// The message packed in an `Any`, if its type is known.
+/// The message in an `Any`, if the descriptor pool has its type.
 pub(crate) fn unpack(any: &DynamicMessage) -> Option<DynamicMessage> {
     let value = get(any, "value").and_then(Value::as_bytes);
     decode(type_name(any), value.map(AsRef::as_ref).unwrap_or_default())
 }
 
-/// Full name of the type of the message in an `Any`.
+/// Full type name of the message in an `Any`.
 pub(crate) fn type_name(any: &DynamicMessage) -> &str {
     let url = text(any, "type_url");
     url.rsplit_once('/').map_or(url, |(_, name)| name)
 }
 
-/// Puts another message of the same type into an `Any`.
+/// Replaces the message in an `Any` by another message of the same type.
 pub(crate) fn repack(any: &mut DynamicMessage, inner: &DynamicMessage) {
     let name = type_name(any).to_owned();
     let value = encode(&name, inner);

@@ -1,58 +1,58 @@
-//! What is within HTTP connection managers: HTTP filters, and routes of a workload's own ports.
+//! Patches inside HTTP connection managers: HTTP filters, and inline route tables of inbound listeners.
 
 use prost_reflect::{DynamicMessage, ReflectMessage};
 use sluice_model::{ApplyTo, EnvoyPatch, PatchContext, PatchOperation, Text};
 
-use crate::listener::Place;
+use crate::listener::ListenerAddress;
 use crate::merge::merge_filter;
 use crate::network_filter::{filter_match, matches};
 use crate::route::{RouteTableContext, patch_table};
-use crate::{dynamic, of, sequence, value};
+use crate::{dynamic, patches_for, sequence, value};
 
 pub(crate) const HTTP_CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
 const MANAGER_TYPE: &str = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
 
-/// The HTTP filter that a patch looks for.
+/// Name of the HTTP filter that a patch matches.
 fn sub_filter(patch: &EnvoyPatch) -> Option<&Text> {
     filter_match(patch)?.sub_filter.as_ref()
 }
 
-fn open(filter: &DynamicMessage) -> Option<DynamicMessage> {
+fn decode_manager(filter: &DynamicMessage) -> Option<DynamicMessage> {
     let manager = dynamic::unpack(dynamic::message(filter, "typed_config")?)?;
     (manager.descriptor().full_name() == MANAGER_TYPE).then_some(manager)
 }
 
-fn close(filter: &mut DynamicMessage, manager: &DynamicMessage) {
+fn encode_manager(filter: &mut DynamicMessage, manager: &DynamicMessage) {
     if let Some(config) = dynamic::message_mut(filter, "typed_config") {
         dynamic::repack(config, manager);
     }
 }
 
-/// First all that come, go and change places, then what is merged into each.
+/// Applies insertions, removals and replacements in the order of the patches, then merges.
 pub(crate) fn patch_http_filters(
-    place: &Place,
+    listener: &ListenerAddress,
     chain: &DynamicMessage,
     filter: &mut DynamicMessage,
     patches: &[EnvoyPatch],
     context: PatchContext,
 ) -> bool {
-    let within = &*filter;
-    let found: Vec<&EnvoyPatch> = of(patches, ApplyTo::HttpFilter, context)
-        .filter(|patch| place.chain_matches(chain, patch) && matches(within, patch))
+    let manager_filter = &*filter;
+    let matching: Vec<&EnvoyPatch> = patches_for(patches, ApplyTo::HttpFilter, context)
+        .filter(|patch| listener.chain_matches(chain, patch) && matches(manager_filter, patch))
         .collect();
-    if found.is_empty() {
+    if matching.is_empty() {
         return false;
     }
-    let Some(mut manager) = open(filter) else { return false };
+    let Some(mut manager) = decode_manager(filter) else { return false };
     let mut filters = dynamic::take_messages(&mut manager, "http_filters");
     let mut changed = false;
     let named = |filter: &DynamicMessage, name: &Text| *dynamic::text(filter, "name") == *name.as_str();
-    for patch in &found {
-        let finds = sub_filter(patch).map(|name| move |filter: &DynamicMessage| named(filter, name));
-        changed |= sequence::apply(&mut filters, patch, finds);
+    for patch in &matching {
+        let is_match = sub_filter(patch).map(|name| move |filter: &DynamicMessage| named(filter, name));
+        changed |= sequence::apply(&mut filters, patch, is_match);
     }
     for http_filter in &mut filters {
-        for patch in found.iter().filter(|patch| patch.operation == PatchOperation::Merge) {
+        for patch in matching.iter().filter(|patch| patch.operation == PatchOperation::Merge) {
             if sub_filter(patch).is_none_or(|name| named(http_filter, name))
                 && let Some(over) = value(patch)
             {
@@ -62,16 +62,16 @@ pub(crate) fn patch_http_filters(
     }
     if changed {
         dynamic::put_messages(&mut manager, "http_filters", filters);
-        close(filter, &manager);
+        encode_manager(filter, &manager);
     }
     changed
 }
 
-/// Patches the route tables that stand within an inbound listener.
+/// Patches the inline route tables of an inbound listener.
 pub(crate) fn patch_routes(listener: &mut DynamicMessage, patches: &[EnvoyPatch]) -> bool {
     let parts = [ApplyTo::RouteConfiguration, ApplyTo::VirtualHost, ApplyTo::HttpRoute];
-    let concerned = |part: ApplyTo| of(patches, part, PatchContext::SidecarInbound).next().is_some();
-    if !parts.into_iter().any(concerned) {
+    let has_patches = |part: ApplyTo| patches_for(patches, part, PatchContext::SidecarInbound).next().is_some();
+    if !parts.into_iter().any(has_patches) {
         return false;
     }
     let mut changed = false;
@@ -80,12 +80,12 @@ pub(crate) fn patch_routes(listener: &mut DynamicMessage, patches: &[EnvoyPatch]
     for chain in chains.iter_mut().chain(default) {
         let mut filters = dynamic::take_messages(chain, "filters");
         for filter in &mut filters {
-            let Some(mut manager) = open(filter) else { continue };
+            let Some(mut manager) = decode_manager(filter) else { continue };
             let Some(table) = dynamic::message_mut(&mut manager, "route_config") else { continue };
             let name = dynamic::text(table, "name").to_owned();
-            let facts = RouteTableContext { name: &name, context: PatchContext::SidecarInbound, service_ports: None };
-            if patch_table(table, patches, &facts) {
-                close(filter, &manager);
+            let context = RouteTableContext { name: &name, context: PatchContext::SidecarInbound, service_ports: None };
+            if patch_table(table, patches, &context) {
+                encode_manager(filter, &manager);
                 changed = true;
             }
         }

@@ -1,12 +1,13 @@
-//! Patches of EnvoyFilters on encoded resources (T06), by reflection over the descriptor pool.
+//! EnvoyFilter patches of encoded resources (T06), by reflection over the descriptor pool.
 //!
-//! Everything is a pure function: an encoded resource and the patches that apply to its proxy, in order, give the resource
-//! as it becomes. Patches that find nothing leave it as it is, to the byte.
+//! Everything is a pure function of an encoded resource and the patches that apply to its proxy, in order. A resource
+//! that no patch matches stays the same, byte for byte.
 //!
-//! - `merge.rs`: how a value is laid over a message, and inside an `Any`.
+//! - `merge.rs`: merging a value into a message, also inside an `Any`.
 //! - `dynamic.rs`: fields of messages whose type is known at run time only.
-//! - `sequence.rs`: places in lists.
-//! - `cluster.rs`, `listener.rs`, `network_filter.rs`, `http_filter.rs`, `route.rs`: a part each, with what finds it.
+//! - `sequence.rs`: insertions and removals in lists.
+//! - `cluster.rs`, `listener.rs`, `network_filter.rs`, `http_filter.rs`, `route.rs`: one part of the configuration
+//!   each, with its match.
 
 mod cluster;
 mod dynamic;
@@ -27,34 +28,34 @@ pub use cluster::patch_cluster;
 pub use listener::patch_listener;
 pub use route::{RouteTableContext, patch_route_table, patch_virtual_host};
 
-/// What patches make of a resource.
+/// The result of patching a resource.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum PatchOutcome {
-    /// None of them changes it.
+    /// No patch changes the resource.
     Unchanged,
-    /// It becomes this.
+    /// The patched resource.
     Changed(Bytes),
-    /// It is gone.
+    /// A patch removes the resource.
     Removed,
 }
 
-/// Whole resources that patches add, with their names; of several with one name the first.
+/// Whole resources that patches add, with their names. If several have the same name, the first one is used.
 #[must_use]
-pub fn added(patches: &[EnvoyPatch], apply_to: ApplyTo) -> Vec<(Text, Bytes)> {
-    let mut found: Vec<(Text, Bytes)> = Vec::new();
+pub fn added_resources(patches: &[EnvoyPatch], apply_to: ApplyTo) -> Vec<(Text, Bytes)> {
+    let mut added: Vec<(Text, Bytes)> = Vec::new();
     let adds = patches.iter().filter(|patch| patch.apply_to == apply_to && patch.operation == PatchOperation::Add);
     for patch in adds {
         let Some(value) = value(patch) else { continue };
         let name = Text::from(dynamic::text(&value, "name"));
-        if !name.is_empty() && found.iter().all(|(known, _)| *known != name) {
-            found.push((name, patch.value.0.clone()));
+        if !name.is_empty() && added.iter().all(|(known, _)| *known != name) {
+            added.push((name, patch.value.0.clone()));
         }
     }
-    found
+    added
 }
 
-/// The patches of one part in a context.
-fn of(
+/// The patches of one part that apply in a context.
+fn patches_for(
     patches: &[EnvoyPatch],
     apply_to: ApplyTo,
     context: PatchContext,
@@ -62,7 +63,7 @@ fn of(
     patches.iter().filter(move |patch| patch.apply_to == apply_to && patch.context.covers(context))
 }
 
-/// The message a patch carries.
+/// The value of a patch, decoded.
 fn value(patch: &EnvoyPatch) -> Option<DynamicMessage> {
     decode(patch.apply_to.message_name(), &patch.value.0)
 }
@@ -75,7 +76,7 @@ fn encode(name: &str, message: &DynamicMessage) -> Bytes {
     wire::sort_maps(name, message.encode_to_vec()).into()
 }
 
-/// Runs `change` on the decoded message; `change` says whether it did anything, or `None` that the message is gone.
+/// Applies `change` to the decoded message. `change` returns whether it changed the message, or `None` to remove it.
 fn patched(
     apply_to: ApplyTo,
     encoded: &[u8],
@@ -88,7 +89,7 @@ fn patched(
         Some(false) => PatchOutcome::Unchanged,
         Some(true) => {
             let bytes = encode(name, &message);
-            // What was merged may have been there already, only written in another order.
+            // A merge may only reorder fields, which is no change.
             let same = decode(name, encoded).is_some_and(|before| encode(name, &before) == bytes);
             if same { PatchOutcome::Unchanged } else { PatchOutcome::Changed(bytes) }
         }

@@ -1,18 +1,18 @@
-//! Listeners, their filters and filter chains.
+//! Patches of listeners, listener filters and filter chains.
 
 use prost_reflect::DynamicMessage;
 use sluice_model::{ApplyTo, EnvoyPatch, FilterChainMatch, ListenerMatch, ObjectMatch, PatchContext, PatchOperation};
 
 use crate::cluster::merge_socket;
 use crate::merge::{merge, merge_filter};
-use crate::{PatchOutcome, dynamic, http_filter, network_filter, of, patched, sequence, value};
+use crate::{PatchOutcome, dynamic, http_filter, network_filter, patched, patches_for, sequence, value};
 
 /// `TrafficDirection.INBOUND`.
 const INBOUND: i32 = 1;
-/// Listeners whose filter chains stand for ports of their own.
-const VIRTUAL: [&str; 2] = ["virtualInbound", "virtualOutbound"];
+/// Listeners whose filter chains match the ports, instead of the listener.
+const VIRTUAL_LISTENERS: [&str; 2] = ["virtualInbound", "virtualOutbound"];
 
-/// The listener as patches make it. `gateway`: the proxy is one.
+/// Applies patches to a listener. `gateway`: whether the proxy is a gateway.
 #[must_use]
 pub fn patch_listener(encoded: &[u8], patches: &[EnvoyPatch], gateway: bool) -> PatchOutcome {
     patched(ApplyTo::Listener, encoded, |listener| {
@@ -22,8 +22,8 @@ pub fn patch_listener(encoded: &[u8], patches: &[EnvoyPatch], gateway: bool) -> 
             (false, _) => PatchContext::SidecarOutbound,
         };
         let mut changed = context == PatchContext::SidecarInbound && http_filter::patch_routes(listener, patches);
-        for patch in of(patches, ApplyTo::Listener, context) {
-            if !Place::of(listener).matches(patch) {
+        for patch in patches_for(patches, ApplyTo::Listener, context) {
+            if !ListenerAddress::of(listener).matches(patch) {
                 continue;
             }
             if patch.operation == PatchOperation::Remove {
@@ -40,14 +40,14 @@ pub fn patch_listener(encoded: &[u8], patches: &[EnvoyPatch], gateway: bool) -> 
     })
 }
 
-/// What of a listener patches find it by.
+/// Name and port of a listener, which patches match.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ListenerAddress {
     name: String,
     port: Option<u32>,
 }
 
-impl Place {
+impl ListenerAddress {
     fn of(listener: &DynamicMessage) -> Self {
         let address = dynamic::message(listener, "address");
         let socket = address.and_then(|address| dynamic::message(address, "socket_address"));
@@ -58,7 +58,7 @@ impl Place {
     }
 
     fn is_virtual(&self) -> bool {
-        VIRTUAL.contains(&self.name.as_str())
+        VIRTUAL_LISTENERS.contains(&self.name.as_str())
     }
 
     fn matches(&self, patch: &EnvoyPatch) -> bool {
@@ -66,14 +66,14 @@ impl Place {
         if !name.is_empty() && *name.as_str() != *self.name {
             return false;
         }
-        // Of those, filter chains have the port.
+        // The port is matched against the filter chains.
         if patch.apply_to != ApplyTo::Listener && self.is_virtual() {
             return true;
         }
         *port == 0 || self.port == Some(*port)
     }
 
-    /// Whether a patch finds that filter chain of the listener, which it finds itself.
+    /// Whether a patch matches the listener and this filter chain.
     pub(crate) fn chain_matches(&self, chain: &DynamicMessage, patch: &EnvoyPatch) -> bool {
         if !self.matches(patch) {
             return false;
@@ -91,7 +91,8 @@ impl Place {
         else {
             return true;
         };
-        let listed = |field: &str, text: &str| criteria.is_some_and(|criteria| dynamic::lists(criteria, field, text));
+        let listed =
+            |field: &str, text: &str| criteria.is_some_and(|criteria| dynamic::contains_text(criteria, field, text));
         let transport =
             |protocol: &str| criteria.is_some_and(|criteria| dynamic::text(criteria, "transport_protocol") == protocol);
         (name.is_empty() || *name.as_str() == *dynamic::text(chain, "name"))
@@ -111,8 +112,9 @@ pub(crate) fn listener_match(patch: &EnvoyPatch) -> Option<&ListenerMatch> {
 }
 
 fn patch_listener_filters(listener: &mut DynamicMessage, patches: &[EnvoyPatch], context: PatchContext) -> bool {
-    let place = Place::of(listener);
-    let mut patches = of(patches, ApplyTo::ListenerFilter, context).filter(|patch| place.matches(patch)).peekable();
+    let address = ListenerAddress::of(listener);
+    let mut patches =
+        patches_for(patches, ApplyTo::ListenerFilter, context).filter(|patch| address.matches(patch)).peekable();
     if patches.peek().is_none() {
         return false;
     }
@@ -120,11 +122,11 @@ fn patch_listener_filters(listener: &mut DynamicMessage, patches: &[EnvoyPatch],
     let mut changed = false;
     for patch in patches {
         let name = listener_match(patch).map(|listener| &listener.listener_filter).filter(|name| !name.is_empty());
-        let finds = name.map(|name| move |filter: &DynamicMessage| *dynamic::text(filter, "name") == *name.as_str());
+        let is_match = name.map(|name| move |filter: &DynamicMessage| *dynamic::text(filter, "name") == *name.as_str());
         if patch.operation != PatchOperation::Merge {
-            changed |= sequence::apply(&mut filters, patch, finds);
-        } else if let (Some(finds), Some(over)) = (finds, value(patch)) {
-            for filter in filters.iter_mut().filter(|filter| finds(filter)) {
+            changed |= sequence::apply(&mut filters, patch, is_match);
+        } else if let (Some(is_match), Some(over)) = (is_match, value(patch)) {
+            for filter in filters.iter_mut().filter(|filter| is_match(filter)) {
                 changed |= merge_filter(filter, &over, false);
             }
         }
@@ -134,23 +136,24 @@ fn patch_listener_filters(listener: &mut DynamicMessage, patches: &[EnvoyPatch],
 }
 
 fn patch_chains(listener: &mut DynamicMessage, patches: &[EnvoyPatch], context: PatchContext) -> bool {
-    let place = Place::of(listener);
+    let address = ListenerAddress::of(listener);
     let mut changed = false;
     let mut chains = dynamic::take_messages(listener, "filter_chains");
     chains.retain_mut(|chain| {
-        let outcome = patch_chain(&place, chain, patches, context);
+        let outcome = patch_chain(&address, chain, patches, context);
         changed |= outcome != Some(false);
         outcome.is_some()
     });
     let default = dynamic::message_mut(listener, "default_filter_chain");
-    let outcome = default.map(|chain| patch_chain(&place, chain, patches, context));
+    let outcome = default.map(|chain| patch_chain(&address, chain, patches, context));
     changed |= outcome.is_some_and(|outcome| outcome != Some(false));
     if outcome == Some(None) {
         listener.clear_field_by_name("default_filter_chain");
     }
-    let adds = of(patches, ApplyTo::FilterChain, context).filter(|patch| patch.operation == PatchOperation::Add);
-    for chain in adds.filter(|patch| place.matches(patch)).filter_map(value) {
-        // One without filters is none.
+    let adds =
+        patches_for(patches, ApplyTo::FilterChain, context).filter(|patch| patch.operation == PatchOperation::Add);
+    for chain in adds.filter(|patch| address.matches(patch)).filter_map(value) {
+        // A filter chain without filters is invalid.
         if !dynamic::list(&chain, "filters").is_empty() {
             chains.push(chain);
             changed = true;
@@ -160,16 +163,16 @@ fn patch_chains(listener: &mut DynamicMessage, patches: &[EnvoyPatch], context: 
     changed
 }
 
-/// Whether the chain changed; `None` if it is gone.
+/// Patches a filter chain. Returns whether it changed; `None` if it is removed.
 fn patch_chain(
-    place: &Place,
+    address: &ListenerAddress,
     chain: &mut DynamicMessage,
     patches: &[EnvoyPatch],
     context: PatchContext,
 ) -> Option<bool> {
     let mut changed = false;
-    for patch in of(patches, ApplyTo::FilterChain, context) {
-        if !place.chain_matches(chain, patch) {
+    for patch in patches_for(patches, ApplyTo::FilterChain, context) {
+        if !address.chain_matches(chain, patch) {
             continue;
         }
         if patch.operation == PatchOperation::Remove {
@@ -180,10 +183,10 @@ fn patch_chain(
             changed = true;
         }
     }
-    Some(network_filter::patch_filters(place, chain, patches, context) | changed)
+    Some(network_filter::patch_filters(address, chain, patches, context) | changed)
 }
 
-/// A value with a transport socket of the chain's own name merges into that, and changes nothing else.
+/// A value with a transport socket of the same name is merged into the socket of the chain and nowhere else.
 fn merge_chain(operation: PatchOperation, chain: &mut DynamicMessage, over: &DynamicMessage) {
     if let (Some(own), Some(socket)) =
         (dynamic::message_mut(chain, "transport_socket"), dynamic::message(over, "transport_socket"))

@@ -1,12 +1,13 @@
-//! How a value is laid over a message.
+//! Merging a value into a message.
 
 use prost_reflect::{DynamicMessage, ReflectMessage, Value};
 use sluice_model::PatchOperation;
 
 use crate::dynamic;
 
-/// Lays `over` over `message`, as protobuf merges: what is set there wins, messages merge field by field, lists grow,
-/// entries of maps are replaced. A duration is one value; with [`PatchOperation::MergeAndReplaceList`] so is a list.
+/// Merges `over` into `message` as protobuf does: set fields replace, messages are merged field by field, lists are
+/// extended, map entries are replaced. A duration is replaced as a whole, and with
+/// [`PatchOperation::MergeAndReplaceList`] a list is too.
 pub(crate) fn merge(operation: PatchOperation, message: &mut DynamicMessage, over: &DynamicMessage) {
     for (field, value) in over.fields() {
         match value {
@@ -33,8 +34,8 @@ pub(crate) fn merge(operation: PatchOperation, message: &mut DynamicMessage, ove
     }
 }
 
-/// Merges the message packed in `over` into the one packed in `any`. Nothing happens, and it says so, if they are of
-/// different types or of one nobody knows.
+/// Merges the message in the `Any` `over` into the message in `any`. Returns false, without a change, if their types
+/// differ or the descriptor pool does not have the type.
 pub(crate) fn merge_any(any: &mut DynamicMessage, over: &DynamicMessage) -> bool {
     if dynamic::type_name(any) != dynamic::type_name(over) {
         return false;
@@ -45,8 +46,8 @@ pub(crate) fn merge_any(any: &mut DynamicMessage, over: &DynamicMessage) -> bool
     true
 }
 
-/// Merges the configuration of a named filter: its name, if the value has one, and what its `typed_config` says. A filter
-/// without one is left alone.
+/// Merges a value into a filter: its `typed_config` and, with `rename`, its name if the value has one. A filter without
+/// `typed_config` is not changed. Returns whether the filter has one.
 pub(crate) fn merge_filter(filter: &mut DynamicMessage, over: &DynamicMessage, rename: bool) -> bool {
     let Some(config) = dynamic::message_mut(filter, "typed_config") else { return false };
     if let Some(over) = dynamic::message(over, "typed_config") {

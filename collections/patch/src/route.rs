@@ -1,4 +1,4 @@
-//! Route tables, virtual hosts and routes.
+//! Patches of route tables, virtual hosts and routes.
 
 use std::collections::BTreeSet;
 
@@ -8,42 +8,53 @@ use sluice_model::{
 };
 
 use crate::merge::merge;
-use crate::{PatchOutcome, dynamic, of, patched, value};
+use crate::{PatchOutcome, dynamic, patched, patches_for, value};
 
-/// What of a route table patches find it by.
+/// The facts of a route table that patches match.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteTableContext<'a> {
-    /// Its name.
+    /// Name of the table.
     pub name: &'a str,
-    /// Whose it is.
+    /// The context that patches must apply in.
     pub context: PatchContext,
-    /// Of a gateway: ports of its services that lead to the table's; `None` if the port stands for itself.
+    /// For a gateway: the service ports that forward to the port of the table; `None` to match the port of the table.
     pub service_ports: Option<&'a BTreeSet<u32>>,
 }
 
-/// A route table without its virtual hosts, as patches make it; virtual hosts they add are in it.
+/// Applies patches to a route table without its virtual hosts. Virtual hosts that patches add are in the result.
 #[must_use]
-pub fn patch_route_table(encoded: &[u8], patches: &[EnvoyPatch], facts: &RouteTableContext<'_>) -> PatchOutcome {
-    patched(ApplyTo::RouteConfiguration, encoded, |table| Some(patch_table(table, patches, facts)))
+pub fn patch_route_table(
+    encoded: &[u8],
+    patches: &[EnvoyPatch],
+    table_context: &RouteTableContext<'_>,
+) -> PatchOutcome {
+    patched(ApplyTo::RouteConfiguration, encoded, |table| Some(patch_table(table, patches, table_context)))
 }
 
-/// A virtual host of a route table, as patches make it.
+/// Applies patches to a virtual host of a route table.
 #[must_use]
-pub fn patch_virtual_host(encoded: &[u8], patches: &[EnvoyPatch], facts: &RouteTableContext<'_>) -> PatchOutcome {
+pub fn patch_virtual_host(
+    encoded: &[u8],
+    patches: &[EnvoyPatch],
+    table_context: &RouteTableContext<'_>,
+) -> PatchOutcome {
     let parts = [ApplyTo::VirtualHost, ApplyTo::HttpRoute];
-    let concerned = |part| of(patches, part, facts.context).any(|patch| facts.matches(patch));
-    let exchanges = |patch: &EnvoyPatch| {
+    let has_patches =
+        |part| patches_for(patches, part, table_context.context).any(|patch| table_context.matches(patch));
+    let replaces_hosts = |patch: &EnvoyPatch| {
         let value = value(patch).filter(|_| patch.operation == PatchOperation::MergeAndReplaceList);
         value.is_some_and(|value| !dynamic::list(&value, "virtual_hosts").is_empty())
     };
-    // Other virtual hosts come with the table.
-    if of(patches, ApplyTo::RouteConfiguration, facts.context).any(|patch| facts.matches(patch) && exchanges(patch)) {
+    // The patch of the table replaces all virtual hosts.
+    if patches_for(patches, ApplyTo::RouteConfiguration, table_context.context)
+        .any(|patch| table_context.matches(patch) && replaces_hosts(patch))
+    {
         return PatchOutcome::Removed;
     }
-    if !parts.into_iter().any(concerned) {
+    if !parts.into_iter().any(has_patches) {
         return PatchOutcome::Unchanged;
     }
-    patched(ApplyTo::VirtualHost, encoded, |host| patch_host(host, patches, facts))
+    patched(ApplyTo::VirtualHost, encoded, |host| patch_host(host, patches, table_context))
 }
 
 impl RouteTableContext<'_> {
@@ -65,20 +76,20 @@ impl RouteTableContext<'_> {
             && (*port == 0 || port_matches)
     }
 
-    /// Port in the name of a gateway's table.
+    /// Port in the name of a route table of a gateway.
     #[must_use]
     pub fn gateway_port(name: &str) -> u32 {
         GatewayTableName::parse(name).port
     }
 }
 
-/// The port of a sidecar's table, 0 if its name tells none: `80`, `inbound|8080||`.
+/// Port in the name of a route table of a sidecar, such as `80` or `inbound|8080||`; 0 if there is none.
 fn sidecar_port(name: &str) -> u32 {
     let port = name.strip_prefix("inbound|").and_then(|rest| rest.split('|').next()).unwrap_or(name);
     port.parse().unwrap_or_default()
 }
 
-/// What the name of a gateway's table tells: `http.PORT` or `https.PORT.PORT_NAME.GATEWAY.NAMESPACE`.
+/// The parts of the name of a gateway's route table: `http.PORT` or `https.PORT.PORT_NAME.GATEWAY.NAMESPACE`.
 #[derive(Default)]
 struct GatewayTableName<'a> {
     port: u32,
@@ -111,10 +122,16 @@ fn host_match(patch: &EnvoyPatch) -> Option<&VirtualHostMatch> {
     table_match(patch)?.virtual_host.as_ref()
 }
 
-/// Patches a table and the virtual hosts in it; says whether anything changed.
-pub(crate) fn patch_table(table: &mut DynamicMessage, patches: &[EnvoyPatch], facts: &RouteTableContext<'_>) -> bool {
+/// Patches a table and its virtual hosts. Returns whether anything changed.
+pub(crate) fn patch_table(
+    table: &mut DynamicMessage,
+    patches: &[EnvoyPatch],
+    table_context: &RouteTableContext<'_>,
+) -> bool {
     let mut changed = false;
-    for patch in of(patches, ApplyTo::RouteConfiguration, facts.context).filter(|patch| facts.matches(patch)) {
+    for patch in patches_for(patches, ApplyTo::RouteConfiguration, table_context.context)
+        .filter(|patch| table_context.matches(patch))
+    {
         if let Some(over) = value(patch).filter(|_| patch.operation.is_merge()) {
             merge(patch.operation, table, &over);
             changed = true;
@@ -122,12 +139,13 @@ pub(crate) fn patch_table(table: &mut DynamicMessage, patches: &[EnvoyPatch], fa
     }
     let mut hosts = dynamic::take_messages(table, "virtual_hosts");
     hosts.retain_mut(|host| {
-        let outcome = patch_host(host, patches, facts);
+        let outcome = patch_host(host, patches, table_context);
         changed |= outcome != Some(false);
         outcome.is_some()
     });
-    let adds = of(patches, ApplyTo::VirtualHost, facts.context).filter(|patch| patch.operation == PatchOperation::Add);
-    for host in adds.filter(|patch| facts.matches(patch)).filter_map(value) {
+    let adds = patches_for(patches, ApplyTo::VirtualHost, table_context.context)
+        .filter(|patch| patch.operation == PatchOperation::Add);
+    for host in adds.filter(|patch| table_context.matches(patch)).filter_map(value) {
         hosts.push(host);
         changed = true;
     }
@@ -135,11 +153,15 @@ pub(crate) fn patch_table(table: &mut DynamicMessage, patches: &[EnvoyPatch], fa
     changed
 }
 
-/// Whether the virtual host changed; `None` if it is gone.
-fn patch_host(host: &mut DynamicMessage, patches: &[EnvoyPatch], facts: &RouteTableContext<'_>) -> Option<bool> {
+/// Patches a virtual host and its routes. Returns whether it changed; `None` if it is removed.
+fn patch_host(
+    host: &mut DynamicMessage,
+    patches: &[EnvoyPatch],
+    table_context: &RouteTableContext<'_>,
+) -> Option<bool> {
     let mut changed = false;
-    for patch in of(patches, ApplyTo::VirtualHost, facts.context) {
-        if !facts.matches(patch) || !host_matches(host, patch) {
+    for patch in patches_for(patches, ApplyTo::VirtualHost, table_context.context) {
+        if !table_context.matches(patch) || !host_matches(host, patch) {
             continue;
         }
         match patch.operation {
@@ -159,31 +181,31 @@ fn patch_host(host: &mut DynamicMessage, patches: &[EnvoyPatch], facts: &RouteTa
             _ => {}
         }
     }
-    Some(patch_routes(host, patches, facts) | changed)
+    Some(patch_routes(host, patches, table_context) | changed)
 }
 
 fn host_matches(host: &DynamicMessage, patch: &EnvoyPatch) -> bool {
     host_match(patch).is_none_or(|VirtualHostMatch { name, domain, .. }| {
         (name.is_empty() || *name.as_str() == *dynamic::text(host, "name"))
-            && (domain.is_empty() || dynamic::lists(host, "domains", domain))
+            && (domain.is_empty() || dynamic::contains_text(host, "domains", domain))
     })
 }
 
-/// First what is merged into routes and which of them go, then those that come. One that is gone keeps its place until
-/// the end.
-fn patch_routes(host: &mut DynamicMessage, patches: &[EnvoyPatch], facts: &RouteTableContext<'_>) -> bool {
-    let named = &*host;
-    let found: Vec<&EnvoyPatch> = of(patches, ApplyTo::HttpRoute, facts.context)
-        .filter(|patch| facts.matches(patch) && host_matches(named, patch))
+/// Applies merges and removals, then insertions. A removed route keeps its position until the end, so that the
+/// positions of the others stay the same.
+fn patch_routes(host: &mut DynamicMessage, patches: &[EnvoyPatch], table_context: &RouteTableContext<'_>) -> bool {
+    let unpatched = &*host;
+    let matching: Vec<&EnvoyPatch> = patches_for(patches, ApplyTo::HttpRoute, table_context.context)
+        .filter(|patch| table_context.matches(patch) && host_matches(unpatched, patch))
         .collect();
-    if found.is_empty() {
+    if matching.is_empty() {
         return false;
     }
     let mut changed = false;
     let routes = dynamic::take_messages(host, "routes").into_iter();
     let mut routes: Vec<Option<DynamicMessage>> = routes
         .map(|mut route| {
-            for patch in &found {
+            for patch in &matching {
                 if !route_matches(&route, patch) {
                     continue;
                 }
@@ -199,15 +221,16 @@ fn patch_routes(host: &mut DynamicMessage, patches: &[EnvoyPatch], facts: &Route
             Some(route)
         })
         .collect();
-    for patch in found {
-        let wanted = host_match(patch).is_some_and(|host| host.route.is_some());
-        let place = || routes.iter().position(|route| route.as_ref().is_some_and(|route| route_matches(route, patch)));
-        let at = match (patch.operation, wanted) {
+    for patch in matching {
+        let has_match = host_match(patch).is_some_and(|host| host.route.is_some());
+        let position =
+            || routes.iter().position(|route| route.as_ref().is_some_and(|route| route_matches(route, patch)));
+        let at = match (patch.operation, has_match) {
             (PatchOperation::Add, _) | (PatchOperation::InsertAfter, false) => Some(routes.len()),
             (PatchOperation::InsertFirst | PatchOperation::InsertBefore, false) => Some(0),
-            (PatchOperation::InsertFirst, true) => place().map(|_| 0),
-            (PatchOperation::InsertBefore, true) => place(),
-            (PatchOperation::InsertAfter, true) => place().map(|place| place + 1),
+            (PatchOperation::InsertFirst, true) => position().map(|_| 0),
+            (PatchOperation::InsertBefore, true) => position(),
+            (PatchOperation::InsertAfter, true) => position().map(|position| position + 1),
             _ => None,
         };
         if let (Some(at), Some(route)) = (at, value(patch)) {
@@ -220,16 +243,16 @@ fn patch_routes(host: &mut DynamicMessage, patches: &[EnvoyPatch], facts: &Route
 }
 
 fn route_matches(route: &DynamicMessage, patch: &EnvoyPatch) -> bool {
-    let Some(wanted) = host_match(patch).and_then(|host| host.route.as_ref()) else { return true };
-    if !wanted.name.is_empty() && *wanted.name.as_str() != *dynamic::text(route, "name") {
+    let Some(route_match) = host_match(patch).and_then(|host| host.route.as_ref()) else { return true };
+    if !route_match.name.is_empty() && *route_match.name.as_str() != *dynamic::text(route, "name") {
         return false;
     }
-    // What a route does otherwise is not told apart.
-    let known = [
+    // Other actions, such as non-forwarding, match any action.
+    let actions = [
         ("route", RouteActionMatch::Route),
         ("redirect", RouteActionMatch::Redirect),
         ("direct_response", RouteActionMatch::DirectResponse),
     ];
-    let does = known.into_iter().find(|(field, _)| route.has_field_by_name(field)).map(|(_, action)| action);
-    wanted.action == RouteActionMatch::Any || does.is_none_or(|does| does == wanted.action)
+    let action = actions.into_iter().find(|(field, _)| route.has_field_by_name(field)).map(|(_, action)| action);
+    route_match.action == RouteActionMatch::Any || action.is_none_or(|action| action == route_match.action)
 }

@@ -1,4 +1,4 @@
-//! Each operation on each part, in protobuf JSON.
+//! Each operation on each part of the configuration, in protobuf JSON.
 
 mod clusters;
 mod listeners;
@@ -15,7 +15,7 @@ use sluice_proto::{json, pool, wire};
 
 use crate::{PatchOutcome, decode};
 
-/// The encoded message of that part.
+/// Encodes protobuf JSON as the message of a part.
 fn encoded(apply_to: ApplyTo, value: &Value) -> Vec<u8> {
     let name = apply_to.message_name();
     let descriptor = pool().get_message_by_name(name).expect("a known type");
@@ -24,7 +24,7 @@ fn encoded(apply_to: ApplyTo, value: &Value) -> Vec<u8> {
     wire::sort_maps(name, decoded.message.encode_to_vec())
 }
 
-/// A patch for every context that looks for nothing in particular.
+/// A patch for every context without a match.
 fn patch(apply_to: ApplyTo, operation: PatchOperation, value: &Value) -> EnvoyPatch {
     let value = if value.is_null() { Vec::new() } else { encoded(apply_to, value) };
     EnvoyPatch {
@@ -38,7 +38,7 @@ fn patch(apply_to: ApplyTo, operation: PatchOperation, value: &Value) -> EnvoyPa
     }
 }
 
-/// What the resource has become, as JSON.
+/// The changed resource, as JSON.
 fn changed(apply_to: ApplyTo, outcome: PatchOutcome) -> Value {
     match outcome {
         PatchOutcome::Changed(bytes) => {

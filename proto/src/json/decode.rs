@@ -1,6 +1,6 @@
-//! JSON to the wire format, guided by descriptors.
+//! JSON to the wire format, by descriptors.
 //!
-//! Writing bytes directly spares a dynamic message; the typed message is then decoded from them.
+//! It writes bytes without a dynamic message in between; the typed message is then decoded from the bytes.
 
 use prost::encoding::{WireType, encode_key, encode_varint};
 use prost_reflect::{EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor};
@@ -9,12 +9,12 @@ use serde_json::{Map, Value};
 use super::{Decoded, FieldError, scalar};
 use crate::pool;
 
-/// How deep messages may nest, as in protobuf's own decoders.
-const MAX_DEPTH: usize = 100;
+/// Maximum nesting of messages, as in protobuf's decoders.
+const MAX_MESSAGE_DEPTH: usize = 100;
 
 /// Encodes `value` as a message; also returns the paths of unknown fields.
 pub(super) fn to_wire(descriptor: &MessageDescriptor, value: &Value) -> Result<(Vec<u8>, Vec<String>), FieldError> {
-    let mut writer = Writer { path: String::new(), depth: 0, unknown: Vec::new() };
+    let mut writer = JsonToWire { path: String::new(), depth: 0, unknown: Vec::new() };
     let mut out = Vec::new();
     writer.message(descriptor, value, &mut out)?;
     Ok((out, writer.unknown))
@@ -22,24 +22,24 @@ pub(super) fn to_wire(descriptor: &MessageDescriptor, value: &Value) -> Result<(
 
 /// Encodes the message inside an expanded `Any`.
 pub(super) fn any_to_wire(value: &Value) -> Result<Decoded<(String, Vec<u8>)>, FieldError> {
-    let mut writer = Writer { path: String::new(), depth: 0, unknown: Vec::new() };
+    let mut writer = JsonToWire { path: String::new(), depth: 0, unknown: Vec::new() };
     let message = writer.expanded_any(value)?;
     Ok(Decoded { message, unknown: writer.unknown })
 }
 
-struct Writer {
+struct JsonToWire {
     path: String,
     depth: usize,
     unknown: Vec<String>,
 }
 
-impl Writer {
+impl JsonToWire {
     fn fail<T>(&self, reason: impl Into<String>) -> Result<T, FieldError> {
         Err(FieldError { path: self.path.clone(), reason: reason.into() })
     }
 
-    fn wants<T>(&self, wanted: &str, value: &Value) -> Result<T, FieldError> {
-        let got = match value {
+    fn expected<T>(&self, expected: &str, value: &Value) -> Result<T, FieldError> {
+        let actual = match value {
             Value::Null => "null".to_owned(),
             Value::Bool(b) => b.to_string(),
             Value::Number(n) => n.to_string(),
@@ -48,10 +48,10 @@ impl Writer {
             Value::Array(_) => "a list".to_owned(),
             Value::Object(_) => "an object".to_owned(),
         };
-        self.fail(format!("expected {wanted}, got {got}"))
+        self.fail(format!("expected {expected}, got {actual}"))
     }
 
-    /// Runs `step` with `.name` or `[index]` added to the path.
+    /// Runs `step` with `part` (`.name` or `[index]`) appended to the path.
     fn at<T>(
         &mut self,
         part: std::fmt::Arguments<'_>,
@@ -66,7 +66,7 @@ impl Writer {
     }
 
     fn message(&mut self, descriptor: &MessageDescriptor, value: &Value, out: &mut Vec<u8>) -> Result<(), FieldError> {
-        if self.depth >= MAX_DEPTH {
+        if self.depth >= MAX_MESSAGE_DEPTH {
             return self.fail("nested too deeply");
         }
         self.depth += 1;
@@ -93,11 +93,11 @@ impl Writer {
             }
             "google.protobuf.Duration" => match value {
                 Value::String(text) => self.seconds(scalar::parse_duration(text), out),
-                _ => self.wants("a duration like \"1.5s\"", value),
+                _ => self.expected("a duration like \"1.5s\"", value),
             },
             "google.protobuf.Timestamp" => match value {
                 Value::String(text) => self.seconds(scalar::parse_timestamp(text), out),
-                _ => self.wants("a time like \"2026-01-02T03:04:05Z\"", value),
+                _ => self.expected("a time like \"2026-01-02T03:04:05Z\"", value),
             },
             "google.protobuf.FieldMask" => match value {
                 Value::String(text) => {
@@ -106,18 +106,18 @@ impl Writer {
                     }
                     Ok(())
                 }
-                _ => self.wants("a list of fields in one string", value),
+                _ => self.expected("a list of fields in one string", value),
             },
             "google.protobuf.Struct" => self.struct_fields(value, out),
             "google.protobuf.ListValue" => self.list_values(value, out),
-            "google.protobuf.Value" => self.any_value(value, out),
+            "google.protobuf.Value" => self.struct_value(value, out),
             name if is_wrapper(name) => match descriptor.get_field(1) {
                 Some(field) => self.singular(&field, value, out, false),
-                None => self.fail("a wrapper without a value field"),
+                None => self.fail("a wrapper type without a value field"),
             },
             _ => match value {
                 Value::Object(fields) => self.fields(descriptor, fields, out),
-                _ => self.wants("an object", value),
+                _ => self.expected("an object", value),
             },
         }
     }
@@ -131,25 +131,26 @@ impl Writer {
         let mut seen: Vec<(u32, &str)> = Vec::with_capacity(fields.len());
         let mut oneofs: Vec<(String, &str)> = Vec::new();
         for (name, value) in fields {
-            let found = descriptor.get_field_by_json_name(name).or_else(|| descriptor.get_field_by_name(name));
-            let Some(field) = found else {
+            let field = descriptor.get_field_by_json_name(name).or_else(|| descriptor.get_field_by_name(name));
+            let Some(field) = field else {
                 if name != "@type" {
                     let dot = if self.path.is_empty() { "" } else { "." };
                     self.unknown.push(format!("{}{dot}{name}", self.path));
                 }
                 continue;
             };
-            if value.is_null() && !takes_null(&field) {
+            if value.is_null() && !accepts_null(&field) {
                 continue;
             }
             if let Some((_, other)) = seen.iter().find(|(number, _)| *number == field.number()) {
-                return self.at(format_args!(".{name}"), |w| w.fail(format!("the same field as {other}")));
+                return self.at(format_args!(".{name}"), |w| w.fail(format!("is the same field as {other}")));
             }
             seen.push((field.number(), name));
             if let Some(oneof) = field.containing_oneof() {
                 if let Some((_, other)) = oneofs.iter().find(|(known, _)| known == oneof.name()) {
-                    return self
-                        .at(format_args!(".{name}"), |w| w.fail(format!("only one of it and {other} may be set")));
+                    return self.at(format_args!(".{name}"), |w| {
+                        w.fail(format!("only one of this field and {other} may be set"))
+                    });
                 }
                 oneofs.push((oneof.name().to_owned(), name));
             }
@@ -165,7 +166,7 @@ impl Writer {
         if !field.is_list() {
             return self.singular(field, value, out, field.supports_presence());
         }
-        let Value::Array(elements) = value else { return self.wants("a list", value) };
+        let Value::Array(elements) = value else { return self.expected("a list", value) };
         for (index, element) in elements.iter().enumerate() {
             self.at(format_args!("[{index}]"), |w| w.singular(field, element, out, true))?;
         }
@@ -174,7 +175,7 @@ impl Writer {
 
     fn map(&mut self, field: &FieldDescriptor, value: &Value, out: &mut Vec<u8>) -> Result<(), FieldError> {
         let (Value::Object(entries), Kind::Message(entry)) = (value, field.kind()) else {
-            return self.wants("an object", value);
+            return self.expected("an object", value);
         };
         let (key_field, value_field) = (entry.map_entry_key_field(), entry.map_entry_value_field());
         for (key, value) in entries {
@@ -197,7 +198,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes one value with its key; a default value only when `always`.
+    /// Writes one value with its tag; a default value only with `always`.
     fn singular(
         &mut self,
         field: &FieldDescriptor,
@@ -210,12 +211,12 @@ impl Writer {
         match &kind {
             Kind::Bool => match value {
                 Value::Bool(b) => put_varint(out, number, u64::from(*b), always),
-                _ => return self.wants("true or false", value),
+                _ => return self.expected("true or false", value),
             },
             Kind::String => match value {
                 Value::String(text) if always || !text.is_empty() => put_bytes(out, number, text.as_bytes()),
                 Value::String(_) => {}
-                _ => return self.wants("a string", value),
+                _ => return self.expected("a string", value),
             },
             Kind::Bytes => match value {
                 Value::String(text) => match scalar::parse_bytes(text) {
@@ -223,7 +224,7 @@ impl Writer {
                     Ok(_) => {}
                     Err(reason) => return self.fail(reason),
                 },
-                _ => return self.wants("bytes in base64", value),
+                _ => return self.expected("bytes in base64", value),
             },
             Kind::Int32 => {
                 let n = self.integer(value, i128::from(i32::MIN), i128::from(i32::MAX))?;
@@ -272,18 +273,20 @@ impl Writer {
         Ok(())
     }
 
-    fn integer(&self, value: &Value, least: i128, most: i128) -> Result<i128, FieldError> {
+    fn integer(&self, value: &Value, min: i128, max: i128) -> Result<i128, FieldError> {
         let parsed = match value {
-            Value::Number(n) => {
-                n.as_i64().map(i128::from).or_else(|| n.as_u64().map(i128::from)).or_else(|| n.as_f64().and_then(whole))
-            }
-            Value::String(text) => text.parse::<i128>().ok().or_else(|| text.parse::<f64>().ok().and_then(whole)),
+            Value::Number(n) => n
+                .as_i64()
+                .map(i128::from)
+                .or_else(|| n.as_u64().map(i128::from))
+                .or_else(|| n.as_f64().and_then(to_integer)),
+            Value::String(text) => text.parse::<i128>().ok().or_else(|| text.parse::<f64>().ok().and_then(to_integer)),
             _ => None,
         };
         match parsed {
-            Some(n) if (least..=most).contains(&n) => Ok(n),
-            Some(n) => self.fail(format!("{n} is out of range, {least} to {most}")),
-            None => self.wants("a whole number", value),
+            Some(n) if (min..=max).contains(&n) => Ok(n),
+            Some(n) => self.fail(format!("{n} is out of range; {min} to {max} is accepted")),
+            None => self.expected("a whole number", value),
         }
     }
 
@@ -298,7 +301,7 @@ impl Writer {
             },
             _ => None,
         };
-        parsed.map_or_else(|| self.wants("a number", value), Ok)
+        parsed.map_or_else(|| self.expected("a number", value), Ok)
     }
 
     fn enum_number(&self, enumeration: &EnumDescriptor, value: &Value) -> Result<i32, FieldError> {
@@ -306,10 +309,13 @@ impl Writer {
             Value::Null if enumeration.full_name() == "google.protobuf.NullValue" => Ok(0),
             Value::String(name) => match enumeration.get_value_by_name(name) {
                 Some(found) => Ok(found.number()),
-                None => self.fail(format!("unknown value {name:?} for {}", enumeration.name())),
+                None => {
+                    let accepted: Vec<_> = enumeration.values().map(|value| value.name().to_owned()).collect();
+                    self.fail(format!("unknown value {name:?}, accepted: {}", accepted.join(", ")))
+                }
             },
             Value::Number(_) => Ok(self.integer(value, i128::from(i32::MIN), i128::from(i32::MAX))? as i32),
-            _ => self.wants("the name of a value", value),
+            _ => self.expected("the name of an enum value", value),
         }
     }
 
@@ -321,7 +327,7 @@ impl Writer {
     }
 
     fn struct_fields(&mut self, value: &Value, out: &mut Vec<u8>) -> Result<(), FieldError> {
-        let Value::Object(fields) = value else { return self.wants("an object", value) };
+        let Value::Object(fields) = value else { return self.expected("an object", value) };
         for (name, value) in fields {
             let mut pair = Vec::new();
             put_bytes(&mut pair, 1, name.as_bytes());
@@ -333,7 +339,7 @@ impl Writer {
     }
 
     fn list_values(&mut self, value: &Value, out: &mut Vec<u8>) -> Result<(), FieldError> {
-        let Value::Array(elements) = value else { return self.wants("a list", value) };
+        let Value::Array(elements) = value else { return self.expected("a list", value) };
         for element in elements {
             let inner = self.nested(element)?;
             put_bytes(out, 1, &inner);
@@ -342,23 +348,23 @@ impl Writer {
     }
 
     fn nested(&mut self, value: &Value) -> Result<Vec<u8>, FieldError> {
-        if self.depth >= MAX_DEPTH {
+        if self.depth >= MAX_MESSAGE_DEPTH {
             return self.fail("nested too deeply");
         }
-        // A value inside a struct is a message inside a message.
+        // A value in a struct is a nested message.
         self.depth += 1;
         let mut inner = Vec::new();
-        let result = self.any_value(value, &mut inner);
+        let result = self.struct_value(value, &mut inner);
         self.depth -= 1;
         result.map(|()| inner)
     }
 
-    fn any_value(&mut self, value: &Value, out: &mut Vec<u8>) -> Result<(), FieldError> {
+    fn struct_value(&mut self, value: &Value, out: &mut Vec<u8>) -> Result<(), FieldError> {
         match value {
             Value::Null => put_varint(out, 1, 0, true),
             Value::Number(n) => match n.as_f64() {
                 Some(n) => put_fixed64(out, 2, n.to_bits(), true),
-                None => return self.wants("a number", value),
+                None => return self.expected("a number", value),
             },
             Value::String(text) => put_bytes(out, 3, text.as_bytes()),
             Value::Bool(b) => put_varint(out, 4, u64::from(*b), true),
@@ -377,8 +383,8 @@ impl Writer {
     }
 
     fn expanded_any(&mut self, value: &Value) -> Result<(String, Vec<u8>), FieldError> {
-        let Value::Object(fields) = value else { return self.wants("an object with @type", value) };
-        let Some(Value::String(url)) = fields.get("@type") else { return self.fail("no @type") };
+        let Value::Object(fields) = value else { return self.expected("an object with @type", value) };
+        let Some(Value::String(url)) = fields.get("@type") else { return self.fail("field @type is missing") };
         let name = url.rsplit('/').next().unwrap_or(url);
         let mut bytes = Vec::new();
         match (pool().get_message_by_name(name), fields.get("value")) {
@@ -393,7 +399,7 @@ impl Writer {
     }
 }
 
-/// Whether a type's JSON is not an object of its fields, so that inside an `Any` it stands under `value`.
+/// Whether the JSON of a type is not an object of its fields. In an `Any`, such JSON is the field `value`.
 pub(super) fn has_own_json(name: &str) -> bool {
     is_wrapper(name)
         || matches!(
@@ -402,7 +408,7 @@ pub(super) fn has_own_json(name: &str) -> bool {
         )
 }
 
-/// Whether a type is one of the boxed scalars, which in JSON are the bare scalar.
+/// Whether a type is a wrapper of a scalar, whose JSON is that of the scalar.
 pub(super) fn is_wrapper(name: &str) -> bool {
     matches!(
         name.strip_prefix("google.protobuf."),
@@ -420,7 +426,7 @@ pub(super) fn is_wrapper(name: &str) -> bool {
     )
 }
 
-fn takes_null(field: &FieldDescriptor) -> bool {
+fn accepts_null(field: &FieldDescriptor) -> bool {
     match field.kind() {
         Kind::Message(message) => message.full_name() == "google.protobuf.Value",
         Kind::Enum(enumeration) => enumeration.full_name() == "google.protobuf.NullValue",
@@ -428,7 +434,7 @@ fn takes_null(field: &FieldDescriptor) -> bool {
     }
 }
 
-fn whole(x: f64) -> Option<i128> {
+fn to_integer(x: f64) -> Option<i128> {
     (x.fract() == 0.0 && x.abs() < 1e19).then_some(x as i128)
 }
 

@@ -6,24 +6,24 @@ use serde_json::{Map, Number, Value, json};
 use super::{decode, scalar};
 use crate::pool;
 
-/// How deep `Any`s may nest before they are left as bytes.
-const MAX_DEPTH: usize = 100;
+/// Maximum nesting of `Any`s; deeper ones stay bytes.
+const MAX_ANY_DEPTH: usize = 100;
 
-/// Encodes a message as canonical JSON: lowerCamel names, unset fields left out, enums by name, 64-bit numbers as
-/// strings, every `Any` expanded.
+/// Encodes a message as canonical JSON: lowerCamel names, no unset fields, enums by name, 64-bit numbers as strings,
+/// every `Any` expanded.
 pub fn encode_dynamic(message: &DynamicMessage) -> Value {
     encode_message(message, 0)
 }
 
-/// Encodes what an `Any` holds, with `@type` first-class. Bytes that are of no known type or do not decode become
-/// `{"@type": url, "value": base64}`.
+/// Encodes the message in an `Any`, with its type URL as `@type`. Bytes of an unknown type, or that do not decode,
+/// become `{"@type": url, "value": base64}`.
 pub fn encode_any(type_url: &str, bytes: &[u8]) -> Value {
     expand(type_url, bytes, 0)
 }
 
 fn expand(type_url: &str, bytes: &[u8], depth: usize) -> Value {
     let name = type_url.rsplit('/').next().unwrap_or(type_url);
-    let known = pool().get_message_by_name(name).filter(|_| depth < MAX_DEPTH);
+    let known = pool().get_message_by_name(name).filter(|_| depth < MAX_ANY_DEPTH);
     let Some(message) = known.and_then(|descriptor| DynamicMessage::decode(descriptor, bytes).ok()) else {
         return json!({"@type": type_url, "value": scalar::format_bytes(bytes)});
     };
@@ -112,7 +112,7 @@ fn encode_value(kind: &Kind, value: &Field, depth: usize) -> Value {
         Field::U32(n) => (*n).into(),
         Field::I64(n) => n.to_string().into(),
         Field::U64(n) => n.to_string().into(),
-        // The shortest text that reads back as the same single-precision number.
+        // The shortest text that parses to the same single-precision number.
         Field::F32(x) => {
             float(if x.is_finite() { x.to_string().parse().unwrap_or(f64::from(*x)) } else { f64::from(*x) })
         }

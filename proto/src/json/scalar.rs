@@ -1,4 +1,4 @@
-//! Values that are text in JSON: durations, timestamps, bytes.
+//! Values that are strings in JSON: durations, timestamps, bytes.
 
 use base64::{
     Engine as _, alphabet,
@@ -10,14 +10,14 @@ const LENIENT: GeneralPurposeConfig =
 const STANDARD: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, LENIENT);
 const URL_SAFE: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, LENIENT);
 
-/// Seconds of ten thousand years, the most a protobuf duration may hold.
+/// Maximum of a protobuf duration: 10,000 years.
 const MAX_DURATION_SECONDS: i128 = 315_576_000_000;
 const NANOS: i128 = 1_000_000_000;
 
-/// Parses a duration in Go's syntax, of which protobuf's (`1.5s`) is a part, to (seconds, nanoseconds) of one sign.
+/// Parses a duration in Go's syntax, which includes protobuf's (`1.5s`), to (seconds, nanoseconds) with the same sign.
 ///
 /// # Errors
-/// A lower-case fragment that names what is wrong.
+/// What is wrong, as a lower-case fragment.
 pub fn parse_duration(text: &str) -> Result<(i64, i32), String> {
     let bad = || format!("not a duration: {text:?}");
     let (negative, mut rest) = match text.as_bytes().first() {
@@ -64,17 +64,17 @@ pub fn parse_duration(text: &str) -> Result<(i64, i32), String> {
         return Err(format!("duration out of range: {text:?}"));
     }
     let total = if negative { -total } else { total };
-    // Both fit: seconds are bounded above, the remainder by a billion.
+    // Both casts fit: seconds are limited above, and the remainder is less than a billion.
     Ok(((total / NANOS) as i64, (total % NANOS) as i32))
 }
 
-/// Writes a duration as protobuf JSON does: `1s`, `0.250s`, `-0.000001s`.
+/// Formats a duration as protobuf JSON: `1s`, `0.250s`, `-0.000001s`.
 pub fn format_duration(seconds: i64, nanos: i32) -> String {
     let sign = if seconds < 0 || nanos < 0 { "-" } else { "" };
     format!("{sign}{}{}s", seconds.unsigned_abs(), fraction(nanos.unsigned_abs()))
 }
 
-/// `.` and three, six or nine digits; nothing for zero.
+/// A fraction of three, six or nine digits; empty for zero.
 fn fraction(nanos: u32) -> String {
     match nanos {
         0 => String::new(),
@@ -84,7 +84,7 @@ fn fraction(nanos: u32) -> String {
     }
 }
 
-/// Parses RFC 3339 to (seconds since 1970, nanoseconds).
+/// Parses an RFC 3339 time to (seconds since 1970, nanoseconds).
 pub(super) fn parse_timestamp(text: &str) -> Result<(i64, i32), String> {
     timestamp(text).ok_or_else(|| format!("not an RFC 3339 time: {text:?}"))
 }
@@ -127,14 +127,14 @@ fn timestamp(text: &str) -> Option<(i64, i32)> {
 
 /// Days from 1970-01-01 to a date of the Gregorian calendar.
 fn days(year: i64, month: i64, day: i64) -> i64 {
-    // Years begin in March here, so that the leap day is a year's last.
+    // The years of this computation start in March, so that the leap day is the last day.
     let year = if month <= 2 { year - 1 } else { year };
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     let of_era = year.rem_euclid(400);
     year.div_euclid(400) * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + day_of_year - 719_468
 }
 
-/// Writes seconds since 1970 as RFC 3339 in UTC.
+/// Formats seconds since 1970 as RFC 3339 in UTC.
 pub(super) fn format_timestamp(seconds: i64, nanos: i32) -> String {
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let shifted = days + 719_468;

@@ -1,4 +1,4 @@
-//! What is decoded, refused and written.
+//! Decoding, rejected values and encoding.
 
 use serde_json::json;
 
@@ -15,12 +15,12 @@ use crate::{
     },
 };
 
-fn refused<M: Message + Name + Default + fmt::Debug>(value: Value) -> String {
+fn rejection<M: Message + Name + Default + fmt::Debug>(value: Value) -> String {
     decode::<M>(&value).expect_err("must be refused").to_string()
 }
 
 #[test]
-fn both_spellings_and_unknown_fields() {
+fn both_spellings_are_accepted_and_unknown_fields_reported() {
     let value = json!({
         "hosts": ["a"], "export_to": ["."],
         "http": [{"corsPolicy": {"allow_credentials": true, "bogus": 1}, "timeout": "1500ms", "retries": null}],
@@ -36,11 +36,15 @@ fn both_spellings_and_unknown_fields() {
 }
 
 #[test]
-fn enums_by_name_or_number() {
+fn enums_are_accepted_by_name_or_number() {
     let mode = |value: Value| decode::<ServerTlsSettings>(&json!({"mode": value})).map(|d| d.message.mode());
     assert_eq!(mode(json!("MUTUAL")), Ok(TlsMode::Mutual));
     assert_eq!(mode(json!(2)), Ok(TlsMode::Mutual));
-    assert_eq!(refused::<ServerTlsSettings>(json!({"mode": "mutual"})), "mode: unknown value \"mutual\" for TLSmode");
+    assert_eq!(
+        rejection::<ServerTlsSettings>(json!({"mode": "mutual"})),
+        "mode: unknown value \"mutual\", \
+         accepted: PASSTHROUGH, SIMPLE, MUTUAL, AUTO_PASSTHROUGH, ISTIO_MUTUAL, OPTIONAL_MUTUAL"
+    );
 }
 
 #[test]
@@ -52,22 +56,25 @@ fn errors_name_the_field() {
             "http[0].route[0].weight: expected a whole number, got \"x\"",
         ),
         (json!({"http": [{"route": [{"weight": 1.5}]}]}), "http[0].route[0].weight: expected a whole number, got 1.5"),
-        (json!({"tcp": [{"match": [{"port": -1}]}]}), "tcp[0].match[0].port: -1 is out of range, 0 to 4294967295"),
+        (
+            json!({"tcp": [{"match": [{"port": -1}]}]}),
+            "tcp[0].match[0].port: -1 is out of range; 0 to 4294967295 is accepted",
+        ),
         (json!({"http": {}}), "http: expected a list, got an object"),
         (json!({"hosts": [3]}), "hosts[0]: expected a string, got 3"),
         (
             json!({"http": [{"match": [{"headers": {"k": {"exact": "a", "prefix": "b"}}}]}]}),
-            "http[0].match[0].headers[k].prefix: only one of it and exact may be set",
+            "http[0].match[0].headers[k].prefix: only one of this field and exact may be set",
         ),
         (json!([]), "expected an object, got a list"),
     ];
     for (value, wanted) in cases {
-        assert_eq!(refused::<VirtualService>(value), wanted);
+        assert_eq!(rejection::<VirtualService>(value), wanted);
     }
 }
 
 #[test]
-fn durations_in_both_syntaxes() {
+fn durations_are_accepted_in_both_syntaxes() {
     let cases = [
         ("1.5s", (1, 500_000_000)),
         ("1500ms", (1, 500_000_000)),
@@ -91,7 +98,7 @@ fn durations_in_both_syntaxes() {
 }
 
 #[test]
-fn times_survive() {
+fn timestamps_survive_the_round_trip() {
     for text in ["1970-01-01T00:00:00Z", "2026-02-28T23:59:59.250Z", "2000-02-29T12:00:00Z", "1969-12-31T23:59:59Z"] {
         let (seconds, nanos) = scalar::parse_timestamp(text).expect(text);
         assert_eq!(scalar::format_timestamp(seconds, nanos), text);
@@ -103,7 +110,7 @@ fn times_survive() {
 }
 
 #[test]
-fn structs_keep_their_shape() {
+fn structs_survive_the_round_trip() {
     let patch = json!({"name": "x", "typed_config": {"@type": "y", "n": 1.5, "l": [null, true, {}], "big": 100_000}});
     let value = json!({"configPatches": [{"applyTo": "LISTENER", "patch": {"operation": "MERGE", "value": patch}}]});
     let got = decode::<EnvoyFilter>(&value).expect("valid");
@@ -112,7 +119,7 @@ fn structs_keep_their_shape() {
 }
 
 #[test]
-fn an_any_is_expanded_and_packed_again() {
+fn any_survives_the_round_trip() {
     let value = json!({
         "@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster",
         "name": "c",
@@ -132,7 +139,7 @@ fn an_any_is_expanded_and_packed_again() {
 }
 
 #[test]
-fn fields_newer_than_most_copies_of_the_api() {
+fn recent_fields_of_the_api_are_known() {
     let ok = |unknown: Vec<String>| assert!(unknown.is_empty(), "{unknown:?}");
     ok(decode::<MeshConfig>(&json!({"defaultInboundHttpRetryPolicy": {"attempts": 3}})).expect("valid").unknown);
     ok(decode::<Gateway>(&json!({"servers": [{"tls": {"ecdhCurves": ["X25519"]}}]})).expect("valid").unknown);
@@ -141,17 +148,17 @@ fn fields_newer_than_most_copies_of_the_api() {
 }
 
 #[test]
-fn nesting_is_bounded() {
+fn nesting_is_limited() {
     let mut value = json!(1);
     for _ in 0..500 {
         value = json!([value]);
     }
     let value = json!({"configPatches": [{"patch": {"value": {"a": value}}}]});
-    assert!(refused::<EnvoyFilter>(value).ends_with("nested too deeply"));
+    assert!(rejection::<EnvoyFilter>(value).ends_with("nested too deeply"));
 }
 
 #[test]
-fn numbers_in_every_form() {
+fn numbers_are_accepted_in_every_form() {
     let got = decode::<ServerTlsSettings>(&json!({"mode": "1"}));
     assert!(got.is_err());
     let got =

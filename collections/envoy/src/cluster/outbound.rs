@@ -102,7 +102,7 @@ pub fn build_outbound(inputs: &OutboundInputs<'_>) -> Vec<Cluster> {
     let kind = discovery_type(service, inputs.profile.proxy_type);
     let name = outbound_cluster(u32::from(port.port), "", service.host.as_str());
     let Some(mut draft) = start(inputs, &name, "", kind) else { return Vec::new() };
-    if inputs.settings.sessions.asked_for(&service.labels) {
+    if inputs.settings.sessions.enabled_for(&service.labels) {
         // Envoy drops what it is told is draining unless it may be chosen by an explicit session.
         draft.cluster.common_lb_config.get_or_insert_default().override_host_status = Some(HealthStatusSet {
             statuses: [HealthStatus::Healthy, HealthStatus::Draining, HealthStatus::Unknown, HealthStatus::Degraded]

@@ -304,7 +304,7 @@ impl ServiceFacts {
         let identities = self.identities(cx, &key);
         let takes_mtls = self.endpoints.policies.get(cx, &service.namespace, root).of_namespace() != MtlsMode::Disable;
         let dialled = service.resolution == sluice_model::Resolution::Passthrough
-            || rule.is_some_and(DestinationRule::dials_endpoints);
+            || rule.is_some_and(DestinationRule::uses_passthrough);
         let port_mtls = if dialled { cx.get(&self.port_mtls, &key) } else { None };
         let port_hbone = if settings.sends_hbone { cx.get(&self.port_hbone, &key) } else { None };
         let (backends, gateways) = match &profile.client {

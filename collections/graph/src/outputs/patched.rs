@@ -13,7 +13,8 @@ use sluice_model::{
     SlotValues, Text, View,
 };
 use sluice_patch::{
-    PatchOutcome, RouteTableContext, added, patch_cluster, patch_listener, patch_route_table, patch_virtual_host,
+    PatchOutcome, RouteTableContext, added_resources, patch_cluster, patch_listener, patch_route_table,
+    patch_virtual_host,
 };
 
 use super::Outputs;
@@ -109,8 +110,8 @@ fn patch_resource(
 /// Whole resources that a program adds, with their names.
 fn added_by(program: &PatchProgram, resource_type: ResourceType) -> Vec<(Text, Bytes)> {
     match resource_type {
-        ResourceType::Cluster => added(&program.patches, ApplyTo::Cluster),
-        ResourceType::Listener => added(&program.patches, ApplyTo::Listener),
+        ResourceType::Cluster => added_resources(&program.patches, ApplyTo::Cluster),
+        ResourceType::Listener => added_resources(&program.patches, ApplyTo::Listener),
         _ => Vec::new(),
     }
 }

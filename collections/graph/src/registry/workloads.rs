@@ -93,7 +93,7 @@ pub(crate) fn derive_workload_instances<'s>(
         let (selecting, nodes) = (deps.on(&selecting), deps.on(&objects.nodes));
         let (trust_domain, networks) = (deps.on(&trust_domain), deps.on(networks));
         move |cx, key, pod| {
-            let selectable = key.cluster == config_cluster && pod.ready && !pod.gone() && !pod.ips.is_empty();
+            let selectable = key.cluster == config_cluster && pod.ready && !pod.is_stopping() && !pod.ips.is_empty();
             if !entries_select_pods || !selectable || cx.get(&selecting, &key.namespace).is_none() {
                 return Vec::new();
             }

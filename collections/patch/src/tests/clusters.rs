@@ -16,7 +16,7 @@ fn merges(name: &str, cluster: &Value, fields: ClusterMatch, context: PatchConte
 }
 
 #[test]
-fn clusters_are_found_by_what_their_name_says() {
+fn clusters_match_by_the_parts_of_their_name() {
     let outbound = "outbound|80|v1|a.forge.svc.cluster.local";
     let cluster = json!({"name": outbound});
     let finds = |fields: ClusterMatch| merges(outbound, &cluster, fields, PatchContext::Any, false);
@@ -35,7 +35,7 @@ fn clusters_are_found_by_what_their_name_says() {
 }
 
 #[test]
-fn an_inbound_cluster_is_of_its_services() {
+fn inbound_cluster_matches_by_its_services() {
     let metadata = json!({"filterMetadata": {"istio": {"services": [{"host": "a.forge"}, {"host": "b.forge"}]}}});
     let cluster = json!({"name": "inbound|8080||", "metadata": metadata});
     let finds = |service: &str| {
@@ -47,7 +47,7 @@ fn an_inbound_cluster_is_of_its_services() {
 }
 
 #[test]
-fn the_side_counts() {
+fn patches_apply_in_their_context_only() {
     for (name, gateway, side) in [
         ("outbound|80||a", false, PatchContext::SidecarOutbound),
         ("BlackHoleCluster", false, PatchContext::SidecarOutbound),
@@ -64,14 +64,14 @@ fn the_side_counts() {
 }
 
 #[test]
-fn a_cluster_goes_and_another_comes() {
+fn clusters_are_removed_and_added() {
     let cluster = encoded(ApplyTo::Cluster, &json!({"name": "outbound|80||a"}));
     let remove = named(ClusterMatch::default(), PatchOperation::Remove, PatchContext::Any);
     assert_eq!(patch_cluster("outbound|80||a", &cluster, std::slice::from_ref(&remove), false), PatchOutcome::Removed);
     let add = |name: &str| patch(ApplyTo::Cluster, PatchOperation::Add, &json!({"name": name, "altStatName": name}));
-    let found = added(&[remove, add("x"), add("y"), add("x"), add("")], ApplyTo::Cluster);
-    assert_eq!(found.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["x", "y"]);
-    // Adding changes no cluster that is there.
+    let added = added_resources(&[remove, add("x"), add("y"), add("x"), add("")], ApplyTo::Cluster);
+    assert_eq!(added.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["x", "y"]);
+    // An added cluster changes no other cluster.
     assert_eq!(patch_cluster("outbound|80||a", &cluster, &[add("x")], false), PatchOutcome::Unchanged);
 }
 
@@ -82,7 +82,7 @@ fn socket(name: &str, context: Value) -> Value {
 }
 
 #[test]
-fn a_transport_socket_merges_by_its_name_and_alone() {
+fn transport_socket_is_merged_by_name_and_nothing_else_is() {
     let over = patch(
         ApplyTo::Cluster,
         PatchOperation::Merge,

@@ -17,7 +17,7 @@ fn echo(name: &str) -> Value {
     json!({"name": name, "typedConfig": any("envoy.extensions.filters.network.echo.v3.Echo", json!({}))})
 }
 
-/// An outbound listener on port 80 with an HTTP chain and one for TLS.
+/// An outbound listener on port 80 with an HTTP filter chain and a TLS filter chain.
 fn listener() -> Value {
     json!({
         "name": "0.0.0.0_80",
@@ -71,7 +71,7 @@ fn http_names(listener: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn listeners_merge_and_go_by_port_and_name() {
+fn listeners_are_merged_and_removed_by_port_and_name() {
     let over = json!({"perConnectionBufferLimitBytes": 5});
     let merge = |fields| with(ApplyTo::Listener, PatchOperation::Merge, fields, &over);
     let by = ListenerMatch::default;
@@ -86,7 +86,7 @@ fn listeners_merge_and_go_by_port_and_name() {
 }
 
 #[test]
-fn filter_chains_are_found_by_their_criteria() {
+fn filter_chains_match_by_their_criteria() {
     let over = json!({"transportSocketConnectTimeout": "7s"});
     let by = FilterChainMatch::default;
     let merge = |chain| with(ApplyTo::FilterChain, PatchOperation::Merge, in_chain(chain), &over);
@@ -117,7 +117,7 @@ fn filter_chains_are_found_by_their_criteria() {
 }
 
 #[test]
-fn a_virtual_listener_has_its_ports_in_filter_chains() {
+fn port_of_a_virtual_listener_matches_its_filter_chains() {
     let mut listener = listener();
     listener["name"] = json!("virtualInbound");
     listener["trafficDirection"] = json!("INBOUND");
@@ -129,7 +129,7 @@ fn a_virtual_listener_has_its_ports_in_filter_chains() {
 }
 
 #[test]
-fn listener_filters_have_places() {
+fn listener_filters_are_inserted_removed_and_replaced() {
     use PatchOperation::{Add, InsertAfter, InsertBefore, InsertFirst, Merge, Remove, Replace};
     let by = |name: &str| ListenerMatch { listener_filter: name.into(), ..ListenerMatch::default() };
     let new = json!({"name": "new"});
@@ -158,14 +158,14 @@ fn listener_filters_have_places() {
         let patch = with(ApplyTo::ListenerFilter, operation, by(near), &new);
         assert_eq!(outcome(patch), PatchOutcome::Unchanged, "{operation:?} {near}");
     }
-    // Its name stays.
+    // The name is kept.
     let over = json!({"name": "other", "typedConfig": buffer(9)});
     let result = result(&[with(ApplyTo::ListenerFilter, Merge, by("l1"), &over)]);
     assert_eq!(result["listenerFilters"][0], json!({"name": "l1", "typedConfig": buffer(9)}));
 }
 
 #[test]
-fn network_filters_have_places() {
+fn network_filters_are_inserted_removed_and_replaced() {
     use PatchOperation::{Add, InsertAfter, InsertBefore, InsertFirst, Merge, Remove, Replace};
     for (operation, near, expected) in [
         (Add, None, vec!["first", MANAGER, "new"]),
@@ -185,7 +185,7 @@ fn network_filters_have_places() {
     let result = result(&[with(ApplyTo::NetworkFilter, Merge, by_filter(MANAGER, None), &over)]);
     assert_eq!(result["filterChains"][0]["filters"][1]["typedConfig"]["statPrefix"], "t");
     assert_eq!(http_names(&result), ["a", "b"]);
-    // Configuration of another type does not merge.
+    // A configuration of another type is not merged.
     let fields = by_filter("first", None);
     assert_eq!(
         outcome(with(ApplyTo::NetworkFilter, Merge, fields, &json!({"typedConfig": buffer(1)}))),
@@ -194,7 +194,7 @@ fn network_filters_have_places() {
 }
 
 #[test]
-fn http_filters_have_places() {
+fn http_filters_are_inserted_removed_and_replaced() {
     use PatchOperation::{Add, InsertAfter, InsertBefore, InsertFirst, Merge, Remove, Replace};
     for (operation, near, expected) in [
         (Add, None, vec!["a", "b", "new"]),
@@ -214,7 +214,7 @@ fn http_filters_have_places() {
         let patch = with(ApplyTo::HttpFilter, operation, by_filter(MANAGER, near), &http("new"));
         assert_eq!(outcome(patch), PatchOutcome::Unchanged, "{operation:?} {near:?}");
     }
-    // What was put in by one patch is found by the next, and merging comes last.
+    // A patch matches filters that earlier patches inserted, and merges come last.
     let first = with(ApplyTo::HttpFilter, InsertFirst, by_filter(MANAGER, None), &http("new"));
     let over = json!({"name": "renamed", "typedConfig": buffer(9)});
     let second = with(ApplyTo::HttpFilter, Merge, by_filter(MANAGER, Some("new")), &over);
@@ -223,7 +223,7 @@ fn http_filters_have_places() {
 }
 
 #[test]
-fn a_transport_socket_of_the_same_name_merges_alone() {
+fn transport_socket_of_the_same_name_is_merged_alone() {
     let tls = "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext";
     let socket = |context: Value| json!({"name": "tls", "typedConfig": any(tls, context)});
     let mut listener = listener();
@@ -234,12 +234,12 @@ fn a_transport_socket_of_the_same_name_merges_alone() {
     let chain = &result["filterChains"][0];
     assert_eq!(chain["transportSocket"], socket(json!({"requireSni": true, "sessionTimeout": "600s"})));
     assert_eq!(chain["name"], "http");
-    // Where there is none it is merged with everything else.
+    // Without a transport socket the whole value is merged.
     assert_eq!(result["filterChains"][1]["name"], "n");
 }
 
 #[test]
-fn routes_within_an_inbound_listener_are_patched() {
+fn inline_routes_of_an_inbound_listener_are_patched() {
     let table = json!({"name": "inbound|8080||", "virtualHosts": [{"name": "v", "domains": ["*"], "routes": [
         {"name": "default", "match": {"prefix": "/"}, "route": {"cluster": "inbound|8080||"}},
     ]}]});

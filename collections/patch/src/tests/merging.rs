@@ -8,7 +8,7 @@ fn merged(operation: PatchOperation, cluster: &Value, over: &Value) -> Value {
 }
 
 #[test]
-fn messages_merge_lists_grow_and_durations_are_one_value() {
+fn messages_are_merged_lists_extended_and_durations_replaced() {
     let cluster = json!({
         "name": "c",
         "connectTimeout": "10.5s",
@@ -27,10 +27,10 @@ fn messages_merge_lists_grow_and_durations_are_one_value() {
     let result = merged(PatchOperation::Merge, &cluster, &over);
     assert_eq!(result["connectTimeout"], "1s");
     assert_eq!(result["outlierDetection"], json!({"consecutive5xx": 3, "interval": "3s"}));
-    // One of several alternatives takes the place of the other.
+    // A member of a oneof replaces the other member.
     assert_eq!(result["edsClusterConfig"], json!({"serviceName": "s", "edsConfig": {"path": "/p"}}));
     assert_eq!(result["circuitBreakers"]["thresholds"], json!([{"maxConnections": 1}, {"maxConnections": 2}]));
-    // Entries of maps are values, too.
+    // Map entries are replaced.
     assert_eq!(result["metadata"]["filterMetadata"], json!({"a": {"z": 3}, "b": {}}));
     let result = merged(PatchOperation::MergeAndReplaceList, &cluster, &over);
     assert_eq!(result["circuitBreakers"]["thresholds"], json!([{"maxConnections": 2}]));
@@ -38,14 +38,14 @@ fn messages_merge_lists_grow_and_durations_are_one_value() {
 }
 
 #[test]
-fn a_false_in_a_box_says_nothing() {
+fn wrapped_default_value_is_merged_as_unset() {
     let cluster = json!({"name": "c", "perConnectionBufferLimitBytes": 7});
     let over = json!({"perConnectionBufferLimitBytes": 0, "altStatName": "x"});
     assert_eq!(merged(PatchOperation::Merge, &cluster, &over)["perConnectionBufferLimitBytes"], 7);
 }
 
 #[test]
-fn what_is_there_already_changes_nothing() {
+fn merging_an_equal_value_is_no_change() {
     let cluster = encoded(ApplyTo::Cluster, &json!({"name": "c", "altStatName": "x"}));
     let same = patch(ApplyTo::Cluster, PatchOperation::Merge, &json!({"altStatName": "x"}));
     assert_eq!(patch_cluster("c", &cluster, &[same], false), PatchOutcome::Unchanged);

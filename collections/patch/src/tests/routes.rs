@@ -40,7 +40,7 @@ fn routes(patches: &[EnvoyPatch]) -> Vec<String> {
 }
 
 #[test]
-fn tables_are_found_by_name_and_port() {
+fn tables_match_by_name_and_port() {
     let table = encoded(ApplyTo::RouteConfiguration, &json!({"name": "t"}));
     let over = json!({"responseHeadersToRemove": ["x"]});
     let finds = |facts: &RouteTableContext<'_>, fields: RouteTableMatch| {
@@ -71,7 +71,7 @@ fn tables_are_found_by_name_and_port() {
 }
 
 #[test]
-fn virtual_hosts_merge_go_and_are_exchanged() {
+fn virtual_hosts_are_merged_removed_and_replaced() {
     let by_name = || in_host(VirtualHostMatch { name: "v:80".into(), ..VirtualHostMatch::default() });
     let by_domain = |domain: &str| in_host(VirtualHostMatch { domain: domain.into(), ..VirtualHostMatch::default() });
     let over = json!({"responseHeadersToRemove": ["x"]});
@@ -86,7 +86,7 @@ fn virtual_hosts_merge_go_and_are_exchanged() {
 }
 
 #[test]
-fn a_virtual_host_comes_with_the_table() {
+fn added_virtual_host_is_in_the_table() {
     let table = encoded(ApplyTo::RouteConfiguration, &json!({"name": "80"}));
     let new = json!({"name": "new", "domains": ["new"]});
     let fields = RouteTableMatch { name: "80".into(), ..RouteTableMatch::default() };
@@ -96,14 +96,14 @@ fn a_virtual_host_comes_with_the_table() {
     assert_eq!(result["virtualHosts"], json!([new]));
     assert_eq!(patch_route_table(&table, std::slice::from_ref(&add), &outbound("81")), PatchOutcome::Unchanged);
     assert_eq!(of_host(&[add]), PatchOutcome::Unchanged);
-    // All others go when the list is replaced.
+    // Replacing the list removes all others.
     let hosts = json!({"virtualHosts": [new]});
     let replace = patch(ApplyTo::RouteConfiguration, PatchOperation::MergeAndReplaceList, &hosts);
     assert_eq!(of_host(&[replace]), PatchOutcome::Removed);
 }
 
 #[test]
-fn routes_are_found_by_name_and_action() {
+fn routes_match_by_name_and_action() {
     let over = json!({"decorator": {"operation": "o"}});
     let found = |fields: RouteTableMatch| {
         let host = match of_host(&[with(ApplyTo::HttpRoute, PatchOperation::Merge, fields, &over)]) {
@@ -123,7 +123,7 @@ fn routes_are_found_by_name_and_action() {
 }
 
 #[test]
-fn routes_have_places() {
+fn routes_are_inserted_and_removed() {
     use PatchOperation::{Add, InsertAfter, InsertBefore, InsertFirst, Remove};
     let new = json!({"name": "new", "match": {"prefix": "/"}, "directResponse": {"status": 201}});
     let near = |name: &str| by_route(name, RouteActionMatch::Any);
@@ -144,7 +144,7 @@ fn routes_have_places() {
     for operation in [InsertFirst, InsertBefore, InsertAfter, Remove] {
         assert_eq!(of_host(&[with(ApplyTo::HttpRoute, operation, near("x"), &new)]), PatchOutcome::Unchanged);
     }
-    // One that goes is no place to go by.
+    // A removed route does not match an insertion.
     let remove = with(ApplyTo::HttpRoute, Remove, near("m"), &Value::Null);
     let insert = with(ApplyTo::HttpRoute, InsertBefore, near("m"), &new);
     assert_eq!(routes(&[insert, remove]), ["r", "d"]);

@@ -161,7 +161,7 @@ fn clients(gateway: &Gateway, binding: Option<InboundBinding>) -> WaypointClient
         NamespaceSelection::All => WaypointClients::All,
         // A selector that is missing selects nothing.
         NamespaceSelection::Selected(Some(selector)) => WaypointClients::Selected(selector.clone()),
-        NamespaceSelection::Selected(None) => WaypointClients::Nobody,
+        NamespaceSelection::Selected(None) => WaypointClients::NoNamespace,
         NamespaceSelection::Unset | NamespaceSelection::None | NamespaceSelection::Same => WaypointClients::Same,
     }
 }

@@ -56,7 +56,7 @@ fn add(merged: &mut Vec<Merged>, rule: &DestinationRule) {
             (Some(_), Some(_)) | (None, None) => stands_alone = false,
             _ => {}
         }
-        older.rule.absorb(rule);
+        older.rule.merge_younger(rule);
     }
     if stands_alone {
         merged.push(Merged { rule: rule.clone(), words });
