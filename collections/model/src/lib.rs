@@ -34,6 +34,7 @@ mod proxy_config_resource;
 mod reject;
 mod request_authentication;
 mod resource;
+mod resource_type;
 mod secret;
 mod service;
 mod service_entry;
@@ -98,7 +99,8 @@ pub use proxy_config::{
 pub use proxy_config_resource::{ProxyConfigLevels, ProxyConfigResource};
 pub use reject::{Reject, Severity};
 pub use request_authentication::{Jwks, JwksKey, JwtKeys, JwtRule, RequestAuthentication};
-pub use resource::{Resource, ResourceKey, ResourceType, Segment, SegmentKey};
+pub use resource::{Resource, ResourceKey, Segment, SegmentKey};
+pub use resource_type::ResourceType;
 pub use secret::{
     CertificateKeyPair, CredentialKind, CredentialName, ROOTS_SUFFIX, Redacted, RootCertificates, Secret, SecretReader,
 };

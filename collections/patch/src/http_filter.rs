@@ -3,9 +3,8 @@
 use prost_reflect::{DynamicMessage, ReflectMessage};
 use sluice_model::{ApplyTo, EnvoyPatch, PatchContext, PatchOperation, Text};
 
-use crate::listener::ListenerAddress;
+use crate::listener_match::{ListenerAddress, filter_match, filter_matches};
 use crate::merge::merge_filter;
-use crate::network_filter::{filter_match, matches};
 use crate::route::{RouteTableContext, patch_table};
 use crate::{dynamic, patches_for, sequence, value};
 
@@ -38,7 +37,7 @@ pub(crate) fn patch_http_filters(
 ) -> bool {
     let manager_filter = &*filter;
     let matching: Vec<&EnvoyPatch> = patches_for(patches, ApplyTo::HttpFilter, context)
-        .filter(|patch| listener.chain_matches(chain, patch) && matches(manager_filter, patch))
+        .filter(|patch| listener.chain_matches(chain, patch) && filter_matches(manager_filter, patch))
         .collect();
     if matching.is_empty() {
         return false;

@@ -6,6 +6,7 @@
 //! - `merge.rs`: merging a value into a message, also inside an `Any`.
 //! - `dynamic.rs`: fields of messages whose type is known at run time only.
 //! - `sequence.rs`: insertions and removals in lists.
+//! - `listener_match.rs`: matches on listeners, filter chains and network filters.
 //! - `cluster.rs`, `listener.rs`, `network_filter.rs`, `http_filter.rs`, `route.rs`: one part of the configuration
 //!   each, with its match.
 
@@ -13,6 +14,7 @@ mod cluster;
 mod dynamic;
 mod http_filter;
 mod listener;
+mod listener_match;
 mod merge;
 mod network_filter;
 mod route;

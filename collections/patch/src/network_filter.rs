@@ -1,22 +1,12 @@
 //! Patches of the network filters of a filter chain.
 
 use prost_reflect::DynamicMessage;
-use sluice_model::{ApplyTo, EnvoyPatch, FilterMatch, PatchContext, PatchOperation};
+use sluice_model::{ApplyTo, EnvoyPatch, PatchContext, PatchOperation};
 
 use crate::http_filter::{HTTP_CONNECTION_MANAGER, patch_http_filters};
-use crate::listener::{ListenerAddress, listener_match};
+use crate::listener_match::{ListenerAddress, filter_match, filter_matches};
 use crate::merge::merge_filter;
 use crate::{dynamic, patches_for, sequence, value};
-
-/// The match of a patch on a network filter.
-pub(crate) fn filter_match(patch: &EnvoyPatch) -> Option<&FilterMatch> {
-    listener_match(patch)?.chain.as_ref()?.filter.as_ref()
-}
-
-/// Whether a patch matches the filter by name, or has no match on a filter.
-pub(crate) fn matches(filter: &DynamicMessage, patch: &EnvoyPatch) -> bool {
-    filter_match(patch).is_none_or(|filter_match| *filter_match.name.as_str() == *dynamic::text(filter, "name"))
-}
 
 /// Applies insertions, removals and replacements in the order of the patches, then merges, then patches of HTTP
 /// filters.
@@ -31,13 +21,13 @@ pub(crate) fn patch_filters(
     let matching =
         patches_for(patches, ApplyTo::NetworkFilter, context).filter(|patch| listener.chain_matches(chain, patch));
     for patch in matching.clone() {
-        let is_match = filter_match(patch).map(|_| |filter: &DynamicMessage| matches(filter, patch));
+        let is_match = filter_match(patch).map(|_| |filter: &DynamicMessage| filter_matches(filter, patch));
         changed |= sequence::apply(&mut filters, patch, is_match);
     }
     let merges = matching.filter(|patch| patch.operation == PatchOperation::Merge);
     for filter in &mut filters {
         for patch in merges.clone() {
-            if matches(filter, patch)
+            if filter_matches(filter, patch)
                 && let Some(over) = value(patch)
             {
                 changed |= merge_filter(filter, &over, true);
