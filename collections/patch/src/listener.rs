@@ -10,6 +10,7 @@ use crate::{PatchOutcome, dynamic, http_filter, network_filter, patched, patches
 
 /// `TrafficDirection.INBOUND`.
 const INBOUND: i32 = 1;
+
 /// Applies patches to a listener. `gateway`: whether the proxy is a gateway.
 #[must_use]
 pub fn patch_listener(encoded: &[u8], patches: &[EnvoyPatch], gateway: bool) -> PatchOutcome {
