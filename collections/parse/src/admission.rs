@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use serde_json::Value;
 use sluice_model::{Kind, Labels, Text};
 
+use crate::fields::unknown_field;
 use crate::{Fields, Findings, Item, is_any_case_label, is_label_key, is_label_value};
 
 /// Annotation that makes an AuthorizationPolicy report what it would do.
@@ -23,7 +24,7 @@ const TOP_LEVEL: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"
 pub(crate) fn check_object(item: &Item<'_>, kind: Kind, findings: &Findings) {
     for name in item.object.as_object().into_iter().flat_map(|object| object.keys()) {
         if !TOP_LEVEL.contains(&name.as_str()) {
-            findings.refuse(name, "unknown field");
+            findings.refuse(name, unknown_field(name, TOP_LEVEL.into_iter()));
         }
     }
     let name = item.key.name.as_str();

@@ -36,9 +36,9 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let rules = fields.objects("rules");
     check::action(&fields, action, provider.as_ref(), rules.len());
     let rules = rules.iter().filter_map(|fields| {
-        let before = findings.errors();
+        let before = findings.error_count();
         let rule = rule(fields);
-        let readable = findings.errors() == before;
+        let readable = findings.error_count() == before;
         check::rule(fields, action, &rule);
         // A part that cannot be read makes a rule match more, which must not allow more.
         (readable || action != PolicyAction::Allow).then_some(rule)

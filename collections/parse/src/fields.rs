@@ -1,4 +1,4 @@
-//! Reading a JSON object field by field, noting what is wrong and where.
+//! Field-by-field reader of JSON objects that records findings with field paths.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,19 +8,26 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use sluice_model::{Decimal, Kind, Labels, ObjectKey, Reject, Severity, Text};
 
-/// Something wrong in an object, before it is known which object that is.
+/// An invalid or suspicious part of an object. It becomes a [`Reject`] when the object's kind and key are added.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub struct Finding {
     /// Path of the field, such as `spec.http[0].timeout`.
     pub field_path: Text,
-    /// Why, a lower-case fragment.
+    /// What is wrong and what is accepted, a lower-case fragment.
     pub reason: Text,
-    /// `Error` loses the object, `Refused` only admission, `Warning` nothing or a field that means nothing.
+    /// `Error`: the part does not apply. `Refused`: admission refuses the object, which applies where it is stored.
+    /// `Warning`: the object is admitted; the part may have no effect.
     pub severity: Severity,
 }
 
 impl Finding {
-    /// The record of this finding in `object`.
+    /// Whether the finding reports a field that the object's schema does not have.
+    #[must_use]
+    pub fn is_unknown_field(&self) -> bool {
+        self.reason.starts_with(UNKNOWN_FIELD)
+    }
+
+    /// The reject record of this finding for `object`.
     #[must_use]
     pub fn into_reject(self, kind: Kind, object: &ObjectKey) -> Reject {
         let Self { field_path, reason, severity } = self;
@@ -28,33 +35,33 @@ impl Finding {
     }
 }
 
-/// What was found while an object was read.
+/// Findings collected while an object is parsed.
 #[derive(Debug, Default)]
 pub struct Findings(RefCell<Vec<Finding>>);
 
 impl Findings {
-    /// Notes something.
+    /// Records a finding.
     pub fn note(&self, severity: Severity, field_path: &str, reason: impl Into<Text>) {
         self.0.borrow_mut().push(Finding { field_path: field_path.into(), reason: reason.into(), severity });
     }
 
-    /// Notes that the part at `field_path` does not apply.
+    /// Records that the part at `field_path` does not apply.
     pub fn error(&self, field_path: &str, reason: impl Into<Text>) {
         self.note(Severity::Error, field_path, reason);
     }
 
-    /// Notes that admission refuses the part at `field_path`, which applies where it is stored.
+    /// Records that admission refuses the part at `field_path`, which applies where it is stored.
     pub fn refuse(&self, field_path: &str, reason: impl Into<Text>) {
         self.note(Severity::Refused, field_path, reason);
     }
 
-    /// Notes that the part at `field_path` is ignored.
+    /// Records that the part at `field_path` is ignored or has a different effect than it seems to have.
     pub fn warning(&self, field_path: &str, reason: impl Into<Text>) {
         self.note(Severity::Warning, field_path, reason);
     }
 
-    /// Reads a value whole, or notes where and why it cannot be read. Fields the type does not name are skipped: for the
-    /// kinds of Kubernetes, of which few fields are used.
+    /// Deserializes a whole value, or records where and why that fails. Fields that the type does not declare are
+    /// skipped: Kubernetes kinds have many fields that nothing reads.
     pub(crate) fn deserialize<T: DeserializeOwned>(&self, value: &Value) -> Option<T> {
         match serde_path_to_error::deserialize(value) {
             Ok(read) => Some(read),
@@ -66,14 +73,14 @@ impl Findings {
         }
     }
 
-    /// Whether something makes the object unusable.
+    /// Whether a part of the object does not apply.
     #[must_use]
     pub fn has_errors(&self) -> bool {
         self.0.borrow().iter().any(|finding| finding.severity == Severity::Error)
     }
 
-    /// How many things make it unusable.
-    pub(crate) fn errors(&self) -> usize {
+    /// Number of errors.
+    pub(crate) fn error_count(&self) -> usize {
         self.0.borrow().iter().filter(|finding| finding.severity == Severity::Error).count()
     }
 
@@ -83,68 +90,81 @@ impl Findings {
         self.0.borrow().iter().any(|finding| finding.severity.is_refusal())
     }
 
-    /// All of it, in order of the fields.
+    /// All findings, sorted by field path and without duplicates.
     #[must_use]
     pub fn into_vec(self) -> Vec<Finding> {
         let mut findings = self.0.into_inner();
         findings.sort();
-        // A field that is read twice is wrong once.
-        findings.dedup();
+        // A field that is read twice is reported once.
+        findings.dedup_by(|later, earlier| {
+            let same_unknown_field =
+                later.is_unknown_field() && earlier.is_unknown_field() && later.field_path == earlier.field_path;
+            if same_unknown_field && later.reason.len() > earlier.reason.len() {
+                // The later one suggests a name.
+                std::mem::swap(later, earlier);
+            }
+            same_unknown_field || later == earlier
+        });
         findings
     }
 }
 
-/// A JSON object that is being read.
+/// Reader of one JSON object.
 ///
-/// Every accessor takes the field's name in lower camel case (the snake-case name is understood too), treats `null` as
-/// absent and notes a value of the wrong type as an error. Fields nobody asked for are noted as warnings when the reader
-/// is dropped.
+/// Every accessor takes the field's name in lower camel case (the snake-case name is accepted too), treats `null` as
+/// absent and records a value of the wrong type as an error. When the reader is dropped, it records each field that no
+/// accessor asked for as a warning.
 pub struct Fields<'a> {
     object: &'a Map<String, Value>,
     path: String,
     findings: &'a Findings,
     read: RefCell<BTreeSet<String>>,
+    /// Names that an accessor asked for and that the object does not have, each followed by a line feed. They are what a
+    /// misspelt name may stand for.
+    absent: RefCell<String>,
 }
 
 impl<'a> Fields<'a> {
-    /// A reader of `value`, which stands at `path`; notes an error if it is no object.
+    /// A reader of `value`, whose field path is `path`. Records an error if the value is not an object.
     pub fn new(value: &'a Value, path: impl Into<String>, findings: &'a Findings) -> Option<Self> {
         let path = path.into();
         match value {
-            Value::Object(object) => Some(Self { object, path, findings, read: RefCell::default() }),
+            Value::Object(object) => {
+                Some(Self { object, path, findings, read: RefCell::default(), absent: RefCell::default() })
+            }
             _ => {
-                findings.note(Severity::Error, &path, "an object is expected");
+                findings.note(Severity::Error, &path, format!("expected an object, found `{}`", shorten(value)));
                 None
             }
         }
     }
 
-    /// Path of the field of that name.
+    /// Field path of the field `name`.
     pub fn path_of(&self, name: &str) -> String {
         if self.path.is_empty() { name.into() } else { format!("{}.{name}", self.path) }
     }
 
-    /// Where what is found is noted.
+    /// The collection that findings are added to.
     pub fn findings(&self) -> &'a Findings {
         self.findings
     }
 
-    /// Path of this object.
+    /// Field path of this object.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Notes an error at the field of that name; an empty name is the object itself.
+    /// Records an error at the field `name`; an empty name is the object itself.
     pub fn reject(&self, name: &str, reason: impl Into<Text>) {
         self.note(Severity::Error, name, reason);
     }
 
-    /// Notes at the field of that name that admission refuses it.
+    /// Records that admission refuses the field `name`, which applies where it is stored.
     pub fn refuse(&self, name: &str, reason: impl Into<Text>) {
         self.note(Severity::Refused, name, reason);
     }
 
-    /// Notes a warning at the field of that name.
+    /// Records a warning at the field `name`.
     pub fn warn(&self, name: &str, reason: impl Into<Text>) {
         self.note(Severity::Warning, name, reason);
     }
@@ -154,7 +174,7 @@ impl<'a> Fields<'a> {
         self.findings.note(severity, &path, reason);
     }
 
-    /// The value of a field, if it is there and not null.
+    /// The value of a field that is present and not null.
     pub fn value(&self, name: &str) -> Option<&'a Value> {
         let value = match self.object.get(name) {
             Some(value) => {
@@ -163,15 +183,24 @@ impl<'a> Fields<'a> {
             }
             None => {
                 let snake = snake_case(name);
-                let value = self.object.get(&snake)?;
-                self.read.borrow_mut().insert(snake);
+                let Some(value) = snake.as_ref().and_then(|snake| self.object.get(snake)) else {
+                    self.note_absent(name);
+                    return None;
+                };
+                self.read.borrow_mut().extend(snake);
                 value
             }
         };
         if value.is_null() { None } else { Some(value) }
     }
 
-    /// Whether the field is there.
+    fn note_absent(&self, name: &str) {
+        let mut absent = self.absent.borrow_mut();
+        absent.push_str(name);
+        absent.push('\n');
+    }
+
+    /// Whether the field is present and not null.
     pub fn has(&self, name: &str) -> bool {
         self.value(name).is_some()
     }
@@ -180,17 +209,17 @@ impl<'a> Fields<'a> {
         let value = self.value(name)?;
         let result = read(value);
         if result.is_none() {
-            self.reject(name, format!("{expected} is expected, not `{}`", shorten(value)));
+            self.reject(name, format!("expected {expected}, found `{}`", shorten(value)));
         }
         result
     }
 
-    /// A text.
+    /// A string.
     pub fn opt_text(&self, name: &str) -> Option<Text> {
-        self.typed(name, "a text", |value| value.as_str().map(Text::from))
+        self.typed(name, "a string", |value| value.as_str().map(Text::from))
     }
 
-    /// A text, empty if absent.
+    /// A string, empty if absent.
     pub fn text(&self, name: &str) -> Text {
         self.opt_text(name).unwrap_or_default()
     }
@@ -207,7 +236,12 @@ impl<'a> Fields<'a> {
 
     /// An integer of any width that fits `T`.
     pub fn opt_integer<T: TryFrom<i64>>(&self, name: &str) -> Option<T> {
-        self.typed(name, "an integer in range", |value| integer(value).and_then(|number| T::try_from(number).ok()))
+        let value = self.value(name)?;
+        let number = integer(value).and_then(|number| T::try_from(number).ok());
+        if number.is_none() {
+            self.reject(name, format!("expected an integer{}, found `{}`", integer_range::<T>(), shorten(value)));
+        }
+        number
     }
 
     /// An integer, zero if absent.
@@ -228,19 +262,19 @@ impl<'a> Fields<'a> {
         self.typed(name, "a duration such as `1.5s`", |value| value.as_str().and_then(parse_duration))
     }
 
-    /// A duration of whole milliseconds, at least one: the least the rules of admission know.
+    /// A duration of whole milliseconds, at least 1 ms, as the admission rules of timeouts require.
     pub fn opt_timeout(&self, name: &str) -> Option<Duration> {
         let duration = self.opt_duration(name)?;
         self.check_timeout(name, duration);
         Some(duration)
     }
 
-    /// Notes a duration that is not whole milliseconds, or less than one.
+    /// Records that admission refuses a duration which is below 1 ms or not a whole number of milliseconds.
     pub fn check_timeout(&self, name: &str, duration: Duration) {
         if duration < Duration::from_millis(1) {
-            self.refuse(name, "a duration is at least 1ms");
+            self.refuse(name, format!("a duration must be at least 1ms, found {duration:?}"));
         } else if !duration.subsec_nanos().is_multiple_of(1_000_000) {
-            self.refuse(name, "a duration is whole milliseconds");
+            self.refuse(name, format!("a duration must be a whole number of milliseconds, found {duration:?}"));
         }
     }
 
@@ -248,24 +282,28 @@ impl<'a> Fields<'a> {
     pub fn opt_count(&self, name: &str) -> Option<i32> {
         let number = self.opt_integer(name)?;
         if number < 0 {
-            self.refuse(name, format!("{number} is below zero"));
+            self.refuse(name, format!("expected an integer of at least 0, found {number}"));
         }
         Some(number)
     }
 
-    /// The same, zero if absent.
+    /// As [`Self::opt_count`], zero if absent.
     pub fn count(&self, name: &str) -> i32 {
         self.opt_count(name).unwrap_or_default()
     }
 
-    /// One of a few words; a word that is none of them is an error. Numbers stand for the words in order.
+    /// A value of an enumeration: its name, or its number, which is the index in `choices`. Any other value is an error.
     pub fn choice<T: Clone>(&self, name: &str, choices: &[(&str, T)]) -> Option<T> {
-        self.typed(name, "one of the known words", |value| match value {
-            Value::String(word) => choices.iter().find(|(known, _)| known == word).map(|(_, choice)| choice.clone()),
-            value => {
-                usize::try_from(value.as_u64()?).ok().and_then(|n| choices.get(n)).map(|(_, choice)| choice.clone())
-            }
-        })
+        let value = self.value(name)?;
+        let choice = match value {
+            Value::String(word) => choices.iter().find(|(known, _)| known == word),
+            value => value.as_u64().and_then(|n| usize::try_from(n).ok()).and_then(|n| choices.get(n)),
+        };
+        if choice.is_none() {
+            let words = one_of(choices.iter().map(|(word, _)| *word));
+            self.reject(name, format!("expected {words}, found `{}`", shorten(value)));
+        }
+        choice.map(|(_, choice)| choice.clone())
     }
 
     /// An object.
@@ -273,7 +311,7 @@ impl<'a> Fields<'a> {
         Fields::new(self.value(name)?, self.path_of(name), self.findings)
     }
 
-    /// What `read` makes of an object.
+    /// The result of `read` for an object field.
     pub fn read<T>(&self, name: &str, read: impl Fn(&Fields<'a>) -> T) -> Option<T> {
         self.object(name).map(|object| read(&object))
     }
@@ -284,22 +322,23 @@ impl<'a> Fields<'a> {
         elements.iter().enumerate().map(move |(n, value)| (value, format!("{path}[{n}]")))
     }
 
-    /// A list of objects, empty if absent; an element that is none is an error and left out.
+    /// A list of objects, empty if absent. An element that is not an object is an error and is left out.
     pub fn objects(&self, name: &str) -> Vec<Fields<'a>> {
         self.elements(name).filter_map(|(value, path)| Fields::new(value, path, self.findings)).collect()
     }
 
-    /// What `read` makes of each object of a list.
+    /// The result of `read` for each object of a list.
     pub fn list<T>(&self, name: &str, read: impl Fn(&Fields<'a>) -> T) -> Vec<T> {
         self.objects(name).iter().map(read).collect()
     }
 
-    /// A list of texts, empty if absent.
+    /// A list of strings, empty if absent. An element that is not a string is an error and is left out.
     pub fn texts(&self, name: &str) -> Vec<Text> {
         let texts = self.elements(name).filter_map(|(value, path)| match value.as_str() {
             Some(text) => Some(text.into()),
             None => {
-                self.findings.note(Severity::Error, &path, "a text is expected");
+                let reason = format!("expected a string, found `{}`", shorten(value));
+                self.findings.note(Severity::Error, &path, reason);
                 None
             }
         });
@@ -313,12 +352,13 @@ impl<'a> Fields<'a> {
         map.iter().map(|(key, value)| (key.into(), value, format!("{path}[{key}]"))).collect()
     }
 
-    /// A map of texts, empty if absent.
+    /// A map of strings, empty if absent. An entry that is not a string is an error and is left out.
     pub fn text_map(&self, name: &str) -> BTreeMap<Text, Text> {
         let entries = self.entries(name).into_iter().filter_map(|(key, value, path)| match value.as_str() {
             Some(text) => Some((key, text.into())),
             None => {
-                self.findings.note(Severity::Error, &path, "a text is expected");
+                let reason = format!("expected a string, found `{}`", shorten(value));
+                self.findings.note(Severity::Error, &path, reason);
                 None
             }
         });
@@ -330,7 +370,7 @@ impl<'a> Fields<'a> {
         self.text_map(name).into()
     }
 
-    /// Takes every field as read, so that none is noted as unknown.
+    /// Marks every field as read, so that none is reported as unknown.
     pub fn ignore_rest(&self) {
         self.read.borrow_mut().extend(self.object.keys().cloned());
     }
@@ -340,15 +380,68 @@ impl Drop for Fields<'_> {
     fn drop(&mut self) {
         let read = self.read.borrow();
         for name in self.object.keys().filter(|name| !read.contains(*name)) {
-            self.warn(name, "unknown field");
+            self.warn(name, unknown_field(name, self.absent.borrow().lines()));
         }
+    }
+}
+
+/// What every message about an unknown field begins with.
+const UNKNOWN_FIELD: &str = "unknown field";
+
+/// The message for an unknown field. It suggests the name among `known` that is nearest to `name`.
+pub(crate) fn unknown_field<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
+    let near = known.map(|known| (edit_distance(&name.to_ascii_lowercase(), &known.to_ascii_lowercase()), known)).min();
+    match near {
+        Some((distance, known)) if distance <= 2 && distance * 3 <= known.len() => {
+            format!("{UNKNOWN_FIELD}, it is ignored; did you mean `{known}`?")
+        }
+        _ => format!("{UNKNOWN_FIELD}, it is ignored"),
+    }
+}
+
+/// Insertions, deletions, replacements and swaps of neighbouring characters that turn `a` into `b`.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().take(64).collect());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut least = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
+/// `one of `A`, `B`, `C``, for messages.
+pub(crate) fn one_of<'w>(words: impl Iterator<Item = &'w str>) -> String {
+    format!(
+        "one of {}",
+        words.filter(|word| !word.is_empty()).map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+    )
+}
+
+/// The range of an integer type, for messages.
+fn integer_range<T: TryFrom<i64>>() -> String {
+    let fits = |number: &i64| T::try_from(*number).is_ok();
+    let least = [i64::MIN, i32::MIN.into(), 0].into_iter().find(fits);
+    let most = [i64::MAX, u32::MAX.into(), i32::MAX.into(), u16::MAX.into(), u8::MAX.into()].into_iter().find(fits);
+    match (least, most) {
+        (Some(0), Some(i64::MAX)) => " of at least 0".to_owned(),
+        (Some(least), Some(most)) if most < i64::MAX => format!(" from {least} to {most}"),
+        _ => String::new(),
     }
 }
 
 fn integer(value: &Value) -> Option<i64> {
     match value {
         Value::String(text) => text.parse().ok(),
-        // A whole number may be written as 8080.0.
+        // JSON may write a whole number as 8080.0.
         value => value.as_i64().or_else(|| value.as_f64().filter(|number| number.fract() == 0.0).and_then(whole)),
     }
 }
@@ -362,7 +455,11 @@ fn shorten(value: &Value) -> String {
     value.to_string().chars().take(60).collect()
 }
 
-fn snake_case(name: &str) -> String {
+/// The snake-case form of a lower-camel-case name; `None` if it is the same.
+fn snake_case(name: &str) -> Option<String> {
+    if !name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        return None;
+    }
     let mut snake = String::with_capacity(name.len() + 4);
     for c in name.chars() {
         if c.is_ascii_uppercase() {
@@ -370,10 +467,10 @@ fn snake_case(name: &str) -> String {
         }
         snake.push(c.to_ascii_lowercase());
     }
-    snake
+    Some(snake)
 }
 
-/// A duration that is not negative, in Go's syntax: decimal numbers, each with a unit, such as `1.5s`, `1h30m` or `250ms`.
+/// Parses a duration of zero or more in Go's syntax: decimal numbers, each with a unit, such as `1.5s`, `1h30m` or `250ms`.
 #[must_use]
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
@@ -411,7 +508,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
         }
         rest = tail;
     }
-    // Go's durations are 64-bit nanoseconds; beyond that the object is wrong.
+    // Go's durations are 64-bit nanoseconds. A longer one is invalid.
     i64::try_from(nanos).ok().map(|nanos| Duration::from_nanos(nanos.unsigned_abs()))
 }
 

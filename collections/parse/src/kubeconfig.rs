@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-use crate::base64;
+use crate::encoding::decode_base64_lines;
 use crate::yaml::{Limits, parse_documents};
 
 /// Fields of a user that are taken over.
@@ -239,8 +239,9 @@ impl Faults {
             if !fits {
                 self.add(format!("{path}.{name}"), "is not of the type it has to be of");
             }
-            let decodes = |text: &str| base64::decode(&text.split_ascii_whitespace().collect::<String>()).is_some();
-            if ENCODED.contains(&name.as_str()) && value.as_str().is_some_and(|text| !decodes(text)) {
+            if ENCODED.contains(&name.as_str())
+                && value.as_str().is_some_and(|text| decode_base64_lines(text).is_none())
+            {
                 self.add(format!("{path}.{name}"), "is no base64");
             }
         }

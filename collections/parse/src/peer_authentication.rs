@@ -10,7 +10,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let fields = Fields::new(item.spec(), "spec", findings)?;
     let meta = item.meta(findings);
     let selector = attachment::workload_selector(&fields).unwrap_or_default();
-    let before = findings.errors();
+    let before = findings.error_count();
     let mtls = fields.object("mtls").map(|mtls| mode(&mtls)).unwrap_or_default();
     let entries = fields.entries("portLevelMtls");
     let declared: Vec<_> = entries
@@ -19,7 +19,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
             (port, Fields::new(value, path, findings).map(|mtls| mode(&mtls)).unwrap_or_default())
         })
         .collect();
-    let readable = findings.errors() == before;
+    let readable = findings.error_count() == before;
     if declared.is_empty() && fields.has("portLevelMtls") {
         fields.refuse("portLevelMtls", "at least one port is needed");
     }

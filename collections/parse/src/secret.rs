@@ -5,7 +5,8 @@
 use serde_json::Value;
 use sluice_model::{CertificateKeyPair, Object, ROOTS_SUFFIX, Redacted, RootCertificates, Secret};
 
-use crate::{Findings, Item, base64};
+use crate::encoding::decode_base64_lines;
+use crate::{Findings, Item};
 
 /// Types of Secrets that are never a credential of a proxy, and of which there are many.
 const OTHER_TYPES: [&str; 3] =
@@ -82,9 +83,7 @@ impl Data<'_> {
         if let Some(text) = self.field("stringData", name) {
             return Some(plain(text));
         }
-        let text = self.field("data", name)?;
-        let text: String = text.split_ascii_whitespace().collect();
-        base64::decode(&text)
+        decode_base64_lines(self.field("data", name)?)
     }
 
     /// Notes values that are not encoded as they have to be.
@@ -144,9 +143,9 @@ fn is_pem(bytes: &[u8], label: &str) -> bool {
     let Some((body, _)) = block.split_once(&format!("-----END {begins}-----")) else { return false };
     // Old keys have headers before an empty line.
     let body = body.rsplit("\n\n").next().unwrap_or(body);
-    let body: String = body.split_ascii_whitespace().collect();
     let encrypted = block.contains("ENCRYPTED");
-    begins.ends_with(label) && base64::decode(&body).is_some_and(|der| encrypted || der.first() == Some(&DER_SEQUENCE))
+    begins.ends_with(label)
+        && decode_base64_lines(body).is_some_and(|der| encrypted || der.first() == Some(&DER_SEQUENCE))
 }
 
 #[cfg(test)]

@@ -1,18 +1,19 @@
-//! Whether objects would be admitted: for a tool that reads files and for a hook that is asked by the API server.
+//! Validation of objects by the rules of admission, for `sluicectl validate` and for the validating webhook.
 
 use serde_json::Value;
 use sluice_model::{Kind, MeshConfig, Reject, Severity, Text};
 
+use crate::fields::one_of;
 use crate::yaml::{Limits, Position, SyntaxError, find_position, parse_documents};
 use crate::{Finding, Findings, ObjectError, lay_mesh_config, parse_mesh_networks, parse_object};
 
-/// Everything there is to say of an object: it is admitted unless a reject [is a refusal](Severity::is_refusal).
+/// All findings of an object. Admission refuses the object if one of them [is a refusal](Severity::is_refusal).
 ///
 /// # Errors
-/// It is no object of a known kind.
+/// The value is not an object of a known kind.
 pub fn validate_object(object: &Value) -> Result<Vec<Reject>, ObjectError> {
     let mut named = None;
-    // Only the API server knows the name yet.
+    // The API server completes `generateName` after admission.
     if let (None, Some(prefix)) = (object.pointer("/metadata/name"), object.pointer("/metadata/generateName")) {
         let name = format!("{}0", prefix.as_str().unwrap_or_default());
         let mut object = object.clone();
@@ -21,43 +22,45 @@ pub fn validate_object(object: &Value) -> Result<Vec<Reject>, ObjectError> {
         }
         named = Some(object);
     }
-    // Which cluster it is does not matter, nor do names of hosts depend on more than that they are completed.
+    // No rule depends on the cluster or on the DNS domain that completes short hosts.
     let parsed = parse_object(&Text::default(), "cluster.local", named.as_ref().unwrap_or(object))?;
     Ok(parsed.rejects)
 }
 
-/// Something wrong at a place of a text.
+/// A finding with its position in a text.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Problem {
-    /// Where.
+    /// Position of the field, or of the nearest field around it.
     pub position: Position,
-    /// Kind of the object, empty if it is not known.
+    /// Kind of the object, empty if the document does not parse.
     pub kind: String,
-    /// Namespace of the object, empty if it says none.
+    /// Namespace of the object, empty if it names none.
     pub namespace: String,
     /// Name of the object, empty if it has none.
     pub name: String,
-    /// Path of the field.
+    /// Field path.
     pub field_path: Text,
-    /// Why, a lower-case fragment.
+    /// What is wrong and what is accepted, a lower-case fragment.
     pub reason: Text,
-    /// Whether the object is refused for it.
+    /// Whether admission refuses the object for it, and whether the object applies where it is stored.
     pub severity: Severity,
+    /// Whether the schema of the object does not have the field. Admission only warns of an unknown field.
+    pub is_unknown_field: bool,
 }
 
-/// What a text holds, and what is wrong in it.
+/// The result of [`validate_text`].
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Validation {
-    /// Objects that were looked at.
+    /// Number of objects that were validated.
     pub objects: usize,
-    /// Objects of kinds nothing is known of, such as Deployments.
+    /// Number of objects of other kinds, such as Deployments, which have no rules here.
     pub skipped: usize,
-    /// In order of the text.
+    /// Findings in the order of the text.
     pub problems: Vec<Problem>,
 }
 
-/// Looks at every object of a YAML or JSON text: lists are looked into, and a document that is no object is read as a
-/// mesh config, or as networks, if it looks like one.
+/// Validates every object of a YAML or JSON text, and the items of lists. A document without `kind` and `apiVersion` is
+/// validated as a `MeshConfig`, or as `MeshNetworks` if it has the field `networks`.
 #[must_use]
 pub fn validate_text(text: &str) -> Validation {
     let mut validation = Validation::default();
@@ -65,23 +68,23 @@ pub fn validate_text(text: &str) -> Validation {
         match document {
             Ok(document) => {
                 let mut found = Vec::new();
-                look(&document.value, "", &mut validation, &mut found);
-                validation.problems.extend(found.into_iter().map(
-                    |(object, Finding { field_path, reason, severity })| {
-                        let position = find_position(text, document.line, &field_path);
-                        let Described { kind, namespace, name } = object;
-                        Problem { position, kind, namespace, name, field_path, reason, severity }
-                    },
-                ));
+                validate_document(&document.value, "", &mut validation, &mut found);
+                validation.problems.extend(found.into_iter().map(|(object, finding)| {
+                    let is_unknown_field = finding.is_unknown_field();
+                    let Finding { field_path, reason, severity } = finding;
+                    let position = find_position(text, document.line, &field_path);
+                    let ObjectName { kind, namespace, name } = object;
+                    Problem { position, kind, namespace, name, field_path, reason, severity, is_unknown_field }
+                }));
             }
-            Err(error) => validation.problems.push(unreadable(error)),
+            Err(error) => validation.problems.push(syntax_problem(error)),
         }
     }
     validation.problems.sort_by_key(|problem| problem.position);
     validation
 }
 
-fn unreadable(SyntaxError { line, column, reason }: SyntaxError) -> Problem {
+fn syntax_problem(SyntaxError { line, column, reason }: SyntaxError) -> Problem {
     Problem {
         position: Position { line, column: column.max(1) },
         kind: String::new(),
@@ -90,29 +93,30 @@ fn unreadable(SyntaxError { line, column, reason }: SyntaxError) -> Problem {
         field_path: Text::default(),
         reason: reason.into(),
         severity: Severity::Error,
+        is_unknown_field: false,
     }
 }
 
-/// An object as it calls itself.
+/// Kind, namespace and name as the object states them.
 #[derive(Clone, Default)]
-struct Described {
+struct ObjectName {
     kind: String,
     namespace: String,
     name: String,
 }
 
-impl Described {
+impl ObjectName {
     fn of(object: &Value) -> Self {
         let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
         Self { kind: text("/kind"), namespace: text("/metadata/namespace"), name: text("/metadata/name") }
     }
 }
 
-fn look(object: &Value, path: &str, validation: &mut Validation, found: &mut Vec<(Described, Finding)>) {
-    let described = Described::of(object);
+fn validate_document(object: &Value, path: &str, validation: &mut Validation, found: &mut Vec<(ObjectName, Finding)>) {
+    let described = ObjectName::of(object);
     if let (true, Some(items)) = (described.kind.ends_with("List"), object.get("items").and_then(Value::as_array)) {
         for (n, item) in items.iter().enumerate() {
-            look(item, &format!("{path}items[{n}]."), validation, found);
+            validate_document(item, &format!("{path}items[{n}]."), validation, found);
         }
         return;
     }
@@ -138,11 +142,15 @@ fn look(object: &Value, path: &str, validation: &mut Validation, found: &mut Vec
             match kind.as_str() {
                 "IstioOperator" => {
                     validation.skipped += 1;
-                    note(Severity::Warning, "kind", "there is no operator: nothing reads this".to_owned());
+                    note(
+                        Severity::Warning,
+                        "kind",
+                        "IstioOperator is not supported: nothing reads this object".to_owned(),
+                    );
                 }
                 _ if group.ends_with(".istio.io") => {
                     validation.objects += 1;
-                    note(Severity::Error, "kind", format!("there is no kind {kind} in {api_version}"));
+                    note(Severity::Error, "kind", unknown_kind(&api_version, &kind));
                 }
                 _ => validation.skipped += 1,
             }
@@ -158,7 +166,23 @@ fn look(object: &Value, path: &str, validation: &mut Validation, found: &mut Vec
     }
 }
 
-/// What is wrong with a document that is a mesh config, or networks, on its own.
+/// The message for an Istio kind or version that does not exist: it lists the versions of the kind, if there are any.
+fn unknown_kind(api_version: &str, kind: &str) -> String {
+    let group = api_version.split('/').next().unwrap_or_default();
+    match crate::KINDS.iter().find(|info| info.name == kind && info.group.ends_with(".istio.io")) {
+        Some(info) => {
+            let versions: Vec<String> =
+                info.versions.iter().map(|version| format!("{}/{version}", info.group)).collect();
+            format!("`{kind}` has no version `{api_version}`; expected {}", one_of(versions.iter().map(String::as_str)))
+        }
+        None => {
+            let kinds = crate::KINDS.iter().filter(|info| info.group == group).map(|info| info.name);
+            format!("unknown kind `{kind}`; kinds of {group} are {}", kinds.collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+/// Findings of a document that is a `MeshConfig` or `MeshNetworks` by itself.
 fn mesh_findings(value: &Value) -> Vec<Finding> {
     let findings = Findings::default();
     let fields: Vec<&String> = value.as_object().into_iter().flat_map(|fields| fields.keys()).collect();
@@ -169,17 +193,17 @@ fn mesh_findings(value: &Value) -> Vec<Finding> {
     let _ = lay_mesh_config(MeshConfig::default(), value, "", &findings);
     let found = findings.into_vec();
     let unknown =
-        |name: &&&String| found.iter().any(|f| f.field_path.as_str() == name.as_str() && f.reason == "unknown field");
+        |name: &&&String| found.iter().any(|f| f.field_path.as_str() == name.as_str() && f.is_unknown_field());
     if fields.iter().filter(unknown).count() == fields.len() {
-        let reason = "this is neither an object, with apiVersion and kind, nor a mesh config".into();
+        let reason = "expected an object with `apiVersion` and `kind`, a MeshConfig or MeshNetworks".into();
         return vec![Finding { field_path: Text::default(), reason, severity: Severity::Error }];
     }
     found
 }
 
-/// The kinds whose rules are known.
+/// Istio kinds that are validated.
 #[must_use]
 pub fn validated_kinds() -> Vec<Kind> {
-    let known = crate::KINDS.iter().filter(|info| info.group.ends_with(".istio.io") && info.parse.is_some());
-    known.map(|info| info.kind).collect()
+    let validated = crate::KINDS.iter().filter(|info| info.group.ends_with(".istio.io") && info.parse.is_some());
+    validated.map(|info| info.kind).collect()
 }

@@ -10,6 +10,7 @@ use sluice_model::{
     StringMatch, TcpRoute, Text, TlsMatch, TlsRoute, VirtualService,
 };
 
+use crate::encoding::decode_base64;
 use crate::fields::{Fields, Findings};
 use crate::names::{resolve_gateway, resolve_host};
 
@@ -229,7 +230,7 @@ fn direct_response(fields: &Fields<'_>) -> DirectResponse {
     let body = fields.object("body").and_then(|body| match body.opt_text("string") {
         Some(text) => Some(DirectResponseBody::Text(text)),
         None => {
-            let bytes = crate::base64::decode(&body.opt_text("bytes")?);
+            let bytes = decode_base64(&body.opt_text("bytes")?);
             if bytes.is_none() {
                 body.reject("bytes", "no base64");
             }

@@ -1,4 +1,4 @@
-//! The command line as typed.
+//! The command line.
 
 use std::path::PathBuf;
 
@@ -8,15 +8,20 @@ const EXAMPLES: &str = "\
 Examples:
   sluicectl validate -f routes.yaml              one file, of one object or many
   sluicectl validate -f manifests/ -f extra.yaml every .yaml, .yml and .json below a directory, and a file
-  helm template chart | sluicectl validate -f -  what another tool writes
+  helm template chart | sluicectl validate -f -  the output of another tool
   kubectl -n istio-system get cm istio -o yaml | sluicectl validate -f -
-  sluicectl validate -f mesh.yaml --strict       a mesh config by itself; warnings fail, too
+  sluicectl validate -f mesh.yaml --strict       a MeshConfig by itself; a warning fails too
   sluicectl validate -f . -o json | jq '.findings[].field'
 
-Objects of kinds that are not Istio's are skipped, but for the ConfigMap with the mesh config. Nothing is asked of a
-cluster, and objects are not compared with each other.
+Objects that are not of an Istio kind are skipped, except the ConfigMap that holds the MeshConfig. The command needs no
+cluster. It does not check references between objects.
 
-Exit codes: 0 everything would be admitted, 1 something is wrong, 2 wrong usage or a file that cannot be read.";
+An unknown field is an error here. Admission in a cluster only warns of it.
+
+Exit codes:
+  0  no errors: a cluster would admit every object
+  1  at least one error (with --strict, at least one error or warning)
+  2  invalid command line, or a file or directory that cannot be read; everything that can be read is validated";
 
 const PREVIEW_EXAMPLES: &str = "\
 Examples:
@@ -37,7 +42,7 @@ usage or a file that cannot be read.";
 #[derive(Debug, Parser)]
 #[command(name = "sluicectl", version, max_term_width = 100)]
 pub(crate) struct CommandLine {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -45,7 +50,7 @@ pub(crate) struct CommandLine {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Say whether Istio objects and mesh configs would be admitted, and what is wrong with those that would not.
+    /// Validate Istio objects and MeshConfigs in files by the rules of admission.
     #[command(after_help = EXAMPLES)]
     Validate(ValidateArgs),
     /// Print the configuration that a proxy would get for the objects of files.
@@ -53,7 +58,7 @@ pub(crate) enum Command {
     Preview(PreviewArgs),
     /// Print the version.
     Version {
-        /// How to print it.
+        /// Output format.
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
@@ -62,16 +67,17 @@ pub(crate) enum Command {
 /// Flags of `validate`.
 #[derive(Debug, Args)]
 pub(crate) struct ValidateArgs {
-    /// File or directory to read; `-` is standard input. May be given several times.
+    /// File or directory to read; `-` is standard input. Can be repeated. A directory is read with everything below it:
+    /// files named *.yaml, *.yml and *.json.
     #[arg(short, long = "filename", value_name = "FILE|DIR|-")]
     pub(crate) filenames: Vec<PathBuf>,
     /// More files and directories.
     #[arg(value_name = "FILE|DIR|-", required_unless_present = "filenames")]
     pub(crate) paths: Vec<PathBuf>,
-    /// How to print what is found.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
-    /// Take warnings for errors.
+    /// Treat warnings as errors.
     #[arg(long)]
     pub(crate) strict: bool,
 }
@@ -126,7 +132,7 @@ pub(crate) enum PreviewResourceType {
     Nds,
 }
 
-/// A form of output.
+/// An output format.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Output {
     /// Lines of text.

@@ -1,4 +1,4 @@
-//! `sluicectl`: tools for operators. It needs no cluster and links no part of the server.
+//! `sluicectl`: command-line tools for operators of Sluice. It needs no cluster and does not link the server.
 
 mod args;
 mod files;
@@ -13,15 +13,15 @@ use clap::Parser;
 
 use args::{Command, CommandLine, Output};
 
-/// Nothing is wrong.
-const FINE: u8 = 0;
-/// Something is wrong with what was read.
-const FINDINGS: u8 = 1;
-/// The command line is wrong, or something cannot be read.
-const UNUSABLE: u8 = 2;
+/// No errors.
+const EXIT_OK: u8 = 0;
+/// At least one finding fails the command.
+const EXIT_FINDINGS: u8 = 1;
+/// The command line is invalid, or a file or directory cannot be read.
+const EXIT_UNREADABLE: u8 = 2;
 
 fn main() -> ExitCode {
-    // Wrong flags end with 2, too: clap's own code.
+    // An invalid command line exits with 2 too: that is clap's own code.
     let line = CommandLine::parse();
     let stdout = io::stdout();
     let result = match line.command {
@@ -30,15 +30,15 @@ fn main() -> ExitCode {
             validate::run(&args, colours, &mut stdout.lock(), &mut io::stderr().lock())
         }
         Command::Preview(args) => preview::run(&args, &mut stdout.lock(), &mut io::stderr().lock()),
-        Command::Version { output } => version(output, &mut stdout.lock()).map(|()| FINE),
+        Command::Version { output } => version(output, &mut stdout.lock()).map(|()| EXIT_OK),
     };
     match result {
         Ok(code) => ExitCode::from(code),
-        // Whoever reads has had enough, as `head` has.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::from(FINDINGS),
+        // The reader of the output has closed it, as `head` does.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::from(EXIT_FINDINGS),
         Err(error) => {
             let _ = writeln!(io::stderr(), "sluicectl: {error}");
-            ExitCode::from(UNUSABLE)
+            ExitCode::from(EXIT_UNREADABLE)
         }
     }
 }

@@ -13,7 +13,7 @@ use sluice_graph::{GraphOptions, build};
 use sluice_model::{ProxyKey, ResourceType};
 
 use crate::args::{Output, PreviewArgs, PreviewResourceType};
-use crate::{FINDINGS, FINE, UNUSABLE};
+use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE};
 use assembly::{ResourceSet, assemble};
 use objects::PreviewObjects;
 
@@ -51,13 +51,13 @@ pub(crate) fn run(args: &PreviewArgs, out: &mut dyn Write, errors: &mut dyn Writ
         writeln!(errors, "sluicectl: {failure}")?;
     }
     if !failures.is_empty() {
-        return Ok(UNUSABLE);
+        return Ok(EXIT_UNREADABLE);
     }
     let proxy = match proxy::describe(args, &objects) {
         Ok(proxy) => proxy,
         Err(error) => {
             writeln!(errors, "sluicectl: {error}")?;
-            return Ok(UNUSABLE);
+            return Ok(EXIT_UNREADABLE);
         }
     };
     for note in objects.notes() {
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &PreviewArgs, out: &mut dyn Write, errors: &mut dyn Writ
     let snapshot = engine.snapshot();
     let Some(scope) = snapshot.get(&handles.scopes, &key) else {
         writeln!(errors, "sluicectl: the proxy would get no configuration")?;
-        return Ok(FINDINGS);
+        return Ok(EXIT_FINDINGS);
     };
 
     let mut found = BTreeMap::new();
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &PreviewArgs, out: &mut dyn Write, errors: &mut dyn Writ
     if is_empty {
         writeln!(errors, "sluicectl: the proxy would get no such resource")?;
     }
-    Ok(if is_empty { FINDINGS } else { FINE })
+    Ok(if is_empty { EXIT_FINDINGS } else { EXIT_OK })
 }
 
 type Found = BTreeMap<&'static str, (PreviewResourceType, ResourceSet)>;

@@ -1,4 +1,4 @@
-//! What is printed.
+//! Output of `sluicectl validate`.
 
 use std::io::{self, Write};
 
@@ -6,20 +6,20 @@ use serde::Serialize;
 use sluice_model::Severity;
 use sluice_parse::Problem;
 
-/// All there is to tell.
+/// The result of a validation.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
-    /// Texts read.
+    /// Number of files that were read.
     pub(crate) files: usize,
-    /// Objects looked at.
+    /// Number of objects that were validated.
     pub(crate) objects: usize,
-    /// Objects of kinds nothing is known of.
+    /// Number of objects of other kinds, which are not validated.
     pub(crate) skipped: usize,
-    /// What was found, in order.
+    /// Findings, in the order of the files and their lines.
     pub(crate) findings: Vec<Finding>,
 }
 
-/// Something wrong with an object.
+/// A finding with its file and object.
 #[derive(Debug, Serialize)]
 pub(crate) struct Finding {
     file: String,
@@ -30,9 +30,9 @@ pub(crate) struct Finding {
     name: String,
     field: String,
     message: String,
-    /// `error` where the object is refused, `warning` where it is not.
+    /// `error` if admission refuses the object or the field is unknown, otherwise `warning`.
     severity: &'static str,
-    /// Whether the object has its effect where it is stored all the same.
+    /// Whether the object has an effect where it is stored.
     applies: bool,
 }
 
@@ -47,45 +47,45 @@ impl Finding {
             name: problem.name,
             field: problem.field_path.to_string(),
             message: problem.reason.to_string(),
-            severity: if problem.severity.is_refusal() { "error" } else { "warning" },
+            severity: if problem.severity.is_refusal() || problem.is_unknown_field { "error" } else { "warning" },
             applies: problem.severity != Severity::Error,
         }
     }
 
-    pub(crate) fn is_refusal(&self) -> bool {
+    pub(crate) fn is_error(&self) -> bool {
         self.severity == "error"
     }
 
-    /// `Kind namespace/name`, as far as these are known.
+    /// `Kind namespace/name`, without the parts that the document does not state.
     fn object(&self) -> String {
         let slash = if self.namespace.is_empty() { "" } else { "/" };
         format!("{} {}{slash}{}", self.kind, self.namespace, self.name).trim().to_owned()
     }
 }
 
-/// Lines to `out`, and how many there are to `errors`.
+/// Writes a line per finding to `out` and a summary to `errors`.
 pub(crate) fn text(report: &Report, colours: bool, out: &mut dyn Write, errors: &mut dyn Write) -> io::Result<()> {
-    let paint = |code: &str, text: &str| if colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() };
+    let colour = |code: &str, text: &str| if colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() };
     for finding in &report.findings {
         let mut parts = Vec::new();
-        if !finding.is_refusal() {
-            parts.push(paint("33", "warning"));
+        if !finding.is_error() {
+            parts.push(colour("33", "warning"));
         }
-        parts.push(paint("1", &finding.object()));
+        parts.push(colour("1", &finding.object()));
         parts.push(finding.field.clone());
-        parts.push(if finding.is_refusal() { paint("31", &finding.message) } else { finding.message.clone() });
+        parts.push(if finding.is_error() { colour("31", &finding.message) } else { finding.message.clone() });
         parts.retain(|part| !part.is_empty() && part != "\x1b[1m\x1b[0m");
         writeln!(out, "{}:{}:{}: {}", finding.file, finding.line, finding.column, parts.join(": "))?;
     }
-    let refusals = report.findings.iter().filter(|finding| finding.is_refusal()).count();
-    let warnings = report.findings.len() - refusals;
+    let errors_found = report.findings.iter().filter(|finding| finding.is_error()).count();
+    let warnings = report.findings.len() - errors_found;
     let Report { files, objects, skipped, .. } = report;
     writeln!(
         errors,
         "{}, {}: {}, {}{}",
         count(*files, "file"),
         count(*objects, "object"),
-        count(refusals, "error"),
+        count(errors_found, "error"),
         count(warnings, "warning"),
         if *skipped > 0 { format!("; {} of other kinds skipped", count(*skipped, "object")) } else { String::new() },
     )
@@ -95,7 +95,7 @@ fn count(number: usize, word: &str) -> String {
     format!("{number} {word}{}", if number == 1 { "" } else { "s" })
 }
 
-/// One JSON object to `out`.
+/// Writes one JSON object to `out`.
 pub(crate) fn json(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, report)?;
     writeln!(out)

@@ -1,4 +1,4 @@
-//! `validate`: what admission would say of files.
+//! The `validate` subcommand.
 
 use std::io::{self, Write};
 
@@ -6,9 +6,9 @@ use sluice_parse::validate_text;
 
 use crate::args::{Output, ValidateArgs};
 use crate::report::{self, Finding, Report};
-use crate::{FINDINGS, FINE, UNUSABLE, files};
+use crate::{EXIT_FINDINGS, EXIT_OK, EXIT_UNREADABLE, files};
 
-/// Runs the command; gives its exit code.
+/// Runs the subcommand and returns the exit code.
 pub(crate) fn run(args: &ValidateArgs, colours: bool, out: &mut dyn Write, errors: &mut dyn Write) -> io::Result<u8> {
     let (mut report, mut failures) = (Report::default(), Vec::new());
     for path in args.filenames.iter().chain(&args.paths) {
@@ -28,12 +28,12 @@ pub(crate) fn run(args: &ValidateArgs, colours: bool, out: &mut dyn Write, error
     for failure in &failures {
         writeln!(errors, "sluicectl: {failure}")?;
     }
-    let fails = report.findings.iter().any(|finding| args.strict || finding.is_refusal());
+    let fails = report.findings.iter().any(|finding| args.strict || finding.is_error());
     Ok(if !failures.is_empty() {
-        UNUSABLE
+        EXIT_UNREADABLE
     } else if fails {
-        FINDINGS
+        EXIT_FINDINGS
     } else {
-        FINE
+        EXIT_OK
     })
 }

@@ -1,10 +1,10 @@
-//! The real binary on real files.
+//! Runs the `sluicectl` binary on files.
 
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-const BROKEN: &str = "\
+const INVALID_TIMEOUT: &str = "\
 # A comment
 apiVersion: networking.istio.io/v1
 kind: VirtualService
@@ -22,14 +22,22 @@ apiVersion: apps/v1
 kind: Deployment
 metadata: {name: cart}
 ";
-const ADVICE: &str = "\
+const UNKNOWN_FIELD: &str = "\
 apiVersion: security.istio.io/v1
 kind: PeerAuthentication
 metadata: {name: all, namespace: shop}
 spec:
   mtsl: {mode: STRICT}
 ";
-const FINE: &str = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: all}\n";
+const WARNING: &str = "\
+apiVersion: telemetry.istio.io/v1
+kind: Telemetry
+metadata: {name: all, namespace: shop}
+spec:
+  tracing:
+  - providers: [{name: a}, {name: b}]
+";
+const VALID: &str = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: all}\n";
 
 fn run(arguments: &[&str], dir: &Path, input: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_sluicectl"))
@@ -49,73 +57,147 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn what_is_wrong_is_told_where_it_stands() {
+fn findings_have_file_line_and_field() {
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::create_dir_all(dir.path().join("deep/.hidden")).expect("directories");
     for (name, content) in [
-        ("deep/broken.yaml", BROKEN),
-        ("deep/advice.yml", ADVICE),
+        ("deep/broken.yaml", INVALID_TIMEOUT),
+        ("deep/warning.yml", WARNING),
         ("fine.json", r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}"#),
         ("deep/.hidden/no.yaml", "a: ["),
         ("readme.md", "a: ["),
     ] {
         std::fs::write(dir.path().join(name), content).expect("a file");
     }
-    let told = "\
-deep/advice.yml:5:3: warning: PeerAuthentication shop/all: spec.mtsl: unknown field
-deep/broken.yaml:10:5: VirtualService shop/routes: spec.http[0].timeout: a duration is at least 1ms
+    let expected = "\
+deep/broken.yaml:10:5: VirtualService shop/routes: spec.http[0].timeout: a duration must be at least 1ms, found 100µs
+deep/warning.yml:6:5: warning: Telemetry shop/all: spec.tracing[0].providers: only the first provider is used
 ";
     let all = run(&["validate", "-f", "."], dir.path(), "");
-    assert_eq!(text(&all.stdout).replace("./", ""), told);
+    assert_eq!(text(&all.stdout).replace("./", ""), expected);
     assert_eq!(text(&all.stderr), "3 files, 3 objects: 1 error, 1 warning; 1 object of other kinds skipped\n");
     assert_eq!(all.status.code(), Some(1));
 
-    let advice = run(&["validate", "deep/advice.yml"], dir.path(), "");
-    assert_eq!(advice.status.code(), Some(0), "a warning is none of the errors");
-    let strict = run(&["validate", "--strict", "-f", "deep/advice.yml"], dir.path(), "");
+    let warning = run(&["validate", "deep/warning.yml"], dir.path(), "");
+    assert_eq!(warning.status.code(), Some(0), "a warning is not an error");
+    let strict = run(&["validate", "--strict", "-f", "deep/warning.yml"], dir.path(), "");
     assert_eq!(strict.status.code(), Some(1));
     let missing = run(&["validate", "-f", "deep/broken.yaml", "-f", "missing.yaml"], dir.path(), "");
-    assert_eq!(missing.status.code(), Some(2), "unreadable outweighs wrong");
-    assert!(text(&missing.stderr).contains("missing.yaml: No such file"), "{}", text(&missing.stderr));
-    assert!(text(&missing.stdout).contains("spec.http[0].timeout"), "the rest is told all the same");
+    assert_eq!(missing.status.code(), Some(2), "an unreadable file has precedence");
+    assert!(text(&missing.stderr).contains("missing.yaml: cannot read: No such file"), "{}", text(&missing.stderr));
+    assert!(text(&missing.stdout).contains("spec.http[0].timeout"), "the readable file is validated");
 }
 
 #[test]
-fn standard_input_and_json() {
+fn unknown_field_is_an_error_with_a_suggestion() {
     let dir = tempfile::tempdir().expect("a directory");
-    let output = run(&["validate", "-f", "-", "-o", "json"], dir.path(), &format!("{FINE}---\n{BROKEN}---\na: [\n"));
+    let output = run(&["validate", "-f", "-"], dir.path(), UNKNOWN_FIELD);
+    let reason = "unknown field, it is ignored; did you mean `mtls`?";
+    assert_eq!(text(&output.stdout), format!("stdin:5:3: PeerAuthentication shop/all: spec.mtsl: {reason}\n"));
+    assert_eq!(output.status.code(), Some(1));
+    let json = run(&["validate", "-o", "json", "-"], dir.path(), UNKNOWN_FIELD);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    let finding = &json["findings"][0];
+    assert_eq!((&finding["severity"], &finding["applies"]), (&"error".into(), &true.into()));
+
+    let no_near_name = UNKNOWN_FIELD.replace("mtsl", "colour");
+    let output = run(&["validate", "-"], dir.path(), &no_near_name);
+    assert!(text(&output.stdout).ends_with("spec.colour: unknown field, it is ignored\n"), "{}", text(&output.stdout));
+    assert_eq!(output.status.code(), Some(1));
+    let top_level = UNKNOWN_FIELD.replace("spec:\n  mtsl: {mode: STRICT}", "spce: {}");
+    let output = run(&["validate", "-"], dir.path(), &top_level);
+    assert!(text(&output.stdout).contains("spce: unknown field"), "{}", text(&output.stdout));
+    assert!(text(&output.stdout).contains("did you mean `spec`?"), "{}", text(&output.stdout));
+    let mesh = run(&["validate", "-"], dir.path(), "trustDomian: a.example\nrootNamespace: istio-system\n");
+    assert!(text(&mesh.stdout).contains("trustDomian: unknown field"), "{}", text(&mesh.stdout));
+    assert_eq!(mesh.status.code(), Some(1));
+}
+
+/// Runs the command as a user that file permissions apply to: they do not apply to root.
+fn run_unprivileged(arguments: &[&str], dir: &Path) -> Output {
+    use std::os::unix::process::CommandExt as _;
+    let binary = dir.join("sluicectl");
+    std::fs::copy(env!("CARGO_BIN_EXE_sluicectl"), &binary).expect("copy the binary");
+    let mut command = Command::new(&binary);
+    command.args(arguments).current_dir(dir);
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+    if is_root {
+        command.uid(65534).gid(65534);
+    }
+    command.output().expect("run sluicectl")
+}
+
+#[test]
+fn readable_files_beside_an_unreadable_directory_are_validated() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().expect("a directory");
+    let config = dir.path().join("config");
+    for (name, mode) in [("a-no-access", 0o000), ("b-list-only", 0o444), ("c", 0o755)] {
+        std::fs::create_dir_all(config.join(name)).expect("a directory");
+        std::fs::write(config.join(name).join("routes.yaml"), INVALID_TIMEOUT).expect("a file");
+        std::fs::create_dir(config.join(name).join("below")).expect("a directory");
+        std::fs::set_permissions(config.join(name), std::fs::Permissions::from_mode(mode)).expect("permissions");
+    }
+    std::fs::write(config.join("valid.yaml"), VALID).expect("a file");
+    for open in [dir.path(), &config] {
+        std::fs::set_permissions(open, std::fs::Permissions::from_mode(0o755)).expect("permissions");
+    }
+    let output = run_unprivileged(&["validate", "config"], dir.path());
+    for name in ["a-no-access", "b-list-only"] {
+        std::fs::set_permissions(config.join(name), std::fs::Permissions::from_mode(0o755)).expect("permissions");
+    }
+    let (found, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(found.starts_with("config/c/routes.yaml:10:5: ") && found.lines().count() == 1, "{found}");
+    assert!(errors.starts_with("2 files, 2 objects: 1 error, 0 warnings"), "{errors}");
+    for line in [
+        "sluicectl: config/a-no-access: cannot list: Permission denied",
+        "sluicectl: config/b-list-only/routes.yaml: cannot read: Permission denied",
+        "sluicectl: config/b-list-only/below: cannot list: Permission denied",
+    ] {
+        assert!(errors.contains(line), "{errors}");
+    }
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn standard_input_is_read_and_json_is_written() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let output =
+        run(&["validate", "-f", "-", "-o", "json"], dir.path(), &format!("{VALID}---\n{INVALID_TIMEOUT}---\na: [\n"));
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!((&json["files"], &json["objects"], &json["skipped"]), (&1.into(), &2.into(), &1.into()));
     let expected = serde_json::json!({
         "file": "stdin", "line": 14, "column": 5, "kind": "VirtualService", "namespace": "shop", "name": "routes",
-        "field": "spec.http[0].timeout", "message": "a duration is at least 1ms", "severity": "error", "applies": true,
+        "field": "spec.http[0].timeout", "message": "a duration must be at least 1ms, found 100µs", "severity": "error", "applies": true,
     });
     assert_eq!(json["findings"][0], expected);
     assert_eq!((&json["findings"][1]["line"], &json["findings"][1]["applies"]), (&22.into(), &false.into()));
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(text(&output.stderr), "");
-    assert_eq!(run(&["validate", "-"], dir.path(), FINE).status.code(), Some(0));
+    assert_eq!(run(&["validate", "-"], dir.path(), VALID).status.code(), Some(0));
 }
 
 #[test]
-fn mesh_configs_are_validated_too() {
+fn mesh_configs_are_validated() {
     let dir = tempfile::tempdir().expect("a directory");
     let config_map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: \
                       |-\n    defaultConfig:\n      statusPort: 0\n";
     let output = run(&["validate", "-f", "-"], dir.path(), config_map);
-    let path = "ConfigMap istio-system/istio: data.mesh.defaultConfig.statusPort: a port number is 1 to 65535";
+    let path =
+        "ConfigMap istio-system/istio: data.mesh.defaultConfig.statusPort: expected a port from 1 to 65535, found 0";
     assert_eq!(text(&output.stdout), format!("stdin:7:7: {path}\n"));
     let output = run(&["validate", "-f", "-"], dir.path(), "connectTimeout: 2h\n");
-    assert_eq!(text(&output.stdout), "stdin:1:1: connectTimeout: an hour is the most\n");
+    assert_eq!(text(&output.stdout), "stdin:1:1: connectTimeout: a duration must be at most 1h, found 7200s\n");
 }
 
 #[test]
-fn usage_and_version() {
+fn help_and_version_are_printed() {
     let dir = tempfile::tempdir().expect("a directory");
     assert_eq!(run(&["validate"], dir.path(), "").status.code(), Some(2));
-    assert_eq!(run(&["validate", "--unheard-of"], dir.path(), "").status.code(), Some(2));
+    assert_eq!(run(&["validate", "--no-such-flag"], dir.path(), "").status.code(), Some(2));
     let help = run(&["validate", "--help"], dir.path(), "");
     assert!(text(&help.stdout).contains("helm template") && text(&help.stdout).contains("[default: text]"));
+    assert!(text(&help.stdout).contains("2  invalid command line"), "{}", text(&help.stdout));
     assert_eq!(help.status.code(), Some(0));
     let version = format!("sluice {}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(text(&run(&["version"], dir.path(), "").stdout), version);

@@ -1,4 +1,4 @@
-//! The value of a patch: a message of Envoy's as JSON.
+//! The value of an EnvoyFilter patch: an Envoy message in JSON.
 
 use prost_reflect::prost::Message;
 use prost_reflect::{DynamicMessage, ReflectMessage, Value as Reflected};
@@ -7,8 +7,9 @@ use sluice_model::PatchValue;
 use sluice_proto::{json, pool, wire};
 
 use crate::Fields;
+use crate::fields::unknown_field;
 
-/// The message of that type which `value` of the patch is; what is wrong with it is noted.
+/// Decodes the `value` of a patch as the Envoy message type `message`, and records what is invalid.
 pub(super) fn read(message: &str, value: &Value, patch: &Fields<'_>) -> Option<PatchValue> {
     let path = patch.path_of("value");
     let at = |inner: &str| match inner {
@@ -17,31 +18,32 @@ pub(super) fn read(message: &str, value: &Value, patch: &Fields<'_>) -> Option<P
         inner => format!("{path}.{inner}"),
     };
     if !value.is_object() {
-        patch.reject("value", "an object is expected");
+        patch.reject("value", format!("expected an object, a `{message}`"));
         return None;
     }
     let descriptor = pool().get_message_by_name(message)?;
     let decoded = match json::decode_dynamic(&descriptor, value) {
         Ok(decoded) => decoded,
         Err(error) => {
-            let hint = if error.reason.contains(".v2.") { " (version 3 of the API is spoken)" } else { "" };
+            let hint =
+                if error.reason.contains(".v2.") { " (only version 3 of the Envoy API is supported)" } else { "" };
             patch.findings().error(&at(&error.path), format!("{}{hint}", error.reason));
             return None;
         }
     };
     for unknown in &decoded.unknown {
-        patch.findings().warning(&at(unknown), "unknown field");
+        patch.findings().warning(&at(unknown), unknown_field(unknown, std::iter::empty()));
     }
     let mut untyped = Vec::new();
     find_untyped(&decoded.message, &mut untyped);
     for name in untyped {
-        patch.warn("value", format!("`{name}` has no typed_config"));
+        patch.warn("value", format!("`{name}` has no typed_config; Envoy finds the extension by its name"));
     }
     let bytes = wire::sort_maps(message, decoded.message.encode_to_vec());
     Some(PatchValue(bytes.into()))
 }
 
-/// Names of the extensions that are known by their name only.
+/// Collects the names of extensions without a typed configuration: Envoy finds these by name.
 fn find_untyped(message: &DynamicMessage, found: &mut Vec<String>) {
     let descriptor = message.descriptor();
     for (_, value) in message.fields() {
