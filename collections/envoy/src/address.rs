@@ -5,7 +5,7 @@ use envoy_types::pb::envoy::config::core::v3::envoy_internal_address::AddressNam
 use envoy_types::pb::envoy::config::core::v3::socket_address::PortSpecifier;
 use envoy_types::pb::envoy::config::core::v3::{Address, EnvoyInternalAddress, Pipe, SocketAddress};
 
-/// A TCP address; the port is sent even when it is 0.
+/// A TCP address. The port is set even if it is 0.
 #[must_use]
 pub fn socket_address(address: &str, port: u32) -> SocketAddress {
     SocketAddress {
@@ -15,7 +15,7 @@ pub fn socket_address(address: &str, port: u32) -> SocketAddress {
     }
 }
 
-/// A TCP address, or the path of a socket when the port is 0.
+/// A TCP address, or the path of a Unix domain socket if the port is 0.
 #[must_use]
 pub fn address(address: &str, port: u32) -> Address {
     let kind = if port == 0 {
@@ -27,7 +27,7 @@ pub fn address(address: &str, port: u32) -> Address {
     Address { address: Some(kind) }
 }
 
-/// A listener of the proxy itself; the id tells endpoints behind it apart.
+/// The address of an internal listener. The ID distinguishes the endpoints behind it.
 #[must_use]
 pub fn internal_address(listener: &str, id: &str) -> Address {
     let address = EnvoyInternalAddress {

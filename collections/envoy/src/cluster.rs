@@ -1,4 +1,4 @@
-//! Clusters: how a proxy reaches a service, a workload's own port, or nothing (N01, N04, N12 to N14).
+//! Clusters of services, of inbound ports, and fixed ones (N01, N04, N12 to N14).
 
 mod draft;
 mod dynamic_dns;
@@ -35,53 +35,53 @@ pub use outbound::{DnsLoad, OutboundInputs, build_outbound, discovery_type, uses
 pub(crate) use outlier::sends_unhealthy;
 pub use sni_dnat::build_sni_dnat;
 
-/// What of the mesh's configuration and the server's options changes clusters.
+/// Settings of the mesh and of the server that change clusters.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ClusterSettings {
-    /// Time to connect.
+    /// Connect timeout.
     pub connect_timeout: Duration,
-    /// Keepalive of all connections.
+    /// TCP keepalive of all connections.
     pub tcp_keepalive: Option<TcpKeepalive>,
-    /// Upgrade to HTTP/2.
+    /// Whether HTTP/1.1 is upgraded to HTTP/2.
     pub h2_upgrade: bool,
-    /// Pattern of the statistics name of inbound clusters, empty for the name.
+    /// Pattern of the statistics name of inbound clusters; empty for the cluster name.
     pub inbound_stat_name: Text,
-    /// Pattern of the statistics name of outbound clusters, empty for the name.
+    /// Pattern of the statistics name of outbound clusters; empty for the cluster name.
     pub outbound_stat_name: Text,
-    /// Between DNS queries.
+    /// Interval of DNS queries.
     pub dns_refresh_rate: Duration,
     /// Locality load balancing.
     pub locality_lb: LocalityLb,
     /// Zone-aware load balancing.
     pub zone_aware_lb: Option<ZoneAwareLb>,
-    /// Connection pool where no rule has one.
+    /// Default connection pool.
     pub connection_pool: Option<ConnectionPool>,
-    /// Outlier detection where no rule has one.
+    /// Default outlier detection.
     pub outlier_detection: Option<OutlierDetection>,
-    /// Parameters of TLS that is not the mesh's own.
+    /// TLS parameters outside of mesh mTLS.
     pub tls_defaults: Option<TlsSettings>,
-    /// Mutual TLS where both sides can.
+    /// Automatic mutual TLS.
     pub auto_mtls: bool,
-    /// Where inbound traffic goes.
+    /// Destination of inbound traffic.
     pub inbound_policy: InboundPolicy,
-    /// TLS of traffic to hosts resolved by name.
+    /// TLS to hosts that are resolved by name.
     pub outbound_tls: Option<ClientTls>,
-    /// HTTP/1.1 header names keep their case, unless the proxy says otherwise.
+    /// The case of HTTP/1.1 header names is preserved unless the proxy overrides it.
     pub preserve_header_case: bool,
     /// Addresses of both families are used.
     pub dual_stack: bool,
-    /// HBONE is sent to where it is taken.
+    /// HBONE is sent to endpoints that accept it.
     pub sends_hbone: bool,
-    /// HBONE is sent even where mutual TLS is taken as well.
+    /// HBONE is preferred over mutual TLS.
     pub prefers_hbone: bool,
-    /// How services ask for persistent sessions.
+    /// Labels by which services request persistent sessions.
     pub sessions: SessionLabels,
-    /// What limits all TLS.
+    /// Compliance policy, which limits all TLS settings.
     pub compliance: Option<CompliancePolicy>,
 }
 
 impl ClusterSettings {
-    /// From the mesh's configuration and the option `ISTIO_DUAL_STACK`.
+    /// Settings from `MeshConfig` and the option `ISTIO_DUAL_STACK`.
     #[must_use]
     pub fn new(mesh: &MeshConfig, dual_stack: bool) -> Self {
         Self {
@@ -113,38 +113,38 @@ impl ClusterSettings {
         }
     }
 
-    /// The same with other labels that ask for persistent sessions.
+    /// Sets the labels that request persistent sessions.
     #[must_use]
     pub fn with_sessions(self, sessions: &SessionLabels) -> Self {
         Self { sessions: sessions.clone(), ..self }
     }
 
-    /// The same with all TLS limited.
+    /// Sets the compliance policy.
     #[must_use]
     pub fn with_compliance(self, compliance: Option<CompliancePolicy>) -> Self {
         Self { compliance, ..self }
     }
 
-    /// The same with HBONE sent, and maybe preferred to mutual TLS.
+    /// Enables HBONE, optionally in preference to mutual TLS.
     #[must_use]
     pub fn with_hbone(self, sends_hbone: bool, prefers_hbone: bool) -> Self {
         Self { sends_hbone, prefers_hbone: sends_hbone && prefers_hbone, ..self }
     }
 }
 
-/// Certificates a proxy names in its metadata.
+/// Certificate files that a proxy names in its metadata.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct CertificateFiles {
-    /// File of the chain.
+    /// File of the certificate chain.
     pub chain: Text,
-    /// File of the key.
+    /// File of the private key.
     pub key: Text,
-    /// File of the roots.
+    /// File of the root certificates.
     pub root: Text,
 }
 
 impl CertificateFiles {
-    /// Those whose metadata begin so, if there are any.
+    /// Reads the files from the metadata fields with this prefix, if any is set.
     pub(crate) fn of(proxy: &Proxy, side: &str) -> Option<Self> {
         let text = |what: &str| metadata_text(proxy, &format!("{side}_{what}")).unwrap_or_default();
         let files = Self { chain: text("CERT_CHAIN"), key: text("KEY"), root: text("ROOT_CERT") };
@@ -152,26 +152,26 @@ impl CertificateFiles {
     }
 }
 
-/// What of a proxy changes how its clusters are written.
+/// Properties of a proxy that change its clusters.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ClusterProfile {
     /// Sidecar or gateway.
     pub proxy_type: ProxyType,
     /// Its address families.
     pub ip_families: IpFamilies,
-    /// Certificates instead of the mesh's.
+    /// Certificate files that replace the mesh certificate.
     pub certificates: Option<CertificateFiles>,
-    /// HTTP/1.1 header names keep their case: its own ProxyConfig's word, if it has one.
+    /// Whether the case of HTTP/1.1 header names is preserved, if its ProxyConfig sets it.
     pub preserve_header_case: Option<bool>,
     /// An SDS server for credentials listens on a socket.
     pub credential_socket: bool,
     /// An SDS server for files listens on a socket.
     pub file_credential_socket: bool,
-    /// The agent's DNS server, where DNS is captured.
+    /// Address of the agent's DNS server if DNS is captured.
     pub dns_proxy: Option<(Text, u16)>,
     /// Its Envoy lacks the filter `istio.metadata_exchange`.
     pub no_metadata_exchange: bool,
-    /// It sends no HBONE (`DISABLE_HBONE_SEND`).
+    /// It does not send HBONE (`DISABLE_HBONE_SEND`).
     pub no_hbone: bool,
 }
 
@@ -186,7 +186,7 @@ impl ClusterProfile {
             proxy_type: proxy.proxy_type,
             ip_families: proxy.ip_families,
             certificates: CertificateFiles::of(proxy, "TLS_CLIENT").filter(|files| !files.chain.is_empty()),
-            // A proxy that sends its configuration has the mesh's defaults in it already.
+            // The ProxyConfig that a proxy sends already includes the defaults of the mesh.
             preserve_header_case: config.map(|config: serde_json::Value| {
                 config
                     .pointer("/proxyHeaders/preserveHttp1HeaderCase")
@@ -201,18 +201,18 @@ impl ClusterProfile {
         }
     }
 
-    /// Header names keep their case.
+    /// Whether the case of header names is preserved.
     fn preserves_header_case(&self, settings: &ClusterSettings) -> bool {
         self.preserve_header_case.unwrap_or(settings.preserve_header_case)
     }
 
-    /// It may negotiate protocols as its client does.
+    /// Whether it may use the protocol of the downstream client upstream.
     fn sniffs(&self) -> bool {
         matches!(self.proxy_type, ProxyType::Sidecar | ProxyType::Waypoint)
     }
 }
 
-/// Whether a proxy says that it sends no HBONE.
+/// Whether the metadata of a proxy disables sending HBONE.
 pub(crate) fn sends_no_hbone(proxy: &Proxy) -> bool {
     let said = proxy.metadata.get("DISABLE_HBONE_SEND").map(|json| json.trim_matches('"'));
     said.is_some_and(is_true)
@@ -225,7 +225,7 @@ fn dns_proxy(declared: &str) -> (Text, u16) {
     (host.into(), port.parse().unwrap_or(15053))
 }
 
-/// A text of a proxy's metadata, if it is there and not empty.
+/// A string of the proxy's metadata, if present and not empty.
 fn metadata_text(proxy: &Proxy, key: &str) -> Option<Text> {
     let json = proxy.metadata.get(key)?;
     serde_json::from_str::<String>(json).ok().filter(|text| !text.is_empty()).map(Text::from)

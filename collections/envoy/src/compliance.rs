@@ -1,4 +1,4 @@
-//! What a policy of compliance makes of the TLS of a proxy (P18): the last word, over all that is configured.
+//! Compliance policy of TLS (P18), which overrides all other TLS settings.
 
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::tls_parameters::{
     CompliancePolicy as EnvoyPolicy, TlsProtocol,
@@ -14,7 +14,7 @@ const SUITES: [&str; 4] = [
     "ECDHE-RSA-AES256-GCM-SHA384",
 ];
 
-/// Limits a context to what the policy lets be.
+/// Limits a TLS context to what the policy allows.
 pub(crate) fn enforce(policy: Option<CompliancePolicy>, context: &mut CommonTlsContext) {
     let Some(policy) = policy else { return };
     let params = context.tls_params.get_or_insert_with(TlsParameters::default);
@@ -22,7 +22,7 @@ pub(crate) fn enforce(policy: Option<CompliancePolicy>, context: &mut CommonTlsC
         CompliancePolicy::Fips140V2 => {
             params.tls_minimum_protocol_version = TlsProtocol::TlSv12 as i32;
             params.tls_maximum_protocol_version = TlsProtocol::TlSv12 as i32;
-            // Where nothing is left or was chosen, and for curves, what an Envoy built for the policy takes by itself.
+            // Without a remaining cipher suite, and for curves, the defaults of an Envoy that is built for the policy apply.
             params.cipher_suites.retain(|suite| SUITES.contains(&suite.as_str()));
             params.ecdh_curves.clear();
         }
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(enforced(Some(CompliancePolicy::Fips140V2), None), Some(only_12.clone()));
         let left = TlsParameters { cipher_suites: texts(&["ECDHE-RSA-AES256-GCM-SHA384"]), ..only_12 };
         assert_eq!(enforced(Some(CompliancePolicy::Fips140V2), Some(configured.clone())), Some(left));
-        // Envoy knows that policy itself: FIPS_202205, whose number is 0, overrides the rest.
+        // Envoy implements this policy itself: FIPS_202205, whose number is 0, overrides the other fields.
         let known = TlsParameters { compliance_policies: vec![0], ..configured.clone() };
         assert_eq!(enforced(Some(CompliancePolicy::Fips140V3), Some(configured.clone())), Some(known));
         let bare = TlsParameters { compliance_policies: vec![0], ..TlsParameters::default() };

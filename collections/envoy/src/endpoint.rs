@@ -1,4 +1,4 @@
-//! Endpoint assignments: the addresses behind a cluster, for one kind of client (N16, N17).
+//! Cluster load assignments (N16, N17).
 
 mod assignment;
 mod client;

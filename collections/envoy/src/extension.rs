@@ -1,4 +1,4 @@
-//! Configuration of extensions, which proxies ask for by name (T05).
+//! Extension configurations, which proxies request by name (ECDS, T05).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,15 +17,15 @@ use sluice_model::{ExtensionCode, FailStrategy, PullPolicy, Redacted, TrafficExt
 use crate::wire::{any, duration};
 
 const RUNTIME: &str = "envoy.wasm.runtime.v8";
-/// Variables by which the proxy's agent knows how to fetch a module; it takes them out again.
+/// Environment variables that tell the agent how to fetch a module. The agent removes them.
 const PULL_SECRET: &str = "ISTIO_META_WASM_IMAGE_PULL_SECRET";
 const PULL_POLICY: &str = "ISTIO_META_WASM_IMAGE_PULL_POLICY";
 const RESOURCE_VERSION: &str = "ISTIO_META_WASM_PLUGIN_RESOURCE_VERSION";
-/// Longest time to fetch a module.
+/// Timeout of a fetch.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The configuration of an extension, with what its image is pulled with if the proxy may have that; `None` if it is a
-/// script, which stands in the listeners themselves.
+/// The configuration of an extension, with its image pull secret if the proxy may read it; `None` for a script, which is
+/// part of the listeners.
 #[must_use]
 pub fn build_extension(extension: &TrafficExtension, credential: Option<&Redacted>) -> Option<TypedExtensionConfig> {
     let ExtensionCode::Wasm(wasm) = &extension.code else { return None };
@@ -69,7 +69,7 @@ fn code(wasm: &WasmConfig) -> AsyncDataSource {
         WasmSource::Remote(uri) => async_data_source::Specifier::Remote(RemoteDataSource {
             http_uri: Some(HttpUri {
                 uri: uri.to_string(),
-                // The agent fetches it, so there is no cluster to name.
+                // The agent fetches the module, so the cluster is not used.
                 http_upstream_type: Some(HttpUpstreamType::Cluster("_".to_owned())),
                 timeout: Some(duration(FETCH_TIMEOUT)),
             }),
@@ -80,7 +80,7 @@ fn code(wasm: &WasmConfig) -> AsyncDataSource {
     AsyncDataSource { specifier: Some(specifier) }
 }
 
-/// A proxy that may not pull the image, or that has nothing to pull it with, gets an empty credential.
+/// The credential of the image pull. It is empty if the proxy may not read the Secret or the Secret does not exist.
 fn environment(wasm: &WasmConfig, credential: Option<&Redacted>) -> EnvironmentVariables {
     let mut key_values: HashMap<String, String> = HashMap::new();
     if let Some(policy) = wasm.pull_policy.map(PullPolicy::name) {
@@ -89,7 +89,7 @@ fn environment(wasm: &WasmConfig, credential: Option<&Redacted>) -> EnvironmentV
     key_values.insert(RESOURCE_VERSION.to_owned(), wasm.resource_version.to_string());
     let own = wasm.env.iter().filter_map(|(name, value)| Some((name.to_string(), value.as_ref()?.to_string())));
     key_values.extend(own);
-    // It is nothing else, whatever the extension says.
+    // The extension cannot override this variable.
     if !wasm.pull_secret.is_empty() || key_values.contains_key(PULL_SECRET) {
         let text = credential.map(|credential| String::from_utf8_lossy(&credential.0).into_owned());
         key_values.insert(PULL_SECRET.to_owned(), text.unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Filters of listeners: a file a feature.
+//! Listener, network and HTTP filters, one file per feature.
 
 mod access_log;
 mod extension;

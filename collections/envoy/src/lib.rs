@@ -1,4 +1,4 @@
-//! Pure builders: model values to Envoy messages.
+//! Pure builders of Envoy messages from model values.
 
 mod compliance;
 mod filter;

@@ -1,4 +1,4 @@
-//! Listeners (N01 to N11, N34): a file a feature.
+//! Listeners (N01 to N11, N34), one file per feature.
 
 mod address;
 mod auto_passthrough;
@@ -32,7 +32,7 @@ pub use gateway::{GatewayAction, GatewayChain, GatewayListener, GatewayPort, bui
 pub use http_proxy::build_http_proxy;
 pub use inbound::{InboundInputs, InboundPort, PolicyFilters, build_inbound, operation, take_names};
 pub use mtls::{MtlsMode, PeerPolicy};
-pub use outbound::{Kind, ListenerKey, OutboundPort, build_outbound, kind, listener_keys};
+pub use outbound::{PortProtocol, ListenerKey, OutboundPort, build_outbound, kind, listener_keys};
 pub use outbound_tcp::Client;
 pub use settings::{Collector, Facts, ListenerSwitches, Settings, egress_cluster};
 pub use tcp_filters::{DestinationFacts, Destinations};

@@ -1,46 +1,46 @@
-//! Names of clusters, listeners and routes (N01). They are wire facts: dashboards and EnvoyFilters know them.
+//! Names of clusters, listeners and routes (N01). Dashboards and EnvoyFilters depend on them.
 
-/// Cluster that refuses everything.
+/// Cluster that blocks traffic.
 pub const BLACK_HOLE: &str = "BlackHoleCluster";
-/// Cluster that goes to the original destination.
+/// Cluster for the original destination of outbound traffic.
 pub const PASSTHROUGH: &str = "PassthroughCluster";
-/// Cluster that hands unclaimed inbound traffic to the application.
+/// Cluster for the original destination of inbound traffic.
 pub const INBOUND_PASSTHROUGH: &str = "InboundPassthroughCluster";
 /// Cluster, route and virtual host of unknown hosts that are resolved by DNS.
 pub const ALLOW_ANY_DYNAMIC_DNS: &str = "allow_any_dynamic_dns";
 /// Cluster of unknown hosts that are resolved by DNS.
 pub const ALLOW_ANY_DYNAMIC_DNS_CLUSTER: &str = "AllowAnyDynamicDNSCluster";
-/// Cluster of the SDS server on a proxy's credential socket.
+/// Cluster of the SDS server on the credential socket of a proxy.
 pub const SDS_EXTERNAL_CLUSTER: &str = "sds-external";
-/// Listener outbound traffic is redirected to.
+/// Listener for redirected outbound traffic.
 pub const VIRTUAL_OUTBOUND: &str = "virtualOutbound";
-/// Listener inbound traffic is redirected to.
+/// Listener for redirected inbound traffic.
 pub const VIRTUAL_INBOUND: &str = "virtualInbound";
 /// Route table of the HTTP proxy listener.
 pub const HTTP_PROXY_ROUTE: &str = "http_proxy";
 
-/// Cluster and internal listener that carry connections over HBONE.
+/// Cluster and internal listener that tunnel connections over HBONE.
 pub const CONNECT_ORIGINATE: &str = "connect_originate";
 
-/// Cluster of a service's port, as clients see it.
+/// Outbound cluster of a service port.
 #[must_use]
 pub fn outbound_cluster(port: u32, subset: &str, host: &str) -> String {
     format!("outbound|{port}|{subset}|{host}")
 }
 
-/// Cluster of a service's port behind a gateway that routes by server name.
+/// Cluster of a service port at an AUTO_PASSTHROUGH gateway.
 #[must_use]
 pub fn sni_cluster(port: u32, subset: &str, host: &str) -> String {
     format!("outbound_.{port}_.{subset}_.{host}")
 }
 
-/// Cluster of a port of the proxy's own application.
+/// Inbound cluster of a workload port.
 #[must_use]
 pub fn inbound_cluster(port: u32) -> String {
     format!("inbound|{port}||")
 }
 
-/// Listener on an address (an IP or `unix://` path) and port.
+/// Listener on an address (an IP address or `unix://` path) and port.
 #[must_use]
 pub fn listener(bind: &str, port: u32) -> String {
     format!("{bind}_{port}")
@@ -52,7 +52,7 @@ pub fn quic_listener(bind: &str, port: u32) -> String {
     format!("udp_{}", listener(bind, port))
 }
 
-/// A prefix of statistics with the delimiter that ends it.
+/// A statistics prefix with its final delimiter.
 #[must_use]
 pub fn stat_prefix(prefix: &str) -> String {
     format!("{prefix};")

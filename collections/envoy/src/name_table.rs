@@ -1,6 +1,6 @@
-//! Name tables: what the DNS proxy beside a workload answers (X22).
+//! Name tables of the DNS proxy in the agent (X22).
 //!
-//! A table is assembled from its entries, so that a service that changes costs its own names only.
+//! A table is assembled from encoded entries, so that a change of a service re-encodes only the entries of that service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use prost::Message;
 use sluice_model::{Endpoint, Health, Resolution, Service, ServiceSource, Text};
 use sluice_proto::istio::networking::nds::v1::name_table::NameInfo;
 
-/// One entry of the table's map, as protobuf writes maps.
+/// An entry of the table's map, in the protobuf encoding of maps.
 #[derive(Clone, PartialEq, Message)]
 struct Entry {
     #[prost(string, tag = "1")]
@@ -19,14 +19,14 @@ struct Entry {
     info: Option<NameInfo>,
 }
 
-/// What the names of a service depend on.
+/// Inputs of the entries of a service.
 #[derive(Clone, Copy, Debug)]
 pub struct NameInputs<'a> {
     /// The service.
     pub service: &'a Service,
-    /// Where the client reaches it, blocks of addresses included; none if it is reached at its endpoints.
+    /// Addresses and CIDR blocks at which the client reaches the service; empty if it uses the endpoints.
     pub addresses: &'a [Text],
-    /// Its endpoints; they count only where there are no addresses.
+    /// Its endpoints, which are used only without addresses.
     pub endpoints: &'a [Endpoint],
     /// Cluster of the client, empty if unknown.
     pub cluster: &'a str,
@@ -34,16 +34,16 @@ pub struct NameInputs<'a> {
     pub network: &'a str,
 }
 
-/// The encoded entries of a service, by a name of the entry that no other service has: the service's own, and those of
-/// single pods of a headless one.
+/// The encoded entries of a service, by a key that is unique among services: the service itself, and the pods of a headless
+/// service.
 #[must_use]
 pub fn build_names(inputs: &NameInputs<'_>) -> BTreeMap<Text, Bytes> {
     let service = inputs.service;
     let mut entries = BTreeMap::new();
-    // Blocks of addresses are no answer.
+    // A CIDR block is not an address.
     let mut own: Vec<Text> = inputs.addresses.iter().filter(|address| is_ip(address)).cloned().collect();
     if inputs.addresses.is_empty() && service.resolution == Resolution::Passthrough && !service.ports.is_empty() {
-        let answers = Answers::new(inputs);
+        let answers = HeadlessRecords::new(inputs);
         for (name, short_name, addresses) in answers.pods {
             let info =
                 NameInfo { shortname: short_name, namespace: service.namespace.to_string(), ..NameInfo::default() };
@@ -75,27 +75,27 @@ fn entry(name: &str, service: &Service, addresses: &[Text], info: NameInfo) -> B
     Entry { name: name.to_owned(), info: Some(info) }.encode_to_vec().into()
 }
 
-/// What is answered for a service without addresses, as the cluster's DNS would.
-struct Answers {
+/// Addresses and pod names for a service without addresses, by the rules of the cluster's DNS.
+struct HeadlessRecords {
     all: Vec<Text>,
-    /// Name, short name and addresses of pods that have a name of their own.
+    /// Host, short name and addresses of the pods that have a host name.
     pods: Vec<(String, String, Vec<Text>)>,
 }
 
-impl Answers {
+impl HeadlessRecords {
     fn new(inputs: &NameInputs<'_>) -> Self {
         let service = inputs.service;
         let usable = |endpoint: &&Endpoint| {
             let ready = service.publish_not_ready || endpoint.health == Health::Healthy;
-            // Beyond the network an address would bypass the gateway.
+            // An address in another network would bypass the gateway.
             let near = inputs.network.is_empty() || endpoint.network.is_empty() || *endpoint.network == *inputs.network;
             ready && near && !endpoint.addresses.is_empty() && endpoint.addresses.iter().all(is_ip)
         };
         let (mut all, mut known) = (Vec::new(), BTreeSet::new());
-        // Of a pod's name, the own cluster's pods come before others of that name.
+        // For a pod name in several clusters, the client's cluster has precedence.
         let mut pods: BTreeMap<String, BTreeMap<bool, Vec<Text>>> = BTreeMap::new();
         for endpoint in inputs.endpoints.iter().filter(usable) {
-            // One address backs each port of the service once.
+            // An address occurs once per port of the service.
             if !known.insert(endpoint.addresses.first()) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Routes: VirtualServices and services to virtual hosts (N18 to N20).
+//! Routes of VirtualServices and services (N18 to N20).
 
 mod action;
 mod claims;
@@ -43,23 +43,23 @@ use crate::wire::{string_value, structure};
 /// Name of the route of a service without a VirtualService.
 pub const DEFAULT_ROUTE_NAME: &str = "default";
 
-/// What a route has to know of the service it leads to.
+/// Properties of a destination service that its route depends on.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct DestinationService {
     /// Its only port; `None` if it has several.
     pub only_port: Option<u32>,
-    /// The host it stands for, if it is an alias.
+    /// The host that it is an alias of, if any.
     pub alias_of: Option<Host>,
-    /// How sessions with it are kept.
+    /// Its persistent sessions.
     pub session: Option<PersistentSession>,
 }
 
-/// Everything the routes of a VirtualService depend on.
+/// Inputs of the routes of a VirtualService.
 #[derive(Clone, Copy)]
 pub struct RouteInputs<'a> {
-    /// The VirtualService, delegates merged in.
+    /// The VirtualService, with delegates merged.
     pub virtual_service: &'a VirtualService,
-    /// Port the client addresses.
+    /// Destination port of the client.
     pub port: u32,
     /// Gateway the routes are for: [`sluice_model::MESH_GATEWAY`] or `namespace/name`.
     pub gateway: &'a str,
@@ -67,22 +67,22 @@ pub struct RouteInputs<'a> {
     pub namespace: &'a str,
     /// Labels of the client.
     pub labels: &'a Labels,
-    /// The listener terminates TLS.
+    /// Whether the listener terminates TLS.
     pub is_tls: bool,
-    /// `x-forwarded-host` is appended when the authority is rewritten.
+    /// Whether `x-forwarded-host` is appended when the authority is rewritten.
     pub append_x_forwarded_host: bool,
-    /// Retries of routes that say nothing.
+    /// Default retry policy.
     pub default_retry: Option<&'a HttpRetry>,
-    /// What is known of the service of a destination, `None` if there is none.
+    /// Looks up the service of a destination host.
     pub service: &'a dyn Fn(&Host) -> Option<DestinationService>,
-    /// Consistent hashing the client's rules ask for at a destination.
+    /// Looks up the consistent hashing of a destination by the client's rules.
     pub hash: &'a dyn Fn(&Destination) -> Option<ConsistentHash>,
 }
 
-/// Who routes are for.
+/// The client of routes.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteClient<'a> {
-    /// Port the client addresses.
+    /// Destination port of the client.
     pub port: u32,
     /// Gateway the routes are for: [`sluice_model::MESH_GATEWAY`] or `namespace/name`.
     pub gateway: &'a str,
@@ -99,7 +99,7 @@ impl RouteInputs<'_> {
     }
 }
 
-/// The HTTP routes of a VirtualService, in order; what follows a route that matches everything is left out.
+/// Builds the HTTP routes of a VirtualService, in order. Routes after one that matches every request are left out.
 #[must_use]
 pub fn build_routes(inputs: &RouteInputs<'_>) -> Vec<Route> {
     let mut routes = Vec::new();
@@ -120,14 +120,14 @@ pub fn build_routes(inputs: &RouteInputs<'_>) -> Vec<Route> {
     routes
 }
 
-/// Whether a VirtualService has any HTTP route for this client, gateway and port.
+/// Whether a VirtualService has an HTTP route for this client, gateway and port.
 #[must_use]
 pub fn has_routes(virtual_service: &VirtualService, client: &RouteClient<'_>) -> bool {
     let mut routes = virtual_service.http.iter();
     routes.any(|route| route.matches.is_empty() || route.matches.iter().any(|matched| applies(matched, client)))
 }
 
-/// Whether a condition can hold for this client, gateway and port at all.
+/// Whether a match applies to this client, gateway and port.
 fn applies(matched: &HttpMatch, client: &RouteClient<'_>) -> bool {
     if matched.port != 0 && matched.port != client.port {
         return false;
@@ -172,7 +172,7 @@ fn build_route(inputs: &RouteInputs<'_>, route: &HttpRoute, matched: Option<&Htt
     out
 }
 
-/// How sessions with the destinations of a route are kept: the last of them says, unless one before it does as well.
+/// The persistent session of a route: that of its last destination, if no earlier destination has one.
 fn session(inputs: &RouteInputs<'_>, route: &HttpRoute) -> Option<PersistentSession> {
     let lone = route.route.len() == 1;
     let destinations = route.route.iter().filter(|destination| lone || destination.weight > 0);
@@ -187,7 +187,7 @@ fn session(inputs: &RouteInputs<'_>, route: &HttpRoute) -> Option<PersistentSess
     session
 }
 
-/// Metadata that names the object a route comes from (N10).
+/// Metadata that names the object of a route (N10).
 fn config_metadata(virtual_service: &VirtualService) -> Metadata {
     let VirtualService { namespace, name, .. } = virtual_service;
     let path = format!("/apis/networking.istio.io/v1/namespaces/{namespace}/virtual-service/{name}");
@@ -196,7 +196,7 @@ fn config_metadata(virtual_service: &VirtualService) -> Metadata {
     metadata
 }
 
-/// What a trace calls the request: host and port if there is one destination, else the VirtualService; then the path.
+/// The operation name in traces: host and port of a single destination, otherwise the VirtualService; then the path.
 fn operation(route: &Route, virtual_service: &VirtualService, port: u32) -> String {
     let path = match route.r#match.as_ref().and_then(|matched| matched.path_specifier.as_ref()) {
         Some(PathSpecifier::Prefix(prefix)) => format!("{prefix}*"),
@@ -226,7 +226,7 @@ pub fn is_catch_all(route: &Route) -> bool {
     any_path && headers.is_empty() && query_parameters.is_empty() && dynamic_metadata.is_empty()
 }
 
-/// Routes that match everything last, the rest as they were.
+/// Moves routes that match everything to the end and keeps the order otherwise.
 #[must_use]
 pub fn catch_all_last(routes: Vec<Route>) -> Vec<Route> {
     let (last, mut first): (Vec<_>, Vec<_>) = routes.into_iter().partition(is_catch_all);

@@ -1,4 +1,4 @@
-//! Where a proxy fetches certificates (N12, P17).
+//! SDS configurations: the sources of certificates (N12, P17).
 
 use std::time::Duration;
 
@@ -15,42 +15,42 @@ pub use sluice_model::ROOTS_SUFFIX;
 use crate::name::SDS_EXTERNAL_CLUSTER;
 use crate::wire::duration;
 
-/// The workload's own certificate.
+/// Resource name of the workload certificate.
 pub const WORKLOAD_CERTIFICATE: &str = "default";
-/// The mesh's roots.
+/// Resource name of the root certificates of the mesh.
 pub const MESH_ROOTS: &str = "ROOTCA";
 
-/// The agent's SDS server, which bootstrap declares.
+/// Cluster of the agent's SDS server, which the bootstrap declares.
 const AGENT_CLUSTER: &str = "sds-grpc";
-/// A custom SDS server for files, which bootstrap declares.
+/// Cluster of a custom SDS server for files, which the bootstrap declares.
 const FILES_CLUSTER: &str = "sds-files-grpc";
-/// Resource of a secret that never exists.
+/// Prefix of the resource name of a Secret that never exists.
 const INVALID: &str = "invalid://";
-/// The workload's own certificate, as a credential.
+/// Prefix of a credential that is the workload certificate.
 const BUILTIN: &str = "builtin://";
-/// Prefix of a credential that an external SDS server keeps.
+/// Prefix of a credential from an external SDS server.
 pub(crate) const EXTERNAL: &str = "sds://";
-/// Credentials that are resource names already.
+/// Prefixes of credentials that are resource names already.
 const TYPED: [&str; 3] = ["configmap://", "kubernetes://", "kubernetes-gateway://"];
 
-/// A secret of the agent.
+/// The SDS configuration of a secret from the agent.
 #[must_use]
 pub fn agent_secret(name: &str) -> SdsSecretConfig {
     let mut secret = grpc_secret(name, AGENT_CLUSTER);
-    // The mesh's own certificate always comes, so a proxy waits for it.
+    // The agent always delivers the mesh certificate, so the proxy waits without a timeout.
     if let (WORKLOAD_CERTIFICATE | MESH_ROOTS, Some(source)) = (name, secret.sds_config.as_mut()) {
         source.initial_fetch_timeout = Some(duration(Duration::ZERO));
     }
     secret
 }
 
-/// A secret made of files, by the agent or by a custom server.
+/// The SDS configuration of a secret from files, served by the agent or by a custom server.
 #[must_use]
 pub fn file_secret(name: &str, custom_server: bool) -> SdsSecretConfig {
     if custom_server { grpc_secret(name, FILES_CLUSTER) } else { agent_secret(name) }
 }
 
-/// A secret that rules name by its credential.
+/// The SDS configuration of the credential of a rule.
 #[must_use]
 pub fn credential(name: &str, credential_socket: bool) -> SdsSecretConfig {
     if name == BUILTIN {
@@ -74,12 +74,12 @@ pub fn credential(name: &str, credential_socket: bool) -> SdsSecretConfig {
     }
 }
 
-/// A secret that an SDS server of the mesh config keeps.
+/// The SDS configuration of a secret from an SDS provider of `MeshConfig`.
 pub(crate) fn external_secret(name: &str, cluster: &str, host: &str) -> SdsSecretConfig {
     sds_secret(name, EnvoyGrpc { cluster_name: cluster.to_owned(), authority: host.to_owned(), ..EnvoyGrpc::default() })
 }
 
-/// The SDS resource a credential is.
+/// The SDS resource name of a credential.
 #[must_use]
 pub fn credential_resource(name: &str) -> String {
     if name.starts_with(BUILTIN) {

@@ -1,4 +1,4 @@
-//! Certificates and roots as proxies get them over SDS (P17).
+//! SDS secrets: certificates and root certificates (P17).
 
 use envoy_types::pb::envoy::config::core::v3::{DataSource, data_source::Specifier};
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::private_key_provider::ConfigType;
@@ -13,7 +13,7 @@ use sluice_proto::private_key_providers::qat::v3alpha::QatPrivateKeyMethodConfig
 
 use crate::wire::any;
 
-/// A certificate with its key. Hardware that works with keys is handed the key instead of Envoy.
+/// A certificate with its private key, or with a private key provider.
 #[must_use]
 pub fn build_certificate(
     name: &str,
@@ -31,7 +31,7 @@ pub fn build_certificate(
     Secret { name: name.to_owned(), r#type: Some(Type::TlsCertificate(built)) }
 }
 
-/// Roots to verify others by.
+/// A validation context with root certificates.
 #[must_use]
 pub fn build_roots(name: &str, roots: &RootCertificates) -> Secret {
     let context = CertificateValidationContext {
@@ -48,7 +48,7 @@ fn inline(bytes: &Redacted) -> DataSource {
 
 fn key_provider(provider: &PrivateKeyProvider, key: &Redacted) -> EnvoyProvider {
     let private_key = Some(inline(key));
-    // Only the part below a second counts, as in the reference: longer delays make no sense.
+    // As in Istio, only the part of the delay below a second is used.
     let nanos = provider.poll_delay.map_or(0, |delay| delay.subsec_nanos());
     let poll_delay = Some(Duration { seconds: 0, nanos: i32::try_from(nanos).unwrap_or_default() });
     let (name, config): (_, Any) = if provider.qat {

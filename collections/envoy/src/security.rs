@@ -1,6 +1,6 @@
-//! Filters of security policies (P13, P15, P16): a file a feature.
+//! Filters of security policies (P13, P15, P16), one file per feature.
 //!
-//! [`build_policies`] makes all of them for one workload; what goes where in a chain is `filter/policy.rs`.
+//! [`build_policies`] builds all of them for one workload. `filter/policy.rs` defines their place in a filter chain.
 
 mod ext_authz;
 mod jwt;
@@ -19,33 +19,33 @@ pub use ext_authz::authorizer_service;
 pub use jwt::KeySource;
 pub(crate) use matchers::claim;
 
-/// Switches that change what policies are made into.
+/// Server options that change how policies are translated.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct SecurityOptions {
     /// A workload may have `CUSTOM` policies of several providers.
     pub multiple_custom_providers: bool,
-    /// Gateways of the Gateway API have the policies that target them only, not those that select them by label.
+    /// Only policies with a `targetRef` apply to gateways of the Gateway API, not those that select them by label.
     pub gateways_by_target_only: bool,
-    /// Clients may be of any trust domain.
+    /// Clients of any trust domain are accepted.
     pub any_trust_domain: bool,
-    /// What limits all TLS (`COMPLIANCE_POLICY`).
+    /// Limits of all TLS settings (`COMPLIANCE_POLICY`).
     pub compliance: Option<CompliancePolicy>,
 }
 
-/// All that the filters of a workload's policies depend on.
+/// Inputs of [`build_policies`].
 #[derive(Clone, Copy, Debug)]
 pub struct SecurityInputs<'a> {
-    /// Of mesh and proxy.
+    /// Settings of mesh and proxy.
     pub settings: &'a Settings,
-    /// Authorization policies that apply, in order: those of the root namespace first, older before newer.
+    /// Authorization policies that apply, in order: first those of the root namespace, older before newer.
     pub authorization: &'a [&'a AuthorizationPolicy],
-    /// Issuers of tokens that apply, in order: those of the own namespace first; and where their keys are.
+    /// Token issuers that apply, with the source of their keys, in order: first those of the workload's namespace.
     pub tokens: &'a [(&'a JwtRule, KeySource)],
-    /// A route may depend on claims, so it is chosen again when a token was read.
+    /// Routes may match claims, so the route is selected again after a token is validated.
     pub clear_route_cache: bool,
 }
 
-/// The filters of a workload's policies.
+/// Builds the filters of a workload's policies.
 #[must_use]
 pub fn build_policies(inputs: &SecurityInputs<'_>) -> PolicyFilters {
     let (custom_http, custom_tcp) = rbac::build_custom(inputs);
@@ -60,8 +60,8 @@ pub fn build_policies(inputs: &SecurityInputs<'_>) -> PolicyFilters {
     }
 }
 
-/// Why a part of a policy has no place in a chain.
-type Unfit = Text;
+/// The reason why a part of a policy cannot be expressed in a filter.
+type Inexpressible = Text;
 
 #[cfg(test)]
 mod tests;

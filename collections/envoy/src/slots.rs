@@ -1,7 +1,7 @@
-//! Slots: the places of a listener where each proxy says who it is.
+//! Slots: parts of a listener that differ per proxy, such as its name in traces.
 //!
-//! Builders put a marker where a proxy's own value goes; [`template`] cuts the encoded message there, so that one copy
-//! serves every proxy and [`Template::fill`](sluice_model::Template::fill) puts the value in.
+//! Builders write a marker in place of the proxy's value. [`template`] splits the encoded message at the markers, so that
+//! all proxies share one copy and [`Template::fill`](sluice_model::Template::fill) inserts the value.
 
 use std::ops::Range;
 
@@ -10,22 +10,22 @@ use envoy_types::pb::envoy::r#type::tracing::v3::{CustomTag, custom_tag};
 use prost::Message;
 use sluice_model::{Proxy, Resource, SlotValues, Template, TemplatePart, Text};
 
-/// Ends and begins a marker; no name, address or pattern of ours has it.
+/// First and last byte of a marker. No name, address or pattern contains it.
 const MARK: u8 = 1;
 const ELEMENT: &str = "\u{1}element:";
 const FIELD: &str = "\u{1}field:";
 
-/// Marker text; the element around the string field it stands in is replaced by the slot.
+/// Marker text. The slot replaces the element that contains the string field with the marker.
 pub(crate) fn element_marker(slot: &str) -> String {
     format!("{ELEMENT}{slot}")
 }
 
-/// Marker text; the string field it stands in is replaced by the slot.
+/// Marker text. The slot replaces the string field with the marker.
 pub(crate) fn field_marker(slot: &str) -> String {
     format!("{FIELD}{slot}")
 }
 
-/// Slots of the tags that say who a proxy is, in order of the tag's name (field 8 of the tracing message).
+/// Slots of the tags that identify a proxy, in the order of their names (field 8 of the tracing message).
 pub(crate) const IDENTITY_TAGS: [&str; 5] =
     ["istio.canonical_revision", "istio.canonical_service", "istio.cluster_id", "istio.mesh_id", "istio.namespace"];
 
@@ -33,7 +33,7 @@ pub(crate) const IDENTITY_TAGS: [&str; 5] =
 pub(crate) const DATADOG_SERVICE: &str = "datadog.service_name";
 /// Slot of the service name in an OpenTelemetry tracer (field 2).
 pub(crate) const OTEL_SERVICE: &str = "otel.service_name";
-/// The same by OpenTelemetry's own conventions.
+/// Slot of the service name by OpenTelemetry's semantic conventions.
 pub(crate) const OTEL_SEMANTIC_SERVICE: &str = "otel.semantic_service_name";
 
 #[derive(Clone, PartialEq, Message)]
@@ -48,10 +48,11 @@ struct OneName {
     service_name: String,
 }
 
-/// Names of services in tracers, each within a message of its own.
+/// Slots of service names in tracers, each in its own message.
 const NAMES: [&str; 3] = [DATADOG_SERVICE, OTEL_SERVICE, OTEL_SEMANTIC_SERVICE];
 
-/// Puts the markers back: filled with these, a template is the message it was cut from, and [`template`] cuts it again.
+/// Values that restore the markers: a template that is filled with them is the original message, and [`template`] splits
+/// it again.
 #[must_use]
 pub fn marker_slots() -> SlotValues {
     let tags = IDENTITY_TAGS.iter().map(|slot| {
@@ -65,7 +66,7 @@ pub fn marker_slots() -> SlotValues {
     tags.chain(names).collect()
 }
 
-/// What a proxy fills into listeners.
+/// The values of a proxy for the slots of its listeners.
 #[must_use]
 pub fn identity_slots(proxy: &Proxy) -> SlotValues {
     let label = |name: &str, default: &'static str| {
@@ -93,7 +94,7 @@ pub fn identity_slots(proxy: &Proxy) -> SlotValues {
     tags.chain(names.map(|(slot, value)| (Text::from(slot), value))).map(|(slot, value)| (slot, value.into())).collect()
 }
 
-/// `service.name` as OpenTelemetry derives it for workloads of Kubernetes.
+/// `service.name` by OpenTelemetry's rules for Kubernetes workloads.
 fn semantic_service_name(proxy: &Proxy) -> Text {
     let annotation = proxy.annotations.get("resource.opentelemetry.io/service.name");
     let labels = ["app.kubernetes.io/instance", "app.kubernetes.io/name"].map(|label| proxy.labels.get(label));
@@ -106,7 +107,7 @@ fn semantic_service_name(proxy: &Proxy) -> Text {
         .unwrap_or_else(|| "unknown_service".into())
 }
 
-/// An encoded message as a resource: a template if it has markers.
+/// An encoded message as a resource: a template if it contains markers.
 #[must_use]
 pub fn template(encoded: Bytes) -> Resource {
     if !encoded.contains(&MARK) {
@@ -120,13 +121,13 @@ pub fn template(encoded: Bytes) -> Resource {
     }
 }
 
-/// What a message turned out to be.
+/// The result of a search for markers in a message.
 enum Cut {
     /// A message with slots inside.
     Parts(Vec<TemplatePart>),
-    /// The element a marker names: it goes as a whole.
+    /// The element of an element marker: the slot replaces it as a whole.
     Element(Text),
-    /// Nothing to cut.
+    /// No marker.
     Nothing,
 }
 
@@ -188,13 +189,13 @@ fn marker(content: &[u8], kind: &str) -> Option<Text> {
 
 struct Field {
     start: usize,
-    /// Where the length stands, if the field has one.
+    /// Position of the length, if the field has one.
     length_at: usize,
     content: Option<Range<usize>>,
     end: usize,
 }
 
-/// The field that starts at `at`; `None` if the bytes are no message.
+/// The field that starts at `at`; `None` if the bytes are not a valid message.
 fn read_field(bytes: &[u8], at: usize, end: usize) -> Option<Field> {
     let (tag, length_at) = read_varint(bytes, at, end)?;
     let plain = |end: usize| Field { start: at, length_at, content: None, end };

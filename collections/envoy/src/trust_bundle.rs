@@ -1,9 +1,9 @@
-//! Roots that workloads trust (X23).
+//! Trust bundle: root certificates for workloads (X23).
 
 use sluice_model::Text;
 use sluice_proto::istio::mesh::v1alpha1::ProxyConfig;
 
-/// What agents beside proxies are told: each root is a PEM text. Nothing else of their configuration is in it.
+/// The `ProxyConfig` for agents with the root certificates, each a PEM text, and no other field.
 #[must_use]
 pub fn build_trust_bundle(roots: &[Text]) -> ProxyConfig {
     ProxyConfig { ca_certificates_pem: roots.iter().map(ToString::to_string).collect(), ..ProxyConfig::default() }

@@ -1,4 +1,4 @@
-//! Protobuf well-known types as Rust values.
+//! Constructors of protobuf well-known types.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use envoy_types::pb::google::protobuf::{self, Any, BoolValue, ListValue, Struct,
 use prost::{Message, Name};
 use sluice_proto::typed_struct::TypedStruct;
 
-/// A message packed with its type URL; equal messages give equal bytes.
+/// Packs a message with its type URL. Equal messages give equal bytes.
 #[must_use]
 pub fn any<M: Message + Name>(message: &M) -> Any {
     sluice_proto::wire::to_any(message)
 }
 
-/// A message's bytes; equal messages give equal bytes.
+/// Encodes a message. Equal messages give equal bytes.
 #[must_use]
 pub fn encode<M: Message + Name>(message: &M) -> Bytes {
     sluice_proto::wire::encode(message).into()
 }
 
-/// A duration message; what does not fit is clamped.
+/// A duration. A value out of range is clamped.
 #[must_use]
 pub fn duration(duration: Duration) -> protobuf::Duration {
     protobuf::Duration {
@@ -40,37 +40,37 @@ pub fn uint32(value: u32) -> UInt32Value {
     UInt32Value { value }
 }
 
-/// A boxed `uint32`, absent unless it is positive: where an API cannot tell zero from unset.
+/// A boxed `uint32`, absent for 0: in some APIs, 0 means unset.
 #[must_use]
 pub fn positive(value: i32) -> Option<UInt32Value> {
     u32::try_from(value).ok().filter(|value| *value > 0).map(uint32)
 }
 
-/// A truth value as a JSON-like value.
+/// A boolean `Value`.
 #[must_use]
 pub fn bool_value(value: bool) -> Value {
     Value { kind: Some(Kind::BoolValue(value)) }
 }
 
-/// A string as a JSON-like value.
+/// A string `Value`.
 #[must_use]
 pub fn string_value(text: &str) -> Value {
     Value { kind: Some(Kind::StringValue(text.to_owned())) }
 }
 
-/// A struct of these fields.
+/// A `Struct` of these fields.
 #[must_use]
 pub fn structure<'a>(fields: impl IntoIterator<Item = (&'a str, Value)>) -> Struct {
     Struct { fields: fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect() }
 }
 
-/// A struct of these fields, as a value.
+/// A `Value` with a struct of these fields.
 #[must_use]
 pub fn struct_value<'a>(fields: impl IntoIterator<Item = (&'a str, Value)>) -> Value {
     Value { kind: Some(Kind::StructValue(structure(fields))) }
 }
 
-/// JSON text as a value; `None` if it is not JSON.
+/// A `Value` from JSON text; `None` if the text is not JSON.
 #[must_use]
 pub fn json_value(text: &str) -> Option<Value> {
     serde_json::from_str(text).ok().map(from_json)
@@ -92,13 +92,13 @@ fn from_json(value: serde_json::Value) -> Value {
     Value { kind: Some(kind) }
 }
 
-/// A list of values, as a value.
+/// A `Value` with a list.
 #[must_use]
 pub fn list_value(values: Vec<Value>) -> Value {
     Value { kind: Some(Kind::ListValue(ListValue { values })) }
 }
 
-/// A message of type `type_url` written as a struct; what is not a JSON object is the empty struct.
+/// A `TypedStruct` of type `type_url`. A value that is not a JSON object gives an empty struct.
 #[must_use]
 pub fn typed_struct(type_url: &str, value: serde_json::Value) -> Any {
     let value = match from_json(value).kind {

@@ -1,4 +1,4 @@
-//! What node proxies of ambient mode (ztunnel) are told: workloads, services and policies (A02 to A04).
+//! Resources of ztunnel, the node proxy of ambient mode: workloads, services and policies (A02 to A04).
 
 mod authorization;
 mod peer_authentication;
@@ -17,25 +17,25 @@ use sluice_proto::istio::workload::{
 
 pub use authorization::{build_authorization, build_waypoint_authorization};
 pub use peer_authentication::{
-    Above, STRICT_POLICY, build_peer_authorization, build_strict_authorization, peer_policy_name,
+    InheritedModes, STRICT_POLICY, build_peer_authorization, build_strict_authorization, peer_policy_name,
 };
 pub use ports::{PortPair, entry_ports, pod_ports, slice_ports};
 pub use service::build_service;
-pub use workload::{KnownWorkload, WorkloadInputs, build_workload};
+pub use workload::{WorkloadDetails, WorkloadInputs, build_workload};
 
-/// The address of a workload: what is sent as type `Address`, and of that the part that is sent as type `Workload`.
+/// The address of a workload: encoded as type `Address`, and the part of it that is the type `Workload`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct WorkloadAddress {
     /// The encoded `Address`.
     pub address: Bytes,
-    /// The encoded `Workload`, which is a part of it.
+    /// The encoded `Workload`, which is part of the `Address`.
     pub workload: Bytes,
 }
 
 fn workload_address(workload: Workload) -> WorkloadAddress {
     let size = prost::Message::encoded_len(&workload);
     let address = crate::wire::encode(&Address { r#type: Some(Type::Workload(workload)) });
-    // The message is the only field, so it stands at the end.
+    // The message is the only field, so it is at the end.
     let workload = address.slice(address.len().saturating_sub(size)..);
     WorkloadAddress { address, workload }
 }
@@ -48,7 +48,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// Where something listens.
+/// The network address of a host.
 fn gateway(gateway: &HboneAddress) -> GatewayAddress {
     let destination = match &gateway.destination {
         HboneDestination::Service(key) => Destination::Hostname(NamespacedHostname {

@@ -1,19 +1,19 @@
-//! Blocks of addresses, and those that nothing is fetched from, whatever an object names: keys of tokens, Wasm modules.
+//! Address blocks that the control plane and the agent never fetch from, whatever an object names: JWKS, Wasm modules.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// Where clouds keep metadata and credentials of machines, beside what is link-local.
-const METADATA: [&str; 2] = ["100.100.100.200/32", "fd00:ec2::/32"];
+/// Addresses of cloud metadata services that are not link-local.
+const METADATA_BLOCKS: [&str; 2] = ["100.100.100.200/32", "fd00:ec2::/32"];
 
-/// The blocks of a list with commas. What is no block is left out and told of.
-pub fn address_blocks(text: &str, mut wrong: impl FnMut(&str)) -> Vec<IpNet> {
+/// Parses a comma-separated list of CIDR blocks. An entry that is not a block is left out and passed to `invalid`.
+pub fn address_blocks(text: &str, mut invalid: impl FnMut(&str)) -> Vec<IpNet> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-    parts.filter_map(|part| part.parse().map_err(|_| wrong(part)).ok()).collect()
+    parts.filter_map(|part| part.parse().map_err(|_| invalid(part)).ok()).collect()
 }
 
-/// Why an address must not be asked; `None` if it may.
+/// The reason why nothing may be fetched from an address; `None` if it is allowed.
 #[must_use]
 pub fn forbidden_address(address: IpAddr, blocked: &[IpNet]) -> Option<String> {
     let address = address.to_canonical();
@@ -24,8 +24,8 @@ pub fn forbidden_address(address: IpAddr, blocked: &[IpNet]) -> Option<String> {
     if link_local {
         return Some(format!("{address} is link-local"));
     }
-    if METADATA.iter().filter_map(|block| block.parse::<IpNet>().ok()).any(|block| block.contains(&address)) {
-        return Some(format!("{address} is where a cloud keeps metadata"));
+    if METADATA_BLOCKS.iter().filter_map(|block| block.parse::<IpNet>().ok()).any(|block| block.contains(&address)) {
+        return Some(format!("{address} is the address of a cloud metadata service"));
     }
     blocked
         .iter()
@@ -38,15 +38,15 @@ mod tests {
     use super::{address_blocks, forbidden_address};
 
     #[test]
-    fn lists_hold_blocks_and_what_is_none_is_told() {
-        let mut wrong = Vec::new();
-        let blocks = address_blocks(" 10.0.0.0/8,,nonsense, fd00::/8,10.0.0.1,", |part| wrong.push(part.to_owned()));
+    fn invalid_entries_of_a_block_list_are_reported() {
+        let mut invalid = Vec::new();
+        let blocks = address_blocks(" 10.0.0.0/8,,nonsense, fd00::/8,10.0.0.1,", |part| invalid.push(part.to_owned()));
         assert_eq!(blocks.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10.0.0.0/8", "fd00::/8"]);
-        assert_eq!(wrong, ["nonsense", "10.0.0.1"]);
+        assert_eq!(invalid, ["nonsense", "10.0.0.1"]);
     }
 
     #[test]
-    fn metadata_of_machines_is_out_of_bounds() {
+    fn metadata_and_blocked_addresses_are_forbidden() {
         let blocked = ["10.0.0.0/8".parse().expect("a block")];
         let check = |address: &str| forbidden_address(address.parse().expect("an address"), &blocked).is_some();
         for bad in ["169.254.169.254", "::ffff:169.254.1.1", "fe80::1", "224.0.0.1", "ff02::1", "100.100.100.200"] {

@@ -1,7 +1,7 @@
-//! Rules of admission that several kinds share (W11).
+//! Admission rules that several kinds share (W11).
 //!
-//! What they find is [`Severity::Refused`](sluice_model::Severity): an object that was stored before there was a rule, or
-//! past admission, still applies as far as it can.
+//! Their findings are [`Severity::Refused`](sluice_model::Severity): an object that is stored in spite of a rule applies as
+//! far as possible.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,15 +12,15 @@ use sluice_model::{Kind, Labels, Text};
 use crate::fields::unknown_field;
 use crate::{Fields, Findings, Item, is_any_case_label, is_label_key, is_label_value};
 
-/// Annotation that makes an AuthorizationPolicy report what it would do.
+/// Annotation that makes an AuthorizationPolicy log its decisions instead of enforcing them.
 const DRY_RUN: &str = "istio.io/dry-run";
-/// Annotations that nobody may set: a test of admission itself, and marks of objects made from others.
+/// Annotations that admission refuses: a test of the webhook itself, and marks of objects that controllers generate.
 const RESERVED: [&str; 3] =
     ["internal.istio.io/webhook-always-reject", "internal.istio.io/parents", "internal.istio.io/parent-namespace"];
-/// Fields an object may have beside its own.
+/// Top-level fields of an Istio object.
 const TOP_LEVEL: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
 
-/// What is wrong with an Istio object apart from its spec.
+/// Checks the parts of an Istio object outside of `spec`.
 pub(crate) fn check_object(item: &Item<'_>, kind: Kind, findings: &Findings) {
     for name in item.object.as_object().into_iter().flat_map(|object| object.keys()) {
         if !TOP_LEVEL.contains(&name.as_str()) {
@@ -33,13 +33,16 @@ pub(crate) fn check_object(item: &Item<'_>, kind: Kind, findings: &Findings) {
         !label.is_empty() && label.bytes().all(inner) && !label.starts_with('-') && !label.ends_with('-')
     };
     if name.len() > 253 || !name.split('.').all(label) {
-        findings.refuse("metadata.name", format!("`{name}` cannot be the name of an object"));
+        findings.refuse(
+            "metadata.name",
+            format!("`{name}` is not a valid object name: expected at most 253 characters of a-z, 0-9, `-` and `.`"),
+        );
     }
     let annotations = item.object.pointer("/metadata/annotations").and_then(Value::as_object);
     for (name, value) in annotations.into_iter().flatten() {
         let path = format!("metadata.annotations[{name}]");
         if RESERVED.contains(&name.as_str()) {
-            findings.refuse(&path, "this annotation is reserved");
+            findings.refuse(&path, "this annotation is reserved and cannot be set");
         }
         if name == DRY_RUN {
             check_dry_run(item, kind, value, &path, findings);
@@ -51,71 +54,74 @@ fn check_dry_run(item: &Item<'_>, kind: Kind, value: &Value, path: &str, finding
     let action = item.spec().get("action").and_then(Value::as_str).unwrap_or("ALLOW");
     let words = ["1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False"];
     if kind != Kind::AuthorizationPolicy {
-        findings.refuse(path, "only an AuthorizationPolicy can run dry");
+        findings.refuse(path, "only an AuthorizationPolicy supports a dry run");
     } else if !matches!(action, "ALLOW" | "DENY") {
-        findings.refuse(path, format!("a policy of action {action} cannot run dry"));
+        findings.refuse(path, format!("expected action ALLOW or DENY for a dry run, found {action}"));
     } else if !value.as_str().is_some_and(|word| words.contains(&word)) {
-        findings.refuse(path, "true or false is expected");
+        findings.refuse(path, "expected `true` or `false`");
     }
 }
 
-/// `exportTo`: namespaces, `.` for the object's own, `*` for all; `~`, for nobody, only where `nobody` allows it.
-pub(crate) fn check_export_to(fields: &Fields<'_>, export_to: &[Text], namespace: &str, nobody: bool) {
+/// Checks `exportTo`: namespaces, `.` for the object's namespace, `*` for all, and `~` for none if `allow_none`.
+pub(crate) fn check_export_to(fields: &Fields<'_>, export_to: &[Text], namespace: &str, allow_none: bool) {
     let mut seen = BTreeSet::new();
     for (n, entry) in export_to.iter().enumerate() {
         let path = format!("exportTo[{n}]");
         let means = if entry.as_str() == "." { namespace } else { entry.as_str() };
         if !seen.insert(means) {
-            fields.refuse(&path, format!("`{entry}` is exported to already"));
+            fields.refuse(&path, format!("`{entry}` is listed twice"));
         }
-        let special = matches!(entry.as_str(), "." | "*") || (nobody && entry.as_str() == "~");
+        let special = matches!(entry.as_str(), "." | "*") || (allow_none && entry.as_str() == "~");
         if !special && !is_any_case_label(entry) {
-            fields.refuse(&path, format!("`{entry}` is no namespace"));
+            fields.refuse(&path, format!("`{entry}` is not a namespace: expected a DNS label, `.` or `*`"));
         }
     }
     for alone in ["*", "~"] {
         if export_to.len() > 1 && seen.contains(alone) {
-            fields.refuse("exportTo", format!("`{alone}` stands alone"));
+            fields.refuse("exportTo", format!("`{alone}` must be the only entry"));
         }
     }
 }
 
-/// Labels as Kubernetes has them.
+/// Checks labels by the rules of Kubernetes.
 pub(crate) fn check_labels(fields: &Fields<'_>, name: &str, labels: &Labels) {
     for (key, value) in labels {
         if !is_label_key(key) {
-            fields.refuse(name, format!("`{key}` cannot be the key of a label"));
+            fields.refuse(name, format!("`{key}` is not a valid label key"));
         }
         if !is_label_value(value) {
-            fields.refuse(&format!("{name}[{key}]"), format!("`{value}` cannot be the value of a label"));
+            fields.refuse(
+                &format!("{name}[{key}]"),
+                format!("`{value}` is not a valid label value: expected letters, digits, `-`, `_` and `.`"),
+            );
         }
     }
 }
 
-/// A selector of workloads with its labels in the field `name`: no wildcards, and better not empty.
+/// Checks a workload selector whose labels are in the field `name`: wildcards are refused, no labels is a warning.
 pub(crate) fn check_selector(selector: &Fields<'_>, name: &str, labels: &Labels) {
     for (key, value) in labels {
         if key.is_empty() {
-            selector.refuse(name, "a label needs a key");
+            selector.refuse(name, "a label key must not be empty");
         }
         if key.contains('*') || value.contains('*') {
-            selector.refuse(&format!("{name}[{key}]"), "labels are selected without wildcards");
+            selector.refuse(&format!("{name}[{key}]"), "wildcards are not supported in selectors");
         }
         if value.chars().count() > 63 {
-            selector.refuse(&format!("{name}[{key}]"), "a label is 63 characters at most");
+            selector.refuse(&format!("{name}[{key}]"), "a label value must have at most 63 characters");
         }
     }
     if labels.is_empty() {
-        selector.warn(name, "without labels everything is selected");
+        selector.warn(name, "a selector without labels selects every workload");
     }
 }
 
-/// An address, or a block of addresses such as `10.0.0.0/8`.
+/// Whether a text is an IP address or a CIDR block such as `10.0.0.0/8`.
 pub(crate) fn is_subnet(text: &str) -> bool {
     if text.contains('/') { text.parse::<ipnet::IpNet>().is_ok() } else { text.parse::<IpAddr>().is_ok() }
 }
 
-/// Whether this is a port.
+/// Whether a number is a port, 1 to 65535.
 pub(crate) fn is_port<N: TryInto<u16>>(number: N) -> bool {
     number.try_into().is_ok_and(|port| port > 0)
 }
@@ -125,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_and_subnets() {
+    fn ports_and_subnets_are_recognized() {
         assert!(is_port(1u16) && is_port(65535u32) && !is_port(0u16) && !is_port(65536u32) && !is_port(-1));
         assert!(is_subnet("10.0.0.0/8") && is_subnet("::1") && !is_subnet("10.0.0.0/33") && !is_subnet("host"));
     }

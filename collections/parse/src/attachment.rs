@@ -1,11 +1,12 @@
-//! What a policy is attached to: `selector`, `targetRef` and `targetRefs`.
+//! Attachment of a policy to workloads: `selector`, `targetRef` and `targetRefs`.
 
 use sluice_model::{Attachment, Labels, TargetRef};
 
 use crate::Fields;
 use crate::admission::check_selector;
+use crate::fields::one_of;
 
-/// Kinds that may be targets: group and kind.
+/// Group and kind of the objects that a policy can target.
 const TARGETS: [(&str, &str); 4] = [
     ("", "Service"),
     ("networking.istio.io", "ServiceEntry"),
@@ -13,7 +14,7 @@ const TARGETS: [(&str, &str); 4] = [
     ("gateway.networking.k8s.io", "GatewayClass"),
 ];
 
-/// What a policy is attached to. `fields` is its `spec`.
+/// Reads the attachment of a policy from its `spec`.
 pub(crate) fn attachment(fields: &Fields<'_>) -> Attachment {
     let selector = workload_selector(fields);
     let single = fields.read("targetRef", target_ref);
@@ -45,13 +46,21 @@ pub(crate) fn target_ref(fields: &Fields<'_>) -> TargetRef {
         namespace: fields.text("namespace"),
     };
     if target.name.is_empty() {
-        fields.refuse("name", "a target needs a name");
+        fields.refuse("name", "the name of the target is required");
     }
     if !target.namespace.is_empty() {
-        fields.refuse("namespace", "a target is always in the namespace of its policy");
+        fields.refuse("namespace", "a target must be in the namespace of the policy: leave `namespace` empty");
     }
     if !TARGETS.iter().any(|(group, kind)| target.is_kind(group, kind)) {
-        fields.refuse("kind", format!("`{}/{}` is no kind of target", target.group, target.kind));
+        fields.refuse(
+            "kind",
+            format!(
+                "`{}/{}` cannot be a target; expected {}",
+                target.group,
+                target.kind,
+                one_of(TARGETS.map(|(group, kind)| format!("{group}/{kind}")).iter().map(String::as_str)),
+            ),
+        );
     }
     target
 }
@@ -71,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn one_way_to_attach_is_enough() {
+    fn a_policy_has_one_kind_of_attachment() {
         let gateway = json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "door"});
         let (read_single, findings) = read(&json!({"targetRef": gateway}));
         assert_eq!((read_single.targets.len(), findings), (1, vec![]));
@@ -81,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_targets_and_selectors_are_told() {
+    fn invalid_targets_and_selectors_are_reported() {
         let path = |spec: &Value| read(spec).1;
         assert_eq!(path(&json!({"targetRefs": [{"kind": "Service"}]})), ["spec.targetRefs[0].name"]);
         assert_eq!(path(&json!({"targetRef": {"kind": "Pod", "name": "p"}})), ["spec.targetRef.kind"]);

@@ -1,7 +1,7 @@
 //! AuthorizationPolicies (P16).
 //!
-//! Unlike other kinds, a policy with mistakes still counts: what it allows must not become everything because of one.
-//! Values are kept as written and the builder leaves out, or widens, the rule that has a wrong one.
+//! Unlike other kinds, an invalid policy still applies: otherwise one invalid value could allow every request. Values are
+//! kept as written, and the builder leaves out or widens the rule that has an invalid one.
 
 mod attribute;
 mod check;
@@ -40,7 +40,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         let rule = rule(fields);
         let readable = findings.error_count() == before;
         check::rule(fields, action, &rule);
-        // A part that cannot be read makes a rule match more, which must not allow more.
+        // A rule with an unreadable part would match more requests. It must not allow more.
         (readable || action != PolicyAction::Allow).then_some(rule)
     });
     let rules = rules.collect();

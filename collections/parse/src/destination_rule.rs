@@ -1,4 +1,4 @@
-//! DestinationRules (N14, N15): names resolved, mistakes noted.
+//! DestinationRules (N14, N15): names are resolved and invalid parts are reported.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -49,7 +49,7 @@ fn subset(fields: &Fields<'_>, namespace: &Text) -> Subset {
     subset
 }
 
-/// What a policy, of all ports or of one, has one of.
+/// The settings that a policy has once, for all ports or for one.
 const PARTS: [&str; 8] = [
     "loadBalancer",
     "connectionPool",
@@ -63,10 +63,10 @@ const PARTS: [&str; 8] = [
 
 fn traffic_policy(fields: &Fields<'_>, namespace: &Text) -> TrafficPolicy {
     if !PARTS.iter().any(|part| fields.has(part)) {
-        fields.refuse("", "at least one setting is needed");
+        fields.refuse("", "at least one setting is required");
     }
     if fields.has("tunnel") && fields.has("proxyProtocol") {
-        fields.refuse("proxyProtocol", "cannot be set beside tunnel");
+        fields.refuse("proxyProtocol", "`proxyProtocol` and `tunnel` are mutually exclusive");
     }
     let outlier = fields.has("outlierDetection");
     let policy = TrafficPolicy {
@@ -87,9 +87,9 @@ fn traffic_policy(fields: &Fields<'_>, namespace: &Text) -> TrafficPolicy {
     let mut ports = BTreeSet::new();
     for level in &policy.port_level {
         if level.port == 0 || level.port > u32::from(u16::MAX) {
-            fields.reject("portLevelSettings", "a port number is needed");
+            fields.reject("portLevelSettings", "`port.number` is required");
         } else if !ports.insert(level.port) {
-            fields.warn("portLevelSettings", format!("port {} stands twice; the first counts", level.port));
+            fields.warn("portLevelSettings", format!("port {} is listed twice; the first entry is used", level.port));
         }
     }
     policy
@@ -97,7 +97,7 @@ fn traffic_policy(fields: &Fields<'_>, namespace: &Text) -> TrafficPolicy {
 
 fn port_level(fields: &Fields<'_>, namespace: &Text) -> PortTrafficPolicy {
     if !PARTS.iter().take(4).any(|part| fields.has(part)) {
-        fields.refuse("", "at least one setting is needed");
+        fields.refuse("", "at least one setting is required");
     }
     let outlier = fields.has("outlierDetection");
     PortTrafficPolicy {
@@ -116,13 +116,13 @@ fn tunnel(fields: &Fields<'_>) -> Tunnel {
         target_port: fields.integer("targetPort"),
     };
     if !matches!(tunnel.protocol.as_str(), "" | "CONNECT" | "POST") {
-        fields.refuse("protocol", "CONNECT or POST is expected");
+        fields.refuse("protocol", "expected `CONNECT` or `POST`");
     }
     if !is_fqdn(&tunnel.target_host) && tunnel.target_host.parse::<IpAddr>().is_err() {
-        fields.refuse("targetHost", format!("`{}` is neither a host nor an address", tunnel.target_host));
+        fields.refuse("targetHost", format!("`{}` is not a host name or an IP address", tunnel.target_host));
     }
     if !is_port(tunnel.target_port) {
-        fields.refuse("targetPort", format!("{} is no port", tunnel.target_port));
+        fields.refuse("targetPort", format!("expected a port from 1 to 65535, found {}", tunnel.target_port));
     }
     tunnel
 }
@@ -130,12 +130,12 @@ fn tunnel(fields: &Fields<'_>) -> Tunnel {
 fn percentage(fields: &Fields<'_>, name: &str) -> Option<Decimal> {
     let value = fields.opt_decimal(name)?;
     if !(Decimal::default()..=Decimal::from_f64(100.0)).contains(&value) {
-        fields.refuse(name, "a percentage is between 0 and 100");
+        fields.refuse(name, "expected a percentage from 0 to 100");
     }
     Some(value)
 }
 
-/// Load balancing; `outlier` says whether unhealthy endpoints are told, which failover needs.
+/// Reads `loadBalancer`. `outlier` is whether outlier detection is configured, which failover requires.
 fn load_balancer(fields: &Fields<'_>, outlier: bool) -> LoadBalancer {
     let algorithms = [
         ("UNSPECIFIED", SimpleLb::Unspecified),
@@ -146,7 +146,7 @@ fn load_balancer(fields: &Fields<'_>, outlier: bool) -> LoadBalancer {
         ("LEAST_REQUEST", SimpleLb::LeastRequest),
     ];
     if fields.has("simple") && fields.has("consistentHash") {
-        fields.reject("", "simple and consistentHash exclude each other");
+        fields.reject("", "`simple` and `consistentHash` are mutually exclusive");
     }
     let locality = fields.read("localityLbSetting", checked_locality);
     let zone_aware = fields.read("zoneAwareLbSetting", |setting| {
@@ -157,13 +157,13 @@ fn load_balancer(fields: &Fields<'_>, outlier: bool) -> LoadBalancer {
     let fails_over = locality.as_ref().is_some_and(|lb| !lb.failover.is_empty() || !lb.failover_priority.is_empty())
         || zone_aware.as_ref().is_some_and(|lb| !lb.failover.is_empty() || !lb.failover_priority.is_empty());
     if fails_over && !outlier {
-        fields.warn("", "failover needs outlierDetection beside loadBalancer");
+        fields.warn("", "failover has no effect without `outlierDetection`");
     }
     if locality.is_some() && zone_aware.is_some() {
-        fields.reject("", "localityLbSetting and zoneAwareLbSetting exclude each other");
+        fields.reject("", "`localityLbSetting` and `zoneAwareLbSetting` are mutually exclusive");
     }
     if fields.has("backendUtilization") {
-        fields.warn("backendUtilization", "balancing by backend utilization is not supported yet");
+        fields.warn("backendUtilization", "`backendUtilization` is not supported; it is ignored");
     }
     LoadBalancer {
         simple: fields.choice("simple", &algorithms).unwrap_or_default(),
@@ -174,11 +174,11 @@ fn load_balancer(fields: &Fields<'_>, outlier: bool) -> LoadBalancer {
         warmup: fields.read("warmup", |warmup| {
             let duration = warmup.opt_timeout("duration");
             if duration.is_none() {
-                warmup.reject("duration", "a duration is needed");
+                warmup.reject("duration", "`duration` is required");
             }
             let aggression = warmup.opt_decimal("aggression");
             if aggression.is_some_and(|aggression| aggression <= Decimal::default()) {
-                warmup.refuse("aggression", "more than 0 is expected");
+                warmup.refuse("aggression", "expected a number above 0");
             }
             let minimum_percent = percentage(warmup, "minimumPercent");
             Warmup { duration: duration.unwrap_or_default(), minimum_percent, aggression }
@@ -197,26 +197,26 @@ fn consistent_hash(fields: &Fields<'_>) -> ConsistentHash {
     let mut keys = keys.into_iter().flatten();
     let key = keys.next();
     if key.is_none() {
-        fields.warn("", "without a key to hash, requests are spread at random");
+        fields.warn("", "without a hash key, requests are distributed at random");
     } else if keys.next().is_some() {
-        fields.reject("", "only one key can be hashed");
+        fields.reject("", "only one hash key can be set");
     }
     let ring = fields.read("ringHash", |ring| HashAlgorithm::RingHash(unsigned(ring, "minimumRingSize")));
     let maglev = fields.read("maglev", |maglev| {
         let size = unsigned(maglev, "tableSize");
-        if size >= LARGEST_MAGLEV || !is_prime(size) {
-            maglev.refuse("tableSize", format!("a prime number below {LARGEST_MAGLEV} is expected"));
+        if size >= MAX_MAGLEV_TABLE_SIZE || !is_prime(size) {
+            maglev.refuse("tableSize", format!("expected a prime number below {MAX_MAGLEV_TABLE_SIZE}"));
         }
         HashAlgorithm::Maglev(size)
     });
     if fields.has("minimumRingSize") {
-        fields.warn("minimumRingSize", "replaced by ringHash.minimumRingSize");
+        fields.warn("minimumRingSize", "deprecated: use `ringHash.minimumRingSize`");
         if ring.is_some() || maglev.is_some() {
-            fields.refuse("minimumRingSize", "cannot be set beside ringHash or maglev");
+            fields.refuse("minimumRingSize", "`minimumRingSize` and `ringHash` or `maglev` are mutually exclusive");
         }
     }
     if ring.is_some() && maglev.is_some() {
-        fields.reject("", "ringHash and maglev exclude each other");
+        fields.reject("", "`ringHash` and `maglev` are mutually exclusive");
     }
     ConsistentHash {
         key,
@@ -225,7 +225,7 @@ fn consistent_hash(fields: &Fields<'_>) -> ConsistentHash {
     }
 }
 
-const LARGEST_MAGLEV: u64 = 5_000_011;
+const MAX_MAGLEV_TABLE_SIZE: u64 = 5_000_011;
 
 fn is_prime(number: u64) -> bool {
     number > 0 && (2..).take_while(|factor| factor * factor <= number).all(|factor| !number.is_multiple_of(factor))
@@ -237,14 +237,14 @@ fn cookie(fields: &Fields<'_>) -> HashKey {
     for (n, (name, _)) in attributes.iter().enumerate() {
         let path = format!("attributes[{n}].name");
         if name.is_empty() {
-            fields.refuse(&path, "an attribute needs a name");
+            fields.refuse(&path, "the name of an attribute is required");
         } else if !names.insert(name) {
-            fields.refuse(&path, format!("attribute `{name}` stands twice"));
+            fields.refuse(&path, format!("attribute `{name}` is listed twice"));
         }
     }
     let name = fields.text("name");
     if name.is_empty() {
-        fields.refuse("name", "a cookie needs a name");
+        fields.refuse("name", "the name of the cookie is required");
     }
     HashKey::Cookie { name, path: fields.text("path"), ttl: fields.opt_duration("ttl"), attributes }
 }
@@ -256,17 +256,17 @@ fn unsigned(fields: &Fields<'_>, name: &str) -> u64 {
 pub(crate) fn checked_pool(fields: &Fields<'_>) -> ConnectionPool {
     let pool = connection_pool(fields);
     if pool.tcp.is_none() && pool.http.is_none() {
-        fields.refuse("", "tcp or http settings are needed");
+        fields.refuse("", "`tcp` or `http` is required");
     }
     if let Some(http) = &pool.http
         && http.use_client_protocol
         && http.h2_upgrade_policy == sluice_model::H2Upgrade::Upgrade
     {
-        fields.reject("http", "an upgrade to HTTP/2 and the client's protocol exclude each other");
+        fields.reject("http", "`h2UpgradePolicy: UPGRADE` and `useClientProtocol` are mutually exclusive");
     }
     for name in ["tcp", "http"] {
         if fields.value(name).and_then(|part| part.as_object()).is_some_and(serde_json::Map::is_empty) {
-            fields.refuse(name, "at least one setting is needed");
+            fields.refuse(name, "at least one setting is required");
         }
     }
     pool
@@ -278,13 +278,16 @@ fn checked_outlier(fields: &Fields<'_>) -> OutlierDetection {
         [("maxEjectionPercent", outlier.max_ejection_percent), ("minHealthPercent", outlier.min_health_percent)]
     {
         if !(0..=100).contains(&percent) {
-            fields.reject(name, "a percentage from 0 to 100 is expected");
+            fields.reject(name, "expected a percentage from 0 to 100");
         }
     }
     if outlier.consecutive_local_origin_failures.is_some_and(|failures| failures > 0)
         && !outlier.split_external_local_origin_errors
     {
-        fields.reject("consecutiveLocalOriginFailures", "splitExternalLocalOriginErrors is needed too");
+        fields.reject(
+            "consecutiveLocalOriginFailures",
+            "`consecutiveLocalOriginFailures` requires `splitExternalLocalOriginErrors: true`",
+        );
     }
     outlier
 }
@@ -297,7 +300,10 @@ fn checked_tls(fields: &Fields<'_>, namespace: &Text) -> ClientTls {
             None => !name.is_empty(),
         };
         if !own {
-            fields.refuse("credentialName", "a ConfigMap is one of the rule's own namespace");
+            fields.refuse(
+                "credentialName",
+                "a ConfigMap must be in the namespace of the rule: expected `configmap://NAME`",
+            );
         }
     }
     let by_mode = matches!(tls.mode, ClientTlsMode::Simple | ClientTlsMode::Mutual);
@@ -308,7 +314,7 @@ fn checked_tls(fields: &Fields<'_>, namespace: &Text) -> ClientTls {
             ("credentialName", tls.mode == ClientTlsMode::Simple && !tls.credential_name.is_empty()),
         ];
         for (name, _) in verifies.iter().filter(|(_, set)| *set) {
-            fields.refuse(name, "cannot be set beside insecureSkipVerify");
+            fields.refuse(name, "this field and `insecureSkipVerify` are mutually exclusive");
         }
     }
     if by_mode && !tls.credential_name.is_empty() {
@@ -319,13 +325,13 @@ fn checked_tls(fields: &Fields<'_>, namespace: &Text) -> ClientTls {
             ("caCrl", &tls.ca_crl),
         ];
         for (name, _) in files.iter().filter(|(_, file)| !file.is_empty()) {
-            fields.refuse(name, "cannot be set beside credentialName");
+            fields.refuse(name, "this field and `credentialName` are mutually exclusive");
         }
     }
     if tls.mode == ClientTlsMode::Mutual && tls.credential_name.is_empty() {
         for (name, file) in [("clientCertificate", &tls.client_certificate), ("privateKey", &tls.private_key)] {
             if file.is_empty() {
-                fields.reject(name, "mode MUTUAL needs it, or a credentialName");
+                fields.reject(name, "mode MUTUAL requires this field or `credentialName`");
             }
         }
     }
@@ -336,17 +342,17 @@ fn checked_locality(fields: &Fields<'_>) -> LocalityLb {
     let locality = locality_lb(fields);
     for distribute in &locality.distribute {
         if distribute.to.values().map(|share| u64::from(*share)).sum::<u64>() != 100 {
-            fields.reject("distribute", format!("shares of `{}` do not add up to 100", distribute.from));
+            fields.reject("distribute", format!("the weights of `{}` must add up to 100", distribute.from));
         }
     }
     let ordered = !locality.failover.is_empty() || !locality.failover_priority.is_empty();
     if ordered && !locality.distribute.is_empty() {
-        fields.reject("distribute", "shares and failover exclude each other");
+        fields.reject("distribute", "`distribute` and `failover` are mutually exclusive");
     }
     check_locality_lb(fields, &locality);
     for (from, to) in &locality.failover {
         if from == to {
-            fields.reject("failover", format!("region `{from}` cannot fail over to itself"));
+            fields.reject("failover", format!("region `{from}` must not fail over to itself"));
         }
     }
     locality
@@ -354,32 +360,35 @@ fn checked_locality(fields: &Fields<'_>) -> LocalityLb {
 
 fn check(fields: &Fields<'_>, rule: &DestinationRule, host: &Text) {
     if host.is_empty() {
-        fields.reject("host", "a host is needed");
+        fields.reject("host", "`host` is required");
     } else if !is_wildcard_domain(rule.host.as_str()) && rule.host.as_str().parse::<IpAddr>().is_err() {
-        fields.reject("host", format!("`{host}` is no host"));
+        fields.reject("host", format!("`{host}` is not a valid host"));
     } else if !is_admitted_host(host) {
-        fields.refuse("host", format!("`{host}` is no host"));
+        fields.refuse("host", format!("`{host}` is not a valid host"));
     }
     let mut names = BTreeSet::new();
     for (n, subset) in rule.subsets.iter().enumerate() {
         let path = format!("subsets[{n}].name");
         if subset.name.is_empty() {
-            fields.reject(&path, "a subset needs a name");
+            fields.reject(&path, "the name of a subset is required");
         } else if !is_any_case_label(&subset.name) {
-            fields.reject(&path, format!("`{}` is no name of a subset", subset.name));
+            fields.reject(&path, format!("`{}` is not a valid subset name: expected a DNS label", subset.name));
         } else if !names.insert(&subset.name) {
-            fields.refuse(&path, format!("subset `{}` stands twice", subset.name));
+            fields.refuse(&path, format!("subset `{}` is defined twice", subset.name));
         }
     }
     let export_to = fields.texts("exportTo");
     check_export_to(fields, &export_to, &rule.namespace, false);
     let own = |namespace: &Text| namespace.as_str() == "." || *namespace == rule.namespace;
     if rule.workload_selector.is_some() && !export_to.iter().all(own) {
-        fields.refuse("exportTo", "a rule of selected workloads is for its own namespace only");
+        fields.refuse(
+            "exportTo",
+            "a rule with `workloadSelector` applies in its own namespace only: `exportTo` must be empty or `.`",
+        );
     }
     let sole = |word: &str| rule.export_to.contains(word) && rule.export_to.len() > 1;
     if sole("*") || sole("~") {
-        fields.reject("exportTo", "`*` and `~` stand alone");
+        fields.reject("exportTo", "`*` and `~` must be the only entry");
     }
 }
 
@@ -404,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_declared_is_read() {
+    fn all_fields_are_read() {
         let spec = json!({
             "host": "cart", "exportTo": ["."],
             "trafficPolicy": {
@@ -426,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_without_settings_is_refused_and_does_not_cost_the_rule() {
+    fn empty_connection_pool_is_refused_and_the_rule_applies() {
         let spec = json!({ "host": "a.b", "trafficPolicy": { "connectionPool": { "tcp": {}, "http": {} } } });
         let parsed = parsed(&spec);
         let found: Vec<_> = parsed.rejects.iter().map(|r| (r.severity, r.field_path.as_str())).collect();
@@ -437,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_apply_is_rejected_where_it_stands() {
+    fn invalid_fields_are_rejected_with_their_path() {
         let policy = |policy: Value| json!({ "host": "a.b", "trafficPolicy": policy });
         let check = |spec: Value, path: &str| assert_eq!(errors(&spec), [path], "{spec}");
         check(json!({}), "spec.host");

@@ -73,7 +73,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
             .map(|target| (target.namespace.unwrap_or_else(|| key.namespace.clone()), target.name));
         SliceEndpoint {
             addresses: endpoint.addresses,
-            // Unset is unknown, which consumers take as ready; and as both serving and terminating once it is not.
+            // Consumers treat an unset `ready` as true. An unset `serving` is the same as `ready`, an unset `terminating` is false.
             ready: conditions.ready.unwrap_or(true),
             serving: conditions.serving.unwrap_or(true),
             terminating: conditions.terminating.unwrap_or(true),

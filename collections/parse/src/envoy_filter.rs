@@ -1,4 +1,4 @@
-//! EnvoyFilter (T06). A patch that is wrong is left out; its neighbours apply.
+//! EnvoyFilter (T06). An invalid patch is left out; the other patches apply.
 
 mod value;
 
@@ -14,11 +14,11 @@ use crate::admission::check_selector;
 use crate::attachment::target_ref;
 use crate::{Fields, Findings, Item};
 
-/// Longer expressions for versions are not tried.
+/// Longer expressions for proxy versions are not compiled.
 const MAX_VERSION_PATTERN: usize = 1024;
 const HTTP_CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
 
-/// Names services that patches lead to, so that gateways have their clusters.
+/// Annotation that names the services which patches refer to, so that gateways get their clusters.
 const REFERENCED_SERVICES: &str = "envoyfilter.istio.io/referenced-services";
 
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
@@ -41,7 +41,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
             read.map(|(number, patch)| apart(patch, &format!("{path}[{number}]"), findings)).collect()
         }
         Some(_) => {
-            fields.reject("configPatches", "a list is expected");
+            fields.reject("configPatches", "expected a list");
             Vec::new()
         }
     };
@@ -59,7 +59,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     }))
 }
 
-/// Reads a patch by itself: what is wrong with it costs none of the others.
+/// Reads one patch with its own findings: an error in it does not affect the other patches.
 fn apart(patch: &Value, path: &str, findings: &Findings) -> Option<EnvoyPatch> {
     let own = Findings::default();
     let read = Fields::new(patch, path, &own).and_then(|fields| read_patch(&fields));
@@ -73,7 +73,7 @@ fn apart(patch: &Value, path: &str, findings: &Findings) -> Option<EnvoyPatch> {
 #[derive(Clone, Copy)]
 enum Target {
     Invalid,
-    /// Read by the proxy's agent, which is not asked here.
+    /// Applied by the agent to Envoy's bootstrap, not by the control plane.
     Bootstrap,
     Part(ApplyTo),
 }
@@ -113,7 +113,7 @@ const OPERATIONS: [(&str, Option<PatchOperation>); 9] = [
     ("MERGE_AND_REPLACE_LIST", Some(PatchOperation::MergeAndReplaceList)),
 ];
 
-/// Classes of filters are understood, but nothing is placed by them.
+/// Filter classes are accepted and have no effect.
 const FILTER_CLASSES: [(&str, ()); 4] = [("UNSPECIFIED", ()), ("AUTHN", ()), ("AUTHZ", ()), ("STATS", ())];
 
 fn read_patch(fields: &Fields<'_>) -> Option<EnvoyPatch> {
@@ -121,21 +121,21 @@ fn read_patch(fields: &Fields<'_>) -> Option<EnvoyPatch> {
     let patterns = fields.object("match");
     let context = patterns.as_ref().and_then(|m| m.choice("context", &CONTEXTS)).unwrap_or_default();
     let Some(patch) = fields.object("patch") else {
-        fields.reject("patch", "a patch is needed");
+        fields.reject("patch", "`patch` is required");
         return None;
     };
     let operation = patch.choice("operation", &OPERATIONS).flatten();
     patch.choice("filterClass", &FILTER_CLASSES);
     let written = patch.value("value");
     if matches!(target, Target::Invalid) {
-        fields.reject("applyTo", "it must be said what is patched");
+        fields.reject("applyTo", "`applyTo` is required");
     }
     let Some(operation) = operation else {
-        patch.reject("operation", "an operation is needed");
+        patch.reject("operation", "`operation` is required");
         return None;
     };
     if written.is_none() && operation != PatchOperation::Remove {
-        patch.reject("value", "only a removal has no value");
+        patch.reject("value", "`value` is required for every operation except REMOVE");
     }
     let (version, metadata) = match patterns.as_ref().and_then(|m| m.object("proxy")) {
         Some(proxy) => (read_version(&proxy), proxy.labels("metadata")),
@@ -165,7 +165,7 @@ fn read_version(proxy: &Fields<'_>) -> VersionMatch {
         return VersionMatch::Any;
     }
     if pattern.len() > MAX_VERSION_PATTERN {
-        proxy.warn("proxyVersion", "an expression this long matches no version");
+        proxy.warn("proxyVersion", "the expression is too long; it matches no version");
         return VersionMatch::Never;
     }
     if let Err(error) = Regex::new(&pattern) {
@@ -186,11 +186,11 @@ fn read_object(patterns: &Fields<'_>, apply_to: ApplyTo) -> ObjectMatch {
     let waypoint = patterns.object("waypoint").inspect(Fields::ignore_rest).is_some();
     let count = [listener.is_some(), table.is_some(), cluster.is_some(), waypoint].iter().filter(|has| **has).count();
     if count > 1 {
-        patterns.reject("", "only one of `listener`, `routeConfiguration`, `cluster` and `waypoint` may be set");
+        patterns.reject("", "`listener`, `routeConfiguration`, `cluster` and `waypoint` are mutually exclusive");
     }
     let only = |wanted: &str, fits: bool| {
         if count == 1 && !fits {
-            patterns.reject("", format!("what is patched is found by `{wanted}`"));
+            patterns.reject("", format!("expected `{wanted}`: this `applyTo` matches by it"));
         }
     };
     match apply_to {
@@ -211,7 +211,7 @@ fn read_object(patterns: &Fields<'_>, apply_to: ApplyTo) -> ObjectMatch {
 }
 
 fn read_listener(listener: &Fields<'_>, apply_to: ApplyTo) -> ListenerMatch {
-    // Understood, but nothing is found by it.
+    // Accepted, without effect.
     listener.text("portName");
     ListenerMatch {
         port: listener.integer("portNumber"),
@@ -231,25 +231,25 @@ fn read_listener(listener: &Fields<'_>, apply_to: ApplyTo) -> ListenerMatch {
 fn read_filter(filter: &Fields<'_>, apply_to: ApplyTo) -> FilterMatch {
     let name = filter.text("name");
     if matches!(apply_to, ApplyTo::Listener | ApplyTo::FilterChain) {
-        filter.warn("", "a filter is not looked for here");
+        filter.warn("", "`filter` has no effect for this `applyTo`");
     }
     if name.is_empty() {
-        filter.reject("name", "a name is needed");
+        filter.reject("name", "`name` is required");
     }
     note_deprecated(filter, &name);
     let sub_filter = filter.object("subFilter").map(|sub_filter| {
         let sub_name = sub_filter.text("name");
         if sub_name.is_empty() {
-            sub_filter.reject("name", "a name is needed");
+            sub_filter.reject("name", "`name` is required");
         }
         note_deprecated(&sub_filter, &sub_name);
         sub_name
     });
     if sub_filter.is_some() {
         if apply_to != ApplyTo::HttpFilter {
-            filter.reject("subFilter", "only HTTP filters are within another filter");
+            filter.reject("subFilter", "`subFilter` is supported only for `applyTo: HTTP_FILTER`");
         } else if name.as_str() != HTTP_CONNECTION_MANAGER && name.as_str() != "envoy.http_connection_manager" {
-            filter.reject("subFilter", format!("HTTP filters are within `{HTTP_CONNECTION_MANAGER}`"));
+            filter.reject("subFilter", format!("`subFilter` requires the filter `{HTTP_CONNECTION_MANAGER}`"));
         }
     }
     FilterMatch { name, sub_filter }
@@ -257,7 +257,7 @@ fn read_filter(filter: &Fields<'_>, apply_to: ApplyTo) -> FilterMatch {
 
 fn note_deprecated(filter: &Fields<'_>, name: &Text) {
     if let Some((_, new)) = DEPRECATED_NAMES.iter().find(|(old, _)| old == &name.as_str()) {
-        filter.warn("name", format!("the filter is called `{new}` now"));
+        filter.warn("name", format!("deprecated filter name: use `{new}`"));
     }
 }
 
@@ -284,7 +284,7 @@ fn read_table(table: &Fields<'_>) -> RouteTableMatch {
     }
 }
 
-/// Names that filters once had.
+/// Deprecated filter names, each with its current name.
 const DEPRECATED_NAMES: [(&str, &str); 27] = [
     ("envoy.buffer", "envoy.filters.http.buffer"),
     ("envoy.cors", "envoy.filters.http.cors"),

@@ -13,10 +13,10 @@ pub(crate) fn extension_provider(fields: &Fields<'_>) -> ExtensionProvider {
     let name = fields.text("name");
     let kind = authorization(fields).or_else(|| tracing(fields)).or_else(|| metrics_and_logs(fields));
     if name.is_empty() {
-        fields.reject("name", "a provider needs a name");
+        fields.reject("name", "the name of a provider is required");
     }
     if kind.is_none() {
-        fields.warn("", "this provider says nothing that is known");
+        fields.warn("", "unknown provider type; the provider is ignored");
     }
     ExtensionProvider { name, kind: kind.unwrap_or(ProviderKind::Unknown) }
 }
@@ -182,26 +182,26 @@ fn metrics_and_logs(fields: &Fields<'_>) -> Option<ProviderKind> {
     fields.read("sds", |sds| ProviderKind::Sds { name: sds.text("name"), service: service(sds) })
 }
 
-/// How deep the labels of a log format may be nested: proxies refuse messages nested deeper than a hundred, and a level
-/// here is three of theirs.
-const LABELS_DEPTH: usize = 16;
+/// Maximum nesting of the labels of a log format. Envoy rejects messages that are nested deeper than 100 levels, and one
+/// level here is three levels of the message.
+const MAX_LABEL_DEPTH: usize = 16;
 
-/// The JSON text of a field with sorted keys.
+/// The JSON text of a field, with sorted keys.
 fn canonical(fields: &Fields<'_>, name: &str) -> Option<Text> {
     let value = fields.value(name)?;
     is_log_format(fields, name, value).then(|| value.to_string().into())
 }
 
-/// Whether proxies can read a JSON log format; where not, it is a reject of the field.
+/// Whether Envoy can decode a JSON log format. Records an error of the field if it cannot.
 pub(crate) fn is_log_format(fields: &Fields<'_>, name: &str, value: &Value) -> bool {
-    let fits = depth(value) <= LABELS_DEPTH;
+    let fits = depth(value) <= MAX_LABEL_DEPTH;
     if !fits {
-        fields.reject(name, format!("nested deeper than {LABELS_DEPTH} levels"));
+        fields.reject(name, format!("nested deeper than {MAX_LABEL_DEPTH} levels; the format is ignored"));
     }
     fits
 }
 
-/// Levels of maps and lists; the value itself was read with a limit.
+/// Nesting of maps and lists. The recursion is bounded: the reader of the value limits its depth.
 fn depth(value: &Value) -> usize {
     let inner = match value {
         Value::Object(map) => map.values().map(depth).max(),

@@ -12,10 +12,10 @@ use crate::fields::{Fields, Findings};
 use crate::names::{is_admitted_host, is_dns_label, is_wildcard_domain};
 use crate::protocol;
 
-/// What an address begins with that is the path of a socket.
+/// Prefix of addresses that are the path of a Unix domain socket.
 const SOCKET: &str = "unix://";
 
-/// Modes of TLS as they are written.
+/// TLS modes by their names in the API.
 const TLS_MODES: [(&str, ServerTlsMode); 6] = [
     ("PASSTHROUGH", ServerTlsMode::Passthrough),
     ("SIMPLE", ServerTlsMode::Simple),
@@ -25,11 +25,11 @@ const TLS_MODES: [(&str, ServerTlsMode); 6] = [
     ("OPTIONAL_MUTUAL", ServerTlsMode::OptionalMutual),
 ];
 
-/// The Gateway in the `spec` of an object, `None` when something makes it unusable.
+/// Parses the `spec` of an Istio Gateway; `None` if the object does not apply.
 pub fn parse_gateway(meta: &ObjectMeta, spec: &Value, findings: &Findings) -> Option<Gateway> {
     let fields = Fields::new(spec, "spec", findings)?;
     if !is_dns_label(&meta.name) {
-        findings.note(sluice_model::Severity::Error, "metadata.name", "the name of a Gateway has no dots");
+        findings.note(sluice_model::Severity::Error, "metadata.name", "the name of a Gateway must not contain dots");
     }
     let gateway = Gateway {
         namespace: meta.namespace.clone(),
@@ -40,14 +40,14 @@ pub fn parse_gateway(meta: &ObjectMeta, spec: &Value, findings: &Findings) -> Op
         owner: None,
     };
     if gateway.servers.is_empty() {
-        fields.reject("servers", "a Gateway needs a server");
+        fields.reject("servers", "at least one server is required");
     }
     let mut names = BTreeSet::new();
     for (n, server) in gateway.servers.iter().enumerate() {
         if !names.insert(&server.port_name) {
             fields.reject(
                 &format!("servers[{n}].port.name"),
-                format!("another server has port name `{}` too", server.port_name),
+                format!("port name `{}` is used by another server", server.port_name),
             );
         }
     }
@@ -55,17 +55,17 @@ pub fn parse_gateway(meta: &ObjectMeta, spec: &Value, findings: &Findings) -> Op
     (!findings.has_errors()).then_some(gateway)
 }
 
-/// The protocol a word stands for; unknown words are [`Protocol::Unsupported`].
+/// The protocol of a server's port by its name; an unknown name is [`Protocol::Unsupported`].
 #[must_use]
 pub fn parse_protocol(word: &str) -> Protocol {
-    // What only a Gateway's server speaks.
+    // Protocols that only a Gateway server has.
     if word.eq_ignore_ascii_case("hbone") { Protocol::Hbone } else { protocol::named(word) }
 }
 
 fn server(fields: &Fields<'_>, namespace: &str) -> GatewayServer {
     let port = fields.object("port");
     if port.is_none() {
-        fields.reject("port", "a server needs a port");
+        fields.reject("port", "`port` is required");
     }
     let protocol_text = port.as_ref().map(|port| port.text("protocol")).unwrap_or_default();
     let protocol = parse_protocol(&protocol_text);
@@ -74,20 +74,20 @@ fn server(fields: &Fields<'_>, namespace: &str) -> GatewayServer {
     let port_name = port.as_ref().map(|port| port.text("name")).unwrap_or_default();
     if let Some(port) = &port {
         if protocol == Protocol::Unsupported {
-            port.reject("protocol", format!("`{protocol_text}` is no protocol"));
+            port.reject("protocol", format!("`{protocol_text}` is not a protocol: expected one of HTTP, HTTPS, GRPC, GRPC-WEB, HTTP2, MONGO, TCP, TLS"));
         }
         let is_socket = number == 0 && bind.starts_with(SOCKET);
         if !is_socket && !(1..=65535).contains(&number) {
-            port.reject("number", format!("{number} is no port"));
+            port.reject("number", format!("expected a port from 1 to 65535, found {number}"));
         }
         if port_name.is_empty() {
-            port.reject("name", "a port needs a name");
+            port.reject("name", "the name of the port is required");
         }
         if port.has("targetPort") {
-            port.refuse("targetPort", "has no meaning in a Gateway");
+            port.refuse("targetPort", "`targetPort` has no effect in a Gateway");
         }
         if number != 0 && bind.starts_with(SOCKET) {
-            port.reject("number", "a socket has no port");
+            port.reject("number", "a Unix domain socket requires port number 0");
         }
     }
     let is_address = match bind.strip_prefix(SOCKET) {
@@ -95,7 +95,7 @@ fn server(fields: &Fields<'_>, namespace: &str) -> GatewayServer {
         None => bind.is_empty() || bind.parse::<std::net::IpAddr>().is_ok(),
     };
     if !is_address {
-        fields.reject("bind", format!("`{bind}` is no address"));
+        fields.reject("bind", format!("`{bind}` is not an IP address or the path of a Unix domain socket"));
     }
     fields.text("defaultEndpoint");
     let server = GatewayServer {
@@ -109,16 +109,19 @@ fn server(fields: &Fields<'_>, namespace: &str) -> GatewayServer {
         tls: fields.read("tls", server_tls),
     };
     if protocol.is_tls() && server.tls.is_none() {
-        fields.reject("tls", "HTTPS and TLS need TLS settings");
+        fields.reject("tls", "protocols HTTPS and TLS require `tls`");
     }
     if let Some(tls) = &server.tls {
         let certificates = [&tls.ca_certificates, &tls.private_key, &tls.server_certificate];
         let plain_http = protocol.is_http() && (!server.is_passthrough() || certificates.iter().any(|c| !c.is_empty()));
         if !protocol.is_tls() && (!protocol.is_http() || plain_http) {
-            fields.reject("tls", "only HTTPS and TLS have TLS settings; HTTP can redirect at most");
+            fields.reject(
+                "tls",
+                "`tls` is supported only for protocols HTTPS and TLS; HTTP supports only `tls.httpsRedirect`",
+            );
         }
         if tls.https_redirect && !protocol.is_http() {
-            fields.warn("tls.httpsRedirect", "only HTTP can be redirected to HTTPS");
+            fields.warn("tls.httpsRedirect", "`httpsRedirect` has an effect only for protocol HTTP");
         }
     }
     server
@@ -127,19 +130,22 @@ fn server(fields: &Fields<'_>, namespace: &str) -> GatewayServer {
 fn hosts(fields: &Fields<'_>, namespace: &str) -> Vec<Text> {
     let written = fields.texts("hosts");
     if written.is_empty() {
-        fields.reject("hosts", "a server needs a host");
+        fields.reject("hosts", "at least one host is required");
     }
     let mut hosts = Vec::with_capacity(written.len());
     for (n, host) in written.iter().enumerate() {
         let (of, name) = host.split_once('/').unwrap_or(("*", host));
         let valid_namespace = of == "." || of == "*" || is_dns_label(of);
         if !valid_namespace || (!is_wildcard_domain(name) && name.parse::<std::net::IpAddr>().is_err()) {
-            fields.reject(&format!("hosts[{n}]"), format!("`{host}` is no host"));
+            fields.reject(
+                &format!("hosts[{n}]"),
+                format!("`{host}` is not a valid host: expected `HOST` or `NAMESPACE/HOST`"),
+            );
         } else if let Some(reason) = refused(name) {
             fields.refuse(&format!("hosts[{n}]"), format!("`{host}` {reason}"));
         }
         match of {
-            // Everything of every namespace leaves nothing for the others to say.
+            // `*/*` selects every host of every namespace, so the other entries are redundant.
             "*" if name == "*" && host.contains('/') => return vec!["*".into()],
             "*" => hosts.push(name.into()),
             "." => hosts.push(format!("{namespace}/{name}").into()),
@@ -149,15 +155,15 @@ fn hosts(fields: &Fields<'_>, namespace: &str) -> Vec<Text> {
     hosts
 }
 
-/// Why admission refuses the name of a host, if it does.
+/// The reason why admission refuses a host name, if it does.
 fn refused(name: &str) -> Option<&'static str> {
     if name != "*" && !name.contains('.') {
-        return Some("is a short name, of which no namespace is known");
+        return Some("is a short name: a Gateway requires fully qualified names");
     }
     if name.len() > 1 && name.contains('*') && !name.starts_with("*.") {
-        return Some("has a `*` that stands for part of a label");
+        return Some("has a wildcard that replaces part of a label: `*` must replace whole labels");
     }
-    (!is_admitted_host(name) && name.parse::<std::net::IpAddr>().is_err()).then_some("is no host")
+    (!is_admitted_host(name) && name.parse::<std::net::IpAddr>().is_err()).then_some("is not a valid host name")
 }
 
 pub(crate) fn server_tls(fields: &Fields<'_>) -> ServerTls {
@@ -197,22 +203,28 @@ pub(crate) fn server_tls(fields: &Fields<'_>) -> ServerTls {
     tls
 }
 
-/// Notes cipher suites that are left out, and old versions that none of the usual ones is for.
+/// Reports cipher suites that are left out, and TLS versions that no default cipher suite supports.
 fn check_cipher_suites(fields: &Fields<'_>, tls: &ServerTls) {
     let mut known = BTreeSet::new();
     for (n, suite) in tls.cipher_suites.iter().enumerate() {
         if !is_cipher_suite(suite) {
-            fields.warn(&format!("cipherSuites[{n}]"), format!("`{suite}` is no suite and left out"));
+            fields.warn(
+                &format!("cipherSuites[{n}]"),
+                format!("`{suite}` is not a supported cipher suite; it is ignored"),
+            );
         } else if !known.insert(suite) {
-            fields.warn(&format!("cipherSuites[{n}]"), format!("`{suite}` is there already"));
+            fields.warn(&format!("cipherSuites[{n}]"), format!("`{suite}` is listed twice"));
         }
     }
     if matches!(tls.min_protocol_version, TlsProtocol::V1_0 | TlsProtocol::V1_1) && tls.cipher_suites.is_empty() {
-        fields.warn("minProtocolVersion", "versions below TLSV1_2 need cipher suites of their own");
+        fields.warn(
+            "minProtocolVersion",
+            "versions below TLSV1_2 require `cipherSuites`: no default cipher suite supports them",
+        );
     }
 }
 
-/// Notes certificates that are missing or named twice.
+/// Reports certificates that are missing or configured twice.
 fn check_certificates(fields: &Fields<'_>, tls: &ServerTls) {
     let by_file = is_by_file(tls);
     let by_name = !tls.credential_name.is_empty() || !tls.credential_names.is_empty();
@@ -221,41 +233,47 @@ fn check_certificates(fields: &Fields<'_>, tls: &ServerTls) {
         || [&tls.server_certificate, &tls.private_key, &tls.ca_certificates].iter().any(|file| !file.is_empty());
     match tls.mode {
         ServerTlsMode::IstioMutual if any => {
-            fields.reject("mode", "ISTIO_MUTUAL has the certificates of the mesh and no others");
+            fields.reject("mode", "mode ISTIO_MUTUAL uses the workload certificate: no other certificate can be set");
         }
         ServerTlsMode::IstioMutual => {}
         ServerTlsMode::Passthrough | ServerTlsMode::AutoPassthrough => {
             if any || !tls.ca_crl.is_empty() {
-                fields.warn("mode", "certificates are not used when TLS is passed through");
+                fields.warn("mode", "certificates have no effect in this mode: TLS is passed through");
             }
             if !tls.ca_crl.is_empty() && !tls.credential_name.is_empty() {
-                fields.refuse("caCrl", "what is revoked has to be in the credential");
+                fields.refuse(
+                    "caCrl",
+                    "`caCrl` and `credentialName` are mutually exclusive: put `ca.crl` into the Secret",
+                );
             }
             check_sources(fields, tls);
         }
         ServerTlsMode::Simple | ServerTlsMode::Mutual | ServerTlsMode::OptionalMutual => {
             check_sources(fields, tls);
             if tls.tls_certificates.len() > 2 {
-                fields.refuse("tlsCertificates", "two certificates at most");
+                fields.refuse("tlsCertificates", "at most two certificates are supported");
             }
             if tls.credential_names.len() > 2 {
-                fields.refuse("credentialNames", "two certificates at most");
+                fields.refuse("credentialNames", "at most two certificates are supported");
             }
             if by_name {
                 return;
             }
             if tls.mode != ServerTlsMode::Simple && tls.ca_certificates.is_empty() {
-                fields.reject("caCertificates", "roots for the client's certificate are needed");
+                fields.reject("caCertificates", "root certificates that verify the client are required");
             }
             let complete = tls
                 .tls_certificates
                 .iter()
                 .all(|files| !files.server_certificate.is_empty() && !files.private_key.is_empty());
             if !(by_file || (!tls.tls_certificates.is_empty() && complete)) {
-                fields.reject("serverCertificate", "a certificate and its key are needed");
+                fields.reject(
+                    "serverCertificate",
+                    "`serverCertificate` and `privateKey`, or `credentialName`, are required",
+                );
             }
             if tls.mode == ServerTlsMode::Simple && !tls.ca_crl.is_empty() {
-                fields.refuse("caCrl", "SIMPLE asks for no certificate that could be revoked");
+                fields.refuse("caCrl", "`caCrl` has no effect in mode SIMPLE: no client certificate is verified");
             }
         }
     }
@@ -265,7 +283,7 @@ fn is_by_file(tls: &ServerTls) -> bool {
     !tls.server_certificate.is_empty() && !tls.private_key.is_empty()
 }
 
-/// Notes certificates that are given in several ways.
+/// Reports certificates that are configured in more than one way.
 fn check_sources(fields: &Fields<'_>, tls: &ServerTls) {
     let sources = [
         is_by_file(tls),
@@ -274,7 +292,10 @@ fn check_sources(fields: &Fields<'_>, tls: &ServerTls) {
         !tls.tls_certificates.is_empty(),
     ];
     if sources.iter().filter(|source| **source).count() > 1 {
-        fields.reject("", "certificates are given in more than one way");
+        fields.reject(
+            "",
+            "credentialName, credentialNames, tlsCertificates and certificate files are mutually exclusive",
+        );
     }
 }
 

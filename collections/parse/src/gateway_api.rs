@@ -1,7 +1,7 @@
-//! The kinds of the Kubernetes Gateway API (C02), a file a kind.
+//! Kinds of the Kubernetes Gateway API (C02), one file per kind.
 //!
-//! The rules are those of the definitions of the kinds: the API server has applied them, and its defaults, to what it
-//! stores; a file may say anything. What goes wrong with a reference is found later, where the other object is known.
+//! The rules and defaults are those of the CustomResourceDefinitions. The API server has applied them to stored objects;
+//! objects from files need the checks. References are resolved later, where the other object is known.
 
 pub(crate) mod backend;
 pub(crate) mod backend_tls_policy;

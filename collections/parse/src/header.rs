@@ -1,12 +1,12 @@
-//! Names and values of headers, as admission has them.
+//! Admission rules of header names and values.
 
-/// Whether this is the name of a header: one or more characters of a token.
+/// Whether a text is a header name: one or more token characters (RFC 9110).
 pub(crate) fn is_header_name(name: &str) -> bool {
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     !name.is_empty() && name.bytes().all(token)
 }
 
-/// What of the value of a header is read next.
+/// State of the parser of header values.
 enum State {
     Literal,
     Name,
@@ -18,19 +18,19 @@ enum State {
     End,
 }
 
-/// Whether Envoy would take this as the value of a header: text with `%COMMANDS(...)%`, where `%%` is a percent sign.
+/// Checks that Envoy accepts a header value: text with `%COMMANDS(...)%`, where `%%` is a percent sign.
 ///
 /// # Errors
-/// Why it would not.
+/// The reason why Envoy would reject it.
 pub(crate) fn is_header_value(value: &str) -> Result<(), &'static str> {
     if value.bytes().any(|b| (b < 0x20 && b != b'\t') || b == 0x7f) {
-        return Err("a header has no control characters");
+        return Err("a header value must not contain control characters");
     }
     let (mut state, mut bytes) = (State::Literal, value.bytes().peekable());
     while let Some(b) = bytes.next() {
         state = match (state, b) {
             (State::Literal, b'%') => match bytes.peek() {
-                None => return Err("a percent sign is written `%%`"),
+                None => return Err("a single `%` is invalid: write a percent sign as `%%`"),
                 Some(b'%') => {
                     bytes.next();
                     State::Literal
@@ -43,7 +43,7 @@ pub(crate) fn is_header_value(value: &str) -> Result<(), &'static str> {
             (State::Array, b) if b != b' ' => State::InText,
             (State::Text, b'"') => State::InText,
             (State::InText, b'\\') => {
-                bytes.next().ok_or("a backslash at the end")?;
+                bytes.next().ok_or("a backslash at the end escapes nothing")?;
                 State::InText
             }
             (State::InText, b')') | (State::Close, b')') => State::End,
@@ -52,14 +52,18 @@ pub(crate) fn is_header_value(value: &str) -> Result<(), &'static str> {
             (State::AfterText, b']') => State::Close,
             (state @ (State::Literal | State::Name | State::InText), _) => state,
             (state, b' ') => state,
-            (State::Text, _) => return Err("a text in quotes is expected in the brackets"),
-            (State::AfterText, _) => return Err("`,` or `]` is expected after a text in brackets"),
-            (State::Close, _) => return Err("`)` is expected after the brackets"),
-            (State::End, _) => return Err("`%` is expected after the parentheses"),
+            (State::Text, _) => return Err("expected a quoted string in the brackets"),
+            (State::AfterText, _) => return Err("expected `,` or `]` after a string in brackets"),
+            (State::Close, _) => return Err("expected `)` after the brackets"),
+            (State::End, _) => return Err("expected `%` after the parentheses"),
             (State::Array, _) => State::InText,
         };
     }
-    if matches!(state, State::Literal) { Ok(()) } else { Err("a command has no end; a percent sign is written `%%`") }
+    if matches!(state, State::Literal) {
+        Ok(())
+    } else {
+        Err("a command is not closed with `%`; write a percent sign as `%%`")
+    }
 }
 
 #[cfg(test)]
@@ -67,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_text_and_commands() {
+    fn header_values_contain_text_and_commands() {
         for good in ["", "a", "100%%", "%HOSTNAME%", "a %REQ(x:y)% b", r#"%A(["x", "y\"z"])%"#, "a\tb", "%%%A%"] {
             assert_eq!(is_header_value(good), Ok(()), "{good}");
         }

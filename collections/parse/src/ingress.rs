@@ -1,6 +1,6 @@
 //! Kubernetes Ingress and IngressClass.
 //!
-//! An Ingress of another controller is none of our business, so nothing but a wrong type is noted.
+//! An Ingress may belong to another controller, so only values of the wrong type are reported.
 
 use sluice_model::{Ingress, IngressBackend, IngressClass, IngressPath, IngressRule, IngressTls, Object, PathType};
 
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn backends_are_services_by_number_or_name_of_their_port() {
+    fn backend_port_is_a_number_or_a_name() {
         let (object, rejects) = parsed(json!({
             "ingressClassName": "istio",
             "defaultBackend": {"resource": {"kind": "Bucket", "name": "b"}},
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_the_wrong_type_is_named() {
+    fn wrong_types_are_reported_with_their_path() {
         let path = json!({"pathType": "Regex", "backend": {"service": {"name": 3, "port": {"number": 70000}}}});
         let (object, rejects) = parsed(json!({"rules": [{"http": {"paths": [path]}}]}));
         assert_eq!(object, None);

@@ -10,38 +10,38 @@ use crate::{
     traffic_extension, workload_entry, workload_group,
 };
 
-/// How a kind is parsed: to a value, or to nothing if the object does not apply, with what is wrong noted aside.
+/// Parser of a kind: the model value, or `None` if the object does not apply. Findings are added to the second argument.
 pub type Parse = fn(&Item<'_>, &Findings) -> Option<Object>;
 
-/// A kind of object and how it is read.
+/// A kind of object and its parser.
 #[derive(Clone, Debug)]
 pub struct KindInfo {
     /// The kind.
     pub kind: Kind,
     /// API group, empty for the core group.
     pub group: &'static str,
-    /// Versions that are read, the preferred first.
+    /// Supported versions, the preferred one first.
     pub versions: &'static [&'static str],
-    /// `kind` as it stands in objects.
+    /// Value of `kind` in objects.
     pub name: &'static str,
-    /// Name in URLs.
+    /// Plural resource name in URLs of the API server.
     pub plural: &'static str,
-    /// Whether objects live in namespaces.
+    /// Whether the kind is namespaced.
     pub namespaced: bool,
-    /// The parser; `None` if nothing is derived from the kind yet.
+    /// The parser; `None` if the kind is not supported yet.
     pub parse: Option<Parse>,
-    /// Whether an object without a parser is worth a warning: configuration that would have an effect.
+    /// Whether an object of an unsupported kind gets a warning: it is configuration that should have an effect.
     pub warn_unsupported: bool,
 }
 
 impl KindInfo {
-    /// Whether it is an extension resource, whose definition may be absent or arrive later.
+    /// Whether a CustomResourceDefinition defines the kind; it may be absent or installed later.
     #[must_use]
     pub fn is_custom(&self) -> bool {
         self.group.ends_with(".istio.io") || self.group == "inference.networking.k8s.io" || self.is_gateway_api()
     }
 
-    /// Whether it is of the Kubernetes Gateway API.
+    /// Whether the kind is part of the Kubernetes Gateway API.
     #[must_use]
     pub fn is_gateway_api(&self) -> bool {
         [GROUP, EXPERIMENTAL_GROUP].contains(&self.group)
@@ -80,7 +80,7 @@ const fn custom(
     KindInfo { kind, group, versions, name, plural, namespaced: true, parse, warn_unsupported: true }
 }
 
-/// Every kind that is read, in order of [`Kind`]. Supporting one more is its parser in its line.
+/// All kinds that are read, in the order of [`Kind`]. To support one more kind, add its parser to its line.
 #[rustfmt::skip]
 pub static KINDS: &[KindInfo] = &[
     custom(Kind::AuthorizationPolicy, SECURITY, &["v1", "v1beta1"], "AuthorizationPolicy", "authorizationpolicies", Some(authorization_policy::parse)),
@@ -126,7 +126,7 @@ pub static KINDS: &[KindInfo] = &[
     custom(Kind::XBackendTrafficPolicy, EXPERIMENTAL_GROUP, &["v1alpha1"], "XBackendTrafficPolicy", "xbackendtrafficpolicies", Some(gateway_api::backend_traffic_policy::parse)),
 ];
 
-/// The entry of a kind as objects name it, any of its versions.
+/// The entry for the `apiVersion` and `kind` of an object, for any supported version.
 #[must_use]
 pub fn find_kind(api_version: &str, kind: &str) -> Option<&'static KindInfo> {
     let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_version_of_a_kind_is_the_same_kind() {
+    fn all_versions_of_a_kind_are_found() {
         for version in STABLE {
             let info = find_kind(&format!("networking.istio.io/{version}"), "Gateway").expect("known");
             assert_eq!(info.kind, Kind::Gateway);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_in_order_of_kinds_and_names_each_once() {
+    fn table_is_sorted_by_kind_without_duplicates() {
         assert!(KINDS.is_sorted_by(|a, b| a.kind < b.kind));
     }
 }

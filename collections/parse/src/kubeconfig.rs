@@ -1,7 +1,7 @@
-//! Kubeconfigs that somebody else wrote (S15): what of them is used, and what of them is not to be trusted.
+//! Untrusted kubeconfigs of remote clusters (S15).
 //!
-//! Whoever may write such a Secret is not therefore to run programs here or to have files of ours sent somewhere. What is
-//! wrong is told without quoting anything of the text.
+//! The author of such a Secret must not be able to run programs on this machine or to make it send local files. Only known
+//! fields are kept, and messages do not quote the text.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::encoding::decode_base64_lines;
 use crate::yaml::{Limits, parse_documents};
 
-/// Fields of a user that are taken over.
+/// Fields of a user that are kept.
 const USER: [&str; 14] = [
     "as",
     "as-groups",
@@ -28,14 +28,14 @@ const USER: [&str; 14] = [
     "tokenFile",
     "username",
 ];
-/// Fields of a user that make a client run programs or read files, with the option that allows each.
+/// Fields of a user that make a client run programs or read files, each with the option that allows it.
 const UNSAFE: [(&str, &str); 4] = [
     ("client-certificate", "clientCertificate"),
     ("client-key", "clientKey"),
     ("exec", "exec"),
     ("tokenFile", "tokenFile"),
 ];
-/// Fields of a cluster that are taken over.
+/// Fields of a cluster that are kept.
 const CLUSTER: [&str; 6] = [
     "certificate-authority",
     "certificate-authority-data",
@@ -44,15 +44,15 @@ const CLUSTER: [&str; 6] = [
     "server",
     "tls-server-name",
 ];
-/// Those of both that are base64.
+/// Fields of users and clusters whose value is base64.
 const ENCODED: [&str; 3] = ["certificate-authority-data", "client-certificate-data", "client-key-data"];
 
-/// A kubeconfig of which nothing is left but its current context, the cluster and the user of that.
+/// A kubeconfig that is reduced to its current context and that context's cluster and user.
 #[derive(Clone, Eq, PartialEq)]
 pub struct Kubeconfig(Value);
 
 impl Kubeconfig {
-    /// It as a kubeconfig, for a client to be made of it.
+    /// The kubeconfig as JSON, for a Kubernetes client.
     #[must_use]
     pub fn into_value(self) -> Value {
         self.0
@@ -65,20 +65,20 @@ impl fmt::Debug for Kubeconfig {
     }
 }
 
-/// Something that is wrong with a kubeconfig.
+/// An invalid part of a kubeconfig.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct KubeconfigFault {
-    /// Path of the field within it; empty is all of it.
+    /// Field path in the kubeconfig; empty for the whole document.
     pub path: String,
-    /// Why, a lower-case fragment that quotes nothing of it.
+    /// What is wrong, a lower-case fragment that quotes nothing of the kubeconfig.
     pub reason: String,
 }
 
-/// Reads a kubeconfig. Users that run programs or read files are refused, whichever context is current, unless `allowed`
-/// lists what they do (`PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS`).
+/// Parses a kubeconfig. A user that runs programs or reads files is refused, in every context, unless `allowed` lists the
+/// option (`PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS`).
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// All invalid parts.
 pub fn parse_kubeconfig(text: &[u8], allowed: &BTreeSet<String>) -> Result<Kubeconfig, Vec<KubeconfigFault>> {
     let mut faults = Faults::default();
     let read = document(text).map_err(|reason| vec![KubeconfigFault { path: String::new(), reason }])?;
@@ -89,20 +89,20 @@ pub fn parse_kubeconfig(text: &[u8], allowed: &BTreeSet<String>) -> Result<Kubec
     }
 }
 
-/// The one document there is.
+/// The single document of the text.
 fn document(text: &[u8]) -> Result<Map<String, Value>, String> {
-    let text = std::str::from_utf8(text).map_err(|_| "is no text".to_owned())?;
+    let text = std::str::from_utf8(text).map_err(|_| "expected UTF-8 text".to_owned())?;
     let limits = Limits { document_bytes: 1 << 20, ..Limits::default() };
     let mut documents = parse_documents(text, &limits);
     match (documents.pop(), documents.is_empty()) {
-        (None, _) => Err("is empty".to_owned()),
+        (None, _) => Err("the kubeconfig is empty".to_owned()),
         (Some(Ok(document)), true) => match document.value {
             Value::Object(fields) => Ok(fields),
-            _ => Err("is no kubeconfig".to_owned()),
+            _ => Err("expected a kubeconfig: a YAML mapping".to_owned()),
         },
-        // What the parser says may quote the line.
-        (Some(Err(error)), true) => Err(format!("is no YAML: see its line {}", error.line)),
-        (Some(_), false) => Err("has more than one document".to_owned()),
+        // The message of the parser may quote the line.
+        (Some(Err(error)), true) => Err(format!("invalid YAML in line {}", error.line)),
+        (Some(_), false) => Err("expected one YAML document, found more".to_owned()),
     }
 }
 
@@ -120,18 +120,18 @@ impl Faults {
             self.check_user(&format!("users[{at}].user"), user, allowed);
         }
         let Some(current) = text(fields, "current-context") else {
-            self.add("current-context", "is needed: it says which cluster is meant");
+            self.add("current-context", "this field is required: it selects the cluster");
             return None;
         };
         let contexts = self.named(fields, "contexts", "context");
         let Some((at, _, context)) = contexts.into_iter().find(|(_, name, _)| *name == current) else {
-            self.add("current-context", "names no context");
+            self.add("current-context", "no entry of `contexts` has this name");
             return None;
         };
         let clusters = self.named(fields, "clusters", "cluster");
         let wanted = text(&context, "cluster");
         let Some((which, _, cluster)) = clusters.into_iter().find(|(_, name, _)| Some(*name) == wanted) else {
-            self.add(format!("contexts[{at}].context.cluster"), "names no cluster");
+            self.add(format!("contexts[{at}].context.cluster"), "no entry of `clusters` has this name");
             return None;
         };
         self.check_cluster(&format!("clusters[{which}].cluster"), &cluster);
@@ -140,7 +140,7 @@ impl Faults {
             Some(wanted) => match users.into_iter().find(|(_, name, _)| *name == wanted) {
                 Some((_, _, user)) => user,
                 None => {
-                    self.add(format!("contexts[{at}].context.user"), "names no user");
+                    self.add(format!("contexts[{at}].context.user"), "no entry of `users` has this name");
                     return None;
                 }
             },
@@ -153,7 +153,7 @@ impl Faults {
         }))
     }
 
-    /// The named entries of a list: their place, name and content.
+    /// The named entries of a list: index, name and content.
     fn named<'f>(
         &mut self,
         fields: &'f Map<String, Value>,
@@ -164,7 +164,7 @@ impl Faults {
             None | Some(Value::Null) => return Vec::new(),
             Some(Value::Array(entries)) => entries,
             Some(_) => {
-                self.add(list, "is no list");
+                self.add(list, "expected a list");
                 return Vec::new();
             }
         };
@@ -173,8 +173,8 @@ impl Faults {
             match (entry.get("name").and_then(Value::as_str), entry.get(content)) {
                 (Some(name), Some(Value::Object(fields))) => named.push((at, name, fields.clone())),
                 (Some(name), None | Some(Value::Null)) => named.push((at, name, Map::new())),
-                (Some(_), Some(_)) => self.add(format!("{list}[{at}].{content}"), "is no map of fields"),
-                (None, _) => self.add(format!("{list}[{at}].name"), "is needed"),
+                (Some(_), Some(_)) => self.add(format!("{list}[{at}].{content}"), "expected an object"),
+                (None, _) => self.add(format!("{list}[{at}].name"), "this field is required"),
             }
         }
         named
@@ -182,31 +182,37 @@ impl Faults {
 
     fn check_cluster(&mut self, path: &str, cluster: &Map<String, Value>) {
         match text(cluster, "server") {
-            None => self.add(format!("{path}.server"), "is needed: the address of the API server"),
+            None => self.add(format!("{path}.server"), "this field is required: the URL of the API server"),
             Some(server) => {
                 let rest = server.strip_prefix("https://").or_else(|| server.strip_prefix("http://"));
                 if rest.is_none_or(str::is_empty) {
-                    self.add(format!("{path}.server"), "is no URL that begins with https://");
+                    self.add(format!("{path}.server"), "expected a URL that begins with https:// or http://");
                 }
             }
         }
         if text(cluster, "proxy-url").is_some() {
-            self.add(format!("{path}.proxy-url"), "is not supported: API servers are reached without a proxy");
+            self.add(format!("{path}.proxy-url"), "not supported: API servers are reached without a proxy");
         }
         let has_roots =
             ["certificate-authority", "certificate-authority-data"].map(|name| text(cluster, name).is_some());
         if has_roots == [true, true] {
-            self.add(format!("{path}.certificate-authority"), "stands against certificate-authority-data");
+            self.add(
+                format!("{path}.certificate-authority"),
+                "`certificate-authority` and `certificate-authority-data` are mutually exclusive",
+            );
         }
         if has_roots.contains(&true) && cluster.get("insecure-skip-tls-verify") == Some(&Value::Bool(true)) {
-            self.add(format!("{path}.insecure-skip-tls-verify"), "stands against roots to verify the server with");
+            self.add(
+                format!("{path}.insecure-skip-tls-verify"),
+                "`insecure-skip-tls-verify` and a certificate authority are mutually exclusive",
+            );
         }
         self.check_types(path, cluster, &CLUSTER);
     }
 
     fn check_user(&mut self, path: &str, user: &Map<String, Value>, allowed: &BTreeSet<String>) {
         let refuse = |option: &str| {
-            format!("is not allowed: PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS does not list {option}")
+            format!("not allowed: PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS does not list {option}")
         };
         for (field, option) in UNSAFE {
             let is_there = user.get(field).is_some_and(|value| !value.is_null() && value.as_str() != Some(""));
@@ -216,7 +222,7 @@ impl Faults {
         }
         if let Some(provider) = user.get("auth-provider").filter(|provider| !provider.is_null()) {
             match provider.get("name").and_then(Value::as_str) {
-                Some("oidc") => self.add(format!("{path}.auth-provider"), "OIDC is not supported: a token is"),
+                Some("oidc") => self.add(format!("{path}.auth-provider"), "OIDC is not supported: use a token"),
                 Some(name) if allowed.contains(name) => {}
                 _ => self.add(format!("{path}.auth-provider"), refuse("its name")),
             }
@@ -224,7 +230,7 @@ impl Faults {
         self.check_types(path, user, &USER);
     }
 
-    /// Notes fields that a client cannot be made of.
+    /// Reports fields with a value that a client cannot use.
     fn check_types(&mut self, path: &str, fields: &Map<String, Value>, known: &[&str]) {
         for (name, value) in fields.iter().filter(|(name, value)| known.contains(&name.as_str()) && !value.is_null()) {
             let is_text = |value: &Value| value.is_string();
@@ -237,18 +243,18 @@ impl Faults {
                 _ => value.is_string(),
             };
             if !fits {
-                self.add(format!("{path}.{name}"), "is not of the type it has to be of");
+                self.add(format!("{path}.{name}"), "the value has the wrong type");
             }
             if ENCODED.contains(&name.as_str())
                 && value.as_str().is_some_and(|text| decode_base64_lines(text).is_none())
             {
-                self.add(format!("{path}.{name}"), "is no base64");
+                self.add(format!("{path}.{name}"), "expected base64");
             }
         }
     }
 }
 
-/// A text that is there and not empty.
+/// A string field that is present and not empty.
 fn text<'f>(fields: &'f Map<String, Value>, name: &str) -> Option<&'f str> {
     fields.get(name).and_then(Value::as_str).filter(|text| !text.is_empty())
 }
@@ -297,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_current_context_names_is_left() {
+    fn only_the_current_context_is_kept() {
         let kept = parse(|_| {}, &[]).expect("good").into_value();
         assert_eq!(
             kept,
@@ -315,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn users_run_no_programs_and_read_no_files_unless_that_is_allowed() {
+    fn users_with_programs_or_files_are_refused_unless_allowed() {
         let set = |user: usize, field: &'static str, value: Value| {
             move |it: &mut Value| it["users"][user]["user"][field] = value.clone()
         };
@@ -327,7 +333,7 @@ mod tests {
             ("client-certificate", json!("/hush"), "clientCertificate"),
             ("auth-provider", provider("gcp"), "gcp"),
         ] {
-            // That of a context which is not current as well.
+            // The user of a context that is not current is refused too.
             for user in [0, 1] {
                 let change = set(user, field, value.clone());
                 assert_eq!(paths(&change, &[]), [format!("users[{user}].user.{field}")]);
@@ -341,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_by_its_path() {
+    fn invalid_fields_are_reported_with_their_path() {
         type Change = fn(&mut Value);
         let cases: [(Change, &str); 14] = [
             (|it| it["current-context"] = json!(""), "current-context"),

@@ -1,16 +1,16 @@
-//! Kubernetes and Istio objects to model values and rejects; a file a kind.
+//! Parsers from Kubernetes and Istio objects to model values and rejects, one file per kind.
 //!
-//! Input is an object as JSON (YAML sources convert first), output a [`sluice_model::ParsedObject`]: a model value with
-//! only what is used, and a [`sluice_model::Reject`] with a field path for every part that is invalid. Nothing here panics
-//! on any input, and an invalid object never affects another.
+//! The input is an object as JSON; sources convert YAML first. The output is a [`sluice_model::ParsedObject`]: a model value
+//! with only the fields that something reads, and a [`sluice_model::Reject`] with a field path for each invalid part. No
+//! input makes a parser panic, and an invalid object does not affect another.
 //!
-//! `kinds.rs` is the table of kinds: which API versions carry them, whether they are namespaced, which function parses
-//! them. A kind in the table without a parser yields a warning that it is not supported yet.
+//! `kinds.rs` is the table of kinds: their API versions, whether they are namespaced, and their parser. A kind without a
+//! parser gets a warning that it is not supported yet.
 //!
-//! Adding a kind: a model type and a variant of [`sluice_model::Object`]; a file here with
+//! To add a kind: add a model type and a variant of [`sluice_model::Object`]; add a file here with
 //! `pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object>`, which returns `None` for an object that
-//! does not apply; the function in the kind's line in `kinds.rs`. Metadata is read by [`Item::meta`], the `spec` of an
-//! Istio kind with [`Fields`].
+//! does not apply; name the function in the kind's line in `kinds.rs`. [`Item::meta`] reads the metadata and [`Fields`] the
+//! `spec` of an Istio kind.
 
 mod address;
 mod admission;
@@ -62,7 +62,7 @@ pub use fields::{Fields, Finding, Findings, parse_duration};
 pub use gateway::{parse_gateway, parse_protocol};
 pub use kinds::{KINDS, KindInfo, Parse, find_kind, kind_info};
 pub use kubeconfig::{Kubeconfig, KubeconfigFault, parse_kubeconfig};
-pub use mesh_config::lay_mesh_config;
+pub use mesh_config::merge_mesh_config;
 pub use mesh_networks::parse_mesh_networks;
 pub use names::{
     is_admitted_host, is_any_case_label, is_dns_label, is_fqdn, is_label_key, is_label_value, is_wildcard_domain,
@@ -70,6 +70,6 @@ pub use names::{
 };
 pub use object::{Item, ObjectError, ObjectId, identify, parse_object};
 pub use proxy::parse_proxy;
-pub use proxy_config::lay_proxy_config;
+pub use proxy_config::merge_proxy_config;
 pub use validate::{Problem, Validation, validate_object, validate_text, validated_kinds};
 pub use virtual_service::{parse_http_retry, parse_virtual_service};

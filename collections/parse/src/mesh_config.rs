@@ -12,27 +12,27 @@ use sluice_model::{
 };
 
 use crate::extension_provider::{extension_provider, is_log_format};
-use crate::proxy_config::lay_proxy_fields;
+use crate::proxy_config::merge_proxy_fields;
 use crate::traffic_policy::{
     client_tls, connection_pool, locality_lb, outlier_detection, tcp_keepalive, zone_aware_lb,
 };
 use crate::virtual_service::parse_http_retry;
 use crate::{Fields, Findings};
 
-/// Fields that are read by others or no longer do anything; they are no findings.
+/// Fields that other components read or that have no effect in Istio either. They are accepted silently.
 const UNUSED: [&str; 3] = ["certificates", "ca", "thriftConfig"];
-/// Fields without an effect yet, and what holds instead.
+/// Fields that are not supported, each with what applies instead.
 const UNSUPPORTED: [(&str, &str); 2] = [
-    ("configSources", "objects are read from the Kubernetes API or from a directory only"),
-    ("serviceScopeConfigs", "services have no scope: those of every cluster are reached"),
+    ("configSources", "objects are read only from the Kubernetes API or from a directory"),
+    ("serviceScopeConfigs", "services of all clusters are reachable"),
 ];
 
-/// Lays a mesh config over another: a field that is there replaces the base's, except that `defaultConfig` and
-/// `defaultProviders` are laid over in their turn, providers replace those of their name, and aliases are joined.
+/// Merges the `MeshConfig` in `value` into `base`. A field that is present replaces that of `base`; `defaultConfig` and
+/// `defaultProviders` are merged field by field, providers replace those of the same name, and aliases are joined.
 ///
-/// What is wrong is noted at paths below `path`, and the base's value stays.
+/// Findings have paths below `path`. For an invalid field, the value of `base` stays.
 #[must_use]
-pub fn lay_mesh_config(base: MeshConfig, value: &Value, path: &str, findings: &Findings) -> MeshConfig {
+pub fn merge_mesh_config(base: MeshConfig, value: &Value, path: &str, findings: &Findings) -> MeshConfig {
     let mut mesh = base;
     if let Some(fields) = Fields::new(value, path, findings) {
         for name in UNUSED {
@@ -40,7 +40,7 @@ pub fn lay_mesh_config(base: MeshConfig, value: &Value, path: &str, findings: &F
         }
         for (name, instead) in UNSUPPORTED {
             if fields.value(name).is_some_and(|value| value.as_array().is_none_or(|list| !list.is_empty())) {
-                fields.warn(name, format!("is not supported: {instead}"));
+                fields.warn(name, format!("not supported: {instead}"));
             }
         }
         listeners(&mut mesh, &fields);
@@ -53,7 +53,7 @@ pub fn lay_mesh_config(base: MeshConfig, value: &Value, path: &str, findings: &F
     mesh
 }
 
-/// Replaces `target` if the field is there.
+/// Replaces `target` if the field is present.
 pub(crate) fn set<T>(target: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *target = value;
@@ -75,7 +75,7 @@ fn listeners(mesh: &mut MeshConfig, fields: &Fields<'_>) {
     let modes = ["UNSPECIFIED", "OFF", "DEFAULT", "STRICT"].map(|mode| (mode, Text::from(mode)));
     set(&mut mesh.ingress_controller_mode, fields.choice("ingressControllerMode", &modes));
     if let Some(config) = fields.object("defaultConfig") {
-        mesh.default_config = lay_proxy_fields(std::mem::take(&mut mesh.default_config), &config);
+        mesh.default_config = merge_proxy_fields(std::mem::take(&mut mesh.default_config), &config);
     }
 }
 
@@ -84,7 +84,7 @@ fn observability(mesh: &mut MeshConfig, fields: &Fields<'_>) {
     set(&mut mesh.enable_tracing, fields.opt_bool("enableTracing"));
     set(&mut mesh.access_log_file, fields.opt_text("accessLogFile"));
     let log_format = fields.opt_text("accessLogFormat").filter(|format| {
-        // Whether it is meant as JSON, the encoding says, which may come from elsewhere.
+        // `accessLogEncoding` decides whether this is JSON. It may be set in another layer, so any JSON value is checked.
         serde_json::from_str(format).map_or(true, |value| is_log_format(fields, "accessLogFormat", &value))
     });
     set(&mut mesh.access_log_format, log_format);
@@ -122,7 +122,7 @@ fn policies(mesh: &mut MeshConfig, fields: &Fields<'_>) {
     ];
     let inbound = [("PASSTHROUGH", InboundPolicy::Passthrough), ("LOCALHOST", InboundPolicy::Localhost)];
     if let Some(policy) = fields.object("outboundTrafficPolicy") {
-        // An unset enumeration is its first word.
+        // An unset enumeration has its first value.
         mesh.outbound_policy = policy.choice("mode", &outbound).unwrap_or(OutboundPolicy::RegistryOnly);
         mesh.outbound_tls = policy.read("tls", client_tls);
     }

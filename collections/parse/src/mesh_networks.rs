@@ -8,7 +8,7 @@ use sluice_model::{MeshNetworks, Network, NetworkEndpoints, NetworkGatewayAddres
 use crate::admission::is_port;
 use crate::{Fields, Findings, is_any_case_label, is_fqdn};
 
-/// The networks in key `meshNetworks`, with what is wrong noted at paths below `path`.
+/// Parses `MeshNetworks`. Findings have paths below `path`.
 #[must_use]
 pub fn parse_mesh_networks(value: &Value, path: &str, findings: &Findings) -> MeshNetworks {
     let Some(fields) = Fields::new(value, path, findings) else { return MeshNetworks::default() };
@@ -24,12 +24,12 @@ fn network(fields: &Fields<'_>) -> Network {
         match (endpoints.opt_text("fromCidr"), endpoints.opt_text("fromRegistry")) {
             (Some(cidr), _) if cidr.parse::<ipnet::IpNet>().is_ok() => Some(NetworkEndpoints::Cidr(cidr)),
             (Some(cidr), _) => {
-                endpoints.reject("fromCidr", format!("{cidr} is no block of addresses"));
+                endpoints.reject("fromCidr", format!("{cidr} is not a CIDR block"));
                 None
             }
             (None, Some(registry)) => {
                 if !is_any_case_label(&registry) {
-                    endpoints.refuse("fromRegistry", format!("`{registry}` is no id of a cluster"));
+                    endpoints.refuse("fromRegistry", format!("`{registry}` is not a cluster ID"));
                 }
                 Some(NetworkEndpoints::Registry(registry))
             }
@@ -40,24 +40,24 @@ fn network(fields: &Fields<'_>) -> Network {
         let address = match (gateway.opt_text("registryServiceName"), gateway.opt_text("address")) {
             (Some(host), _) => {
                 if !is_fqdn(&host) {
-                    gateway.refuse("registryServiceName", format!("`{host}` is no host"));
+                    gateway.refuse("registryServiceName", format!("`{host}` is not a valid host"));
                 }
                 NetworkGatewayAddress::RegistryService(host)
             }
             (None, Some(address)) => {
                 if address.parse::<IpAddr>().is_err() && !is_fqdn(&address) {
-                    gateway.refuse("address", format!("`{address}` is neither a host nor an address"));
+                    gateway.refuse("address", format!("`{address}` is not a host name or an IP address"));
                 }
                 NetworkGatewayAddress::Address(address)
             }
             (None, None) => {
-                gateway.reject("", "a gateway needs an address or a registryServiceName");
+                gateway.reject("", "`address` or `registryServiceName` is required");
                 return None;
             }
         };
         let port = gateway.integer("port");
         if !is_port(port) {
-            gateway.refuse("port", "a port number is 1 to 65535");
+            gateway.refuse("port", "expected a port from 1 to 65535");
         }
         Some(NetworkGatewayConfig { address, port, locality: gateway.text("locality") })
     });

@@ -1,16 +1,16 @@
-//! ConfigMap `istio`: mesh config and networks (C12, C17).
+//! ConfigMap `istio`: `MeshConfig` and `MeshNetworks` (C12, C17).
 
 use serde_json::Value;
 use sluice_model::{MeshConfig, MeshNetworks, MeshSettings, Object};
 
-use crate::mesh_config::lay_mesh_config;
+use crate::mesh_config::merge_mesh_config;
 use crate::mesh_networks::parse_mesh_networks;
 use crate::secret::parse_config_map;
 use crate::yaml::{Limits, parse_value};
 use crate::{Findings, Item};
 
-/// A ConfigMap with key `mesh` or `meshNetworks`, else one with roots; others hold nothing of interest. A mesh config that
-/// is wrong in any part does not apply, so that the last good one stays in force.
+/// Parses a ConfigMap with the key `mesh` or `meshNetworks`, or one with root certificates; other ConfigMaps are ignored.
+/// An invalid `MeshConfig` does not apply in any part: the last valid one stays in effect.
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let key = |name: &str| item.object.get("data").and_then(|data| data.get(name)).and_then(Value::as_str);
     let (mesh, networks) = (key("mesh"), key("meshNetworks"));
@@ -31,7 +31,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let mesh = read("mesh", mesh);
     let given = mesh.as_ref().map(|value| value.to_string().into()).unwrap_or_default();
     let mesh = match mesh {
-        Some(value) => lay_mesh_config(MeshConfig::default(), &value, "data.mesh", findings),
+        Some(value) => merge_mesh_config(MeshConfig::default(), &value, "data.mesh", findings),
         None => MeshConfig::default(),
     };
     let networks = networks.map(|text| match read("meshNetworks", Some(text)) {

@@ -6,10 +6,10 @@ use sluice_model::{Labels, ObjectKey, ObjectMeta, Text, Timestamp};
 
 use crate::Findings;
 
-/// Annotations nobody reads and that are big.
-const BULKY: [&str; 2] = ["kubectl.kubernetes.io/last-applied-configuration", "sidecar.istio.io/status"];
+/// Large annotations that nothing reads.
+const DROPPED_ANNOTATIONS: [&str; 2] = ["kubectl.kubernetes.io/last-applied-configuration", "sidecar.istio.io/status"];
 
-/// The fields of `metadata` that are used.
+/// The fields of `metadata` that are read.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Metadata {
@@ -37,14 +37,14 @@ impl Metadata {
         self.labels.take().unwrap_or_default()
     }
 
-    /// Annotations, moved out, without the bulky ones.
+    /// Annotations, moved out, without [`DROPPED_ANNOTATIONS`].
     pub(crate) fn take_annotations(&mut self) -> Labels {
         let mut annotations = self.annotations.take().unwrap_or_default();
-        annotations.retain(|name, _| !BULKY.contains(&name.as_str()));
+        annotations.retain(|name, _| !DROPPED_ANNOTATIONS.contains(&name.as_str()));
         annotations
     }
 
-    /// Creation time; an object that has none, as one in a file, is as old as can be.
+    /// Creation time in seconds since 1970; 0 for an object without one, such as an object from a file.
     pub(crate) fn created(&self, findings: &Findings) -> Timestamp {
         match self.creation_timestamp.as_deref().map(str::parse::<jiff::Timestamp>) {
             Some(Ok(time)) => time.as_second(),
@@ -57,7 +57,7 @@ impl Metadata {
     }
 }
 
-/// The metadata of an Istio object; a part that cannot be read is a warning and counts as absent.
+/// Metadata of an Istio object. Invalid metadata is a warning and counts as absent.
 pub(crate) fn parse(key: &ObjectKey, object: &Value, findings: &Findings) -> ObjectMeta {
     let empty = Value::Object(serde_json::Map::new());
     let mut metadata = match Metadata::deserialize(object.get("metadata").unwrap_or(&empty)) {
@@ -70,7 +70,7 @@ pub(crate) fn parse(key: &ObjectKey, object: &Value, findings: &Findings) -> Obj
     meta(key, &mut metadata, findings)
 }
 
-/// The metadata of an object that has been read.
+/// Metadata of an object whose `metadata` is already deserialized.
 pub(crate) fn meta(key: &ObjectKey, metadata: &mut Metadata, findings: &Findings) -> ObjectMeta {
     ObjectMeta {
         namespace: key.namespace.clone(),

@@ -1,10 +1,10 @@
-//! Short names completed the way Istio's API reads them.
+//! Completion of short names, and syntax of names.
 
 use std::net::IpAddr;
 
 use sluice_model::{MESH_GATEWAY, Text};
 
-/// A host as a rule in `namespace` means it: a name without a dot is a Service of that namespace.
+/// The host that a name in a rule of `namespace` refers to: a name without a dot is a Service in that namespace.
 #[must_use]
 pub fn resolve_host(name: &str, namespace: &str, domain: &str) -> String {
     if name.is_empty() || name == "*" || name.contains('.') || name.parse::<IpAddr>().is_ok() {
@@ -20,7 +20,7 @@ pub fn resolve_host(name: &str, namespace: &str, domain: &str) -> String {
     host
 }
 
-/// A gateway as a rule in `namespace` means it, as `namespace/name`; the mesh's own name stays.
+/// The gateway that a name in a rule of `namespace` refers to, as `namespace/name`. The name `mesh` stays.
 #[must_use]
 pub fn resolve_gateway(name: &str, namespace: &str) -> Text {
     if name == MESH_GATEWAY {
@@ -29,7 +29,7 @@ pub fn resolve_gateway(name: &str, namespace: &str) -> Text {
     if let Some((before, after)) = name.split_once('/') {
         return if before == "." { format!("{namespace}/{after}").into() } else { name.into() };
     }
-    // Of old, a gateway could be named like a Service: name.namespace.svc.domain.
+    // The deprecated form looks like the name of a Service: name.namespace.svc.domain.
     let mut parts = name.split('.');
     match (parts.next(), parts.next()) {
         (Some(gateway), Some(namespace)) => format!("{namespace}/{gateway}").into(),
@@ -37,14 +37,14 @@ pub fn resolve_gateway(name: &str, namespace: &str) -> Text {
     }
 }
 
-/// Whether this is a DNS label: lower-case letters, digits and inner hyphens, at most 63.
+/// Whether a text is a DNS label: 1 to 63 lower-case letters, digits and inner hyphens.
 #[must_use]
 pub fn is_dns_label(name: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     (1..=63).contains(&name.len()) && name.bytes().all(inner) && !name.starts_with('-') && !name.ends_with('-')
 }
 
-/// Whether this is a host, or a wildcard: `*`, `*.rest` or `*-rest`.
+/// Whether a text is a host or a wildcard: `*`, `*.rest` or `*-rest`.
 #[must_use]
 pub fn is_wildcard_domain(name: &str) -> bool {
     if name == "*" {
@@ -62,13 +62,13 @@ pub fn is_wildcard_domain(name: &str) -> bool {
     name.len() <= 255 && first && labels.all(label)
 }
 
-/// Whether this is a DNS label as admission has them: upper case counts as lower case.
+/// Whether a text is a DNS label by the rules of admission, which accept upper case too.
 #[must_use]
 pub fn is_any_case_label(name: &str) -> bool {
     is_dns_label(&name.to_ascii_lowercase())
 }
 
-/// Whether this is a name in DNS that is complete as it stands: labels, the last of which is no number.
+/// Whether a text is a fully qualified DNS name: labels, the last of which is not a number.
 #[must_use]
 pub fn is_fqdn(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or_default();
@@ -77,7 +77,7 @@ pub fn is_fqdn(name: &str) -> bool {
     (1..=255).contains(&name.len()) && !is_number(last) && labels.split('.').all(is_any_case_label)
 }
 
-/// Whether admission takes this as a host: a name in DNS whose first label may be `*`, or begin with `*` or `*-`.
+/// Whether admission accepts a host: a DNS name whose first label may be `*`, or begin with `*` or `*-`.
 #[must_use]
 pub fn is_admitted_host(name: &str) -> bool {
     let (first, rest) = name.split_once('.').map_or((name, None), |(first, rest)| (first, Some(rest)));
@@ -86,7 +86,7 @@ pub fn is_admitted_host(name: &str) -> bool {
     (1..=255).contains(&name.len()) && first && rest.is_none_or(|rest| rest.is_empty() || is_fqdn(rest))
 }
 
-/// Whether this can be the key of a label: a name, or a domain and a name.
+/// Whether a text is a valid label key: a name with an optional domain as prefix.
 #[must_use]
 pub fn is_label_key(key: &str) -> bool {
     let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
@@ -94,7 +94,7 @@ pub fn is_label_key(key: &str) -> bool {
     !name.is_empty() && name.len() <= 63 && is_label_value(name) && prefix
 }
 
-/// Whether this can be the value of a label: nothing, or letters, digits, `-`, `_` and `.` with the first two outside.
+/// Whether a text is a valid label value: empty, or letters, digits, `-`, `_` and `.` between letters or digits.
 #[must_use]
 pub fn is_label_value(value: &str) -> bool {
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_hosts_belong_to_the_namespace() {
+    fn short_hosts_are_completed_with_namespace_and_domain() {
         let check = |name: &str, expect: &str| assert_eq!(resolve_host(name, "shop", "cluster.local"), expect);
         check("reviews", "reviews.shop.svc.cluster.local");
         check("reviews.other", "reviews.other");
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn gateways_have_three_spellings() {
+    fn all_forms_of_gateway_names_are_resolved() {
         let check = |name: &str, expect: &str| assert_eq!(resolve_gateway(name, "shop").as_str(), expect);
         check("front", "shop/front");
         check("./front", "shop/front");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn admission_takes_fewer_hosts_than_apply() {
+    fn admission_accepts_fewer_hosts_than_apply() {
         for good in ["*", "a", "*.a.b", "*-x.a", "*x.a", "Example.COM.", "a.", "*."] {
             assert!(is_admitted_host(good), "{good}");
         }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_those_of_kubernetes() {
+    fn label_syntax_is_that_of_kubernetes() {
         for key in ["a", "app.kubernetes.io/name", "A_b.c-d", "x/1"] {
             assert!(is_label_key(key), "{key}");
         }
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn domains_have_labels() {
+    fn wildcard_domains_consist_of_labels() {
         for good in ["*", "a", "a.b", "*.a.b", "*-x.a", "a_b.c", "example.com."] {
             assert!(is_wildcard_domain(good), "{good}");
         }

@@ -8,8 +8,7 @@ use crate::{Findings, Item, metadata::Metadata};
 const REGION: [&str; 2] = ["topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"];
 const ZONE: [&str; 2] = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
 const SUBZONE: &str = "topology.istio.io/subzone";
-/// Labels that are kept beside those of the topology: what `traffic.istio.io/nodeSelector` may name is unknown, so all
-/// but the kubelet's frequent ones.
+/// Frequent labels of the kubelet, which are dropped. All others are kept: `traffic.istio.io/nodeSelector` may refer to any.
 const DROPPED_PREFIXES: [&str; 2] = ["beta.kubernetes.io/", "failure-domain.beta.kubernetes.io/"];
 
 #[derive(Deserialize)]
@@ -39,13 +38,13 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let locality = locality(&labels);
     labels.retain(|name, _| !DROPPED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)));
     let addresses = input.status.and_then(|status| status.addresses).unwrap_or_default();
-    // Only the first external address is ever used; internal ones are not reachable from other networks.
+    // Only the first external address is used. Internal addresses are not reachable from other networks.
     let external = addresses.into_iter().filter(|a| a.address_type == "ExternalIP" && !a.address.is_empty());
     let addresses = external.map(|a| a.address).take(1).collect();
     Some(Object::Node(Node { locality, addresses, labels }))
 }
 
-/// Region and zone by their labels, the stable ones before the beta ones.
+/// Region and zone from their labels; the stable labels have precedence over the beta ones.
 fn locality(labels: &Labels) -> Locality {
     let first = |names: [&str; 2]| {
         names.iter().find_map(|name| labels.get(name).filter(|value| !value.is_empty())).cloned().unwrap_or_default()

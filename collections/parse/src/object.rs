@@ -1,4 +1,4 @@
-//! Any object to what it is and what parsing makes of it.
+//! Entry points: identification and parsing of an object of any kind.
 
 use std::sync::LazyLock;
 
@@ -7,44 +7,44 @@ use sluice_model::{ObjectKey, ObjectMeta, ParsedObject, Text};
 
 use crate::{Findings, KindInfo, admission, find_kind, metadata};
 
-/// Why something is not an object of a known kind at all.
+/// The reason why a value is not an object of a known kind.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ObjectError {
-    /// It is not a JSON object.
-    #[error("not an object")]
+    /// The value is not a JSON object.
+    #[error("expected an object")]
     NotAnObject,
-    /// A field every object has is missing or not text.
-    #[error("{0} is missing or not text")]
+    /// A field that every object has is missing or not a string.
+    #[error("{0} is required and must be a string")]
     Missing(&'static str),
-    /// Nothing of that kind is read.
-    #[error("kind {kind} of {api_version} is not known")]
+    /// The kind is not in the table of kinds.
+    #[error("unknown kind {kind} of {api_version}")]
     UnknownKind {
-        /// As it stands in the object.
+        /// As the object states it.
         api_version: String,
-        /// As it stands in the object.
+        /// As the object states it.
         kind: String,
     },
 }
 
-/// An object of a known kind to be parsed.
+/// An object of a known kind that is being parsed.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
-    /// Where it lives.
+    /// Cluster, namespace and name.
     pub key: &'a ObjectKey,
-    /// All of it.
+    /// The whole object.
     pub object: &'a Value,
-    /// DNS domain of the cluster, such as `cluster.local`: short hosts are completed with it.
+    /// DNS domain of the cluster, such as `cluster.local`, which completes short hosts.
     pub domain: &'a str,
 }
 
 impl<'a> Item<'a> {
-    /// Its `spec`, an empty object if it has none.
+    /// The `spec`, an empty object if absent.
     #[must_use]
     pub fn spec(&self) -> &'a Value {
         self.object.get("spec").unwrap_or(&EMPTY)
     }
 
-    /// Its metadata; a part of that which cannot be read is a warning and counts as absent.
+    /// The metadata. Invalid metadata is a warning and counts as absent.
     #[must_use]
     pub fn meta(&self, findings: &Findings) -> ObjectMeta {
         metadata::parse(self.key, self.object, findings)
@@ -53,19 +53,19 @@ impl<'a> Item<'a> {
 
 static EMPTY: LazyLock<Value> = LazyLock::new(|| Value::Object(serde_json::Map::new()));
 
-/// What an object is.
+/// Kind and key of an object.
 #[derive(Clone, Debug)]
 pub struct ObjectId {
-    /// Its kind's entry in the table.
+    /// The entry of the kind in the table of kinds.
     pub info: &'static KindInfo,
-    /// Where it lives. A namespaced object without a namespace is in `default`.
+    /// Cluster, namespace and name. A namespaced object without a namespace is in `default`.
     pub key: ObjectKey,
 }
 
-/// Says what an object read from `cluster` is, without parsing it: enough to delete it.
+/// Identifies an object from `cluster` without parsing it, for example to delete it.
 ///
 /// # Errors
-/// When it is no object, has no `apiVersion`, `kind` or `metadata.name`, or is of a kind nobody reads.
+/// The value is not an object, has no `apiVersion`, `kind` or `metadata.name`, or is of an unknown kind.
 pub fn identify(cluster: &Text, object: &Value) -> Result<ObjectId, ObjectError> {
     let fields = object.as_object().ok_or(ObjectError::NotAnObject)?;
     let text = |name| fields.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
@@ -82,7 +82,7 @@ pub fn identify(cluster: &Text, object: &Value) -> Result<ObjectId, ObjectError>
 /// Parses an object read from `cluster`, whose DNS domain is `domain`.
 ///
 /// # Errors
-/// As [`identify`]. Everything wrong inside an object of a known kind is in the rejects.
+/// As [`identify`]. Invalid parts of an object of a known kind are in the rejects.
 pub fn parse_object(cluster: &Text, domain: &str, object: &Value) -> Result<ParsedObject, ObjectError> {
     let ObjectId { info, key } = identify(cluster, object)?;
     let findings = Findings::default();

@@ -1,6 +1,6 @@
 //! PeerAuthentication (P14).
 //!
-//! A policy with mistakes still counts as far as its modes can be read, so that none makes the mesh more permissive.
+//! An invalid policy still applies as far as its modes can be read: an invalid value must not make the mesh more permissive.
 
 use sluice_model::{Object, PeerAuthentication, PeerMtls};
 
@@ -21,17 +21,20 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         .collect();
     let readable = findings.error_count() == before;
     if declared.is_empty() && fields.has("portLevelMtls") {
-        fields.refuse("portLevelMtls", "at least one port is needed");
+        fields.refuse("portLevelMtls", "at least one port is required");
     }
     let mut ports = std::collections::BTreeMap::new();
     for (port, mode) in declared {
         match port.parse::<u32>().ok().filter(|port| (1..=65535).contains(port)) {
             Some(number) => drop(ports.insert(number, mode)),
-            None => fields.refuse(&format!("portLevelMtls[{port}]"), format!("`{port}` is no port number")),
+            None => fields.refuse(
+                &format!("portLevelMtls[{port}]"),
+                format!("`{port}` is not a port number: expected 1 to 65535"),
+            ),
         }
     }
     if selector.is_empty() && !ports.is_empty() {
-        fields.refuse("portLevelMtls", "ports are told apart only for selected workloads");
+        fields.refuse("portLevelMtls", "`portLevelMtls` requires a selector");
     }
     drop(fields);
     readable.then_some(Object::PeerAuthentication(PeerAuthentication {
@@ -76,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_read_for_selected_workloads() {
+    fn port_modes_are_read_with_a_selector() {
         let spec = json!({
             "selector": {"matchLabels": {"app": "a"}},
             "mtls": {"mode": "STRICT"},
@@ -88,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_mean_anything_is_told() {
+    fn invalid_fields_are_reported() {
         let strict = json!({"mode": "STRICT"});
         for spec in [
             json!({"mtls": strict, "portLevelMtls": {"80": strict}}),

@@ -5,9 +5,9 @@ use sluice_model::{Labels, Object, ObjectKey, Pod, Text};
 
 use crate::{Findings, Item, metadata::Metadata};
 
-/// Names the workload whatever the owner is called.
+/// Label that overrides the name of the workload.
 const WORKLOAD_NAME: &str = "service.istio.io/workload-name";
-/// Annotations something reads; all others are dropped, since there are many pods.
+/// Annotations that something reads. All others are dropped, because there are many pods.
 const ANNOTATIONS: [&str; 4] =
     ["ambient.istio.io/redirection", "proxy.istio.io/config", "sidecar.istio.io/inject", "security.istio.io/tlsMode"];
 
@@ -111,7 +111,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     }))
 }
 
-/// Ports of all containers, and of those initial ones that stay: sidecars.
+/// Ports of all containers and of init containers that keep running (sidecar containers).
 fn ports(containers: Option<Vec<Container>>, initial: Option<Vec<Container>>) -> Vec<(Text, u16, Text)> {
     let sidecars = initial.unwrap_or_default().into_iter();
     let sidecars = sidecars.filter(|c| c.restart_policy.as_deref() == Some("Always"));
@@ -124,7 +124,7 @@ fn ports(containers: Option<Vec<Container>>, initial: Option<Vec<Container>>) ->
         .collect()
 }
 
-/// Kind and name of the workload: the controlling owner, past the objects that only carry a version of it.
+/// Kind and name of the workload: the controlling owner, or the Deployment or CronJob behind a ReplicaSet or Job.
 ///
 /// A pod whose name was not generated is its own workload.
 fn workload(key: &ObjectKey, metadata: &Metadata, labels: &Labels) -> (Text, Text) {
@@ -162,7 +162,7 @@ fn workload(key: &ObjectKey, metadata: &Metadata, labels: &Labels) -> (Text, Tex
     (owner.kind.clone(), owner.name.clone())
 }
 
-/// A job of a cron job is called `NAME-MINUTES`, the latter of eight to ten digits.
+/// A CronJob names its Jobs `NAME-MINUTES`, with eight to ten digits.
 fn cron_job(job: &str) -> Option<&str> {
     let (name, minutes) = job.rsplit_once('-')?;
     let digits = (8..=10).contains(&minutes.len()) && minutes.bytes().all(|b| b.is_ascii_digit());

@@ -2,10 +2,11 @@
 
 use sluice_model::Protocol;
 
-/// Ports whose server speaks first, so that sniffing would hang: TCP unless something is declared.
+/// Ports of protocols in which the server sends first, so that protocol detection would time out. They are TCP unless the
+/// port declares another protocol.
 const SERVER_FIRST: [u16; 4] = [25, 53, 3306, 27017];
 
-/// The protocol of that name, whatever its case.
+/// The protocol with this name, case-insensitive.
 pub(crate) fn named(name: &str) -> Protocol {
     match name.to_ascii_lowercase().as_str() {
         "tcp" => Protocol::Tcp,
@@ -24,7 +25,7 @@ pub(crate) fn named(name: &str) -> Protocol {
     }
 }
 
-/// The protocol of a port of a Kubernetes Service: by transport, then `appProtocol`, then the name up to its first `-`.
+/// The protocol of a Kubernetes Service port: from the transport, then `appProtocol`, then the name up to its first `-`.
 pub(crate) fn of_service_port(port: u16, name: &str, transport: &str, app_protocol: Option<&str>) -> Protocol {
     if transport == "UDP" {
         return Protocol::Udp;
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn app_protocol_then_name_then_port_decide() {
+    fn protocol_is_from_app_protocol_then_name_then_port() {
         let check = |port, name, transport, app, expected| {
             assert_eq!(of_service_port(port, name, transport, app), expected, "{port} {name} {transport} {app:?}");
         };

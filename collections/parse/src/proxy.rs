@@ -1,4 +1,4 @@
-//! A node, as a proxy sends it with its first request, to what is known of the proxy (X04, X05).
+//! Parses the xDS node that a proxy sends with its first request (X04, X05).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,15 +12,15 @@ use sluice_proto::envoy::config::core::v3::Node;
 use sluice_proto::google::protobuf::value::Kind;
 use sluice_proto::google::protobuf::{Struct, Value as ProtoValue};
 
-use crate::{Findings, lay_proxy_config};
+use crate::{Findings, merge_proxy_config};
 
-/// Levels of nesting of metadata that are read; deeper is no metadata anybody sends.
+/// Maximum nesting of node metadata. Deeper metadata is ignored.
 const MAX_DEPTH: usize = 32;
 
-/// The proxy a node describes. `aliases` are other names of clusters.
+/// Parses the node of a proxy. `aliases` maps other names of clusters to their IDs.
 ///
 /// # Errors
-/// A lower-case fragment, when the id is not of the form `TYPE~IP~NAME~DOMAIN`, or there is no valid address.
+/// A lower-case fragment: the node ID does not have the form `TYPE~IP~NAME~DOMAIN`, or there is no valid IP address.
 pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy, String> {
     let parts: Vec<&str> = node.id.split('~').collect();
     let &[kind, ip, name, domain] = parts.as_slice() else {
@@ -59,7 +59,7 @@ pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy,
         ip_families: families(&ips),
         ips,
         name: match name.rsplit_once('.') {
-            // The id has `POD.NAMESPACE`; the pod's own name may hold dots.
+            // The ID contains `POD.NAMESPACE`; the name of the pod may contain dots.
             Some((pod, last)) if last == namespace.as_str() => pod.into(),
             _ => name.into(),
         },
@@ -73,7 +73,7 @@ pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy,
         node_name: metadata.text("NODE_NAME"),
         workload_name: metadata.text("WORKLOAD_NAME"),
         service_account: metadata.text("SERVICE_ACCOUNT"),
-        // What a node says of itself proves nothing.
+        // Identities come from the authentication of the caller, never from its node.
         identity: None,
         mesh_id: metadata.text("MESH_ID"),
         revision: metadata.text("ISTIO_REVISION"),
@@ -92,18 +92,18 @@ pub fn parse_proxy(node: &Node, aliases: &BTreeMap<Text, Text>) -> Result<Proxy,
         http_proxy_port: metadata.text("HTTP_PROXY_PORT").parse().unwrap_or_default(),
         pod_ports: metadata.pod_ports(),
         config: config
-            .map(|value| lay_proxy_config(ProxyConfig::default(), value, "PROXY_CONFIG", &Findings::default()))
+            .map(|value| merge_proxy_config(ProxyConfig::default(), value, "PROXY_CONFIG", &Findings::default()))
             .map(Arc::new),
         sidecar: None,
         metadata: metadata.0.iter().map(|(name, value)| (name.as_str().into(), value.to_string().into())).collect(),
     })
 }
 
-/// The fields of a node's metadata, as JSON.
+/// Metadata of a node, as JSON.
 struct Metadata(Map<String, Value>);
 
 impl Metadata {
-    /// Text; numbers and flags as they would be written.
+    /// A string. A number or boolean is converted to its text.
     fn text(&self, name: &str) -> Text {
         match self.0.get(name) {
             Some(Value::String(text)) => text.into(),
@@ -112,12 +112,12 @@ impl Metadata {
         }
     }
 
-    /// A list as text with commas.
+    /// A list in one string, separated by commas.
     fn list(&self, name: &str) -> Vec<Text> {
         self.text(name).split(',').filter(|part| !part.is_empty()).map(Text::from).collect()
     }
 
-    /// A flag as text, by Go's rules.
+    /// A boolean in a string, by the rules of Go's `strconv.ParseBool`.
     fn flag(&self, name: &str) -> bool {
         matches!(self.text(name).as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True")
     }
@@ -128,7 +128,7 @@ impl Metadata {
         object.into_iter().flatten().filter_map(|(key, value)| Some((key.into(), text(value)?))).collect()
     }
 
-    /// `POD_PORTS`: a list of container ports as JSON within text.
+    /// `POD_PORTS`: a list of container ports as JSON in a string.
     fn pod_ports(&self) -> Vec<(Text, u16, Text)> {
         let ports = serde_json::from_str::<Value>(&self.text("POD_PORTS")).unwrap_or_default();
         let port = |port: &Value| {
@@ -149,10 +149,10 @@ fn families(ips: &[Text]) -> IpFamilies {
     }
 }
 
-/// The internal override by label, else what the node says of itself.
+/// The value of the internal label that overrides it, otherwise the value in the metadata.
 fn locality(node: &Node, labels: &Labels) -> Locality {
     if let Some(label) = labels.get("istio-locality").filter(|label| !label.is_empty()) {
-        // Dots where labels allow no slashes.
+        // Labels do not allow slashes, so dots replace them.
         let text = if label.contains('/') { label.to_string() } else { label.replace('.', "/") };
         return Locality::parse(&text);
     }
@@ -189,7 +189,7 @@ fn json(value: &ProtoValue, depth: usize) -> Value {
     }
 }
 
-/// Numbers are floats there; whole ones are meant to be integers.
+/// Converts a protobuf `Value` to JSON. Its numbers are floats; whole ones become integers.
 fn json_number(number: f64) -> Value {
     if number.fract() == 0.0 && number.abs() < 9_007_199_254_740_992.0 {
         #[expect(clippy::cast_possible_truncation, reason = "whole, and within what a float holds exactly")]
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sidecar_says_who_it_is() {
+    fn sidecar_node_is_parsed() {
         let node = node(&json!({
             "id": "sidecar~10.1.0.1~web.v1-abc.shop~shop.svc.cluster.local",
             "cluster": "web.shop",
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_proxy_is_refused() {
+    fn invalid_nodes_are_refused() {
         let refused = |id: &str| {
             let node = Node { id: id.to_owned(), ..Node::default() };
             parse_proxy(&node, &BTreeMap::new()).expect_err("refused")
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_domain_tells_the_namespace_of_old_proxies() {
+    fn namespace_is_read_from_the_domain_without_metadata() {
         let node = Node { id: "router~10.0.0.1~gw.infra~infra.svc.cluster.local".to_owned(), ..Node::default() };
         let proxy = parse_proxy(&node, &BTreeMap::new()).expect("a proxy");
         assert_eq!((proxy.namespace.as_str(), proxy.name.as_str()), ("infra", "gw"));

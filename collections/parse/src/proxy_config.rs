@@ -14,7 +14,7 @@ use crate::mesh_config::set;
 use crate::traffic_policy::{client_tls, tcp_keepalive};
 use crate::{Fields, Findings};
 
-/// Fields only the proxy's bootstrap and its agent read.
+/// Fields that only the agent reads.
 const UNUSED: [&str; 24] = [
     "availabilityZone",
     "binaryPath",
@@ -42,19 +42,19 @@ const UNUSED: [&str; 24] = [
     "clusterName",
 ];
 
-/// Lays a proxy's configuration over another: a field that is there replaces the base's, except that `proxyMetadata` is
-/// joined and `proxyHeaders` keeps what it does not say.
+/// Merges the `ProxyConfig` in `value` into `base`. A field that is present replaces that of `base`; `proxyMetadata` is
+/// joined, and `proxyHeaders` is merged field by field.
 ///
-/// What is wrong is noted at paths below `path`, and the base's value stays.
+/// Findings have paths below `path`. For an invalid field, the value of `base` stays.
 #[must_use]
-pub fn lay_proxy_config(base: ProxyConfig, value: &Value, path: &str, findings: &Findings) -> ProxyConfig {
+pub fn merge_proxy_config(base: ProxyConfig, value: &Value, path: &str, findings: &Findings) -> ProxyConfig {
     match Fields::new(value, path, findings) {
-        Some(fields) => lay_proxy_fields(base, &fields),
+        Some(fields) => merge_proxy_fields(base, &fields),
         None => base,
     }
 }
 
-pub(crate) fn lay_proxy_fields(base: ProxyConfig, fields: &Fields<'_>) -> ProxyConfig {
+pub(crate) fn merge_proxy_fields(base: ProxyConfig, fields: &Fields<'_>) -> ProxyConfig {
     let mut config = base;
     for name in UNUSED {
         fields.has(name);
@@ -75,7 +75,7 @@ pub(crate) fn lay_proxy_fields(base: ProxyConfig, fields: &Fields<'_>) -> ProxyC
     set(&mut config.gateway_topology, fields.read("gatewayTopology", topology));
     set(&mut config.mesh_id, fields.opt_text("meshId"));
     if let Some(headers) = fields.read("proxyHeaders", proxy_headers) {
-        config.proxy_headers = Some(lay_headers(config.proxy_headers.take().unwrap_or_default(), headers));
+        config.proxy_headers = Some(merge_headers(config.proxy_headers.take().unwrap_or_default(), headers));
     }
     set(&mut config.private_key_provider, fields.read("privateKeyProvider", private_key_provider));
     set(&mut config.connection_settings, fields.read("connectionSettings", connection_settings).map(Some));
@@ -164,7 +164,7 @@ fn topology(fields: &Fields<'_>) -> Topology {
 }
 
 fn proxy_headers(fields: &Fields<'_>) -> ProxyHeaders {
-    // An object that is there counts even if it says nothing.
+    // An object that is present counts even if it is empty.
     let switch = |name: &str, word: &str| fields.object(name).map(|object| object.bool(word));
     let server = fields.object("server");
     let in_mesh = fields.read("metadataExchangeHeaders", |exchange| {
@@ -191,8 +191,8 @@ fn proxy_headers(fields: &Fields<'_>) -> ProxyHeaders {
     }
 }
 
-/// Five of the headers keep the base's value when the upper layer says nothing; all others are the upper layer's.
-fn lay_headers(base: ProxyHeaders, mut headers: ProxyHeaders) -> ProxyHeaders {
+/// Five of the headers keep the value of `base` if they are unset; all others come from `headers`.
+fn merge_headers(base: ProxyHeaders, mut headers: ProxyHeaders) -> ProxyHeaders {
     if headers.forwarded_client_cert == ForwardClientCert::Undefined {
         headers.forwarded_client_cert = base.forwarded_client_cert;
     }

@@ -10,7 +10,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let meta = item.meta(findings);
     let concurrency = fields.opt_integer("concurrency");
     if concurrency.is_some_and(|count: i32| count < 0) {
-        fields.refuse("concurrency", "a number of threads is not negative");
+        fields.refuse("concurrency", "expected an integer of at least 0");
     }
     let resource = ProxyConfigResource {
         namespace: meta.namespace,
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_is_read() {
+    fn all_fields_are_read() {
         let spec = json!({
             "selector": {"matchLabels": {"app": "web"}},
             "concurrency": 0,
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_not_negative_and_selectors_have_no_wildcards() {
+    fn negative_concurrency_and_wildcard_selectors_are_refused() {
         let path = |spec: Value| {
             let parsed = parse(&spec);
             assert!(parsed.rejects.iter().any(|reject| reject.severity.is_refusal()), "{spec}");

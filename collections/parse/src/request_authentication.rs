@@ -1,6 +1,6 @@
 //! RequestAuthentications (P15).
 //!
-//! A policy with mistakes still counts, so that tokens do not pass unseen: an issuer whose keys cannot be used has none.
+//! An invalid policy still applies, so that tokens are still verified: an issuer with invalid keys has no keys.
 
 mod jwks;
 mod uri;
@@ -34,7 +34,7 @@ fn rule(fields: &Fields<'_>) -> JwtRule {
             .list("fromHeaders", |header| {
                 let name = header.text("name");
                 if name.is_empty() {
-                    header.refuse("name", "a header needs a name");
+                    header.refuse("name", "the name of a header is required");
                 }
                 (name, header.text("prefix"))
             })
@@ -50,16 +50,16 @@ fn rule(fields: &Fields<'_>) -> JwtRule {
         space_delimited_claims: fields.texts("spaceDelimitedClaims"),
     };
     if rule.issuer.is_empty() && !fields.has("jwksUri") {
-        fields.refuse("issuer", "`issuer` or `jwksUri` is needed");
+        fields.refuse("issuer", "`issuer` or `jwksUri` is required");
     }
     rule
 }
 
-/// A list of texts of which none may be empty.
+/// Reads a list of strings that must not be empty.
 fn named(fields: &Fields<'_>, name: &str) -> Vec<Text> {
     let mut texts = fields.texts(name);
     for (n, _) in texts.iter().enumerate().filter(|(_, text)| text.is_empty()) {
-        fields.refuse(&format!("{name}[{n}]"), "is empty");
+        fields.refuse(&format!("{name}[{n}]"), "the value must not be empty");
     }
     texts.retain(|text| !text.is_empty());
     texts
@@ -69,11 +69,11 @@ fn claim_to_header(fields: &Fields<'_>) -> Option<(Text, Text)> {
     let (header, claim) = (fields.text("header"), fields.text("claim"));
     let mut good = true;
     if header.is_empty() || !header.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)) {
-        fields.refuse("header", "a header name of letters, digits, `-` and `_` is expected");
+        fields.refuse("header", "expected a header name of letters, digits, `-` and `_`");
         good = false;
     }
     if claim.is_empty() {
-        fields.refuse("claim", "a claim is needed");
+        fields.refuse("claim", "the name of a claim is required");
         good = false;
     }
     good.then_some((header, claim))
@@ -96,12 +96,15 @@ fn keys(fields: &Fields<'_>) -> JwtKeys {
         return at;
     }
     if at != JwtKeys::OpenId {
-        fields.refuse("jwksUri", "stands against `jwks`, which counts");
+        fields.refuse("jwksUri", "`jwksUri` and `jwks` are mutually exclusive; `jwks` is used");
     }
     match jwks::check(&text) {
         Ok(private) => {
             for n in private {
-                fields.warn("jwks", format!("key {n} is not a public one; only public keys verify tokens"));
+                fields.warn(
+                    "jwks",
+                    format!("key {n} is not a public key; it is ignored: only public keys verify tokens"),
+                );
             }
             JwtKeys::Inline(text)
         }

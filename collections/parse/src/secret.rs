@@ -1,6 +1,6 @@
-//! Secrets and ConfigMaps with certificates (P17), and Secrets that images are pulled with (T05).
+//! Secrets and ConfigMaps with certificates (P17), and image pull Secrets (T05).
 //!
-//! What is wrong is told without quoting a Secret: its content never gets into a finding.
+//! Findings never quote the content of a Secret.
 
 use serde_json::Value;
 use sluice_model::{CertificateKeyPair, Object, ROOTS_SUFFIX, Redacted, RootCertificates, Secret};
@@ -8,20 +8,20 @@ use sluice_model::{CertificateKeyPair, Object, ROOTS_SUFFIX, Redacted, RootCerti
 use crate::encoding::decode_base64_lines;
 use crate::{Findings, Item};
 
-/// Types of Secrets that are never a credential of a proxy, and of which there are many.
+/// Frequent types of Secrets that a proxy never uses.
 const OTHER_TYPES: [&str; 3] =
     ["helm.sh/release.v1", "kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"];
 
-/// Keys of a generic Secret, then those of type `kubernetes.io/tls`: certificate, key, OCSP staple.
+/// Data keys of certificate, private key and OCSP staple: of a generic Secret, then of type `kubernetes.io/tls`.
 const CERTIFICATES: [(&str, &str, Option<&str>); 2] =
     [("cert", "key", None), ("tls.crt", "tls.key", Some("tls.ocsp-staple"))];
-/// The same for roots: the roots, what is revoked.
+/// Data keys of root certificates and of their revocation list, in the same order.
 const ROOTS: [(&str, &str); 2] = [("cacert", "crl"), ("ca.crt", "ca.crl")];
 
-/// The one type of Secrets that images of extensions are pulled with, and its key.
+/// Type and data key of image pull Secrets.
 const DOCKER_CONFIG: (&str, &str) = ("kubernetes.io/dockerconfigjson", ".dockerconfigjson");
 
-/// A Secret with a certificate and its key, with roots, or to pull images with; any other is none of our business.
+/// Parses a Secret with a certificate and key, with root certificates, or for image pulls. Others are ignored.
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let kind = item.object.get("type").and_then(Value::as_str).unwrap_or_default();
     if OTHER_TYPES.contains(&kind) {
@@ -40,27 +40,27 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         for (chain, key, _) in CERTIFICATES {
             if data.has(chain) || (kind == "kubernetes.io/tls" && chain == "tls.crt") {
                 let missing = if data.filled(chain).is_none() { chain } else { key };
-                findings.error(&format!("data.{missing}"), "is needed: a certificate is of use with its key only");
+                findings.error(&format!("data.{missing}"), "the private key of the certificate is required");
             }
         }
     }
     let roots = data.roots();
     let docker_config = if kind == DOCKER_CONFIG.0 { data.docker_config() } else { None };
-    // One that is named as the roots of another stands for them, even if it holds none.
+    // By its name, this Secret has the roots of another one, even if it contains none.
     let counts =
         certificate.is_some() || roots.is_some() || docker_config.is_some() || item.key.name.ends_with(ROOTS_SUFFIX);
     counts.then_some(Object::Secret(Secret { certificate, roots, docker_config }))
 }
 
-/// The roots in a ConfigMap.
+/// Parses a ConfigMap with root certificates.
 pub(crate) fn parse_config_map(item: &Item<'_>, findings: &Findings) -> Option<RootCertificates> {
     Data { item, encoded: false, findings }.roots()
 }
 
-/// The data of a Secret or ConfigMap.
+/// Reader of the data of a Secret or ConfigMap.
 struct Data<'a> {
     item: &'a Item<'a>,
-    /// Values of `data` are base64.
+    /// Whether the values of `data` are base64.
     encoded: bool,
     findings: &'a Findings,
 }
@@ -74,7 +74,7 @@ impl Data<'_> {
         ["data", "stringData"].iter().any(|section| self.field(section, name).is_some())
     }
 
-    /// The value of a key; `stringData` is what a file may have instead, and counts first.
+    /// The value of a key. `stringData`, which a Secret from a file may have, has precedence.
     fn get(&self, name: &str) -> Option<Vec<u8>> {
         let plain = |text: &str| text.as_bytes().to_vec();
         if !self.encoded {
@@ -86,18 +86,18 @@ impl Data<'_> {
         decode_base64_lines(self.field("data", name)?)
     }
 
-    /// Notes values that are not encoded as they have to be.
+    /// Reports values that are not valid base64.
     fn check_encoding(&self) {
         let certificates = CERTIFICATES.iter().flat_map(|(chain, key, staple)| [Some(*chain), Some(*key), *staple]);
         let roots = ROOTS.iter().flat_map(|(roots, revoked)| [Some(*roots), Some(*revoked)]);
         for name in certificates.chain(roots).flatten() {
             if self.has(name) && self.get(name).is_none() {
-                self.findings.error(&format!("data.{name}"), "is not base64");
+                self.findings.error(&format!("data.{name}"), "expected base64");
             }
         }
     }
 
-    /// The value of a key that is there and not empty.
+    /// The value of a key that is present and not empty.
     fn filled(&self, name: &str) -> Option<Vec<u8>> {
         self.get(name).filter(|bytes| !bytes.is_empty())
     }
@@ -110,21 +110,22 @@ impl Data<'_> {
         })
     }
 
-    /// What images are pulled with; it travels as text.
+    /// The Docker configuration of an image pull Secret, which must be UTF-8 text.
     fn docker_config(&self) -> Option<Redacted> {
         let (_, name) = DOCKER_CONFIG;
         let config = self.filled(name).filter(|bytes| std::str::from_utf8(bytes).is_ok());
         if config.is_none() {
-            self.findings.error(&format!("data[{name}]"), "text of a Docker configuration is needed");
+            self.findings.error(&format!("data[{name}]"), "expected a Docker configuration in UTF-8");
         }
         config.map(redacted)
     }
 
-    /// Notes what Envoy will not read. It is served all the same: a proxy tells that it keeps what it had.
+    /// Reports a value that Envoy will reject. It is served all the same: the proxy sends a NACK and keeps its old certificate.
     fn check_pem(&self, name: &str, bytes: &[u8], label: &str) -> bool {
         let is_pem = is_pem(bytes, label);
         if !is_pem {
-            self.findings.refuse(&format!("data.{name}"), format!("is no PEM block of a {}", label.to_lowercase()));
+            self.findings
+                .refuse(&format!("data.{name}"), format!("expected a PEM block of a {}", label.to_lowercase()));
         }
         is_pem
     }
@@ -134,14 +135,14 @@ fn redacted(bytes: Vec<u8>) -> Redacted {
     Redacted(bytes.into())
 }
 
-/// Whether the first block is PEM with a label of that ending and holds DER.
+/// Whether the first block is PEM, with a label that ends in `label` and with DER content.
 fn is_pem(bytes: &[u8], label: &str) -> bool {
     const DER_SEQUENCE: u8 = 0x30;
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let Some((_, block)) = text.split_once("-----BEGIN ") else { return false };
     let Some((begins, block)) = block.split_once("-----") else { return false };
     let Some((body, _)) = block.split_once(&format!("-----END {begins}-----")) else { return false };
-    // Old keys have headers before an empty line.
+    // Keys in the traditional format may have headers, followed by an empty line.
     let body = body.rsplit("\n\n").next().unwrap_or(body);
     let encrypted = block.contains("ENCRYPTED");
     begins.ends_with(label)
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tls_secret_has_a_certificate_roots_and_what_is_revoked() {
+    fn tls_secret_has_certificate_roots_and_revocation_list() {
         let plain = json!({"tls.crt": CERTIFICATE, "tls.key": KEY, "ca.crt": CERTIFICATE, "ca.crl": "CRL"});
         let secret = secret(parse("kubernetes.io/tls", "all", json!({"tls.ocsp-staple": "AAEC\nAw=="}), plain));
         let certificate = secret.certificate.expect("a certificate");
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_generic_secrets_count_before_those_of_tls() {
+    fn data_keys_of_generic_secrets_have_precedence() {
         let other = "-----BEGIN CERTIFICATE-----\nMAMCAQM=\n-----END CERTIFICATE-----\n";
         let plain = json!({"cert": CERTIFICATE, "key": KEY, "cacert": CERTIFICATE, "tls.crt": other, "ca.crt": other});
         let secret = secret(parse("Opaque", "generic", Value::Null, plain));
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_docker_configuration_is_kept_as_it_is() {
+    fn docker_configuration_is_kept_unchanged() {
         let config = json!({".dockerconfigjson": "eyJhdXRocyI6e319"});
         let secret = secret(parse("kubernetes.io/dockerconfigjson", "pull", config.clone(), Value::Null));
         assert_eq!(secret, Secret { docker_config: Some(redacted("{\"auths\":{}}")), ..Secret::default() });
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_proxy_can_use_is_not_kept() {
+    fn unrelated_secrets_are_ignored() {
         for (kind, name, plain, kept) in [
             ("Opaque", "password", json!({"password": "x", "key": "y"}), false),
             ("kubernetes.io/service-account-token", "token", json!({"ca.crt": CERTIFICATE}), false),
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_without_quoting_it() {
+    fn findings_do_not_quote_secrets() {
         let half = parse("Opaque", "half", Value::Null, json!({"cert": CERTIFICATE}));
         assert_eq!((found(&half), &half.object), (vec![("data.key", Severity::Error)], &None));
         let empty = parse("kubernetes.io/tls", "empty", json!({}), json!({"tls.crt": "", "tls.key": KEY}));

@@ -76,7 +76,10 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         Some("LoadBalancer") => ServiceType::LoadBalancer,
         Some("ExternalName") => ServiceType::ExternalName,
         Some(other) => {
-            findings.warning("spec.type", format!("{other} is not a type of Service"));
+            findings.warning(
+                "spec.type",
+                format!("expected one of `ClusterIP`, `NodePort`, `LoadBalancer`, `ExternalName`, found `{other}`"),
+            );
             ServiceType::ClusterIp
         }
     };
@@ -115,7 +118,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
 
 fn service_port(i: usize, port: Port, findings: &Findings) -> Option<KubernetesServicePort> {
     if port.port == 0 {
-        findings.error(&format!("spec.ports[{i}].port"), "must be 1 to 65535");
+        findings.error(&format!("spec.ports[{i}].port"), "expected a port from 1 to 65535; this port is ignored");
         return None;
     }
     let name = port.name.unwrap_or_default();

@@ -51,12 +51,12 @@ fn protocol_of(port: &Fields<'_>) -> Protocol {
     let word = port.text("protocol");
     let protocol = protocol::named(&word);
     if protocol == Protocol::Unsupported && !word.is_empty() {
-        port.reject("protocol", format!("{word} is not a known protocol"));
+        port.reject("protocol", format!("`{word}` is not a known protocol"));
     }
     protocol
 }
 
-/// `status.addresses`, written by whoever allocates them.
+/// `status.addresses`, written by the controller that allocates addresses.
 fn allocated(item: &Item<'_>, findings: &Findings) -> Vec<(Host, Text)> {
     let Some(status) = item.object.get("status").and_then(|status| Fields::new(status, "status", findings)) else {
         return Vec::new();

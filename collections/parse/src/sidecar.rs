@@ -11,7 +11,7 @@ use crate::destination_rule::checked_pool;
 use crate::gateway::server_tls;
 use crate::{Fields, Findings, Item, is_dns_label, is_wildcard_domain, protocol};
 
-/// How sockets in the file system are written.
+/// Prefix of addresses that are the path of a Unix domain socket.
 const SOCKET: &str = "unix://";
 
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
@@ -21,13 +21,13 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         workload_selector: fields.read("workloadSelector", |selector| {
             let labels = selector.labels("labels");
             if labels.is_empty() {
-                selector.warn("labels", "without labels every workload of the namespace is selected");
+                selector.warn("labels", "a selector without labels selects every workload of the namespace");
             }
             if labels.keys().any(|key| key.is_empty()) {
-                selector.refuse("labels", "a label needs a key");
+                selector.refuse("labels", "a label key must not be empty");
             }
             if labels.iter().any(|(key, value)| key.contains('*') || value.contains('*')) {
-                selector.refuse("labels", "labels have no wildcards");
+                selector.refuse("labels", "wildcards are not supported in selectors");
             }
             labels
         }),
@@ -44,29 +44,30 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     (!findings.has_errors()).then_some(Object::Sidecar(sidecar))
 }
 
-/// What no listener can tell of itself.
+/// Checks that need more than one listener.
 fn check(fields: &Fields<'_>, sidecar: &Sidecar) {
     let says_something = sidecar.inbound_connection_pool.is_some() || sidecar.outbound.is_some();
     if sidecar.ingress.is_empty() && sidecar.egress.is_empty() && !says_something {
-        fields.refuse("", "a Sidecar that says nothing");
+        fields.refuse("", "the spec is empty: the Sidecar has no effect");
     }
     let mut ports = BTreeSet::new();
     for (n, listener) in sidecar.ingress.iter().enumerate() {
         if !ports.insert(listener.port.number) {
-            fields.refuse(&format!("ingress[{n}].port.number"), "another listener has this port");
+            fields.refuse(&format!("ingress[{n}].port.number"), "the port is used by another listener");
         }
     }
     let mut places: BTreeSet<(u16, &str)> = BTreeSet::new();
     for (n, listener) in sidecar.egress.iter().enumerate() {
         match &listener.port {
             None if n + 1 < sidecar.egress.len() => {
-                fields.refuse(&format!("egress[{n}].port"), "only the last listener may be for every port");
+                fields.refuse(&format!("egress[{n}].port"), "only the last listener may omit the port");
             }
             None => {}
             Some(port) => {
                 let bind = if port.number == 0 { listener.bind.as_str() } else { "" };
                 if !places.insert((port.number, bind)) {
-                    fields.refuse(&format!("egress[{n}].port.number"), "another listener has this port or socket");
+                    fields
+                        .refuse(&format!("egress[{n}].port.number"), "the port or socket is used by another listener");
                 }
             }
         }
@@ -81,15 +82,15 @@ fn capture(fields: &Fields<'_>) -> CaptureMode {
 fn port(fields: &Fields<'_>) -> SidecarPort {
     let name = fields.text("name");
     if !name.is_empty() && !is_dns_label(&name) {
-        fields.refuse("name", format!("`{name}` is no port name"));
+        fields.refuse("name", format!("`{name}` is not a valid port name: expected a DNS label"));
     }
     let word = fields.text("protocol");
     let protocol = protocol::named(&word);
     if !word.is_empty() && protocol == Protocol::Unsupported {
-        fields.refuse("protocol", format!("`{word}` is no protocol"));
+        fields.refuse("protocol", format!("`{word}` is not a known protocol"));
     }
     if fields.has("targetPort") {
-        fields.refuse("targetPort", "has no meaning in a Sidecar");
+        fields.refuse("targetPort", "`targetPort` is not supported in a Sidecar");
     }
     SidecarPort { number: fields.integer("number"), protocol, name }
 }
@@ -97,8 +98,8 @@ fn port(fields: &Fields<'_>) -> SidecarPort {
 fn ingress(fields: &Fields<'_>) -> SidecarIngress {
     let port = fields.read("port", port);
     match &port {
-        None => fields.reject("port", "an inbound listener needs a port"),
-        Some(port) if port.number == 0 => fields.reject("port.number", "0 is no port"),
+        None => fields.reject("port", "`port` is required"),
+        Some(port) if port.number == 0 => fields.reject("port.number", "expected a port from 1 to 65535, found 0"),
         Some(_) => {}
     }
     let listener = SidecarIngress {
@@ -109,15 +110,15 @@ fn ingress(fields: &Fields<'_>) -> SidecarIngress {
         tls: fields.read("tls", |tls| {
             for name in ["subjectAltNames", "credentialName", "credentialNames", "tlsCertificates"] {
                 if tls.has(name) {
-                    tls.refuse(name, "is not for the listeners of a Sidecar");
+                    tls.refuse(name, "not supported for the listeners of a Sidecar");
                 }
             }
             if tls.bool("httpsRedirect") {
-                tls.refuse("httpsRedirect", "is not for the listeners of a Sidecar");
+                tls.refuse("httpsRedirect", "not supported for the listeners of a Sidecar");
             }
             let settings = server_tls(tls);
             if matches!(settings.mode, ServerTlsMode::IstioMutual | ServerTlsMode::AutoPassthrough) {
-                tls.refuse("mode", "is not for the listeners of a Sidecar");
+                tls.refuse("mode", "not supported for the listeners of a Sidecar");
             }
             settings
         }),
@@ -126,17 +127,17 @@ fn ingress(fields: &Fields<'_>) -> SidecarIngress {
     check_address(fields, &listener.bind);
     let protocol = listener.port.protocol;
     if listener.tls.is_some() && !protocol.is_tls() {
-        fields.refuse("tls", "only HTTPS and TLS have TLS settings");
+        fields.refuse("tls", "`tls` requires protocol HTTPS or TLS");
     }
     if listener.connection_pool.as_ref().is_some_and(|pool| pool.http.is_some()) && !protocol.is_http() {
-        fields.warn("connectionPool.http", "the protocol of the port is not HTTP");
+        fields.warn("connectionPool.http", "no effect: the protocol of the port is not HTTP");
     }
     listener
 }
 
 fn check_address(fields: &Fields<'_>, bind: &str) {
     if !bind.is_empty() && bind.parse::<std::net::IpAddr>().is_err() {
-        fields.reject("bind", format!("`{bind}` is no address"));
+        fields.reject("bind", format!("`{bind}` is not an IP address"));
     }
 }
 
@@ -152,17 +153,17 @@ fn default_endpoint(fields: &Fields<'_>) -> LocalEndpoint {
     }
     if let Some(path) = text.strip_prefix(SOCKET) {
         if !is_socket_path(path) {
-            fields.reject(NAME, format!("`{path}` is no absolute path of a file"));
+            fields.reject(NAME, format!("`{path}` is not the absolute path of a file"));
         }
         return LocalEndpoint::Socket(text);
     }
     let bracketed = text.strip_prefix('[').and_then(|rest| rest.split_once("]:"));
     let Some((host, number)) = bracketed.or_else(|| text.split_once(':')) else {
-        fields.reject(NAME, "an address with a port is expected");
+        fields.reject(NAME, "expected `ADDRESS:PORT` or `unix://PATH`");
         return LocalEndpoint::Original;
     };
     let Some(port) = number.parse::<u16>().ok().filter(|port| *port > 0) else {
-        fields.reject(NAME, format!("`{number}` is no port"));
+        fields.reject(NAME, format!("expected a port from 1 to 65535, found `{number}`"));
         return LocalEndpoint::Original;
     };
     match host {
@@ -172,7 +173,7 @@ fn default_endpoint(fields: &Fields<'_>) -> LocalEndpoint {
         "0.0.0.0" => LocalEndpoint::Instance { v6: false, port },
         "::" => LocalEndpoint::Instance { v6: true, port },
         _ => {
-            fields.reject(NAME, "the loopback address, the pod's own as 0.0.0.0 or [::], or unix:// is expected");
+            fields.reject(NAME, "expected 127.0.0.1, [::1], 0.0.0.0, [::] or `unix://PATH`");
             LocalEndpoint::Original
         }
     }
@@ -188,21 +189,21 @@ fn egress(fields: &Fields<'_>, namespace: &str) -> SidecarEgress {
     match &listener.port {
         Some(port) if port.number == 0 => {
             match listener.bind.strip_prefix(SOCKET) {
-                None => fields.reject("bind", "port 0 stands for a socket: unix:// is expected"),
+                None => fields.reject("bind", "port 0 requires a Unix domain socket: expected `unix://PATH`"),
                 Some(path) if !is_socket_path(path) => {
-                    fields.refuse("bind", format!("`{path}` is no absolute path of a file"));
+                    fields.refuse("bind", format!("`{path}` is not the absolute path of a file"));
                 }
                 Some(_) => {}
             }
             if listener.capture == CaptureMode::Iptables {
-                fields.refuse("captureMode", "traffic is not redirected to a socket");
+                fields.refuse("captureMode", "mode IPTABLES is not supported for a Unix domain socket");
             }
         }
         Some(_) => check_address(fields, &listener.bind),
         None => {}
     }
     if listener.hosts.is_empty() {
-        fields.refuse("hosts", "a listener needs a host");
+        fields.refuse("hosts", "at least one host is required");
     }
     check_hosts(fields, &listener.hosts, namespace);
     listener
@@ -213,16 +214,16 @@ fn check_hosts(fields: &Fields<'_>, hosts: &[Text], own: &str) {
     for (n, entry) in hosts.iter().enumerate() {
         let path = format!("hosts[{n}]");
         let Some((namespace, host)) = entry.split_once('/') else {
-            fields.refuse(&path, format!("`{entry}` is not of the form namespace/host"));
+            fields.refuse(&path, format!("expected `NAMESPACE/HOST`, found `{entry}`"));
             continue;
         };
         let bare = namespace.strip_prefix('~').unwrap_or(namespace);
         let known = matches!(bare, "*" | ".") || is_dns_label(bare) || (bare.is_empty() && !namespace.is_empty());
         if !known {
-            fields.refuse(&path, format!("`{namespace}` is no namespace"));
+            fields.refuse(&path, format!("`{namespace}` is not a namespace: expected a DNS label, `.`, `~` or `*`"));
         }
         if !is_wildcard_domain(host) || (host != "*" && !host.contains('.')) {
-            fields.refuse(&path, format!("`{host}` is no full host name"));
+            fields.refuse(&path, format!("`{host}` is not a fully qualified host name or a wildcard"));
         }
         if namespace.starts_with('~') {
             continue;
@@ -238,7 +239,7 @@ fn check_hosts(fields: &Fields<'_>, hosts: &[Text], own: &str) {
         seen.insert((of, host));
     }
     if seen.contains(&("*", "*")) && seen.iter().any(|(namespace, _)| *namespace != "*") {
-        fields.warn("hosts", "`*/*` is every host, so no other is needed");
+        fields.warn("hosts", "`*/*` selects every host: it must be the only entry");
     }
 }
 
@@ -248,20 +249,20 @@ fn outbound(fields: &Fields<'_>) -> OutboundTraffic {
     let egress_proxy = fields.read("egressProxy", |proxy| {
         let host = proxy.text("host");
         if host.is_empty() || host.starts_with('*') || !is_wildcard_domain(&host) {
-            proxy.refuse("host", "a host is needed");
+            proxy.refuse("host", "at least one host is required");
         }
         let subset = proxy.text("subset");
         if !subset.is_empty() && !is_dns_label(&subset) {
-            proxy.refuse("subset", format!("`{subset}` is no name of a subset"));
+            proxy.refuse("subset", format!("`{subset}` is not a valid subset name: expected a DNS label"));
         }
         let port = proxy.read("port", |port| port.integer::<u16>("number"));
         if port.is_none_or(|port| port == 0) {
-            proxy.reject("port", "a port is needed");
+            proxy.reject("port", "`port` is required");
         }
         Destination { host: Host::new(&host), subset, port: port.map(u32::from) }
     });
     if egress_proxy.is_some() && policy != OutboundPolicy::AllowAny {
-        fields.reject("egressProxy", "only traffic that may pass can pass through a proxy");
+        fields.reject("egressProxy", "`egressProxy` requires mode ALLOW_ANY");
     }
     OutboundTraffic { policy, egress_proxy }
 }

@@ -11,7 +11,7 @@ use crate::attachment::attachment;
 use crate::cel::check_cel;
 use crate::{Fields, Findings, Item};
 
-/// Metrics of Istio, in order of the enumeration; the first stands for all.
+/// Metrics of Istio, in the order of the enumeration. The first one selects all metrics.
 const METRICS: [&str; 11] = [
     "ALL_METRICS",
     "REQUEST_COUNT",
@@ -33,7 +33,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let metrics = fields.list("metrics", metrics);
     let tracing = fields.list("tracing", tracing);
     if tracing.len() > 1 {
-        fields.warn("tracing", "later entries are laid over earlier ones; there is one tracer");
+        fields.warn("tracing", "only one tracer is supported: a later entry overrides the fields of earlier ones");
     }
     let access_logging = fields.list("accessLogging", access_logging);
     drop(fields);
@@ -54,7 +54,7 @@ fn providers(fields: &Fields<'_>) -> Vec<Text> {
     fields.list("providers", |provider| {
         let name = provider.text("name");
         if name.is_empty() {
-            provider.refuse("name", "a provider needs a name");
+            provider.refuse("name", "the name of a provider is required");
         }
         name
     })
@@ -82,14 +82,14 @@ fn metrics_override(fields: &Fields<'_>) -> MetricsOverride {
     let mut tags = BTreeMap::new();
     for (name, value, path) in fields.entries("tagOverrides") {
         if name.is_empty() {
-            fields.warn("tagOverrides", "a tag needs a name");
+            fields.warn("tagOverrides", "the name of a tag is required");
         }
         let Some(tag) = Fields::new(value, path, fields.findings()) else { continue };
         let remove = tag.choice("operation", &[("UPSERT", false), ("REMOVE", true)]).unwrap_or_default();
         let expression = tag.text("value");
         match (remove, expression.is_empty()) {
-            (false, true) => tag.refuse("value", "a tag that is set needs a value"),
-            (true, false) => tag.refuse("value", "a tag that is removed has no value"),
+            (false, true) => tag.refuse("value", "operation UPSERT requires a value"),
+            (true, false) => tag.refuse("value", "operation REMOVE does not support a value"),
             _ => {}
         }
         tags.insert(name, (!remove).then_some(expression));
@@ -100,10 +100,10 @@ fn metrics_override(fields: &Fields<'_>) -> MetricsOverride {
 fn metric_match(fields: &Fields<'_>) -> MetricMatch {
     if let Some(custom) = fields.opt_text("customMetric") {
         if fields.has("metric") {
-            fields.refuse("metric", "only one of `metric` and `customMetric` may be set");
+            fields.refuse("metric", "`metric` and `customMetric` are mutually exclusive");
         }
         if custom.is_empty() {
-            fields.refuse("customMetric", "a metric needs a name");
+            fields.refuse("customMetric", "the name of the metric is required");
         }
         return MetricMatch::Named(custom);
     }
@@ -120,7 +120,7 @@ fn tracing(fields: &Fields<'_>) -> TelemetryTracing {
     }
     let random_sampling = fields.opt_decimal("randomSamplingPercentage");
     if random_sampling.is_some_and(|percent| percent < Decimal::from_f64(0.0) || percent > Decimal::from_f64(100.0)) {
-        fields.refuse("randomSamplingPercentage", "a percentage is from 0 to 100");
+        fields.refuse("randomSamplingPercentage", "expected a percentage from 0 to 100");
     }
     TelemetryTracing {
         mode: fields.read("match", mode).unwrap_or_default(),
@@ -138,7 +138,7 @@ fn custom_tags(fields: &Fields<'_>) -> BTreeMap<Text, TraceTag> {
     let mut tags = BTreeMap::new();
     for (name, value, path) in fields.entries("customTags") {
         if name.is_empty() {
-            fields.refuse("customTags", "a tag needs a name");
+            fields.refuse("customTags", "the name of a tag is required");
         }
         if let Some(tag) = Fields::new(value, path, fields.findings()).and_then(|tag| custom_tag(&tag)) {
             tags.insert(name, tag);
@@ -151,14 +151,14 @@ fn custom_tag(fields: &Fields<'_>) -> Option<TraceTag> {
     let named = |of: &Fields<'_>| {
         let name = of.text("name");
         if name.is_empty() {
-            of.refuse("name", "a name is needed");
+            of.refuse("name", "`name` is required");
         }
         (name, of.text("defaultValue"))
     };
     if let Some(literal) = fields.object("literal") {
         let value = literal.text("value");
         if value.is_empty() {
-            literal.refuse("value", "a value is needed");
+            literal.refuse("value", "`value` is required");
         }
         return Some(TraceTag::Plain(CustomTag::Literal(value)));
     }
@@ -170,7 +170,7 @@ fn custom_tag(fields: &Fields<'_>) -> Option<TraceTag> {
     }
     let format = fields.read("formatter", |formatter| TraceTag::Format(formatter.text("value")));
     if format.is_none() {
-        fields.warn("", "this tag has no value");
+        fields.warn("", "the tag has no value: expected `literal`, `environment`, `header` or `formatter`");
     }
     format
 }
@@ -178,9 +178,9 @@ fn custom_tag(fields: &Fields<'_>) -> Option<TraceTag> {
 fn access_logging(fields: &Fields<'_>) -> TelemetryLogging {
     let filter = fields.read("filter", |filter| {
         let expression = filter.text("expression");
-        // A proxy would refuse the whole listener for it.
+        // Envoy would reject the whole listener.
         if let Err(reason) = check_cel(&expression) {
-            filter.reject("expression", format!("no CEL expression: {reason}"));
+            filter.reject("expression", format!("invalid CEL expression: {reason}"));
         }
         expression
     });
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_is_read() {
+    fn all_fields_are_read() {
         let telemetry = valid(&json!({
             "metrics": [{
                 "providers": [{"name": "prometheus"}],
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_by_path() {
+    fn invalid_fields_are_reported_with_their_path() {
         let path = |spec: Value| refused(&spec);
         assert_eq!(path(json!({"tracing": [{"providers": [{}]}]})), "spec.tracing[0].providers[0].name");
         assert_eq!(path(json!({"metrics": [{"providers": [{}]}]})), "spec.metrics[0].providers[0].name");

@@ -11,14 +11,14 @@ use sluice_model::{
 use crate::attachment::attachment;
 use crate::{Fields, Findings, Item};
 
-/// Marks the name of a WasmPlugin among TrafficExtensions; no object's name has it.
+/// Prefix that separates the names of WasmPlugins from those of TrafficExtensions. It is not valid in object names.
 const PLUGIN_MARK: &str = "~istio-translated-wasmplugin";
-/// Longest script, in bytes.
-const MAX_SCRIPT: usize = 65536;
-/// Longest name of a plugin or variable.
-const MAX_NAME: usize = 256;
-/// Longest name of a secret.
-const MAX_SECRET: usize = 253;
+/// Maximum size of a Lua script.
+const MAX_SCRIPT_BYTES: usize = 65536;
+/// Maximum length of the name of a plugin or variable.
+const MAX_NAME_BYTES: usize = 256;
+/// Maximum length of the name of a Secret.
+const MAX_SECRET_NAME_BYTES: usize = 253;
 
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let fields = Fields::new(item.spec(), "spec", findings)?;
@@ -26,7 +26,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         (Some(wasm), None) => wasm_config(item, &wasm).map(Box::new).map(ExtensionCode::Wasm),
         (None, Some(lua)) => Some(ExtensionCode::Lua(script(&lua))),
         _ => {
-            fields.reject("", "exactly one of `wasm` and `lua` must be set");
+            fields.reject("", "exactly one of `wasm` and `lua` is required");
             None
         }
     };
@@ -35,7 +35,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     extension.filter(|_| !findings.has_errors()).map(Box::new).map(Object::TrafficExtension)
 }
 
-/// A WasmPlugin says in one object what a TrafficExtension with `wasm` says in two.
+/// A WasmPlugin has the fields of a TrafficExtension and those of its `wasm` in one object.
 pub(crate) fn parse_wasm_plugin(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let fields = Fields::new(item.spec(), "spec", findings)?;
     let code = wasm_config(item, &fields).map(Box::new).map(ExtensionCode::Wasm);
@@ -84,7 +84,7 @@ fn traffic_selector(fields: &Fields<'_>) -> TrafficSelector {
     let port = |port: &Fields<'_>| {
         let number = port.integer("number");
         if !(1..=65535).contains(&number) {
-            port.refuse("number", format!("{number} is no port number"));
+            port.refuse("number", format!("expected a port from 1 to 65535, found {number}"));
         }
         number
     };
@@ -94,10 +94,10 @@ fn traffic_selector(fields: &Fields<'_>) -> TrafficSelector {
 fn script(fields: &Fields<'_>) -> Text {
     let code = fields.text("inlineCode");
     if code.is_empty() {
-        fields.reject("inlineCode", "a script is needed");
+        fields.reject("inlineCode", "the script is required");
     }
-    if code.len() > MAX_SCRIPT {
-        fields.reject("inlineCode", format!("longer than {MAX_SCRIPT} bytes"));
+    if code.len() > MAX_SCRIPT_BYTES {
+        fields.reject("inlineCode", format!("a script must have at most {MAX_SCRIPT_BYTES} bytes"));
     }
     code
 }
@@ -111,22 +111,23 @@ fn wasm_config(item: &Item<'_>, fields: &Fields<'_>) -> Option<WasmConfig> {
     let strategies =
         [("FAIL_CLOSE", FailStrategy::Close), ("FAIL_OPEN", FailStrategy::Open), ("FAIL_RELOAD", FailStrategy::Reload)];
     let types = [("UNSPECIFIED_PLUGIN_TYPE", false), ("HTTP", false), ("NETWORK", true)];
-    // Signatures are not checked by anybody.
+    // Signatures of modules are not verified, as in Istio.
     fields.has("verificationKey");
     let url = fields.text("url");
     let source = source(&url).map_err(|reason| fields.reject("url", reason)).ok();
     let sha256 = fields.text("sha256");
     let hexadecimal = sha256.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     if !sha256.is_empty() && (sha256.len() != 64 || !hexadecimal) {
-        fields.refuse("sha256", "a checksum has 64 digits of 0-9 and a-f");
+        fields.refuse("sha256", "expected 64 hexadecimal digits 0-9 and a-f");
     }
     let secret = fields.text("imagePullSecret");
-    if secret.len() > MAX_SECRET {
-        fields.refuse("imagePullSecret", format!("longer than {MAX_SECRET} bytes"));
+    if secret.len() > MAX_SECRET_NAME_BYTES {
+        fields
+            .refuse("imagePullSecret", format!("the name of a Secret must have at most {MAX_SECRET_NAME_BYTES} bytes"));
     }
     let plugin_name = fields.text("pluginName");
-    if plugin_name.len() > MAX_NAME {
-        fields.refuse("pluginName", format!("longer than {MAX_NAME} bytes"));
+    if plugin_name.len() > MAX_NAME_BYTES {
+        fields.refuse("pluginName", format!("a name must have at most {MAX_NAME_BYTES} bytes"));
     }
     let plugin_config = fields.object("pluginConfig").map(|config| config.ignore_rest());
     let plugin_config = plugin_config.and_then(|()| fields.value("pluginConfig")).filter(|value| **value != empty());
@@ -140,7 +141,7 @@ fn wasm_config(item: &Item<'_>, fields: &Fields<'_>) -> Option<WasmConfig> {
         fail_strategy: fields.choice("failStrategy", &strategies).unwrap_or_default(),
         env: fields.read("vmConfig", environment).unwrap_or_default(),
         network: fields.choice("type", &types).unwrap_or_default(),
-        // An object from a file has none, and is the first of its kind.
+        // An object from a file has no resource version.
         resource_version: version.filter(|version| !version.is_empty()).unwrap_or("1").into(),
         source: source?,
     })
@@ -155,44 +156,44 @@ fn environment(fields: &Fields<'_>) -> Vec<(Text, Option<Text>)> {
     let variable = |variable: &Fields<'_>| {
         let name = variable.text("name");
         if name.is_empty() {
-            variable.refuse("name", "a variable needs a name");
+            variable.refuse("name", "the name of a variable is required");
         }
-        if name.len() > MAX_NAME {
-            variable.refuse("name", format!("longer than {MAX_NAME} bytes"));
+        if name.len() > MAX_NAME_BYTES {
+            variable.refuse("name", format!("a name must have at most {MAX_NAME_BYTES} bytes"));
         }
         if !names.insert(name.clone()) {
-            variable.refuse("name", format!("`{name}` stands twice"));
+            variable.refuse("name", format!("variable `{name}` is listed twice"));
         }
         let host = variable.choice("valueFrom", &[("INLINE", false), ("HOST", true)]).unwrap_or_default();
         let value = variable.text("value");
         if host && !value.is_empty() {
-            variable.refuse("value", "only an `INLINE` variable has a value");
+            variable.refuse("value", "`value` requires `valueFrom: INLINE`");
         }
         (name, (!host).then_some(value))
     };
     fields.objects("env").iter().map(variable).collect()
 }
 
-/// The name of a secret as written: `name`, `namespace/name`, or either behind `kubernetes://`. Whatever the namespace,
-/// the extension's own is looked in.
+/// The name of a Secret, written as `name` or `namespace/name`, with an optional prefix `kubernetes://`. The namespace is
+/// ignored: the Secret is in the namespace of the extension.
 fn pull_secret(text: &str) -> Text {
     let name = text.strip_prefix("kubernetes://").unwrap_or(text);
     let name = name.rsplit_once('/').map_or(name, |(_, name)| name);
     name.into()
 }
 
-/// Where a module comes from; what has no scheme is an image.
+/// The source of a module. A URL without a scheme is an OCI image.
 fn source(url: &str) -> Result<WasmSource, String> {
     if url.is_empty() {
-        return Err("a module needs an address".to_owned());
+        return Err("the URL of the module is required".to_owned());
     }
     if url.contains(|c: char| c.is_ascii_control()) {
-        return Err("an address has no control characters".to_owned());
+        return Err("a URL must not contain control characters".to_owned());
     }
     let is_escape =
         |rest: &str| rest.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
     if url.split('%').skip(1).any(|rest| !is_escape(rest)) {
-        return Err("a percent sign is written `%25`".to_owned());
+        return Err("a single `%` is invalid: write a percent sign as `%25`".to_owned());
     }
     let scheme = url.split_once(':').map(|(scheme, _)| scheme).filter(|scheme| {
         let mut bytes = scheme.bytes();
@@ -201,9 +202,9 @@ fn source(url: &str) -> Result<WasmSource, String> {
     });
     let Some(scheme) = scheme else {
         let first = url.split('/').next().unwrap_or_default();
-        // Without a scheme nothing tells the port from one.
+        // `host:port/image` would be ambiguous: `host` could be a scheme.
         return if first.contains(':') {
-            Err(format!("`{first}` needs a scheme in front"))
+            Err(format!("`{first}` is ambiguous: a URL with a port requires a scheme such as `oci://`"))
         } else {
             Ok(WasmSource::Remote(format!("oci://{url}").into()))
         };
@@ -212,11 +213,11 @@ fn source(url: &str) -> Result<WasmSource, String> {
     match scheme.to_ascii_lowercase().as_str() {
         "file" => Ok(WasmSource::File(url.strip_prefix("file://").unwrap_or(url).into())),
         scheme @ ("http" | "https" | "oci") => Ok(WasmSource::Remote(format!("{scheme}{rest}").into())),
-        scheme => Err(format!("scheme `{scheme}` is not one of `oci`, `http`, `https` and `file`")),
+        scheme => Err(format!("expected scheme `oci`, `http`, `https` or `file`, found `{scheme}`")),
     }
 }
 
-/// JSON as protobuf writes it: keys sorted, numbers as floats without needless digits.
+/// JSON in the form of protobuf's `Struct`: sorted keys, and numbers in their shortest form as floats.
 fn canonical_json(value: &Value) -> String {
     match value {
         Value::Number(number) => number.as_f64().map_or_else(|| number.to_string(), float),
@@ -253,7 +254,7 @@ mod tests {
     use super::{canonical_json, source};
     use crate::parse_object;
 
-    /// The extension, or where something is refused.
+    /// The extension, or the field paths of the findings.
     fn parse(kind: &str, spec: &Value) -> Result<TrafficExtension, String> {
         let object = json!({
             "apiVersion": "extensions.istio.io/v1alpha1",
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_is_an_extension_under_a_marked_name() {
+    fn wasm_plugin_becomes_a_traffic_extension_with_a_prefixed_name() {
         let wasm = json!({"url": "r.test/x", "vmConfig": {"env": [{"name": "A", "value": "b"}, {"name": "H", "valueFrom": "HOST"}]},
             "imagePullSecret": "kubernetes://other/cred", "pluginConfig": {"b": 1.0, "a": [true]}});
         let mut plugin = wasm.clone();
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_by_path() {
+    fn invalid_fields_are_reported_with_their_path() {
         let path = |spec: Value| parse("WasmPlugin", &spec).expect_err("refused");
         let with = |field: &str, value: Value| path(json!({"url": "oci://r.test/x", field: value}));
         assert_eq!(path(json!({"phase": "AUTHN"})), "spec.url");
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_a_scheme_is_an_image() {
+    fn url_without_a_scheme_is_an_oci_image() {
         let remote = |text: &str| Ok(WasmSource::Remote(text.into()));
         assert_eq!(source("r.test/x:1"), remote("oci://r.test/x:1"));
         assert_eq!(source("HTTPS://r.test/x"), remote("https://r.test/x"));
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_written_as_protobuf_does() {
+    fn numbers_have_the_form_of_protobuf_json() {
         let value = json!([1, 2.0, 1.5, -0.25, 1e21, 1e-7, 123_456_789_012_i64, "a\"\u{1}", null]);
         let expected = "[1,2,1.5,-0.25,1e+21,1e-7,123456789012,\"a\\\"\\u0001\",null]";
         assert_eq!(canonical_json(&value), expected);

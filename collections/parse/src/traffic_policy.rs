@@ -1,4 +1,4 @@
-//! Traffic settings that the mesh config and DestinationRules share.
+//! Traffic settings that `MeshConfig` and DestinationRules share.
 
 mod locality;
 
@@ -28,7 +28,7 @@ pub(crate) fn connection_pool(fields: &Fields<'_>) -> ConnectionPool {
 
 fn tcp_settings(fields: &Fields<'_>) -> TcpSettings {
     let idle_timeout = fields.opt_duration("idleTimeout");
-    // None at all is a timeout, too: never.
+    // 0s is a value too: it disables the timeout.
     if let Some(idle) = idle_timeout.filter(|idle| *idle >= Duration::from_millis(1)) {
         fields.check_timeout("idleTimeout", idle);
     }
@@ -62,7 +62,7 @@ fn http_settings(fields: &Fields<'_>) -> HttpSettings {
         http2_keep_alive: fields.read("http2KeepAlive", |keepalive| {
             for name in ["interval", "timeout"] {
                 if !keepalive.has(name) {
-                    keepalive.refuse(name, "a duration is needed");
+                    keepalive.refuse(name, "`duration` is required");
                 }
             }
             (keepalive.opt_timeout("interval"), keepalive.opt_timeout("timeout"))
@@ -75,10 +75,11 @@ pub(crate) fn outlier_detection(fields: &Fields<'_>) -> OutlierDetection {
     let codes = fields.value("outlierDetectionHttpErrorCodes").and_then(|codes| codes.as_array());
     let codes: Vec<u64> = codes.into_iter().flatten().filter_map(|code| code.as_u64()).collect();
     for (n, code) in codes.iter().enumerate().filter(|(_, code)| !(100..600).contains(*code)) {
-        fields.refuse(&format!("outlierDetectionHttpErrorCodes[{n}]"), format!("{code} is no HTTP status"));
+        fields
+            .refuse(&format!("outlierDetectionHttpErrorCodes[{n}]"), format!("expected an HTTP status, found {code}"));
     }
     if fields.has("consecutiveErrors") {
-        fields.warn("consecutiveErrors", "replaced by consecutiveGatewayErrors and consecutive5xxErrors");
+        fields.warn("consecutiveErrors", "deprecated: use `consecutiveGatewayErrors` and `consecutive5xxErrors`");
     }
     OutlierDetection {
         consecutive_errors: fields.integer("consecutiveErrors"),

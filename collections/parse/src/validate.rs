@@ -5,7 +5,7 @@ use sluice_model::{Kind, MeshConfig, Reject, Severity, Text};
 
 use crate::fields::one_of;
 use crate::yaml::{Limits, Position, SyntaxError, find_position, parse_documents};
-use crate::{Finding, Findings, ObjectError, lay_mesh_config, parse_mesh_networks, parse_object};
+use crate::{Finding, Findings, ObjectError, merge_mesh_config, parse_mesh_networks, parse_object};
 
 /// All findings of an object. Admission refuses the object if one of them [is a refusal](Severity::is_refusal).
 ///
@@ -190,7 +190,7 @@ fn mesh_findings(value: &Value) -> Vec<Finding> {
         let _ = parse_mesh_networks(value, "", &findings);
         return findings.into_vec();
     }
-    let _ = lay_mesh_config(MeshConfig::default(), value, "", &findings);
+    let _ = merge_mesh_config(MeshConfig::default(), value, "", &findings);
     let found = findings.into_vec();
     let unknown =
         |name: &&&String| found.iter().any(|f| f.field_path.as_str() == name.as_str() && f.is_unknown_field());

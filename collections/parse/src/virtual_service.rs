@@ -1,4 +1,4 @@
-//! VirtualServices (N18): names resolved, mistakes noted.
+//! VirtualServices (N18): names are resolved and invalid parts are reported.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ mod retry;
 
 pub use retry::parse_http_retry;
 
-/// What names in a VirtualService are resolved against.
+/// Resolves the names in a VirtualService.
 #[derive(Clone, Copy)]
-struct Names<'a> {
+struct NameResolver<'a> {
     namespace: &'a str,
     domain: &'a str,
 }
 
-impl Names<'_> {
+impl NameResolver<'_> {
     fn host(&self, name: &str) -> Host {
         Host::new(&resolve_host(name, self.namespace, self.domain))
     }
@@ -36,9 +36,9 @@ impl Names<'_> {
     }
 }
 
-/// The VirtualService in the `spec` of an object, `None` when something makes it unusable.
+/// Parses the `spec` of a VirtualService; `None` if the object does not apply.
 ///
-/// `domain` is the DNS domain short hosts are completed with, such as `cluster.local`.
+/// `domain` is the DNS domain that completes short hosts, such as `cluster.local`.
 pub fn parse_virtual_service(
     meta: &ObjectMeta,
     spec: &Value,
@@ -46,7 +46,7 @@ pub fn parse_virtual_service(
     findings: &Findings,
 ) -> Option<VirtualService> {
     let fields = Fields::new(spec, "spec", findings)?;
-    let names = Names { namespace: &meta.namespace, domain };
+    let names = NameResolver { namespace: &meta.namespace, domain };
     let written_hosts = fields.texts("hosts");
     let written_gateways = fields.texts("gateways");
     let gateways = match written_gateways.as_slice() {
@@ -78,7 +78,7 @@ pub fn parse_virtual_service(
     (!findings.has_errors()).then_some(virtual_service)
 }
 
-fn http_route(fields: &Fields<'_>, names: Names<'_>) -> HttpRoute {
+fn http_route(fields: &Fields<'_>, names: NameResolver<'_>) -> HttpRoute {
     let delegate = fields.read("delegate", |delegate| {
         let namespace = delegate.text("namespace");
         let namespace = if namespace.is_empty() { names.namespace.into() } else { namespace };
@@ -88,7 +88,7 @@ fn http_route(fields: &Fields<'_>, names: Names<'_>) -> HttpRoute {
         name: fields.text("name"),
         matches: fields.list("match", |m| http_match(m, names)),
         route: fields.list("route", |destination| HttpDestination {
-            destination: needed_destination(destination, names),
+            destination: required_destination(destination, names),
             weight: destination.integer("weight"),
             headers: destination.read("headers", headers),
         }),
@@ -107,7 +107,7 @@ fn http_route(fields: &Fields<'_>, names: Names<'_>) -> HttpRoute {
         mirror_percentage: fields.read("mirrorPercentage", |p| p.opt_decimal("value").unwrap_or_default()),
         mirror_percent: fields.opt_integer("mirrorPercent"),
         mirrors: fields.list("mirrors", |mirror| HttpMirror {
-            destination: needed_destination(mirror, names),
+            destination: required_destination(mirror, names),
             percentage: mirror.read("percentage", |p| p.opt_decimal("value").unwrap_or_default()),
         }),
         cors: fields.read("corsPolicy", cors),
@@ -115,7 +115,7 @@ fn http_route(fields: &Fields<'_>, names: Names<'_>) -> HttpRoute {
     }
 }
 
-fn http_match(fields: &Fields<'_>, names: Names<'_>) -> HttpMatch {
+fn http_match(fields: &Fields<'_>, names: NameResolver<'_>) -> HttpMatch {
     HttpMatch {
         name: fields.text("name"),
         uri: string_match(fields, "uri"),
@@ -134,7 +134,7 @@ fn http_match(fields: &Fields<'_>, names: Names<'_>) -> HttpMatch {
     }
 }
 
-fn matched_gateways(fields: &Fields<'_>, names: Names<'_>) -> Vec<Text> {
+fn matched_gateways(fields: &Fields<'_>, names: NameResolver<'_>) -> Vec<Text> {
     let gateways = fields.texts("gateways");
     check::check_gateways(fields, "gateways", &gateways);
     names.gateways(&gateways)
@@ -149,7 +149,7 @@ fn read_string_match(fields: &Fields<'_>) -> Option<StringMatch> {
     let prefix = fields.opt_text("prefix").map(StringMatch::Prefix);
     let regex = fields.opt_text("regex").map(StringMatch::Regex);
     if [&exact, &prefix, &regex].into_iter().flatten().count() > 1 {
-        fields.reject("", "only one of exact, prefix and regex can be set");
+        fields.reject("", "`exact`, `prefix` and `regex` are mutually exclusive");
     }
     exact.or(prefix).or(regex)
 }
@@ -158,7 +158,7 @@ fn named_matches(fields: &Fields<'_>, name: &str) -> NamedMatches {
     let entries = fields.entries(name).into_iter().map(|(key, value, path)| {
         let matched = match value {
             Value::Null if name == "headers" => {
-                fields.findings().refuse(&path, "a condition is needed");
+                fields.findings().refuse(&path, "`exact`, `prefix` or `regex` is required");
                 None
             }
             Value::Null => None,
@@ -169,10 +169,10 @@ fn named_matches(fields: &Fields<'_>, name: &str) -> NamedMatches {
     entries.collect()
 }
 
-fn destination(fields: &Fields<'_>, names: Names<'_>) -> Destination {
+fn destination(fields: &Fields<'_>, names: NameResolver<'_>) -> Destination {
     let host = fields.text("host");
     if host.is_empty() {
-        fields.reject("host", "a destination needs a host");
+        fields.reject("host", "the host of the destination is required");
     }
     Destination {
         host: names.host(&host),
@@ -181,15 +181,15 @@ fn destination(fields: &Fields<'_>, names: Names<'_>) -> Destination {
     }
 }
 
-fn needed_destination(fields: &Fields<'_>, names: Names<'_>) -> Destination {
+fn required_destination(fields: &Fields<'_>, names: NameResolver<'_>) -> Destination {
     if !fields.has("destination") {
-        fields.refuse("destination", "a destination is needed");
+        fields.refuse("destination", "`destination` is required");
     }
     fields.read("destination", |d| destination(d, names)).unwrap_or_default()
 }
 
-fn route_destination(fields: &Fields<'_>, names: Names<'_>) -> RouteDestination {
-    RouteDestination { destination: needed_destination(fields, names), weight: fields.integer("weight") }
+fn route_destination(fields: &Fields<'_>, names: NameResolver<'_>) -> RouteDestination {
+    RouteDestination { destination: required_destination(fields, names), weight: fields.integer("weight") }
 }
 
 fn headers(fields: &Fields<'_>) -> Headers {
@@ -210,7 +210,7 @@ fn redirect(fields: &Fields<'_>) -> HttpRedirect {
     let port = match fields.opt_integer("port") {
         Some(port) => {
             if fields.has("derivePort") {
-                fields.refuse("derivePort", "cannot be set beside port");
+                fields.refuse("derivePort", "`derivePort` and `port` are mutually exclusive");
             }
             RedirectPort::Port(port)
         }
@@ -232,7 +232,7 @@ fn direct_response(fields: &Fields<'_>) -> DirectResponse {
         None => {
             let bytes = decode_base64(&body.opt_text("bytes")?);
             if bytes.is_none() {
-                body.reject("bytes", "no base64");
+                body.reject("bytes", "expected base64");
             }
             bytes.map(DirectResponseBody::Bytes)
         }
@@ -244,7 +244,7 @@ fn fault(fields: &Fields<'_>) -> HttpFault {
     let delay = fields.read("delay", |delay| FaultDelay {
         fixed: delay.opt_timeout("fixedDelay").or_else(|| {
             if delay.has("exponentialDelay") {
-                delay.refuse("exponentialDelay", "exponential delays do not exist");
+                delay.refuse("exponentialDelay", "`exponentialDelay` is not supported; use `fixedDelay`");
             }
             None::<Duration>
         }),
@@ -256,12 +256,12 @@ fn fault(fields: &Fields<'_>) -> HttpFault {
         let grpc = abort.opt_text("grpcStatus").and_then(|name| {
             let code = GRPC_STATUS.iter().position(|known| *known == name.as_str());
             if code.is_none() {
-                abort.reject("grpcStatus", format!("`{name}` is no gRPC status"));
+                abort.reject("grpcStatus", format!("`{name}` is not a gRPC status such as `UNAVAILABLE`"));
             }
             code.and_then(|code| u32::try_from(code).ok()).map(AbortStatus::Grpc)
         });
         if abort.has("http2Error") {
-            abort.reject("http2Error", "HTTP/2 error faults do not exist");
+            abort.reject("http2Error", "`http2Error` is not supported; use `httpStatus`");
         }
         FaultAbort {
             status: http.or(grpc),
@@ -311,7 +311,7 @@ fn cors(fields: &Fields<'_>) -> CorsPolicy {
     }
 }
 
-fn tls_match(fields: &Fields<'_>, names: Names<'_>) -> TlsMatch {
+fn tls_match(fields: &Fields<'_>, names: NameResolver<'_>) -> TlsMatch {
     TlsMatch {
         sni_hosts: fields.texts("sniHosts"),
         destination_subnets: fields.texts("destinationSubnets"),
@@ -322,7 +322,7 @@ fn tls_match(fields: &Fields<'_>, names: Names<'_>) -> TlsMatch {
     }
 }
 
-fn l4_match(fields: &Fields<'_>, names: Names<'_>) -> L4Match {
+fn l4_match(fields: &Fields<'_>, names: NameResolver<'_>) -> L4Match {
     L4Match {
         destination_subnets: fields.texts("destinationSubnets"),
         port: fields.integer("port"),

@@ -17,7 +17,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let address = workload.address.as_str();
     if !address.is_empty() && !address.starts_with("unix://") && address.parse::<IpAddr>().is_err() && !is_fqdn(address)
     {
-        fields.refuse("address", format!("`{address}` is neither a host nor an address"));
+        fields.refuse("address", format!("`{address}` is not a host name or an IP address"));
     }
     workload.labels.extend(meta.labels.iter().map(|(name, value)| (name.clone(), value.clone())));
     check_workload(&fields, "address", &workload);
@@ -27,7 +27,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     (!findings.has_errors()).then_some(Object::WorkloadEntry(WorkloadEntry { meta, workload, healthy }))
 }
 
-/// A WorkloadEntry's spec, on its own or in a ServiceEntry.
+/// Reads the spec of a WorkloadEntry or an endpoint of a ServiceEntry.
 pub(crate) fn workload_address(fields: &Fields<'_>) -> WorkloadAddress {
     let workload = WorkloadAddress {
         address: fields.text("address"),
@@ -40,7 +40,7 @@ pub(crate) fn workload_address(fields: &Fields<'_>) -> WorkloadAddress {
     };
     check_labels(fields, "labels", &workload.labels);
     for name in workload.ports.keys().filter(|name| !is_any_case_label(name)) {
-        fields.refuse(&format!("ports[{name}]"), format!("`{name}` is no name of a port"));
+        fields.refuse(&format!("ports[{name}]"), format!("`{name}` is not a valid port name: expected a DNS label"));
     }
     for (name, text, most) in [
         ("address", &workload.address, 256),
@@ -49,7 +49,7 @@ pub(crate) fn workload_address(fields: &Fields<'_>) -> WorkloadAddress {
         ("serviceAccount", &workload.service_account, 253),
     ] {
         if text.chars().count() > most {
-            fields.refuse(name, format!("{most} characters at most"));
+            fields.refuse(name, format!("the value must have at most {most} characters"));
         }
     }
     workload
@@ -59,38 +59,38 @@ fn ports(fields: &Fields<'_>) -> BTreeMap<Text, u32> {
     let ports = fields.entries("ports").into_iter().filter_map(|(name, value, path)| {
         let port = value.as_u64().and_then(|port| u32::try_from(port).ok()).filter(|port| is_port(*port));
         if port.is_none() {
-            fields.findings().error(&path, "a port number is 1 to 65535");
+            fields.findings().error(&path, "expected a port from 1 to 65535");
         }
         Some((name, port?))
     });
     ports.collect()
 }
 
-/// What is wrong with an address, noted at `path` within `fields`.
+/// Checks the address of a workload. Findings are recorded at `path` below `fields`.
 pub(crate) fn check_workload(fields: &Fields<'_>, path: &str, workload: &WorkloadAddress) {
     if workload.address.is_empty() && workload.network.is_empty() {
-        fields.reject(path, "an address or a network is needed");
+        fields.reject(path, "`address` or `network` is required");
     } else if workload.address.is_empty() {
-        fields.warn(path, "without an address it is reached through the gateways of its network only");
+        fields.warn(path, "a workload without an address is reachable only through the gateways of its network");
     }
     check_socket(fields, path, workload);
 }
 
-/// What is wrong with an address that is a socket.
+/// Checks an address that is a Unix domain socket.
 pub(crate) fn check_socket(fields: &Fields<'_>, path: &str, workload: &WorkloadAddress) {
     if let Some(socket) = workload.address.strip_prefix("unix://") {
         if !socket.starts_with('/') && !socket.starts_with('@') {
-            fields.reject(path, "the path of a socket is absolute");
+            fields.reject(path, "the path of a Unix domain socket must be absolute");
         } else if socket.starts_with('/') && socket.ends_with('/') {
-            fields.refuse(path, "the path of a socket is no directory");
+            fields.refuse(path, "the path of a Unix domain socket must not be a directory");
         }
         if !workload.ports.is_empty() {
-            fields.reject(path, "a socket has no ports");
+            fields.reject(path, "`ports` is not supported with a Unix domain socket");
         }
     }
 }
 
-/// Whether the status has that condition, and it is true.
+/// Whether the status has the condition `name` with status `True`.
 fn condition(item: &Item<'_>, name: &str) -> bool {
     let conditions = item.object.pointer("/status/conditions").and_then(|conditions| conditions.as_array());
     let text = |value: &serde_json::Value, name: &str| value.get(name).and_then(|v| v.as_str()).map(str::to_owned);

@@ -16,12 +16,12 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         group.annotations = metadata.labels("annotations");
     }
     match fields.object("template") {
-        // An address is for the workloads that join.
+        // Each workload that joins has its own address.
         Some(template) => {
             group.template = workload_address(&template);
             check_socket(&template, "address", &group.template);
         }
-        None => fields.reject("template", "a template is needed"),
+        None => fields.reject("template", "`template` is required"),
     }
     if let Some(probe) = fields.object("probe") {
         group.health_checked = true;
@@ -37,7 +37,7 @@ fn check_probe(fields: &Fields<'_>) {
     }
     let methods = ["httpGet", "tcpSocket", "exec", "grpc"].map(|name| fields.object(name));
     if methods.iter().flatten().count() != 1 {
-        fields.refuse("", "exactly one of httpGet, tcpSocket, exec and grpc is needed");
+        fields.refuse("", "exactly one of `httpGet`, `tcpSocket`, `exec` and `grpc` is required");
     }
     let [http, tcp, exec, grpc] = methods;
     if let Some(http) = http {
@@ -46,12 +46,12 @@ fn check_probe(fields: &Fields<'_>) {
         http.text("host");
         let scheme = http.text("scheme");
         if !matches!(scheme.as_str(), "" | "HTTP" | "HTTPS") {
-            http.refuse("scheme", format!("`{scheme}` is neither HTTP nor HTTPS"));
+            http.refuse("scheme", format!("expected `HTTP` or `HTTPS`, found `{scheme}`"));
         }
         for header in http.objects("httpHeaders") {
             let name = header.text("name");
             if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
-                header.refuse("name", format!("`{name}` is no name of a header"));
+                header.refuse("name", format!("`{name}` is not a valid header name"));
             }
             header.text("value");
         }
@@ -63,7 +63,7 @@ fn check_probe(fields: &Fields<'_>) {
     if let Some(exec) = exec
         && exec.texts("command").is_empty()
     {
-        exec.refuse("command", "a command is needed");
+        exec.refuse("command", "a command is required");
     }
     if let Some(grpc) = grpc {
         check_port(&grpc);
@@ -72,8 +72,8 @@ fn check_probe(fields: &Fields<'_>) {
 }
 
 fn check_port(fields: &Fields<'_>) {
-    // A number beyond what a port can be is told as such.
+    // A number out of range is reported as an invalid port.
     if !fields.value("port").and_then(Value::as_i64).is_some_and(is_port) {
-        fields.refuse("port", "a port number is 1 to 65535");
+        fields.refuse("port", "expected a port from 1 to 65535");
     }
 }

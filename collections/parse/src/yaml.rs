@@ -1,13 +1,13 @@
-//! YAML and JSON text to JSON values, read the way Kubernetes tools read them.
+//! Reads YAML and JSON text as JSON values, by the rules of Kubernetes tools.
 //!
-//! Text is cut at `---` lines first, so that a document that does not parse never hides its neighbours. Plain scalars
-//! follow YAML 1.1 where Kubernetes does (`yes`, `0644`), numbers that are whole become integers, mapping keys become
-//! text. What aliases expand to is bounded, so that a small text cannot become a big value.
+//! A text is split at `---` lines first, so that an invalid document does not affect its neighbours. Plain scalars follow
+//! YAML 1.1 where Kubernetes does (`yes`, `0644`), whole numbers become integers, and mapping keys become strings. The
+//! expansion of aliases is bounded.
 
 mod build;
+mod fast_path;
 mod position;
 mod scalar;
-mod simple;
 
 use std::fmt;
 
@@ -19,19 +19,19 @@ use position::Positions;
 
 pub use position::Position;
 
-/// How much one document may hold.
+/// Limits for one document.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of text of one document.
+    /// Maximum length of the text.
     pub document_bytes: usize,
-    /// Bytes that the aliases of one document may expand to, counted as they are copied.
+    /// Maximum number of bytes that anchors and aliases copy.
     pub alias_bytes: usize,
-    /// Levels of nesting.
+    /// Maximum nesting.
     pub depth: usize,
 }
 
 impl Default for Limits {
-    /// 64 MiB a document, for a list of many objects may be one; 1 MiB of aliases; 100 levels.
+    /// 64 MiB of text, because a list of many objects is one document; 1 MiB of aliases; 100 levels.
     fn default() -> Self {
         Self { document_bytes: 64 << 20, alias_bytes: 1 << 20, depth: 100 }
     }
@@ -40,20 +40,20 @@ impl Default for Limits {
 /// One document of a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
-    /// Line its content begins on, counted from 1.
+    /// Line where the content begins, counted from 1.
     pub line: usize,
-    /// Its content; never `null`, empty documents are left out.
+    /// The content. It is never `null`: empty documents are left out.
     pub value: Value,
 }
 
-/// Why a text is no document.
+/// A syntax error, or a limit that is exceeded.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SyntaxError {
-    /// Line within the text, counted from 1.
+    /// Line in the text, counted from 1.
     pub line: usize,
-    /// Column within the line, counted from 1; 0 if unknown.
+    /// Column in the line, counted from 1; 0 if unknown.
     pub column: usize,
-    /// What is wrong there, a lower-case fragment.
+    /// What is wrong, a lower-case fragment.
     pub reason: String,
 }
 
@@ -69,43 +69,53 @@ impl fmt::Display for SyntaxError {
 
 impl std::error::Error for SyntaxError {}
 
-/// The text of one document of a stream, or of several that nothing but `...` or JSON's own braces divides.
+/// The text between two `---` lines: usually one document. Lines with `...` or the braces of JSON texts separate several.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Chunk<'t> {
-    /// Line of the whole text it begins on, counted from 1.
+    /// Line of the whole text where the chunk begins, counted from 1.
     pub line: usize,
-    /// The text, its `---` line included.
+    /// The text, with its `---` line.
     pub text: &'t str,
 }
 
 impl Chunk<'_> {
-    /// Its documents.
+    /// Parses the documents of the chunk.
     ///
     /// # Errors
-    /// The text does not parse, or is beyond a limit; the line counts within the whole text.
+    /// The text does not parse or exceeds a limit. The line is that of the whole text.
     pub fn parse(&self, limits: &Limits) -> Result<Vec<Document>, SyntaxError> {
         let length = self.text.len();
         if length > limits.document_bytes {
-            let reason = format!("document of {length} bytes, the limit is {}", limits.document_bytes);
+            let reason = format!("a document of {length} bytes exceeds the limit of {} bytes", limits.document_bytes);
             return Err(SyntaxError { line: self.line, column: 0, reason });
         }
         let json = if self.text.trim_start().starts_with('{') { parse_json(self.text) } else { None };
-        let simple = || simple::parse(self.text, limits).map(|document| vec![document]);
-        let mut documents = match json.or_else(simple) {
+        let fast = || fast_path::parse(self.text, limits).map(|document| vec![document]);
+        let mut documents = match json.or_else(fast) {
             Some(documents) => documents,
-            None => parse_events(self.text, limits).map_err(|mut error| {
-                error.line += self.line - 1;
-                error
-            })?,
+            None => return self.parse_without_fast_path(limits),
         };
-        for document in &mut documents {
-            document.line += self.line - 1;
-        }
+        documents.iter_mut().for_each(|document| document.line += self.line - 1);
         Ok(documents)
+    }
+
+    /// As [`Self::parse`], with the complete YAML parser only. Fuzz and property tests compare the results.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub fn parse_without_fast_path(&self, limits: &Limits) -> Result<Vec<Document>, SyntaxError> {
+        let mut documents = parse_events(self.text, limits).map_err(|error| self.within_text(error))?;
+        documents.iter_mut().for_each(|document| document.line += self.line - 1);
+        Ok(documents)
+    }
+
+    /// The error with the line of the whole text.
+    fn within_text(&self, error: SyntaxError) -> SyntaxError {
+        SyntaxError { line: error.line + self.line - 1, ..error }
     }
 }
 
-/// The documents of a YAML or JSON text in order, each a value or why it is none.
+/// The documents of a YAML or JSON text in order, each one a value or an error.
 #[must_use]
 pub fn parse_documents(text: &str, limits: &Limits) -> Vec<Result<Document, SyntaxError>> {
     let mut documents = Vec::new();
@@ -118,10 +128,10 @@ pub fn parse_documents(text: &str, limits: &Limits) -> Vec<Result<Document, Synt
     documents
 }
 
-/// The one value of a text, `null` if it is empty.
+/// The value of a text with a single document; `null` if the text is empty.
 ///
 /// # Errors
-/// The text does not parse, or holds more than one document.
+/// The text does not parse or contains more than one document.
 pub fn parse_value(text: &str, limits: &Limits) -> Result<Value, SyntaxError> {
     let mut documents = parse_documents(text, limits).into_iter();
     let Some(first) = documents.next() else { return Ok(Value::Null) };
@@ -130,16 +140,16 @@ pub fn parse_value(text: &str, limits: &Limits) -> Result<Value, SyntaxError> {
         None => Ok(first.value),
         Some(Err(error)) => Err(error),
         Some(Ok(second)) => {
-            let reason = "a second document, expected one".to_owned();
+            let reason = "expected one document, found a second one".to_owned();
             Err(SyntaxError { line: second.line, column: 0, reason })
         }
     }
 }
 
-/// The place of a field of the document that begins on line `document`, or of the nearest field around it.
+/// The position of a field of the document that begins on line `document`, or of its nearest enclosing field.
 ///
-/// `path` is a field path such as `spec.http[0].route`; within a document that stands in a block of text, as a mesh config
-/// does in its ConfigMap, the path goes on. Reads the text again: meant for what is reported, not for every object.
+/// `path` is a field path such as `spec.http[0].route`. It may continue into a document in a block scalar, such as the
+/// `MeshConfig` in a ConfigMap. The function parses the text again, so call it only for reported fields.
 #[must_use]
 pub fn find_position(text: &str, document: usize, path: &str) -> Position {
     let begin = Position { line: document, column: 1 };
@@ -155,36 +165,36 @@ pub fn find_position(text: &str, document: usize, path: &str) -> Position {
         if begun {
             positions.event(&event, at);
         }
-        // Another document of the same chunk, after `...`, is not the one asked for.
+        // A later document of the same chunk, after `...`, is another one.
         begun &= !matches!(event, Event::DocumentEnd);
         Ok(())
     });
     if read.is_err() {
         return begin;
     }
-    let Some((place, known, rest)) = positions.nearest(path) else { return begin };
+    let Some((position, known, rest)) = positions.nearest(path) else { return begin };
     match positions.block(known) {
         Some((first, block)) if !rest.is_empty() => {
             let content = |line: &&str| !line.trim().is_empty();
             let indent = |line: &str| line.len() - line.trim_start_matches(' ').len();
             let outer = text.lines().skip(first - 1).find(content).map_or(0, indent);
             let inner = block.lines().find(content).map_or(0, indent);
-            let document = block.lines().position(says_something).map_or(1, |n| n + 1);
+            let document = block.lines().position(has_content).map_or(1, |n| n + 1);
             let within = find_position(block, document, rest);
             Position { line: first - 1 + within.line, column: within.column + outer.saturating_sub(inner) }
         }
-        _ => place,
+        _ => position,
     }
 }
 
-/// The documents of a chunk, whatever is in it.
+/// Parses the documents of a chunk in any form of YAML.
 fn parse_events(chunk: &str, limits: &Limits) -> Result<Vec<Document>, SyntaxError> {
     let mut builder = Builder::new(limits);
     read_events(chunk, |event, at| builder.event(event, at.line))?;
     Ok(builder.into_documents())
 }
 
-/// JSON texts one after the other; `None` if the text is not JSON, for it may still be YAML in flow style.
+/// Parses a sequence of JSON texts; `None` if the text is not JSON, because it may be YAML in flow style.
 fn parse_json(text: &str) -> Option<Vec<Document>> {
     let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     let mut documents = Vec::new();
@@ -203,7 +213,7 @@ fn count_lines(text: &str) -> usize {
     text.bytes().filter(|byte| *byte == b'\n').count()
 }
 
-/// Cuts a text at `---` lines, which belong to what follows them, and leaves out chunks with nothing to read.
+/// Splits a text at `---` lines, each of which belongs to the chunk after it. Chunks without content are left out.
 #[must_use]
 pub fn split_documents(text: &str) -> Vec<Chunk<'_>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -221,17 +231,17 @@ pub fn split_documents(text: &str) -> Vec<Chunk<'_>> {
         line += 1;
     }
     chunks.push(Chunk { line: start_line, text: &text[start..] });
-    // Directives and comments before a separator are a chunk of their own.
-    chunks.retain(|chunk| chunk.text.lines().any(says_something));
+    // Directives and comments before a separator are a separate chunk.
+    chunks.retain(|chunk| chunk.text.lines().any(has_content));
     chunks
 }
 
-/// Whether a line is more than a comment or a directive.
-fn says_something(line: &str) -> bool {
+/// Whether a line has content other than a comment or a directive.
+fn has_content(line: &str) -> bool {
     !matches!(line.trim_start().bytes().next(), None | Some(b'#' | b'%'))
 }
 
-/// Hands every event of a chunk to `take`, with its place counted from the chunk's first line, 1.
+/// Passes every event of a chunk to `take`, with its position in the chunk.
 fn read_events<'t>(
     chunk: &'t str,
     mut take: impl FnMut(Event<'t>, Position) -> Result<(), String>,
@@ -254,7 +264,5 @@ fn read_events<'t>(
     Ok(())
 }
 
-#[cfg(test)]
-mod simple_tests;
 #[cfg(test)]
 mod tests;

@@ -183,8 +183,7 @@ fn mesh_configs_are_validated() {
     let config_map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: \
                       |-\n    defaultConfig:\n      statusPort: 0\n";
     let output = run(&["validate", "-f", "-"], dir.path(), config_map);
-    let path =
-        "ConfigMap istio-system/istio: data.mesh.defaultConfig.statusPort: expected a port from 1 to 65535, found 0";
+    let path = "ConfigMap istio-system/istio: data.mesh.defaultConfig.statusPort: expected a port from 1 to 65535";
     assert_eq!(text(&output.stdout), format!("stdin:7:7: {path}\n"));
     let output = run(&["validate", "-f", "-"], dir.path(), "connectTimeout: 2h\n");
     assert_eq!(text(&output.stdout), "stdin:1:1: connectTimeout: a duration must be at most 1h, found 7200s\n");

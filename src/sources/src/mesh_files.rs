@@ -11,7 +11,7 @@ use std::{io, thread};
 use serde_json::Value;
 use sluice_model::{Kind, MeshConfig, MeshSettings, Object, ParsedObject, Text};
 use sluice_parse::yaml::{self, Limits};
-use sluice_parse::{Findings, lay_mesh_config, parse_mesh_networks};
+use sluice_parse::{Findings, merge_mesh_config, parse_mesh_networks};
 use sluice_telemetry::unix_time;
 use sluice_watch::{Due, FollowGuard, SETTLE_TIME, Watch};
 use tracing::{info, warn};
@@ -258,7 +258,7 @@ impl MeshFile {
         let mut settings = MeshSettings::default();
         match self.part {
             MeshPart::Mesh => {
-                settings.mesh = lay_mesh_config(MeshConfig::default(), &value, "", &findings);
+                settings.mesh = merge_mesh_config(MeshConfig::default(), &value, "", &findings);
                 settings.given = value.to_string().into();
             }
             MeshPart::Networks => settings.networks = Some(parse_mesh_networks(&value, "", &findings)),

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use sluice_model::{HeaderValue, Kind, MeshSettings, Object, ObjectKey, ParsedObject, Reject, Text};
-use sluice_parse::{Findings, lay_mesh_config};
+use sluice_parse::{Findings, merge_mesh_config};
 
 use super::Change;
 
@@ -125,7 +125,7 @@ impl MeshOverride {
         let given = own_mesh.and_then(|it| serde_json::from_str::<Value>(&it.given).ok());
         let mut mesh = match (shared, given) {
             // What is wrong with either has been found when it was read.
-            (Some(shared), Some(given)) => lay_mesh_config(shared.mesh.clone(), &given, "", &Findings::default()),
+            (Some(shared), Some(given)) => merge_mesh_config(shared.mesh.clone(), &given, "", &Findings::default()),
             (Some(shared), None) => shared.mesh.clone(),
             (None, _) => own_mesh.map(|it| it.mesh.clone()).unwrap_or_default(),
         };

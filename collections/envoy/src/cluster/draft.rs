@@ -1,4 +1,4 @@
-//! A cluster in the making: HTTP options are packed when everything that changes them has run.
+//! A cluster under construction. Its HTTP options are packed after all steps that change them.
 
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::envoy::config::cluster::v3::cluster::{ClusterDiscoveryType, DiscoveryType};
@@ -11,7 +11,7 @@ use envoy_types::pb::envoy::extensions::upstreams::http::v3::http_protocol_optio
 
 use crate::wire::any;
 
-/// The key HTTP options have in a cluster.
+/// Key of the HTTP options in a cluster.
 const HTTP_PROTOCOL_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
 /// A cluster and its HTTP options.
@@ -19,7 +19,7 @@ const HTTP_PROTOCOL_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProt
 pub(super) struct Draft {
     pub(super) cluster: Cluster,
     pub(super) http: Option<HttpProtocolOptions>,
-    /// Resolves the host of each request by itself.
+    /// Whether the cluster resolves the host of each request (dynamic forward proxy).
     pub(super) dynamic_dns: bool,
 }
 
@@ -36,7 +36,7 @@ impl Draft {
         self.http.get_or_insert_with(HttpProtocolOptions::default)
     }
 
-    /// The options of explicit HTTP/2, if that is what is spoken.
+    /// The options of explicit HTTP/2, if the cluster uses it.
     pub(super) fn http2(&mut self) -> Option<&mut Http2ProtocolOptions> {
         match self.http.as_mut()?.upstream_protocol_options.as_mut()? {
             UpstreamProtocolOptions::ExplicitHttpConfig(ExplicitHttpConfig {
@@ -61,7 +61,7 @@ impl Draft {
     }
 }
 
-/// One protocol, whatever the client speaks.
+/// Sets one upstream protocol, independent of the downstream protocol.
 pub(super) fn explicit(protocol: ProtocolConfig) -> UpstreamProtocolOptions {
     UpstreamProtocolOptions::ExplicitHttpConfig(ExplicitHttpConfig { protocol_config: Some(protocol) })
 }

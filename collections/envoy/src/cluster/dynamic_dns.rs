@@ -1,4 +1,4 @@
-//! Clusters that resolve the host of each request by themselves (N13).
+//! Clusters that resolve the host of each request (dynamic forward proxy, N13).
 
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::envoy::config::cluster::v3::cluster::{ClusterDiscoveryType, CustomClusterType, LbPolicy};
@@ -19,12 +19,12 @@ use crate::address::address;
 use crate::name::{ALLOW_ANY_DYNAMIC_DNS_CLUSTER, outbound_cluster, stat_prefix};
 use crate::wire::{any, duration, uint32};
 
-/// The cache of unknown hosts.
+/// Name of the DNS cache of unknown hosts.
 const ALLOW_ANY_DNS_CACHE: &str = "allow_any_dfp_dns_cache";
-/// Hosts kept by the cache that all unknown hosts share.
+/// Capacity of the DNS cache of unknown hosts.
 const MAX_HOSTS: u32 = 1024;
 
-/// The cluster of a wildcard host's port, for protocols that name the host.
+/// The cluster of a wildcard host's port, for protocols with a host name.
 pub(super) fn build(inputs: &OutboundInputs<'_>) -> Option<Cluster> {
     let (service, port) = (inputs.service, inputs.port);
     if !matches!(port.protocol, Protocol::Http | Protocol::Tls | Protocol::Grpc | Protocol::Http2) {
@@ -42,14 +42,14 @@ pub(super) fn build(inputs: &OutboundInputs<'_>) -> Option<Cluster> {
     Some(draft.finish())
 }
 
-/// The cluster of all other hosts, where the mesh lets them be resolved by name.
+/// The cluster of unknown hosts, if the mesh resolves them.
 #[must_use]
 pub fn build_allow_any_dynamic_dns(settings: &ClusterSettings, profile: &ClusterProfile) -> Cluster {
     let cache = allow_any_dns_cache(profile, settings.dual_stack);
     let tls = settings.outbound_tls.as_ref().filter(|tls| tls.mode != ClientTlsMode::Disable);
     let mut draft = start(ALLOW_ANY_DYNAMIC_DNS_CLUSTER, cache, tls.is_none());
     draft.cluster.connect_timeout = Some(duration(settings.connect_timeout));
-    // Server names are the request's only with TLS, and then the options are those alone.
+    // The SNI of the request is used only with TLS, without other options.
     draft.http = tls.is_none().then(|| passthrough_options(profile, settings));
     apply_connection_pool(&mut draft, settings, &ConnectionPool::default(), None);
     if let Some(tls) = tls {
@@ -71,7 +71,7 @@ pub fn build_allow_any_dynamic_dns(settings: &ClusterSettings, profile: &Cluster
     draft.finish()
 }
 
-/// The DNS cache of unknown hosts: their cluster and the listener's filter must name the very same.
+/// The DNS cache of unknown hosts. The cluster and the listener's filter must have equal configurations.
 #[must_use]
 pub fn allow_any_dns_cache(profile: &ClusterProfile, dual_stack: bool) -> DnsCacheConfig {
     let resolver = profile.dns_proxy.as_ref().map(|(host, port)| TypedExtensionConfig {

@@ -1,4 +1,4 @@
-//! Clusters every proxy has, whatever services there are (N04).
+//! Clusters of every proxy, independent of services (N04).
 
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::envoy::config::cluster::v3::cluster::{ClusterDiscoveryType, DiscoveryType, LbPolicy};
@@ -17,13 +17,13 @@ use crate::address::{address, socket_address};
 use crate::name::{BLACK_HOLE, INBOUND_PASSTHROUGH, PASSTHROUGH, SDS_EXTERNAL_CLUSTER, stat_prefix};
 use crate::wire::duration;
 
-/// Source addresses by which interception knows its own inbound traffic and leaves it alone.
+/// Source addresses of inbound traffic from the proxy. Traffic redirection ignores them.
 const BIND_V4: &str = "127.0.0.6";
 const BIND_V6: &str = "::6";
-/// Socket of an SDS server for credentials.
+/// Path of the socket of an SDS server for credentials.
 const CREDENTIAL_SOCKET: &str = "./var/run/secrets/credential-uds/socket";
 
-/// Traffic that must not go anywhere.
+/// The cluster that blocks traffic.
 #[must_use]
 pub fn build_black_hole(settings: &ClusterSettings) -> Cluster {
     Cluster {
@@ -36,7 +36,7 @@ pub fn build_black_hole(settings: &ClusterSettings) -> Cluster {
     }
 }
 
-/// Outbound traffic to its original destination.
+/// The cluster for outbound traffic to its original destination.
 #[must_use]
 pub fn build_passthrough(settings: &ClusterSettings, profile: &ClusterProfile) -> Cluster {
     let mut draft = Draft {
@@ -50,7 +50,7 @@ pub fn build_passthrough(settings: &ClusterSettings, profile: &ClusterProfile) -
         ..Draft::default()
     };
     draft.set_type(DiscoveryType::OriginalDst);
-    // The HTTP options are those of passthrough traffic, whatever the mesh's pool says of HTTP.
+    // The HTTP options are those of passthrough traffic, independent of the connection pool of the mesh.
     let options = draft.http.clone();
     let pool = settings.connection_pool.clone().unwrap_or_default();
     apply_connection_pool(&mut draft, settings, &pool, None);
@@ -61,18 +61,18 @@ pub fn build_passthrough(settings: &ClusterSettings, profile: &ClusterProfile) -
     draft.finish()
 }
 
-/// Inbound traffic to its original destination; it keeps the statistics name of the outbound one.
+/// The cluster for inbound traffic to its original destination. It has the statistics name of the outbound one.
 #[must_use]
 pub fn build_inbound_passthrough(settings: &ClusterSettings, profile: &ClusterProfile) -> Cluster {
     let mut cluster = build_passthrough(settings, profile);
     cluster.name = INBOUND_PASSTHROUGH.to_owned();
     cluster.filters.clear();
-    // Envoy chooses the source address by the destination's family.
+    // Envoy selects the source address by the address family of the destination.
     cluster.upstream_bind_config = Some(inbound_bind(profile.ip_families, profile.ip_families == IpFamilies::Dual));
     cluster
 }
 
-/// The source address of inbound traffic, and the second family's if there are two.
+/// The source address of inbound traffic, and that of the second address family, if any.
 pub(super) fn inbound_bind(families: IpFamilies, both: bool) -> BindConfig {
     let first = if families == IpFamilies::V6 { BIND_V6 } else { BIND_V4 };
     BindConfig {
@@ -85,7 +85,7 @@ pub(super) fn inbound_bind(families: IpFamilies, both: bool) -> BindConfig {
     }
 }
 
-/// The SDS server on the proxy's credential socket.
+/// The cluster of the SDS server on the credential socket.
 #[must_use]
 pub fn build_sds_external(settings: &ClusterSettings) -> Cluster {
     let endpoint = LbEndpoint {

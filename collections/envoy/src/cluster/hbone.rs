@@ -1,4 +1,4 @@
-//! HBONE: connections carried over an internal listener, which tunnels them to the other side's proxy (N25).
+//! HBONE: connections through an internal listener, which tunnels them to the peer proxy (N25).
 
 use std::time::Duration;
 
@@ -39,26 +39,26 @@ use crate::sds::{MESH_ROOTS, WORKLOAD_CERTIFICATE, agent_secret};
 use crate::string_match::prefix;
 use crate::wire::{any, duration, string_value, structure, uint32};
 
-/// Where the other side's proxy listens.
+/// HBONE port of the peer proxy.
 const HBONE_PORT: u32 = 15008;
-/// Metadata that says where a connection is to end.
+/// Metadata key of the original destination.
 pub(crate) const ORIGINAL_DST: &str = "envoy.filters.listener.original_dst";
-/// Longest idle time where the mesh says nothing.
-const IDLE: Duration = Duration::from_secs(3600);
-/// How often destinations that are used no longer are forgotten.
-const CLEANUP: Duration = Duration::from_secs(60);
+/// Default idle timeout.
+const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
+/// Cleanup interval of unused original destinations.
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What of the mesh config changes how HBONE is sent.
+/// Settings of the mesh for HBONE.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct HboneSettings {
-    /// Longest idle time of a connection.
+    /// Idle timeout of a connection.
     pub idle_timeout: Option<Duration>,
-    /// Trust domains the other side may be of: the mesh's, then its aliases.
+    /// Accepted trust domains of the peer: that of the mesh, then its aliases.
     pub trust_domains: Vec<Text>,
 }
 
 impl HboneSettings {
-    /// From the mesh's configuration.
+    /// Settings from `MeshConfig`.
     #[must_use]
     pub fn new(mesh: &MeshConfig) -> Self {
         let mut trust_domains = vec![mesh.trust_domain.clone()];
@@ -71,7 +71,7 @@ impl HboneSettings {
     }
 }
 
-/// The cluster behind the internal listener: to the proxy at the destination, or at the waypoint that metadata names.
+/// The cluster behind the internal listener: to the proxy of the destination, or to the waypoint in the metadata.
 #[must_use]
 pub fn build_connect_originate(settings: &ClusterSettings, hbone: &HboneSettings) -> Cluster {
     let mut draft = Draft {
@@ -80,7 +80,7 @@ pub fn build_connect_originate(settings: &ClusterSettings, hbone: &HboneSettings
             alt_stat_name: stat_prefix(CONNECT_ORIGINATE),
             lb_policy: LbPolicy::ClusterProvided as i32,
             connect_timeout: Some(duration(settings.connect_timeout)),
-            cleanup_interval: Some(duration(CLEANUP)),
+            cleanup_interval: Some(duration(CLEANUP_INTERVAL)),
             circuit_breakers: Some(CircuitBreakers { thresholds: vec![unlimited()], ..CircuitBreakers::default() }),
             lb_config: Some(LbConfig::OriginalDstLbConfig(OriginalDstLbConfig {
                 upstream_port_override: Some(uint32(HBONE_PORT)),
@@ -101,7 +101,7 @@ pub fn build_connect_originate(settings: &ClusterSettings, hbone: &HboneSettings
         },
         http: Some(HttpProtocolOptions {
             common_http_protocol_options: Some(CommonOptions {
-                idle_timeout: Some(duration(hbone.idle_timeout.unwrap_or(IDLE))),
+                idle_timeout: Some(duration(hbone.idle_timeout.unwrap_or(DEFAULT_IDLE_TIMEOUT))),
                 ..CommonOptions::default()
             }),
             upstream_protocol_options: Some(explicit(ProtocolConfig::Http2ProtocolOptions(Http2ProtocolOptions {
@@ -116,7 +116,7 @@ pub fn build_connect_originate(settings: &ClusterSettings, hbone: &HboneSettings
     draft.finish()
 }
 
-/// Mutual TLS with the mesh's certificates, with any identity of its trust domains.
+/// Mutual TLS with the mesh certificate, which accepts any identity of the trust domains.
 fn mutual_tls(settings: &ClusterSettings, trust_domains: &[Text]) -> CommonTlsContext {
     let identity = |domain: &Text| SubjectAltNameMatcher {
         san_type: SanType::Uri as i32,
@@ -147,8 +147,8 @@ fn mutual_tls(settings: &ClusterSettings, trust_domains: &[Text]) -> CommonTlsCo
     common
 }
 
-/// Lets endpoints that take HBONE be sent to over it; others get what the cluster had. `mutual` says that they choose
-/// mutual TLS by themselves, `mode` is nothing where no TLS is spoken of.
+/// Adds a transport socket match for endpoints that accept HBONE; the others keep the transport socket of the cluster.
+/// `mutual` is whether endpoints select mutual TLS by their metadata; `mode` is `None` without TLS settings.
 pub(super) fn apply_hbone(draft: &mut Draft, mode: Option<ClientTlsMode>, mutual: bool) {
     if mode.is_some() && draft.is(DiscoveryType::OriginalDst) {
         return;
@@ -165,7 +165,7 @@ pub(super) fn apply_hbone(draft: &mut Draft, mode: Option<ClientTlsMode>, mutual
         (Some(socket), Some(ClientTlsMode::IstioMutual)) => {
             vec![over_hbone(plain()), otherwise("tlsMode-istio", socket)]
         }
-        // TLS of the user's own is for the application, so it is spoken within.
+        // User-defined TLS is terminated by the application, so it is inside of the tunnel.
         (Some(socket), _) => vec![over_hbone(socket.clone()), otherwise("user", socket)],
         (None, _) => vec![over_hbone(plain()), plain_match()],
     };
@@ -196,7 +196,7 @@ fn over_hbone(inner: TransportSocket) -> TransportSocketMatch {
     }
 }
 
-/// Endpoints that say they take mutual TLS.
+/// Match of endpoints that accept mutual TLS.
 pub(super) fn by_tls_mode(socket: TransportSocket) -> TransportSocketMatch {
     TransportSocketMatch {
         name: "tlsMode-istio".to_owned(),
@@ -205,7 +205,7 @@ pub(super) fn by_tls_mode(socket: TransportSocket) -> TransportSocketMatch {
     }
 }
 
-/// All other endpoints, in plain text.
+/// Match of all other endpoints: plain text.
 pub(super) fn plain_match() -> TransportSocketMatch {
     TransportSocketMatch {
         name: "tlsMode-disabled".to_owned(),

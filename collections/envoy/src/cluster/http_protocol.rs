@@ -1,4 +1,4 @@
-//! Which HTTP protocol is spoken upstream.
+//! Upstream HTTP protocol.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use super::draft::{Draft, explicit};
 use super::{ClusterProfile, ClusterSettings};
 use crate::wire::{any, duration};
 
-/// Connections to original destinations are closed after this silence.
-const PASSTHROUGH_IDLE: Duration = Duration::from_secs(300);
+/// Idle timeout of connections to original destinations.
+const PASSTHROUGH_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// By the declared protocol of a port.
+/// Sets the protocol by the declared protocol of a port.
 pub(super) fn apply_protocol(
     draft: &mut Draft,
     protocol: Protocol,
@@ -36,13 +36,13 @@ pub(super) fn apply_protocol(
     if (protocol.is_http() || protocol.is_unsupported()) && profile.preserves_header_case(settings) {
         draft.http().upstream_protocol_options = Some(explicit(ProtocolConfig::HttpProtocolOptions(preserve_case())));
     }
-    // A gateway does not sniff: its clients would negotiate HTTP/2 by ALPN with a server that may not speak it.
+    // A gateway does not use the downstream protocol: its clients negotiate HTTP/2, which the server may not support.
     if profile.sniffs() && protocol.is_unsupported() {
         use_client_protocol(draft);
     }
 }
 
-/// HTTP/2, unless a protocol is chosen already.
+/// Sets HTTP/2, unless a protocol is already set.
 pub(super) fn set_http2(draft: &mut Draft) {
     draft
         .http()
@@ -50,7 +50,7 @@ pub(super) fn set_http2(draft: &mut Draft) {
         .get_or_insert_with(|| explicit(ProtocolConfig::Http2ProtocolOptions(Http2ProtocolOptions::default())));
 }
 
-/// The protocol the client speaks, keeping options of HTTP/1.1.
+/// Uses the downstream protocol and keeps the options of HTTP/1.1.
 pub(super) fn use_client_protocol(draft: &mut Draft) {
     let http = draft.http();
     let http1 = match http.upstream_protocol_options.take() {
@@ -62,12 +62,12 @@ pub(super) fn use_client_protocol(draft: &mut Draft) {
     http.upstream_protocol_options = Some(as_client(http1));
 }
 
-/// Options of clusters that send to original destinations.
+/// Options of clusters for original destinations.
 pub(super) fn passthrough_options(profile: &ClusterProfile, settings: &ClusterSettings) -> HttpProtocolOptions {
     let http1 = if profile.preserves_header_case(settings) { preserve_case() } else { Http1ProtocolOptions::default() };
     HttpProtocolOptions {
         common_http_protocol_options: Some(CommonOptions {
-            idle_timeout: Some(duration(PASSTHROUGH_IDLE)),
+            idle_timeout: Some(duration(PASSTHROUGH_IDLE_TIMEOUT)),
             ..CommonOptions::default()
         }),
         upstream_protocol_options: Some(as_client(http1)),

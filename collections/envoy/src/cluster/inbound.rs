@@ -1,4 +1,4 @@
-//! Clusters of a workload's own ports: one a port, whatever services stand before it.
+//! Inbound clusters: one per port of a workload, independent of its services.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::address::address;
 use crate::name::{inbound_cluster, stat_prefix as delimited};
 use crate::wire::duration;
 
-/// The longest duration that is written: connections of a port are never cleaned up.
+/// A practically infinite duration, which disables the cleanup of original destinations.
 const NEVER: Duration = Duration::from_secs(9_223_372_035);
 
-/// A service's port that a workload's port stands behind.
+/// A service port whose target is the port of the workload.
 #[derive(Clone, Copy)]
 pub struct InboundTarget<'a> {
     /// The service.
@@ -29,28 +29,28 @@ pub struct InboundTarget<'a> {
     pub port: &'a ServicePort,
 }
 
-/// All that the cluster of a workload's port depends on.
+/// Inputs of an inbound cluster.
 #[derive(Clone, Copy)]
 pub struct InboundInputs<'a> {
-    /// Of the mesh.
+    /// Settings of the mesh.
     pub settings: &'a ClusterSettings,
-    /// Of the proxy.
+    /// Profile of the proxy.
     pub profile: &'a ClusterProfile,
-    /// The port that names the cluster.
+    /// The port in the name of the cluster.
     pub port: u32,
-    /// Where the application listens; nothing to send to the address that was dialled.
+    /// The address of the application; `None` for the original destination.
     pub endpoint: Option<(&'a str, u32)>,
-    /// The services before it, the one whose settings count first; never empty.
+    /// Services of the port; never empty. The settings of the first one apply.
     pub targets: &'a [InboundTarget<'a>],
-    /// The rule of that service, as the workload itself follows it.
+    /// The DestinationRule of the first service for the workload itself.
     pub rule: Option<&'a DestinationRule>,
-    /// Limits of a Sidecar, before any rule's.
+    /// Connection pool of a Sidecar, which has precedence over the rule.
     pub connection_pool: Option<&'a ConnectionPool>,
-    /// The first service is not a real one: it stands for a Sidecar's port.
+    /// Whether the first service is a placeholder for a port of a Sidecar.
     pub placeholder: bool,
 }
 
-/// The cluster of a workload's port; nothing if no service stands before it.
+/// Builds the cluster of a workload port; `None` without a service.
 #[must_use]
 pub fn build_inbound(inputs: &InboundInputs<'_>) -> Option<Cluster> {
     let first = inputs.targets.first()?;
@@ -106,7 +106,7 @@ pub fn build_inbound(inputs: &InboundInputs<'_>) -> Option<Cluster> {
     Some(draft.finish())
 }
 
-/// The services that stand before the workload's port with one port of their own, each host once.
+/// The services of the port, each host once.
 fn same_port<'a>(targets: &'a [InboundTarget<'a>], port: u16) -> impl Iterator<Item = &'a Service> {
     let mut seen: Vec<&Text> = Vec::new();
     targets.iter().filter(move |target| target.port.port == port).map(|target| target.service).filter(move |service| {

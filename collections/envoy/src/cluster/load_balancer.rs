@@ -1,4 +1,4 @@
-//! Which endpoint gets a request, and how localities count (N14, N17).
+//! Load balancing, with locality settings (N14, N17).
 
 use envoy_types::pb::envoy::config::cluster::v3::cluster::common_lb_config::{
     LocalityConfigSpecifier, LocalityWeightedLbConfig, ZoneAwareLbConfig,
@@ -18,26 +18,27 @@ use super::ClusterSettings;
 use super::draft::Draft;
 use crate::wire::duration;
 
-/// Smallest hash ring where a rule names none.
+/// Default minimum size of a hash ring.
 const MINIMUM_RING_SIZE: u64 = 1024;
 
-/// How localities count for a service's endpoints.
+/// Locality load balancing of a service.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum LocalityMode {
-    /// Not at all.
+    /// None.
     Off,
-    /// By weights or failover.
+    /// Locality weights or failover.
     Locality {
         /// The setting.
         setting: LocalityLb,
-        /// Failover also without outlier detection.
+        /// Whether failover applies without outlier detection.
         forced: bool,
     },
-    /// By Envoy's zone-aware routing.
+    /// Envoy's zone-aware routing.
     ZoneAware(ZoneAwareLb),
 }
 
-/// What holds for a service: the rule's word before the service's before the mesh's, zone-aware before locality.
+/// The effective mode: the rule has precedence over the service and the service over the mesh; zone-aware routing has
+/// precedence over locality weights.
 #[must_use]
 pub fn locality_mode(lb: Option<&LoadBalancer>, service: &Service, settings: &ClusterSettings) -> LocalityMode {
     let on = |setting: &LocalityLb, forced| {
@@ -62,7 +63,7 @@ pub fn locality_mode(lb: Option<&LoadBalancer>, service: &Service, settings: &Cl
     on(&settings.locality_lb, false)
 }
 
-/// What a service's own word on near endpoints means.
+/// The mode of a service's traffic distribution.
 pub(crate) fn near_first(distribution: TrafficDistribution) -> Option<LocalityLb> {
     const PLACES: [&str; 5] = [
         "topology.istio.io/network",
@@ -81,7 +82,7 @@ pub(crate) fn near_first(distribution: TrafficDistribution) -> Option<LocalityLb
 }
 
 impl LocalityMode {
-    /// Whether priorities are given to endpoints.
+    /// Whether endpoints have priorities.
     #[must_use]
     pub fn fails_over(&self, outlier_detection: bool) -> bool {
         match self {
@@ -96,7 +97,7 @@ impl LocalityMode {
             Self::Off => None,
             Self::Locality { setting, .. } => {
                 let ordered = !setting.failover.is_empty() || !setting.failover_priority.is_empty();
-                // Weighted only where localities really differ: it would change what least request chooses.
+                // Locality weights change the choice of LEAST_REQUEST, so they are set only if needed.
                 (!setting.distribute.is_empty() || (self.fails_over(outlier_detection) && ordered))
                     .then(|| LocalityConfigSpecifier::LocalityWeightedLbConfig(LocalityWeightedLbConfig::default()))
             }
@@ -121,7 +122,7 @@ pub(super) fn apply_load_balancer(
     }
     let has_outlier_detection = draft.cluster.outlier_detection.is_some();
     let common = draft.cluster.common_lb_config.get_or_insert_default();
-    // Unready endpoints are sent too, and panic routing would use them.
+    // Unready endpoints are in the assignment too, and panic routing would use them.
     common.healthy_panic_threshold.get_or_insert_default();
     if let Some(specifier) = locality_mode(lb, service, settings).specifier(has_outlier_detection) {
         common.locality_config_specifier = Some(specifier);
@@ -196,7 +197,7 @@ fn slow_start(lb: &LoadBalancer) -> Option<SlowStartConfig> {
             slow_start_window: Some(duration(warmup.duration)),
             aggression: Some(RuntimeDouble {
                 default_value: warmup.aggression.map_or(1.0, |aggression| aggression.to_f64()),
-                // Envoy wants a key; this one is what the reference sends and no runtime layer sets.
+                // Envoy requires a runtime key. This is the key that Istio sends; no runtime layer sets it.
                 runtime_key: "(".to_owned(),
             }),
             min_weight_percent: Some(Percent {

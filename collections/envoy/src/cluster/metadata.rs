@@ -1,4 +1,4 @@
-//! What telemetry reads of a cluster (N10).
+//! Cluster metadata for telemetry (N10).
 
 use envoy_types::pb::envoy::config::cluster::v3::{Cluster, Filter};
 use envoy_types::pb::google::protobuf::{Struct, Value};
@@ -6,12 +6,12 @@ use sluice_model::{ClientTls, ClientTlsMode, DestinationRule, Service, ServiceSo
 
 use crate::wire::{bool_value, list_value, string_value, struct_value, typed_struct};
 
-/// The key everything of ours is under.
+/// Metadata namespace of all fields.
 const ISTIO: &str = "istio";
-/// Istio's own message, which Envoy's API does not declare.
+/// Type URL of Istio's message for metadata exchange, which Envoy's API does not contain.
 const METADATA_EXCHANGE: &str = "type.googleapis.com/envoy.tcp.metadataexchange.config.MetadataExchange";
 
-/// The fields under `istio`, made if absent.
+/// The fields of namespace `istio`, which are added if absent.
 pub(super) fn istio(cluster: &mut Cluster) -> &mut Struct {
     cluster.metadata.get_or_insert_default().filter_metadata.entry(ISTIO.to_owned()).or_default()
 }
@@ -20,7 +20,7 @@ fn insert(cluster: &mut Cluster, key: &str, value: Value) {
     istio(cluster).fields.insert(key.to_owned(), value);
 }
 
-/// The services behind a cluster.
+/// Adds the services of a cluster.
 pub(super) fn add_services<'a>(cluster: &mut Cluster, services: impl Iterator<Item = &'a Service>) {
     let services = services.map(service).collect();
     insert(cluster, "services", list_value(services));
@@ -38,35 +38,35 @@ fn service(service: &Service) -> Value {
     ])
 }
 
-/// The rule that shaped a cluster.
+/// Sets the DestinationRule of a cluster.
 pub(super) fn add_rule(cluster: &mut Cluster, rule: &DestinationRule) {
     let path = format!("/apis/networking.istio.io/v1/namespaces/{}/destination-rule/{}", rule.namespace, rule.name);
     insert(cluster, "config", string_value(&path));
 }
 
-/// The subset a cluster is.
+/// Sets the subset of a cluster.
 pub(super) fn add_subset(cluster: &mut Cluster, subset: &str) {
     insert(cluster, "subset", string_value(subset));
 }
 
-/// Outside the mesh: no metadata is exchanged.
+/// Marks a destination outside of the mesh, which disables metadata exchange.
 pub(super) fn add_external(cluster: &mut Cluster) {
     insert(cluster, "external", bool_value(true));
 }
 
-/// Over HBONE no metadata is exchanged.
+/// Disables metadata exchange over HBONE.
 pub(super) fn add_no_exchange(cluster: &mut Cluster) {
     insert(cluster, "disable_mx", bool_value(true));
 }
 
-/// TLS of the user's own: its ALPN is not overridden.
+/// Disables the ALPN override for user-defined TLS.
 pub(super) fn add_alpn_override(cluster: &mut Cluster, tls: Option<&ClientTls>) {
     if tls.is_some_and(|tls| matches!(tls.mode, ClientTlsMode::Simple | ClientTlsMode::Mutual)) {
         insert(cluster, "alpn_override", string_value("false"));
     }
 }
 
-/// The filter that exchanges metadata over TCP.
+/// The network filter for metadata exchange.
 pub(super) fn metadata_exchange() -> Filter {
     let config = serde_json::json!({ "enable_discovery": true, "protocol": "istio-peer-exchange" });
     Filter {

@@ -1,4 +1,4 @@
-//! Clusters of a service's port: the service as a whole, and each subset of its rule.
+//! Clusters of a service port: one for the service and one per subset of its rule.
 
 use std::time::Duration;
 
@@ -27,60 +27,60 @@ use super::{ClusterProfile, ClusterSettings, dynamic_dns, metadata, stat_name};
 use crate::name::{outbound_cluster, sni_cluster, stat_prefix as delimited};
 use crate::wire::{any, duration, uint32};
 
-/// Most queries of one UDP socket before it is replaced.
-const DNS_UDP_QUERIES: u32 = 100;
-/// Spread of DNS queries.
+/// Number of queries after which a UDP socket is replaced.
+const MAX_DNS_UDP_QUERIES: u32 = 100;
+/// Jitter of DNS queries.
 const DNS_JITTER: Duration = Duration::from_millis(100);
 
-/// The endpoints of a DNS cluster, by subset: they are part of the cluster.
+/// Looks up the load assignment of a DNS cluster by subset, which is part of the cluster.
 pub type DnsLoad<'a> = &'a dyn Fn(&str) -> Option<ClusterLoadAssignment>;
 
-/// All that the clusters of a service's port depend on.
+/// Inputs of the clusters of a service port.
 #[derive(Clone, Copy)]
 pub struct OutboundInputs<'a> {
-    /// Of the mesh.
+    /// Settings of the mesh.
     pub settings: &'a ClusterSettings,
-    /// Of the proxy.
+    /// Profile of the proxy.
     pub profile: &'a ClusterProfile,
     /// The service.
     pub service: &'a Service,
     /// One of its ports.
     pub port: &'a ServicePort,
-    /// The rule these clients follow.
+    /// The DestinationRule for the clients.
     pub rule: Option<&'a DestinationRule>,
-    /// Whether namespace and mesh let the service take mutual TLS.
+    /// Whether the PeerAuthentications of namespace and mesh allow mutual TLS.
     pub takes_mtls: bool,
-    /// Whether there are endpoints and all of them take mutual TLS; only asked where clients dial endpoints themselves.
+    /// Whether there are endpoints and all accept mutual TLS. Used only if clients connect to endpoints directly.
     pub all_endpoints_mtls: bool,
-    /// Whether there are endpoints and all of them take HBONE; only asked where it is sent.
+    /// Whether there are endpoints and all accept HBONE. Used only if HBONE is sent.
     pub all_endpoints_hbone: bool,
-    /// Identities of its workloads, sorted, with the mesh's aliases.
+    /// Identities of its workloads, sorted, with the trust domain aliases of the mesh.
     pub identities: &'a [Text],
-    /// Endpoints of a DNS cluster; gives the assignment of a subset without its name.
+    /// Endpoints of a DNS cluster by subset. The cluster name of the assignment is not set.
     pub dns_load: DnsLoad<'a>,
 }
 
-/// How a proxy finds the endpoints of a service, rules aside.
+/// The discovery type of a service, without rules.
 #[must_use]
 pub fn discovery_type(service: &Service, proxy_type: ProxyType) -> DiscoveryType {
     match service.resolution {
-        // Envoy races the addresses of one host, not those of several.
+        // Envoy tries the addresses of a single host in parallel, but not those of several hosts.
         Resolution::DnsLb if service.races_connects => DiscoveryType::LogicalDns,
         Resolution::DnsLb => DiscoveryType::StrictDns,
         Resolution::DnsRoundRobinLb => DiscoveryType::LogicalDns,
-        // A gateway has no original destination to go by.
+        // Traffic at a gateway has no original destination.
         Resolution::Passthrough if proxy_type != ProxyType::Router => DiscoveryType::OriginalDst,
         _ => DiscoveryType::Eds,
     }
 }
 
-/// Whether a service's endpoints are part of its clusters, which resolve their names.
+/// Whether the endpoints of a service are part of its clusters, which resolve their names.
 #[must_use]
 pub fn uses_dns(service: &Service) -> bool {
     matches!(service.resolution, Resolution::DnsLb | Resolution::DnsRoundRobinLb)
 }
 
-/// Whether a cluster's endpoints come by EDS.
+/// Whether the endpoints of a cluster are served by EDS.
 #[must_use]
 pub fn uses_eds(service: &Service, proxy_type: ProxyType, policy: Option<&TrafficPolicy>) -> bool {
     discovery_type(service, proxy_type) == DiscoveryType::Eds
@@ -89,7 +89,7 @@ pub fn uses_eds(service: &Service, proxy_type: ProxyType, policy: Option<&Traffi
         && !policy.is_some_and(TrafficPolicy::is_passthrough)
 }
 
-/// The clusters of a port, that of the whole service first. Empty where the port has none.
+/// Builds the clusters of a port, that of the whole service first; empty if the port has none.
 #[must_use]
 pub fn build_outbound(inputs: &OutboundInputs<'_>) -> Vec<Cluster> {
     let (service, port) = (inputs.service, inputs.port);
@@ -103,7 +103,7 @@ pub fn build_outbound(inputs: &OutboundInputs<'_>) -> Vec<Cluster> {
     let name = outbound_cluster(u32::from(port.port), "", service.host.as_str());
     let Some(mut draft) = start(inputs, &name, "", kind) else { return Vec::new() };
     if inputs.settings.sessions.enabled_for(&service.labels) {
-        // Envoy drops what it is told is draining unless it may be chosen by an explicit session.
+        // Envoy uses draining endpoints only for existing persistent sessions.
         draft.cluster.common_lb_config.get_or_insert_default().override_host_status = Some(HealthStatusSet {
             statuses: [HealthStatus::Healthy, HealthStatus::Draining, HealthStatus::Unknown, HealthStatus::Degraded]
                 .map(|status| status as i32)
@@ -119,11 +119,11 @@ pub fn build_outbound(inputs: &OutboundInputs<'_>) -> Vec<Cluster> {
     clusters
 }
 
-/// The policy of the whole service, and what says so to telemetry.
+/// Applies the policy of the whole service and names its rule in the metadata.
 pub(super) fn finish_whole(inputs: &OutboundInputs<'_>, draft: &mut Draft, sni: String) {
     let service = inputs.service;
     let policy = with_defaults(inputs.settings, inputs.rule.and_then(|rule| rule.policy("", inputs.port.port)));
-    // Whether clients dial endpoints themselves is asked of the rule, not of its port level.
+    // The rule decides whether clients connect to endpoints directly, not its port-level settings.
     let declared = inputs.rule.and_then(|rule| rule.traffic_policy.as_ref());
     apply_policy(inputs, draft, &policy, sni, declared);
     if inputs.all_endpoints_hbone {
@@ -154,7 +154,7 @@ fn build_subset(inputs: &OutboundInputs<'_>, kind: DiscoveryType, subset: &str) 
     Some(draft.finish())
 }
 
-/// A cluster before any policy; nothing if it would have no endpoints where it must.
+/// A cluster without policy; `None` if it requires endpoints and has none.
 pub(super) fn start(inputs: &OutboundInputs<'_>, name: &str, subset: &str, kind: DiscoveryType) -> Option<Draft> {
     let (service, port) = (inputs.service, inputs.port);
     let mut draft = Draft {
@@ -189,7 +189,7 @@ pub(super) fn start(inputs: &OutboundInputs<'_>, name: &str, subset: &str, kind:
     Some(draft)
 }
 
-/// The port a ServiceEntry without endpoints sends to instead of the one that was dialled, if it says one.
+/// The target port of a ServiceEntry without endpoints, which replaces the original destination port.
 fn dialled_port(service: &Service, port: &ServicePort) -> Option<u32> {
     let is_unresolved = service.source == ServiceSource::ServiceEntry && service.resolution == Resolution::Passthrough;
     is_unresolved.then(|| port.target_port.parse().ok()).flatten()
@@ -209,7 +209,7 @@ fn apply_dns(inputs: &OutboundInputs<'_>, draft: &mut Draft, subset: &str) -> Op
     cluster.typed_dns_resolver_config = Some(TypedExtensionConfig {
         name: "envoy.network.dns_resolver.cares".to_owned(),
         typed_config: Some(any(&CaresDnsResolverConfig {
-            udp_max_queries: Some(uint32(DNS_UDP_QUERIES)),
+            udp_max_queries: Some(uint32(MAX_DNS_UDP_QUERIES)),
             ..CaresDnsResolverConfig::default()
         })),
     });
@@ -221,7 +221,7 @@ fn apply_dns(inputs: &OutboundInputs<'_>, draft: &mut Draft, subset: &str) -> Op
     Some(())
 }
 
-/// Which answers of DNS a proxy can use.
+/// The DNS lookup family for the address families of a proxy.
 pub(super) fn dns_family(families: IpFamilies, dual_stack: bool) -> DnsLookupFamily {
     match families {
         IpFamilies::V6 => DnsLookupFamily::V6Only,
@@ -230,7 +230,7 @@ pub(super) fn dns_family(families: IpFamilies, dual_stack: bool) -> DnsLookupFam
     }
 }
 
-/// A policy's parts in order; `declared` is the policy that decides whether clients dial endpoints themselves.
+/// Applies the parts of a policy in order. `declared` decides whether clients connect to endpoints directly.
 fn apply_policy(
     inputs: &OutboundInputs<'_>,
     draft: &mut Draft,
@@ -260,7 +260,7 @@ fn apply_policy(
     finish(draft, inputs.profile);
 }
 
-/// What follows from how the cluster finds its endpoints, and the filter every cluster of the mesh has.
+/// Applies settings that depend on the discovery type, and adds the metadata exchange filter.
 pub(super) fn finish(draft: &mut Draft, profile: &ClusterProfile) {
     if draft.is(DiscoveryType::OriginalDst) {
         draft.cluster.lb_policy = LbPolicy::ClusterProvided as i32;
@@ -273,7 +273,7 @@ pub(super) fn finish(draft: &mut Draft, profile: &ClusterProfile) {
     }
 }
 
-/// Endpoints over the same stream; a proxy waits for them as long as it takes.
+/// EDS over ADS. The proxy waits for the endpoints without a timeout.
 pub(super) fn eds(name: &str) -> EdsClusterConfig {
     EdsClusterConfig {
         service_name: name.to_owned(),

@@ -1,4 +1,4 @@
-//! Outlier detection: when a failing endpoint is left out.
+//! Outlier detection.
 
 use envoy_types::pb::envoy::config::cluster::v3::OutlierDetection as EnvoyOutlierDetection;
 use envoy_types::pb::envoy::config::common::matcher::v3::match_predicate::{MatchSet, Rule};
@@ -13,13 +13,13 @@ use super::draft::Draft;
 use crate::string_match::exact;
 use crate::wire::{duration, positive, uint32};
 
-/// Applies a rule's detection, or nothing.
+/// Applies the outlier detection of a rule, if any.
 pub(super) fn apply_outlier_detection(draft: &mut Draft, outlier: Option<&OutlierDetection>, service: &Service) {
     let Some(outlier) = outlier else { return };
-    // A count of zero switches its check off, so what is enforced follows from it.
+    // A count of 0 disables the check, so enforcement depends on the count.
     let enforced = |count: Option<u32>| count.map(|count| uint32(if count > 0 { 100 } else { 0 }));
     let mut out = EnvoyOutlierDetection {
-        // Ejection by success rate is never used.
+        // Ejection by success rate is disabled.
         enforcing_success_rate: Some(uint32(0)),
         consecutive_5xx: outlier.consecutive_5xx_errors.map(uint32),
         enforcing_consecutive_5xx: enforced(outlier.consecutive_5xx_errors),
@@ -39,7 +39,7 @@ pub(super) fn apply_outlier_detection(draft: &mut Draft, outlier: Option<&Outlie
         out.enforcing_local_origin_success_rate = Some(uint32(0));
     }
     draft.cluster.outlier_detection = Some(out);
-    // Few pods a service: panic routing is off unless asked for, also when the field is not set.
+    // Services often have few pods, so panic routing is disabled unless the rule enables it.
     if outlier.min_health_percent >= 0 {
         let percent = if sends_unhealthy(service) { 0 } else { outlier.min_health_percent };
         draft.cluster.common_lb_config.get_or_insert_default().healthy_panic_threshold =
@@ -51,7 +51,7 @@ pub(super) fn apply_outlier_detection(draft: &mut Draft, outlier: Option<&Outlie
     }
 }
 
-/// The service prefers near endpoints, so clients must be told of unhealthy ones to know when to look further.
+/// Adds default outlier detection for failover by traffic distribution, which requires detection of unhealthy endpoints.
 pub(crate) fn sends_unhealthy(service: &Service) -> bool {
     service.traffic_distribution != TrafficDistribution::Any
 }

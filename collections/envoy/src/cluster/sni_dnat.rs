@@ -1,4 +1,4 @@
-//! Clusters of a gateway that passes TLS through by its server name: no TLS of their own.
+//! Clusters of AUTO_PASSTHROUGH gateways, without TLS.
 
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::envoy::config::cluster::v3::cluster::DiscoveryType;
@@ -12,7 +12,7 @@ use super::outlier::apply_outlier_detection;
 use super::traffic_policy::{apply_connection_pool, apply_h2_upgrade, with_defaults};
 use crate::name::sni_cluster;
 
-/// The clusters of a port, that of the whole service first. Empty for services outside the mesh.
+/// The clusters of a port, that of the whole service first; empty for services outside of the mesh.
 #[must_use]
 pub fn build_sni_dnat(inputs: &OutboundInputs<'_>) -> Vec<Cluster> {
     let (service, port) = (inputs.service, inputs.port);

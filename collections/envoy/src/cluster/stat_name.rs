@@ -1,8 +1,8 @@
-//! Names of statistics from the mesh's patterns (N28).
+//! Statistics names from the patterns of the mesh (N28).
 
 use sluice_model::{Service, ServiceSource};
 
-/// A pattern filled in for a service's port; `target_port` is 0 for outbound clusters.
+/// Expands a pattern for a service port. `target_port` is 0 for outbound clusters.
 pub(super) fn fill(
     pattern: &str,
     service: &Service,

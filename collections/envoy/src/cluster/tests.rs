@@ -160,7 +160,7 @@ fn a_policy_of_compliance_limits_every_cluster_with_tls() {
         let cluster = build_with(&settings, &service(), Some(&rule), &ClusterProfile::default(), false).remove(0);
         assert_eq!(versions(cluster.transport_socket.unwrap()), only_12, "{mode:?}");
     }
-    // Otherwise tunnels are of TLS 1.3 only.
+    // Without a policy, tunnels use only TLS 1.3.
     let tunnel = build_connect_originate(&settings, &HboneSettings::new(&MeshConfig::default()));
     assert_eq!(versions(tunnel.transport_socket.unwrap()), only_12);
 }

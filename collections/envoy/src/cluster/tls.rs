@@ -1,4 +1,4 @@
-//! TLS towards a service: the rule's, or mutual TLS where both sides can (N12).
+//! Upstream TLS: from the rule, or automatic mutual TLS (N12).
 
 use envoy_types::pb::envoy::config::cluster::v3::cluster::{ClusterDiscoveryType, DiscoveryType};
 use envoy_types::pb::envoy::config::core::v3::data_source::Specifier;
@@ -27,25 +27,25 @@ use crate::sds::{MESH_ROOTS, ROOTS_SUFFIX, WORKLOAD_CERTIFICATE, agent_secret, c
 use crate::string_match::exact;
 use crate::wire::any;
 
-/// What TLS of a cluster depends on beside the rule's settings.
+/// Inputs of the TLS of a cluster besides the rule.
 pub(super) struct TlsInputs<'a> {
     pub(super) settings: &'a ClusterSettings,
     pub(super) profile: &'a ClusterProfile,
     /// Identities of the service's workloads.
     pub(super) identities: &'a [Text],
-    /// Names a ServiceEntry declares for its servers, instead of the rule's.
+    /// Subject alternative names of a ServiceEntry, used if the rule has none.
     pub(super) declared_names: Option<&'a [Text]>,
-    /// Server name of mutual TLS, empty to leave it to the request.
+    /// SNI of mutual TLS; empty for the host of the request.
     pub(super) sni: String,
-    /// Not of the mesh: no automatic mutual TLS.
+    /// Whether the service is outside of the mesh, which disables automatic mutual TLS.
     pub(super) external: bool,
-    /// The service takes mutual TLS.
+    /// Whether the service accepts mutual TLS.
     pub(super) takes_mtls: bool,
-    /// The rule is for selected workloads only.
+    /// Whether the rule applies to selected workloads only.
     pub(super) selected_clients: bool,
 }
 
-/// Applies a rule's TLS, or mutual TLS by the endpoint's own word.
+/// Applies the TLS settings of a rule, or automatic mutual TLS by endpoint metadata.
 pub(super) fn apply_tls(draft: &mut Draft, inputs: &TlsInputs<'_>, declared: Option<&ClientTls>) {
     let (tls, automatic) = match (declared, automatic(inputs)) {
         (Some(tls), _) => (completed(inputs, tls), false),
@@ -69,7 +69,7 @@ pub(super) fn apply_tls(draft: &mut Draft, inputs: &TlsInputs<'_>, declared: Opt
     }
 }
 
-/// Wraps what there is in the PROXY protocol.
+/// Wraps the transport sockets in the PROXY protocol.
 pub(super) fn apply_proxy_protocol(draft: &mut Draft, version: Option<u8>) {
     let Some(version) = version else { return };
     let wrap = |name: &str, inner: TransportSocket| {
@@ -94,12 +94,12 @@ pub(super) fn apply_proxy_protocol(draft: &mut Draft, version: Option<u8>) {
     }
 }
 
-/// A TLS socket; nothing if the settings switch TLS off or cannot be used.
+/// A TLS transport socket; `None` if the settings disable TLS or are not usable.
 pub(super) fn socket(draft: &mut Draft, inputs: &TlsInputs<'_>, tls: &ClientTls) -> Option<TransportSocket> {
     context(draft, inputs, tls).map(|context| tls_socket(&context))
 }
 
-/// Mutual TLS with the mesh's certificates, or those of the proxy's metadata.
+/// Mutual TLS with the mesh certificate or with the certificates of the proxy's metadata.
 fn automatic(inputs: &TlsInputs<'_>) -> Option<ClientTls> {
     if inputs.external || !inputs.settings.auto_mtls || !inputs.takes_mtls {
         return None;
@@ -112,13 +112,13 @@ fn automatic(inputs: &TlsInputs<'_>) -> Option<ClientTls> {
     })
 }
 
-/// Declared settings with what the mesh knows filled in.
+/// The declared settings, completed with the values of the mesh.
 fn completed(inputs: &TlsInputs<'_>, tls: &ClientTls) -> ClientTls {
     if matches!(tls.mode, ClientTlsMode::Disable | ClientTlsMode::Simple) {
         return tls.clone();
     }
     if inputs.profile.certificates.is_some() {
-        // Certificates of the metadata are the mesh's; a server outside may want others.
+        // Certificates of the metadata are for the mesh. A server outside of the mesh may require others.
         if inputs.external {
             return tls.clone();
         }
@@ -163,7 +163,7 @@ fn with_metadata_certificates(
 }
 
 fn context(draft: &mut Draft, inputs: &TlsInputs<'_>, tls: &ClientTls) -> Option<UpstreamTlsContext> {
-    // A rule for everybody must not make every sidecar wait for a secret that most of them may not read.
+    // With a rule for all workloads, every sidecar would wait for a Secret that most of them must not read.
     let secret = !tls.credential_name.is_empty() && !tls.credential_name.starts_with("configmap://");
     let sidecar = inputs.profile.proxy_type == ProxyType::Sidecar;
     if secret
@@ -247,7 +247,7 @@ fn own(draft: &mut Draft, inputs: &TlsInputs<'_>, tls: &ClientTls, mutual: bool)
     })
 }
 
-/// Without a declared server name the request's is sent, and the certificate must be for it.
+/// Without a declared SNI, uses the host of the request and verifies the certificate against it.
 fn set_auto_sni(draft: &mut Draft, tls: &ClientTls) {
     let unverified = tls.insecure_skip_verify == Some(true);
     let auto_sni = tls.sni.is_empty();
@@ -263,7 +263,7 @@ fn set_auto_sni(draft: &mut Draft, tls: &ClientTls) {
     }
 }
 
-/// Lets a cluster that resolves hosts by itself do without name checks.
+/// Disables the name checks of a cluster that resolves hosts itself.
 fn allow_insecure(draft: &mut Draft) {
     if let Some(ClusterDiscoveryType::ClusterType(custom)) = &mut draft.cluster.cluster_discovery_type
         && let Some(config) = &mut custom.typed_config

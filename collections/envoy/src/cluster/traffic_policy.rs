@@ -1,4 +1,4 @@
-//! Connection pools, and the order in which a policy's parts are applied (N14).
+//! Connection pools, and the order in which the parts of a policy are applied (N14).
 
 use envoy_types::pb::envoy::config::cluster::v3::circuit_breakers::Thresholds;
 use envoy_types::pb::envoy::config::cluster::v3::circuit_breakers::thresholds::RetryBudget as EnvoyRetryBudget;
@@ -14,12 +14,12 @@ use super::draft::Draft;
 use super::http_protocol::{set_http2, use_client_protocol};
 use crate::wire::{duration, positive, uint32};
 
-/// Share of retries among active requests, in percent, where a budget names none.
+/// Default retry budget in percent of active requests.
 const RETRY_BUDGET_PERCENT: f64 = 20.0;
-/// Retries that are always allowed where a budget names none.
+/// Default number of concurrent retries that a budget always allows.
 const RETRY_BUDGET_CONCURRENCY: u32 = 3;
 
-/// A rule's policy with the mesh's pool and detection where it has none.
+/// The policy of a rule, with the connection pool and outlier detection of the mesh as defaults.
 pub(super) fn with_defaults(settings: &ClusterSettings, policy: Option<TrafficPolicy>) -> TrafficPolicy {
     let mut policy = policy.unwrap_or_default();
     if policy.connection_pool.is_none() {
@@ -31,7 +31,7 @@ pub(super) fn with_defaults(settings: &ClusterSettings, policy: Option<TrafficPo
     policy
 }
 
-/// HTTP/2 where the rule says so, or the mesh does and the port is HTTP.
+/// Whether HTTP/1.1 is upgraded: by the rule, or by the mesh for an HTTP port.
 pub(super) fn apply_h2_upgrade(
     draft: &mut Draft,
     settings: &ClusterSettings,
@@ -49,7 +49,7 @@ pub(super) fn apply_h2_upgrade(
     }
 }
 
-/// Limits, timeouts and keepalive.
+/// Applies limits, timeouts and keepalive.
 pub(super) fn apply_connection_pool(
     draft: &mut Draft,
     settings: &ClusterSettings,
@@ -115,7 +115,7 @@ pub(super) fn apply_connection_pool(
     }
 }
 
-/// Envoy's own limits are too low for pods that come and go: all are off unless set.
+/// Circuit breakers without limits: Envoy's defaults are too low.
 pub(super) fn unlimited() -> Thresholds {
     Thresholds {
         max_connections: Some(uint32(u32::MAX)),

@@ -1,4 +1,4 @@
-//! One assignment: endpoints chosen, grouped by locality, weighted and ordered by priority.
+//! A cluster load assignment: endpoints are selected, grouped by locality, weighted and prioritized.
 
 use std::collections::BTreeMap;
 
@@ -19,62 +19,62 @@ use crate::cluster::{ClusterSettings, ORIGINAL_DST, sends_unhealthy};
 use crate::name::CONNECT_ORIGINATE;
 use crate::wire::{string_value, structure, uint32};
 
-/// A label that takes an endpoint out of service.
+/// Label that marks an endpoint as draining.
 const DRAINING_LABEL: &str = "istio.io/draining";
 
-/// An endpoint and what policy says of it.
+/// An endpoint with its mutual TLS setting.
 #[derive(Clone, Copy, Debug)]
 pub struct Backend<'a> {
     /// The endpoint.
     pub endpoint: &'a Endpoint,
-    /// PeerAuthentication switches mutual TLS off for its port.
+    /// Whether PeerAuthentication disables mutual TLS for its port.
     pub refuses_mtls: bool,
 }
 
-/// All that an assignment depends on.
+/// Inputs of an assignment.
 #[derive(Clone, Copy)]
 pub struct AssignmentInputs<'a> {
-    /// Of the mesh.
+    /// Settings of the mesh.
     pub settings: &'a ClusterSettings,
-    /// For whom.
+    /// The client.
     pub client: &'a EndpointClient,
     /// The service.
     pub service: &'a Service,
     /// One of its ports.
     pub port: &'a ServicePort,
-    /// A subset of the rule, empty for all endpoints.
+    /// Subset of the rule; empty for all endpoints.
     pub subset: &'a str,
-    /// The rule the client follows.
+    /// The DestinationRule for the client.
     pub rule: Option<&'a DestinationRule>,
-    /// The service's endpoints, of any port.
+    /// Endpoints of the service, of all ports.
     pub backends: &'a [Backend<'a>],
-    /// Ways between networks, in order.
+    /// Network gateways, in order.
     pub gateways: &'a [NetworkGateway],
-    /// Addresses may be host names, which are resolved by the proxy.
+    /// Whether addresses may be host names, which the proxy resolves.
     pub by_name: bool,
 }
 
-/// Endpoints of one locality: the message, and the labels-bearing originals in the same order.
+/// Endpoints of a locality: the message, and the origins of its endpoints in the same order.
 pub(super) struct Group<'a> {
     pub(super) message: LocalityLbEndpoints,
     pub(super) origins: Vec<Origin<'a>>,
 }
 
-/// Where an endpoint of a message comes from.
+/// The origin of an endpoint in a message.
 #[derive(Clone, Copy)]
 pub(super) enum Origin<'a> {
     /// An endpoint of the service.
     Endpoint(&'a Endpoint),
-    /// A gateway that stands for endpoints of its network.
+    /// A gateway that replaces endpoints of its network.
     Gateway(&'a NetworkGateway),
 }
 
-/// The assignment of cluster `name`; without endpoints where there are none.
+/// Builds the assignment of cluster `name`, which may have no endpoints.
 #[must_use]
 pub fn build_assignment(inputs: &AssignmentInputs<'_>, name: &str) -> ClusterLoadAssignment {
     let policy = inputs.rule.and_then(|rule| rule.policy(inputs.subset, inputs.port.port));
     let outlier = policy.as_ref().and_then(|policy| policy.outlier_detection.as_ref());
-    // Panic routing would send traffic to unready endpoints, so they are left out where a rule switches it on.
+    // With panic routing, Envoy would send traffic to unready endpoints, so they are left out if a rule enables it.
     let unhealthy = sends_unhealthy(inputs.service) || outlier.is_none_or(|outlier| outlier.min_health_percent <= 0);
     let declared_tls = inputs.rule.and_then(|rule| rule.tls_mode(inputs.subset, inputs.port.port));
     let labels = inputs.rule.and_then(|rule| rule.subset(inputs.subset)).map(|subset| &subset.labels);
@@ -128,7 +128,7 @@ impl<'a> Group<'a> {
         self.origins.push(origin);
     }
 
-    /// The weight of a group is that of its endpoints; an emptied one has none.
+    /// Sets the weight of a group to the sum of its endpoints; a group without endpoints has no weight.
     pub(super) fn sum_weight(&mut self) {
         let endpoints = &self.message.lb_endpoints;
         let sum = endpoints.iter().fold(0u32, |sum, endpoint| sum.saturating_add(weight_of(endpoint)));
@@ -154,14 +154,14 @@ pub(super) fn weight_of(endpoint: &LbEndpoint) -> u32 {
 fn usable(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, unhealthy: bool) -> bool {
     let (service, client) = (inputs.service, inputs.client);
     let first = endpoint.addresses.first().map_or("", |address| address.as_str());
-    // Names cannot be sent by EDS; an address may be missing where a gateway stands for it, or be a socket.
+    // EDS does not support host names. An address may be missing if a gateway replaces it, or be a Unix domain socket.
     if !inputs.by_name && !first.is_empty() && endpoint.port != 0 && first.parse::<std::net::IpAddr>().is_err() {
         return false;
     }
     if first.is_empty() && (inputs.gateways.is_empty() || same_network(&client.network, &endpoint.network)) {
         return false;
     }
-    // Only services that stay in a cluster or on a node tell clients apart by it.
+    // Only services with cluster-local or node-local traffic depend on the cluster or node of the client.
     let elsewhere = endpoint.cluster != client.cluster;
     if service.node_local && (endpoint.node != client.node || (elsewhere && !inputs.by_name)) {
         return false;
@@ -180,12 +180,12 @@ fn usable(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, unhealthy: bool) -
     }
 }
 
-/// Whether a client may see an endpoint's network.
+/// Whether the network of an endpoint is visible to the client.
 fn visible(client: &EndpointClient, endpoint: &Endpoint) -> bool {
     client.network_view.is_empty() || endpoint.network.is_empty() || client.network_view.contains(&endpoint.network)
 }
 
-/// Whether two networks are one, as far as is known.
+/// Whether two networks are equal. An unknown network is equal to any.
 pub(super) fn same_network(a: &str, b: &str) -> bool {
     a.is_empty() || b.is_empty() || a == b
 }
@@ -206,7 +206,7 @@ fn lb_endpoint(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, mtls: bool) -
     if settings.sends_hbone
         && endpoint.hbone
         && !inputs.client.no_hbone
-        // Whoever takes mutual TLS too is sent that.
+        // Mutual TLS has precedence if the endpoint accepts both.
         && (endpoint.tls_mode != TlsMode::Istio || settings.prefers_hbone)
     {
         return over_hbone(endpoint, status);
@@ -229,7 +229,7 @@ fn lb_endpoint(inputs: &AssignmentInputs<'_>, endpoint: &Endpoint, mtls: bool) -
     }
 }
 
-/// An endpoint that is reached through the internal listener for HBONE.
+/// An endpoint behind the internal listener for HBONE.
 fn over_hbone(endpoint: &Endpoint, status: HealthStatus) -> LbEndpoint {
     let first = endpoint.addresses.first().map_or("", |address| address.as_str());
     let target =

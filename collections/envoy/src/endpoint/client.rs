@@ -1,81 +1,81 @@
-//! What of a client its endpoints depend on.
+//! Properties of a client that its endpoints depend on.
 
 use serde::Serialize;
 use sluice_model::{DestinationRule, IpFamilies, Labels, Locality, LocalityLb, Proxy, Service, Text, ZoneAwareLb};
 
 use crate::cluster::{ClusterSettings, LocalityMode, locality_mode, near_first, sends_no_hbone};
 
-/// Labels that an endpoint or client has by its place.
+/// Topology labels of endpoints and clients.
 pub(super) const REGION: &str = "topology.kubernetes.io/region";
-/// See `REGION`.
+/// Topology label, see `REGION`.
 pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
-/// See `REGION`.
+/// Topology label, see `REGION`.
 pub(super) const SUBZONE: &str = "topology.istio.io/subzone";
-/// See `REGION`.
+/// Topology label, see `REGION`.
 pub(super) const CLUSTER: &str = "topology.istio.io/cluster";
-/// See `REGION`.
+/// Topology label, see `REGION`.
 pub(super) const NETWORK: &str = "topology.istio.io/network";
-/// See `REGION`.
+/// Topology label, see `REGION`.
 pub(super) const NODE: &str = "kubernetes.io/hostname";
 
-/// How much of a client its endpoints depend on: each tier has the facts of those before it.
+/// The properties of a client that endpoints depend on. Each tier includes those of the tiers before it.
 ///
-/// A service's endpoints are written once for each distinct client of its tier, so a tier must not tell clients apart
-/// that do not differ for the service.
+/// The endpoints of a service are built once per distinct client of its tier, so a tier must not include properties that
+/// the service does not depend on.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tier {
-    /// The network, and which ones it may see.
+    /// The network, and the networks that are visible to the client.
     #[default]
     Network,
-    /// The cluster too.
+    /// Also the cluster.
     Cluster,
-    /// The place too: near localities come first, or get a share.
+    /// Also the locality, for failover and distribution.
     Place,
-    /// The node too.
+    /// Also the node.
     Node,
-    /// Labels too, which endpoints are compared by.
+    /// Also labels, for failover by labels.
     Labels,
 }
 
 impl Tier {
-    /// Every tier, that of the fewest facts first.
+    /// All tiers, from the fewest properties to the most.
     pub const ALL: [Self; 5] = [Self::Network, Self::Cluster, Self::Place, Self::Node, Self::Labels];
 
-    /// Whether it tells apart about as many clients as there are nodes or workloads.
+    /// Whether the number of distinct clients is about that of nodes or workloads.
     #[must_use]
     pub fn is_rare(self) -> bool {
         self >= Self::Node
     }
 }
 
-/// The facts of a proxy that can change what endpoints it is sent.
+/// Properties of a proxy that change its endpoints.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct EndpointClient {
-    /// How many of the facts are here.
+    /// The tier, which defines the properties that are set.
     pub tier: Tier,
     /// Its address families.
     pub ip_families: IpFamilies,
-    /// Network it is on.
+    /// Its network.
     pub network: Text,
-    /// Networks it may see, empty is all.
+    /// Networks that are visible to it; empty for all.
     pub network_view: Vec<Text>,
-    /// Cluster it runs in.
+    /// Its cluster.
     pub cluster: Text,
-    /// Where it is.
+    /// Its locality.
     pub locality: Locality,
-    /// Node it runs on.
+    /// Its node.
     pub node: Text,
     /// Its labels.
     pub labels: Labels,
-    /// It passes mutual TLS on, so endpoints that take none are not for it.
+    /// Whether it is an AUTO_PASSTHROUGH gateway, which uses only endpoints with mutual TLS.
     pub only_mtls: bool,
-    /// It sends no HBONE.
+    /// Whether it does not send HBONE.
     pub no_hbone: bool,
 }
 
 impl EndpointClient {
-    /// The facts of a proxy that belong to a tier.
+    /// The properties of a proxy in a tier.
     #[must_use]
     pub fn of(proxy: &Proxy, tier: Tier) -> Self {
         let mut client = Self {
@@ -101,13 +101,13 @@ impl EndpointClient {
         client
     }
 
-    /// The same client where it passes mutual TLS on by its server name.
+    /// The same client as an AUTO_PASSTHROUGH gateway.
     #[must_use]
     pub fn passing_through(self) -> Self {
         Self { only_mtls: true, ..self }
     }
 
-    /// The value of a label of the client, by its place or its own.
+    /// The value of a label of the client: of its topology or of its own labels.
     #[must_use]
     pub fn label(&self, key: &str) -> &str {
         let own = || self.labels.get(key).map_or("", |value| value.as_str());
@@ -124,7 +124,7 @@ impl EndpointClient {
     }
 }
 
-/// The tier of clients that a port or subset of a service tells apart under a rule.
+/// The tier of a port or subset of a service under a rule.
 #[must_use]
 pub fn tier(
     settings: &ClusterSettings,
@@ -150,7 +150,7 @@ pub fn tier(
     tier.max(tier_of_order(order))
 }
 
-/// What the service says itself.
+/// The tier by the settings of the service itself.
 fn own_tier(service: &Service) -> Tier {
     match (service.node_local, service.cluster_local) {
         (true, _) => Tier::Node,
@@ -159,27 +159,27 @@ fn own_tier(service: &Service) -> Tier {
     }
 }
 
-/// The tier of clients that an order of labels tells apart.
+/// The tier of failover by labels.
 fn tier_of_order(order: &[Text]) -> Tier {
     let of_label = |entry: &Text| match entry.split('=').next().unwrap_or_default() {
         REGION | ZONE | SUBZONE | CLUSTER => Tier::Place,
         NODE => Tier::Node,
-        // A network is the tier of all, unless the workload's label says another.
+        // All clients have a network. The workload label may override it.
         NETWORK => Tier::Place,
         _ => Tier::Labels,
     };
     order.iter().map(of_label).fold(Tier::Place, Tier::max)
 }
 
-/// The highest tier that a service can be of by what it says itself. A [`tier`] is always this, or less, or one of
-/// [`tiers_of_rule`] of its rule, or [`tiers_of_mesh`].
+/// The highest tier that a service has by its own settings. A [`tier`] is always at most this one, or one of
+/// [`tiers_of_rule`] of its rule, or one of [`tiers_of_mesh`].
 #[must_use]
 pub fn tier_of_service(service: &Service) -> Tier {
     let order = near_first(service.traffic_distribution).map(|setting| tier_of_order(&setting.failover_priority));
     order.unwrap_or_default().max(own_tier(service))
 }
 
-/// The tiers that some policy of a rule can lead to.
+/// The tiers that the policies of a rule can result in.
 pub fn tiers_of_rule(rule: &DestinationRule) -> impl Iterator<Item = Tier> {
     let subsets = rule.subsets.iter().filter_map(|subset| subset.traffic_policy.as_ref());
     let policies = rule.traffic_policy.iter().chain(subsets);
@@ -190,7 +190,7 @@ pub fn tiers_of_rule(rule: &DestinationRule) -> impl Iterator<Item = Tier> {
     balancers.flat_map(|balancer| tiers_of_settings(balancer.zone_aware.as_ref(), balancer.locality.as_ref()))
 }
 
-/// The tiers that the mesh's own settings can lead to.
+/// The tiers that the settings of the mesh can result in.
 #[must_use]
 pub fn tiers_of_mesh(settings: &ClusterSettings) -> Vec<Tier> {
     tiers_of_settings(settings.zone_aware_lb.as_ref(), Some(&settings.locality_lb)).collect()

@@ -13,7 +13,7 @@ use super::metadata::label;
 use crate::cluster::{LocalityMode, locality_mode};
 use crate::wire::uint32;
 
-/// Groups as they are sent: weighted, split and ordered as the client's place demands.
+/// Applies locality weights and priorities for the locality of the client.
 pub(super) fn order(
     inputs: &AssignmentInputs<'_>,
     policy: Option<&TrafficPolicy>,
@@ -54,11 +54,11 @@ fn messages(groups: Vec<Group<'_>>) -> Vec<LocalityLbEndpoints> {
     groups.into_iter().map(|group| group.message).collect()
 }
 
-/// Shares of traffic for clients of a locality; what the first rule that matches names no share for is emptied.
+/// Applies `distribute`. The first matching rule decides; localities without a weight in it lose their endpoints.
 fn distribute(client: &Locality, groups: &mut [LocalityLbEndpoints], rules: &[LocalityDistribute]) {
     let Some(rule) = rules.iter().find(|rule| matches(parts(client), &rule.from)) else { return };
     let mut open: BTreeSet<usize> = (0..groups.len()).collect();
-    // Several patterns can match a locality; the more exact one takes it, in whatever order they are declared.
+    // If several patterns match a locality, the most specific one applies, independent of the order.
     let mut shares: Vec<(&Text, u32)> = rule.to.iter().map(|(to, share)| (to, *share)).collect();
     shares.sort_by_key(|(to, _)| (to.contains('*'), Reverse(to.len()), (*to).clone()));
     for (to, share) in shares {
@@ -79,7 +79,8 @@ fn distribute(client: &Locality, groups: &mut [LocalityLbEndpoints], rules: &[Lo
     }
 }
 
-/// Priorities by how many labels endpoints share with the client, in order of importance; groups are split by them.
+/// Applies `failoverPriority`: priorities by the number of leading labels that an endpoint shares with the client. Groups
+/// are split by priority.
 fn by_labels(client: &EndpointClient, groups: Vec<Group<'_>>, order: &[Text]) -> Vec<LocalityLbEndpoints> {
     let wanted: Vec<(&str, &str)> = order
         .iter()
@@ -114,7 +115,8 @@ fn by_labels(client: &EndpointClient, groups: Vec<Group<'_>>, order: &[Text]) ->
     split
 }
 
-/// How far an endpoint is: 0 if all labels agree, more the earlier the first one differs; another network is furthest.
+/// Distance of an endpoint: 0 if all labels agree, larger the earlier the first difference; the largest for another
+/// network.
 fn mismatch(wanted: &[(&str, &str)], origin: Origin<'_>) -> usize {
     let mut far = 0;
     for (index, (key, value)) in wanted.iter().enumerate() {
@@ -140,7 +142,7 @@ fn label_of<'a>(origin: Origin<'a>, key: &str) -> &'a str {
     }
 }
 
-/// Priorities by place, below those a group has already; `steps` is the number of distances.
+/// Adds priorities by locality below the existing priorities. `steps` is the number of distances.
 fn by_place(groups: &mut [LocalityLbEndpoints], steps: u32, distance: impl Fn(&LocalityLbEndpoints) -> u32) {
     for group in groups.iter_mut() {
         group.priority = group.priority.saturating_mul(steps).saturating_add(distance(group));
@@ -148,7 +150,7 @@ fn by_place(groups: &mut [LocalityLbEndpoints], steps: u32, distance: impl Fn(&L
     compact(groups);
 }
 
-/// Priorities without gaps: Envoy expects each from 0 on.
+/// Removes gaps between priorities: Envoy requires consecutive priorities from 0.
 fn compact(groups: &mut [LocalityLbEndpoints]) {
     let used: BTreeSet<u32> = groups.iter().map(|group| group.priority).collect();
     let rank: BTreeMap<u32, u32> = used.into_iter().zip(0..).collect();
@@ -188,7 +190,7 @@ fn parts_of(group: &LocalityLbEndpoints) -> (&str, &str, &str) {
     group.locality.as_ref().map_or(none, |place: &EnvoyLocality| (&place.region, &place.zone, &place.sub_zone))
 }
 
-/// Whether a place fits a pattern `region/zone/subzone`, where `*` and what is left out fit all.
+/// Whether a locality matches a pattern `region/zone/subzone`, in which `*` and missing parts match everything.
 fn matches((region, zone, subzone): (&str, &str, &str), pattern: &str) -> bool {
     let pattern = Locality::parse(pattern);
     (pattern.region == *"*" || pattern.region == *region)

@@ -1,4 +1,4 @@
-//! What an endpoint says of its workload, and labels it has by its place.
+//! Metadata and labels of endpoints.
 
 use envoy_types::pb::envoy::config::core::v3::Metadata;
 use sluice_model::{Endpoint, Labels};
@@ -17,16 +17,16 @@ pub(crate) fn canonical_service<'a>(labels: &'a Labels, workload_name: &'a str) 
     (first(CANONICAL_NAMES).unwrap_or(workload_name), first(CANONICAL_REVISIONS).unwrap_or(DEFAULT_REVISION))
 }
 
-/// Metadata of an endpoint: the socket to use and, for telemetry, `workload;namespace;canonical;revision;cluster`.
+/// Metadata of an endpoint: its transport socket match and, for telemetry, `workload;namespace;canonical;revision;cluster`.
 pub(super) fn metadata(endpoint: &Endpoint, mtls: bool) -> Metadata {
     let (name, revision) = canonical_service(&endpoint.labels, &endpoint.workload_name);
-    // The default revision is not worth its bytes.
+    // The default revision is omitted.
     let revision = if revision == DEFAULT_REVISION { "" } else { revision };
     let workload = format!("{};{};{name};{revision};{}", endpoint.workload_name, endpoint.namespace, endpoint.cluster);
     workload_metadata(&workload, mtls)
 }
 
-/// Metadata of a gateway that stands for endpoints of another network.
+/// Metadata of a gateway that replaces endpoints of another network.
 pub(super) fn gateway_metadata(cluster: &str) -> Metadata {
     workload_metadata(&format!(";;;;{cluster}"), true)
 }
@@ -41,7 +41,7 @@ fn workload_metadata(workload: &str, mtls: bool) -> Metadata {
     metadata
 }
 
-/// The value of a label of an endpoint, by its workload or by its place.
+/// The value of a label of an endpoint: of its workload or of its topology.
 pub(super) fn label<'a>(endpoint: &'a Endpoint, key: &str) -> Option<&'a str> {
     let own = || endpoint.labels.get(key).map(|value| value.as_str());
     let network = || Some(endpoint.network.as_str()).filter(|network| !network.is_empty());
@@ -51,7 +51,7 @@ pub(super) fn label<'a>(endpoint: &'a Endpoint, key: &str) -> Option<&'a str> {
         SUBZONE => endpoint.locality.subzone.as_str(),
         CLUSTER => endpoint.cluster.as_str(),
         NODE => endpoint.node.as_str(),
-        // The workload's own word on its network comes first.
+        // The network label of the workload has precedence.
         NETWORK => return own().filter(|own| !own.is_empty()).or_else(network),
         _ => "",
     };

@@ -1,4 +1,4 @@
-//! Endpoints of other networks are reached through gateways, which get their weight (S20).
+//! Multi-network: gateways replace endpoints of other networks and get their weight (S20).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use super::metadata::gateway_metadata;
 use crate::address::address;
 use crate::wire::uint32;
 
-/// Replaces endpoints of other networks by the gateways that lead there.
+/// Replaces endpoints of other networks by the gateways of these networks.
 pub(super) fn through_gateways<'a>(inputs: &AssignmentInputs<'a>, groups: &mut [Group<'a>]) {
     let scale = scale(inputs.gateways);
     for group in groups {
@@ -25,7 +25,7 @@ pub(super) fn through_gateways<'a>(inputs: &AssignmentInputs<'a>, groups: &mut [
             let weight = weight_of(&message).max(1).saturating_mul(scale);
             message.load_balancing_weight = Some(uint32(weight));
             let gateways = leading_to(inputs, endpoint);
-            // A client that does not know its network still goes through gateways where an endpoint has one.
+            // A client without a known network also uses the gateway of an endpoint's network.
             let unknown = inputs.client.network.is_empty() && !endpoint.network.is_empty() && !gateways.is_empty();
             if !unknown && (same_network(&inputs.client.network, &endpoint.network) || gateways.is_empty()) {
                 if endpoint.addresses.first().is_some_and(|address| !address.is_empty()) {
@@ -38,7 +38,7 @@ pub(super) fn through_gateways<'a>(inputs: &AssignmentInputs<'a>, groups: &mut [
             let Some(share) = u32::try_from(reachable.len()).ok().and_then(|count| weight.checked_div(count)) else {
                 continue;
             };
-            // The gateway routes by server name, so only mutual TLS gets through.
+            // The gateway routes by SNI, so only mutual TLS is supported.
             if takes_mtls(&message) {
                 for gateway in reachable {
                     let sum = by_gateway.entry(gateway).or_default();
@@ -53,7 +53,7 @@ pub(super) fn through_gateways<'a>(inputs: &AssignmentInputs<'a>, groups: &mut [
     }
 }
 
-/// Whether an endpoint's metadata asks for mutual TLS.
+/// Whether the metadata of an endpoint selects mutual TLS.
 pub(super) fn takes_mtls(endpoint: &LbEndpoint) -> bool {
     endpoint
         .metadata
@@ -63,12 +63,12 @@ pub(super) fn takes_mtls(endpoint: &LbEndpoint) -> bool {
         .is_some_and(|mode| mode.kind == Some(Kind::StringValue("istio".to_owned())))
 }
 
-/// Gateways of the endpoint's network in its own cluster, else in any.
+/// Gateways of the endpoint's network in its cluster, otherwise in any cluster.
 fn leading_to<'a>(inputs: &AssignmentInputs<'a>, endpoint: &Endpoint) -> Vec<&'a NetworkGateway> {
     let of_network = inputs.gateways.iter().filter(|gateway| gateway.network == endpoint.network);
     let own: Vec<_> = of_network.clone().filter(|gateway| gateway.cluster == endpoint.cluster).collect();
     let chosen = if own.is_empty() { of_network.collect() } else { own };
-    // One without a port for mutual TLS takes HBONE only.
+    // A gateway without a port for mutual TLS accepts only HBONE.
     chosen.into_iter().filter(|gateway| gateway.port != 0).collect()
 }
 
@@ -81,7 +81,7 @@ fn reaches(families: IpFamilies, gateway: &NetworkGateway) -> bool {
     }
 }
 
-/// What weights are multiplied by, so that they divide by the number of gateways of any network or cluster.
+/// Factor for all weights that makes them divisible by the number of gateways of any network or cluster.
 fn scale(gateways: &[NetworkGateway]) -> u32 {
     let mut counts: BTreeMap<(&str, Option<&str>), u32> = BTreeMap::new();
     for gateway in gateways {

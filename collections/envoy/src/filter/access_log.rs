@@ -24,7 +24,7 @@ use super::tracing::grpc;
 use crate::listener::{Collector, LogSpec, Settings};
 use crate::wire::{any, json_value, string_value, structure};
 
-/// Cluster of the access log service, which the bootstrap has.
+/// Cluster of the access log service, which the bootstrap declares.
 const SERVICE_CLUSTER: &str = "envoy_accesslog_service";
 
 const TEXT_FORMAT: &str = "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%\" \
@@ -62,9 +62,9 @@ const JSON_FIELDS: [(&str, &str); 24] = [
     ("upstream_transport_failure_reason", "%UPSTREAM_TRANSPORT_FAILURE_REASON%"),
 ];
 
-/// Filter state a log service is sent.
+/// Filter state that is sent to a log service.
 const PEER_STATE: [&str; 2] = ["upstream_peer", "downstream_peer"];
-/// The same under the names of older proxies too.
+/// The same, including the names in older proxies.
 const ALL_PEER_STATE: [&str; 6] = [
     "upstream_peer",
     "downstream_peer",
@@ -82,7 +82,7 @@ pub(crate) fn tcp_access_logs(settings: &Settings, class: Class) -> Vec<AccessLo
     logs(settings, class, "tcp_envoy_accesslog", None)
 }
 
-/// Logs of connections that match no filter chain: nobody else would see them.
+/// Access logs of a listener: connections that match no filter chain appear only here.
 pub(crate) fn listener_access_log(settings: &Settings, class: Class) -> Vec<AccessLog> {
     if settings.mesh.disable_envoy_listener_log {
         return Vec::new();
@@ -92,7 +92,7 @@ pub(crate) fn listener_access_log(settings: &Settings, class: Class) -> Vec<Acce
     logs(settings, class, "listener_envoy_accesslog", Some(&filter))
 }
 
-/// Logs of the providers in use; where none of them can be used, by the mesh config's own switches.
+/// Access logs of the effective providers; if none is usable, by the settings of `MeshConfig`.
 fn logs(settings: &Settings, class: Class, service_log: &str, filter: Option<&AccessLogFilter>) -> Vec<AccessLog> {
     let specs = settings.observed(class).logging.iter().flatten();
     let mut known: Vec<(&ExtensionProvider, AccessLog, &LogSpec)> = specs
@@ -113,7 +113,7 @@ fn logs(settings: &Settings, class: Class, service_log: &str, filter: Option<&Ac
     filtered.collect()
 }
 
-/// Logs by the mesh config's own switches.
+/// Access logs by the settings of `MeshConfig`.
 fn legacy(settings: &Settings, service_log: &str, filter: Option<&AccessLogFilter>) -> Vec<AccessLog> {
     let mesh = &settings.mesh;
     let mut logs = Vec::new();
@@ -267,7 +267,7 @@ fn file_log(path: &str, format: SubstitutionFormatString) -> AccessLog {
     access_log("envoy.access_loggers.file", any(&config))
 }
 
-/// The format the mesh config asks for; JSON that cannot be read is the default one.
+/// The format in `MeshConfig`. Invalid JSON gives the default JSON format.
 fn mesh_format(settings: &Settings) -> SubstitutionFormatString {
     let mesh = &settings.mesh;
     match mesh.access_log_encoding {
@@ -311,7 +311,7 @@ fn parse_fields(json: &str) -> Option<Struct> {
     }
 }
 
-/// Formatters a text needs beside the built-in ones.
+/// Additional formatters that a format requires.
 fn formatters(text: &str) -> Vec<TypedExtensionConfig> {
     let formatter = || TypedExtensionConfig {
         name: "envoy.formatter.req_without_query".to_owned(),
@@ -355,7 +355,7 @@ mod tests {
         }
     }
 
-    /// Where logs are written to, and how many conditions they have.
+    /// The access log of a provider, with its filters.
     fn logged(logs: &[AccessLog]) -> Vec<(String, usize)> {
         let conditions = |log: &AccessLog| match log.filter.as_ref().and_then(|f| f.filter_specifier.as_ref()) {
             None => 0,
@@ -378,7 +378,7 @@ mod tests {
         let own = settings(&[("Envoy", filtered)]);
         assert_eq!(logged(&tcp_access_logs(&own, Class::Inbound)), [("/dev/stdout".to_owned(), 1)]);
         assert_eq!(logged(&listener_access_log(&own, Class::Inbound)), [("/dev/stdout".to_owned(), 2)]);
-        // The other side is not spoken of.
+        // The filter does not distinguish the sides.
         assert_eq!(logged(&tcp_access_logs(&own, Class::Outbound)), [("/legacy".to_owned(), 0)]);
         let off = settings(&[("envoy", LogSpec { disabled: true, ..LogSpec::default() })]);
         assert_eq!(logged(&tcp_access_logs(&off, Class::Inbound)), []);
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn without_a_provider_that_can_be_used_the_mesh_decides() {
-        // One that nobody knows, one that logs nothing, one whose service does not exist.
+        // An unknown provider, a provider without logging, or a provider whose service does not exist.
         for name in ["nobody", "prometheus", "als"] {
             let settings = settings(&[(name, LogSpec::default())]);
             assert_eq!(logged(&tcp_access_logs(&settings, Class::Inbound)), [("/legacy".to_owned(), 0)], "{name}");

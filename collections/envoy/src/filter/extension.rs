@@ -1,4 +1,4 @@
-//! Filters of extensions (T05): modules by name, as proxies ask for them, scripts as they are.
+//! Filters of extensions (T05): Wasm modules by ECDS, Lua scripts inline.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ use super::policy::PolicySteps;
 use crate::listener::{ListenerExtension, Settings};
 use crate::wire::{any, duration};
 
-/// The phases in order of the chain.
+/// The phases, in the order of the filter chain.
 const PHASES: [ExtensionPhase; 4] =
     [ExtensionPhase::Authn, ExtensionPhase::Authz, ExtensionPhase::Stats, ExtensionPhase::Unspecified];
 
-/// What a configuration asked for by name may be: the module, or a filter that refuses everything while there is none.
+/// Accepted types of an ECDS configuration: the Wasm filter, or an RBAC filter that denies everything as a fallback.
 const HTTP_TYPES: [&str; 2] =
     ["envoy.extensions.filters.http.wasm.v3.Wasm", "envoy.extensions.filters.http.rbac.v3.RBAC"];
 const NETWORK_TYPES: [&str; 2] =
     ["envoy.extensions.filters.network.wasm.v3.Wasm", "envoy.extensions.filters.network.rbac.v3.RBAC"];
 
-/// The extensions on one side and port of a proxy.
+/// The extensions of one side and port of a proxy.
 #[derive(Clone, Copy)]
 pub(crate) struct Extensions<'a> {
     settings: &'a Settings,
@@ -46,7 +46,7 @@ impl<'a> Extensions<'a> {
         self.settings.attached.extensions.iter().filter(here)
     }
 
-    /// Filters of a phase in an HTTP connection manager.
+    /// HTTP filters of a phase.
     pub(crate) fn http(self, phase: ExtensionPhase) -> impl Iterator<Item = HttpFilter> {
         self.of(false, phase).map(|extension| HttpFilter {
             name: extension.name.to_string(),
@@ -58,7 +58,7 @@ impl<'a> Extensions<'a> {
         })
     }
 
-    /// Filters of a phase in a chain of network filters.
+    /// Network filters of a phase.
     pub(crate) fn network(self, phase: ExtensionPhase) -> impl Iterator<Item = Filter> {
         self.of(true, phase).map(|extension| Filter {
             name: extension.name.to_string(),
@@ -66,7 +66,7 @@ impl<'a> Extensions<'a> {
         })
     }
 
-    /// Network filters of every phase with those of policies between them.
+    /// Network filters of all phases, with those of policies between them.
     pub(crate) fn network_around(self, policies: &PolicySteps<Filter>) -> Vec<Filter> {
         let mut filters = policies.custom.clone();
         filters.extend(self.network(ExtensionPhase::Authn));
@@ -78,7 +78,7 @@ impl<'a> Extensions<'a> {
         filters
     }
 
-    /// Network filters of every phase in order, for chains without anything of Istio's between them.
+    /// Network filters of all phases in order, for chains without policies.
     pub(crate) fn all_network(self) -> impl Iterator<Item = Filter> {
         PHASES.into_iter().flat_map(move |phase| self.network(phase))
     }
@@ -89,7 +89,7 @@ fn lua(script: &Text) -> Lua {
     Lua { default_source_code: Some(code), ..Lua::default() }
 }
 
-/// Asked for by name; the listener waits for it, because it may be what protects the application.
+/// An ECDS filter. The listener waits for its configuration, because it may protect the application.
 fn discovery(types: &[&str]) -> ExtensionConfigSource {
     ExtensionConfigSource {
         config_source: Some(ConfigSource {

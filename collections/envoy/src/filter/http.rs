@@ -30,47 +30,47 @@ use super::tracing::tracing;
 use crate::listener::Settings;
 use crate::wire::{any, boolean, duration, uint32};
 
-/// Which side of a proxy a chain is on.
+/// Traffic direction of a filter chain.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Class {
-    /// A sidecar's way out.
+    /// Outbound traffic of a sidecar.
     Outbound,
-    /// A sidecar's way in.
+    /// Inbound traffic of a sidecar.
     Inbound,
     /// A gateway.
     Gateway,
 }
 
-/// Where a manager's routes come from.
+/// Source of the routes of a connection manager.
 #[derive(Clone, Debug)]
 pub(crate) enum Routes {
-    /// The route table of that name.
+    /// RDS, with this name.
     Named(String),
-    /// These.
+    /// Inline routes.
     Inline(Box<RouteConfiguration>),
 }
 
-/// What an HTTP connection manager is made from, settings apart.
+/// Inputs of an HTTP connection manager besides the settings.
 #[derive(Clone, Debug)]
 pub(crate) struct HttpChain {
     pub(crate) class: Class,
     pub(crate) protocol: Protocol,
-    /// What extensions are told to be the port.
+    /// The port for the selection of extensions.
     pub(crate) port: u32,
     pub(crate) routes: Routes,
-    /// Complete, with its delimiter.
+    /// Prefix of statistics, with its delimiter.
     pub(crate) stat_prefix: String,
-    /// Trust the address the connection comes from.
+    /// Whether the remote address of the connection is used as the client address.
     pub(crate) use_remote_address: bool,
-    /// Metadata headers may be limited to the mesh if the proxy is configured so.
+    /// Whether metadata exchange headers may be limited to the mesh.
     pub(crate) mesh_headers_only_in_mesh: bool,
-    /// HTTP/3 and nothing else.
+    /// Whether the chain serves only HTTP/3.
     pub(crate) http3: bool,
-    /// Absolute URLs are accepted, as a proxy does.
+    /// Whether absolute URLs are accepted, as an HTTP proxy does.
     pub(crate) forward_proxy: bool,
     /// Authentication and authorization.
     pub(crate) policies: PolicySteps<HttpFilter>,
-    /// What resolves hosts, before the router.
+    /// Filter that resolves hosts, before the router.
     pub(crate) forward_filters: Vec<HttpFilter>,
 }
 
@@ -92,7 +92,7 @@ impl HttpChain {
     }
 }
 
-/// The manager of a chain.
+/// Builds the connection manager of a chain.
 pub(crate) fn build_http_manager(settings: &Settings, chain: &HttpChain) -> HttpConnectionManager {
     let (tracing, sample_by_request_id) = tracing(settings, chain.class);
     let mut manager = HttpConnectionManager {
@@ -175,10 +175,10 @@ fn http1_options(settings: &Settings, chain: &HttpChain) -> Option<Http1Protocol
     })
 }
 
-/// Headers the proxy adds or changes.
+/// Applies the settings of headers that the proxy adds or changes.
 fn apply_headers(manager: &mut HttpConnectionManager, settings: &Settings, class: Class) {
     let configured = settings.config().proxy_headers.clone().unwrap_or_default();
-    // Sidecars introduce themselves by Envoy's own name on the way out.
+    // On outbound traffic, the server name is Envoy's default.
     manager.server_name = if class == Class::Outbound { String::new() } else { "istio-envoy".to_owned() };
     if configured.server_disabled == Some(true) {
         manager.server_name = String::new();
@@ -209,7 +209,7 @@ fn apply_headers(manager: &mut HttpConnectionManager, settings: &Settings, class
                 set => set,
             };
             manager.forward_client_cert_details = forward_client_cert(forward) as i32;
-            // Envoy allows details only where a header is written.
+            // Envoy accepts details only in modes that write the header.
             if matches!(forward, ForwardClientCert::AppendForward | ForwardClientCert::SanitizeSet) {
                 manager.set_current_client_cert_details = Some(SetCurrentClientCertDetails {
                     subject: Some(boolean(true)),
@@ -258,7 +258,7 @@ fn apply_path_normalization(manager: &mut HttpConnectionManager, settings: &Sett
     manager.path_with_escaped_slashes_action = action as i32;
 }
 
-/// Limits of connections that hold for the proxy: an edge gateway has tighter defaults.
+/// Applies the connection limits of the proxy. An edge gateway has stricter defaults.
 pub(crate) fn connection_settings(settings: &Settings) -> Option<ConnectionSettings> {
     let configured = settings.config().connection_settings.as_ref();
     let mut limits = configured.or(settings.mesh.default_config.connection_settings.as_ref())?.clone();

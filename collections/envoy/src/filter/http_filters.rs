@@ -23,13 +23,13 @@ pub(crate) fn http_filter(name: &str, config: Any) -> HttpFilter {
     HttpFilter { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(config)), ..HttpFilter::default() }
 }
 
-/// The filters of an HTTP connection manager, the router last.
+/// Builds the filters of an HTTP connection manager. The router is the last one.
 pub(super) fn http_filters(settings: &Settings, chain: &HttpChain) -> Vec<HttpFilter> {
     let facts = &settings.facts;
     let headers = settings.config().proxy_headers.as_ref();
     let mut filters = Vec::new();
     if facts.has("istio.metadata_exchange.http") {
-        // Only what leaves a sidecar can be told to keep headers within the mesh; the proxy listener never is.
+        // Only outbound traffic of sidecars supports headers limited to the mesh; the HTTP proxy listener does not.
         let skip = chain.mesh_headers_only_in_mesh && headers.is_some_and(|headers| headers.metadata_exchange_in_mesh);
         let config = istio::peer_metadata(chain.class == Class::Inbound, skip);
         filters.push(http_filter("istio.metadata_exchange", config));

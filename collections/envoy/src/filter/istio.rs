@@ -1,4 +1,4 @@
-//! Messages of filters only istio-proxy has.
+//! Filters that only istio-proxy has.
 
 use envoy_types::pb::google::protobuf::Any;
 use sluice_proto::istio::envoy::config::filter::http::alpn::v2alpha1::FilterConfig;
@@ -6,7 +6,7 @@ use sluice_proto::istio::envoy::config::filter::http::alpn::v2alpha1::filter_con
 
 use crate::wire;
 
-/// Replaces the protocol names a client offers upstream by ones that tell an Istio server it is the mesh (N11).
+/// The ALPN filter, which replaces the upstream ALPN with values that identify mesh traffic (N11).
 pub(super) fn alpn() -> Any {
     let names = |protocol: Protocol, mesh: &str, plain: &str| AlpnOverride {
         upstream_protocol: protocol.into(),
@@ -21,7 +21,7 @@ pub(super) fn alpn() -> Any {
     })
 }
 
-/// Metadata exchange over HTTP, server side or client side (N09).
+/// The filter for metadata exchange over HTTP, server side or client side (N09).
 pub(super) fn peer_metadata(inbound: bool, skip_external: bool) -> Any {
     let headers = if skip_external {
         serde_json::json!({"istio_headers": {"skip_external_clusters": true}})
@@ -37,7 +37,7 @@ pub(super) fn peer_metadata(inbound: bool, skip_external: bool) -> Any {
     wire::typed_struct("type.googleapis.com/io.istio.http.peer_metadata.Config", value)
 }
 
-/// Metadata exchange over TCP (N09).
+/// The filter for metadata exchange over TCP (N09).
 pub(super) fn metadata_exchange() -> Any {
     let value = serde_json::json!({"protocol": "istio-peer-exchange", "enable_discovery": true});
     wire::typed_struct("type.googleapis.com/envoy.tcp.metadataexchange.config.MetadataExchange", value)

@@ -22,14 +22,14 @@ use crate::wire::{any, duration};
 
 const MYSQL_TYPE: &str = "type.googleapis.com/envoy.extensions.filters.network.mysql_proxy.v3.MySQLProxy";
 
-/// What is used of a message that is not among Envoy's own, because its filter is not either.
+/// The used fields of a message that Envoy's main API does not contain: the filter is a contrib extension.
 #[derive(Clone, PartialEq, Message)]
 struct MySqlProxy {
     #[prost(string, tag = "1")]
     stat_prefix: String,
 }
 
-/// Longest time for an answer of a Redis server.
+/// Timeout of Redis operations.
 const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) fn network_filter(name: &str, config: Any) -> Filter {
@@ -44,14 +44,13 @@ pub(crate) fn hcm_filter(manager: &HttpConnectionManager) -> Filter {
     network_filter("envoy.filters.network.http_connection_manager", any(manager))
 }
 
-/// Exchange of workload metadata with the peer; nothing where the proxy has no such filter.
+/// The filter for metadata exchange with the peer; `None` if the proxy does not have it.
 pub(crate) fn metadata_exchange(settings: &Settings) -> Option<Filter> {
     let has = settings.facts.has("istio.metadata_exchange.network");
     has.then(|| network_filter("istio.metadata_exchange", istio::metadata_exchange()))
 }
 
-/// What ends a chain of network filters: the TCP proxy, with what understands the port's protocol in front, or Redis's own
-/// proxy to `cluster`.
+/// The last network filters: the TCP proxy, with the protocol's filter in front, or the Redis proxy to `cluster`.
 pub(crate) fn protocol_filters(
     settings: &Settings,
     protocol: Protocol,

@@ -1,9 +1,9 @@
-//! Filters of policies by the step they belong to: what extends the proxy stands between the steps (N07).
+//! Filters of security policies by step. Extensions are placed between the steps (N07).
 
-/// Filters of policies, each step already in order.
+/// Filters of security policies, ordered within each step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PolicySteps<F> {
-    /// Authorization by others (`CUSTOM`).
+    /// External authorization (`CUSTOM`).
     pub custom: Vec<F>,
     /// Authentication.
     pub authentication: Vec<F>,

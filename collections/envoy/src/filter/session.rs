@@ -1,4 +1,4 @@
-//! Persistent sessions: the filter, and what of it a service's routes say.
+//! Persistent sessions: the HTTP filter and its configuration per route.
 
 use std::collections::HashMap;
 
@@ -19,12 +19,12 @@ use crate::wire::any;
 
 const NAME: &str = "envoy.filters.http.stateful_session";
 
-/// The filter, which does nothing where no route says more.
+/// The filter, which has no effect without a per-route configuration.
 pub(super) fn session_filter() -> HttpFilter {
     http_filter(NAME, any(&StatefulSession::default()))
 }
 
-/// Adds to the filters' settings of a route or virtual host how sessions with its service are kept.
+/// Adds the persistent session of a service to the per-filter configuration of a route or virtual host.
 pub(crate) fn add_session(settings: &mut HashMap<String, Any>, session: Option<&PersistentSession>) {
     let Some(session) = session else { return };
     let (name, typed_config) = match session {

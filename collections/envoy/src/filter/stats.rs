@@ -22,7 +22,7 @@ pub(crate) fn tcp_stats(settings: &Settings, class: Class) -> Vec<Filter> {
     configs(settings, class).into_iter().map(|config| network_filter(NAME, config)).collect()
 }
 
-/// One configuration a Prometheus provider in use, in order of the providers' names.
+/// The configurations of the stats filter: one per Prometheus provider in use, in the order of their names.
 fn configs(settings: &Settings, class: Class) -> Vec<Any> {
     if !settings.facts.has(NAME) {
         return Vec::new();

@@ -34,7 +34,7 @@ use crate::listener::{Collector, Settings};
 use crate::slots::{DATADOG_SERVICE, IDENTITY_TAGS, OTEL_SEMANTIC_SERVICE, OTEL_SERVICE, element_marker, field_marker};
 use crate::wire::{any, boolean, duration, uint32};
 
-/// Tags by which a dry run of authorization shows in a trace: name, and key within the RBAC filter's metadata.
+/// Tags of dry-run authorization: tag name, and key in the metadata of the RBAC filter.
 const DRY_RUN_TAGS: [(&str, &str); 4] = [
     ("istio.authorization.dry_run.allow_policy.name", "istio_dry_run_allow_shadow_effective_policy_id"),
     ("istio.authorization.dry_run.allow_policy.result", "istio_dry_run_allow_shadow_engine_result"),
@@ -42,7 +42,7 @@ const DRY_RUN_TAGS: [(&str, &str); 4] = [
     ("istio.authorization.dry_run.deny_policy.result", "istio_dry_run_deny_shadow_engine_result"),
 ];
 
-/// Tracing of a chain, and whether request ids decide what is sampled.
+/// Tracing of a chain, and whether request IDs determine the sampling decision.
 pub(super) fn tracing(settings: &Settings, class: Class) -> (Option<Tracing>, bool) {
     let Some(spec) = &settings.observed(class).tracing else {
         let legacy = settings.mesh.enable_tracing.then(|| legacy_tracing(settings));
@@ -92,13 +92,13 @@ fn configured_sampling(settings: &Settings) -> f64 {
     let configured = settings.config().tracing.as_ref().map_or(0.0, |tracing| tracing.sampling.to_f64());
     match configured {
         0.0 => settings.switches.trace_sampling.to_f64(),
-        // More than everything is taken as a mistake.
+        // A percentage above 100 is treated as invalid.
         percent if percent > 100.0 => 1.0,
         percent => percent,
     }
 }
 
-/// The tags of every span in order of name; the proxy's own stand as markers of slots.
+/// The tags of every span, in the order of their names. Tags of the proxy are slot markers.
 fn tags(settings: &Settings, istio: bool, custom: Option<&BTreeMap<Text, TraceTag>>) -> Vec<CustomTag> {
     let mut tags: BTreeMap<String, CustomTag> = BTreeMap::new();
     let mut extra: Vec<(String, CustomTag)> = Vec::new();
@@ -162,7 +162,7 @@ fn dry_run_tag(name: &str, key: &str) -> CustomTag {
     CustomTag { tag: name.to_owned(), r#type: Some(custom_tag::Type::Metadata(metadata)) }
 }
 
-/// Tracing by a provider, and whether it samples on its own; `None` if it is no tracer or its service does not exist.
+/// The tracer of a provider, and whether it has its own sampler; `None` if it is not a tracer or its service does not exist.
 fn from_provider(settings: &Settings, provider: &ExtensionProvider) -> Option<(Tracing, bool)> {
     let mut samples = false;
     let mut child_span = settings.facts.proxy_type == ProxyType::Router;

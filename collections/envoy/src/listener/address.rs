@@ -1,17 +1,17 @@
-//! Addresses listeners bind to.
+//! Wildcard and loopback addresses of listeners.
 
 use envoy_types::pb::envoy::config::listener::v3::AdditionalAddress;
 use sluice_model::{IpFamilies, Text};
 
 use crate::address::address;
 
-/// Addresses that mean every address of the proxy, the primary family first.
+/// Wildcard addresses, the primary family first.
 #[must_use]
 pub fn wildcards(families: IpFamilies) -> Vec<Text> {
     by_family(families, "0.0.0.0", "::")
 }
 
-/// Local addresses, the primary family first.
+/// Loopback addresses, the primary family first.
 #[must_use]
 pub fn localhosts(families: IpFamilies) -> Vec<Text> {
     by_family(families, "127.0.0.1", "::1")

@@ -1,4 +1,4 @@
-//! Chains of a gateway that passes mutual TLS on to the cluster its server name names: one a cluster (N01, N22).
+//! Filter chains of AUTO_PASSTHROUGH gateways: one per cluster, whose name is the SNI (N01, N22).
 
 use envoy_types::pb::envoy::config::listener::v3::FilterChain;
 use sluice_model::{DestinationRule, Protocol, Resolution, Service, ServicePort, Text};
@@ -12,7 +12,7 @@ use crate::filter::Class;
 use crate::name::sni_cluster;
 use crate::wire::duration;
 
-/// The chains of a service of the mesh, one for each of its ports and subsets.
+/// The chains of a mesh service, one per port and subset.
 #[must_use]
 pub fn build_auto_passthrough(
     settings: &Settings,
@@ -50,14 +50,14 @@ fn chain(
         port_name: &port.name,
         destinations: &Destinations::new(),
         exchanges_metadata: false,
-        // What is passed on is another proxy's connection: it decides who may, this one sees no identity.
+        // The destination proxy authorizes the connection. The gateway does not see an identity.
         tunnels: false,
         policies: None,
         before_proxy: &[],
     };
     let matching = Chain {
         server_names: vec![Text::from(cluster.as_str())],
-        // Whatever else was offered would not meet mutual TLS behind the gateway.
+        // Connections with other ALPN names are not mesh mTLS and would fail behind the gateway.
         application_protocols: MESH_ALL.to_vec(),
         ..Chain::new(Action::Network(Vec::new()))
     };

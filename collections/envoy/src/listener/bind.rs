@@ -1,21 +1,21 @@
-//! Which address a listener binds to, and whether it may.
+//! Bind addresses of listeners.
 
 use serde::Serialize;
 use sluice_model::{Protocol, Text};
 
 use super::settings::Settings;
 
-/// Where a listener listens.
+/// Bind addresses of a listener.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Bind {
-    /// Addresses, the primary first; empty is not decided.
+    /// Addresses, the primary first; empty for the default.
     pub addresses: Vec<Text>,
-    /// A real socket, not one traffic is redirected to.
+    /// Whether the listener binds to a socket. Otherwise, it gets redirected traffic.
     pub to_port: bool,
 }
 
 impl Bind {
-    /// The primary address, empty if not decided.
+    /// The primary address; empty for the default.
     #[must_use]
     pub fn primary(&self) -> &str {
         self.addresses.first().map_or("", Text::as_str)
@@ -26,9 +26,9 @@ impl Bind {
     }
 }
 
-/// Whether a listener may use the port: it is not one of the proxy's own, and not privileged where that is forbidden.
+/// Whether a listener may use the port: it is not used by the proxy itself, and not privileged for an unprivileged proxy.
 ///
-/// `bind` is the address asked for, empty if not decided; own ports matter only where a wildcard address is meant.
+/// `bind` is the declared address, empty for the default. The proxy's own ports conflict only with wildcard addresses.
 #[must_use]
 pub fn can_bind(settings: &Settings, to_port: bool, bind: &str, port: u32, protocol: Protocol, outbound: bool) -> bool {
     if to_port && (1..1024).contains(&port) && settings.facts.unprivileged {

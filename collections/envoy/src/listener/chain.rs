@@ -1,4 +1,4 @@
-//! A filter chain before it is written: what it matches and what it does.
+//! Intermediate form of a filter chain: its match and its action.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,17 +10,17 @@ use sluice_model::Text;
 use crate::filter::HttpChain;
 use crate::wire;
 
-/// Traffic that is not TLS.
+/// Transport protocol of plain traffic.
 pub(crate) const RAW_BUFFER: &str = "raw_buffer";
-/// Traffic that is TLS.
+/// Transport protocol of TLS.
 pub(crate) const TLS: &str = "tls";
 
-/// What a chain does with traffic.
+/// Action of a filter chain.
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
-    /// Route requests.
+    /// HTTP routing.
     Http(Box<HttpChain>),
-    /// Hand bytes to network filters, which are already built.
+    /// Network filters, already built.
     Network(Vec<Filter>),
 }
 
@@ -55,7 +55,7 @@ impl Chain {
             && self.destinations.is_empty()
     }
 
-    /// Whether Envoy could not tell the two apart.
+    /// Whether both chains have the same match, which Envoy rejects.
     pub(crate) fn conflicts_with(&self, other: &Self) -> bool {
         let names = |chain: &Self| -> BTreeSet<Text> {
             chain.server_names.iter().filter(|name| **name != *"*").cloned().collect()
@@ -95,7 +95,7 @@ impl Chain {
     }
 }
 
-/// An address, or a block of addresses.
+/// An IP address or a CIDR block.
 pub(crate) fn parse_network(text: &str) -> Option<IpNet> {
     text.parse().ok().or_else(|| text.parse().ok().map(|address: std::net::IpAddr| address.into()))
 }
@@ -108,7 +108,7 @@ pub(crate) fn cidr(text: &str) -> Option<CidrRange> {
     })
 }
 
-/// Metadata that names the object a chain was made from (N10).
+/// Metadata that names the object of a chain (N10).
 pub(crate) fn config_metadata(kind_path: &str, namespace: &str, name: &str) -> Metadata {
     let (group, kind) = kind_path.rsplit_once('/').unwrap_or(("", kind_path));
     let path = format!("/apis/{group}/namespaces/{namespace}/{kind}/{name}");

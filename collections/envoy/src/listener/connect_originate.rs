@@ -1,4 +1,4 @@
-//! The internal listener that carries connections over HBONE (N25).
+//! The internal listener that tunnels connections over HBONE (N25).
 
 use envoy_types::pb::envoy::config::accesslog::v3::access_log_filter::FilterSpecifier;
 use envoy_types::pb::envoy::config::accesslog::v3::{AccessLogFilter, ResponseFlagFilter};
@@ -15,13 +15,13 @@ use crate::filter::{Class, tcp_access_logs, tcp_proxy_filter};
 use crate::name::CONNECT_ORIGINATE;
 use crate::wire::boolean;
 
-/// Takes connections from clusters and tunnels each to the address it was meant for.
+/// The listener that accepts connections from clusters and tunnels each one to its original destination.
 #[must_use]
 pub fn build_connect_originate(settings: &Settings) -> Listener {
     let class = if settings.facts.proxy_type == ProxyType::Router { Class::Gateway } else { Class::Outbound };
     let mut logs = tcp_access_logs(settings, class);
     for log in &mut logs {
-        // Only that nobody could be reached: the rest is logged where the connection came from.
+        // Only connection failures are logged here. The originating listener logs the rest.
         let unreached = ResponseFlagFilter { flags: vec!["UF".to_owned()] };
         log.filter = Some(AccessLogFilter { filter_specifier: Some(FilterSpecifier::ResponseFlagFilter(unreached)) });
     }

@@ -1,4 +1,4 @@
-//! Hosts that are resolved by name when a client asks for them.
+//! Filters that resolve the requested host (dynamic forward proxy).
 
 use envoy_types::pb::envoy::config::cluster::v3::cluster::DnsLookupFamily;
 use envoy_types::pb::envoy::config::listener::v3::{Filter, filter::ConfigType};
@@ -16,10 +16,10 @@ use super::settings::Settings;
 use crate::cluster::{ClusterProfile, allow_any_dns_cache, dns_cache};
 use crate::wire::any;
 
-/// Name of the filter that resolves a TLS client's server name.
+/// Name of the filter that resolves the SNI.
 pub(super) const SNI_FILTER: &str = "envoy.extensions.filters.network.sni_dynamic_forward_proxy";
 
-/// Resolves the server name of TLS to a wildcard host.
+/// The filter that resolves the SNI of traffic to a wildcard host.
 pub(super) fn sni_filter(settings: &Settings, service: &Service, port: u16) -> Filter {
     let config = SniConfig {
         dns_cache_config: Some(cache(settings, service)),
@@ -29,12 +29,12 @@ pub(super) fn sni_filter(settings: &Settings, service: &Service, port: u16) -> F
     Filter { name: SNI_FILTER.to_owned(), config_type: Some(ConfigType::TypedConfig(any(&config))) }
 }
 
-/// Resolves the host of requests to a wildcard host.
+/// The filter that resolves the host of requests to a wildcard host.
 pub(super) fn http_filter(settings: &Settings, service: &Service) -> HttpFilter {
     filter(cache(settings, service))
 }
 
-/// Resolves the host of requests to hosts nobody declared.
+/// The filter that resolves the host of requests to unknown hosts.
 pub(super) fn allow_any_filter(settings: &Settings) -> HttpFilter {
     let profile = ClusterProfile {
         ip_families: settings.facts.families,

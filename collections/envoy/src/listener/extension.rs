@@ -1,27 +1,27 @@
-//! Extensions of a proxy as its listeners name them (T05).
+//! Extensions of a proxy in its listeners (T05).
 
 use serde::Serialize;
 use sluice_model::{ExtensionCode, ExtensionPhase, Text, TrafficExtension, TrafficSelector};
 
 use crate::filter::Class;
 
-/// An extension as listeners name it: what a module is and how it runs, proxies ask for by name.
+/// An extension in a listener. The proxy requests the configuration of a Wasm module by name (ECDS).
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ListenerExtension {
     /// Name of the filter.
     pub name: Text,
-    /// Where it runs.
+    /// Phase in the filter chain.
     pub phase: ExtensionPhase,
-    /// The traffic it is for; empty is all.
+    /// Traffic that it applies to; empty for all.
     pub matches: Vec<TrafficSelector>,
-    /// It works on connections rather than on requests.
+    /// Whether it is a network filter and not an HTTP filter.
     pub network: bool,
-    /// Its script, if it is one.
+    /// The Lua script, if it is one.
     pub script: Option<Text>,
 }
 
 impl ListenerExtension {
-    /// What listeners need to know of an extension.
+    /// The part of an extension that listeners depend on.
     #[must_use]
     pub fn of(extension: &TrafficExtension) -> Self {
         Self {
@@ -36,7 +36,7 @@ impl ListenerExtension {
         }
     }
 
-    /// Whether it runs there.
+    /// Whether it applies to this side and port.
     pub(crate) fn is_for(&self, class: Class, port: u32) -> bool {
         let server = class == Class::Inbound;
         self.matches.is_empty() || self.matches.iter().any(|traffic| traffic.is_for(server, port))

@@ -1,4 +1,4 @@
-//! Listeners of gateways (N22, N32): one a port and address, a filter chain a server or route.
+//! Gateway listeners (N22, N32): one per port and address, with a filter chain per server or route.
 
 use std::sync::Arc;
 
@@ -31,35 +31,35 @@ use crate::filter::{
 use crate::name;
 use crate::wire::{any, duration, uint32};
 
-/// A port of a gateway, and what it does with what arrives there.
+/// A port of a gateway and its filter chains.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct GatewayListener {
-    /// Port listened on.
+    /// Port number.
     pub port: u32,
-    /// Address to listen on, empty for any.
+    /// Address to bind to; empty for all addresses.
     pub bind: Text,
     /// Its chains.
     pub chains: Vec<GatewayChain>,
-    /// Chains by server name follow that are built elsewhere.
+    /// Whether SNI chains follow that are built elsewhere.
     pub more_chains: bool,
-    /// It is for HTTP/3, all its chains being HTTP over TLS.
+    /// Whether it serves HTTP/3. All its chains are HTTPS.
     pub quic: bool,
 }
 
 /// A filter chain of a gateway.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct GatewayChain {
-    /// Server names it is for; empty is all.
+    /// Server names that it matches; empty for all.
     pub server_names: Vec<Text>,
     /// TLS it terminates.
     pub tls: Option<ServerTls>,
     /// Port of its server.
     pub port: GatewayPort,
-    /// What it does.
+    /// Its action.
     pub action: GatewayAction,
 }
 
-/// The port of a server, as its Gateway has it.
+/// The port of a server in the Gateway.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct GatewayPort {
     /// Its number.
@@ -70,17 +70,17 @@ pub struct GatewayPort {
     pub protocol: Protocol,
 }
 
-/// What a chain of a gateway does with traffic.
+/// Action of a gateway filter chain.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum GatewayAction {
-    /// Routes requests.
+    /// HTTP routing.
     Http {
-        /// Route table.
+        /// Name of the route configuration.
         route_name: Text,
-        /// Prefix of statistics, empty for that of the listener.
+        /// Prefix of statistics; empty for that of the listener.
         stat_prefix: Text,
     },
-    /// Carries bytes along the route of a VirtualService.
+    /// TCP proxying by the route of a VirtualService.
     Tcp {
         /// The VirtualService.
         virtual_service: Arc<VirtualService>,
@@ -91,7 +91,7 @@ pub enum GatewayAction {
     },
 }
 
-/// The address a listener of a gateway has, and further ones; nothing if the gateway may not bind to its port.
+/// The primary and additional addresses of a gateway listener; `None` if the gateway may not bind to the port.
 #[must_use]
 pub fn gateway_addresses(settings: &Settings, port: u32, bind: &Text) -> Option<Vec<Text>> {
     if settings.facts.unprivileged && port < 1024 {
@@ -105,7 +105,7 @@ pub fn gateway_addresses(settings: &Settings, port: u32, bind: &Text) -> Option<
     Some(addresses)
 }
 
-/// The listener of a port; `None` if it would have no chain or the gateway may not bind to it.
+/// The listener of a port; `None` without filter chains or if the gateway may not bind to the port.
 #[must_use]
 pub fn build_gateway(settings: &Settings, port: &GatewayListener, policies: &PolicyFilters) -> Option<Listener> {
     let addresses = gateway_addresses(settings, port.port, &port.bind)?;
@@ -142,7 +142,7 @@ pub fn build_gateway(settings: &Settings, port: &GatewayListener, policies: &Pol
     Some(listener)
 }
 
-/// QUIC comes in datagrams.
+/// Listener options of QUIC, which uses UDP.
 fn over_udp(listener: &mut Listener) {
     listener.udp_listener_config = Some(UdpListenerConfig {
         quic_options: Some(QuicProtocolOptions::default()),

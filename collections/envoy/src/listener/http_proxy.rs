@@ -1,4 +1,4 @@
-//! The listener for clients that know they have a proxy (N05).
+//! The HTTP proxy listener (N05).
 
 use envoy_types::pb::envoy::config::listener::v3::Listener;
 
@@ -7,7 +7,7 @@ use super::bind::Bind;
 use super::outbound::{ListenerKey, proxy_listener};
 use super::settings::Settings;
 
-/// The HTTP proxy listener on the local host; `None` if neither the mesh nor the proxy wants one.
+/// The HTTP proxy listener on the loopback address; `None` if neither the mesh nor the proxy configures one.
 #[must_use]
 pub fn build_http_proxy(settings: &Settings) -> Option<Listener> {
     let port = match settings.facts.http_proxy_port {

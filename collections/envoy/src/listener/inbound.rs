@@ -1,4 +1,4 @@
-//! Inbound listeners: what arrives at a workload (N03).
+//! Inbound listeners (N03).
 
 use envoy_types::pb::envoy::config::core::v3::{Metadata, TrafficDirection};
 use envoy_types::pb::envoy::config::listener::v3::{Filter, FilterChain, FilterChainMatch, Listener};
@@ -16,7 +16,7 @@ use super::chain::config_metadata;
 use super::inbound_chain::{Arrival, arrivals, declared_tls};
 use super::inspector::inbound_filters;
 use super::mtls::{MtlsMode, PeerPolicy, mesh_tls, socket};
-use super::outbound::{Kind, exact_balance, kind};
+use super::outbound::{PortProtocol, exact_balance, kind};
 use super::server_tls::{Carries, server_tls};
 use super::settings::Settings;
 use super::virtual_outbound::to_cluster;
@@ -33,44 +33,44 @@ use crate::wire::{boolean, duration, uint32};
 /// A port of a workload that a service or a Sidecar declares.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct InboundPort {
-    /// Where the workload listens.
+    /// Port of the workload.
     pub target_port: u32,
-    /// The service's number for it.
+    /// Port number of the service.
     pub port: u32,
-    /// The service's name for it.
+    /// Port name of the service.
     pub port_name: Text,
     /// Its protocol.
     pub protocol: Protocol,
     /// Host of the service, for telemetry.
     pub host: Text,
-    /// What requests to it are called in traces.
+    /// Operation name in traces.
     pub operation: Text,
-    /// Name and namespace of the service, if it is a Kubernetes Service.
+    /// Name and namespace, if the service is a Kubernetes Service.
     pub kubernetes: Option<(Text, Text)>,
-    /// Where to listen; a real socket makes a listener of its own.
+    /// Bind address. A port that binds to a socket has its own listener.
     pub bind: Bind,
-    /// Namespace and name of the Sidecar that declares it.
+    /// Namespace and name of the Sidecar that declares the port.
     pub sidecar: Option<(Text, Text)>,
-    /// TLS that ends here where mutual TLS is disabled; the protocol is then of what it carries.
+    /// TLS that is terminated if mutual TLS is disabled. `protocol` is then the protocol inside of TLS.
     pub tls: Option<Box<ServerTls>>,
 }
 
-/// What requests to a port of a service are called in traces.
+/// The operation name in traces of requests to a service port.
 #[must_use]
 pub fn operation(host: &str, port: u32) -> Text {
     let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
     format!("{open}{host}{close}:{port}/*").into()
 }
 
-/// The message whose first field is the name of an operation.
+/// The message whose first field is the operation name.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Named {
     #[prost(string, tag = "1")]
     operation: String,
 }
 
-/// Takes out of ports what names their service, so that workloads with ports alike share listeners; gives it as slots that
-/// [`Template::with`](sluice_model::Template::with) fills. Names that the mesh's statistics have stay.
+/// Removes the names of services from ports, so that workloads with similar ports share listeners. Returns them as values of
+/// slots for [`Template::with`](sluice_model::Template::with). Names that statistics of the mesh use stay.
 #[must_use]
 pub fn take_names(settings: &Settings, ports: &mut [InboundPort]) -> SlotValues {
     let nameless = settings.mesh.inbound_cluster_stat_name.is_empty();
@@ -87,21 +87,21 @@ pub fn take_names(settings: &Settings, ports: &mut [InboundPort]) -> SlotValues 
     taken.collect()
 }
 
-/// Filters that policies put into the inbound chains of a workload, by step.
+/// Filters of security policies in the inbound chains of a workload, by step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicyFilters {
-    /// Into HTTP connection managers, after metadata exchange.
+    /// HTTP filters, after metadata exchange.
     pub http: PolicySteps<HttpFilter>,
-    /// In front of TCP proxies, after metadata exchange.
+    /// Network filters before the TCP proxy, after metadata exchange.
     pub tcp: PolicySteps<Filter>,
 }
 
-/// All that a workload's inbound listeners depend on.
+/// Inputs of the inbound listeners of a workload.
 #[derive(Clone, Copy, Debug)]
 pub struct InboundInputs<'a> {
-    /// Of mesh and proxy.
+    /// Settings of mesh and proxy.
     pub settings: &'a Settings,
-    /// Mutual TLS.
+    /// Mutual TLS modes.
     pub peers: &'a PeerPolicy,
     /// Ports by `target_port`, each number once.
     pub ports: &'a [InboundPort],
@@ -109,7 +109,7 @@ pub struct InboundInputs<'a> {
     pub policies: &'a PolicyFilters,
 }
 
-/// The inbound listeners: the one traffic is redirected to, and one for each port with a socket of its own.
+/// Builds the inbound listeners: the one for redirected traffic, and one per port that binds to a socket.
 #[must_use]
 pub fn build_inbound(inputs: &InboundInputs<'_>) -> Vec<Listener> {
     let settings = inputs.settings;
@@ -168,7 +168,7 @@ fn listener(
     }
 }
 
-/// Traffic to the listener's own port would come back for ever.
+/// The chain that blocks traffic to the listener's own port, which would otherwise loop.
 fn black_hole(settings: &Settings) -> FilterChain {
     let mut filters: Vec<Filter> = metadata_exchange(settings).into_iter().collect();
     filters.extend(tcp_stats(settings, Class::Inbound));
@@ -184,9 +184,9 @@ fn black_hole(settings: &Settings) -> FilterChain {
     }
 }
 
-/// How the chains of a port are written.
+/// Inputs of the chains of a port.
 struct Port<'a> {
-    /// 0 is every port nobody declares.
+    /// Port of the workload; 0 for all undeclared ports.
     target_port: u32,
     port: u32,
     protocol: Protocol,
@@ -219,11 +219,11 @@ fn port_chains(inputs: &InboundInputs<'_>, port: &InboundPort) -> Vec<FilterChai
             .sidecar
             .as_ref()
             .map(|(namespace, name)| config_metadata("networking.istio.io/v1/sidecar", namespace, name)),
-        // Both would be in front of the same bytes.
+        // Two TLS terminations of the same connection are not possible.
         tls: port.tls.as_deref().filter(|_| mode == MtlsMode::Disable),
     };
-    // What is not proxied on the way out may still arrive, and is bytes.
-    let kind = kind(port.protocol).unwrap_or(Kind::Tcp);
+    // A protocol that is not proxied outbound is TCP here.
+    let kind = kind(port.protocol).unwrap_or(PortProtocol::Tcp);
     let arrivals = match described.tls {
         Some(_) => declared_tls(kind),
         None => arrivals(mode, kind, inputs.settings.switches),
@@ -231,7 +231,7 @@ fn port_chains(inputs: &InboundInputs<'_>, port: &InboundPort) -> Vec<FilterChai
     chains(inputs, &described, &arrivals)
 }
 
-/// Chains for ports nobody declares, and for those that only a policy names.
+/// Chains of undeclared ports, and of ports that only a policy names.
 fn passthrough_chains(inputs: &InboundInputs<'_>) -> Vec<FilterChain> {
     let declared = |port: &u32| inputs.ports.iter().any(|declared| declared.target_port == *port);
     let named = inputs.peers.ports.keys().copied().filter(|port| !declared(port));
@@ -320,7 +320,7 @@ fn tcp_filters(inputs: &InboundInputs<'_>, port: &Port<'_>) -> Vec<Filter> {
         ..to_cluster(&port.cluster)
     };
     let mut filters: Vec<Filter> = metadata_exchange(settings).into_iter().collect();
-    // Unlike requests, connections are told apart by the service's number for the port.
+    // Unlike HTTP, TCP uses the port number of the service.
     let extensions = Extensions::on(settings, Class::Inbound, port.port);
     filters.extend(extensions.network_around(&inputs.policies.tcp));
     filters.extend(tcp_stats(settings, Class::Inbound));
@@ -328,7 +328,7 @@ fn tcp_filters(inputs: &InboundInputs<'_>, port: &Port<'_>) -> Vec<Filter> {
     filters
 }
 
-/// A statistics name by the mesh's pattern.
+/// The statistics name by the pattern of the mesh.
 fn stat_name(pattern: &str, port: &InboundPort) -> String {
     let (short, own) = match &port.kubernetes {
         Some((name, namespace)) => (format!("{name}.{namespace}"), name.as_str()),

@@ -1,4 +1,4 @@
-//! Listener filters that look at the first bytes (N06).
+//! Listener filters: protocol inspectors and original destination (N06).
 
 use std::collections::BTreeMap;
 
@@ -19,9 +19,9 @@ use super::chain::TLS;
 use super::settings::Settings;
 use crate::wire::{any, uint32};
 
-/// Bytes read first to see whether it is TLS.
+/// Initial buffer of the TLS inspector.
 const TLS_BUFFER_BYTES: u32 = 512;
-/// Mark of packets that keep the client's address.
+/// Packet mark of TPROXY mode, which preserves the client address.
 const TPROXY_MARK: u32 = 1337;
 
 fn listener_filter(name: &str, config: Any) -> ListenerFilter {
@@ -41,18 +41,18 @@ pub(super) fn http_inspector() -> ListenerFilter {
     listener_filter("http_inspector", any(&HttpInspector::default()))
 }
 
-/// Takes connections for where they were meant to go.
+/// Restores the original destination of redirected connections.
 pub(super) fn original_dst() -> ListenerFilter {
     listener_filter("original_dst", any(&OriginalDst::default()))
 }
 
 #[derive(Clone, Copy, Default)]
-struct Needs {
+struct InspectorInspectorNeeds {
     tls: bool,
     http: bool,
 }
 
-/// The filters of an inbound listener: each inspector runs only for the ports that need it.
+/// The listener filters of an inbound listener. Each inspector runs only for the ports that need it.
 pub(super) fn inbound_filters(settings: &Settings, chains: &[FilterChain], to_port: bool) -> Vec<ListenerFilter> {
     let mut filters = Vec::new();
     if !to_port {
@@ -62,7 +62,7 @@ pub(super) fn inbound_filters(settings: &Settings, chains: &[FilterChain], to_po
             filters.push(listener_filter("original_src", any(&config)));
         }
     }
-    // Port 0 is every port no chain names.
+    // Port 0 stands for all ports without a chain of their own.
     let mut needs: BTreeMap<u32, Needs> = BTreeMap::new();
     for chain in chains {
         let condition = chain.filter_chain_match.clone().unwrap_or_default();
@@ -82,7 +82,7 @@ pub(super) fn inbound_filters(settings: &Settings, chains: &[FilterChain], to_po
     filters
 }
 
-/// Where TLS is not looked for: the ports that do not need it if unnamed ports do, else all but those that do.
+/// The predicate that disables the TLS inspector: listed ports if other ports need it, otherwise all except the listed.
 fn tls_disabled(needs: &BTreeMap<u32, Needs>) -> Option<ListenerFilterChainMatchPredicate> {
     let by_default = needs.get(&0).is_some_and(|needs| needs.tls);
     let ports: Vec<u32> =

@@ -1,4 +1,4 @@
-//! Mutual TLS between sidecars, on the server's side (P14).
+//! Mutual TLS of inbound listeners (P14).
 
 use std::collections::BTreeMap;
 
@@ -17,24 +17,24 @@ use crate::compliance::enforce;
 use crate::string_match::prefix;
 use crate::wire::{any, boolean};
 
-/// What clients must show.
+/// Mutual TLS mode of a port.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub enum MtlsMode {
-    /// Plain text only; TLS is the application's own.
+    /// Plain text only. TLS is handled by the application.
     Disable,
-    /// Either.
+    /// Plain text and mutual TLS.
     #[default]
     Permissive,
-    /// A certificate of the mesh.
+    /// Mutual TLS only.
     Strict,
 }
 
-/// The PeerAuthentications of a workload, merged.
+/// The merged PeerAuthentications of a workload.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct PeerPolicy {
-    /// Of ports not listed.
+    /// Mode of ports that are not listed.
     pub mode: MtlsMode,
-    /// By port of the workload.
+    /// Modes by port of the workload.
     pub ports: BTreeMap<u32, MtlsMode>,
 }
 
@@ -46,7 +46,7 @@ impl PeerPolicy {
     }
 }
 
-/// Suites sidecars agree on.
+/// Cipher suites of mesh mTLS.
 const CIPHER_SUITES: [&str; 6] = [
     "ECDHE-ECDSA-AES256-GCM-SHA384",
     "ECDHE-RSA-AES256-GCM-SHA384",
@@ -56,7 +56,7 @@ const CIPHER_SUITES: [&str; 6] = [
     "AES128-GCM-SHA256",
 ];
 
-/// TLS that asks for a certificate of the mesh, in front of HTTP or of plain bytes.
+/// TLS context that requires a certificate of the mesh, for HTTP or TCP.
 pub(super) fn mesh_tls(settings: &Settings, http: bool) -> TransportSocket {
     let protocols: &[&str] = if http { &["h2", "http/1.1"] } else { &["istio-peer-exchange", "h2", "http/1.1"] };
     let mesh_mtls = settings.mesh.mesh_mtls.clone().unwrap_or_default();
@@ -111,7 +111,7 @@ pub(super) fn socket(context: &DownstreamTlsContext) -> TransportSocket {
     }
 }
 
-/// Trust domains whose identities are of the mesh, each once: its own first.
+/// Trust domains of the mesh without duplicates, its own first.
 fn trust_domains(mesh: &MeshConfig) -> Vec<&Text> {
     let more = mesh.ca_certificates.iter().flat_map(|certificate| &certificate.trust_domains);
     let all = std::iter::once(&mesh.trust_domain).chain(&mesh.trust_domain_aliases).chain(more);

@@ -1,4 +1,4 @@
-//! Outbound listeners: what services put behind one address and port, and how they share it (N05, N06).
+//! Outbound listeners of services, and how services share an address and port (N05, N06).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ use crate::filter::{Class, Extensions, HttpChain, Routes, build_http_manager, hc
 use crate::name;
 use crate::wire::{boolean, duration, uint32};
 
-/// HTTP as the inspector recognises it, less what would only be refused (N06).
+/// ALPN names of HTTP as the HTTP inspector sets them. HTTP/1.0 is included only if it is accepted (N06).
 ///
-/// A proxy's own switch for HTTP/1.0 does not count: it would not change what other proxies take for HTTP.
+/// The HTTP/1.0 setting of a single proxy is not considered: it does not change what other proxies detect as HTTP.
 pub(super) fn plain_http(switches: ListenerSwitches) -> &'static [&'static str] {
     const ALL: &[&str] = &["http/1.0", "http/1.1", "h2c"];
     if switches.http10 { ALL } else { &ALL[1..] }
@@ -35,7 +35,7 @@ pub(super) fn plain_http(switches: ListenerSwitches) -> &'static [&'static str] 
 /// The address and port of an outbound listener.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ListenerKey {
-    /// Where it listens.
+    /// Address to bind to.
     pub bind: Bind,
     /// Port.
     pub port: u16,
@@ -49,49 +49,49 @@ impl ListenerKey {
     }
 }
 
-/// A service's port as it contributes to outbound listeners.
+/// A service port that contributes to an outbound listener.
 #[derive(Clone, Copy, Debug)]
 pub struct OutboundPort<'a> {
     /// The service.
     pub service: &'a Service,
-    /// The port listened on: the service's, or one a Sidecar declares.
+    /// The port of the listener: that of the service or one that a Sidecar declares.
     pub listen: &'a ServicePort,
-    /// The rule for the service, as the client sees it.
+    /// The DestinationRule of the service for this client.
     pub rule: Option<&'a Arc<DestinationRule>>,
-    /// VirtualServices of sidecars for its host with TCP or TLS routes, in order of precedence.
+    /// VirtualServices of gateway `mesh` with TCP or TLS routes for its host, in order of precedence.
     pub virtual_services: &'a [Arc<VirtualService>],
     /// Their destinations.
     pub destinations: &'a Destinations,
-    /// Who the client is.
+    /// Namespace and labels of the client.
     pub client: &'a Client,
 }
 
-/// How a port's traffic is told apart.
+/// How the protocol of a port is determined.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub enum Kind {
-    /// By requests.
+pub enum PortProtocol {
+    /// Declared as HTTP.
     Http,
-    /// Not at all.
+    /// Declared as TCP.
     Tcp,
-    /// By looking at the first bytes.
+    /// Detected from the first bytes.
     Auto,
 }
 
-/// How a protocol is listened for; `None` if it is not proxied.
+/// How a protocol is handled; `None` if it is not proxied.
 #[must_use]
-pub fn kind(protocol: Protocol) -> Option<Kind> {
+pub fn kind(protocol: Protocol) -> Option<PortProtocol> {
     match protocol {
-        Protocol::Unsupported => Some(Kind::Auto),
+        Protocol::Unsupported => Some(PortProtocol::Auto),
         Protocol::Udp | Protocol::Hbone => None,
-        http if http.is_http() => Some(Kind::Http),
-        _ => Some(Kind::Tcp),
+        http if http.is_http() => Some(PortProtocol::Http),
+        _ => Some(PortProtocol::Tcp),
     }
 }
 
-/// Where a service's port is listened for: usually one place; with pods of a headless service one a pod.
+/// The listeners of a service port: usually one; for a headless service one per pod.
 ///
-/// `bind` is the address asked for by a Sidecar, or nothing. `pods` are the addresses of the pods, read only for
-/// headless services (each pod's own list, the primary first); nothing if pods are not told apart.
+/// `bind` is the address that a Sidecar declares, if any. `pods` are the addresses of the pods, which are used only for
+/// headless services (one list per pod, the primary address first); `None` if pods have no listeners.
 #[must_use]
 pub fn listener_keys(
     settings: &Settings,
@@ -111,7 +111,7 @@ pub fn listener_keys(
         return vec![key(bind.addresses.clone())];
     }
     let wildcard = || wildcards(settings.facts.families);
-    if kind == Kind::Http {
+    if kind == PortProtocol::Http {
         return vec![key(wildcard())];
     }
     let own = service_address(settings, service);
@@ -119,8 +119,8 @@ pub fn listener_keys(
         && own.is_none()
         && service.resolution == Resolution::Passthrough
     {
-        // A headless service without pods gets nothing: its traffic could go nowhere, and a listener for all addresses
-        // would come and go with the last pod. A ServiceEntry without selector never has pods.
+        // A headless service without pods has no listener: its traffic has no destination, and a listener for all
+        // addresses would be added and removed with the last pod. A ServiceEntry without selector never has pods.
         let has_pods = service.source == ServiceSource::Kubernetes || !pods.is_empty() || !service.selector.is_empty();
         if has_pods {
             let literal = |pod: &&Vec<Text>| {
@@ -129,7 +129,7 @@ pub fn listener_keys(
             return pods.iter().filter(literal).map(|pod| key(pod.clone())).collect();
         }
     }
-    // Each address of a ServiceEntry is listened for on its own, blocks of addresses together.
+    // Each address of a ServiceEntry has a listener. CIDR blocks share one.
     let declared = service.addresses_for(&settings.facts.cluster);
     if service.source == ServiceSource::ServiceEntry && declared.len() > 1 {
         let keys = declared.iter().map(|address| match address.contains('/') {
@@ -139,7 +139,7 @@ pub fn listener_keys(
         return keys.collect::<BTreeSet<_>>().into_iter().collect();
     }
     match own {
-        // A block of addresses is told apart by the chain.
+        // The filter chain matches the CIDR block.
         Some(address) if address.contains('/') => vec![key(wildcard())],
         Some(address) => {
             let mut addresses = vec![address];
@@ -151,13 +151,13 @@ pub fn listener_keys(
     }
 }
 
-/// The blocks of addresses a service's chains are told apart by.
+/// The CIDR blocks that the chains of a service match.
 fn blocks(settings: &Settings, service: &Service) -> Vec<Text> {
     let declared = service.addresses_for(&settings.facts.cluster).iter();
     declared.filter(|address| address.contains('/')).cloned().collect()
 }
 
-/// What stands behind a listener so far.
+/// The filter chains of a listener so far.
 #[derive(Clone, Debug)]
 struct Entry {
     port: ServicePort,
@@ -165,7 +165,7 @@ struct Entry {
     chains: Vec<Chain>,
 }
 
-/// The listener of these ports, oldest first; `None` if nothing of them can be listened for.
+/// The listener of these ports, oldest first; `None` if none of them can have one.
 #[must_use]
 pub fn build_outbound(settings: &Settings, key: &ListenerKey, ports: &[OutboundPort<'_>]) -> Option<Listener> {
     let mut entry = None;
@@ -175,7 +175,7 @@ pub fn build_outbound(settings: &Settings, key: &ListenerKey, ports: &[OutboundP
     entry.map(|entry| finish(settings, key, &entry))
 }
 
-/// Adds a port to what is there: the older one keeps its place, what Envoy can tell apart is merged (N05).
+/// Adds a port to the listener. Older ports have precedence; chains that Envoy can distinguish are merged (N05).
 fn add(settings: &Settings, key: &ListenerKey, entry: &mut Option<Entry>, port: &OutboundPort<'_>) {
     let Some(kind) = kind(port.listen.protocol) else { return };
     let bind = key.bind.primary();
@@ -196,43 +196,43 @@ fn add(settings: &Settings, key: &ListenerKey, entry: &mut Option<Entry>, port: 
     let mut protocol = port.listen.protocol;
     let Some(current) = entry else {
         let chains = match kind {
-            // A client that is a proxy's client speaks HTTP for sure.
+            // A client of the HTTP proxy listener always uses HTTP.
             _ if port.listen.protocol == Protocol::HttpProxy => vec![http(false)],
-            Kind::Http => {
+            PortProtocol::Http => {
                 if wildcard {
                     protocol = Protocol::Unsupported;
                 }
                 vec![http(wildcard)]
             }
-            Kind::Tcp => tcp(),
-            Kind::Auto => tcp().into_iter().chain([http(true)]).collect(),
+            PortProtocol::Tcp => tcp(),
+            PortProtocol::Auto => tcp().into_iter().chain([http(true)]).collect(),
         };
         *entry = Some(Entry { port: port.listen.clone(), protocol, chains });
         return;
     };
-    // Protocols in which the server speaks first cannot be looked at.
+    // Protocols in which the server sends first cannot be detected.
     let server_first = |protocol: Protocol| matches!(protocol, Protocol::Mongo | Protocol::Mysql);
     let differs = port.listen.protocol != current.protocol;
     if differs && (server_first(port.listen.protocol) || server_first(current.protocol)) {
         return;
     }
     match kind {
-        Kind::Http if !current.protocol.is_tcp() => return,
-        Kind::Http => merge(current, vec![http(wildcard)]),
-        Kind::Tcp => {
+        PortProtocol::Http if !current.protocol.is_tcp() => return,
+        PortProtocol::Http => merge(current, vec![http(wildcard)]),
+        PortProtocol::Tcp => {
             let upgrade = current.protocol.is_http();
             merge(current, tcp());
             if !upgrade {
                 return;
             }
         }
-        Kind::Auto if current.protocol.is_http() => {
+        PortProtocol::Auto if current.protocol.is_http() => {
             let chains = tcp().into_iter().chain([http(true)]).collect();
             *current = Entry { port: port.listen.clone(), protocol, chains };
             return;
         }
-        Kind::Auto if current.protocol.is_tcp() => merge(current, tcp().into_iter().chain([http(true)]).collect()),
-        Kind::Auto => return merge(current, tcp()),
+        PortProtocol::Auto if current.protocol.is_tcp() => merge(current, tcp().into_iter().chain([http(true)]).collect()),
+        PortProtocol::Auto => return merge(current, tcp()),
     }
     current.protocol = Protocol::Unsupported;
 }
@@ -245,11 +245,11 @@ fn merge(entry: &mut Entry, incoming: Vec<Chain>) {
     }
 }
 
-fn http_chain(settings: &Settings, key: &ListenerKey, kind: Kind, wildcard: bool, port: &OutboundPort<'_>) -> Chain {
+fn http_chain(settings: &Settings, key: &ListenerKey, kind: PortProtocol, wildcard: bool, port: &OutboundPort<'_>) -> Chain {
     let routes = if port.listen.port == 0 {
         key.bind.primary().to_owned()
-    } else if kind == Kind::Auto && !wildcard {
-        // A sniffed service has a listener, and so a route table, of its own.
+    } else if kind == PortProtocol::Auto && !wildcard {
+        // A service with protocol detection has its own listener, and so its own route configuration.
         format!("{}:{}", port.service.host, port.listen.port)
     } else {
         port.listen.port.to_string()
@@ -309,7 +309,7 @@ fn finish(settings: &Settings, key: &ListenerKey, entry: &Entry) -> Listener {
             transport_socket_connect_timeout: Some(duration(virtual_outbound::HANDSHAKE_TIMEOUT)),
             ..FilterChain::default()
         };
-        // What matches everything is what is left when nothing else matches.
+        // A chain that matches everything becomes the default filter chain.
         if chain.matches_all() {
             listener.default_filter_chain = Some(built);
         } else {
@@ -336,7 +336,7 @@ pub(super) fn exact_balance(wanted: bool) -> Option<ConnectionBalanceConfig> {
     wanted.then(|| ConnectionBalanceConfig { balance_type: Some(BalanceType::ExactBalance(ExactBalance::default())) })
 }
 
-/// The HTTP listener that clients use as a proxy, in the form of one chain.
+/// The filter chain of the HTTP proxy listener.
 pub(super) fn proxy_listener(settings: &Settings, key: &ListenerKey) -> Listener {
     let prefix = name::stat_prefix(&format!("outbound_{}", key.name()));
     let routes = Routes::Named(name::HTTP_PROXY_ROUTE.to_owned());

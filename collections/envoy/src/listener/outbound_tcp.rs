@@ -1,4 +1,4 @@
-//! TCP and TLS chains of outbound listeners: the routes of VirtualServices, else straight to the service (N05).
+//! TCP and TLS filter chains of outbound listeners: from routes of VirtualServices, or directly to the service (N05).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::tcp_filters::{Carrier, stat_name};
 use crate::filter::Class;
 use crate::name;
 
-/// Who the client is, as far as a route's conditions ask.
+/// Properties of the client that route matches depend on.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, serde::Serialize)]
 pub struct Client {
     /// Its namespace.
@@ -22,10 +22,10 @@ pub struct Client {
     pub labels: Labels,
 }
 
-/// Kind of the object in a chain's metadata.
+/// Kind of the object in the metadata of a chain.
 const KIND: &str = "networking.istio.io/v1/virtual-service";
 
-/// All chains of a port that is not HTTP.
+/// All filter chains of a port that is not HTTP.
 pub(super) fn tcp_chains(settings: &Settings, port: &OutboundPort<'_>, bind: &str, cidrs: &[Text]) -> Vec<Chain> {
     if port.listen.protocol.is_tls() {
         tls_chains(settings, port, bind, cidrs)
@@ -37,7 +37,7 @@ pub(super) fn tcp_chains(settings: &Settings, port: &OutboundPort<'_>, bind: &st
 fn tls_chains(settings: &Settings, port: &OutboundPort<'_>, bind: &str, cidrs: &[Text]) -> Vec<Chain> {
     let mut chains = Vec::new();
     let mut destinations = cidrs.to_vec();
-    // Conditions the proxy evaluates; of two with the same ones the second could never match.
+    // Conditions that the proxy evaluates. The second of two equal ones can never match.
     let mut handled: BTreeSet<(&[Text], &[Text])> = BTreeSet::new();
     for (service, route) in port.virtual_services.iter().flat_map(|vs| vs.tls.iter().map(move |route| (vs, route))) {
         if route.route.is_empty() {
@@ -77,7 +77,7 @@ fn tls_chains(settings: &Settings, port: &OutboundPort<'_>, bind: &str, cidrs: &
     chains
 }
 
-/// The server names that tell a service from others at the same address; none where the address is its own.
+/// The server names that distinguish a service from others at the same address; empty if the address is its own.
 fn default_server_names(settings: &Settings, port: &OutboundPort<'_>, bind: &str, by_network: bool) -> Vec<Text> {
     let service = port.service;
     let address = service_address(settings, service).filter(|address| !address.contains('/'));
@@ -122,7 +122,7 @@ fn opaque_chains(settings: &Settings, port: &OutboundPort<'_>, cidrs: &[Text]) -
             if !applies.holds(port) {
                 continue;
             }
-            // Without addresses to tell it by, nothing after this can match.
+            // A chain without addresses matches everything, so later chains would never match.
             if condition.destination_subnets.is_empty() || port.listen.port == 0 {
                 chains.push(chain(cidrs.to_vec(), true));
                 return chains;
@@ -144,7 +144,7 @@ fn opaque_chains(settings: &Settings, port: &OutboundPort<'_>, cidrs: &[Text]) -
     chains
 }
 
-/// The part of a route's condition that is decided here and not by the proxy.
+/// The part of a route match that depends on the client and is evaluated here.
 struct Condition<'a> {
     gateways: &'a [Text],
     port: u32,
@@ -161,10 +161,10 @@ impl Condition<'_> {
     }
 }
 
-/// Straight to the service.
+/// The chain directly to the service.
 fn service_filters(settings: &Settings, port: &OutboundPort<'_>) -> Vec<Filter> {
     let service = port.service;
-    // A Sidecar may listen on a port the service does not have; with one port only there is no doubt which is meant.
+    // A Sidecar may declare a port that the service does not have. The only port of the service is used then.
     let target = match service.ports.as_slice() {
         [only] => only.port,
         _ => port.listen.port,
@@ -182,7 +182,7 @@ fn service_filters(settings: &Settings, port: &OutboundPort<'_>) -> Vec<Filter> 
     carrier.to_cluster(settings, stat_prefix, cluster, "", port.rule.map(Arc::as_ref))
 }
 
-/// What carries bytes from a port.
+/// Inputs of the network filters of a port.
 fn carrier<'a>(port: &OutboundPort<'a>) -> Carrier<'a> {
     Carrier {
         class: Class::Outbound,
@@ -197,7 +197,7 @@ fn carrier<'a>(port: &OutboundPort<'a>) -> Carrier<'a> {
     }
 }
 
-/// The address a service has for the client, of a family the client speaks if there is one; `None` if it has none.
+/// The address of a service for the client, preferably of an address family of the client; `None` if it has none.
 pub(crate) fn service_address(settings: &Settings, service: &Service) -> Option<Text> {
     let own = service.addresses.get(&settings.facts.cluster).map_or(&[][..], Vec::as_slice);
     if let Some(address) = own.iter().find(|address| speaks(settings, address)) {
@@ -210,14 +210,14 @@ pub(crate) fn service_address(settings: &Settings, service: &Service) -> Option<
     declared.cloned()
 }
 
-/// Further addresses of the service beside the first.
+/// Additional addresses of the service.
 pub(crate) fn extra_addresses(settings: &Settings, service: &Service) -> Vec<Text> {
     let mut addresses = service.addresses.get(&settings.facts.cluster).cloned().unwrap_or_default();
     if addresses.is_empty() && settings.facts.auto_allocated {
         addresses.clone_from(&service.auto_allocated_addresses);
     }
     addresses.retain(|address| speaks(settings, address));
-    // A second family is listened for only where both are used throughout.
+    // The second family is used only in dual-stack mode.
     if !settings.dual_stack
         && let Some(first) = addresses.first().cloned()
     {

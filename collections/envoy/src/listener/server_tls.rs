@@ -1,4 +1,4 @@
-//! TLS that a server of a Gateway terminates (N22, P17).
+//! TLS termination of Gateway servers (N22, P17).
 
 use envoy_types::pb::envoy::config::core::v3::DataSource;
 use envoy_types::pb::envoy::config::core::v3::data_source::Specifier;
@@ -21,27 +21,27 @@ use crate::sds::{
 use crate::string_match::exact;
 use crate::wire::boolean;
 
-/// What comes out of TLS.
+/// Protocol inside of TLS.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Carries {
-    /// Bytes that are carried on.
+pub(super) enum TlsPayload {
+    /// TCP.
     Bytes,
-    /// Requests.
+    /// HTTP.
     Http,
-    /// Requests over QUIC.
+    /// HTTP/3 over QUIC.
     Http3,
 }
 
-/// What a server of TLS asks of its clients, and shows them.
-pub(super) fn server_tls(settings: &Settings, tls: &ServerTls, carries: Carries) -> DownstreamTlsContext {
-    // Envoy cannot ask for a certificate over QUIC.
-    let requires = carries != Carries::Http3 && matches!(tls.mode, ServerTlsMode::Mutual | ServerTlsMode::IstioMutual);
+/// The TLS context of a server.
+pub(super) fn server_tls(settings: &Settings, tls: &ServerTls, carries: TlsPayload) -> DownstreamTlsContext {
+    // Envoy does not support client certificates over QUIC.
+    let requires = carries != TlsPayload::Http3 && matches!(tls.mode, ServerTlsMode::Mutual | ServerTlsMode::IstioMutual);
     let validates = requires || tls.mode == ServerTlsMode::OptionalMutual;
     let protocols: &[&str] = match carries {
-        // Peers of the mesh may exchange metadata before the first byte.
-        Carries::Bytes if tls.mode == ServerTlsMode::IstioMutual => &["istio-peer-exchange", "h2", "http/1.1"],
-        Carries::Bytes | Carries::Http => &["h2", "http/1.1"],
-        Carries::Http3 => &["h3"],
+        // Peers in the mesh may exchange metadata before the first byte.
+        TlsPayload::Bytes if tls.mode == ServerTlsMode::IstioMutual => &["istio-peer-exchange", "h2", "http/1.1"],
+        TlsPayload::Bytes | TlsPayload::Http => &["h2", "http/1.1"],
+        TlsPayload::Http3 => &["h3"],
     };
     let mut common = CommonTlsContext {
         alpn_protocols: protocols.iter().map(|name| (*name).to_owned()).collect(),
@@ -73,7 +73,7 @@ pub(super) fn server_tls(settings: &Settings, tls: &ServerTls, carries: Carries)
     }
 }
 
-/// Certificates that are files of the proxy: its agent serves them, and again when they change.
+/// Certificate files of the proxy. The agent serves them over SDS and again when they change.
 fn by_file(
     settings: &Settings,
     tls: &ServerTls,
@@ -93,7 +93,7 @@ fn by_file(
     common.validation_context_type = Some(combined(context, Some(roots(settings, files))));
 }
 
-/// What the proxy shows as itself: the certificate of the mesh unless files are named.
+/// The certificate of the proxy: that of the mesh unless files are configured.
 pub(super) fn certificate(settings: &Settings, files: &CertificateFiles) -> SdsSecretConfig {
     if files.chain.is_empty() || files.key.is_empty() {
         return agent_secret(WORKLOAD_CERTIFICATE);
@@ -102,7 +102,7 @@ pub(super) fn certificate(settings: &Settings, files: &CertificateFiles) -> SdsS
     file_secret(&name, settings.facts.file_credential_socket)
 }
 
-/// What it verifies its clients by: the roots of the mesh unless a file is named.
+/// The root certificates for clients: those of the mesh unless a file is configured.
 pub(super) fn roots(settings: &Settings, files: &CertificateFiles) -> SdsSecretConfig {
     if files.root.is_empty() {
         return agent_secret(MESH_ROOTS);
@@ -110,14 +110,14 @@ pub(super) fn roots(settings: &Settings, files: &CertificateFiles) -> SdsSecretC
     file_secret(&format!("file-root:{}", files.root), settings.facts.file_credential_socket)
 }
 
-/// Certificates that are secrets of the cluster, or of an SDS server outside.
+/// Certificates from Secrets of the cluster or from an external SDS server.
 fn by_credential(settings: &Settings, tls: &ServerTls, common: &mut CommonTlsContext) {
     let single = std::slice::from_ref(&tls.credential_name);
     let names = if tls.credential_names.is_empty() { single } else { &tls.credential_names };
     let certificates = names.iter().filter_map(|name| server_credential(settings, name));
     common.tls_certificate_sds_secret_configs = certificates.collect();
     if matches!(tls.mode, ServerTlsMode::Mutual | ServerTlsMode::OptionalMutual) {
-        // Envoy has one set of roots, so those beside the first certificate count.
+        // Envoy supports one set of roots, so those of the first credential are used.
         let beside = || names.first().map(|name| format!("{name}{ROOTS_SUFFIX}")).unwrap_or_default();
         let named = &tls.ca_cert_credential_name;
         let roots = if named.is_empty() { beside() } else { named.to_string() };
@@ -133,7 +133,7 @@ fn by_credential(settings: &Settings, tls: &ServerTls, common: &mut CommonTlsCon
     }
 }
 
-/// A credential as servers name it: unlike rules, they may mean an SDS server the mesh config declares.
+/// The SDS configuration of a server's credential. It may refer to an SDS provider of `MeshConfig`, unlike in rules.
 fn server_credential(settings: &Settings, name: &str) -> Option<SdsSecretConfig> {
     if let Some(resource) = name.strip_prefix(EXTERNAL).filter(|_| !settings.facts.credential_socket) {
         let declared = settings.mesh.extension_providers.iter().find_map(|provider| match &provider.kind {
@@ -141,7 +141,7 @@ fn server_credential(settings: &Settings, name: &str) -> Option<SdsSecretConfig>
             _ => None,
         });
         if let Some(service) = declared {
-            // Without its service nobody could be asked.
+            // The provider's service does not exist.
             let found = settings.collectors.get(service)?;
             return Some(external_secret(resource, &found.cluster, &found.host));
         }
@@ -171,7 +171,7 @@ fn combined(context: CertificateValidationContext, roots: Option<SdsSecretConfig
     })
 }
 
-/// Versions, suites and curves: the server's, else the mesh's; nothing where neither says anything.
+/// TLS versions, cipher suites and curves of the server or else of the mesh; `None` if neither sets any.
 fn parameters(settings: &Settings, tls: &ServerTls) -> Option<TlsParameters> {
     let texts = |list: &[Text]| list.iter().map(Text::to_string).collect::<Vec<_>>();
     let mut params = TlsParameters::default();
@@ -206,7 +206,7 @@ fn parameters(settings: &Settings, tls: &ServerTls) -> Option<TlsParameters> {
     (params != TlsParameters::default()).then_some(params)
 }
 
-/// Suites Envoy takes, each once.
+/// Supported cipher suites, without duplicates.
 fn usable_suites(written: &[Text]) -> Vec<String> {
     let mut suites: Vec<String> = Vec::new();
     for suite in written {

@@ -1,4 +1,4 @@
-//! What listeners are written from besides services and policies: mesh config, proxy config and the proxy's own facts.
+//! Settings of listeners besides services and policies: `MeshConfig`, `ProxyConfig` and the properties of the proxy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::cluster::{CertificateFiles, ClusterProfile};
 use crate::name;
 use crate::security::SecurityOptions;
 
-/// Extensions only istio-proxy has: the names a node may list each under, the first is ours.
+/// Extensions that only istio-proxy has: the names under which a node may list each of them. The first one is used here.
 const ISTIO_EXTENSIONS: [&[&str]; 4] = [
     &["istio.alpn"],
     &["istio.stats"],
@@ -23,55 +23,55 @@ const ISTIO_EXTENSIONS: [&[&str]; 4] = [
     &["istio.metadata_exchange.network", "envoy.filters.network.metadata_exchange", "istio.metadata_exchange"],
 ];
 
-/// Facts of a proxy, its identity apart, that change how listeners are written: its profile.
+/// Properties of a proxy that change its listeners, except its identity: its profile.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Facts {
-    /// What it is.
+    /// Node type.
     pub proxy_type: ProxyType,
     /// Address families.
     pub families: IpFamilies,
-    /// How it gets its traffic.
+    /// Interception mode of traffic.
     pub interception: InterceptionMode,
-    /// Its cluster: virtual addresses differ by cluster.
+    /// Cluster, on which virtual addresses depend.
     pub cluster: Text,
-    /// Extensions of istio-proxy that it lacks (`istio.alpn`, `istio.stats`, `istio.metadata_exchange.http`, `….network`).
+    /// Missing extensions of istio-proxy (`istio.alpn`, `istio.stats`, `istio.metadata_exchange.http`, `….network`).
     pub missing: BTreeSet<Text>,
-    /// Accepts HTTP/1.0.
+    /// Whether it accepts HTTP/1.0.
     pub http10: bool,
-    /// Port of the HTTP proxy listener, 0 if as the mesh says.
+    /// Port of the HTTP proxy listener; 0 for the setting of the mesh.
     pub http_proxy_port: u16,
-    /// Longest time without bytes (`IDLE_TIMEOUT`).
+    /// Idle timeout of TCP connections (`IDLE_TIMEOUT`).
     pub idle_timeout: Option<Duration>,
-    /// Outbound connections are spread evenly over threads.
+    /// Whether outbound connections are balanced exactly over worker threads.
     pub outbound_exact_balance: bool,
-    /// Inbound connections are spread evenly over threads.
+    /// Whether inbound connections are balanced exactly over worker threads.
     pub inbound_exact_balance: bool,
-    /// May not bind to ports below 1024.
+    /// Whether it must not bind to ports below 1024.
     pub unprivileged: bool,
     /// Ports of its own static listeners.
     pub reserved_ports: Vec<u16>,
-    /// Version of istio-proxy: (major, minor); `None` is taken as new.
+    /// Version of istio-proxy: (major, minor); `None` counts as the newest.
     pub version: Option<(u32, u32)>,
-    /// The agent's DNS server, where DNS is captured.
+    /// Address of the agent's DNS server if DNS is captured.
     pub dns_proxy: Option<(Text, u16)>,
-    /// Uses automatically allocated addresses.
+    /// Whether it uses automatically allocated addresses.
     pub auto_allocated: bool,
-    /// Files its servers show instead of the mesh's certificate.
+    /// Certificate files that replace the mesh certificate of its servers.
     pub server_certificates: Option<CertificateFiles>,
-    /// An SDS server for credentials listens on a socket.
+    /// Whether an SDS server for credentials listens on a socket.
     pub credential_socket: bool,
-    /// An SDS server for files listens on a socket.
+    /// Whether an SDS server for files listens on a socket.
     pub file_credential_socket: bool,
-    /// Name of what Telemetries and extensions attach to it; empty if it is what everybody has.
+    /// Name of its telemetry and extensions; empty for those that all proxies share by default.
     pub attached: Text,
-    /// Its own configuration, if it sent any.
+    /// Its `ProxyConfig`, if it sent one.
     pub config: Option<Arc<ProxyConfig>>,
-    /// Where traffic to unknown hosts goes, if its Sidecar says otherwise than the mesh.
+    /// Outbound traffic policy of its Sidecar, if that overrides the mesh.
     pub outbound: Option<OutboundTraffic>,
 }
 
 impl Facts {
-    /// The facts of a proxy.
+    /// The profile of a proxy.
     #[must_use]
     pub fn of(proxy: &Proxy) -> Self {
         let metadata = |name: &str| proxy.metadata.get(name).map(|json| json.trim_matches('"'));
@@ -118,16 +118,16 @@ impl Facts {
         !self.missing.contains(extension)
     }
 
-    /// Whether it is at least of that version; an unknown version is new.
+    /// Whether its version is at least this one. An unknown version is newer.
     #[must_use]
     pub fn at_least(&self, major: u32, minor: u32) -> bool {
         self.version.is_none_or(|version| version >= (major, minor))
     }
 
-    /// Canonical text: the profile.
+    /// Canonical text of the profile.
     #[must_use]
     pub fn profile(&self) -> Text {
-        // Serialising a struct of plain values cannot fail.
+        // Serialization of a struct of plain values cannot fail.
         serde_json::to_string(self).unwrap_or_default().into()
     }
 }
@@ -168,7 +168,7 @@ fn parse_duration(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(total).ok()
 }
 
-/// Where a provider's service is found.
+/// Host and cluster of a telemetry provider's service.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Collector {
     /// Its host.
@@ -177,23 +177,23 @@ pub struct Collector {
     pub cluster: Text,
 }
 
-/// Switches of the control plane that change listeners.
+/// Server options that change listeners.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "switches are independent")]
 pub struct ListenerSwitches {
-    /// Percent of requests traced where nothing is configured (`PILOT_TRACE_SAMPLING`).
+    /// Default percentage of traced requests (`PILOT_TRACE_SAMPLING`).
     pub trace_sampling: Decimal,
-    /// MongoDB is understood (`PILOT_ENABLE_MONGO_FILTER`).
+    /// The MongoDB filter is added (`PILOT_ENABLE_MONGO_FILTER`).
     pub mongo: bool,
-    /// Redis is understood (`PILOT_ENABLE_REDIS_FILTER`).
+    /// The Redis filter is added (`PILOT_ENABLE_REDIS_FILTER`).
     pub redis: bool,
-    /// MySQL is understood (`PILOT_ENABLE_MYSQL_FILTER`).
+    /// The MySQL filter is added (`PILOT_ENABLE_MYSQL_FILTER`).
     pub mysql: bool,
-    /// HTTP/1.0 is accepted, and taken for HTTP (`PILOT_HTTP10`).
+    /// HTTP/1.0 is accepted and detected as HTTP (`PILOT_HTTP10`).
     pub http10: bool,
-    /// Persistent sessions are kept (`PILOT_ENABLE_PERSISTENT_SESSION_FILTER`).
+    /// Persistent sessions are enabled (`PILOT_ENABLE_PERSISTENT_SESSION_FILTER`).
     pub persistent_sessions: bool,
-    /// Listeners of Sidecars end the TLS they declare (`ENABLE_TLS_ON_SIDECAR_INGRESS`).
+    /// Ingress listeners of Sidecars terminate the TLS that they declare (`ENABLE_TLS_ON_SIDECAR_INGRESS`).
     pub sidecar_ingress_tls: bool,
 }
 
@@ -211,27 +211,27 @@ impl Default for ListenerSwitches {
     }
 }
 
-/// Everything listeners are written from besides services and policies.
+/// Inputs of listeners besides services and policies.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Settings {
-    /// Of the mesh.
+    /// Configuration of the mesh.
     pub mesh: Arc<MeshConfig>,
-    /// Of the proxy.
+    /// Profile of the proxy.
     pub facts: Facts,
-    /// Services of providers that exist; a provider without is left out.
+    /// Services of telemetry providers. A provider without an existing service is left out.
     pub collectors: BTreeMap<ProviderService, Collector>,
-    /// What Telemetries and extensions attach to the proxy.
+    /// Telemetry and extensions of the proxy.
     pub attached: Arc<Attached>,
-    /// Of the control plane.
+    /// Server options.
     pub switches: ListenerSwitches,
-    /// Switches of security policies.
+    /// Options of security policies.
     pub security: SecurityOptions,
-    /// Virtual listeners of dual-stack proxies also bind to the second family.
+    /// Virtual listeners of dual-stack proxies also bind to the second address family.
     pub dual_stack: bool,
 }
 
 impl Settings {
-    /// The proxy's own configuration, else the mesh's default.
+    /// The `ProxyConfig` of the proxy, or the default of the mesh.
     #[must_use]
     pub fn config(&self) -> &ProxyConfig {
         self.facts.config.as_deref().unwrap_or(&self.mesh.default_config)
@@ -243,25 +243,25 @@ impl Settings {
         self.switches.http10 || self.facts.http10
     }
 
-    /// Where traffic to unknown hosts goes.
+    /// Outbound traffic policy for unknown hosts.
     #[must_use]
     pub fn outbound_policy(&self) -> OutboundPolicy {
         self.facts.outbound.as_ref().map_or(self.mesh.outbound_policy, |outbound| outbound.policy)
     }
 
-    /// The cluster it goes to instead of its original destination.
+    /// The cluster of unknown hosts that replaces the original destination.
     #[must_use]
     pub fn egress_proxy(&self) -> Option<String> {
         self.facts.outbound.as_ref().and_then(egress_cluster)
     }
 
-    /// Whether IPv4 is spoken.
+    /// Whether the proxy uses IPv4.
     #[must_use]
     pub fn ipv4(&self) -> bool {
         self.facts.families != IpFamilies::V6
     }
 
-    /// Whether IPv6 is spoken.
+    /// Whether the proxy uses IPv6.
     #[must_use]
     pub fn ipv6(&self) -> bool {
         self.facts.families != IpFamilies::V4

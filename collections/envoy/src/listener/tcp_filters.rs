@@ -1,4 +1,4 @@
-//! Network filters that carry bytes to a destination: what TCP and TLS routes of sidecars and of gateways share.
+//! Network filters that proxy TCP to a destination, for routes of sidecars and of gateways.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,43 +19,43 @@ use crate::filter::{Class, Extensions, PolicySteps, metadata_exchange, protocol_
 use crate::name;
 use crate::wire::duration;
 
-/// What a route needs to know of a destination.
+/// Service and rule of a destination.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, serde::Serialize)]
 pub struct DestinationFacts {
-    /// The service, if the client sees one of that host.
+    /// The service, if one of that host is visible to the client.
     pub service: Option<Arc<Service>>,
-    /// The rule for it, as the client sees it.
+    /// The DestinationRule for this client.
     pub rule: Option<Arc<DestinationRule>>,
 }
 
 /// Destinations by host.
 pub type Destinations = BTreeMap<Host, DestinationFacts>;
 
-/// The port bytes arrive at, and what is done with them on their way.
+/// Inputs of the network filters of a port.
 #[derive(Clone, Copy)]
-pub(super) struct Carrier<'a> {
-    /// Which side of the proxy it is on.
+pub(super) struct TcpFilterInputs<'a> {
+    /// Side of the proxy.
     pub(super) class: Class,
     /// Protocol of the port.
     pub(super) protocol: Protocol,
-    /// Its number: where a destination names none, this one is meant.
+    /// Port number, which is the default port of destinations.
     pub(super) port: u16,
-    /// Its name, for statistics.
+    /// Port name, for statistics.
     pub(super) port_name: &'a Text,
-    /// The destinations of its routes.
+    /// Destinations of its routes.
     pub(super) destinations: &'a Destinations,
-    /// Metadata is exchanged with the client.
+    /// Whether metadata is exchanged with the client.
     pub(super) exchanges_metadata: bool,
-    /// Rules may ask for a tunnel.
+    /// Whether rules may configure a tunnel.
     pub(super) tunnels: bool,
-    /// Authorization, where it is asked for.
+    /// Authorization filters.
     pub(super) policies: Option<&'a PolicySteps<Filter>>,
-    /// Filters right before the one that sends the bytes.
+    /// Filters directly before the TCP proxy.
     pub(super) before_proxy: &'a [Filter],
 }
 
-impl Carrier<'_> {
-    /// Along the route of a VirtualService.
+impl TcpFilterInputs<'_> {
+    /// The filters for a route of a VirtualService.
     pub(super) fn along(
         &self,
         settings: &Settings,
@@ -64,7 +64,7 @@ impl Carrier<'_> {
     ) -> Vec<Filter> {
         let Some(first) = route.first().map(|route| &route.destination) else { return Vec::new() };
         let first_service = self.service(&first.host);
-        // Only the rule of a service the client sees counts.
+        // A rule applies only if its service is visible to the client.
         let rule =
             first_service.and_then(|_| self.destinations.get(&first.host).and_then(|facts| facts.rule.as_deref()));
         if let [only] = route {
@@ -91,7 +91,7 @@ impl Carrier<'_> {
         self.complete(settings, self.proxy(settings, stat_prefix, specifier, "", rule))
     }
 
-    /// To one cluster.
+    /// The filters for a single cluster.
     pub(super) fn to_cluster(
         self,
         settings: &Settings,
@@ -107,7 +107,7 @@ impl Carrier<'_> {
         self.destinations.get(host).and_then(|facts| facts.service.as_deref())
     }
 
-    /// The cluster a destination means: its port, else the only port of its service, else the port listened on.
+    /// The cluster of a destination, by its port, or the only port of its service, or the port of the listener.
     fn cluster(&self, destination: &Destination) -> String {
         let port = destination.port.unwrap_or_else(|| {
             match self.service(&destination.host).map(|service| service.ports.as_slice()) {
@@ -159,7 +159,7 @@ impl Carrier<'_> {
     }
 }
 
-/// Whether connections of one client address are kept together.
+/// The hash policy if the rule hashes by source IP.
 fn hashes_by_source(rule: Option<&DestinationRule>, subset: &str) -> bool {
     let Some(rule) = rule else { return false };
     let by_source = |policy: Option<&sluice_model::TrafficPolicy>| {
@@ -193,7 +193,7 @@ fn tunnel(rule: &DestinationRule, subset: &str) -> Option<TunnelingConfig> {
     Some(TunnelingConfig { hostname, use_post: tunnel.protocol == *"POST", ..TunnelingConfig::default() })
 }
 
-/// A statistics name by the mesh's pattern.
+/// The statistics name by the pattern of the mesh.
 pub(super) fn stat_name(
     pattern: &str,
     host: &str,

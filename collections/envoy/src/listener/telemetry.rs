@@ -1,4 +1,4 @@
-//! What is observed of a proxy (T01): Telemetries and default providers, merged for each side.
+//! Effective telemetry of a proxy (T01): Telemetry objects and default providers, merged per side.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::settings::Settings;
 use crate::filter::Class;
 use crate::security::authorizer_service;
 
-/// Istio's own metrics: the word of the API and the name proxies know.
+/// Istio's metrics: the name in the API and the name in the stats filter.
 pub(crate) const METRICS: [(&str, &str); 10] = [
     ("GRPC_REQUEST_MESSAGES", "request_messages_total"),
     ("GRPC_RESPONSE_MESSAGES", "response_messages_total"),
@@ -28,69 +28,69 @@ pub(crate) const METRICS: [(&str, &str); 10] = [
     ("TCP_SENT_BYTES", "tcp_sent_bytes_total"),
 ];
 
-/// What Telemetries and extensions attach to a proxy.
+/// Telemetry and extensions of a proxy.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Attached {
-    /// What is observed.
+    /// Effective telemetry.
     pub observation: Observation,
-    /// Extensions, in order within each phase.
+    /// Extensions, ordered within each phase.
     pub extensions: Vec<ListenerExtension>,
 }
 
-/// What is observed of a proxy. Providers stand by name; whether there is one shows when a listener is written.
+/// Effective telemetry of a proxy. Providers are referred to by name; a listener resolves them when it is built.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct Observation {
-    /// On the way out, and of gateways.
+    /// Outbound traffic of sidecars, and traffic of gateways.
     pub client: ObservedSide,
-    /// On the way in.
+    /// Inbound traffic.
     pub server: ObservedSide,
 }
 
-/// What is observed of one side of a proxy.
+/// Effective telemetry of one side of a proxy.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ObservedSide {
-    /// Metrics by provider; a provider whose metrics are all disabled is not there.
+    /// Metrics by provider, without providers whose metrics are all disabled.
     pub metrics: BTreeMap<Text, MetricsSpec>,
-    /// Tracing; `None` leaves it to the configuration of mesh and proxy.
+    /// Tracing; `None` for the configuration of mesh and proxy.
     pub tracing: Option<TracingSpec>,
-    /// Access logs by provider; `None` leaves them to the mesh config's own switches.
+    /// Access logs by provider; `None` for the settings of `MeshConfig`.
     pub logging: Option<BTreeMap<Text, LogSpec>>,
 }
 
 /// Metrics for one provider.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct MetricsSpec {
-    /// Changed metrics, by the word of the API or the custom name.
+    /// Overridden metrics, by the name in the API or the custom name.
     pub overrides: BTreeMap<Text, MetricSpec>,
-    /// Time between reports of open TCP connections, if set.
+    /// Reporting interval of open TCP connections, if set.
     pub reporting_interval: Option<Duration>,
 }
 
-/// A changed metric.
+/// An overridden metric.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct MetricSpec {
-    /// Not reported.
+    /// Whether it is not reported.
     pub disabled: bool,
-    /// Tags by name: an expression, or none to remove the tag.
+    /// Tags by name: an expression, or `None` to remove the tag.
     pub tags: BTreeMap<Text, Option<Text>>,
 }
 
 /// Tracing of one side of a proxy.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct TracingSpec {
-    /// Where spans go; without there is no tracing.
+    /// Provider of the tracer; without one there is no tracing.
     pub provider: Option<Text>,
-    /// No tracing at all.
+    /// Whether tracing is disabled.
     pub disabled: bool,
-    /// Percent of requests; `None` is as configured for the proxy.
+    /// Percentage of requests; `None` for the configuration of the proxy.
     pub sampling: Option<Decimal>,
-    /// Tags by name; empty is as configured for the proxy.
+    /// Tags by name; empty for the configuration of the proxy.
     pub custom_tags: BTreeMap<Text, TraceTag>,
-    /// Request ids decide what is sampled.
+    /// Whether the request ID determines the sampling decision.
     pub sample_by_request_id: bool,
-    /// Tags about the mesh.
+    /// Whether Istio's tags are added.
     pub istio_tags: bool,
-    /// The context is not handed on.
+    /// Whether context propagation is disabled.
     pub no_context_propagation: bool,
 }
 
@@ -108,17 +108,17 @@ impl Default for TracingSpec {
     }
 }
 
-/// An access log in use.
+/// An access log.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct LogSpec {
-    /// Not written, and nothing else in its place.
+    /// Whether it is disabled, without a fallback.
     pub disabled: bool,
-    /// CEL expression an entry must satisfy, if any.
+    /// CEL expression that filters entries, if any.
     pub filter: Option<Text>,
 }
 
 impl Observation {
-    /// What these Telemetries, the most general first, make of the mesh's default providers.
+    /// Merges Telemetry objects, the most general first, with the default providers of the mesh.
     #[must_use]
     pub fn merge(defaults: &DefaultProviders, telemetries: &[&Telemetry]) -> Self {
         let side = |server| ObservedSide {
@@ -130,8 +130,8 @@ impl Observation {
     }
 }
 
-/// The providers of the last entry that names some are the only ones; an entry that names none is for those of the one
-/// before.
+/// The last entry with providers determines the providers. An entry without providers applies to those of the entry before
+/// it.
 fn merge_metrics(defaults: &DefaultProviders, telemetries: &[&Telemetry], server: bool) -> BTreeMap<Text, MetricsSpec> {
     let entries: Vec<&TelemetryMetrics> = telemetries.iter().flat_map(|telemetry| &telemetry.metrics).collect();
     if entries.is_empty() {
@@ -153,7 +153,7 @@ fn merge_metrics(defaults: &DefaultProviders, telemetries: &[&Telemetry], server
                 if change.metric == MetricMatch::All && change.disabled == Some(true) {
                     off.insert(provider.clone());
                 } else {
-                    // Whatever is said of a metric switches a provider on again.
+                    // An override of any metric enables a provider again.
                     off.remove(provider);
                     apply(spec, change);
                 }
@@ -184,7 +184,7 @@ fn merge_tracing(defaults: &DefaultProviders, telemetries: &[&Telemetry], server
     }
     let mut spec = TracingSpec { provider: provider.cloned(), ..TracingSpec::default() };
     for entry in entries.into_iter().filter(|entry| entry.mode.is_for(server)) {
-        // One tracer a side: the first.
+        // Only the first provider of a side is used as its tracer.
         if let Some(first) = entry.providers.first() {
             spec.provider = Some(first.clone());
         }
@@ -200,7 +200,7 @@ fn merge_tracing(defaults: &DefaultProviders, telemetries: &[&Telemetry], server
     Some(spec)
 }
 
-/// The providers of the last Telemetry that names some for the side are the only ones.
+/// The last Telemetry with providers for the side determines the providers.
 fn merge_logging(
     defaults: &DefaultProviders,
     telemetries: &[&Telemetry],
@@ -233,7 +233,7 @@ fn merge_logging(
             continue;
         }
         for name in named.iter().filter(|name| wanted.contains(name)) {
-            // A filter is of the providers its entry names, not of those it only inherits.
+            // A filter applies to the providers that its entry names, not to inherited ones.
             let filter = filters.get(name).copied().flatten().filter(|_| !entry.disabled).cloned();
             specs.insert(name.clone(), LogSpec { disabled: entry.disabled, filter });
         }
@@ -242,12 +242,12 @@ fn merge_logging(
 }
 
 impl Settings {
-    /// The provider of that name; its case does not matter.
+    /// The provider with this name, case-insensitive.
     pub(crate) fn provider(&self, name: &str) -> Option<&ExtensionProvider> {
         self.mesh.extension_providers.iter().find(|provider| provider.name.eq_ignore_ascii_case(name))
     }
 
-    /// What is observed of a side.
+    /// The effective telemetry of a side.
     pub(crate) fn observed(&self, class: Class) -> &ObservedSide {
         match class {
             Class::Inbound => &self.attached.observation.server,
@@ -256,7 +256,7 @@ impl Settings {
     }
 }
 
-/// Services that a provider is reached by: those [`Settings::collectors`] should name.
+/// Services of the providers, which [`Settings::collectors`] must contain.
 #[must_use]
 pub fn collector_services(kind: &ProviderKind) -> Vec<&ProviderService> {
     match kind {

@@ -1,4 +1,4 @@
-//! Listeners against what the reference writes.
+//! Listeners, compared with those of Istio.
 
 use std::sync::Arc;
 
@@ -171,7 +171,7 @@ fn a_gateway_serves_http3_in_datagrams() {
     assert_eq!(manager.stat_prefix, "outbound_udp_0.0.0.0_443;");
 }
 
-/// The inbound chains of port 8443, which a Sidecar declares with TLS of its own.
+/// The inbound chains of port 8443, which a Sidecar declares with `tls`.
 fn declared(switches: ListenerSwitches, mode: MtlsMode, protocol: Protocol) -> Vec<(String, Vec<String>, bool, bool)> {
     let mesh = MeshConfig { proxy_listen_port: 15001, proxy_inbound_listen_port: 15006, ..MeshConfig::default() };
     let settings = Settings { switches, mesh: Arc::new(mesh), ..settings() };
@@ -216,6 +216,6 @@ fn http10_is_taken_for_http_where_it_is_accepted() {
     assert_eq!(names(&Settings { switches, ..settings() }), (text(&["http/1.0", "http/1.1", "h2c"]), true));
     let own = Settings { facts: Facts { http10: true, ..settings().facts }, ..settings() };
     assert_eq!(names(&own), (text(&["http/1.1", "h2c"]), true), "what is HTTP is the same for all");
-    let sniffed = inbound_chain::arrivals(MtlsMode::Disable, outbound::Kind::Auto, switches);
+    let sniffed = inbound_chain::arrivals(MtlsMode::Disable, outbound::PortProtocol::Auto, switches);
     assert_eq!(sniffed[0].names, ["http/1.0", "http/1.1", "h2c"]);
 }

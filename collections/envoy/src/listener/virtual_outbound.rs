@@ -1,4 +1,4 @@
-//! The listener outbound traffic is redirected to, and what becomes of traffic to hosts nobody declared (N02).
+//! The listener for redirected outbound traffic, and the handling of unknown hosts (N02).
 
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ use crate::name;
 use crate::route::{CatchAll, TableKind, build_catch_all, build_header};
 use crate::wire::{boolean, duration, uint32};
 
-/// Time a client has for its TLS handshake.
+/// Timeout of TLS handshakes.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The listener outbound traffic is redirected to; `None` if traffic is not redirected.
+/// The listener for redirected outbound traffic; `None` if traffic is not redirected.
 #[must_use]
 pub fn build_virtual_outbound(settings: &Settings) -> Option<Listener> {
     let interception = settings.facts.interception;
@@ -57,7 +57,7 @@ pub fn build_virtual_outbound(settings: &Settings) -> Option<Listener> {
     })
 }
 
-/// Traffic to the listener's own port would come back for ever.
+/// The chain that blocks traffic to the listener's own port, which would otherwise loop.
 fn black_hole(settings: &Settings, port: u32) -> FilterChain {
     let mut filters = tcp_stats(settings, Class::Outbound);
     filters.push(tcp_proxy_filter(&to_cluster(name::BLACK_HOLE)));
@@ -80,7 +80,7 @@ pub(super) fn to_cluster(cluster: &str) -> TcpProxy {
     }
 }
 
-/// What is done with connections nothing else matches.
+/// The filter chain of connections that nothing else matches.
 pub(super) fn catch_all_filters(settings: &Settings) -> Vec<Filter> {
     let egress_proxy = settings.egress_proxy();
     let cluster = match (settings.outbound_policy(), &egress_proxy) {
@@ -98,7 +98,7 @@ pub(super) fn catch_all_filters(settings: &Settings) -> Vec<Filter> {
     filters
 }
 
-/// Requests to hosts nobody declared go where DNS says.
+/// Whether unknown hosts are resolved by DNS.
 fn dynamic_dns_chain(settings: &Settings) -> FilterChain {
     let headers = settings.config().proxy_headers.clone().unwrap_or_default();
     let catch_all = build_catch_all(
@@ -122,7 +122,8 @@ fn dynamic_dns_chain(settings: &Settings) -> FilterChain {
     }
 }
 
-/// Every outbound route table ends in the catch-all, so every manager must be able to resolve hosts where that does.
+/// The filter that resolves unknown hosts. Every outbound route configuration ends in the catch-all virtual host, so every
+/// connection manager needs it.
 pub(super) fn add_forward_filter(settings: &Settings, chain: &mut HttpChain) {
     if settings.outbound_policy() == OutboundPolicy::AllowAnyDynamicDns {
         chain.forward_filters.push(dynamic_dns::allow_any_filter(settings));

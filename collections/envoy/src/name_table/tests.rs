@@ -54,7 +54,7 @@ fn pod(address: &str, hostname: &str, cluster: &str, network: &str) -> Endpoint 
     }
 }
 
-/// The table as a client decodes it, for one in cluster `c` and network `n`.
+/// The table of a client in cluster `c` and network `n`, decoded.
 fn table(service: &Service, addresses: &[&str], endpoints: &[Endpoint]) -> BTreeMap<String, NameInfo> {
     let addresses: Vec<Text> = addresses.iter().map(|address| (*address).into()).collect();
     let inputs = NameInputs { service, addresses: &addresses, endpoints, cluster: "c", network: "n" };
@@ -108,7 +108,7 @@ fn a_pod_with_a_name_of_its_own_is_found_by_it() {
     let service = service(ServiceSource::Kubernetes, Resolution::Passthrough);
     let mut again = pod("10.1.0.1", "db-0", "c", "n");
     again.port_name = "other".into();
-    // Of a name in two clusters the own one counts; a name elsewhere only is taken from there.
+    // For a pod name in two clusters, the client's own cluster has precedence.
     let endpoints = [
         pod("10.1.0.1", "db-0", "c", "n"),
         again,

@@ -1,4 +1,4 @@
-//! What a route does with a request it sends on.
+//! Route actions: forwarding to clusters.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::name;
 use crate::string_match::escape;
 use crate::wire::{duration, uint32};
 
-/// The action of a route with destinations; header changes of a lone destination are added to `out`.
+/// The action of a route with destinations. Header changes of a single destination are added to `out`.
 pub(super) fn build_action(
     inputs: &RouteInputs<'_>,
     route: &HttpRoute,
@@ -38,7 +38,7 @@ pub(super) fn build_action(
                 substitution: substitution.to_string(),
             });
         } else if inputs.virtual_service.semantics == RouteSemantics::GatewayApi && rewrite.uri == *"/" {
-            // The prefix goes, and a `/` stays where nothing else is left.
+            // The prefix is removed, and a `/` stays if the path would be empty.
             let prefix = match out.r#match.as_ref().and_then(|matched| matched.path_specifier.as_ref()) {
                 Some(PathSpecifier::PathSeparatedPrefix(prefix)) => escape(prefix),
                 _ => String::new(),
@@ -60,7 +60,7 @@ pub(super) fn build_action(
     if let [destination] = route.route.as_slice() {
         consistent_hash = single(inputs, destination, out, &mut action);
     } else {
-        // A share of zero is no destination while there are others.
+        // A destination with weight 0 is left out if there are others.
         let weighted = route.route.iter().filter(|destination| destination.weight > 0);
         let clusters = weighted.map(|destination| weigh(inputs, destination, &mut action)).collect();
         let weighted = WeightedCluster { clusters, ..WeightedCluster::default() };
@@ -70,7 +70,7 @@ pub(super) fn build_action(
     action
 }
 
-/// Timeouts of a route: unlimited unless declared.
+/// Sets the timeouts of a route: unlimited unless declared.
 #[expect(deprecated, reason = "its replacement counts from another moment; the reference keeps this one")]
 pub(super) fn set_timeout(action: &mut RouteAction, timeout: Option<Duration>) {
     let timeout = timeout.map_or_else(protobuf::Duration::default, duration);
@@ -94,7 +94,7 @@ fn single(inputs: &RouteInputs<'_>, destination: &HttpDestination, out: &mut Rou
     action.cluster_specifier = Some(ClusterSpecifier::Cluster(cluster(inputs, &destination.destination)));
     if let Some(headers) = &destination.headers {
         let authority = headers::apply(headers, out);
-        // An authority set for the route as a whole stays, as it does with several destinations.
+        // An authority rewrite of the whole route stays, as with several destinations.
         if action.host_rewrite_specifier.is_none() {
             action.host_rewrite_specifier = authority.map(HostRewriteSpecifier::HostRewriteLiteral);
         }

@@ -1,4 +1,4 @@
-//! Routing by the claims of a token: headers named `@request.auth.claims…` stand for metadata of the JWT filter.
+//! Routing by token claims: headers named `@request.auth.claims…` refer to metadata of the JWT filter.
 
 use envoy_types::pb::envoy::r#type::matcher::v3::value_matcher::MatchPattern as ValuePattern;
 use envoy_types::pb::envoy::r#type::matcher::v3::{MetadataMatcher, ValueMatcher};
@@ -9,7 +9,7 @@ use crate::security::claim;
 
 const CLAIMS: &str = "@request.auth.claims";
 
-/// The path of a claim: `.a.b` or `[a][b]` after the prefix; `None` if the name is an ordinary header's.
+/// The path of a claim: `.a.b` or `[a][b]` after the prefix; `None` for the name of an ordinary header.
 fn claim_path(name: &str) -> Option<Vec<&str>> {
     let (prefix, path) = name.split_at_checked(CLAIMS.len())?;
     if !prefix.eq_ignore_ascii_case(CLAIMS) {
@@ -22,7 +22,7 @@ fn claim_path(name: &str) -> Option<Vec<&str>> {
     Some(path.split("][").collect())
 }
 
-/// The match of a claim, which may be a text or a list of texts; `None` if the name is an ordinary header's.
+/// The match of a claim, which is a string or a list of strings; `None` for the name of an ordinary header.
 pub(super) fn build_claim_match(name: &str, value: Option<&StringMatch>, invert: bool) -> Option<MetadataMatcher> {
     let path = claim_path(name)?;
     let text = value.map(build_string_match).unwrap_or_default();

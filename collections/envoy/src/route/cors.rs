@@ -1,4 +1,4 @@
-//! Cross-origin rules.
+//! CORS policies.
 
 use envoy_types::pb::envoy::config::core::v3::RuntimeFractionalPercent;
 use envoy_types::pb::envoy::extensions::filters::http::cors::v3::CorsPolicy as EnvoyCors;
@@ -9,7 +9,7 @@ use super::matching::build_string_match;
 use super::mirror::hundredths;
 use crate::wire::any;
 
-/// Configuration of the CORS filter for one route.
+/// Configuration of the CORS filter for a route.
 pub(super) fn build_cors(cors: &CorsPolicy) -> Any {
     any(&EnvoyCors {
         allow_origin_string_match: cors.allow_origins.iter().map(build_string_match).collect(),

@@ -1,4 +1,4 @@
-//! Answers given at once.
+//! Direct responses.
 
 use envoy_types::pb::envoy::config::core::v3::DataSource;
 use envoy_types::pb::envoy::config::core::v3::data_source::Specifier;

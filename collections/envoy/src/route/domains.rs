@@ -1,4 +1,4 @@
-//! The names under which a service is addressed (N20).
+//! Domains of the virtual host of a service (N20).
 
 use std::net::IpAddr;
 
@@ -6,29 +6,29 @@ use sluice_model::{Host, Text};
 
 use super::virtual_host::join_port;
 
-/// What the domains of a service depend on.
+/// Inputs of the domains of a service.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceDomains<'a> {
     /// Its host.
     pub host: &'a Host,
-    /// Hosts that stand for it.
+    /// Alias hosts of the service.
     pub aliases: &'a [Host],
-    /// Addresses the client reaches it at.
+    /// Addresses at which the client reaches the service.
     pub addresses: &'a [Text],
-    /// Its pods are addressed by names under its own: a Kubernetes Service without an address.
+    /// Headless Kubernetes Service: its pods have names below its host.
     pub has_pod_names: bool,
-    /// Namespace of the client; empty is none in particular.
+    /// Namespace of the client; empty for clients of any namespace.
     pub namespace: &'a str,
     /// Domain of the mesh, such as `cluster.local`.
     pub domain: &'a str,
-    /// Port to append; `None` where ports do not count for finding the virtual host.
+    /// Port to append; `None` if Envoy ignores the port when it selects the virtual host.
     pub port: Option<u16>,
 }
 
-/// Domains that are only short for others: a host that really has such a name keeps it.
+/// Short forms among the domains. A host whose full name is equal to a short form has precedence.
 pub type AltHosts = Vec<String>;
 
-/// All domains of a service, and which of them are only short for others.
+/// All domains of a service, and the short forms among them.
 #[must_use]
 pub fn service_domains(inputs: &ServiceDomains<'_>) -> (Vec<String>, AltHosts) {
     let mut domains = Vec::new();
@@ -49,13 +49,13 @@ pub fn service_domains(inputs: &ServiceDomains<'_>) -> (Vec<String>, AltHosts) {
     (domains, all_alt)
 }
 
-/// A name with and, if it counts, with its port. IPv6 addresses are bracketed.
+/// A name without and, if `port` is set, with the port. IPv6 addresses are in brackets.
 fn push(domains: &mut Vec<String>, name: &str, port: Option<u16>) {
     domains.push(if name.contains(':') { format!("[{name}]") } else { name.into() });
     domains.extend(port.map(|port| join_port(name, u32::from(port))));
 }
 
-/// The absolute form of a host and, for hosts of Kubernetes Services, the forms the DNS search path completes.
+/// The fully qualified host and, for Kubernetes Services, the short forms that the DNS search path completes.
 fn alt_hosts(host: &str, inputs: &ServiceDomains<'_>) -> Vec<String> {
     let mut alt = Vec::new();
     if host.parse::<IpAddr>().is_err() {

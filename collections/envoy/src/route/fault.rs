@@ -1,4 +1,4 @@
-//! Injected faults.
+//! Fault injection.
 
 use envoy_types::pb::envoy::extensions::filters::common::fault::v3::FaultDelay as EnvoyDelay;
 use envoy_types::pb::envoy::extensions::filters::common::fault::v3::fault_delay::FaultDelaySecifier;
@@ -11,7 +11,7 @@ use super::mirror::{hundredths, millionths};
 use crate::wire::any;
 use crate::wire::duration;
 
-/// Configuration of the fault filter for one route.
+/// Configuration of the fault filter for a route.
 pub(super) fn build_fault(fault: &HttpFault) -> Any {
     let delay = fault.delay.as_ref().and_then(|delay| {
         let fixed = delay.fixed?;

@@ -1,4 +1,4 @@
-//! What of a request a consistent hash is taken of.
+//! Hash policies of consistent hashing.
 
 use envoy_types::pb::envoy::config::route::v3::route_action::HashPolicy;
 use envoy_types::pb::envoy::config::route::v3::route_action::hash_policy::{
@@ -8,7 +8,7 @@ use sluice_model::{ConsistentHash, HashKey};
 
 use crate::wire::duration;
 
-/// The hash policy of a route to a destination that is balanced by hash; `None` if no key is named.
+/// The hash policy of a route to a destination with consistent hashing; `None` without a hash key.
 #[must_use]
 pub fn build_hash_policy(hash: &ConsistentHash) -> Option<HashPolicy> {
     let specifier = match hash.key.as_ref()? {

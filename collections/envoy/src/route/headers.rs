@@ -1,4 +1,4 @@
-//! Changes of headers.
+//! Header changes.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use envoy_types::pb::envoy::config::core::v3::{HeaderValue, HeaderValueOption};
 use envoy_types::pb::envoy::config::route::v3::Route;
 use sluice_model::{Headers, Text};
 
-/// Header changes as Envoy has them.
+/// Header changes in Envoy's form.
 #[derive(Default)]
 pub(super) struct Operations {
     pub(super) request_add: Vec<HeaderValueOption>,
     pub(super) request_remove: Vec<String>,
     pub(super) response_add: Vec<HeaderValueOption>,
     pub(super) response_remove: Vec<String>,
-    /// The authority, which Envoy changes in another way.
+    /// The new authority, which Envoy sets with a separate field.
     pub(super) authority: Option<String>,
 }
 
-/// Headers the proxy itself needs cannot be changed.
+/// Whether a header may be changed. The proxy relies on the others.
 fn is_internal(name: &str) -> bool {
     name.starts_with(':') || name.eq_ignore_ascii_case("host")
 }
@@ -56,7 +56,7 @@ pub(super) fn build_operations(headers: &Headers) -> Operations {
     }
 }
 
-/// Adds the changes to a route and gives the authority they set, if any.
+/// Adds the changes to a route and returns the authority that they set, if any.
 pub(super) fn apply(headers: &Headers, route: &mut Route) -> Option<String> {
     let operations = build_operations(headers);
     route.request_headers_to_add.extend(operations.request_add);
@@ -66,7 +66,7 @@ pub(super) fn apply(headers: &Headers, route: &mut Route) -> Option<String> {
     operations.authority
 }
 
-/// Tells clients that the same host is served over HTTP/3 at that port.
+/// The `alt-svc` header: the host is served over HTTP/3 at `port`.
 pub fn advertise_http3(route: &mut Route, port: u32) {
     let value = format!("h3=\":{port}\"; ma=86400");
     route.response_headers_to_add.push(HeaderValueOption {

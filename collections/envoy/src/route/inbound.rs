@@ -1,4 +1,4 @@
-//! The route to the application a sidecar stands beside.
+//! Inbound routes, to the application of a sidecar.
 
 use envoy_types::pb::envoy::config::route::v3::route::Action;
 use envoy_types::pb::envoy::config::route::v3::route_action::{ClusterSpecifier, MaxStreamDuration};
@@ -9,9 +9,9 @@ use sluice_model::HttpRetry;
 
 use super::{DEFAULT_ROUTE_NAME, build_inbound_retry_policy};
 
-/// The only route of an inbound port: to `cluster`, called `operation` in traces.
+/// The single route of an inbound port: to `cluster`, with the name `operation` in traces.
 ///
-/// gRPC is not tried again: a stream that was reset may have been under way.
+/// gRPC requests are not retried: a stream that is reset may already be in progress.
 #[must_use]
 pub fn build_inbound_route(cluster: &str, operation: &str, is_grpc: bool, retry: Option<&HttpRetry>) -> Route {
     let unlimited = Some(Duration::default());

@@ -1,4 +1,4 @@
-//! Conditions of a route.
+//! Route matches.
 
 use envoy_types::pb::envoy::config::route::v3::header_matcher::HeaderMatchSpecifier;
 use envoy_types::pb::envoy::config::route::v3::query_parameter_matcher::QueryParameterMatchSpecifier;
@@ -11,7 +11,7 @@ use sluice_model::{HttpMatch, RouteSemantics, StringMatch};
 
 use super::claims;
 
-/// The match of a route; `None` matches everything.
+/// The match of a route; `None` matches every request.
 pub(super) fn build_match(semantics: RouteSemantics, matched: Option<&HttpMatch>) -> RouteMatch {
     let everything = Some(PathSpecifier::Prefix("/".into()));
     let Some(matched) = matched else { return RouteMatch { path_specifier: everything, ..RouteMatch::default() } };
@@ -32,7 +32,7 @@ pub(super) fn build_match(semantics: RouteSemantics, matched: Option<&HttpMatch>
             None => {
                 let matcher = header(name, value.as_ref());
                 let present = matches!(matcher.header_match_specifier, Some(HeaderMatchSpecifier::PresentMatch(_)));
-                // A missing header cannot be both treated as empty and asked to be present.
+                // A header cannot be treated as empty when absent and required to be present at the same time.
                 out.headers.push(HeaderMatcher {
                     invert_match: true,
                     treat_missing_header_as_empty: !present,
@@ -64,12 +64,12 @@ fn path(semantics: RouteSemantics, uri: &StringMatch) -> PathSpecifier {
     }
 }
 
-/// A regular expression in the default engine.
+/// A regular expression for the default engine.
 pub(super) fn build_regex(regex: &str) -> RegexMatcher {
     RegexMatcher { regex: regex.into(), ..RegexMatcher::default() }
 }
 
-/// Envoy's form of a text match.
+/// A string match in Envoy's form.
 pub(super) fn build_string_match(value: &StringMatch) -> StringMatcher {
     let pattern = match value {
         StringMatch::Exact(text) => MatchPattern::Exact(text.to_string()),
@@ -79,7 +79,7 @@ pub(super) fn build_string_match(value: &StringMatch) -> StringMatcher {
     StringMatcher { match_pattern: Some(pattern), ..StringMatcher::default() }
 }
 
-/// The text to match; `None` when being present suffices, for which `*` as an expression is the sign.
+/// The string to match; `None` if presence is enough, which the regular expression `*` means.
 fn text_of(value: Option<&StringMatch>) -> Option<&StringMatch> {
     value.filter(|value| !matches!(value, StringMatch::Regex(regex) if regex.as_str() == "*"))
 }

@@ -1,4 +1,4 @@
-//! Copies of requests, and the fractions they share with faults.
+//! Request mirroring, and percentages, which faults use too.
 
 use envoy_types::pb::envoy::config::core::v3::RuntimeFractionalPercent;
 use envoy_types::pb::envoy::config::route::v3::route_action::RequestMirrorPolicy;
@@ -18,7 +18,7 @@ pub(super) fn hundredths(percent: u32) -> FractionalPercent {
     FractionalPercent { numerator: percent, denominator: DenominatorType::Hundred.into() }
 }
 
-/// The destinations that get a copy, with their share; a share of zero is no copy.
+/// The mirror destinations with their percentage. A percentage of 0 mirrors nothing.
 pub(super) fn build_mirrors(route: &HttpRoute, cluster: impl Fn(&Destination) -> String) -> Vec<RequestMirrorPolicy> {
     let share = |percentage: Option<Decimal>, percent: Option<u32>| match (percentage, percent) {
         (Some(percentage), _) => (percentage > Decimal::default()).then(|| millionths(percentage)),

@@ -6,7 +6,7 @@ use envoy_types::pb::envoy::config::route::v3::redirect_action::{
 };
 use sluice_model::{HttpRedirect, RedirectPort};
 
-/// A redirect of requests that came to `port`; `None` if its status is none Envoy can send.
+/// A redirect of requests that arrive at `port`; `None` if Envoy does not support its status.
 pub(super) fn build_redirect(redirect: &HttpRedirect, port: u32, is_tls: bool) -> Option<RedirectAction> {
     let code = match redirect.code {
         0 | 301 => RedirectResponseCode::MovedPermanently,
@@ -31,7 +31,7 @@ pub(super) fn build_redirect(redirect: &HttpRedirect, port: u32, is_tls: bool) -
         RedirectPort::FromRequest => port,
         RedirectPort::Port(port) => port,
     };
-    // The usual port of a scheme is not spelled out.
+    // The default port of a scheme is omitted.
     let usual = (port == 80 && scheme == "http") || (port == 443 && scheme == "https");
     Some(RedirectAction {
         host_redirect: redirect.authority.to_string(),

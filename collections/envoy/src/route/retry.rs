@@ -1,4 +1,4 @@
-//! Retries (N19).
+//! Retry policies (N19).
 
 use envoy_types::pb::envoy::config::route::v3::RetryPolicy;
 use envoy_types::pb::envoy::config::route::v3::retry_policy::{
@@ -12,13 +12,13 @@ use crate::wire::any;
 use crate::wire::{duration, uint32};
 
 const OUTBOUND: &str = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes";
-/// A request that was reset before it reached the application is safe to send again.
+/// Condition of inbound retries. A request that is reset before it reaches the application is safe to retry.
 const INBOUND: &str = "reset-before-request";
 const STATUS_CODES: &str = "retriable-status-codes";
 
-/// The retries of an outbound route: the default where nothing is said, none where they are switched off.
+/// The retry policy of an outbound route: `default` if the route declares none; `None` if retries are disabled.
 ///
-/// With consistent hashing the same host is tried again unless told otherwise.
+/// With consistent hashing, the same host is retried unless the policy says otherwise.
 #[must_use]
 pub fn build_retry_policy(retry: Option<&HttpRetry>, consistent_hash: bool) -> Option<RetryPolicy> {
     let mut policy = RetryPolicy {
@@ -50,7 +50,7 @@ pub fn build_retry_policy(retry: Option<&HttpRetry>, consistent_hash: bool) -> O
     Some(policy)
 }
 
-/// The retries of an inbound route, which has one host only.
+/// The retry policy of an inbound route, which has a single host.
 #[must_use]
 pub fn build_inbound_retry_policy(retry: Option<&HttpRetry>) -> Option<RetryPolicy> {
     let mut policy = RetryPolicy { num_retries: Some(uint32(2)), retry_on: INBOUND.into(), ..RetryPolicy::default() };
@@ -60,7 +60,7 @@ pub fn build_inbound_retry_policy(retry: Option<&HttpRetry>) -> Option<RetryPoli
     Some(policy)
 }
 
-/// Attempts, conditions and backoff; `None` if retries are switched off.
+/// Attempts, conditions and backoff; `None` if retries are disabled.
 fn customise(policy: &mut RetryPolicy, retry: &HttpRetry) -> Option<()> {
     let attempts = u32::try_from(retry.attempts).ok().filter(|attempts| *attempts > 0)?;
     policy.num_retries = Some(uint32(attempts));
@@ -72,7 +72,7 @@ fn customise(policy: &mut RetryPolicy, retry: &HttpRetry) -> Option<()> {
             conditions.push(STATUS_CODES);
         }
         policy.retry_on = conditions.join(",");
-        // Only codes leaves an empty list before the word that makes them count.
+        // A list of only status codes leaves an empty entry before `retriable-status-codes`.
         if policy.retry_on == STATUS_CODES && !retry.retry_on.contains(STATUS_CODES) {
             policy.retry_on = format!(",{STATUS_CODES}");
         }
@@ -82,7 +82,7 @@ fn customise(policy: &mut RetryPolicy, retry: &HttpRetry) -> Option<()> {
     Some(())
 }
 
-/// A status code HTTP knows.
+/// Parses a registered HTTP status code.
 fn status_code(word: &str) -> Option<u32> {
     let code: u32 = word.parse().ok()?;
     let known = matches!(code,

@@ -1,4 +1,4 @@
-//! Route tables, less their virtual hosts.
+//! Route configurations without their virtual hosts.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use prost::encoding::{decode_varint, encode_varint};
 
 use crate::wire::{duration, encode, uint32};
 
-/// Whether a table has virtual hosts.
+/// Kind of a route configuration.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TableKind {
-    /// An ordinary one.
+    /// It has virtual hosts.
     Full,
-    /// One that was asked for but does not exist.
+    /// A proxy has requested it, but it does not exist.
     Absent,
 }
 
-/// Bodies of direct responses may be this long, the limit VirtualServices are checked against.
+/// Maximum body of a direct response, the limit in the validation of VirtualServices.
 const MAX_DIRECT_RESPONSE_BODY_BYTES: u32 = 1 << 20;
 
-/// A route table without virtual hosts.
+/// A route configuration without virtual hosts.
 #[must_use]
 pub fn build_header(name: &str, kind: TableKind) -> RouteConfiguration {
     let full = kind == TableKind::Full;
@@ -36,7 +36,7 @@ pub fn build_header(name: &str, kind: TableKind) -> RouteConfiguration {
     }
 }
 
-/// An encoded route table without virtual hosts that says to ask for them one by one.
+/// An encoded route configuration without virtual hosts, which makes the proxy request them by VHDS.
 #[must_use]
 pub fn by_virtual_host(header: &[u8]) -> Bytes {
     let config_source = ConfigSource {
@@ -46,16 +46,16 @@ pub fn by_virtual_host(header: &[u8]) -> Bytes {
         ..ConfigSource::default()
     };
     let vhds = Some(Vhds { config_source: Some(config_source) });
-    // Fields of one message after those of another of its kind are its fields too.
+    // In protobuf, the concatenation of two encoded messages is their merged message.
     let rest = encode(&RouteConfiguration { vhds, ..RouteConfiguration::default() });
     [header, &rest].concat().into()
 }
 
-/// An encoded virtual host under another name. Envoy removes one by the name that it has itself, so that has to be the
-/// one it is known by as a resource.
+/// An encoded virtual host with another name. Envoy removes a virtual host by the name in the message, so that name must
+/// be equal to the name of the resource.
 #[must_use]
 pub fn renamed(virtual_host: &[u8], name: &str) -> Bytes {
-    // `VirtualHost.name`, which comes first.
+    // Tag of `VirtualHost.name`, which is the first field.
     const NAME: u8 = 0x0a;
     let mut rest = virtual_host;
     if let Some((&NAME, mut after)) = virtual_host.split_first()

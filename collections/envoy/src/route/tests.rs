@@ -24,7 +24,7 @@ fn build(http: Vec<HttpRoute>) -> Vec<Route> {
     build_for(http, "shop", &Labels::new(), None)
 }
 
-/// Services `kept` and `known` keep sessions.
+/// Services `kept` and `known` have persistent sessions.
 fn session_of(host: &Host) -> Option<PersistentSession> {
     ["kept", "known"].contains(&host.as_str()).then(|| PersistentSession::Header(host.as_str().into()))
 }

@@ -1,4 +1,4 @@
-//! Virtual hosts: domains and the routes of requests to them.
+//! Virtual hosts: domains and their routes.
 
 use envoy_types::pb::envoy::config::route::v3::route::Action;
 use envoy_types::pb::envoy::config::route::v3::route_action::ClusterSpecifier;
@@ -14,7 +14,7 @@ use super::{DEFAULT_ROUTE_NAME, build_hash_policy, build_retry_policy};
 use crate::filter::add_session;
 use crate::name;
 
-/// What a virtual host is made of.
+/// Inputs of a virtual host.
 #[derive(Clone, Debug, Default)]
 pub struct VirtualHostInputs {
     /// Its name, see [`virtual_host_name`].
@@ -23,11 +23,11 @@ pub struct VirtualHostInputs {
     pub domains: Vec<String>,
     /// Its routes in order.
     pub routes: Vec<Route>,
-    /// The number of tries is told upstream.
+    /// The attempt count is sent upstream in a header.
     pub include_attempt_count: bool,
-    /// Plain requests are sent to HTTPS.
+    /// Plain-text requests are redirected to HTTPS.
     pub require_tls: bool,
-    /// How sessions with its service are kept.
+    /// Persistent sessions of its service.
     pub session: Option<PersistentSession>,
 }
 
@@ -47,7 +47,7 @@ pub fn build_virtual_host(inputs: VirtualHostInputs) -> VirtualHost {
     virtual_host
 }
 
-/// `host:port`, IPv6 addresses in brackets.
+/// `host:port`, with IPv6 addresses in brackets.
 #[must_use]
 pub fn virtual_host_name(host: &str, port: u32) -> String {
     join_port(host, port)
@@ -61,12 +61,12 @@ fn everything() -> Option<RouteMatch> {
     Some(RouteMatch { path_specifier: Some(PathSpecifier::Prefix("/".into())), ..RouteMatch::default() })
 }
 
-/// The route to a service that no VirtualService speaks of.
+/// The route to a service without a VirtualService.
 #[must_use]
 pub fn build_default_route(host: &str, port: u32, hash: Option<&ConsistentHash>, retry: Option<&HttpRetry>) -> Route {
     let mut action = RouteAction {
         cluster_specifier: Some(ClusterSpecifier::Cluster(name::outbound_cluster(port, "", host))),
-        // The rule's hash does not change which hosts are tried again: only a VirtualService's route does.
+        // Consistent hashing does not change the hosts of retries here. It does so only in a VirtualService route.
         retry_policy: build_retry_policy(retry, false),
         hash_policy: hash.and_then(build_hash_policy).into_iter().collect(),
         ..RouteAction::default()
@@ -81,18 +81,18 @@ pub fn build_default_route(host: &str, port: u32, hash: Option<&ConsistentHash>,
     }
 }
 
-/// What happens to requests for hosts nobody declared.
+/// Handling of requests to unknown hosts.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum CatchAll {
-    /// They go to this cluster: their original destination, or an egress proxy.
+    /// Forward to this cluster: the original destination or an egress proxy.
     Allow(String),
-    /// They go where DNS says.
+    /// Resolve the host by DNS.
     AllowDynamicDns,
-    /// They are refused.
+    /// Reject with 502.
     Block,
 }
 
-/// The virtual host of hosts nobody declared.
+/// The virtual host of unknown hosts.
 #[must_use]
 pub fn build_catch_all(
     catch_all: &CatchAll,
@@ -126,7 +126,7 @@ pub fn build_catch_all(
     }
 }
 
-/// The virtual host of a gateway's table without any route: every request gets 404.
+/// The virtual host of a gateway table without routes: every request gets 404.
 #[must_use]
 pub fn build_not_found(port: u32) -> VirtualHost {
     VirtualHost { name: join_port("blackhole", port), domains: vec!["*".into()], ..VirtualHost::default() }

@@ -1,4 +1,4 @@
-//! Filters that ask a provider: `CUSTOM` policies (P16).
+//! External authorization filters of `CUSTOM` policies (P16).
 
 use envoy_types::pb::envoy::config::core::v3::grpc_service::{EnvoyGrpc, TargetSpecifier};
 use envoy_types::pb::envoy::config::core::v3::http_uri::HttpUpstreamType;
@@ -12,7 +12,7 @@ use envoy_types::pb::envoy::r#type::v3::{HttpStatus, StatusCode};
 use sluice_model::{ExtAuthz as Provider, ExtAuthzHttp, ProviderKind, ProviderService, Text};
 use std::time::Duration;
 
-use super::Unfit;
+use super::Inexpressible;
 use super::matchers::{metadata, text, value};
 use super::rbac::{CUSTOM, CUSTOM_PREFIX, RBAC_HTTP, RBAC_TCP};
 use crate::listener::{Collector, Settings};
@@ -22,17 +22,17 @@ use crate::wire::duration;
 pub(super) const EXT_AUTHZ_HTTP: &str = "envoy.filters.http.ext_authz";
 pub(super) const EXT_AUTHZ_TCP: &str = "envoy.filters.network.ext_authz";
 
-/// Time for an answer unless configured: long, since answers may need a person.
-const TIMEOUT: Duration = Duration::from_secs(600);
+/// Default timeout. It is long because an authorization may need user interaction.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// What asks one provider.
-pub(super) struct Asked {
+/// The filters of a provider.
+pub(super) struct ProviderFilters {
     pub(super) http: ExtAuthz,
-    /// Only providers over gRPC decide on connections.
+    /// Network filter. Only gRPC providers support connections.
     pub(super) tcp: Option<TcpExtAuthz>,
 }
 
-/// The service a provider decides with, if it is one that does.
+/// The service of an authorization provider.
 #[must_use]
 pub fn authorizer_service(kind: &ProviderKind) -> Option<&ProviderService> {
     match kind {
@@ -42,8 +42,8 @@ pub fn authorizer_service(kind: &ProviderKind) -> Option<&ProviderService> {
     }
 }
 
-/// The filters that ask the provider of that name; fails if it cannot be asked.
-pub(super) fn ext_authz(settings: &Settings, name: &str) -> Result<Asked, Unfit> {
+/// The filters of the provider with this name; an error if it does not exist or its service does not.
+pub(super) fn ext_authz(settings: &Settings, name: &str) -> Result<ProviderFilters, Inexpressible> {
     let named = settings.mesh.extension_providers.iter().filter(|provider| provider.name == *name);
     let mut kinds = named.map(|provider| &provider.kind).filter(|kind| authorizer_service(kind).is_some());
     let kind = kinds.next().ok_or_else(|| format!("no provider `{name}`"))?;
@@ -73,7 +73,7 @@ pub(super) fn ext_authz(settings: &Settings, name: &str) -> Result<Asked, Unfit>
         }),
         ..ExtAuthz::default()
     };
-    let timeout = duration(shared.timeout.unwrap_or(TIMEOUT));
+    let timeout = duration(shared.timeout.unwrap_or(DEFAULT_TIMEOUT));
     let Some(http) = http else {
         let grpc = GrpcService {
             target_specifier: Some(TargetSpecifier::EnvoyGrpc(EnvoyGrpc {
@@ -85,12 +85,12 @@ pub(super) fn ext_authz(settings: &Settings, name: &str) -> Result<Asked, Unfit>
             ..GrpcService::default()
         };
         filter.services = Some(Services::GrpcService(grpc.clone()));
-        return Ok(Asked { http: filter, tcp: Some(over_tcp(shared, grpc, name)) });
+        return Ok(ProviderFilters { http: filter, tcp: Some(over_tcp(shared, grpc, name)) });
     };
     check_http(http)?;
     filter.allowed_headers = headers(&http.include_request_headers).or_else(|| headers(&http.include_headers));
     filter.services = Some(Services::HttpService(http_service(http, service, timeout)));
-    Ok(Asked { http: filter, tcp: None })
+    Ok(ProviderFilters { http: filter, tcp: None })
 }
 
 fn http_service(
@@ -110,7 +110,7 @@ fn http_service(
     ];
     HttpService {
         server_uri: Some(HttpUri {
-            // Needed, though only the cluster counts.
+            // The field is required, but Envoy uses only the cluster.
             uri: format!("http://{}", service.host),
             timeout: Some(timeout),
             http_upstream_type: Some(HttpUpstreamType::Cluster(service.cluster.to_string())),
@@ -139,7 +139,7 @@ fn over_tcp(provider: &Provider, grpc: GrpcService, name: &str) -> TcpExtAuthz {
     }
 }
 
-/// Metadata that says a policy of that provider has matched.
+/// Metadata match: a policy of this provider has matched.
 fn matched(filter: &str, provider: &str) -> MetadataMatcher {
     let key = format!("{CUSTOM_PREFIX}shadow_effective_policy_id");
     metadata(filter, [key.as_str()], value(prefix(&format!("{CUSTOM}-{provider}"))))
@@ -151,7 +151,7 @@ fn headers(patterns: &[Text]) -> Option<ListStringMatcher> {
     (!patterns.is_empty()).then_some(ListStringMatcher { patterns })
 }
 
-fn status(text: &str) -> Result<Option<HttpStatus>, Unfit> {
+fn status(text: &str) -> Result<Option<HttpStatus>, Inexpressible> {
     if text.is_empty() {
         return Ok(None);
     }
@@ -159,15 +159,15 @@ fn status(text: &str) -> Result<Option<HttpStatus>, Unfit> {
     code.map(|code| Some(HttpStatus { code: code as i32 })).ok_or_else(|| format!("`{text}` is no HTTP status").into())
 }
 
-/// The name stands in names of policies and metadata.
-fn check_name(name: &str) -> Result<(), Unfit> {
+/// The provider name in names of policies and metadata.
+fn check_name(name: &str) -> Result<(), Inexpressible> {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let good =
         (1..=63).contains(&name.len()) && name.bytes().all(inner) && !name.starts_with('-') && !name.ends_with('-');
     if good { Ok(()) } else { Err(format!("`{name}` is no DNS label").into()) }
 }
 
-fn check_http(provider: &ExtAuthzHttp) -> Result<(), Unfit> {
+fn check_http(provider: &ExtAuthzHttp) -> Result<(), Inexpressible> {
     if !provider.path_prefix.is_empty() && !provider.path_prefix.starts_with('/') {
         return Err(format!("path prefix `{}` does not begin with `/`", provider.path_prefix).into());
     }

@@ -1,4 +1,4 @@
-//! The filter that checks tokens (P15).
+//! The JWT filter (P15).
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -22,14 +22,14 @@ use super::matchers::{JWT_FILTER, JWT_PAYLOAD};
 use crate::filter::http_filter;
 use crate::wire::{any, duration};
 
-/// Time to fetch keys unless configured.
-const TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a proxy keeps keys that it fetches itself.
-const CACHE: Duration = Duration::from_secs(300);
-/// Claims that are lists separated by spaces, whatever is configured.
+/// Default timeout of a JWKS fetch.
+const DEFAULT_FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Cache duration of keys that the proxy fetches.
+const CACHE_DURATION: Duration = Duration::from_secs(300);
+/// Claims that are always space-delimited lists.
 const SPACE_DELIMITED: [&str; 2] = ["permission", "scope"];
 
-/// A key that nobody has the other half of: no token is signed by it.
+/// A key set whose private key is unknown, so that no token is valid.
 const NO_KEYS: &str = r#"{
   "keys": [
     {
@@ -40,24 +40,24 @@ const NO_KEYS: &str = r#"{
   ]
 }"#;
 
-/// Where a proxy has the keys of an issuer from.
+/// Source of the keys of an issuer.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum KeySource {
-    /// From here: the text of the set.
+    /// The key set as text.
     Inline(Text),
-    /// From their address, by that cluster.
+    /// The proxy fetches the keys from a URI.
     Remote {
-        /// The address.
+        /// The URI.
         uri: Text,
-        /// The cluster.
+        /// The cluster of the server.
         cluster: Text,
     },
-    /// There are none: every token of the issuer is refused.
+    /// No keys: every token of the issuer is rejected.
     #[default]
     None,
 }
 
-/// The filter; `None` without issuers. A request without a token passes, one with a token that is not valid does not.
+/// Builds the filter; `None` without issuers. A request without a token is accepted, one with an invalid token is rejected.
 pub(super) fn build_jwt(tokens: &[(&JwtRule, KeySource)], clear_route_cache: bool) -> Option<HttpFilter> {
     let mut tokens: Vec<&(&JwtRule, KeySource)> = tokens.iter().collect();
     tokens.sort_by(|a, b| a.0.issuer.cmp(&b.0.issuer));
@@ -86,7 +86,7 @@ pub(super) fn build_jwt(tokens: &[(&JwtRule, KeySource)], clear_route_cache: boo
     ))
 }
 
-/// Some token is valid, or every one that is there is: issuers may share a place for tokens.
+/// The requirement: one token is valid, or no token is present. Issuers may share a token location.
 fn requirements(each: Vec<JwtRequirement>) -> Option<JwtRequirement> {
     let or_missing = |provider: &JwtRequirement| {
         any_of(vec![provider.clone(), requirement(RequiresType::AllowMissing(Empty::default()))])
@@ -148,10 +148,10 @@ fn source(rule: &JwtRule, keys: &KeySource) -> JwksSourceSpecifier {
         KeySource::Remote { uri, cluster } => JwksSourceSpecifier::RemoteJwks(RemoteJwks {
             http_uri: Some(HttpUri {
                 uri: uri.to_string(),
-                timeout: Some(duration(rule.timeout.unwrap_or(TIMEOUT))),
+                timeout: Some(duration(rule.timeout.unwrap_or(DEFAULT_FETCH_TIMEOUT))),
                 http_upstream_type: Some(HttpUpstreamType::Cluster(cluster.to_string())),
             }),
-            cache_duration: Some(duration(CACHE)),
+            cache_duration: Some(duration(CACHE_DURATION)),
             ..RemoteJwks::default()
         }),
     }

@@ -1,4 +1,4 @@
-//! How values of policies match: exactly, by prefix `a*`, by suffix `*a`, or by being there `*`.
+//! Matchers for values of policies: exact, prefix `a*`, suffix `*a`, and presence `*`.
 
 use envoy_types::pb::envoy::config::route::v3::{HeaderMatcher, header_matcher::HeaderMatchSpecifier};
 use envoy_types::pb::envoy::r#type::matcher::v3::{
@@ -9,23 +9,23 @@ use sluice_model::Text;
 
 use crate::string_match::{escape, exact, prefix, regex, suffix};
 
-/// Name of the filter that checks tokens, and that its metadata is known by.
+/// Name of the JWT filter and of its metadata.
 pub(crate) const JWT_FILTER: &str = "envoy.filters.http.jwt_authn";
 
 /// Key of a token's claims in the metadata.
 pub(crate) const JWT_PAYLOAD: &str = "payload";
 
-/// A text that is there.
+/// Matches any non-empty string.
 pub(super) fn present() -> StringMatcher {
     regex(".+")
 }
 
-/// A value.
+/// Matches a value.
 pub(super) fn text(value: &str) -> StringMatcher {
     text_after("", value)
 }
 
-/// A value behind a fixed beginning.
+/// Matches a value after a fixed prefix.
 pub(super) fn text_after(start: &str, value: &str) -> StringMatcher {
     if value == "*" {
         return present();
@@ -39,7 +39,7 @@ pub(super) fn text_after(start: &str, value: &str) -> StringMatcher {
     }
 }
 
-/// A header; hosts are matched whatever their case.
+/// Matches a header. Hosts are matched case-insensitively.
 pub(super) fn header(name: &str, value: &str, ignore_case: bool) -> HeaderMatcher {
     let specifier = if value == "*" {
         HeaderMatchSpecifier::PresentMatch(true)
@@ -49,7 +49,7 @@ pub(super) fn header(name: &str, value: &str, ignore_case: bool) -> HeaderMatche
     HeaderMatcher { name: name.to_owned(), header_match_specifier: Some(specifier), ..HeaderMatcher::default() }
 }
 
-/// Metadata of a filter.
+/// Matches the metadata of a filter.
 pub(super) fn metadata<'a>(
     filter: &str,
     path: impl IntoIterator<Item = &'a str>,
@@ -68,13 +68,13 @@ pub(super) fn value(text: StringMatcher) -> ValueMatcher {
     ValueMatcher { match_pattern: Some(MatchPattern::StringMatch(text)) }
 }
 
-/// A list with such an element.
+/// Matches a list with a matching element.
 pub(super) fn list_with(element: ValueMatcher) -> ValueMatcher {
     let list = ListMatcher { match_pattern: Some(list_matcher::MatchPattern::OneOf(Box::new(element))) };
     ValueMatcher { match_pattern: Some(MatchPattern::ListMatch(Box::new(list))) }
 }
 
-/// Any of these.
+/// Matches any of the matchers.
 pub(super) fn any_of(mut values: Vec<ValueMatcher>) -> ValueMatcher {
     match values.pop() {
         Some(only) if values.is_empty() => only,
@@ -85,18 +85,18 @@ pub(super) fn any_of(mut values: Vec<ValueMatcher>) -> ValueMatcher {
     }
 }
 
-/// Any of these values.
+/// Matches any of the values.
 pub(super) fn any_text(values: &[Text]) -> ValueMatcher {
     any_of(values.iter().map(|one| value(text(one))).collect())
 }
 
-/// A claim of a token, which may be a text or a list of texts.
+/// Matches a claim, which is a string or a list of strings.
 pub(crate) fn claim<'a>(path: impl IntoIterator<Item = &'a str>, value: ValueMatcher) -> MetadataMatcher {
     let either = any_of(vec![list_with(value.clone()), value]);
     metadata(JWT_FILTER, std::iter::once(JWT_PAYLOAD).chain(path), either)
 }
 
-/// A claim that is one text.
+/// Matches a claim that is a string.
 pub(super) fn text_claim(name: &str, text: StringMatcher) -> MetadataMatcher {
     metadata(JWT_FILTER, [JWT_PAYLOAD, name], value(text))
 }

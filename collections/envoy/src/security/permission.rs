@@ -1,4 +1,4 @@
-//! What is done: permissions (P16).
+//! RBAC permissions: the operation of a request (P16).
 
 use envoy_types::pb::envoy::config::core::v3::TypedExtensionConfig;
 use envoy_types::pb::envoy::config::rbac::v3::{Permission, permission::Rule, permission::Set};
@@ -6,13 +6,13 @@ use envoy_types::pb::envoy::extensions::path::r#match::uri_template::v3::UriTemp
 use envoy_types::pb::envoy::r#type::matcher::v3::{PathMatcher, path_matcher};
 use sluice_model::{AuthorizationOperation, PolicyValues, Text, check_path_template, is_path_template};
 
-use super::Unfit;
+use super::Inexpressible;
 use super::matchers::{any_of, header, list_with, metadata, text, value};
 use super::rbac::Purpose;
 use crate::listener::cidr;
 use crate::wire::any;
 
-/// What an attribute of an operation is matched by.
+/// An attribute of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Attribute<'a> {
     Host,
@@ -21,19 +21,19 @@ pub(super) enum Attribute<'a> {
     Port,
     Address,
     ServerName,
-    /// Metadata of a filter: its name and the key.
+    /// Metadata of a filter: filter name and key.
     Metadata(&'a str, &'a str),
 }
 
 /// A condition on an operation.
 pub(super) type Condition<'a> = (Attribute<'a>, &'a PolicyValues);
 
-/// Everything an operation asks, hosts first, then what the rule's conditions ask.
+/// All conditions of an operation, hosts first, then those of the rule's `when`.
 pub(super) fn permission(
     operation: Option<&AuthorizationOperation>,
     conditions: &[Condition<'_>],
     purpose: Purpose,
-) -> Result<Permission, Unfit> {
+) -> Result<Permission, Inexpressible> {
     let mut all: Vec<Condition<'_>> = Vec::new();
     if let Some(operation) = operation {
         all.extend([
@@ -55,8 +55,8 @@ pub(super) fn permission(
     Ok(rule(Rule::AndRules(Set { rules })))
 }
 
-/// One of the values; nothing if there are none that count.
-fn of_values(attribute: Attribute<'_>, values: &[Text], purpose: Purpose) -> Result<Option<Permission>, Unfit> {
+/// The permission that matches one of the values; `None` without valid values.
+fn of_values(attribute: Attribute<'_>, values: &[Text], purpose: Purpose) -> Result<Option<Permission>, Inexpressible> {
     if let Attribute::Metadata(filter, key) = attribute {
         let values = values.iter().map(|text| element(text)).collect::<Vec<_>>();
         #[expect(deprecated, reason = "the field proxies of every supported version read")]
@@ -70,7 +70,7 @@ fn of_values(attribute: Attribute<'_>, values: &[Text], purpose: Purpose) -> Res
     Ok((!rules.is_empty()).then(|| rule(Rule::OrRules(Set { rules }))))
 }
 
-fn of_value(attribute: Attribute<'_>, value: &str, purpose: Purpose) -> Result<Permission, Unfit> {
+fn of_value(attribute: Attribute<'_>, value: &str, purpose: Purpose) -> Result<Permission, Inexpressible> {
     if matches!(attribute, Attribute::Host | Attribute::Method | Attribute::Path) {
         purpose.needs_http()?;
     }
@@ -88,11 +88,11 @@ fn of_value(attribute: Attribute<'_>, value: &str, purpose: Purpose) -> Result<P
     }))
 }
 
-fn path(value: &str) -> Result<Rule, Unfit> {
+fn path(value: &str) -> Result<Rule, Inexpressible> {
     if !is_path_template(value) {
         return Ok(Rule::UrlPath(PathMatcher { rule: Some(path_matcher::Rule::Path(text(value))) }));
     }
-    // The proxy would refuse the whole listener.
+    // Envoy would reject the whole listener.
     check_path_template(value)?;
     let path_template = value.replace("{*}", "*").replace("{**}", "**");
     Ok(Rule::UriTemplate(TypedExtensionConfig {
@@ -101,7 +101,7 @@ fn path(value: &str) -> Result<Rule, Unfit> {
     }))
 }
 
-/// A value of metadata: `[v]` is an element of a list.
+/// A metadata value; `[v]` matches an element of a list.
 fn element(written: &str) -> envoy_types::pb::envoy::r#type::matcher::v3::ValueMatcher {
     if written.starts_with('[') && written.ends_with(']') {
         list_with(value(text(written.trim_matches(['[', ']']))))

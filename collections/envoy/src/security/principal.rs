@@ -1,11 +1,11 @@
-//! Who does it: principals (P13, P16).
+//! RBAC principals: the source of a request (P13, P16).
 
 use envoy_types::pb::envoy::config::rbac::v3::Principal;
 use envoy_types::pb::envoy::config::rbac::v3::principal::{Authenticated, Identifier, Set};
 use envoy_types::pb::envoy::r#type::matcher::v3::{MetadataMatcher, StringMatcher};
 use sluice_model::{AuthorizationSource, PolicyValues, Text};
 
-use super::Unfit;
+use super::Inexpressible;
 use super::matchers::{any_text, claim, header, present, text_after, text_claim};
 use super::rbac::Purpose;
 use super::trust_domain::TrustDomains;
@@ -14,33 +14,33 @@ use crate::string_match::{escape, exact, prefix, regex, suffix};
 
 const SPIFFE: &str = "spiffe://";
 
-/// What an attribute of a source is matched by.
+/// An attribute of a source.
 #[derive(Clone, Debug)]
 pub(super) enum Attribute<'a> {
     Principal,
     Namespace,
-    /// Of the policy's namespace unless it says otherwise.
+    /// Service account, in the policy's namespace unless it names another.
     ServiceAccount(&'a str),
     TrustDomain,
     Address,
     RemoteAddress,
     Header(&'a str),
     RequestPrincipal,
-    /// A claim of the token.
+    /// A token claim.
     Claim(Vec<&'a str>),
 }
 
 /// A condition on a source.
 pub(super) type Condition<'a> = (Attribute<'a>, &'a PolicyValues);
 
-/// Everything a source asks, principals first, then what the rule's conditions ask.
+/// All conditions of a source, principals first, then those of the rule's `when`.
 pub(super) fn principal(
     source: Option<&AuthorizationSource>,
     conditions: &[Condition<'_>],
     namespace: &str,
     domains: &TrustDomains<'_>,
     purpose: Purpose,
-) -> Result<Principal, Unfit> {
+) -> Result<Principal, Inexpressible> {
     let mut all: Vec<Condition<'_>> = Vec::new();
     if let Some(source) = source {
         all.extend([
@@ -65,13 +65,13 @@ pub(super) fn principal(
     Ok(and(ids))
 }
 
-/// One of the values; nothing if there are none that count.
+/// The principal that matches one of the values; `None` without valid values.
 fn of_values(
     attribute: &Attribute<'_>,
     values: &[Text],
     domains: &TrustDomains<'_>,
     purpose: Purpose,
-) -> Result<Option<Principal>, Unfit> {
+) -> Result<Option<Principal>, Inexpressible> {
     if values.is_empty() {
         return Ok(None);
     }
@@ -104,8 +104,8 @@ fn of_values(
     Ok((!ids.is_empty()).then(|| or(ids)))
 }
 
-fn of_value(attribute: &Attribute<'_>, value: &str, purpose: Purpose) -> Result<Principal, Unfit> {
-    let block = || cidr(value).ok_or_else(|| Unfit::from(format!("`{value}` is no address")));
+fn of_value(attribute: &Attribute<'_>, value: &str, purpose: Purpose) -> Result<Principal, Inexpressible> {
+    let block = || cidr(value).ok_or_else(|| Inexpressible::from(format!("`{value}` is no address")));
     Ok(match attribute {
         Attribute::Principal => authenticated(text_after(SPIFFE, value)),
         Attribute::Namespace => {
@@ -114,7 +114,7 @@ fn of_value(attribute: &Attribute<'_>, value: &str, purpose: Purpose) -> Result<
         }
         Attribute::ServiceAccount(own) => {
             let (namespace, name) = value.split_once('/').unwrap_or((own, value));
-            // Whatever else an identity says stands between, or after a slash.
+            // Other parts of an identity are before or after, separated by slashes.
             let (namespace, name) = (escape(namespace), escape(name));
             authenticated(regex(&format!("{SPIFFE}.+/ns/{namespace}/(.+/|)sa/{name}(/.+)?")))
         }

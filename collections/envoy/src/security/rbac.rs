@@ -1,4 +1,4 @@
-//! Rules of policies as RBAC filters (P16).
+//! RBAC filters of AuthorizationPolicies (P16).
 
 mod condition;
 
@@ -15,22 +15,22 @@ use sluice_model::{AuthorizationPolicy, AuthorizationRule, PolicyAction};
 
 use super::ext_authz::{EXT_AUTHZ_HTTP, EXT_AUTHZ_TCP, ext_authz};
 use super::trust_domain::TrustDomains;
-use super::{SecurityInputs, Unfit};
+use super::{SecurityInputs, Inexpressible};
 use crate::filter::{http_filter, network_filter};
 use crate::wire::any;
 
-/// The HTTP filter, and the name of its metadata.
+/// Name of the HTTP filter and of its metadata.
 pub(super) const RBAC_HTTP: &str = "envoy.filters.http.rbac";
-/// The TCP filter, and the name of its metadata.
+/// Name of the network filter and of its metadata.
 pub(super) const RBAC_TCP: &str = "envoy.filters.network.rbac";
-/// What names of policies of `CUSTOM` begin with.
+/// Prefix of the names of `CUSTOM` policies.
 pub(super) const CUSTOM: &str = "istio-ext-authz";
-/// What keys of metadata begin with that say which `CUSTOM` policy matched.
+/// Prefix of the metadata keys that name the matching `CUSTOM` policy.
 pub(super) const CUSTOM_PREFIX: &str = "istio_ext_authz_";
 const BAD_CUSTOM: &str = "-deny-due-to-bad-CUSTOM-action";
 const STAT_PREFIX: &str = "tcp.";
 
-/// What rules are written for.
+/// The filter that rules are built for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Purpose {
     action: Action,
@@ -38,14 +38,14 @@ pub(super) struct Purpose {
 }
 
 impl Purpose {
-    /// Fails where there is no HTTP.
-    pub(super) fn needs_http(self) -> Result<(), Unfit> {
+    /// An error for a network filter, which has no HTTP attributes.
+    pub(super) fn needs_http(self) -> Result<(), Inexpressible> {
         if self.tcp { Err("is of HTTP only".into()) } else { Ok(()) }
     }
 
-    /// What does not fit makes a rule that allows match nothing, and is not asked by one that denies: either way less
-    /// passes.
-    pub(super) fn tolerate<T>(self, result: Result<T, Unfit>) -> Result<Option<T>, Unfit> {
+    /// Handles a part that cannot be expressed: an ALLOW rule with it matches nothing, a DENY rule ignores it. Both reduce what
+    /// is allowed.
+    pub(super) fn tolerate<T>(self, result: Result<T, Inexpressible>) -> Result<Option<T>, Inexpressible> {
         match (result, self.action) {
             (Ok(fit), _) => Ok(Some(fit)),
             (Err(unfit), Action::Allow) => Err(unfit),
@@ -54,7 +54,7 @@ impl Purpose {
     }
 }
 
-/// Rules that count, and rules that are only evaluated; either only if there are policies of the kind.
+/// Enforced rules and dry-run rules, each only if such policies exist.
 #[derive(Default)]
 struct Built {
     rules: Option<Rbac>,
@@ -82,7 +82,7 @@ pub(super) fn build_local(inputs: &SecurityInputs<'_>) -> (Vec<HttpFilter>, Vec<
     (http, tcp)
 }
 
-/// Filters of `CUSTOM` policies: for each provider one that tells which policy matches and one that asks the provider.
+/// Filters of `CUSTOM` policies: per provider one RBAC filter that selects requests and one that calls the provider.
 pub(super) fn build_custom(inputs: &SecurityInputs<'_>) -> (Vec<HttpFilter>, Vec<Filter>) {
     let mut by_provider: BTreeMap<&str, Vec<&AuthorizationPolicy>> = BTreeMap::new();
     for policy in inputs.authorization.iter().filter(|policy| policy.action == PolicyAction::Custom) {
@@ -98,7 +98,7 @@ pub(super) fn build_custom(inputs: &SecurityInputs<'_>) -> (Vec<HttpFilter>, Vec
         let ((http_rules, http_dry), (tcp_rules, tcp_dry)) = (built(false), built(true));
         let asked = if too_many { Err("several providers".into()) } else { ext_authz(inputs.settings, provider) };
         let Ok(asked) = asked else {
-            // What nobody can decide is refused.
+            // Requests without a usable provider are denied.
             http.push(http_rbac(&HttpRbac { rules: Some(refuse(http_rules)), ..HttpRbac::default() }));
             tcp.push(tcp_rbac(TcpRbac { rules: Some(refuse(tcp_rules)), ..TcpRbac::default() }));
             continue;
@@ -146,7 +146,7 @@ fn write(
     namespace: &str,
     domains: &TrustDomains<'_>,
     purpose: Purpose,
-) -> Result<Policy, Unfit> {
+) -> Result<Policy, Inexpressible> {
     let conditions = condition::read(&rule.when, namespace, purpose)?;
     let sources: Vec<_> = if rule.from.is_empty() { vec![None] } else { rule.from.iter().map(Some).collect() };
     let operations: Vec<_> = if rule.to.is_empty() { vec![None] } else { rule.to.iter().map(Some).collect() };
@@ -163,7 +163,7 @@ fn write(
     })
 }
 
-/// The name a rule has in statistics and logs.
+/// The name of a rule in statistics and logs.
 fn name(policy: &AuthorizationPolicy, rule: usize) -> String {
     let AuthorizationPolicy { namespace, name, provider, .. } = policy;
     let start = match policy.action {
@@ -174,7 +174,7 @@ fn name(policy: &AuthorizationPolicy, rule: usize) -> String {
     format!("{start}ns[{namespace}]-policy[{name}]-rule[{rule}]")
 }
 
-/// A policy that says nothing matches nothing.
+/// An empty policy matches nothing.
 fn never() -> Policy {
     let anything = Permission { rule: Some(permission::Rule::Any(true)) };
     let anyone = Principal { identifier: Some(principal::Identifier::Any(true)) };
@@ -194,7 +194,7 @@ fn rbac(action: Action, policies: HashMap<String, Policy>) -> Rbac {
     Rbac { action: action as i32, policies, ..Rbac::default() }
 }
 
-/// What metadata of rules that are only evaluated begins with.
+/// Prefix of the metadata of dry-run rules.
 fn dry_run_prefix(dry: Option<&Rbac>) -> &'static str {
     match dry.map_or(Action::Allow, Rbac::action) {
         Action::Allow => "istio_dry_run_allow_",

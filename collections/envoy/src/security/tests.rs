@@ -1,4 +1,4 @@
-//! Filters of policies as the proxy gets them.
+//! Filters of security policies.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ fn when(key: &str, values: &[&str]) -> AuthorizationRule {
     AuthorizationRule { when: vec![condition], ..AuthorizationRule::default() }
 }
 
-/// With an authorizer `warden` over gRPC, and one `lost` whose service nobody knows.
+/// Settings with the gRPC authorizer `warden`, and the authorizer `lost` whose service does not exist.
 fn settings() -> Settings {
     let warden = ProviderService { service: "warden.ns".into(), port: 9000 };
     let provider = |name: &str, service: &ProviderService| ExtensionProvider {
@@ -84,7 +84,7 @@ fn shown(filters: &PolicyFilters) -> (Vec<Value>, Vec<Value>) {
     (http.collect(), tcp.collect())
 }
 
-/// Permissions and principals of the only rule, over HTTP and over TCP; null where the rule is left out.
+/// Permissions and principals of the only rule, for HTTP and for TCP; null if the rule is left out.
 fn rule(action: PolicyAction, rule: AuthorizationRule) -> [Value; 2] {
     let (http, tcp) = shown(&build(&[policy(action, vec![rule])], &[]));
     assert_eq!((http.len(), tcp.len()), (1, 1));

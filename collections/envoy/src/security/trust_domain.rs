@@ -1,11 +1,11 @@
-//! One trust domain by several names (P13).
+//! Trust domain aliases (P13).
 
 use sluice_model::{MeshConfig, Text};
 
-/// What identities of the local mesh begin with in policies, whatever its trust domain.
+/// Trust domain that stands for the mesh's trust domain in policies.
 const LOCAL: &str = "cluster.local";
 
-/// The mesh's trust domain, then its other names.
+/// The trust domain of the mesh, then its aliases.
 #[derive(Clone, Debug)]
 pub(super) struct TrustDomains<'a>(Vec<&'a str>);
 
@@ -15,8 +15,8 @@ impl<'a> TrustDomains<'a> {
         Self(all.map(Text::as_str).collect())
     }
 
-    /// Principals of `TRUST_DOMAIN/ns/NAMESPACE/sa/ACCOUNT` under every name of their trust domain, if it is the mesh's;
-    /// all others as they are.
+    /// Expands principals of the form `TRUST_DOMAIN/ns/NAMESPACE/sa/ACCOUNT` in the mesh's trust domain to all of its aliases;
+    /// others stay unchanged.
     pub(super) fn of_principals(&self, principals: &[Text]) -> Vec<Text> {
         let mut all: Vec<Text> = Vec::new();
         for principal in principals {
@@ -28,7 +28,7 @@ impl<'a> TrustDomains<'a> {
             }
             let mut renamed: Vec<Text> = Vec::new();
             for name in &self.0 {
-                // A pattern stands for every name it matches.
+                // A wildcard already matches every alias.
                 let pattern = ends_as(name, domain);
                 let one = if pattern { principal.clone() } else { format!("{name}/{}", rest.join("/")).into() };
                 if !renamed.contains(&one) {
@@ -40,7 +40,7 @@ impl<'a> TrustDomains<'a> {
         all
     }
 
-    /// Trust domains with the other names of the mesh's, each once.
+    /// Expands trust domains to the aliases of the mesh, without duplicates.
     pub(super) fn of_domains(&self, domains: &[Text]) -> Vec<Text> {
         let mut all: Vec<Text> = Vec::new();
         for domain in domains {

@@ -1,4 +1,4 @@
-//! AuthorizationPolicies as far as connections go (A04).
+//! AuthorizationPolicies for connections (A04).
 
 use std::net::IpAddr;
 
@@ -16,10 +16,10 @@ use sluice_proto::istio::security::{
 
 use super::octets;
 
-/// The policy as node proxies enforce it; nothing if it is not for them.
+/// The policy in the form of ztunnel; `None` if it does not apply to ztunnel.
 ///
-/// A rule of an ALLOW policy that asks for anything of HTTP never matches, so that no more passes than was meant; such a
-/// rule of a DENY policy matches by the rest of it.
+/// A rule of an ALLOW policy with HTTP attributes never matches, so that it does not allow too much. Such a rule of a DENY
+/// policy matches without these attributes.
 #[must_use]
 pub fn build_authorization(policy: &AuthorizationPolicy, root_namespace: &str, with_dry_run: bool) -> Option<Bytes> {
     authorization(policy, root_namespace, with_dry_run).map(|policy| crate::wire::encode(&policy))
@@ -55,7 +55,7 @@ pub(super) fn authorization(
     })
 }
 
-/// A policy that lets the instances of a waypoint pass, and thereby nobody else (`PILOT_AUTO_ALLOW_WAYPOINT_POLICY`).
+/// The ALLOW policy for the instances of a waypoint, which denies all others (`PILOT_AUTO_ALLOW_WAYPOINT_POLICY`).
 #[must_use]
 pub fn build_waypoint_authorization(name: &str, namespace: &str, principals: &[Text]) -> Bytes {
     let exact = |principal: &Text| StringMatch { match_type: Some(MatchType::Exact(principal.to_string())) };
@@ -82,7 +82,7 @@ fn asks_for_http(rule: &AuthorizationRule) -> bool {
         || rule.when.iter().any(|condition| !of_connections.contains(&condition.key.as_str()))
 }
 
-/// What has to hold, each clause by one of its matches.
+/// Clauses, all of which must match, each by one of its matches.
 fn clauses(rule: &AuthorizationRule, namespace: &str) -> Vec<Rules> {
     let mut clauses = Vec::new();
     if !rule.to.is_empty() {
@@ -144,7 +144,7 @@ fn strings(values: &[Text]) -> Vec<StringMatch> {
     values.iter().map(one).collect()
 }
 
-/// Service accounts, of the policy's namespace unless they name one.
+/// Service accounts, in the policy's namespace unless they name another.
 fn accounts(values: &[Text], namespace: &str) -> Vec<ServiceAccountMatch> {
     let one = |value: &Text| {
         let (namespace, account) = value.split_once('/').unwrap_or((namespace, value));

@@ -1,4 +1,4 @@
-//! PeerAuthentications as policies that refuse connections without an identity (A04).
+//! PeerAuthentications as DENY policies for connections without an identity (A04).
 
 use bytes::Bytes;
 use sluice_model::{PeerAuthentication, PeerMtls};
@@ -6,34 +6,34 @@ use sluice_proto::google::protobuf::Empty;
 use sluice_proto::istio::security::string_match::MatchType;
 use sluice_proto::istio::security::{Action, Authorization, Group, Match, Rules, Scope, StringMatch};
 
-/// Name of the policy, of the root namespace, for workloads that take mutual TLS only. Names of objects have no `_`.
+/// Name of the policy in the root namespace for workloads with mode STRICT. Object names do not contain `_`.
 pub const STRICT_POLICY: &str = "istio_converted_static_strict";
 
-/// Name of the policy for the ports of a PeerAuthentication.
+/// Name of the policy for the port-level modes of a PeerAuthentication.
 #[must_use]
 pub fn peer_policy_name(policy: &str) -> String {
     format!("converted_peer_authentication_{policy}")
 }
 
-/// The policy that refuses whoever has no identity.
+/// The policy that denies connections without an identity.
 #[must_use]
 pub fn build_strict_authorization(root_namespace: &str) -> Bytes {
     crate::wire::encode(&deny(STRICT_POLICY, root_namespace, vec![Group { rules: vec![clause(anonymous())] }]))
 }
 
-/// The policy for workloads whose ports differ from one another; nothing where that policy would say no more than the one
-/// for all ports. `above` is the mode of the namespace or, if it has none, of the mesh.
+/// The policy for port-level modes; `None` if it would be equivalent to the policy for all ports. `inherited` are the modes
+/// of namespace and mesh.
 #[must_use]
-pub fn build_peer_authorization(policy: &PeerAuthentication, above: Above) -> Option<Bytes> {
+pub fn build_peer_authorization(policy: &PeerAuthentication, above: InheritedModes) -> Option<Bytes> {
     peer_authorization(policy, above).map(|policy| crate::wire::encode(&policy))
 }
 
-pub(super) fn peer_authorization(policy: &PeerAuthentication, above: Above) -> Option<Authorization> {
+pub(super) fn peer_authorization(policy: &PeerAuthentication, above: InheritedModes) -> Option<Authorization> {
     if policy.selector.is_empty() || policy.ports.is_empty() {
         return None;
     }
     let own = policy.mtls;
-    // What holds above counts for a strict port whatever the policy says of the others: so the reference does.
+    // For a strict port, the inherited mode decides regardless of the mode for other ports, as in Istio.
     let strict_anyway = own == PeerMtls::Strict
         || (own == PeerMtls::Unset && above.namespace == Some(PeerMtls::Strict))
         || (above.inherits() && above.mesh == Some(PeerMtls::Strict));
@@ -75,17 +75,17 @@ pub(super) fn peer_authorization(policy: &PeerAuthentication, above: Above) -> O
     (!groups.is_empty()).then(|| deny(&name, &policy.namespace, groups))
 }
 
-/// Modes of the policies above one for workloads.
+/// Modes of namespace and mesh, which a workload policy inherits.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Above {
-    /// Of the namespace, if it has a policy.
+pub struct InheritedModes {
+    /// Mode of the namespace, if it has a policy.
     pub namespace: Option<PeerMtls>,
-    /// Of the mesh, if it has one.
+    /// Mode of the mesh, if it has a policy.
     pub mesh: Option<PeerMtls>,
 }
 
-impl Above {
-    /// The namespace leaves it to the mesh.
+impl InheritedModes {
+    /// The mode of the namespace, or of the mesh if the namespace inherits.
     fn inherits(self) -> bool {
         matches!(self.namespace, None | Some(PeerMtls::Unset))
     }
@@ -107,7 +107,7 @@ fn deny(name: &str, namespace: &str, groups: Vec<Group>) -> Authorization {
     }
 }
 
-/// A connection without an identity.
+/// Match of connections without an identity.
 fn anonymous() -> Match {
     Match { not_principals: vec![StringMatch { match_type: Some(MatchType::Presence(Empty {})) }], ..Match::default() }
 }

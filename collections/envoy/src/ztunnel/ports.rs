@@ -1,14 +1,14 @@
-//! Where workloads listen for the ports of their services.
+//! Target ports of workloads.
 
 use std::collections::BTreeMap;
 
 use sluice_model::{AmbientPort, AmbientService, EndpointSlice, Pod, ServiceSource, Text};
 
-/// A port of a service, and where a workload listens for it.
+/// A service port and the target port of the workload.
 pub type PortPair = (u32, u32);
 
-/// Where a pod listens. A target that is a name the pod has no TCP port of is left out; a ServiceEntry's ports are called
-/// as the pod's.
+/// Ports of a pod. A target name for which the pod has no TCP port is left out; ports of a ServiceEntry refer to the port
+/// names of the pod.
 #[must_use]
 pub fn pod_ports(service: &AmbientService, pod: &Pod) -> Vec<PortPair> {
     let named = |name: &Text| {
@@ -23,7 +23,7 @@ pub fn pod_ports(service: &AmbientService, pod: &Pod) -> Vec<PortPair> {
     pairs(service, target)
 }
 
-/// Where an address that tells its ports by name listens: a WorkloadEntry, or one that a ServiceEntry lists.
+/// Ports of a WorkloadEntry or of an endpoint in a ServiceEntry, which maps port names to numbers.
 #[must_use]
 pub fn entry_ports(service: &AmbientService, ports: &BTreeMap<Text, u32>) -> Vec<PortPair> {
     let target = |port: &AmbientPort| match port.target_name.is_empty() {
@@ -37,7 +37,7 @@ fn pairs(service: &AmbientService, target: impl Fn(&AmbientPort) -> Option<u32>)
     service.ports.iter().filter_map(|port| Some((port.port, target(port)?))).collect()
 }
 
-/// Where the addresses of a slice listen: its TCP ports are called as the service's.
+/// Ports of the addresses of an EndpointSlice, whose TCP ports have the names of the service's ports.
 #[must_use]
 pub fn slice_ports(service: &AmbientService, slice: &EndpointSlice) -> Vec<PortPair> {
     let ports = slice.ports.iter().filter(|port| port.port > 0 && port.transport == "TCP");

@@ -67,7 +67,7 @@ fn families(declared: Option<IpFamilies>) -> Families {
     }
 }
 
-/// How endpoints are picked; nothing says that any will do.
+/// Load balancing of endpoints; `None` for any endpoint.
 fn balancing(service: &AmbientService) -> Option<LoadBalancing> {
     const ZONE: &[Scope] = &[Scope::Network, Scope::Region, Scope::Zone];
     const NODE: &[Scope] = &[Scope::Network, Scope::Region, Scope::Zone, Scope::Subzone, Scope::Node];

@@ -133,7 +133,7 @@ fn a_workload_is_sent_whole_and_as_part_of_an_address() {
         uid: "c//Pod/reef/coral-1",
         addresses: vec![IpAddr::V4(Ipv4Addr::new(10, 1, 0, 1))],
         trust_domain: "cluster.local",
-        known: Some(KnownWorkload { workload_name: "coral-v2", labels: &labels, annotations: &annotations }),
+        known: Some(WorkloadDetails { workload_name: "coral-v2", labels: &labels, annotations: &annotations }),
         services: [("reef/coral.reef.svc.cluster.local".into(), vec![(80, 8080)])].into(),
         policies: &["reef/a".into()],
         unhealthy: true,
@@ -155,7 +155,7 @@ fn a_workload_is_sent_whole_and_as_part_of_an_address() {
 fn a_workload_that_takes_tunnels_itself_says_so() {
     let labels = Labels::from([("networking.istio.io/tunnel".into(), "h2,http".into())]);
     let none = Labels::new();
-    let known = KnownWorkload { workload_name: "vm", labels: &labels, annotations: &none };
+    let known = WorkloadDetails { workload_name: "vm", labels: &labels, annotations: &none };
     let made = build_workload(WorkloadInputs { known: Some(known), trust_domain: "td", ..WorkloadInputs::default() });
     let workload = Workload::decode(made.workload).expect("a workload");
     assert_eq!((workload.tunnel_protocol(), workload.native_tunnel), (TunnelProtocol::Hbone, true));
@@ -260,7 +260,7 @@ fn shown(policy: &Authorization) -> Vec<String> {
 fn ports_that_differ_make_a_policy() {
     use PeerMtls::{Disable, Permissive, Strict, Unset};
     let make = |policy: PeerAuthentication, namespace, mesh| {
-        peer_authorization(&policy, Above { namespace, mesh }).map(|policy| shown(&policy)).unwrap_or_default()
+        peer_authorization(&policy, InheritedModes { namespace, mesh }).map(|policy| shown(&policy)).unwrap_or_default()
     };
     let strict_but_one = peers(Strict, &[(7000, Permissive), (8080, Strict)]);
     assert_eq!(make(strict_but_one.clone(), None, None), ["? !7000"]);

@@ -14,32 +14,32 @@ use super::{PortPair, WorkloadAddress, gateway, octets, workload_address};
 use crate::endpoint::canonical_service;
 use crate::wire::uint32;
 
-/// Annotation of pods whose traffic the node's proxy takes.
+/// Annotation of pods whose traffic is redirected to ztunnel.
 const REDIRECTION: &str = "ambient.istio.io/redirection";
-/// Label with the tunnels a workload takes itself.
+/// Label with the tunnel protocols that a workload accepts itself.
 const TUNNEL: &str = "networking.istio.io/tunnel";
 
-/// Trust domain that is not worth its bytes.
+/// Default trust domain, which is omitted.
 const DEFAULT_TRUST_DOMAIN: &str = "cluster.local";
 
-/// What a workload is made of. What nothing says is empty.
+/// Inputs of a workload. Unknown fields are empty.
 #[derive(Clone, Debug, Default)]
 pub struct WorkloadInputs<'a> {
-    /// What it is known by.
+    /// Unique ID.
     pub uid: &'a str,
     /// Name of the declaring object.
     pub name: &'a str,
-    /// Namespace of it.
+    /// Its namespace.
     pub namespace: &'a str,
-    /// Cluster of it.
+    /// Its cluster.
     pub cluster: &'a str,
-    /// Network it is on, empty if there is only one.
+    /// Its network; empty if there is only one.
     pub network: &'a str,
-    /// How other networks reach it.
+    /// Gateway by which other networks reach it.
     pub network_gateway: Option<&'a HboneAddress>,
     /// Its addresses, the primary first.
     pub addresses: Vec<IpAddr>,
-    /// Its host name, if it is known by one instead.
+    /// Its host name, if it has no address.
     pub hostname: &'a str,
     /// Trust domain of the mesh.
     pub trust_domain: &'a str,
@@ -47,30 +47,30 @@ pub struct WorkloadInputs<'a> {
     pub service_account: &'a str,
     /// The node it runs on.
     pub node: &'a str,
-    /// What it is part of; `None` if nothing is known but its addresses.
-    pub known: Option<KnownWorkload<'a>>,
+    /// Details of its object; `None` if only its addresses are known.
+    pub known: Option<WorkloadDetails<'a>>,
     /// Ports by service (`NAMESPACE/HOST`).
     pub services: BTreeMap<Text, Vec<PortPair>>,
-    /// Policies for it (`NAMESPACE/NAME`), in order.
+    /// Policies that apply (`NAMESPACE/NAME`), in order.
     pub policies: &'a [Text],
-    /// It is not ready.
+    /// Whether it is not ready.
     pub unhealthy: bool,
-    /// The waypoint it is reached through.
+    /// Its waypoint.
     pub waypoint: Option<&'a HboneAddress>,
-    /// How it is handed connections.
+    /// Application tunnel: how it accepts connections.
     pub binding: Option<InboundBinding>,
-    /// Where it runs.
+    /// Its locality.
     pub locality: Locality,
-    /// Its addresses are those of its node, or may be anybody's.
+    /// Whether it uses the host network, so its address is not unique.
     pub shared_address: bool,
-    /// Share of the traffic relative to others, 0 if unset.
+    /// Relative weight; 0 if unset.
     pub weight: u32,
 }
 
-/// What is known of a workload that some object describes.
+/// Details of a workload with an object of its own.
 #[derive(Clone, Copy, Debug)]
-pub struct KnownWorkload<'a> {
-    /// Name of what controls it.
+pub struct WorkloadDetails<'a> {
+    /// Name of its controller.
     pub workload_name: &'a str,
     /// Its labels.
     pub labels: &'a Labels,
@@ -115,7 +115,7 @@ pub fn build_workload(inputs: WorkloadInputs<'_>) -> WorkloadAddress {
     if let Some(known) = inputs.known {
         let (name, revision) = canonical_service(known.labels, known.workload_name);
         workload.workload_name = known.workload_name.to_owned();
-        // Whatever it is: clients that tell kinds apart have never been told another.
+        // The same for all kinds of workloads: ztunnel does not depend on the kind.
         workload.workload_type = WorkloadType::Pod.into();
         workload.canonical_name = name.to_owned();
         workload.canonical_revision = revision.to_owned();

@@ -1,62 +1,69 @@
-//! Values of attributes: what is wrong with one, if anything.
+//! Checks of the values of AuthorizationPolicy attributes.
 
 use sluice_model::{Text, check_path_template};
 
 use crate::admission::is_subnet;
 
-/// What is wrong with a value.
+/// A check of a value: the reason why the value is invalid, if it is.
 pub(super) type Check = fn(&str) -> Option<String>;
 
-/// Longest service account, with its namespace.
-const ACCOUNT_LENGTH: usize = 320;
+/// Maximum length of a service account with its namespace, in bytes.
+const MAX_SERVICE_ACCOUNT_BYTES: usize = 320;
 
-/// Anything but nothing.
+/// A value that is not empty.
 pub(super) fn present(value: &str) -> Option<String> {
-    value.is_empty().then(|| "is empty".to_owned())
+    value.is_empty().then(|| "the value must not be empty".to_owned())
 }
 
-/// An address or a block of addresses.
+/// An IP address or a CIDR block.
 pub(super) fn block(value: &str) -> Option<String> {
-    (!is_subnet(value)).then(|| format!("`{value}` is neither an address nor a block of addresses"))
+    (!is_subnet(value)).then(|| format!("`{value}` is not an IP address or a CIDR block"))
 }
 
-/// A port.
+/// A port number.
 pub(super) fn port(value: &str) -> Option<String> {
     let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
-    (!digits || value.parse::<u16>().is_err()).then(|| format!("`{value}` is no port number"))
+    (!digits || value.parse::<u16>().is_err()).then(|| format!("`{value}` is not a port number: expected 0 to 65535"))
 }
 
 /// `[NAMESPACE/]NAME`.
 pub(super) fn service_account(value: &str) -> Option<String> {
     let parts: Vec<&str> = value.split('/').collect();
     if value.contains('*') {
-        return Some(format!("`{value}`: service accounts have no wildcards"));
+        return Some(format!("`{value}` is not a service account: wildcards are not supported"));
     }
     if parts.len() > 2 || parts.iter().any(|part| part.is_empty()) {
-        return Some(format!("`{value}` is not of the form `[NAMESPACE/]NAME`"));
+        return Some(format!("`{value}` is not a service account: expected `NAME` or `NAMESPACE/NAME`"));
     }
-    (value.len() > ACCOUNT_LENGTH).then(|| format!("is longer than {ACCOUNT_LENGTH} characters"))
+    (value.len() > MAX_SERVICE_ACCOUNT_BYTES)
+        .then(|| format!("a service account must have at most {MAX_SERVICE_ACCOUNT_BYTES} characters"))
 }
 
-/// A text with at most one wildcard, at either end.
+/// A value with at most one wildcard, at the start or at the end.
 pub(super) fn wildcard(value: &str) -> Option<String> {
     let inner = value.strip_prefix('*').or_else(|| value.strip_suffix('*')).unwrap_or(value);
     present(value).or_else(|| {
-        inner.contains('*').then(|| format!("`{value}`: one wildcard can stand at the start or at the end"))
+        inner
+            .contains('*')
+            .then(|| format!("`{value}` is invalid: one wildcard is supported, at the start or at the end"))
     })
 }
 
-/// A trust domain, wildcards allowed.
+/// A trust domain with at most one wildcard, at the start or at the end.
 pub(super) fn trust_domain(value: &str) -> Option<String> {
-    wildcard(value).or_else(|| value.contains('/').then(|| format!("`{value}`: a trust domain has no `/`")))
+    wildcard(value)
+        .or_else(|| value.contains('/').then(|| format!("`{value}` is not a trust domain: it must not contain `/`")))
 }
 
-/// A path, which may be a template of `{*}` and, once and last of them, `{**}`.
+/// A path or a path template with `{*}` and at most one `{**}`, which is the last operator.
 pub(super) fn path(value: &str) -> Option<String> {
     check_path_template(value).err().or_else(|| present(value))
 }
 
-/// How values of a condition's attribute are checked, or why there is no such attribute.
+/// The check for the values of a condition with this key.
+///
+/// # Errors
+/// The key does not name an attribute that a condition can match.
 pub(super) fn of_key(key: &str) -> Result<Check, String> {
     let named = |prefix: &str| key.starts_with(prefix);
     match key {
@@ -72,18 +79,21 @@ pub(super) fn of_key(key: &str) -> Result<Check, String> {
         | "connection.sni" => Ok(present),
         _ if named("request.headers") || named("request.auth.claims") || named("experimental.envoy.filters.") => {
             let open = key.find('[').filter(|open| *open > 0 && key.ends_with(']') && open + 2 < key.len());
-            open.map(|_| present as Check).ok_or_else(|| format!("`{key}` is not of the form `NAME[KEY]`"))
+            open.map(|_| present as Check)
+                .ok_or_else(|| format!("`{key}` is not a valid key: expected the form `NAME[KEY]`"))
         }
-        "destination.namespace" => Err("the namespace is that of the policy".to_owned()),
-        _ if named("destination.labels") => Err("workloads are selected by `selector`".to_owned()),
-        _ => Err(format!("there is no attribute `{key}`")),
+        "destination.namespace" => {
+            Err("`destination.namespace` is not supported: a policy applies in its own namespace".to_owned())
+        }
+        _ if named("destination.labels") => Err("`destination.labels` is not supported: use `selector`".to_owned()),
+        _ => Err(format!("unknown attribute `{key}`")),
     }
 }
 
-/// Most service accounts of one list.
-pub(super) const MOST_ACCOUNTS: usize = 16;
+/// Maximum number of service accounts in one list.
+pub(super) const MAX_SERVICE_ACCOUNTS: usize = 16;
 
-/// The first wrong value of each position, as (index, reason).
-pub(super) fn wrong(values: &[Text], check: Check) -> impl Iterator<Item = (usize, String)> {
+/// The invalid values, as (index, reason).
+pub(super) fn invalid(values: &[Text], check: Check) -> impl Iterator<Item = (usize, String)> {
     values.iter().enumerate().filter_map(move |(n, value)| check(value).map(|reason| (n, reason)))
 }

@@ -1,42 +1,45 @@
-//! What is wrong with an AuthorizationPolicy.
+//! Validation of AuthorizationPolicies.
 
 use sluice_model::{AuthorizationRule, PolicyAction, PolicyValues, Text};
 
-use super::attribute::{self, Check, MOST_ACCOUNTS};
+use super::attribute::{self, Check, MAX_SERVICE_ACCOUNTS};
 use crate::Fields;
 
-/// What a `CUSTOM` policy cannot ask: whoever it is, is known only after its provider was asked.
-const NOT_CUSTOM: [&str; 4] = ["source.namespace", "source.serviceAccount", "source.trustDomain", "source.principal"];
+/// Attributes that a `CUSTOM` policy cannot match: its provider is asked before the peer is authenticated by the filters
+/// that set them.
+const NOT_FOR_CUSTOM: [&str; 4] =
+    ["source.namespace", "source.serviceAccount", "source.trustDomain", "source.principal"];
 
-/// The action against provider and rules.
+/// Checks that provider and rules agree with the action.
 pub(super) fn action(fields: &Fields<'_>, action: PolicyAction, provider: Option<&Text>, rules: usize) {
     match action {
         PolicyAction::Custom | PolicyAction::Deny if rules == 0 => {
-            fields.refuse("rules", "without rules nothing is matched; an empty rule `{}` matches every request");
+            fields
+                .refuse("rules", "a policy without rules matches no request; an empty rule `{}` matches every request");
         }
         PolicyAction::Custom if provider.is_none_or(|name| name.is_empty()) => {
-            fields.refuse("provider.name", "a CUSTOM policy needs a provider");
+            fields.refuse("provider.name", "the provider of a CUSTOM policy is required");
         }
         _ => {}
     }
     if provider.is_some() && action != PolicyAction::Custom {
-        fields.refuse("provider", "only a CUSTOM policy has a provider");
+        fields.refuse("provider", "a provider is supported only for action CUSTOM");
     }
 }
 
-/// Whether the annotation asks for a dry run; what is wrong with it, all kinds are asked.
+/// Whether the annotation requests a dry run. `admission.rs` checks its value for all kinds.
 pub(super) fn dry_run(value: &str) -> bool {
     matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True")
 }
 
-/// A rule: its parts as read, with its fields once more for the paths.
+/// Checks a rule. `fields` is the same rule as JSON, for the field paths.
 pub(super) fn rule(fields: &Fields<'_>, action: PolicyAction, rule: &AuthorizationRule) {
     let sources = fields.objects("from");
     let operations = fields.objects("to");
     for (n, from) in sources.iter().enumerate() {
         from.ignore_rest();
         let Some(source) = from.object("source") else {
-            from.refuse("source", "a source is needed");
+            from.refuse("source", "`source` is required");
             continue;
         };
         source.ignore_rest();
@@ -47,7 +50,7 @@ pub(super) fn rule(fields: &Fields<'_>, action: PolicyAction, rule: &Authorizati
     for (n, to) in operations.iter().enumerate() {
         to.ignore_rest();
         let Some(operation) = to.object("operation") else {
-            to.refuse("operation", "an operation is needed");
+            to.refuse("operation", "`operation` is required");
             continue;
         };
         operation.ignore_rest();
@@ -59,7 +62,7 @@ pub(super) fn rule(fields: &Fields<'_>, action: PolicyAction, rule: &Authorizati
                 ("paths", "notPaths", &read.paths, attribute::path),
             ];
             if lists.iter().all(|(_, _, values, _)| values.is_empty()) {
-                operation.refuse("", "an operation names something");
+                operation.refuse("", "at least one field of the operation is required");
             }
             for (any, none, values, check) in lists {
                 check_values(&operation, [any, none], values, check);
@@ -73,7 +76,10 @@ pub(super) fn rule(fields: &Fields<'_>, action: PolicyAction, rule: &Authorizati
         }
     }
     if action == PolicyAction::Deny && needs_http(rule) {
-        fields.warn("", "only HTTP is told apart here, so that on TCP ports everything is denied: name the ports");
+        fields.warn(
+            "",
+            "the rule has only HTTP attributes, so it denies all traffic on TCP ports; restrict it with `ports`",
+        );
     }
 }
 
@@ -90,16 +96,16 @@ fn check_source(fields: &Fields<'_>, action: PolicyAction, source: &sluice_model
         ("remoteIpBlocks", "notRemoteIpBlocks", &source.remote_ip_blocks, attribute::block),
     ];
     if identities.iter().chain(&addresses).all(|(_, _, values, _)| values.is_empty()) {
-        fields.refuse("", "a source names something");
+        fields.refuse("", "at least one field of the source is required");
     }
     let accounts = &source.service_accounts;
     let alone = source.principals.is_empty() && source.namespaces.is_empty();
     if !accounts.is_empty() && !alone {
-        fields.refuse("serviceAccounts", "service accounts stand alone, without namespaces and principals");
+        fields.refuse("serviceAccounts", "`serviceAccounts` cannot be combined with `namespaces` or `principals`");
     }
     for (name, values) in [("serviceAccounts", &accounts.any), ("notServiceAccounts", &accounts.none)] {
-        if values.len() > MOST_ACCOUNTS {
-            fields.refuse(name, format!("has more than {MOST_ACCOUNTS} values"));
+        if values.len() > MAX_SERVICE_ACCOUNTS {
+            fields.refuse(name, format!("at most {MAX_SERVICE_ACCOUNTS} values are supported"));
         }
     }
     for (any, none, values, check) in identities.into_iter().chain(addresses) {
@@ -109,7 +115,7 @@ fn check_source(fields: &Fields<'_>, action: PolicyAction, source: &sluice_model
         for (any, none, values, _) in identities {
             for (name, values) in [(any, &values.any), (none, &values.none)] {
                 if !values.is_empty() {
-                    fields.refuse(name, "a CUSTOM policy cannot tell who it is");
+                    fields.refuse(name, "a CUSTOM policy does not support attributes of the peer's identity");
                 }
             }
         }
@@ -118,28 +124,28 @@ fn check_source(fields: &Fields<'_>, action: PolicyAction, source: &sluice_model
 
 fn condition(fields: &Fields<'_>, action: PolicyAction, key: &str, values: &PolicyValues) {
     if key.is_empty() {
-        fields.refuse("key", "a condition needs a key");
+        fields.refuse("key", "`key` is required");
         return;
     }
-    if action == PolicyAction::Custom && (NOT_CUSTOM.contains(&key) || key.starts_with("request.auth.")) {
-        fields.refuse("key", "a CUSTOM policy cannot tell who it is");
+    if action == PolicyAction::Custom && (NOT_FOR_CUSTOM.contains(&key) || key.starts_with("request.auth.")) {
+        fields.refuse("key", "a CUSTOM policy does not support attributes of the peer's identity");
     }
     match attribute::of_key(key) {
         Err(reason) => fields.refuse("key", reason),
-        Ok(_) if values.is_empty() => fields.refuse("values", "a condition needs `values` or `notValues`"),
+        Ok(_) if values.is_empty() => fields.refuse("values", "`values` or `notValues` is required"),
         Ok(check) => check_values(fields, ["values", "notValues"], values, check),
     }
 }
 
 fn check_values(fields: &Fields<'_>, names: [&str; 2], values: &PolicyValues, check: Check) {
     for (name, values) in names.into_iter().zip([&values.any, &values.none]) {
-        for (n, reason) in attribute::wrong(values, check) {
+        for (n, reason) in attribute::invalid(values, check) {
             fields.refuse(&format!("{name}[{n}]"), reason);
         }
     }
 }
 
-/// Whether the rule names nothing that a TCP connection has.
+/// Whether the rule names only attributes that a TCP connection does not have.
 fn needs_http(rule: &AuthorizationRule) -> bool {
     let of_connections = rule.from.iter().any(|source| {
         let lists = [

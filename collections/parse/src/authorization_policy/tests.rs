@@ -42,7 +42,7 @@ fn every_field_is_read() {
 }
 
 #[test]
-fn mistakes_are_told_with_their_place() {
+fn invalid_fields_are_reported_with_their_path() {
     let from = |source: Value| json!({"rules": [{"from": [{"source": source}]}]});
     let to = |operation: Value| json!({"rules": [{"to": [{"operation": operation}]}]});
     let when = |condition: Value| json!({"rules": [{"when": [condition]}]});
@@ -85,7 +85,7 @@ fn mistakes_are_told_with_their_place() {
 }
 
 #[test]
-fn what_cannot_be_read_does_not_allow_more() {
+fn unreadable_part_does_not_allow_more() {
     let spec = |action: &str| json!({"action": action, "rules": [{"to": [{"operation": {"ports": [80], "methods": ["GET"]}}]}]});
     assert_eq!(parse(&spec("ALLOW")).0.rules, []);
     assert_eq!(parse(&spec("DENY")).0.rules.len(), 1);
@@ -93,7 +93,7 @@ fn what_cannot_be_read_does_not_allow_more() {
 }
 
 #[test]
-fn a_dry_run_is_of_allow_and_deny() {
+fn dry_run_requires_action_allow_or_deny() {
     let dry = |action: &str, value: &str| {
         let provider = if action == "CUSTOM" { json!({"name": "x"}) } else { Value::Null };
         let spec = json!({"action": action, "rules": [{}], "provider": provider});
@@ -108,7 +108,7 @@ fn a_dry_run_is_of_allow_and_deny() {
 }
 
 #[test]
-fn a_denial_by_http_alone_warns_of_tcp() {
+fn deny_rule_with_only_http_attributes_is_a_warning() {
     let warnings = |rule: Value| parsed(&json!({}), &json!({"action": "DENY", "rules": [rule]})).rejects.len();
     assert_eq!(warnings(json!({"to": [{"operation": {"paths": ["/a"]}}]})), 1);
     assert_eq!(warnings(json!({"from": [{"source": {"requestPrincipals": ["*"]}}]})), 1);

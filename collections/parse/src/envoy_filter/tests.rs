@@ -22,7 +22,7 @@ fn filter(parsed: &ParsedObject) -> &EnvoyFilter {
     }
 }
 
-/// What is wrong with a single patch, as `path: reason` with the part of the path after the patch's.
+/// The findings of a single patch as `path: reason`, with paths relative to the patch.
 fn wrong(patch: serde_json::Value, severity: Severity) -> Vec<String> {
     let parsed = parse(json!({"configPatches": [patch]}));
     let kept = filter(&parsed).patches.iter().flatten().count();
@@ -36,7 +36,7 @@ fn cluster(value: serde_json::Value) -> serde_json::Value {
 }
 
 #[test]
-fn a_patch_is_read_whole() {
+fn all_fields_of_a_patch_are_read() {
     let parsed = parse(json!({
         "workloadSelector": {"labels": {"app": "anvil"}},
         "targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "door"}],
@@ -77,7 +77,7 @@ fn a_patch_is_read_whole() {
 }
 
 #[test]
-fn a_wrong_patch_costs_only_itself() {
+fn invalid_patch_does_not_affect_other_patches() {
     let buffer = "type.googleapis.com/envoy.extensions.filters.http.nothing.v3.Nothing";
     let parsed = parse(json!({"configPatches": [
         cluster(json!({"connectTimeout": "3s"})),
@@ -87,7 +87,7 @@ fn a_wrong_patch_costs_only_itself() {
     ]}));
     let patches = &filter(&parsed).patches;
     assert_eq!(patches.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, false, true]);
-    // Clusters have no order.
+    // The order of clusters has no meaning.
     assert_eq!(patches[3].as_ref().map(|patch| patch.operation), Some(PatchOperation::Add));
     let paths: Vec<&str> = parsed.rejects.iter().map(|reject| reject.field_path.as_str()).collect();
     assert_eq!(paths.len(), 2, "{:?}", parsed.rejects);
@@ -96,7 +96,7 @@ fn a_wrong_patch_costs_only_itself() {
 }
 
 #[test]
-fn what_cannot_mean_anything_is_refused() {
+fn invalid_patches_are_rejected() {
     let listener = |apply_to: &str, patterns: serde_json::Value| json!({"applyTo": apply_to, "match": {"listener": patterns}, "patch": {"operation": "REMOVE"}});
     let filter = |filter: serde_json::Value| json!({"filterChain": {"filter": filter}});
     let hcm = "envoy.filters.network.http_connection_manager";
@@ -134,7 +134,7 @@ fn what_cannot_mean_anything_is_refused() {
 }
 
 #[test]
-fn what_may_be_a_mistake_is_noted() {
+fn suspicious_patches_are_warnings() {
     let long = "a".repeat(1025);
     let old = json!({"filterChain": {"filter": {"name": "envoy.http_connection_manager"}}});
     for (patch, path) in [
@@ -154,7 +154,7 @@ fn what_may_be_a_mistake_is_noted() {
 }
 
 #[test]
-fn bootstrap_is_read_and_left_alone() {
+fn bootstrap_patches_are_accepted_and_ignored() {
     let parsed = parse(json!({"configPatches": [
         {"applyTo": "BOOTSTRAP", "patch": {"operation": "MERGE", "value": {"statsFlushInterval": "60s"}}},
     ]}));

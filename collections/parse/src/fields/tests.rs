@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 
 #[test]
-fn durations_are_in_go_syntax() {
+fn durations_are_parsed_in_go_syntax() {
     let check = |text: &str, expect: Option<Duration>| assert_eq!(parse_duration(text), expect, "{text}");
     check("10s", Some(Duration::from_secs(10)));
     check("1500ms", Some(Duration::from_millis(1500)));
@@ -18,7 +18,7 @@ fn durations_are_in_go_syntax() {
 }
 
 #[test]
-fn what_is_wrong_is_noted_with_its_path() {
+fn invalid_fields_are_recorded_with_their_path() {
     let value = json!({"list": [{"n": 1}, 2, {"n": "x", "m": 1}], "flag": "yes", "left_over": null, "outOfRange": -1});
     let findings = Findings::default();
     {

@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 
-/// What is found in a Gateway that applies, as `path: reason`.
+/// The findings of a Gateway that applies, as `path: reason`.
 fn warnings(spec: Value) -> Vec<String> {
     let meta = ObjectMeta { namespace: "edge".into(), name: "front".into(), ..ObjectMeta::default() };
     let findings = Findings::default();
@@ -26,7 +26,7 @@ fn server(more: Value) -> Value {
 }
 
 #[test]
-fn hosts_name_their_namespace() {
+fn hosts_are_read_with_their_namespace() {
     let check = |hosts: &[&str], expect: &[&str]| {
         let spec = server(json!({"hosts": hosts, "tls": {"mode": "PASSTHROUGH"}}));
         let gateway = parse(spec).unwrap();
@@ -37,7 +37,7 @@ fn hosts_name_their_namespace() {
 }
 
 #[test]
-fn mistakes_have_a_path() {
+fn invalid_fields_are_reported_with_their_path() {
     let check = |spec: Value, expect: &str| assert_eq!(parse(spec).unwrap_err(), [expect]);
     check(json!({"servers": []}), "spec.servers");
     check(server(json!({})), "spec.servers[0].tls");
@@ -51,7 +51,7 @@ fn mistakes_have_a_path() {
 }
 
 #[test]
-fn what_is_left_out_of_tls_is_told() {
+fn ignored_tls_settings_are_reported() {
     let check = |tls: Value, expect: &[&str]| {
         let found = warnings(server(json!({"tls": tls})));
         let paths: Vec<&str> = found.iter().filter_map(|line| line.split_once(": ")).map(|(path, _)| path).collect();
@@ -74,7 +74,7 @@ fn what_is_left_out_of_tls_is_told() {
 }
 
 #[test]
-fn sockets_have_a_path_and_no_port() {
+fn unix_domain_socket_requires_a_path_and_port_0() {
     let of = |bind: &str, number: u32| {
         let port = json!({"number": number, "name": "http", "protocol": "HTTP"});
         parse(json!({"servers": [{"port": port, "bind": bind, "hosts": ["*"]}]})).err().unwrap_or_default()

@@ -19,7 +19,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let kind = fields.text("type");
     let hostname = fields.read("externalHostname", |host| host.text("hostname"));
     if kind != *"ExternalHostname" {
-        fields.warn("type", format!("backends of type `{kind}` are not supported"));
+        fields.warn("type", format!("type `{kind}` is not supported; expected `ExternalHostname`"));
     }
     let port = fields.read("port", |port| {
         port.text("name");
@@ -27,7 +27,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     });
     let port = port.flatten();
     if port.is_none() {
-        fields.reject("port", "a port is needed");
+        fields.reject("port", "`port` is required");
     }
     let backend = Backend {
         meta: item.meta(findings),
@@ -42,7 +42,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         }),
     };
     if backend.tls.as_ref().is_some_and(|tls| tls.mode == BackendTlsMode::ClientAndServer) {
-        fields.warn("tls.mode", "certificates of clients are not supported: TLS is not spoken");
+        fields.warn("tls.mode", "client certificates are not supported; the backend is reached without TLS");
     }
     drop(fields);
     (!findings.has_errors()).then(|| Object::XBackend(Box::new(backend)))

@@ -11,7 +11,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let fields = Fields::new(item.spec(), "spec", findings)?;
     fields.text_map("options");
     if !fields.has("validation") {
-        fields.reject("validation", "what is to be verified has to be said");
+        fields.reject("validation", "`validation` is required");
     }
     let policy = BackendTlsPolicy {
         meta: item.meta(findings),
@@ -19,13 +19,13 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         validation: fields.read("validation", validation).unwrap_or_default(),
     };
     if fields.has("validation") && policy.validation.hostname.is_empty() {
-        fields.reject("validation.hostname", "a host name is needed");
+        fields.reject("validation.hostname", "`hostname` is required");
     }
     drop(fields);
     (!findings.has_errors()).then(|| Object::BackendTLSPolicy(Box::new(policy)))
 }
 
-/// The field `targetRefs`.
+/// Reads `targetRefs`.
 pub(super) fn targets(fields: &Fields<'_>) -> Vec<PolicyTarget> {
     let targets = fields.list("targetRefs", |target| {
         let read = PolicyTarget {
@@ -35,25 +35,25 @@ pub(super) fn targets(fields: &Fields<'_>) -> Vec<PolicyTarget> {
         };
         for (name, missing) in [("kind", read.kind.kind.is_empty()), ("name", read.name.is_empty())] {
             if missing {
-                target.reject(name, "is needed");
+                target.reject(name, "this field is required");
             }
         }
         read
     });
     if targets.is_empty() {
-        fields.refuse("targetRefs", "a target is needed");
+        fields.refuse("targetRefs", "at least one target is required");
     }
     targets
 }
 
-/// How a backend is verified.
+/// Reads `validation`: how the certificate of a backend is verified.
 pub(super) fn validation(fields: &Fields<'_>) -> BackendValidation {
     let names = fields.list("subjectAltNames", |name| match name.text("type").as_str() {
         "Hostname" => name.opt_text("hostname"),
         "URI" => name.opt_text("uri"),
         kind => {
             name.ignore_rest();
-            name.reject("type", format!("`{kind}` is neither Hostname nor URI"));
+            name.reject("type", format!("expected `Hostname` or `URI`, found `{kind}`"));
             None
         }
     });
@@ -65,10 +65,10 @@ pub(super) fn validation(fields: &Fields<'_>) -> BackendValidation {
     };
     check_hostname(fields, "hostname", &validation.hostname);
     if validation.roots.is_empty() == validation.well_known_roots.is_none() {
-        fields.refuse("", "exactly one of caCertificateRefs and wellKnownCACertificates is needed");
+        fields.refuse("", "exactly one of `caCertificateRefs` and `wellKnownCACertificates` is required");
     }
     if validation.roots.len() > 1 {
-        fields.warn("caCertificateRefs", "only the first is used");
+        fields.warn("caCertificateRefs", "only the first entry is used");
     }
     validation
 }

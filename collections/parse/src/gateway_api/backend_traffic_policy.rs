@@ -9,7 +9,7 @@ use crate::{Fields, Findings, Item};
 pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let fields = Fields::new(item.spec(), "spec", findings)?;
     if fields.has("sessionPersistence") {
-        fields.warn("sessionPersistence", "is not supported");
+        fields.warn("sessionPersistence", "not supported; it is ignored");
     }
     let policy = BackendTrafficPolicy {
         meta: item.meta(findings),

@@ -1,4 +1,4 @@
-//! Filters: what a route does with requests besides sending them on (G02).
+//! Filters of routes and backends (G02).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::reference::opt_port;
 use super::route::{backend, check_hostname};
 use crate::Fields;
 
-/// What the filters of a rule come to.
+/// The combined result of the filters of a rule.
 #[derive(Default)]
 pub(super) struct Filters {
     pub(super) headers: Option<Headers>,
@@ -22,7 +22,7 @@ pub(super) struct Filters {
     pub(super) mirrors: Vec<Mirror>,
 }
 
-/// The filters of a rule of an HTTPRoute.
+/// Reads the filters of an HTTPRoute rule.
 pub(super) fn http_filters(fields: &Fields<'_>) -> Filters {
     let mut filters = Filters::default();
     for filter in fields.objects("filters") {
@@ -36,7 +36,7 @@ pub(super) fn http_filters(fields: &Fields<'_>) -> Filters {
     filters
 }
 
-/// The filters of a rule of a GRPCRoute.
+/// Reads the filters of a GRPCRoute rule.
 pub(super) fn grpc_filters(fields: &Fields<'_>) -> Filters {
     let mut filters = Filters::default();
     for filter in fields.objects("filters") {
@@ -45,7 +45,7 @@ pub(super) fn grpc_filters(fields: &Fields<'_>) -> Filters {
     filters
 }
 
-/// The filters of a backend, which can change headers only.
+/// Reads the filters of a backend, which support only header changes.
 pub(super) fn backend_filters(fields: &Fields<'_>) -> Option<Headers> {
     let mut headers = None;
     for filter in fields.objects("filters") {
@@ -67,10 +67,10 @@ fn grpc_filter(filter: &Fields<'_>, kind: &str, filters: &mut Filters) {
     }
 }
 
-/// A filter that is not understood must not be passed by: it may be what keeps somebody out.
+/// Rejects an unknown filter. Requests must not bypass it: it may restrict access.
 fn unsupported(filter: &Fields<'_>, kind: &str) {
     filter.ignore_rest();
-    filter.reject("type", format!("filter `{kind}` is not supported here"));
+    filter.reject("type", format!("filter `{kind}` is not supported here; the route does not apply"));
 }
 
 fn header_filter(filter: &Fields<'_>, kind: &str, headers: &mut Option<Headers>) -> bool {
@@ -98,17 +98,17 @@ fn header_operations(fields: &Fields<'_>) -> HeaderOperations {
     }
 }
 
-/// Values by lower-case name: of two with the same name the first counts.
+/// Values by lower-case name. The first of two entries with the same name is used.
 fn header_values(fields: &Fields<'_>, name: &str) -> BTreeMap<Text, Text> {
     let mut values = BTreeMap::new();
     for header in fields.objects(name) {
         let value = header.text("value");
         if value.bytes().any(|byte| byte != b'\t' && (byte < b' ' || byte == 0x7f)) {
-            header.reject("value", "there are characters in it that no header has");
+            header.reject("value", "a header value must not contain control characters");
         }
         let name = header.text("name");
         if name.is_empty() {
-            header.reject("name", "a header needs a name");
+            header.reject("name", "the name of a header is required");
         }
         values.entry(Text::from(name.to_ascii_lowercase())).or_insert(value);
     }
@@ -137,10 +137,10 @@ fn redirect(fields: &Fields<'_>) -> HttpRedirect {
     };
     check_hostname(fields, "hostname", &redirect.authority);
     if !matches!(redirect.scheme.as_str(), "" | "http" | "https") {
-        fields.refuse("scheme", format!("`{}` is neither http nor https", redirect.scheme));
+        fields.refuse("scheme", format!("expected `http` or `https`, found `{}`", redirect.scheme));
     }
     if !matches!(redirect.code, 0 | 301 | 302 | 303 | 307 | 308) {
-        fields.reject("statusCode", format!("{} is no status of a redirect", redirect.code));
+        fields.reject("statusCode", format!("expected 301, 302, 303, 307 or 308, found {}", redirect.code));
     }
     redirect
 }
@@ -154,17 +154,17 @@ fn path_modifier(fields: &Fields<'_>) -> PathModifier {
     let kinds = [("ReplaceFullPath", true), ("ReplacePrefixMatch", false)];
     let full = fields.choice("type", &kinds);
     if full.is_none() {
-        fields.reject("type", "a type is needed");
+        fields.reject("type", "`type` is required: `ReplaceFullPath` or `ReplacePrefixMatch`");
     }
     let (name, other) = match full {
         Some(true) => ("replaceFullPath", "replacePrefixMatch"),
         _ => ("replacePrefixMatch", "replaceFullPath"),
     };
     if !fields.has(name) {
-        fields.reject(name, "the type needs it");
+        fields.reject(name, "the type requires this field");
     }
     if fields.has(other) {
-        fields.refuse(other, "is not of the type");
+        fields.refuse(other, "this field does not belong to the type");
     }
     let path = fields.text(name);
     if full == Some(true) { PathModifier::Full(path) } else { PathModifier::Prefix(path) }
@@ -175,7 +175,7 @@ fn rewrite(fields: &Fields<'_>) -> Option<HttpRewrite> {
         Some(PathModifier::Full(path)) => (Text::default(), Some(("/.*".into(), path))),
         Some(PathModifier::Prefix(path)) => {
             let path = path.strip_suffix('/').unwrap_or(&path);
-            // Nothing is left of the prefix.
+            // An empty replacement removes the prefix.
             (if path.is_empty() { "/" } else { path }.into(), None)
         }
         None => (Text::default(), None),
@@ -190,19 +190,19 @@ fn mirror(fields: &Fields<'_>) -> Mirror {
     let fraction = fields.read("fraction", |fraction| {
         let whole: i32 = fraction.opt_integer("denominator").unwrap_or(100);
         if whole < 1 {
-            fraction.reject("denominator", "must be at least 1");
+            fraction.reject("denominator", "expected an integer of at least 1");
         }
         Decimal::from_f64(100.0 * f64::from(fraction.integer::<i32>("numerator")) / f64::from(whole.max(1)))
     });
     let percent = fields.opt_integer::<i32>("percent");
     if fraction.is_some() && percent.is_some() {
-        fields.refuse("percent", "cannot be set beside fraction");
+        fields.refuse("percent", "`percent` and `fraction` are mutually exclusive");
     }
     if percent.is_some_and(|percent| !(0..=100).contains(&percent)) {
-        fields.reject("percent", "a percentage is from 0 to 100");
+        fields.reject("percent", "expected a percentage from 0 to 100");
     }
     if !fields.has("backendRef") {
-        fields.reject("backendRef", "a mirror needs a backend");
+        fields.reject("backendRef", "`backendRef` is required");
     }
     Mirror {
         backend: fields.read("backendRef", backend).unwrap_or_default(),
@@ -223,7 +223,7 @@ fn cors(fields: &Fields<'_>) -> CorsPolicy {
     }
 }
 
-/// How origins are matched that are written with `*` for anything; `None` for one that is empty.
+/// The match for a CORS origin, in which `*` stands for any characters; `None` for an empty one.
 fn origin(origin: &str) -> Option<StringMatch> {
     if origin.is_empty() {
         return None;

@@ -31,9 +31,9 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
         assigned_addresses: assigned_addresses(item.object),
     };
     if gateway.class.is_empty() {
-        fields.reject("gatewayClassName", "a Gateway needs a class");
+        fields.reject("gatewayClassName", "`gatewayClassName` is required");
     }
-    // Read where Gateways are deployed.
+    // Used by the controller that deploys Gateways.
     fields.read("infrastructure", Fields::ignore_rest);
     fields.text("defaultScope");
     drop(fields);
@@ -50,7 +50,7 @@ fn address(fields: &Fields<'_>) -> GatewayAddress {
     let address = GatewayAddress { kind, value: fields.text("value") };
     let is_ip = matches!(address.kind, AddressKind::Unset | AddressKind::Ip);
     if is_ip && !address.value.is_empty() && address.value.parse::<std::net::IpAddr>().is_err() {
-        fields.refuse("value", format!("`{}` is no IP address", address.value));
+        fields.refuse("value", format!("`{}` is not an IP address", address.value));
     }
     address
 }
@@ -61,10 +61,10 @@ fn frontend_tls(fields: &Fields<'_>) -> FrontendTls {
     for port in &per_port {
         let validation = port.read("tls", frontend_validation).unwrap_or_default();
         match opt_port(port, "port") {
-            // The first is taken.
-            Some(number) if ports.contains_key(&number) => port.refuse("port", "the port is there already"),
+            // The first configuration of a port is used.
+            Some(number) if ports.contains_key(&number) => port.refuse("port", "the port is listed twice"),
             Some(number) => drop(ports.insert(number, validation)),
-            None => port.reject("port", "a port is needed"),
+            None => port.reject("port", "`port` is required"),
         }
     }
     FrontendTls { default: fields.read("default", frontend_validation).unwrap_or_default(), per_port: ports }
@@ -80,7 +80,7 @@ fn frontend_validation(fields: &Fields<'_>) -> FrontendValidation {
         .unwrap_or_default()
 }
 
-/// Addresses in the status. It is written by controllers, so what is wrong in it is nobody's mistake to mend.
+/// Addresses in the status. A controller writes them, so invalid ones are not reported to the user.
 fn assigned_addresses(object: &Value) -> Vec<GatewayAddress> {
     let Some(written) = object.pointer("/status/addresses") else { return Vec::new() };
     let status = serde_json::json!({ "addresses": written });

@@ -1,4 +1,4 @@
-//! GatewayClasses. One of another controller is none of our business, so nothing but a wrong type is noted.
+//! GatewayClasses. One may belong to another controller, so only values of the wrong type are reported.
 
 use sluice_model::Object;
 use sluice_model::gateway_api::GatewayClass;

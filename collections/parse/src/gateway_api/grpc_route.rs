@@ -15,7 +15,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
 fn rule(fields: &Fields<'_>) -> HttpRule {
     let Filters { headers, mirrors, .. } = grpc_filters(fields);
     if fields.has("sessionPersistence") {
-        fields.warn("sessionPersistence", "is not supported");
+        fields.warn("sessionPersistence", "not supported; it is ignored");
     }
     HttpRule {
         matches: fields.list("matches", |matched| HttpMatch {
@@ -30,14 +30,14 @@ fn rule(fields: &Fields<'_>) -> HttpRule {
     }
 }
 
-/// The path of the calls that are meant: `/SERVICE/METHOD`.
+/// The match for the path of gRPC calls: `/SERVICE/METHOD`.
 fn method_match(fields: &Fields<'_>) -> Option<StringMatch> {
     let (service, method) = (fields.opt_text("service"), fields.opt_text("method"));
     let kind = fields.opt_text("type");
     let kind = kind.as_ref().map_or("Exact", Text::as_str);
     match (kind, service, method) {
         ("Exact" | "RegularExpression", None, None) => {
-            fields.reject("", "a service or a method is needed");
+            fields.reject("", "`service` or `method` is required");
             None
         }
         ("Exact", Some(service), None) => Some(StringMatch::Prefix(format!("/{service}/").into())),
@@ -50,7 +50,7 @@ fn method_match(fields: &Fields<'_>) -> Option<StringMatch> {
             Some(StringMatch::Regex(format!("/[^/]+/{method}").into()))
         }
         (kind, ..) => {
-            fields.reject("type", format!("`{kind}` is neither Exact nor RegularExpression"));
+            fields.reject("type", format!("expected `Exact` or `RegularExpression`, found `{kind}`"));
             None
         }
     }

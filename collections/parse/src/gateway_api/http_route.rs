@@ -11,7 +11,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     parse_route(item, findings, rule).map(|route| Object::HTTPRoute(Box::new(route)))
 }
 
-/// A route of requests, with `rule` to read its rules.
+/// Reads a route for HTTP requests. `rule` reads one of its rules.
 pub(super) fn parse_route(
     item: &Item<'_>,
     findings: &Findings,
@@ -43,7 +43,7 @@ fn rule(fields: &Fields<'_>) -> HttpRule {
         if let (Some(all), Some(each)) = (timeout, each)
             && each > all
         {
-            timeouts.refuse("backendRequest", "a request to a backend cannot take longer than the whole");
+            timeouts.refuse("backendRequest", "`backendRequest` must not be longer than `request`");
         }
         match &mut retries {
             Some(retries) => retries.per_try_timeout = each,
@@ -51,12 +51,12 @@ fn rule(fields: &Fields<'_>) -> HttpRule {
         }
     }
     if fields.has("sessionPersistence") {
-        fields.warn("sessionPersistence", "is not supported");
+        fields.warn("sessionPersistence", "not supported; it is ignored");
     }
     let backends =
         fields.list("backendRefs", |fields| HttpBackend { headers: backend_filters(fields), backend: backend(fields) });
     if redirect.is_some() && !backends.is_empty() {
-        fields.refuse("backendRefs", "a request that is redirected has no backend");
+        fields.refuse("backendRefs", "`backendRefs` and a `RequestRedirect` filter are mutually exclusive");
     }
     HttpRule {
         matches,
@@ -78,7 +78,7 @@ fn rule(fields: &Fields<'_>) -> HttpRule {
 fn retry(fields: &Fields<'_>) -> HttpRetry {
     let attempts = fields.opt_integer("attempts").unwrap_or(2);
     if attempts < 0 {
-        fields.reject("attempts", "attempts cannot be negative");
+        fields.reject("attempts", "expected an integer of at least 0");
     }
     let mut on = vec!["connect-failure".to_owned(), "refused-stream".into(), "unavailable".into(), "cancelled".into()];
     if let Some(codes) = fields.value("codes") {
@@ -88,7 +88,7 @@ fn retry(fields: &Fields<'_>) -> HttpRetry {
             Some(numbers) if numbers.iter().all(|code| (400..600).contains(code)) => {
                 on.extend(numbers.iter().map(u64::to_string));
             }
-            _ => fields.reject("codes", "a list of statuses from 400 to 599 is expected"),
+            _ => fields.reject("codes", "expected a list of HTTP statuses from 400 to 599"),
         }
     }
     HttpRetry {
@@ -110,13 +110,13 @@ fn http_match(fields: &Fields<'_>) -> HttpMatch {
     }
 }
 
-/// How a path is matched; `None` if that cannot be read.
+/// The match for a path; `None` if it is invalid.
 fn path_match(fields: &Fields<'_>) -> Option<StringMatch> {
     let value = fields.opt_text("value").unwrap_or_else(|| "/".into());
     let kind = fields.opt_text("type");
     let kind = kind.as_ref().map_or("PathPrefix", Text::as_str);
     if kind != "RegularExpression" && !value.starts_with('/') {
-        fields.refuse("value", "a path begins with `/`");
+        fields.refuse("value", "a path must begin with `/`");
     }
     match kind {
         "PathPrefix" if *value == *"/" => Some(StringMatch::Prefix(value)),
@@ -124,13 +124,13 @@ fn path_match(fields: &Fields<'_>) -> Option<StringMatch> {
         "Exact" => Some(StringMatch::Exact(value)),
         "RegularExpression" => Some(StringMatch::Regex(value)),
         kind => {
-            fields.reject("type", format!("`{kind}` is no way to match a path"));
+            fields.reject("type", format!("expected `Exact`, `PathPrefix` or `RegularExpression`, found `{kind}`"));
             None
         }
     }
 }
 
-/// Conditions by name. Of two with the same name the last counts.
+/// Conditions by name. The last of two entries with the same name is used.
 pub(super) fn named_matches(fields: &Fields<'_>, name: &str) -> NamedMatches {
     let mut matches = NamedMatches::new();
     for condition in fields.objects(name) {
@@ -140,13 +140,13 @@ pub(super) fn named_matches(fields: &Fields<'_>, name: &str) -> NamedMatches {
             "Exact" => StringMatch::Exact(value),
             "RegularExpression" => StringMatch::Regex(value),
             kind => {
-                condition.reject("type", format!("`{kind}` is neither Exact nor RegularExpression"));
+                condition.reject("type", format!("expected `Exact` or `RegularExpression`, found `{kind}`"));
                 continue;
             }
         };
         let name = condition.text("name");
         if name.is_empty() {
-            condition.reject("name", "a name is needed");
+            condition.reject("name", "`name` is required");
         }
         matches.insert(name, Some(value));
     }
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_of_a_rule_are_those_of_tries_where_there_are_retries() {
+    fn backend_request_timeout_is_per_try_with_retries() {
         let read = |rule: serde_json::Value| {
             let findings = Findings::default();
             let read = super::rule(&Fields::new(&rule, "rule", &findings).expect("an object")).action;

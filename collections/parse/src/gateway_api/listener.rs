@@ -1,4 +1,4 @@
-//! Listeners, of a Gateway or of a ListenerSet.
+//! Listeners of Gateways and ListenerSets.
 
 use std::collections::BTreeSet;
 
@@ -9,16 +9,16 @@ use super::route::check_hostname;
 use crate::Fields;
 use crate::mesh_config::label_selector;
 
-/// The field `listeners`.
+/// Reads `listeners`.
 pub(super) fn listeners(fields: &Fields<'_>) -> Vec<Listener> {
     let listeners = fields.list("listeners", listener);
     if listeners.is_empty() {
-        fields.refuse("listeners", "a listener is needed");
+        fields.refuse("listeners", "at least one listener is required");
     }
     let mut names = BTreeSet::new();
     for (n, listener) in listeners.iter().enumerate() {
         if !names.insert(&listener.name) {
-            fields.refuse(&format!("listeners[{n}].name"), format!("`{}` is there already", listener.name));
+            fields.refuse(&format!("listeners[{n}].name"), format!("listener `{}` is defined twice", listener.name));
         }
     }
     listeners
@@ -39,22 +39,22 @@ fn listener(fields: &Fields<'_>) -> Listener {
             .unwrap_or_default(),
     };
     if listener.name.is_empty() {
-        fields.reject("name", "a listener needs a name");
+        fields.reject("name", "the name of a listener is required");
     }
     if listener.protocol.is_empty() {
-        fields.reject("protocol", "a listener needs a protocol");
+        fields.reject("protocol", "`protocol` is required");
     }
     check_hostname(fields, "hostname", &listener.hostname);
     let terminates = listener.tls.as_ref().is_some_and(|tls| tls.mode != Some(ListenerTlsMode::Passthrough));
     match listener.protocol.as_str() {
         "HTTP" | "TCP" | "UDP" if listener.tls.is_some() => {
-            fields.refuse("tls", format!("protocol {} has no TLS settings", listener.protocol));
+            fields.refuse("tls", format!("`tls` is not supported for protocol {}", listener.protocol));
         }
         "HTTPS" if listener.tls.is_some() && !terminates => {
-            fields.refuse("tls.mode", "HTTPS is terminated: passed through it is protocol TLS");
+            fields.refuse("tls.mode", "protocol HTTPS requires mode Terminate; use protocol TLS for Passthrough");
         }
         "TCP" | "UDP" if !listener.hostname.is_empty() => {
-            fields.refuse("hostname", format!("protocol {} has no host names", listener.protocol));
+            fields.refuse("hostname", format!("`hostname` is not supported for protocol {}", listener.protocol));
         }
         _ => {}
     }
@@ -69,12 +69,12 @@ fn tls(fields: &Fields<'_>) -> ListenerTls {
         options: fields.text_map("options"),
     };
     if tls.mode != Some(ListenerTlsMode::Passthrough) && tls.certificates.is_empty() && tls.options.is_empty() {
-        fields.refuse("certificateRefs", "TLS that ends here needs a certificate, or an option that says another way");
+        fields.refuse("certificateRefs", "mode Terminate requires `certificateRefs` or an entry in `options`");
     }
     tls
 }
 
-/// From where something may be attached.
+/// Reads which namespaces may attach routes or ListenerSets.
 pub(super) fn namespaces(fields: &Fields<'_>) -> NamespaceSelection {
     let words = [("All", 'a'), ("Selector", 'l'), ("Same", 's'), ("None", 'n')];
     let selector = fields.read("selector", label_selector);
@@ -85,7 +85,7 @@ pub(super) fn namespaces(fields: &Fields<'_>) -> NamespaceSelection {
         Some('n') => NamespaceSelection::None,
         Some(_) => {
             if selector.is_none() {
-                fields.refuse("selector", "namespaces are selected, and no selector says which");
+                fields.refuse("selector", "`from: Selector` requires `selector`");
             }
             NamespaceSelection::Selected(selector)
         }

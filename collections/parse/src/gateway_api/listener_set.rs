@@ -1,4 +1,4 @@
-//! ListenerSets: listeners for a Gateway of somebody else (G06).
+//! ListenerSets: additional listeners for a Gateway (G06).
 
 use sluice_model::Object;
 use sluice_model::gateway_api::{GROUP, ListenerSet};
@@ -11,7 +11,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     let fields = Fields::new(item.spec(), "spec", findings)?;
     let parent = fields.read("parentRef", |parent| object_ref(parent, GROUP, "Gateway"));
     if parent.is_none() {
-        fields.reject("parentRef", "a ListenerSet needs a Gateway");
+        fields.reject("parentRef", "`parentRef` is required");
     }
     let set =
         ListenerSet { meta: item.meta(findings), parent: parent.unwrap_or_default(), listeners: listeners(&fields) };

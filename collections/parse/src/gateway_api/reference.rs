@@ -5,7 +5,7 @@ use sluice_model::gateway_api::{GroupKind, ObjectRef};
 use crate::Fields;
 use crate::names::is_dns_label;
 
-/// A kind: `group` and `kind`, with defaults.
+/// Reads `group` and `kind`, with defaults.
 pub(super) fn group_kind(fields: &Fields<'_>, group: &str, kind: &str) -> GroupKind {
     GroupKind {
         group: fields.opt_text("group").unwrap_or_else(|| group.into()),
@@ -13,7 +13,7 @@ pub(super) fn group_kind(fields: &Fields<'_>, group: &str, kind: &str) -> GroupK
     }
 }
 
-/// A reference: `group`, `kind`, `namespace` and `name`, with defaults for the first two.
+/// Reads a reference: `group`, `kind`, `namespace` and `name`, with defaults for the first two.
 pub(super) fn object_ref(fields: &Fields<'_>, group: &str, kind: &str) -> ObjectRef {
     let reference = ObjectRef {
         kind: group_kind(fields, group, kind),
@@ -21,22 +21,22 @@ pub(super) fn object_ref(fields: &Fields<'_>, group: &str, kind: &str) -> Object
         name: fields.text("name"),
     };
     if reference.name.is_empty() {
-        fields.reject("name", "a reference needs a name");
+        fields.reject("name", "the name of the object is required");
     }
     if reference.kind.kind.is_empty() {
-        fields.reject("kind", "a reference needs a kind");
+        fields.reject("kind", "the kind of the object is required");
     }
     if let Some(namespace) = reference.namespace.as_ref().filter(|namespace| !is_dns_label(namespace)) {
-        fields.refuse("namespace", format!("`{namespace}` is no namespace"));
+        fields.refuse("namespace", format!("`{namespace}` is not a namespace: expected a DNS label"));
     }
     reference
 }
 
-/// A port of an object: 1 to 65535.
+/// Reads a port, 1 to 65535.
 pub(super) fn opt_port(fields: &Fields<'_>, name: &str) -> Option<u16> {
     let port = fields.opt_integer(name);
     if port == Some(0) {
-        fields.reject(name, "0 is no port");
+        fields.reject(name, "expected a port from 1 to 65535, found 0");
     }
     port
 }

@@ -1,4 +1,4 @@
-//! ReferenceGrants (G03). One with a mistake grants nothing.
+//! ReferenceGrants (G03). An invalid one grants nothing.
 
 use sluice_model::Object;
 use sluice_model::gateway_api::{GrantFrom, GrantTo, ReferenceGrant};
@@ -21,7 +21,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     };
     for (name, missing) in [("from", grant.from.is_empty()), ("to", grant.to.is_empty())] {
         if missing {
-            fields.refuse(name, "without an entry nothing is granted");
+            fields.refuse(name, "at least one entry is required");
         }
     }
     drop(fields);
@@ -30,6 +30,6 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
 
 fn needed(fields: &Fields<'_>, name: &str) {
     if fields.text(name).is_empty() {
-        fields.reject(name, "is needed");
+        fields.reject(name, "this field is required");
     }
 }

@@ -1,4 +1,4 @@
-//! What all routes have: parents, host names, backends.
+//! Parents, host names and backends, which all routes have.
 
 use sluice_model::Text;
 use sluice_model::gateway_api::{BackendRef, GROUP, ObjectRef, ParentRef};
@@ -7,7 +7,7 @@ use super::reference::{object_ref, opt_port};
 use crate::Fields;
 use crate::names::is_dns_label;
 
-/// The field `parentRefs` of a route of namespace `local`.
+/// Reads `parentRefs` of a route in the namespace `local`.
 pub(super) fn parents(fields: &Fields<'_>, local: &Text) -> Vec<ParentRef> {
     fields.text("useDefaultGateways");
     fields.list("parentRefs", |parent| {
@@ -22,7 +22,7 @@ pub(super) fn parents(fields: &Fields<'_>, local: &Text) -> Vec<ParentRef> {
     })
 }
 
-/// The field `hostnames`.
+/// Reads `hostnames`.
 pub(super) fn hostnames(fields: &Fields<'_>) -> Vec<Text> {
     let hostnames = fields.texts("hostnames");
     for (n, hostname) in hostnames.iter().enumerate() {
@@ -31,16 +31,16 @@ pub(super) fn hostnames(fields: &Fields<'_>) -> Vec<Text> {
     hostnames
 }
 
-/// Notes what is no name in DNS, of which the first label may be `*`.
+/// Checks that a host name is a DNS name whose first label may be `*`.
 pub(super) fn check_hostname(fields: &Fields<'_>, name: &str, hostname: &str) {
     let labels = hostname.strip_prefix("*.").unwrap_or(hostname);
     let valid = hostname.len() <= 253 && labels.split('.').all(is_dns_label);
     if !hostname.is_empty() && !valid {
-        fields.refuse(name, format!("`{hostname}` is no host name"));
+        fields.refuse(name, format!("`{hostname}` is not a valid host name"));
     }
 }
 
-/// A backend; what can be seen to be wrong without looking at other objects loses the route.
+/// Reads a backend. If it is invalid by itself, the route does not apply.
 pub(super) fn backend(fields: &Fields<'_>) -> BackendRef {
     let backend = BackendRef {
         target: object_ref(fields, "", "Service"),
@@ -48,21 +48,21 @@ pub(super) fn backend(fields: &Fields<'_>) -> BackendRef {
         weight: fields.opt_integer("weight").unwrap_or(1),
     };
     if !(0..=1_000_000).contains(&backend.weight) {
-        fields.reject("weight", "a weight is from 0 to 1000000");
+        fields.reject("weight", "expected a weight from 0 to 1000000");
     }
     let kind = &backend.target.kind;
     let counts = backend.weight > 0;
     if counts && kind.is("", "Service") && backend.target.name.contains('.') {
-        fields.reject("name", "this is the name of a Service, not of a host");
+        fields.reject("name", "expected the name of a Service, without dots");
     }
     if counts && kind.is("networking.istio.io", "Hostname") && backend.target.namespace.is_some() {
-        fields.reject("namespace", "a host has no namespace");
+        fields.reject("namespace", "`namespace` is not supported for kind Hostname");
     }
     let by_port = kind.is("", "Service")
         || kind.is("networking.istio.io", "Hostname")
         || kind.is("multicluster.x-k8s.io", "ServiceImport");
     if counts && by_port && backend.port.is_none() {
-        fields.reject("port", "a port is needed");
+        fields.reject("port", "`port` is required");
     }
     backend
 }

@@ -1,4 +1,4 @@
-//! TCPRoutes: connections by port (G02).
+//! TCPRoutes: routes for connections, by port (G02).
 
 use sluice_model::Object;
 

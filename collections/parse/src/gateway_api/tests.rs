@@ -1,4 +1,4 @@
-//! Kinds of the Gateway API: what is read, and where mistakes are.
+//! Parsing of Gateway API kinds: values and findings.
 
 use sluice_model::gateway_api::{AddressKind, GroupKind, ListenerTlsMode, NamespaceSelection};
 use sluice_model::{Decimal, Object, RedirectPort, Severity, StringMatch, Text};
@@ -8,7 +8,7 @@ use crate::yaml::{Limits, parse_value};
 
 const API: &str = "apiVersion: gateway.networking.k8s.io/v1";
 
-/// The object, and the findings as `severity path`.
+/// The object, and its findings as `severity path`.
 fn read(kind: &str, spec: &str) -> (Option<Object>, Vec<String>) {
     let text = format!("{{{API}, kind: {kind}, metadata: {{name: x, namespace: web}}, spec: {{{spec}}}}}");
     let value = parse_value(&text, &Limits::default()).expect("yaml");
@@ -29,7 +29,7 @@ fn findings(kind: &str, spec: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_gateway_is_read_with_the_defaults_of_its_references() {
+fn gateway_references_have_defaults() {
     let (object, found) = read(
         "Gateway",
         "gatewayClassName: istio, addresses: [{value: 10.0.0.1}, {type: Hostname, value: door.web.svc}],
@@ -51,7 +51,7 @@ fn a_gateway_is_read_with_the_defaults_of_its_references() {
 }
 
 #[test]
-fn mistakes_of_a_gateway_are_at_their_fields() {
+fn invalid_gateway_fields_are_reported_with_their_path() {
     let listener = |rest: &str| {
         findings("Gateway", &format!("gatewayClassName: istio, listeners: [{{name: a, port: 80, {rest}}}]"))
     };
@@ -72,14 +72,14 @@ fn mistakes_of_a_gateway_are_at_their_fields() {
 }
 
 #[test]
-fn tls_is_passed_through_if_that_is_said() {
+fn tls_passthrough_is_read() {
     let spec = "gatewayClassName: istio, listeners: [{name: a, port: 443, protocol: TLS, tls: {mode: Passthrough}}]";
     let (Some(Object::KubernetesGateway(gateway)), _) = read("Gateway", spec) else { panic!("a Gateway") };
     assert_eq!(gateway.listeners[0].tls.as_ref().and_then(|tls| tls.mode), Some(ListenerTlsMode::Passthrough));
 }
 
 #[test]
-fn an_http_route_says_what_is_done_in_the_words_of_virtual_services() {
+fn http_route_becomes_the_model_of_virtual_services() {
     let (object, found) = read(
         "HTTPRoute",
         "parentRefs: [{name: gw}, {group: '', kind: Service, name: s, namespace: other, port: 80}],
@@ -106,7 +106,7 @@ fn an_http_route_says_what_is_done_in_the_words_of_virtual_services() {
 }
 
 #[test]
-fn mistakes_of_an_http_route_are_at_their_fields() {
+fn invalid_http_route_fields_are_reported_with_their_path() {
     let rule = |rest: &str| findings("HTTPRoute", &format!("parentRefs: [{{name: gw}}], rules: [{{{rest}}}]"));
     assert_eq!(rule("backendRefs: [{name: a.b, port: 80}]"), ["!spec.rules[0].backendRefs[0].name"]);
     assert_eq!(rule("backendRefs: [{name: a}]"), ["!spec.rules[0].backendRefs[0].port"]);
@@ -126,7 +126,7 @@ fn mistakes_of_an_http_route_are_at_their_fields() {
 }
 
 #[test]
-fn a_redirect_keeps_the_port_of_the_request_unless_it_says_a_scheme() {
+fn redirect_keeps_the_request_port_unless_it_sets_a_scheme() {
     let port = |redirect: &str| {
         let filter = format!("{{type: RequestRedirect, requestRedirect: {{{redirect}}}}}");
         let (object, _) = read("HTTPRoute", &format!("rules: [{{filters: [{filter}]}}]"));
@@ -139,7 +139,7 @@ fn a_redirect_keeps_the_port_of_the_request_unless_it_says_a_scheme() {
 }
 
 #[test]
-fn origins_may_have_stars() {
+fn cors_origins_support_wildcards() {
     let origin = |origin: &str| {
         let filter = format!("{{type: CORS, cors: {{allowOrigins: ['{origin}']}}}}");
         let (object, _) = read("HTTPRoute", &format!("rules: [{{filters: [{filter}]}}]"));
@@ -153,7 +153,7 @@ fn origins_may_have_stars() {
 }
 
 #[test]
-fn calls_are_paths() {
+fn grpc_methods_become_path_matches() {
     let path = |method: &str| {
         let (object, found) = read("GRPCRoute", &format!("rules: [{{matches: [{{method: {{{method}}}}}]}}]"));
         let Some(Object::GRPCRoute(route)) = object else { return Err(found) };
@@ -167,7 +167,7 @@ fn calls_are_paths() {
 }
 
 #[test]
-fn routes_of_connections_have_backends_by_rule() {
+fn tcp_and_tls_routes_have_backends_per_rule() {
     let spec = "parentRefs: [{name: gw, sectionName: tls}], hostnames: [a.example], \
         rules: [{backendRefs: [{name: a, port: 1}, {name: b, port: 2, weight: 0}]}]";
     let (Some(Object::TLSRoute(route)), found) = read("TLSRoute", spec) else { panic!("a TLSRoute") };
@@ -180,7 +180,7 @@ fn routes_of_connections_have_backends_by_rule() {
 }
 
 #[test]
-fn a_grant_with_a_mistake_is_none() {
+fn invalid_reference_grant_grants_nothing() {
     let text =
         "from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: a}], to: [{group: '', kind: Service}]";
     let (Some(Object::ReferenceGrant(grant)), found) = read("ReferenceGrant", text) else { panic!("a grant") };
@@ -196,7 +196,7 @@ fn a_grant_with_a_mistake_is_none() {
 }
 
 #[test]
-fn policies_and_listener_sets_need_what_they_are_for() {
+fn policies_and_listener_sets_require_a_target() {
     let policy = "targetRefs: [{group: '', kind: Service, name: s, sectionName: p}], \
         validation: {hostname: a.b, wellKnownCACertificates: System, subjectAltNames: [{type: URI, uri: 'spiffe://a'}]}";
     let (Some(Object::BackendTLSPolicy(read_policy)), found) = read("BackendTLSPolicy", policy) else { panic!("one") };

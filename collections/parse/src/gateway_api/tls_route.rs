@@ -1,4 +1,4 @@
-//! TLSRoutes: connections by server name (G02).
+//! TLSRoutes: routes for connections, by server name (G02).
 
 use sluice_model::Object;
 use sluice_model::gateway_api::L4Route;
@@ -10,7 +10,7 @@ pub(crate) fn parse(item: &Item<'_>, findings: &Findings) -> Option<Object> {
     parse_route(item, findings, true).map(|route| Object::TLSRoute(Box::new(route)))
 }
 
-/// A route of connections, with server names or without.
+/// Reads a route for connections, with or without server names.
 pub(super) fn parse_route(item: &Item<'_>, findings: &Findings, named: bool) -> Option<L4Route> {
     let fields = Fields::new(item.spec(), "spec", findings)?;
     let meta = item.meta(findings);
@@ -24,7 +24,7 @@ pub(super) fn parse_route(item: &Item<'_>, findings: &Findings, named: bool) -> 
         meta,
     };
     if route.rules.is_empty() {
-        fields.refuse("rules", "a rule is needed");
+        fields.refuse("rules", "at least one rule is required");
     }
     drop(fields);
     (!findings.has_errors()).then_some(route)

@@ -2,19 +2,19 @@ use std::time::Duration;
 
 use sluice_model::{MeshConfig, ProviderKind, Severity};
 
-use super::lay_mesh_config;
+use super::merge_mesh_config;
 use crate::Findings;
 use crate::yaml::{Limits, parse_value};
 
 fn lay(base: MeshConfig, text: &str) -> (MeshConfig, Vec<(Severity, String)>) {
     let findings = Findings::default();
     let value = parse_value(text, &Limits::default()).expect("yaml");
-    let mesh = lay_mesh_config(base, &value, "mesh", &findings);
+    let mesh = merge_mesh_config(base, &value, "mesh", &findings);
     (mesh, findings.into_vec().into_iter().map(|f| (f.severity, f.field_path.to_string())).collect())
 }
 
 #[test]
-fn a_field_replaces_the_default_and_the_rest_stays() {
+fn present_field_replaces_the_default() {
     let (mesh, findings) = lay(
         MeshConfig::default(),
         "connectTimeout: 1500ms\ntrustDomain: t.example\noutboundTrafficPolicy: {mode: REGISTRY_ONLY}\n\
@@ -29,7 +29,7 @@ fn a_field_replaces_the_default_and_the_rest_stays() {
 }
 
 #[test]
-fn metadata_and_aliases_are_joined_and_providers_replace_by_name() {
+fn metadata_and_aliases_are_joined_and_providers_replaced_by_name() {
     let base = "trustDomainAliases: [b]\ndefaultConfig: {proxyMetadata: {A: '1', B: '1'}}\n";
     let over = "trustDomainAliases: [a, b]\ndefaultConfig: {proxyMetadata: {B: '2'}}\n\
                 extensionProviders: [{name: envoy, envoyFileAccessLog: {path: /dev/null}}, {name: own, prometheus: {}}]\n";
@@ -44,7 +44,7 @@ fn metadata_and_aliases_are_joined_and_providers_replace_by_name() {
 }
 
 #[test]
-fn what_is_wrong_is_found_and_the_rest_applies() {
+fn invalid_field_is_reported_and_the_others_apply() {
     let (mesh, findings) = lay(MeshConfig::default(), "connectTimeout: soon\nnoSuchField: 1\nproxyHttpPort: 8888\n");
     assert_eq!(mesh.proxy_http_port, 8888);
     assert_eq!(mesh.connect_timeout, Duration::from_secs(10));
@@ -55,7 +55,7 @@ fn what_is_wrong_is_found_and_the_rest_applies() {
 }
 
 #[test]
-fn log_formats_are_no_deeper_than_proxies_can_read() {
+fn log_format_nesting_is_limited() {
     let nested = |levels: usize| format!("{}{{}}{}", "{\"a\":".repeat(levels - 1), "}".repeat(levels - 1));
     let mesh_of = |levels: usize| {
         let format = nested(levels);

@@ -8,7 +8,7 @@ fn parse(text: &str) -> Result<ParsedObject, ObjectError> {
     parse_object(&"c1".into(), "cluster.local", &value)
 }
 
-/// The object, with its findings as `severity path`.
+/// The object and its findings as `severity path`.
 fn read(text: &str) -> (Option<Object>, Vec<String>) {
     let parsed = parse(text).expect("known kind");
     let shown = parsed.rejects.iter().map(|reject| {
@@ -19,7 +19,7 @@ fn read(text: &str) -> (Option<Object>, Vec<String>) {
 }
 
 #[test]
-fn what_is_no_object_of_a_known_kind_is_an_error() {
+fn value_that_is_not_an_object_of_a_known_kind_is_an_error() {
     assert_eq!(parse("[1]").unwrap_err(), ObjectError::NotAnObject);
     assert_eq!(parse("{kind: Pod}").unwrap_err(), ObjectError::Missing("apiVersion"));
     assert_eq!(parse("{apiVersion: v1, kind: Pod}").unwrap_err(), ObjectError::Missing("metadata.name"));
@@ -30,7 +30,7 @@ fn what_is_no_object_of_a_known_kind_is_an_error() {
 }
 
 #[test]
-fn a_namespaced_object_without_a_namespace_is_in_default() {
+fn namespaced_object_without_a_namespace_is_in_default() {
     let parsed = parse("{apiVersion: v1, kind: Pod, metadata: {name: a}}").expect("pod");
     assert_eq!((parsed.key.cluster.as_str(), parsed.key.namespace.as_str()), ("c1", "default"));
     let node = parse("{apiVersion: v1, kind: Node, metadata: {name: a, namespace: x}}").expect("node");
@@ -38,7 +38,7 @@ fn a_namespaced_object_without_a_namespace_is_in_default() {
 }
 
 #[test]
-fn a_value_of_the_wrong_type_names_its_field() {
+fn wrong_type_is_reported_with_its_path() {
     let service = "{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {ports: [{port: many}]}}";
     let (object, findings) = read(service);
     assert!(object.is_none());
@@ -46,7 +46,7 @@ fn a_value_of_the_wrong_type_names_its_field() {
 }
 
 #[test]
-fn a_port_out_of_range_does_not_hide_its_neighbours() {
+fn invalid_service_port_does_not_affect_other_ports() {
     let (object, findings) = read(
         "{apiVersion: v1, kind: Service, metadata: {name: a}, \
          spec: {clusterIP: None, ports: [{port: 0}, {name: grpc-x, port: 70, targetPort: 7000}]}}",
@@ -59,7 +59,7 @@ fn a_port_out_of_range_does_not_hide_its_neighbours() {
 }
 
 #[test]
-fn a_kind_that_is_not_supported_says_so() {
+fn unsupported_kind_is_a_warning() {
     let (object, findings) =
         read("{apiVersion: inference.networking.k8s.io/v1, kind: InferencePool, metadata: {name: a}, spec: {}}");
     assert!(object.is_none());
@@ -67,7 +67,7 @@ fn a_kind_that_is_not_supported_says_so() {
 }
 
 #[test]
-fn every_kind_of_configuration_is_read_or_says_that_it_is_not() {
+fn every_unsupported_kind_of_configuration_is_a_warning() {
     for info in crate::KINDS {
         assert_eq!(info.warn_unsupported, info.is_custom(), "{}", info.kind);
         if info.parse.is_some() || !info.warn_unsupported {
@@ -86,7 +86,7 @@ fn every_kind_of_configuration_is_read_or_says_that_it_is_not() {
 }
 
 #[test]
-fn a_workload_is_its_controller_without_the_version() {
+fn workload_of_a_pod_is_its_controller() {
     let pod = |owner: &str, labels: &str| {
         let text = format!(
             "{{apiVersion: v1, kind: Pod, metadata: {{name: p-1, generateName: p-, labels: {labels}, \
@@ -110,7 +110,7 @@ fn a_workload_is_its_controller_without_the_version() {
 }
 
 #[test]
-fn a_service_entry_that_admission_would_refuse_does_not_apply() {
+fn invalid_service_entry_does_not_apply() {
     let entry = |spec: &str| {
         read(&format!(
             "{{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {{name: a}}, spec: {{{spec}}}}}"
@@ -140,7 +140,7 @@ fn a_service_entry_that_admission_would_refuse_does_not_apply() {
 }
 
 #[test]
-fn a_workload_entry_has_the_labels_of_both_and_says_its_health() {
+fn workload_entry_has_labels_of_metadata_and_spec_and_its_health() {
     let entry = |annotations: &str, status: &str| {
         let text = format!(
             "{{apiVersion: networking.istio.io/v1, kind: WorkloadEntry, metadata: {{name: a, labels: {{x: outer}}, \

@@ -1,4 +1,4 @@
-//! What makes a proxy's configuration invalid.
+//! Validation of `ProxyConfig`.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,20 +9,20 @@ use sluice_model::{ProxyConfig, Tracer};
 use crate::admission::is_port;
 use crate::{Fields, is_fqdn, parse_duration};
 
-/// What stands in addresses for that of the node.
+/// Placeholder for the address of the node.
 const HOST_IP: &str = "$(HOST_IP)";
 
-/// Notes what is wrong with the fields that are there.
+/// Checks the fields that are present.
 pub(super) fn check(fields: &Fields<'_>, config: &ProxyConfig) {
     for name in ["configPath", "binaryPath", "serviceCluster"] {
         if fields.opt_text(name).is_some_and(|text| text.is_empty()) {
-            fields.refuse(name, "cannot be empty");
+            fields.refuse(name, "the value must not be empty");
         }
     }
     if fields.has("drainDuration") {
         fields.check_timeout("drainDuration", config.drain_duration);
         if config.drain_duration.subsec_nanos() != 0 {
-            fields.refuse("drainDuration", "only whole seconds are possible");
+            fields.refuse("drainDuration", "a duration must be a whole number of seconds");
         }
     }
     for name in ["discoveryAddress", "statsdUdpAddress", "envoyMetricsServiceAddress"] {
@@ -41,18 +41,18 @@ pub(super) fn check(fields: &Fields<'_>, config: &ProxyConfig) {
     }
     for name in ["proxyAdminPort", "statusPort"] {
         if fields.value(name).is_some_and(|port| !port.as_i64().is_some_and(is_port)) {
-            fields.refuse(name, "a port number is 1 to 65535");
+            fields.refuse(name, "expected a port from 1 to 65535");
         }
     }
     if fields.value("proxyMetadata").and_then(|metadata| metadata.get("ISTIO_META_DNS_AUTO_ALLOCATE")).is_some() {
-        fields.warn("proxyMetadata[ISTIO_META_DNS_AUTO_ALLOCATE]", "addresses are allocated without being asked for");
+        fields.warn("proxyMetadata[ISTIO_META_DNS_AUTO_ALLOCATE]", "no effect: addresses are always allocated");
     }
     check_tracer(fields, config);
     check_private_keys(fields);
     check_limits(fields);
 }
 
-/// A host or an address with a port.
+/// Checks an address of the form `HOST:PORT`.
 fn check_address(fields: &Fields<'_>, name: &str, address: &str) {
     let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
@@ -61,10 +61,10 @@ fn check_address(fields: &Fields<'_>, name: &str, address: &str) {
         None => is_fqdn(host) || (!host.contains(':') && host.parse::<IpAddr>().is_ok()),
     };
     if !is_host {
-        fields.refuse(name, format!("`{host}` is neither a host nor an address"));
+        fields.refuse(name, format!("`{host}` is not a host name or an IP address"));
     }
     if !port.parse::<i64>().is_ok_and(is_port) {
-        fields.refuse(name, format!("`{address}` does not end with a port"));
+        fields.refuse(name, format!("expected `HOST:PORT`, found `{address}`"));
     }
 }
 
@@ -79,7 +79,7 @@ fn check_tracer(fields: &Fields<'_>, config: &ProxyConfig) {
         Tracer::Lightstep(address, token) => {
             check_address(fields, "tracing.lightstep.address", address);
             if token.is_empty() {
-                fields.refuse("tracing.lightstep.accessToken", "a token is needed");
+                fields.refuse("tracing.lightstep.accessToken", "an access token is required");
             }
         }
         _ => {}
@@ -90,17 +90,17 @@ fn check_private_keys(fields: &Fields<'_>) {
     let Some(provider) = fields.value("privateKeyProvider") else { return };
     let known = ["cryptomb", "qat"].into_iter().find_map(|name| Some((name, provider.get(name)?)));
     let Some((name, provider)) = known else {
-        fields.refuse("privateKeyProvider", "cryptomb or qat is needed");
+        fields.refuse("privateKeyProvider", "`cryptomb` or `qat` is required");
         return;
     };
     let delay = provider.get("pollDelay").and_then(Value::as_str).and_then(parse_duration);
     if delay.unwrap_or_default() == Duration::ZERO {
-        fields.refuse(&format!("privateKeyProvider.{name}.pollDelay"), "a duration is needed");
+        fields.refuse(&format!("privateKeyProvider.{name}.pollDelay"), "a duration above 0 is required");
     }
 }
 
-/// The least that each limit of connections can be.
-const LEAST: [(&str, i64); 7] = [
+/// Minimum of each integer in `connectionSettings`.
+const MINIMUMS: [(&str, i64); 7] = [
     ("listenerPerConnectionBufferLimitBytes", 0),
     ("clusterPerConnectionBufferLimitBytes", 0),
     ("httpMaxConcurrentStreams", 1),
@@ -112,9 +112,9 @@ const LEAST: [(&str, i64); 7] = [
 
 fn check_limits(fields: &Fields<'_>) {
     let Some(settings) = fields.value("connectionSettings") else { return };
-    for (name, least) in LEAST {
+    for (name, least) in MINIMUMS {
         if settings.get(name).and_then(Value::as_i64).is_some_and(|number| number < least) {
-            fields.refuse(&format!("connectionSettings.{name}"), format!("at least {least} is expected"));
+            fields.refuse(&format!("connectionSettings.{name}"), format!("expected an integer of at least {least}"));
         }
     }
 }

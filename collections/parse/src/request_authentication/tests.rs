@@ -19,7 +19,7 @@ fn parse(rule: serde_json::Value) -> (RequestAuthentication, Vec<String>) {
 }
 
 #[test]
-fn everything_is_read() {
+fn all_fields_are_read() {
     let (policy, rejects) = parse(json!({
         "issuer": "https://i", "audiences": ["a"], "jwksUri": "https://i/keys",
         "fromHeaders": [{"name": "x", "prefix": "T "}], "fromParams": ["p"], "fromCookies": ["c"],
@@ -35,7 +35,7 @@ fn everything_is_read() {
 }
 
 #[test]
-fn what_is_wrong_is_said_and_left_out() {
+fn invalid_parts_are_reported_and_left_out() {
     for (rule, path) in [
         (json!({"issuer": "i", "jwks": "not json"}), "jwks"),
         (json!({"issuer": "i", "jwks": "[]"}), "jwks"),
@@ -62,14 +62,14 @@ fn what_is_wrong_is_said_and_left_out() {
 }
 
 #[test]
-fn secret_keys_are_told_of() {
+fn secret_keys_are_reported() {
     let (policy, rejects) = parse(json!({"issuer": "i", "jwks": "{\"keys\":[{\"kty\":\"oct\",\"k\":\"c2VjcmV0\"}]}"}));
     assert_eq!(rejects, ["spec.jwtRules[0].jwks"]);
     assert!(matches!(policy.rules[0].keys, JwtKeys::Inline(_)));
 }
 
 #[test]
-fn addresses_have_a_host_and_a_port() {
+fn jwks_uris_have_a_host_and_a_port() {
     let check = |uri: &str, host: &str, port| {
         assert_eq!(parse_jwks_uri(uri), Ok(ProviderService { service: host.into(), port }));
     };

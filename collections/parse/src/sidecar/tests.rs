@@ -33,7 +33,7 @@ fn accepted(spec: Value) -> Sidecar {
 }
 
 #[test]
-fn every_field_is_read() {
+fn all_fields_are_read() {
     let sidecar = accepted(json!({
         "workloadSelector": {"labels": {"app": "press"}},
         "ingress": [{
@@ -67,7 +67,7 @@ fn every_field_is_read() {
 }
 
 #[test]
-fn endpoints_are_local() {
+fn default_endpoint_must_be_local() {
     let endpoint = |text: &str| {
         let spec = json!({"ingress": [{"port": {"number": 80, "protocol": "HTTP"}, "defaultEndpoint": text}]});
         accepted(spec).ingress[0].endpoint.clone()
@@ -81,7 +81,7 @@ fn endpoints_are_local() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_where_it_stands() {
+fn invalid_fields_are_reported_with_their_path() {
     let refused = |spec: Value, path: &str| {
         let found = rejects(&spec);
         let refused = found.iter().any(|reject| reject.severity.is_refusal() && reject.field_path == *path);
@@ -134,7 +134,7 @@ fn what_cannot_be_is_refused_where_it_stands() {
 }
 
 #[test]
-fn what_says_too_much_is_warned_of() {
+fn redundant_fields_are_warnings() {
     let warned = |spec: Value, path: &str| {
         let (sidecar, paths) = parse(&spec);
         assert!(sidecar.is_some(), "{spec}");

@@ -1,4 +1,4 @@
-//! Balancing by locality, and what makes it invalid.
+//! Locality load balancing and its validation.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use sluice_model::{LocalityDistribute, LocalityLb, Text, ZoneAwareLb};
 
 use crate::Fields;
 
-/// Labels of nodes that a failover by region and a balancing by zone order by themselves.
+/// Node labels of region, zone and subzone. Regional failover and zone-aware balancing already order endpoints by them.
 const TOPOLOGY: [&str; 3] =
     ["topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone"];
 
@@ -27,7 +27,7 @@ fn weights(fields: &Fields<'_>) -> BTreeMap<Text, u32> {
     let weights = fields.entries("to").into_iter().filter_map(|(locality, value, path)| {
         let weight = value.as_u64().and_then(|weight| u32::try_from(weight).ok());
         if weight.is_none() {
-            fields.reject("to", format!("{path} is no weight"));
+            fields.reject("to", format!("{path} is not a weight"));
         }
         Some((locality, weight?))
     });
@@ -48,17 +48,20 @@ pub(crate) fn zone_aware_lb(fields: &Fields<'_>) -> ZoneAwareLb {
     }
 }
 
-/// What admission refuses of it.
+/// Records what admission refuses.
 pub(crate) fn check_locality_lb(fields: &Fields<'_>, lb: &LocalityLb) {
     let topology = lb.failover_priority.iter().position(|label| TOPOLOGY.contains(&label.as_str()));
     if let (false, Some(n)) = (lb.failover.is_empty(), topology) {
-        fields.refuse(&format!("failoverPriority[{n}]"), "failover orders by region, zone and subzone already");
+        fields.refuse(
+            &format!("failoverPriority[{n}]"),
+            "no effect: `failover` already orders endpoints by region, zone and subzone",
+        );
     }
     for (n, distribute) in lb.distribute.iter().enumerate() {
         let path = format!("distribute[{n}].to");
         for (locality, weight) in &distribute.to {
             if !(1..=100).contains(weight) {
-                fields.refuse(&format!("{path}[{locality}]"), "a share is 1 to 100");
+                fields.refuse(&format!("{path}[{locality}]"), "expected a weight from 1 to 100");
             }
         }
         check_localities(fields, &path, distribute.to.keys());
@@ -67,19 +70,19 @@ pub(crate) fn check_locality_lb(fields: &Fields<'_>, lb: &LocalityLb) {
     check_failover(fields, &lb.failover);
 }
 
-/// What admission refuses of it.
+/// Records what admission refuses.
 pub(crate) fn check_zone_aware_lb(fields: &Fields<'_>, lb: &ZoneAwareLb) {
     for (n, label) in lb.failover_priority.iter().enumerate() {
         if TOPOLOGY.contains(&label.as_str()) {
-            let reason = format!("`{label}` is ordered by already where zones are balanced");
+            let reason = format!("`{label}` has no effect: zone-aware balancing already orders endpoints by it");
             fields.refuse(&format!("failoverPriority[{n}]"), reason);
         }
     }
     if lb.min_cluster_size == Some(0) {
-        fields.refuse("minClusterSize", "at least 1 is expected");
+        fields.refuse("minClusterSize", "expected an integer of at least 1");
     }
     for (n, (from, to)) in lb.failover.iter().enumerate().filter(|(_, (from, to))| from == to) {
-        fields.refuse(&format!("failover[{n}]"), format!("region `{from}` cannot fail over to itself, `{to}`"));
+        fields.refuse(&format!("failover[{n}]"), format!("region `{from}` must not fail over to itself, `{to}`"));
     }
     check_failover(fields, &lb.failover);
 }
@@ -88,22 +91,25 @@ fn check_failover(fields: &Fields<'_>, failover: &[(Text, Text)]) {
     for (n, (from, to)) in failover.iter().enumerate() {
         for (name, region) in [("from", from), ("to", to)] {
             if region.contains(['/', '*']) {
-                fields.refuse(&format!("failover[{n}].{name}"), format!("`{region}` is no region"));
+                fields.refuse(
+                    &format!("failover[{n}].{name}"),
+                    format!("`{region}` is not a region: it must not contain `/` or `*`"),
+                );
             }
         }
     }
 }
 
-/// Localities that stand beside each other: none is within another.
+/// Checks a list of localities, none of which may contain another.
 fn check_localities<'t>(fields: &Fields<'_>, path: &str, localities: impl Iterator<Item = &'t Text>) {
     let mut earlier: Vec<Vec<&str>> = Vec::new();
     for locality in localities {
         let parts: Vec<&str> = locality.splitn(3, '/').collect();
         if parts.iter().any(|part| part.is_empty()) {
-            fields.refuse(path, format!("`{locality}` has an empty region, zone or subzone"));
+            fields.refuse(path, format!("`{locality}` is invalid: region, zone and subzone must not be empty"));
         }
         if locality.find('*').is_some_and(|at| at + 1 < locality.len()) {
-            fields.refuse(path, format!("in `{locality}`, `*` is not at the end"));
+            fields.refuse(path, format!("`{locality}` is invalid: `*` must be at the end"));
         }
         let own: Vec<&str> = parts.into_iter().take_while(|part| *part != "*").collect();
         let within = |other: &Vec<&str>| own.starts_with(other) || other.starts_with(&own);

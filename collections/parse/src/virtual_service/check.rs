@@ -1,4 +1,4 @@
-//! What makes a VirtualService invalid.
+//! Validation of VirtualServices.
 
 mod http;
 mod unreachable;
@@ -11,7 +11,7 @@ use crate::admission::{check_export_to, check_labels, is_port, is_subnet};
 use crate::fields::Fields;
 use crate::names::{is_admitted_host, is_any_case_label, is_dns_label, is_fqdn, is_wildcard_domain};
 
-/// Notes everything wrong in a VirtualService that its types do not already forbid.
+/// Checks a VirtualService after it is parsed.
 pub(super) fn check(fields: &Fields<'_>, vs: &VirtualService, hosts: &[Text], gateways: &[Text]) {
     if vs.is_delegate() {
         check_delegate(fields, vs, gateways);
@@ -20,7 +20,7 @@ pub(super) fn check(fields: &Fields<'_>, vs: &VirtualService, hosts: &[Text], ga
     check_hosts(fields, vs, hosts);
     check_export_to(fields, &fields.texts("exportTo"), &vs.namespace, false);
     if vs.http.is_empty() && vs.tls.is_empty() && vs.tcp.is_empty() {
-        fields.reject("", "http, tcp or tls is needed");
+        fields.reject("", "`http`, `tcp` or `tls` is required");
     }
     for (n, route) in vs.http.iter().enumerate() {
         http::check_http(&At { fields, path: format!("http[{n}]") }, route, vs);
@@ -28,14 +28,14 @@ pub(super) fn check(fields: &Fields<'_>, vs: &VirtualService, hosts: &[Text], ga
     for (n, route) in vs.tls.iter().enumerate() {
         let at = At { fields, path: format!("tls[{n}]") };
         if route.matches.is_empty() {
-            at.reject("match", "a TLS route needs a match");
+            at.reject("match", "`match` is required in a TLS route");
         }
         for (m, matched) in route.matches.iter().enumerate() {
             check_tls_match(&at.element("match", m), matched, vs);
         }
         check_weights(&at, route.route.iter().map(|d| (&d.destination, d.weight)));
         if route.route.is_empty() {
-            at.reject("route", "a TLS route needs a destination");
+            at.reject("route", "`route` is required in a TLS route");
         }
     }
     for (n, route) in vs.tcp.iter().enumerate() {
@@ -45,13 +45,13 @@ pub(super) fn check(fields: &Fields<'_>, vs: &VirtualService, hosts: &[Text], ga
         }
         check_weights(&at, route.route.iter().map(|d| (&d.destination, d.weight)));
         if route.route.is_empty() {
-            at.reject("route", "a TCP route needs a destination");
+            at.reject("route", "`route` is required in a TCP route");
         }
     }
     unreachable::check(fields, vs);
 }
 
-/// A place within the spec.
+/// A field of the spec, by its path.
 struct At<'a, 'b> {
     fields: &'a Fields<'b>,
     path: String,
@@ -85,17 +85,17 @@ impl<'a, 'b> At<'a, 'b> {
 
 fn check_delegate(fields: &Fields<'_>, vs: &VirtualService, gateways: &[Text]) {
     if !gateways.is_empty() {
-        fields.reject("gateways", "a delegate, which has no hosts, cannot have gateways");
+        fields.reject("gateways", "a VirtualService without hosts is a delegate: `gateways` is not supported");
     }
     if !vs.tls.is_empty() {
-        fields.reject("tls", "a delegate, which has no hosts, cannot have TLS routes");
+        fields.reject("tls", "a VirtualService without hosts is a delegate: `tls` is not supported");
     }
     if !vs.tcp.is_empty() {
-        fields.reject("tcp", "a delegate, which has no hosts, cannot have TCP routes");
+        fields.reject("tcp", "a VirtualService without hosts is a delegate: `tcp` is not supported");
     }
 }
 
-/// The names of gateways as they are written, of a VirtualService or of one of its matches.
+/// Checks the gateway names of a VirtualService or of one of its matches, as they are written.
 pub(super) fn check_gateways(fields: &Fields<'_>, name: &str, gateways: &[Text]) {
     for (n, gateway) in gateways.iter().enumerate() {
         let path = format!("{name}[{n}]");
@@ -107,18 +107,18 @@ pub(super) fn check_gateways(fields: &Fields<'_>, name: &str, gateways: &[Text])
             None => (is_wildcard_domain(gateway) && !gateway.starts_with('*'), is_fqdn(gateway)),
         };
         if !applies && !admitted {
-            fields.reject(&path, format!("`{gateway}` is no gateway name; namespace/name is expected"));
+            fields.reject(&path, format!("`{gateway}` is not a gateway name: expected `NAME` or `NAMESPACE/NAME`"));
         } else if !admitted {
-            fields.refuse(&path, format!("`{gateway}` is no gateway name; namespace/name is expected"));
+            fields.refuse(&path, format!("`{gateway}` is not a gateway name: expected `NAME` or `NAMESPACE/NAME`"));
         }
         let mut parts = gateway.split('.');
         if let (false, Some(name), Some(namespace)) = (gateway.contains('/'), parts.next(), parts.next()) {
-            fields.warn(&path, format!("`{gateway}` is the old form of a gateway name; write `{namespace}/{name}`"));
+            fields.warn(&path, format!("`{gateway}` is a deprecated form of a gateway name: use `{namespace}/{name}`"));
         }
     }
 }
 
-/// A name of a cluster as servers that pass TLS on by themselves present it: `outbound_.80_.subset_.host`.
+/// Whether a name is that of a cluster, as AUTO_PASSTHROUGH gateways use it for SNI: `outbound_.80_.subset_.host`.
 fn is_cluster_name(name: &str) -> bool {
     let parts: Vec<&str> = name.split('_').collect();
     let has = |part: Option<&&str>, of: fn(char) -> bool| part.is_some_and(|part| part.chars().any(of));
@@ -128,7 +128,7 @@ fn is_cluster_name(name: &str) -> bool {
 }
 
 fn check_hosts(fields: &Fields<'_>, vs: &VirtualService, written: &[Text]) {
-    // Bound to a gateway by server name, a host may be the name of a cluster.
+    // In a route that matches SNI at a gateway, a host may be the name of a cluster.
     let by_sni = vs.tls.iter().any(|route| route.matches.iter().any(|m| !m.sni_hosts.is_empty()));
     let only_gateways = !vs.gateways.is_empty() && !vs.is_mesh();
     let mut valid = true;
@@ -137,13 +137,13 @@ fn check_hosts(fields: &Fields<'_>, vs: &VirtualService, written: &[Text]) {
         let cluster_name = only_gateways && by_sni && host.starts_with("outbound_");
         let is_address = host.parse::<IpAddr>().is_ok();
         if !is_wildcard_domain(host) && !cluster_name && !is_address && !is_admitted_host(host) {
-            fields.reject(&path, format!("`{host}` is no host"));
+            fields.reject(&path, format!("`{host}` is not a valid host"));
             valid = false;
         } else if **host == *"*" && vs.is_mesh() {
-            fields.reject(&path, format!("the host `*` is not allowed on gateway `{MESH_GATEWAY}`"));
+            fields.reject(&path, format!("host `*` is not supported for gateway `{MESH_GATEWAY}`"));
             valid = false;
         } else if !(is_admitted_host(host) || is_address || cluster_name && is_cluster_name(host)) {
-            fields.refuse(&path, format!("`{host}` is no host"));
+            fields.refuse(&path, format!("`{host}` is not a valid host"));
         }
     }
     if valid {
@@ -158,18 +158,18 @@ fn check_hosts(fields: &Fields<'_>, vs: &VirtualService, written: &[Text]) {
 
 fn check_tls_match(at: &At<'_, '_>, matched: &TlsMatch, vs: &VirtualService) {
     if matched.sni_hosts.is_empty() {
-        at.reject("sniHosts", "a TLS match needs a server name");
+        at.reject("sniHosts", "`sniHosts` is required in a TLS match");
     }
     for (n, written) in matched.sni_hosts.iter().enumerate() {
         let path = format!("sniHosts[{n}]");
         if written.parse::<IpAddr>().is_ok() {
-            at.warn(&path, "an address as a server name is against the rules of TLS, and most clients send none");
+            at.warn(&path, "an IP address is not a valid SNI: most clients do not send it");
         }
         let name = Host::new(written);
         if !vs.hosts.iter().any(|host| host.contains(&name)) {
-            at.reject(&path, format!("`{name}` is not within the hosts of the VirtualService"));
+            at.reject(&path, format!("`{name}` does not match a host of the VirtualService"));
         } else if !is_admitted_host(written) && written.parse::<IpAddr>().is_err() && !is_cluster_name(written) {
-            at.refuse(&path, format!("`{written}` is no server name"));
+            at.refuse(&path, format!("`{written}` is not a valid server name"));
         }
     }
     check_l4(at, &matched.destination_subnets, matched.port, &matched.source_labels);
@@ -182,28 +182,28 @@ fn check_tcp_match(at: &At<'_, '_>, matched: &L4Match) {
 fn check_l4(at: &At<'_, '_>, subnets: &[Text], port: u32, source_labels: &Labels) {
     for (n, subnet) in subnets.iter().enumerate() {
         if !is_subnet(subnet) {
-            at.reject(&format!("destinationSubnets[{n}]"), format!("`{subnet}` is no subnet"));
+            at.reject(&format!("destinationSubnets[{n}]"), format!("`{subnet}` is not an IP address or a CIDR block"));
         }
     }
     if port != 0 && !is_port(port) {
-        at.refuse("port", format!("{port} is no port"));
+        at.refuse("port", format!("expected a port from 1 to 65535, found {port}"));
     }
     check_labels(at.fields, &at.of("sourceLabels"), source_labels);
 }
 
 fn check_destination(at: &At<'_, '_>, destination: &Destination) {
     let host = destination.host.as_str();
-    // An empty host was noted when it was read.
+    // The parser has reported an empty host.
     if !host.is_empty() && (host == "*" || !(is_wildcard_domain(host) || is_admitted_host(host))) {
-        at.reject("host", format!("`{host}` is no host"));
+        at.reject("host", format!("`{host}` is not a valid host"));
     } else if !host.is_empty() && !is_admitted_host(host) {
-        at.refuse("host", format!("`{host}` is no host"));
+        at.refuse("host", format!("`{host}` is not a valid host"));
     }
     if !destination.subset.is_empty() && !is_any_case_label(&destination.subset) {
-        at.refuse("subset", format!("`{}` is no name of a subset", destination.subset));
+        at.refuse("subset", format!("`{}` is not a valid subset name: expected a DNS label", destination.subset));
     }
     if destination.port.is_some_and(|port| !is_port(port)) {
-        at.reject("port.number", "no port");
+        at.reject("port.number", "expected a port from 1 to 65535");
     }
 }
 
@@ -212,12 +212,12 @@ fn check_weights<'d>(at: &At<'_, '_>, destinations: impl Iterator<Item = (&'d De
     for (n, (destination, weight)) in destinations.enumerate() {
         check_destination(&at.element("route", n).field("destination"), destination);
         if weight < 0 {
-            at.element("route", n).reject("weight", "a weight cannot be negative");
+            at.element("route", n).reject("weight", "expected an integer of at least 0");
         }
         count += 1;
         total += i64::from(weight);
     }
     if count > 1 && total == 0 {
-        at.reject("route", "all weights are zero");
+        at.reject("route", "at least one weight must be above 0");
     }
 }

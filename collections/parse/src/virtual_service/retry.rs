@@ -1,10 +1,10 @@
-//! Retries, of a route or of the mesh.
+//! Retry policies of routes and of `MeshConfig`.
 
 use sluice_model::HttpRetry;
 
-use crate::fields::Fields;
+use crate::fields::{Fields, one_of};
 
-/// An `HTTPRetry`; what is wrong in it is noted.
+/// Reads an `HTTPRetry` and records findings.
 pub fn parse_http_retry(fields: &Fields<'_>) -> HttpRetry {
     let retry = HttpRetry {
         attempts: fields.integer("attempts"),
@@ -15,32 +15,42 @@ pub fn parse_http_retry(fields: &Fields<'_>) -> HttpRetry {
         backoff: fields.opt_timeout("backoff"),
     };
     if retry.attempts < 0 {
-        fields.reject("attempts", "attempts cannot be negative");
+        fields.reject("attempts", "expected an integer of at least 0");
     }
     let configured =
         retry.per_try_timeout.is_some() || !retry.retry_on.is_empty() || retry.retry_remote_localities.is_some();
     if retry.attempts == 0 && configured {
-        fields.reject("attempts", "retries are configured but switched off by zero attempts");
+        fields.reject("attempts", "retries are configured, but `attempts: 0` disables them");
     }
     for written in retry.retry_on.split(',').filter(|_| !retry.retry_on.is_empty()) {
         let condition = written.trim();
         let status = condition.parse::<u16>().ok().filter(|status| (100..600).contains(status));
         if status.is_none() && !condition.is_empty() && !RETRY_CONDITIONS.contains(&condition) {
-            fields.reject("retryOn", format!("`{condition}` is no condition of a retry"));
-        } else if written != condition || condition.is_empty() || status.is_some_and(|status| !is_known(status)) {
-            fields.refuse("retryOn", format!("`{written}` is no condition of a retry"));
+            fields.reject("retryOn", invalid_condition(condition));
+        } else if written != condition
+            || condition.is_empty()
+            || status.is_some_and(|status| !is_registered_status(status))
+        {
+            fields.refuse("retryOn", invalid_condition(written));
         }
     }
     retry
 }
 
-/// Whether HTTP has a name for this status.
-fn is_known(status: u16) -> bool {
+fn invalid_condition(condition: &str) -> String {
+    format!(
+        "`{condition}` is not a retry condition; expected a comma-separated list of HTTP statuses and {}",
+        one_of(RETRY_CONDITIONS.into_iter())
+    )
+}
+
+/// Whether the status is registered.
+fn is_registered_status(status: u16) -> bool {
     matches!(status, 100..=103 | 200..=208 | 226 | 300..=305 | 307 | 308 | 400..=418 | 421..=426 | 428 | 429 | 431 | 451)
         || matches!(status, 500..=508 | 510 | 511)
 }
 
-/// The conditions Envoy knows, for HTTP and gRPC.
+/// Retry conditions of Envoy, for HTTP and gRPC.
 const RETRY_CONDITIONS: [&str; 16] = [
     "5xx",
     "gateway-error",

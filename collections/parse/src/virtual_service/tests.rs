@@ -11,7 +11,7 @@ fn parse(spec: Value) -> (Option<VirtualService>, Vec<String>) {
 }
 
 #[test]
-fn names_are_resolved_and_defaults_filled_in() {
+fn names_are_resolved_and_defaults_are_set() {
     let (vs, findings) = parse(json!({
         "hosts": ["reviews", "Example.COM"],
         "http": [{
@@ -23,7 +23,7 @@ fn names_are_resolved_and_defaults_filled_in() {
             "fault": {"abort": {"grpcStatus": "UNAVAILABLE", "percentage": {"value": 10}}},
         }],
     }));
-    // Admission refuses a header without a condition; where it is stored, it need only be there.
+    // Admission refuses a header match without a condition. Where it is stored, it matches the presence of the header.
     assert_eq!(findings, ["spec.http[0].match[0].headers[y]"]);
     let vs = vs.unwrap();
     assert_eq!(vs.hosts, [Host::from("reviews.shop.svc.cluster.local"), Host::from("example.com")]);
@@ -41,7 +41,7 @@ fn names_are_resolved_and_defaults_filled_in() {
 }
 
 #[test]
-fn mistakes_have_a_path() {
+fn invalid_fields_are_reported_with_their_path() {
     let check = |spec: Value, expect: &str| {
         let (vs, findings) = parse(spec);
         assert_eq!(findings, [expect]);
@@ -80,7 +80,7 @@ fn mistakes_have_a_path() {
 }
 
 #[test]
-fn an_unknown_field_is_only_a_warning() {
+fn unknown_field_is_a_warning() {
     let (vs, findings) =
         parse(json!({"hosts": ["a"], "http": [{"route": [{"destination": {"host": "a"}}], "colour": 1}]}));
     assert!(vs.is_some());

@@ -1,4 +1,4 @@
-//! Parser events to values.
+//! Builds JSON values from parser events.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{Document, Limits, scalar};
 
-/// An open collection, with the anchor that names it and its size so far.
+/// An open collection with its anchor and its size so far.
 enum Frame {
     Sequence { items: Vec<Value>, anchor: usize, bytes: usize },
     Mapping { map: Map<String, Value>, merges: Vec<Value>, key: Option<Key>, anchor: usize, bytes: usize },
@@ -15,20 +15,20 @@ enum Frame {
 
 enum Key {
     Name(String),
-    /// `<<`: the value is laid under the mapping.
+    /// The merge key `<<`.
     Merge,
 }
 
-/// Size of a value apart from its text, as alias limits count it.
+/// Size of a value without its text, for the alias limit.
 const NODE_BYTES: usize = 16;
 
-/// Builds the documents of one chunk of text.
+/// Builder of the documents of one chunk.
 pub(super) struct Builder<'l> {
     limits: &'l Limits,
     stack: Vec<Frame>,
-    /// Completed anchored values with their size; an alias copies them.
+    /// Completed anchored values with their sizes. An alias copies one.
     anchors: BTreeMap<usize, (Value, usize)>,
-    /// Bytes copied for anchors and aliases of this document so far.
+    /// Bytes that anchors and aliases of this document have copied so far.
     copied: usize,
     root: Option<Document>,
     documents: Vec<Document>,
@@ -39,15 +39,15 @@ impl<'l> Builder<'l> {
         Self { limits, stack: Vec::new(), anchors: BTreeMap::new(), copied: 0, root: None, documents: Vec::new() }
     }
 
-    /// The documents read, in order, without those that are `null`.
+    /// The documents in order, without those that are `null`.
     pub(super) fn into_documents(self) -> Vec<Document> {
         self.documents
     }
 
-    /// Takes one event of the line given.
+    /// Processes an event at `line`.
     ///
     /// # Errors
-    /// What is wrong at this event.
+    /// The document is invalid at this event.
     pub(super) fn event(&mut self, event: Event<'_>, line: usize) -> Result<(), String> {
         if self.root.is_none() && event.is_node() {
             self.root = Some(Document { line, value: Value::Null });
@@ -69,7 +69,8 @@ impl<'l> Builder<'l> {
                 }
             }
             Event::Alias(anchor) => {
-                let (value, size) = self.anchors.get(&anchor).cloned().ok_or("an alias within the value it names")?;
+                let (value, size) =
+                    self.anchors.get(&anchor).cloned().ok_or("an alias refers to the value that contains it")?;
                 self.copy(size)?;
                 self.put(value, 0, size)?;
             }
@@ -98,7 +99,7 @@ impl<'l> Builder<'l> {
 
     fn open(&mut self, frame: Frame) -> Result<(), String> {
         if self.takes_key() {
-            return Err("a list or a mapping as a key".to_owned());
+            return Err("a sequence or a mapping cannot be a key".to_owned());
         }
         if self.stack.len() >= self.limits.depth {
             return Err(format!("nested deeper than {} levels", self.limits.depth));
@@ -118,7 +119,7 @@ impl<'l> Builder<'l> {
         }
     }
 
-    /// Puts a finished value where it belongs: as a key, an item, a field or the document.
+    /// Adds a complete value as a key, an item, a field or the document.
     fn put(&mut self, value: Value, anchor: usize, size: usize) -> Result<(), String> {
         if anchor != 0 {
             self.copy(size)?;
@@ -143,7 +144,7 @@ impl<'l> Builder<'l> {
                 match key.take() {
                     Some(Key::Name(name)) => {
                         if map.contains_key(&name) {
-                            return Err(format!("key {name:?} is there twice"));
+                            return Err(format!("duplicate key {name:?}"));
                         }
                         *bytes += name.len();
                         map.insert(name, value);
@@ -159,24 +160,24 @@ impl<'l> Builder<'l> {
     fn copy(&mut self, bytes: usize) -> Result<(), String> {
         self.copied += bytes;
         if self.copied > self.limits.alias_bytes {
-            return Err(format!("anchors and aliases copy more than {} bytes", self.limits.alias_bytes));
+            return Err(format!("anchors and aliases expand to more than {} bytes", self.limits.alias_bytes));
         }
         Ok(())
     }
 }
 
-/// The text of a mapping's key.
+/// The text of a mapping key.
 pub(super) fn key_text(value: Value) -> Result<String, String> {
     match value {
         Value::String(text) => Ok(text),
         Value::Bool(flag) => Ok(flag.to_string()),
         Value::Number(number) => Ok(number.to_string()),
-        Value::Null => Err("an empty key".to_owned()),
-        Value::Array(_) | Value::Object(_) => Err("a list or a mapping as a key".to_owned()),
+        Value::Null => Err("a key must not be empty".to_owned()),
+        Value::Array(_) | Value::Object(_) => Err("a sequence or a mapping cannot be a key".to_owned()),
     }
 }
 
-/// Lays a mapping, or several of which the first wins, under another.
+/// Merges a mapping, or a list of mappings, into `map` without replacing keys; earlier mappings have precedence.
 fn merge_under(map: &mut Map<String, Value>, merge: Value) -> Result<(), String> {
     match merge {
         Value::Object(fields) => {
@@ -186,7 +187,7 @@ fn merge_under(map: &mut Map<String, Value>, merge: Value) -> Result<(), String>
             Ok(())
         }
         Value::Array(merges) => merges.into_iter().try_for_each(|merge| merge_under(map, merge)),
-        _ => Err("`<<` of something that is no mapping".to_owned()),
+        _ => Err("the value of `<<` must be a mapping or a list of mappings".to_owned()),
     }
 }
 
@@ -203,7 +204,7 @@ pub(super) fn resolve(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Resu
         Some("str") => return Ok(Value::String(text.to_owned())),
         Some("null") if text.is_empty() => return Ok(Value::Null),
         Some("int" | "float" | "bool" | "null") => scalar::resolve_plain(text)?,
-        // `! text` says only that it is no plain scalar.
+        // The tag `!` only means that the scalar is not plain.
         None if tag.suffix().is_empty() => return Ok(Value::String(text.to_owned())),
         _ => return Err(format!("tag {} is not supported", tag.original())),
     };
@@ -213,5 +214,5 @@ pub(super) fn resolve(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Resu
         Some("int") => value.is_i64() || value.is_u64(),
         _ => value.is_number(),
     };
-    if agrees { Ok(value) } else { Err(format!("{text:?} is not what tag {} says", tag.original())) }
+    if agrees { Ok(value) } else { Err(format!("{text:?} is not a value of tag {}", tag.original())) }
 }

@@ -1,4 +1,4 @@
-//! Where the fields of a document stand in its text.
+//! Positions of the fields of a document in its text.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use granit_parser::{Event, ScalarStyle};
 
 use super::build::{key_text, resolve};
 
-/// A place in a text, both counted from 1.
+/// A position in a text; line and column are counted from 1.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub struct Position {
     /// Line.
@@ -15,50 +15,50 @@ pub struct Position {
     pub column: usize,
 }
 
-/// An open collection and the path to it.
+/// An open collection and its path.
 enum Frame {
     Sequence { path: String, next: usize },
     Mapping { path: String, key: Option<String> },
 }
 
-/// Notes the place of each field of one document, by its path.
+/// Positions of the fields of one document, by path.
 #[derive(Default)]
 pub(super) struct Positions {
     stack: Vec<Frame>,
-    places: BTreeMap<String, Position>,
-    /// Texts written as blocks, which may hold documents of their own: the first line of the text, and the text.
+    positions: BTreeMap<String, Position>,
+    /// Block scalars, which may contain documents: the line where the text begins, and the text.
     blocks: BTreeMap<String, (usize, String)>,
 }
 
 impl Positions {
-    /// The place of a field, or of the nearest field around it, and what of the path that leaves.
+    /// The position of a field or of its nearest enclosing field, the path of that field, and the rest of `path`.
     pub(super) fn nearest<'p>(&self, path: &'p str) -> Option<(Position, &'p str, &'p str)> {
         let mut known = path;
         loop {
-            if let Some(place) = self.places.get(known) {
-                return Some((*place, known, path[known.len()..].trim_start_matches('.')));
+            if let Some(position) = self.positions.get(known) {
+                return Some((*position, known, path[known.len()..].trim_start_matches('.')));
             }
             known = &known[..known.rfind(['.', '['])?];
         }
     }
 
-    /// The text written as a block in that field: the line it begins on, and the text.
+    /// The block scalar at `path`: the line where it begins, and its text.
     pub(super) fn block(&self, path: &str) -> Option<(usize, &str)> {
         self.blocks.get(path).map(|(line, text)| (*line, text.as_str()))
     }
 
-    /// Takes one event of the place given. Paths are those of field paths: `spec.http[0].match`.
+    /// Processes an event at a position. Paths have the form `spec.http[0].match`.
     pub(super) fn event(&mut self, event: &Event<'_>, at: Position) {
         match event {
             Event::Scalar(text, style, _, tag) => {
                 if let Some(Frame::Mapping { path, key: key @ None }) = self.stack.last_mut() {
                     let name = resolve(text, *style, tag.as_deref()).and_then(key_text).unwrap_or_default();
-                    // Keys of maps are written in brackets, names of fields after a dot.
+                    // A field path has keys of maps in brackets and names of fields after a dot. This may be either.
                     let field = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
                     if !path.is_empty() {
-                        self.places.insert(format!("{path}[{name}]"), at);
+                        self.positions.insert(format!("{path}[{name}]"), at);
                     }
-                    self.places.insert(field.clone(), at);
+                    self.positions.insert(field.clone(), at);
                     *key = Some(field);
                 } else {
                     let path = self.enter(at);
@@ -81,7 +81,7 @@ impl Positions {
         }
     }
 
-    /// The path of the value that begins here.
+    /// The path of the value that begins at this position.
     fn enter(&mut self, at: Position) -> String {
         match self.stack.last_mut() {
             None => String::new(),
@@ -89,7 +89,7 @@ impl Positions {
             Some(Frame::Sequence { path, next }) => {
                 let item = format!("{path}[{next}]");
                 *next += 1;
-                self.places.insert(item.clone(), at);
+                self.positions.insert(item.clone(), at);
                 item
             }
         }

@@ -1,23 +1,24 @@
-//! What a plain scalar means.
+//! Values of plain scalars.
 
 use serde_json::{Number, Value};
 
-/// The value of a plain scalar, as YAML 1.1 in the dialect of Go's library has it, but `y` and `n` stay text.
+/// The value of a plain scalar by the rules of YAML 1.1 as Go's library implements them, except that `y` and `n` are
+/// strings.
 ///
 /// # Errors
-/// It is a number that JSON cannot hold.
+/// JSON cannot represent the number.
 pub(super) fn resolve_plain(text: &str) -> Result<Value, String> {
     Ok(match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
         "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => Value::Bool(true),
         "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => Value::Bool(false),
         ".nan" | ".NaN" | ".NAN" | ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" | "-.inf" | "-.Inf"
-        | "-.INF" => return Err(format!("{text} has no form in JSON")),
+        | "-.INF" => return Err(format!("{text} cannot be represented in JSON")),
         _ => parse_number(text).map_or_else(|| Value::String(text.to_owned()), Value::Number),
     })
 }
 
-/// The number of a plain scalar: decimal, octal with `0` or `0o`, `0x`, `0b`, underscores between digits, or a float.
+/// The number of a plain scalar: decimal, octal with `0` or `0o`, `0x`, `0b`, with underscores between digits, or a float.
 pub(super) fn parse_number(text: &str) -> Option<Number> {
     if !text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.')) {
         return None;
@@ -74,7 +75,7 @@ fn parse_float(text: &str) -> Option<Number> {
         }
     }
     let value: f64 = text.parse().ok()?;
-    // A whole number is written without a fraction in JSON, whatever its YAML looked like.
+    // JSON writes a whole number without a fraction, in whichever form YAML has it.
     if value.fract() == 0.0 && value.abs() < 9_007_199_254_740_992.0 {
         #[allow(clippy::cast_possible_truncation, reason = "whole, and within what a float holds exactly")]
         return Some((value as i64).into());

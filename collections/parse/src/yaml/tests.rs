@@ -14,7 +14,7 @@ fn error(text: &str) -> String {
 }
 
 #[test]
-fn scalars_mean_what_kubernetes_tools_take_them_for() {
+fn scalars_have_the_values_of_kubernetes_tools() {
     let check = |text: &str, expect: Value| assert_eq!(value(&format!("a: {text}"))["a"], expect, "{text}");
     check("", Value::Null);
     check("~", Value::Null);
@@ -46,25 +46,25 @@ fn scalars_mean_what_kubernetes_tools_take_them_for() {
 }
 
 #[test]
-fn keys_are_text() {
+fn keys_become_strings() {
     assert_eq!(value("{1: a, yes: b, 1.5: c, 'no': d}"), json!({"1": "a", "true": "b", "1.5": "c", "no": "d"}));
 }
 
 #[test]
-fn a_key_twice_is_an_error() {
-    assert_eq!(error("a: 1\nb: 2\na: 3\n"), "line 3, column 4: key \"a\" is there twice");
+fn duplicate_key_is_an_error() {
+    assert_eq!(error("a: 1\nb: 2\na: 3\n"), "line 3, column 4: duplicate key \"a\"");
 }
 
 #[test]
-fn merge_keys_lie_under() {
+fn merge_keys_do_not_replace_keys() {
     let text = "base: &b {x: 1, y: 2}\nother: &o {y: 3, z: 4}\na: {<<: *b, y: 9}\nl: {<<: [*o, *b]}\n";
     assert_eq!(value(text)["a"], json!({"x": 1, "y": 9}));
     assert_eq!(value(text)["l"], json!({"x": 1, "y": 3, "z": 4}));
-    assert!(error("a: {<<: 1}").contains("no mapping"));
+    assert!(error("a: {<<: 1}").contains("must be a mapping"));
 }
 
 #[test]
-fn documents_are_apart() {
+fn invalid_document_does_not_affect_its_neighbours() {
     let text = "# a comment\n---\na: 1\n---\n# nothing\n---\nb: [\n---\nc: 3\n...\n---\nd: |\n  x: ---\n  --- y\n";
     let documents = parse_documents(text, &Limits::default());
     let shown: Vec<_> = documents
@@ -78,7 +78,7 @@ fn documents_are_apart() {
 }
 
 #[test]
-fn json_and_yaml_alike() {
+fn json_and_yaml_are_read() {
     let documents = parse_documents("\n{\"a\":\n 1}\n{\"b\": 2}", &Limits::default());
     let shown: Vec<_> = documents.into_iter().map(|document| document.map(|d| (d.line, d.value))).collect();
     assert_eq!(shown, [Ok((2, json!({"a": 1}))), Ok((4, json!({"b": 2})))]);
@@ -87,13 +87,13 @@ fn json_and_yaml_alike() {
 }
 
 #[test]
-fn bombs_do_not_expand() {
+fn alias_expansion_and_nesting_are_bounded() {
     let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..12 {
         let aliases = vec![format!("*a{}", level - 1); 10].join(", ");
         text += &format!("a{level}: &a{level} [{aliases}]\n");
     }
-    assert!(error(&text).contains("copy more than"), "{}", error(&text));
+    assert!(error(&text).contains("expand to more than"), "{}", error(&text));
     assert!(error("a: &a [*a]").contains("alias"), "{}", error("a: &a [*a]"));
     let deep = "[".repeat(5000);
     assert!(!error(&deep).is_empty());
@@ -101,20 +101,20 @@ fn bombs_do_not_expand() {
     assert!(!error(&deep).is_empty());
     let limits = Limits { document_bytes: 10, ..Limits::default() };
     let shown = format!("{:?}", parse_documents("a: 1\n---\nb: 0123456789\n", &limits));
-    assert!(shown.contains("the limit is 10") && shown.contains("Number(1)"), "{shown}");
+    assert!(shown.contains("limit of 10 bytes") && shown.contains("Number(1)"), "{shown}");
 }
 
 #[test]
 fn errors_name_line_and_column() {
     assert!(error("a: 1\nb: {c: 1\nd: 2\n").starts_with("line "), "{}", error("a: 1\nb: {c: 1\nd: 2\n"));
-    assert!(error("a: 1\n---\nb: 1\n").starts_with("line 3: a second document"));
-    assert!(error("a: .inf").contains("no form in JSON"));
+    assert!(error("a: 1\n---\nb: 1\n").starts_with("line 3: expected one document"));
+    assert!(error("a: .inf").contains("cannot be represented in JSON"));
     assert!(error("a: !!binary aGk=").contains("not supported"));
-    assert!(error("? [a]\n: 1\n").contains("as a key"));
+    assert!(error("? [a]\n: 1\n").contains("cannot be a key"));
 }
 
 #[test]
-fn fields_have_lines() {
+fn positions_of_fields_are_found() {
     let text = "---\nkind: A\n---\n# c\nkind: B\nspec:\n  http:\n  - match:\n    - uri: {exact: /x}\n  - route:\n    - destination:\n        host: y\n";
     let check = |path: &str, line: usize| assert_eq!(find_position(text, 5, path).line, line, "{path}");
     check("", 5);
@@ -126,7 +126,7 @@ fn fields_have_lines() {
 }
 
 #[test]
-fn places_are_found_in_blocks_and_maps() {
+fn positions_are_found_in_block_scalars_and_maps() {
     let text = "kind: ConfigMap\ndata:\n  other: |\n    x: 1\n  mesh: |\n    # said first\n\n    defaultConfig:\n      \
                 tracing: {sampling: a}\n    trustDomain: b\nmetadata:\n  labels: {app: x, a.b/c: y}\n";
     let check = |path: &str, line: usize, column: usize| {

@@ -33,7 +33,7 @@ fn secrets(settings: &Settings, tls: &ServerTls) -> (Vec<String>, Option<String>
     (common.tls_certificate_sds_secret_configs.into_iter().map(|secret| secret.name).collect(), roots)
 }
 
-/// Where a secret is asked for: `ads`, or cluster and authority.
+/// The SDS source of a secret: `ads`, or cluster and authority.
 fn asked(secret: &SdsSecretConfig) -> String {
     match secret.sds_config.as_ref().and_then(|config| config.config_source_specifier.as_ref()) {
         Some(ConfigSourceSpecifier::Ads(_)) => "ads".to_owned(),

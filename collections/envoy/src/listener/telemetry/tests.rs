@@ -51,7 +51,7 @@ fn without_telemetry_the_default_providers_are_used() {
     assert_eq!(observation.server.tracing.as_ref().unwrap().provider.as_deref(), Some("zip"));
     let nothing = Observation::merge(&DefaultProviders::default(), &[]);
     assert_eq!(nothing, Observation::default());
-    // A Telemetry about something else leaves the rest as it is.
+    // A Telemetry without logging does not change logging.
     assert_eq!(merge(&[Telemetry::default()]), observation);
 }
 
@@ -127,12 +127,12 @@ fn logs_keep_their_filters_and_disabled_ones_keep_their_place() {
     let with = |filter: &str| LogSpec { filter: Some(filter.into()), ..LogSpec::default() };
     let observation = merge(std::slice::from_ref(&root));
     assert_eq!(logged(&observation), [[("a", with("client"))], [("b", with("server"))]]);
-    // Off for what is inherited: the entry in force is the last, `b`, which the client side does not use.
+    // `disabled` applies to the inherited providers. The last entry is `b`, which the client side does not use.
     let off = logging(&[TelemetryLogging { disabled: true, ..TelemetryLogging::default() }]);
     let observation = merge(&[root, off]);
     let disabled = LogSpec { disabled: true, ..LogSpec::default() };
     assert_eq!(logged(&observation), [[("a", with("client"))], [("b", disabled)]]);
-    // A filter without a provider has nothing to filter.
+    // A filter without a provider has no effect.
     let observation = merge(&[logging(&[entry(WorkloadMode::ClientAndServer, &[], "x")])]);
     assert_eq!(logged(&observation), [[("file", LogSpec::default())], [("file", LogSpec::default())]]);
 }

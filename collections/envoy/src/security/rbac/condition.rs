@@ -1,9 +1,9 @@
-//! Conditions of rules by their attribute.
+//! Conditions (`when`) of rules by their attribute.
 
 use sluice_model::AuthorizationCondition;
 
 use super::Purpose;
-use crate::security::Unfit;
+use crate::security::Inexpressible;
 use crate::security::permission::{self, Attribute as Operation};
 use crate::security::principal::{self, Attribute as Source};
 
@@ -19,12 +19,12 @@ enum Side<'a> {
     Source(Source<'a>),
 }
 
-/// Conditions by what they are about. An attribute that does not exist makes the whole rule count for nothing.
+/// Groups conditions by source and operation. An unknown attribute makes the whole rule ineffective.
 pub(super) fn read<'a>(
     when: &'a [AuthorizationCondition],
     namespace: &'a str,
     purpose: Purpose,
-) -> Result<Conditions<'a>, Unfit> {
+) -> Result<Conditions<'a>, Inexpressible> {
     let mut conditions = Conditions::default();
     for condition in when {
         let side = side(&condition.key, namespace).ok_or_else(|| format!("unknown attribute `{}`", condition.key))?;
@@ -37,8 +37,8 @@ pub(super) fn read<'a>(
     Ok(conditions)
 }
 
-/// What an attribute is about; `None` if there is none of that name.
-fn side<'a>(key: &'a str, namespace: &'a str) -> Option<Result<Side<'a>, Unfit>> {
+/// The attribute with this name; `None` if it does not exist.
+fn side<'a>(key: &'a str, namespace: &'a str) -> Option<Result<Side<'a>, Inexpressible>> {
     let source = |attribute| Some(Ok(Side::Source(attribute)));
     let operation = |attribute| Some(Ok(Side::Operation(attribute)));
     match key {
@@ -56,7 +56,7 @@ fn side<'a>(key: &'a str, namespace: &'a str) -> Option<Result<Side<'a>, Unfit>>
         "request.auth.presenter" => return source(Source::Claim(vec!["azp"])),
         _ => {}
     }
-    let bad = || Unfit::from(format!("`{key}` is not of the form `NAME[KEY]`"));
+    let bad = || Inexpressible::from(format!("`{key}` is not of the form `NAME[KEY]`"));
     if key.starts_with("experimental.envoy.filters.") {
         let found = bracketed(key.strip_prefix("experimental.")?);
         return Some(found.map(|(filter, key)| Side::Operation(Operation::Metadata(filter, key))).ok_or_else(bad));
@@ -70,13 +70,13 @@ fn side<'a>(key: &'a str, namespace: &'a str) -> Option<Result<Side<'a>, Unfit>>
     Some(found.map(|(_, path)| Side::Source(Source::Claim(claim_path(path)))).ok_or_else(bad))
 }
 
-/// `BEFORE[KEY]`, with a key.
+/// The key of an attribute `NAME[KEY]`.
 fn bracketed(text: &str) -> Option<(&str, &str)> {
     let (before, key) = text.strip_suffix(']')?.split_once('[')?;
     (!key.is_empty()).then_some((before, key))
 }
 
-/// `a][b` is a claim in a claim; other brackets are part of a name.
+/// The path of a nested claim `a][b`. Other brackets are part of a name.
 fn claim_path(path: &str) -> Vec<&str> {
     let parts: Vec<&str> = path.split("][").collect();
     let plain = parts.iter().all(|part| !part.is_empty() && !part.contains(['[', ']']));

@@ -1,4 +1,4 @@
-//! Extension providers that cannot work. Only advice: one that nobody uses does no harm.
+//! Warnings for extension providers that cannot work. They are not errors: an unused provider has no effect.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::admission::is_port;
 use crate::{Fields, is_admitted_host, is_any_case_label, is_fqdn};
 
-/// Kinds that are reached as a service.
+/// Provider types that name a service.
 const SERVICES: [&str; 11] = [
     "envoyExtAuthzHttp",
     "envoyExtAuthzGrpc",
@@ -30,9 +30,12 @@ pub(super) fn check(fields: &Fields<'_>) {
         let path = format!("extensionProviders[{n}]");
         let name = provider.get("name").and_then(Value::as_str).unwrap_or_default();
         if name.is_empty() {
-            fields.warn(&format!("{path}.name"), "without a name nobody can use it");
+            fields.warn(&format!("{path}.name"), "the name of the provider is required: policies refer to it");
         } else if !names.insert(name) {
-            fields.warn(&format!("{path}.name"), format!("`{name}` stands twice; the last counts"));
+            fields.warn(
+                &format!("{path}.name"),
+                format!("provider `{name}` is defined twice; the last definition is used"),
+            );
         }
         let kind = SERVICES.iter().find_map(|kind| Some((*kind, provider.get(kind)?)));
         if let Some((kind, settings)) = kind {
@@ -51,23 +54,23 @@ fn check_service(fields: &Fields<'_>, path: &str, kind: &str, settings: &Value) 
         None => is_fqdn(service) || service.parse::<IpAddr>().is_ok(),
     };
     if !known {
-        fields.warn(&format!("{path}.service"), format!("`{service}` is no service"));
+        fields.warn(&format!("{path}.service"), format!("`{service}` is not a service: expected a host name"));
     }
     if !settings.get("port").and_then(Value::as_i64).is_some_and(is_port) {
-        fields.warn(&format!("{path}.port"), "a port number is 1 to 65535");
+        fields.warn(&format!("{path}.port"), "expected a port from 1 to 65535");
     }
     let status = text("statusOnError");
     if !status.is_empty() && !status.parse::<u16>().is_ok_and(|status| (100..600).contains(&status)) {
-        fields.warn(&format!("{path}.statusOnError"), format!("`{status}` is no HTTP status"));
+        fields.warn(&format!("{path}.statusOnError"), format!("`{status}` is not an HTTP status: expected 100 to 599"));
     }
     let prefix = text("pathPrefix");
     if !prefix.is_empty() && !prefix.starts_with('/') {
-        fields.warn(&format!("{path}.pathPrefix"), "a path begins with `/`");
+        fields.warn(&format!("{path}.pathPrefix"), "a path must begin with `/`");
     }
     if kind == "lightstep" && text("accessToken").is_empty() {
-        fields.warn(&format!("{path}.accessToken"), "a token is needed");
+        fields.warn(&format!("{path}.accessToken"), "an access token is required");
     }
     if kind == "opentelemetry" && settings.get("grpc").is_some() && settings.get("http").is_some() {
-        fields.warn(&format!("{path}.grpc"), "cannot be set beside http");
+        fields.warn(&format!("{path}.grpc"), "this field and `http` are mutually exclusive");
     }
 }

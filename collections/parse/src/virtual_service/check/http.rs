@@ -1,4 +1,4 @@
-//! What makes a route of HTTP invalid.
+//! Validation of HTTP routes.
 
 use regex::Regex;
 use sluice_model::{
@@ -8,12 +8,13 @@ use sluice_model::{
 
 use super::{At, check_destination, check_weights};
 use crate::admission::{check_labels, is_port};
+use crate::fields::one_of;
 use crate::header::{is_header_name, is_header_value};
 use crate::names::is_any_case_label;
 
 const KIBIBYTE: usize = 1 << 10;
-/// A longer regular expression is not admitted: the programs of such may pass Envoy's limit.
-const LONGEST_REGEX: usize = 1024;
+/// Maximum length of a regular expression: the compiled form of a longer one may exceed Envoy's limit.
+const MAX_REGEX_BYTES: usize = 1024;
 const PSEUDO_HEADERS: [&str; 5] = [":method", ":scheme", ":authority", ":path", ":status"];
 const CORS_METHODS: [&str; 10] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE", "*"];
 
@@ -53,10 +54,10 @@ pub(super) fn check_http(at: &At<'_, '_>, route: &HttpRoute, vs: &VirtualService
 fn check_conflicts(at: &At<'_, '_>, route: &HttpRoute, in_delegate: bool) {
     if route.delegate.is_some() {
         if in_delegate {
-            at.reject("delegate", "a delegate cannot delegate");
+            at.reject("delegate", "a delegate must not delegate to another VirtualService");
         }
         if route.redirect.is_some() || !route.route.is_empty() {
-            at.reject("delegate", "a route that delegates has no route or redirect of its own");
+            at.reject("delegate", "`delegate` and `route` or `redirect` are mutually exclusive");
         }
         return;
     }
@@ -67,20 +68,20 @@ fn check_conflicts(at: &At<'_, '_>, route: &HttpRoute, in_delegate: bool) {
     ];
     let set: Vec<&str> = actions.iter().filter(|(_, set)| *set).map(|(name, _)| *name).collect();
     match set.as_slice() {
-        [] => at.reject("", "route, redirect or directResponse is needed"),
-        [first, second, ..] => at.reject(second, format!("cannot be set beside {first}")),
+        [] => at.reject("", "`route`, `redirect` or `directResponse` is required"),
+        [first, second, ..] => at.reject(second, format!("`{second}` and `{first}` are mutually exclusive")),
         [_] => {}
     }
     if route.redirect.is_some() || route.direct_response.is_some() {
         if route.fault.is_some() {
-            at.reject("fault", "cannot be set beside redirect or directResponse");
+            at.reject("fault", "this field is not supported with `redirect` or `directResponse`");
         }
         if route.rewrite.is_some() {
-            at.reject("rewrite", "cannot be set beside redirect or directResponse");
+            at.reject("rewrite", "this field is not supported with `redirect` or `directResponse`");
         }
     }
     if route.mirror.is_some() && !route.mirrors.is_empty() {
-        at.reject("mirrors", "cannot be set beside mirror");
+        at.reject("mirrors", "`mirrors` and `mirror` are mutually exclusive");
     }
 }
 
@@ -90,18 +91,18 @@ fn check_match(at: &At<'_, '_>, matched: &HttpMatch, vs: &VirtualService) {
             let path = format!("{field}[{name}]");
             let claim = is_claim(name);
             if name.is_empty() {
-                at.reject(field, "a header needs a name");
+                at.reject(field, "the name of a header is required");
             } else if !claim && !PSEUDO_HEADERS.contains(&name.as_str()) && !is_header_name(name) {
-                at.refuse(&path, format!("`{name}` is no name of a header"));
+                at.refuse(&path, format!("`{name}` is not a valid header name"));
             }
             if name.to_ascii_lowercase().starts_with(CLAIMS) && vs.is_mesh() {
-                at.reject(field, "claims of a token can only be matched at gateways");
+                at.reject(field, "a match on token claims is supported only at gateways");
             }
-            // `*` alone is the sign for a header that is present; admission has it only for those that must not be.
+            // `*` alone means that the header is present. Admission accepts it only in `withoutHeaders`.
             if !matches!(value, Some(StringMatch::Regex(regex)) if regex.as_str() == "*") {
                 check_string(at, &path, value.as_ref());
             } else if field == "headers" {
-                at.refuse(&path, "`*` is no regular expression");
+                at.refuse(&path, "`*` is not a regular expression");
             }
         }
     }
@@ -110,7 +111,7 @@ fn check_match(at: &At<'_, '_>, matched: &HttpMatch, vs: &VirtualService) {
         if !matches!(value, Some(StringMatch::Regex(regex)) if regex.as_str() == "*") {
             check_string(at, &path, value.as_ref());
         } else {
-            at.refuse(&path, "`*` is no regular expression");
+            at.refuse(&path, "`*` is not a regular expression");
         }
     }
     if let Some(StringMatch::Regex(regex)) = &matched.uri {
@@ -120,17 +121,20 @@ fn check_match(at: &At<'_, '_>, matched: &HttpMatch, vs: &VirtualService) {
     check_string(at, "method", matched.method.as_ref());
     check_string(at, "authority", matched.authority.as_ref());
     if matched.port > 65535 {
-        at.reject("port", format!("{} is no port", matched.port));
+        at.reject("port", format!("expected a port from 1 to 65535, found {}", matched.port));
     }
     if !matched.source_namespace.is_empty() && !is_any_case_label(&matched.source_namespace) {
-        at.reject("sourceNamespace", format!("`{}` is no namespace", matched.source_namespace));
+        at.reject(
+            "sourceNamespace",
+            format!("`{}` is not a namespace: expected a DNS label", matched.source_namespace),
+        );
     }
     check_labels(at.fields, &at.of("sourceLabels"), &matched.source_labels);
 }
 
 const CLAIMS: &str = "@request.auth.claims";
 
-/// `@request.auth.claims.a.b` or `@request.auth.claims[a][b]`, in any case.
+/// Whether a name refers to a claim: `@request.auth.claims.a.b` or `@request.auth.claims[a][b]`, case-insensitive.
 fn is_claim(name: &str) -> bool {
     let (start, rest) = name.split_at_checked(CLAIMS.len()).unwrap_or_default();
     let path = rest.strip_prefix('.').or_else(|| rest.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')));
@@ -139,7 +143,9 @@ fn is_claim(name: &str) -> bool {
 
 fn check_string(at: &At<'_, '_>, name: &str, value: Option<&StringMatch>) {
     match value {
-        Some(StringMatch::Prefix(prefix)) if prefix.is_empty() => at.reject(name, "an empty prefix matches everything"),
+        Some(StringMatch::Prefix(prefix)) if prefix.is_empty() => {
+            at.reject(name, "an empty prefix is not supported: it matches every request")
+        }
         Some(StringMatch::Regex(regex)) => check_regex(at, name, regex),
         _ => {}
     }
@@ -147,13 +153,13 @@ fn check_string(at: &At<'_, '_>, name: &str, value: Option<&StringMatch>) {
 
 fn check_regex(at: &At<'_, '_>, name: &str, pattern: &str) {
     if pattern.is_empty() {
-        at.reject(name, "an empty regular expression");
+        at.reject(name, "a regular expression must not be empty");
     } else if let Err(error) = Regex::new(pattern) {
-        // The last line says what is wrong; those before it point at the place.
+        // The last line of the error is the reason; the lines before it show the position.
         let text = error.to_string();
         at.reject(name, text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned());
-    } else if pattern.len() > LONGEST_REGEX {
-        at.refuse(name, format!("a regular expression is {LONGEST_REGEX} bytes at most"));
+    } else if pattern.len() > MAX_REGEX_BYTES {
+        at.refuse(name, format!("a regular expression must have at most {MAX_REGEX_BYTES} bytes"));
     }
 }
 
@@ -167,7 +173,7 @@ fn check_headers(at: &At<'_, '_>, headers: &Headers) {
         for (operation, values) in [("set", &operations.set), ("add", &operations.add)] {
             for (name, value) in values {
                 if name.is_empty() || (internal(name) && !(may_set_authority && is_authority(name))) {
-                    at.reject(field, format!("header `{name}` cannot be set"));
+                    at.reject(field, format!("header `{name}` must not be changed"));
                 }
                 if let Err(reason) = is_header_value(value) {
                     at.refuse(&format!("{field}.{operation}[{name}]"), reason);
@@ -176,7 +182,7 @@ fn check_headers(at: &At<'_, '_>, headers: &Headers) {
         }
         for (n, name) in operations.remove.iter().enumerate() {
             if name.is_empty() || internal(name) {
-                at.reject(&format!("{field}.remove[{n}]"), format!("header `{name}` cannot be removed"));
+                at.reject(&format!("{field}.remove[{n}]"), format!("header `{name}` must not be removed"));
             }
         }
     };
@@ -184,14 +190,14 @@ fn check_headers(at: &At<'_, '_>, headers: &Headers) {
     check("response", &headers.response, false);
 }
 
-/// The authority can be written in three places, of which only one may be used.
+/// Checks that the authority is rewritten in only one of three ways.
 fn check_authority(at: &At<'_, '_>, route: &HttpRoute) {
     let rewritten = route.rewrite.as_ref().is_some_and(|rewrite| !rewrite.authority.is_empty());
     let request = route.headers.as_ref().map(|headers| &headers.request);
     let values = request.into_iter().flat_map(|request| request.set.iter().chain(&request.add));
     let set = values.filter(|(name, value)| is_authority(name) && !value.is_empty()).count();
     if set + usize::from(rewritten) > 1 {
-        at.refuse("headers.request", "the authority is set more than once");
+        at.refuse("headers.request", "the authority is rewritten in more than one way");
     }
 }
 
@@ -199,30 +205,33 @@ fn check_cors(at: &At<'_, '_>, cors: &CorsPolicy) {
     for (n, origin) in cors.allow_origins.iter().enumerate() {
         let at = at.element("allowOrigins", n);
         match origin {
-            StringMatch::Exact(text) if text.is_empty() => at.refuse("", "an empty origin"),
+            StringMatch::Exact(text) if text.is_empty() => at.refuse("", "an origin must not be empty"),
             origin => check_string(&at, "", Some(origin)),
         }
     }
     for (n, method) in cors.allow_methods.iter().enumerate() {
         if !CORS_METHODS.contains(&method.as_str()) {
-            at.refuse(&format!("allowMethods[{n}]"), format!("`{method}` is no HTTP method"));
+            at.refuse(
+                &format!("allowMethods[{n}]"),
+                format!("`{method}` is not an HTTP method; expected {}", one_of(CORS_METHODS.into_iter())),
+            );
         }
     }
     for (field, names) in [("allowHeaders", &cors.allow_headers), ("exposeHeaders", &cors.expose_headers)] {
         for (n, name) in names.iter().enumerate() {
             if name.as_str() != "*" && !is_header_name(name) {
-                at.refuse(&format!("{field}[{n}]"), format!("`{name}` is no name of a header"));
+                at.refuse(&format!("{field}[{n}]"), format!("`{name}` is not a valid header name"));
             }
         }
     }
     if cors.max_age.is_some_and(|age| age.subsec_nanos() > 0) {
-        at.reject("maxAge", "only whole seconds are possible");
+        at.reject("maxAge", "a duration must be a whole number of seconds");
     }
 }
 
 fn check_fault(at: &At<'_, '_>, fault: &HttpFault) {
     if fault.delay.is_none() && fault.abort.is_none() {
-        at.reject("", "a delay or an abort is needed");
+        at.reject("", "`delay` or `abort` is required");
     }
     if let Some(delay) = &fault.delay {
         check_share(at, "delay.percentage", delay.percentage);
@@ -231,34 +240,36 @@ fn check_fault(at: &At<'_, '_>, fault: &HttpFault) {
         check_share(at, "abort.percentage", abort.percentage);
         match abort.status {
             Some(AbortStatus::Http(status)) if !(200..600).contains(&status) => {
-                at.reject("abort.httpStatus", format!("{status} is no HTTP status of an answer"));
+                at.reject("abort.httpStatus", format!("expected an HTTP status from 200 to 599, found {status}"));
             }
-            None => at.warn("abort", "without a status nothing is aborted"),
+            None => at.warn("abort", "the abort has no status, so it has no effect"),
             _ => {}
         }
     }
 }
 
-/// A percentage of requests, no smaller than one in a million.
+/// Checks a percentage of requests: 0, or at least one in a million.
 fn check_share(at: &At<'_, '_>, name: &str, percentage: Option<Decimal>) {
     check_percentage(at, name, percentage);
     let least = Decimal::from_f64(0.0001);
     if percentage.is_some_and(|percentage| percentage > Decimal::default() && percentage < least) {
-        at.refuse(name, "the least percentage is 0.0001");
+        at.refuse(name, "expected 0 or a percentage of at least 0.0001");
     }
 }
 
 fn check_percentage(at: &At<'_, '_>, name: &str, percentage: Option<Decimal>) {
     let range = Decimal::default()..=Decimal::from_f64(100.0);
     if percentage.is_some_and(|percentage| !range.contains(&percentage)) {
-        at.reject(name, "a percentage is between 0 and 100");
+        at.reject(name, "expected a percentage from 0 to 100");
     }
 }
 
 fn check_mirrors(at: &At<'_, '_>, route: &HttpRoute) {
     match route.mirror_percent {
-        Some(percent) if percent > 100 => at.reject("mirrorPercent", "more than 100"),
-        Some(_) => at.warn("mirrorPercent", "replaced by mirrorPercentage"),
+        Some(percent) if percent > 100 => {
+            at.reject("mirrorPercent", format!("expected a percentage from 0 to 100, found {percent}"))
+        }
+        Some(_) => at.warn("mirrorPercent", "deprecated: use `mirrorPercentage`"),
         None => {}
     }
     check_percentage(at, "mirrorPercentage", route.mirror_percentage);
@@ -274,27 +285,30 @@ fn check_mirrors(at: &At<'_, '_>, route: &HttpRoute) {
 
 fn check_redirect(at: &At<'_, '_>, redirect: &HttpRedirect, route: &HttpRoute) {
     if !redirect.uri.is_empty() && !redirect.prefix_rewrite.is_empty() {
-        at.reject("", "only one of uri and prefixRewrite can be set");
+        at.reject("", "`uri` and `prefixRewrite` are mutually exclusive");
     }
     let other = |uri: &StringMatch| !matches!(uri, StringMatch::Prefix(_));
     if !redirect.prefix_rewrite.is_empty() && route.matches.iter().any(|m| m.uri.as_ref().is_some_and(other)) {
-        at.refuse("prefixRewrite", "only matches by a prefix of the URI have a prefix to rewrite");
+        at.refuse("prefixRewrite", "`prefixRewrite` requires that every match has a URI prefix");
     }
     let empty = [&redirect.uri, &redirect.prefix_rewrite, &redirect.authority, &redirect.scheme];
     if empty.iter().all(|text| text.is_empty()) && redirect.port == RedirectPort::FromProtocol {
-        at.reject("", "uri, prefixRewrite, authority, scheme or a port is needed");
+        at.reject(
+            "",
+            "at least one of `uri`, `prefixRewrite`, `authority`, `scheme`, `port` and `derivePort` is required",
+        );
     }
     if redirect.code != 0 && !(300..400).contains(&redirect.code) {
-        at.reject("redirectCode", format!("{} is no status of a redirect", redirect.code));
+        at.reject("redirectCode", format!("expected 301, 302, 303, 307 or 308, found {}", redirect.code));
     }
     if !matches!(redirect.scheme.as_str(), "" | "http" | "https") {
-        at.reject("scheme", format!("`{}` is neither http nor https", redirect.scheme));
+        at.reject("scheme", format!("expected `http` or `https`, found `{}`", redirect.scheme));
     }
     if let RedirectPort::Port(port) = redirect.port
         && port != 0
         && !is_port(port)
     {
-        at.refuse("port", format!("{port} is no port"));
+        at.refuse("port", format!("expected a port from 1 to 65535, found {port}"));
     }
 }
 
@@ -305,26 +319,26 @@ fn check_direct_response(at: &At<'_, '_>, response: &DirectResponse) {
         None => 0,
     };
     if size > KIBIBYTE * KIBIBYTE {
-        at.reject("body", "a body cannot be larger than 1 MiB");
+        at.reject("body", "a body must have at most 1 MiB");
     } else if size > 100 * KIBIBYTE {
-        at.warn("body", "bodies larger than 100 KiB weigh on the control plane and on every proxy");
+        at.warn("body", "a body above 100 KiB increases the memory of the control plane and of every proxy");
     }
     if !(200..600).contains(&response.status) {
-        at.reject("status", format!("{} is no HTTP status of an answer", response.status));
+        at.reject("status", format!("expected an HTTP status from 200 to 599, found {}", response.status));
     }
 }
 
 fn check_rewrite(at: &At<'_, '_>, rewrite: &HttpRewrite) {
     if !rewrite.uri.is_empty() && rewrite.regex.is_some() {
-        at.reject("", "only one of uri and uriRegexRewrite can be set");
+        at.reject("", "`uri` and `uriRegexRewrite` are mutually exclusive");
     }
     if rewrite.uri.is_empty() && rewrite.regex.is_none() && rewrite.authority.is_empty() {
-        at.reject("", "uri, uriRegexRewrite or authority is needed");
+        at.reject("", "`uri`, `uriRegexRewrite` or `authority` is required");
     }
     if let Some((pattern, to)) = &rewrite.regex {
         check_regex(at, "uriRegexRewrite.match", pattern);
         if to.is_empty() {
-            at.refuse("uriRegexRewrite.rewrite", "what is put in the place of the match is needed");
+            at.refuse("uriRegexRewrite.rewrite", "`rewrite` is required: the replacement of the match");
         }
     }
 }

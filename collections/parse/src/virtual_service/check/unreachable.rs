@@ -1,4 +1,4 @@
-//! Routes and matches that no request ever reaches.
+//! Warnings for routes and matches that no request reaches.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ pub(super) fn check(fields: &Fields<'_>, vs: &VirtualService) {
     check_covered(fields, vs);
 }
 
-/// Notes matches that stand twice, and routes after one that takes everything.
+/// Reports repeated matches, and routes after one that matches every request.
 fn check_repeated<'m, M: Ord + 'm>(fields: &Fields<'_>, field: &str, routes: impl Iterator<Item = &'m [M]>) {
     let (mut seen, mut all) = (BTreeMap::new(), None);
     for (n, matches) in routes.enumerate() {
         let path = format!("{field}[{n}]");
         if let Some(all) = all {
-            fields.warn(&path, format!("never reached: {field}[{all}] has no match and takes everything"));
+            fields.warn(&path, format!("unreachable: {field}[{all}] has no `match` and matches every request"));
             continue;
         }
         if matches.is_empty() {
@@ -30,19 +30,22 @@ fn check_repeated<'m, M: Ord + 'm>(fields: &Fields<'_>, field: &str, routes: imp
         for (m, matched) in matches.iter().enumerate() {
             match seen.get(matched) {
                 Some(earlier) => {
-                    fields.warn(&format!("{path}.match[{m}]"), format!("never reached: {field}[{earlier}] has it too"));
+                    fields.warn(
+                        &format!("{path}.match[{m}]"),
+                        format!("unreachable: {field}[{earlier}] has the same match"),
+                    );
                     repeated += 1;
                 }
                 None => drop(seen.insert(matched, n)),
             }
         }
         if repeated == matches.len() {
-            fields.warn(&path, "never reached: earlier routes have all of its matches");
+            fields.warn(&path, "unreachable: earlier routes have all of its matches");
         }
     }
 }
 
-/// Notes matches by a prefix that an earlier, shorter prefix takes all requests of.
+/// Reports prefix matches whose requests all match an earlier, shorter prefix.
 fn check_covered(fields: &Fields<'_>, vs: &VirtualService) {
     let mut earlier: Vec<(usize, usize, &str, &HttpMatch)> = Vec::new();
     for (n, route) in vs.http.iter().enumerate() {
@@ -51,12 +54,12 @@ fn check_covered(fields: &Fields<'_>, vs: &VirtualService) {
             if prefix.is_empty() {
                 continue;
             }
-            // Equal prefixes are told apart by what else is matched; those that are not are repetitions.
+            // Matches with equal prefixes either differ in other conditions or are reported as repeated.
             let covers = |(_, _, short, other): &&(usize, usize, &str, &HttpMatch)| {
-                prefix.len() > short.len() && prefix.starts_with(short) && takes_all_of(other, matched)
+                prefix.len() > short.len() && prefix.starts_with(short) && covers_conditions(other, matched)
             };
             if let Some((route, of, short, _)) = earlier.iter().find(covers) {
-                let reason = format!("never reached: http[{route}].match[{of}] takes everything below {short}");
+                let reason = format!("unreachable: http[{route}].match[{of}] matches every request below {short}");
                 fields.warn(&format!("http[{n}].match[{m}]"), reason);
             }
             earlier.push((n, m, prefix, matched));
@@ -64,9 +67,9 @@ fn check_covered(fields: &Fields<'_>, vs: &VirtualService) {
     }
 }
 
-/// Whether the earlier match takes whatever the later does, apart from the URI. A match by a regular expression or by
-/// presence counts as different.
-fn takes_all_of(earlier: &HttpMatch, later: &HttpMatch) -> bool {
+/// Whether the earlier match accepts all requests of the later one, apart from the URI. Matches by a regular expression or
+/// by presence count as different.
+fn covers_conditions(earlier: &HttpMatch, later: &HttpMatch) -> bool {
     let one = |a: Option<&StringMatch>, b: Option<&StringMatch>| match (a, b) {
         (None, _) => true,
         (Some(StringMatch::Exact(a)), Some(StringMatch::Exact(b))) => a == b,

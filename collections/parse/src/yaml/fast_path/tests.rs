@@ -1,4 +1,4 @@
-//! What is read without a parser is read as the parser reads it.
+//! Equivalence of the fast path and the parser.
 
 #![expect(clippy::disallowed_methods, reason = "the test reads the cases")]
 
@@ -8,23 +8,23 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::{Limits, parse_events, simple, split_documents};
+use crate::yaml::{Limits, fast_path, parse_events, split_documents};
 
-/// Whether a chunk was read without a parser; if it was, the parser has to agree.
-fn is_simple(chunk: &str) -> bool {
+/// Whether the fast path reads a chunk. If it does, the parser must give the same document.
+fn takes_fast_path(chunk: &str) -> bool {
     let limits = Limits::default();
-    let Some(document) = simple::parse(chunk, &limits) else { return false };
+    let Some(document) = fast_path::parse(chunk, &limits) else { return false };
     assert_eq!(Ok(vec![document]), parse_events(chunk, &limits), "{chunk}");
     true
 }
 
 #[test]
-fn what_tools_write_is_simple() {
+fn common_forms_take_the_fast_path() {
     let text = "---\n# a comment\nkind: Service\nmetadata:\n  name: web\n  labels: {app: web, \
                 kubernetes.io/name: \"8\"}\n\nspec:\n  ports:\n  - name: http\n    port: 80\n    # another\n    \
                 targetPort: 0x50\n  - {name: tcp, port: 9000}\n  list:\n    - a: 'b c'\n      d:\n      - 1\n      - \
                 image: nginx:1.2\n    - []\n    - {}\n  nothing:\nstatus: yes\n";
-    let read = simple::parse(text, &Limits::default()).expect("it is simple");
+    let read = fast_path::parse(text, &Limits::default()).expect("a document");
     assert_eq!(read.line, 3);
     let expected = json!({
         "kind": "Service",
@@ -37,11 +37,11 @@ fn what_tools_write_is_simple() {
         "status": true
     });
     assert_eq!(read.value, expected);
-    assert!(is_simple(text));
+    assert!(takes_fast_path(text));
 }
 
 #[test]
-fn all_else_is_for_the_parser() {
+fn other_forms_are_left_to_the_parser() {
     let texts = [
         "a: b: c",
         "a: 1\na: 2",
@@ -73,12 +73,12 @@ fn all_else_is_for_the_parser() {
         "",
     ];
     for text in texts {
-        assert!(!is_simple(text), "{text}");
+        assert!(!takes_fast_path(text), "{text}");
     }
     let limits = Limits { depth: 3, ..Limits::default() };
-    assert!(simple::parse("a: {b: [c]}", &limits).is_some());
-    assert!(simple::parse("a: {b: [[c]]}", &limits).is_none());
-    assert!(simple::parse("a:\n  b:\n  - c: d", &limits).is_none());
+    assert!(fast_path::parse("a: {b: [c]}", &limits).is_some());
+    assert!(fast_path::parse("a: {b: [[c]]}", &limits).is_none());
+    assert!(fast_path::parse("a:\n  b:\n  - c: d", &limits).is_none());
 }
 
 fn files(directory: &Path, found: &mut Vec<PathBuf>) {
@@ -93,7 +93,7 @@ fn files(directory: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn most_of_what_is_written_by_hand_is_simple_too() {
+fn most_documents_of_the_cases_take_the_fast_path() {
     let mut found = Vec::new();
     files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/cases"), &mut found);
     let texts = found.iter().map(|path| fs::read_to_string(path).expect("a text"));
@@ -101,13 +101,13 @@ fn most_of_what_is_written_by_hand_is_simple_too() {
     for text in texts {
         for chunk in split_documents(&text) {
             all += 1;
-            taken += usize::from(is_simple(chunk.text));
+            taken += usize::from(takes_fast_path(chunk.text));
         }
     }
     assert!(taken * 3 > all * 2, "{taken} of {all}");
 }
 
-/// Lines of pieces that come near to what is simple.
+/// Random texts whose lines resemble the forms of the fast path.
 fn texts() -> impl Strategy<Value = String> {
     let indent = prop::sample::select(vec!["", "", " ", "  ", "  ", "    "]);
     let dash = prop::sample::select(vec!["", "", "", "- ", "- ", "-   ", "-", "- - "]);
@@ -211,9 +211,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_parser_agrees(text in texts()) {
+    fn fast_path_and_parser_agree(text in texts()) {
         for chunk in split_documents(&text) {
-            is_simple(chunk.text);
+            takes_fast_path(chunk.text);
         }
     }
 }
