@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_has_the_last_word() {
+    fn compliance_policy_overrides_other_settings() {
         let texts = |list: &[&str]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
         let configured = TlsParameters {
             tls_minimum_protocol_version: TlsProtocol::TlSv10 as i32,

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_is_described_for_the_agent() {
+    fn wasm_module_has_the_environment_for_the_agent() {
         let built = build_extension(&extension(ExtensionCode::Wasm(Box::new(module()))), None).expect("a module");
         assert_eq!(built.name, "extensions.istio.io/trafficextension/lab.x");
         let plugin = plugin(&built);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_is_part_of_the_environment() {
+    fn pull_credential_is_part_of_the_environment() {
         let secret_of = |module: WasmConfig, credential: Option<&'static str>| {
             let credential = credential.map(|text| Redacted(text.as_bytes().into()));
             let extension = extension(ExtensionCode::Wasm(Box::new(module)));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kind_of_filter_follows_the_kind_of_traffic() {
+    fn filter_type_follows_the_plugin_type() {
         let network = WasmConfig { network: true, ..module() };
         let built = build_extension(&extension(ExtensionCode::Wasm(Box::new(network))), None).expect("a module");
         let url = built.typed_config.expect("a configuration").type_url;

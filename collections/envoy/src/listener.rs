@@ -24,7 +24,7 @@ mod virtual_outbound;
 pub use crate::filter::PolicySteps;
 pub use address::{localhosts, wildcards};
 pub use auto_passthrough::build_auto_passthrough;
-pub use bind::{Bind, can_bind};
+pub use bind::{BindAddress, can_bind};
 pub(crate) use chain::cidr;
 pub use connect_originate::build_connect_originate;
 pub use extension::ListenerExtension;
@@ -32,13 +32,13 @@ pub use gateway::{GatewayAction, GatewayChain, GatewayListener, GatewayPort, bui
 pub use http_proxy::build_http_proxy;
 pub use inbound::{InboundInputs, InboundPort, PolicyFilters, build_inbound, operation, take_names};
 pub use mtls::{MtlsMode, PeerPolicy};
-pub use outbound::{PortProtocol, ListenerKey, OutboundPort, build_outbound, kind, listener_keys};
-pub use outbound_tcp::Client;
-pub use settings::{Collector, Facts, ListenerSwitches, Settings, egress_cluster};
+pub use outbound::{ListenerKey, OutboundPort, PortProtocol, build_outbound, listener_keys, port_protocol};
+pub use outbound_tcp::ListenerClient;
+pub use settings::{Collector, ListenerProfile, ListenerSettings, ListenerSwitches, egress_cluster};
 pub use tcp_filters::{DestinationFacts, Destinations};
 pub(crate) use telemetry::METRICS;
 pub use telemetry::{
-    Attached, LogSpec, MetricSpec, MetricsSpec, Observation, ObservedSide, TracingSpec, collector_services,
+    ListenerAttachments, LogSpec, MetricSpec, MetricsSpec, Observation, ObservedSide, TracingSpec, collector_services,
 };
 pub use virtual_outbound::build_virtual_outbound;
 

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn roots_come_with_what_is_revoked() {
+    fn roots_include_the_revocation_list() {
         let roots = RootCertificates { certificates: bytes("R"), revoked: Some(bytes("C")) };
         let expect = json!({
             "name": "n", "validationContext": {"trustedCa": {"inlineBytes": "Ug=="}, "crl": {"inlineBytes": "Qw=="}},
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn hardware_is_handed_the_key_instead_of_envoy() {
+    fn private_key_provider_gets_the_key() {
         let certificate =
             CertificateKeyPair { chain: bytes("P"), key: bytes("K"), ocsp_staple: Some(bytes("S")), readable: true };
         let plain = json!({"name": "n", "tlsCertificate": {

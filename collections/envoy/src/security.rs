@@ -13,7 +13,7 @@ mod trust_domain;
 use serde::Serialize;
 use sluice_model::{AuthorizationPolicy, CompliancePolicy, JwtRule, Text};
 
-use crate::listener::{PolicyFilters, PolicySteps, Settings};
+use crate::listener::{ListenerSettings, PolicyFilters, PolicySteps};
 
 pub use ext_authz::authorizer_service;
 pub use jwt::KeySource;
@@ -36,7 +36,7 @@ pub struct SecurityOptions {
 #[derive(Clone, Copy, Debug)]
 pub struct SecurityInputs<'a> {
     /// Settings of mesh and proxy.
-    pub settings: &'a Settings,
+    pub settings: &'a ListenerSettings,
     /// Authorization policies that apply, in order: first those of the root namespace, older before newer.
     pub authorization: &'a [&'a AuthorizationPolicy],
     /// Token issuers that apply, with the source of their keys, in order: first those of the workload's namespace.

@@ -113,8 +113,8 @@ pub fn template(encoded: Bytes) -> Resource {
     if !encoded.contains(&MARK) {
         return Resource::Encoded(encoded);
     }
-    match cut(&encoded, 0..encoded.len()) {
-        Cut::Parts(parts) if parts.iter().any(|part| !matches!(part, TemplatePart::Bytes(_))) => {
+    match scan_markers(&encoded, 0..encoded.len()) {
+        MarkerScan::Parts(parts) if parts.iter().any(|part| !matches!(part, TemplatePart::Bytes(_))) => {
             Resource::Template(Template::new(parts))
         }
         _ => Resource::Encoded(encoded),
@@ -122,7 +122,7 @@ pub fn template(encoded: Bytes) -> Resource {
 }
 
 /// The result of a search for markers in a message.
-enum Cut {
+enum MarkerScan {
     /// A message with slots inside.
     Parts(Vec<TemplatePart>),
     /// The element of an element marker: the slot replaces it as a whole.
@@ -131,20 +131,20 @@ enum Cut {
     Nothing,
 }
 
-fn cut(encoded: &Bytes, range: Range<usize>) -> Cut {
+fn scan_markers(encoded: &Bytes, range: Range<usize>) -> MarkerScan {
     if !has_marker(&encoded[range.clone()]) {
-        return Cut::Nothing;
+        return MarkerScan::Nothing;
     }
     let mut parts = Vec::new();
     let mut kept = range.start;
     let mut at = range.start;
     while at < range.end {
-        let Some(field) = read_field(encoded, at, range.end) else { return Cut::Nothing };
+        let Some(field) = read_field(encoded, at, range.end) else { return MarkerScan::Nothing };
         at = field.end;
         let Some(content) = field.content else { continue };
         let bytes = &encoded[content.clone()];
         if let Some(slot) = marker(bytes, ELEMENT) {
-            return Cut::Element(slot);
+            return MarkerScan::Element(slot);
         }
         let keep_until = |until: usize, parts: &mut Vec<TemplatePart>| {
             if until > kept {
@@ -157,24 +157,24 @@ fn cut(encoded: &Bytes, range: Range<usize>) -> Cut {
             kept = field.end;
             continue;
         }
-        match cut(encoded, content) {
-            Cut::Parts(inner) => {
+        match scan_markers(encoded, content) {
+            MarkerScan::Parts(inner) => {
                 keep_until(field.length_at, &mut parts);
                 parts.push(TemplatePart::Nested(inner));
                 kept = field.end;
             }
-            Cut::Element(slot) => {
+            MarkerScan::Element(slot) => {
                 keep_until(field.start, &mut parts);
                 parts.push(TemplatePart::Slot(slot));
                 kept = field.end;
             }
-            Cut::Nothing => {}
+            MarkerScan::Nothing => {}
         }
     }
     if kept < range.end {
         parts.push(TemplatePart::Bytes(encoded.slice(kept..range.end)));
     }
-    Cut::Parts(parts)
+    MarkerScan::Parts(parts)
 }
 
 fn has_marker(bytes: &[u8]) -> bool {

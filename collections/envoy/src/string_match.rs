@@ -1,4 +1,4 @@
-//! String matchers.
+//! String matchers, and values with wildcards.
 
 use envoy_types::pb::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 use envoy_types::pb::envoy::r#type::matcher::v3::{RegexMatcher, StringMatcher};
@@ -31,14 +31,27 @@ pub fn regex(regex: &str) -> StringMatcher {
     matcher(MatchPattern::SafeRegex(RegexMatcher { regex: regex.to_owned(), ..RegexMatcher::default() }))
 }
 
-/// A regular expression that matches exactly `text`.
-pub(crate) fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        if r"\.+*?()|[]{}^$".contains(c) {
-            escaped.push('\\');
+/// A value of a policy with an optional wildcard: `*`, `*suffix`, `prefix*` or an exact value.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum WildcardValue<'a> {
+    /// Any value that is present.
+    Present,
+    /// Values with this suffix.
+    Suffix(&'a str),
+    /// Values with this prefix.
+    Prefix(&'a str),
+    /// This value.
+    Exact(&'a str),
+}
+
+impl<'a> WildcardValue<'a> {
+    /// Parses a value. A wildcard at the start has precedence over one at the end, which is then part of the suffix.
+    pub(crate) fn parse(value: &'a str) -> Self {
+        match (value, value.strip_prefix('*'), value.strip_suffix('*')) {
+            ("*", ..) => Self::Present,
+            (_, Some(suffix), _) => Self::Suffix(suffix),
+            (_, None, Some(prefix)) => Self::Prefix(prefix),
+            (exact, None, None) => Self::Exact(exact),
         }
-        escaped.push(c);
     }
-    escaped
 }

@@ -14,9 +14,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_roots_are_told_of() {
+    fn trust_bundle_contains_only_root_certificates() {
         let bundle = build_trust_bundle(&["one".into(), "two".into()]);
-        let told = sluice_proto::json::encode(&bundle).expect("JSON");
-        assert_eq!(told, serde_json::json!({"caCertificatesPem": ["one", "two"]}));
+        let json = sluice_proto::json::encode(&bundle).expect("JSON");
+        assert_eq!(json, serde_json::json!({"caCertificatesPem": ["one", "two"]}));
     }
 }

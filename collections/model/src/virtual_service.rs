@@ -73,6 +73,21 @@ pub enum StringMatch {
     Regex(Text),
 }
 
+impl StringMatch {
+    /// An RE2 expression that matches exactly `text`.
+    #[must_use]
+    pub fn escape_regex(text: &str) -> String {
+        let mut escaped = String::with_capacity(text.len());
+        for c in text.chars() {
+            if r"\.+*?()|[]{}^$".contains(c) {
+                escaped.push('\\');
+            }
+            escaped.push(c);
+        }
+        escaped
+    }
+}
+
 /// Matches by name; `None` means the name must be present.
 pub type NamedMatches = BTreeMap<Text, Option<StringMatch>>;
 

@@ -1,4 +1,4 @@
-//! Address blocks that the control plane and the agent never fetch from, whatever an object names: JWKS, Wasm modules.
+//! Address blocks that the control plane and the agent never fetch JWKS or Wasm modules from.
 
 use std::net::IpAddr;
 

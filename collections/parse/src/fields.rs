@@ -473,43 +473,10 @@ fn snake_case(name: &str) -> Option<String> {
 /// Parses a duration of zero or more in Go's syntax: decimal numbers, each with a unit, such as `1.5s`, `1h30m` or `250ms`.
 #[must_use]
 pub fn parse_duration(text: &str) -> Option<Duration> {
-    let mut rest = text.strip_prefix('+').unwrap_or(text);
-    if rest == "0" {
-        return Some(Duration::ZERO);
-    }
-    if rest.is_empty() {
-        return None;
-    }
-    let mut nanos: u128 = 0;
-    while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, tail) = rest.split_at(end);
-        let unit_end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(unit_end);
-        let scale: u128 = match unit {
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            _ => return None,
-        };
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') || number.len() > 24 {
-            return None;
-        }
-        let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-        nanos = nanos.checked_add(whole.checked_mul(scale)?)?;
-        let mut place = scale;
-        for digit in fraction.bytes() {
-            place /= 10;
-            nanos = nanos.checked_add(u128::from(digit - b'0') * place)?;
-        }
-        rest = tail;
-    }
+    let (seconds, nanos) = sluice_proto::json::parse_duration(text).ok().filter(|_| !text.starts_with('-'))?;
+    let duration = Duration::new(seconds.try_into().ok()?, nanos.try_into().ok()?);
     // Go's durations are 64-bit nanoseconds. A longer one is invalid.
-    i64::try_from(nanos).ok().map(|nanos| Duration::from_nanos(nanos.unsigned_abs()))
+    i64::try_from(duration.as_nanos()).is_ok().then_some(duration)
 }
 
 #[cfg(test)]

@@ -248,7 +248,7 @@ mod tests {
         let Some(Object::Secret(kept)) = &text.object else { panic!("{text:?}") };
         assert!(
             kept.certificate.as_ref().is_some_and(|kept| !kept.readable),
-            "Envoy says what is wrong with it, and keeps what it has"
+            "the Secret is served, and Envoy rejects it"
         );
         for parsed in [half, empty, garbled, text] {
             let shown = format!("{parsed:?} {}", serde_json::to_string(&parsed).expect("JSON"));

@@ -1,4 +1,4 @@
-//! Small objects, one a rule: what is said of each, at which field, and how grave it is.
+//! Admission rules: one small object per rule, with the expected severity and field path of its findings.
 
 #[path = "admission/destination_rule.rs"]
 mod destination_rule;
@@ -16,7 +16,7 @@ mod virtual_service;
 use sluice_model::Severity;
 use sluice_parse::validate_text;
 
-/// Says what is found in a text: `E` for what does not apply, `R` for what is only refused, `W` for advice.
+/// Findings of a text as `SEVERITY path`: `E` does not apply, `R` is refused by admission, `W` is a warning.
 fn found(text: &str) -> Vec<String> {
     let letter = |severity| match severity {
         Severity::Error => 'E',
@@ -26,16 +26,16 @@ fn found(text: &str) -> Vec<String> {
     validate_text(text).problems.iter().map(|p| format!("{} {}", letter(p.severity), p.field_path)).collect()
 }
 
-/// Checks specs of a kind, in YAML's flow style.
+/// Checks the findings of specs, which are in YAML flow style.
 fn check(api_version: &str, kind: &str, table: &[(&str, &[&str])]) {
-    let mut wrong = Vec::new();
+    let mut failures = Vec::new();
     for (spec, expected) in table {
         let text =
             format!("apiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: x, namespace: shop}}\nspec: {spec}\n");
         let found = found(&text);
         if found != *expected {
-            wrong.push(format!("{spec}\n    found    {found:?}\n    expected {expected:?}"));
+            failures.push(format!("{spec}\n    found    {found:?}\n    expected {expected:?}"));
         }
     }
-    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "\n{}", failures.join("\n"));
 }

@@ -1,4 +1,4 @@
-//! The cases of `tests/cases/validation`: what is invalid is refused at a field of its own, what is valid is admitted.
+//! The cases of `tests/cases/validation`: invalid objects are refused at a field, valid ones are admitted.
 
 #![expect(clippy::disallowed_methods, reason = "the test reads the cases")]
 
@@ -23,7 +23,7 @@ fn name(path: &Path) -> &str {
 fn invalid_objects_are_refused_and_valid_ones_admitted() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/cases/validation");
     let known: BTreeSet<String> = validated_kinds().iter().map(|kind| kind.name().to_lowercase()).collect();
-    let (mut wrong, mut tried) = (Vec::new(), 0);
+    let (mut failures, mut cases) = (Vec::new(), 0);
     for kind in list(&root) {
         assert!(known.contains(name(&kind)), "{} has no parser", name(&kind));
         for case in list(&kind) {
@@ -32,26 +32,26 @@ fn invalid_objects_are_refused_and_valid_ones_admitted() {
             let refusals: Vec<_> = validation.problems.iter().filter(|p| p.severity.is_refusal()).collect();
             let elsewhere = refusals.iter().any(|p| p.field_path.is_empty() || p.position.line < 2);
             if name(&case).starts_with("invalid-") == refusals.is_empty() || elsewhere {
-                wrong.push(format!("{}/{}: {:?}", name(&kind), name(&case), validation.problems));
+                failures.push(format!("{}/{}: {:?}", name(&kind), name(&case), validation.problems));
             }
-            tried += 1;
+            cases += 1;
         }
     }
-    assert!(tried > 50, "{tried} cases");
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(cases > 50, "{cases} cases");
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 #[test]
-fn what_the_parity_cases_hold_is_admitted() {
-    // The reference took these: a rule that refuses one of them is wrong, or the case is about what it refuses.
+fn objects_of_the_parity_cases_are_admitted() {
+    // Istio admits these objects, so a rule that refuses one of them is wrong.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/cases");
-    let mut wrong = BTreeSet::new();
+    let mut failures = BTreeSet::new();
     for case in
         list(&root).iter().filter(|family| family.is_dir() && name(family) != "validation").flat_map(|f| list(f))
     {
         let Ok(text) = std::fs::read_to_string(case.join("input.yaml")) else { continue };
         for problem in validate_text(&text).problems.iter().filter(|p| p.severity == Severity::Refused) {
-            wrong.insert(format!(
+            failures.insert(format!(
                 "{}:{}: {} {}: {}",
                 case.display(),
                 problem.position.line,
@@ -61,6 +61,6 @@ fn what_the_parity_cases_hold_is_admitted() {
             ));
         }
     }
-    let wrong: Vec<String> = wrong.into_iter().collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let failures: Vec<String> = failures.into_iter().collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }

@@ -59,7 +59,7 @@ fn build_with(
 }
 
 #[test]
-fn an_envoy_without_the_exchange_of_metadata_is_not_asked_for_it() {
+fn proxy_without_metadata_exchange_does_not_get_the_filter() {
     let upstream = Proxy {
         extensions: EnvoyExtensions(Some(BTreeSet::from(["envoy.filters.network.tcp_proxy".into()]))),
         ..Proxy::default()
@@ -75,7 +75,7 @@ fn an_envoy_without_the_exchange_of_metadata_is_not_asked_for_it() {
 }
 
 #[test]
-fn endpoints_choose_between_mutual_tls_and_plain_text() {
+fn auto_mtls_matches_transport_sockets_by_endpoint() {
     let clusters = build(&service(), None, &ClusterProfile::default());
     let names: Vec<&str> = clusters[0].transport_socket_matches.iter().map(|found| found.name.as_str()).collect();
     assert_eq!(names, ["tlsMode-istio", "tlsMode-disabled"]);
@@ -83,7 +83,7 @@ fn endpoints_choose_between_mutual_tls_and_plain_text() {
 }
 
 #[test]
-fn a_subset_has_a_cluster_of_its_own_with_the_settings_of_both() {
+fn subset_cluster_has_settings_of_service_and_subset() {
     let tls = ClientTls { mode: ClientTlsMode::Disable, ..ClientTls::default() };
     let rule = DestinationRule {
         namespace: "shop".into(),
@@ -103,13 +103,13 @@ fn a_subset_has_a_cluster_of_its_own_with_the_settings_of_both() {
 }
 
 #[test]
-fn a_service_resolved_by_dns_needs_endpoints_to_have_a_cluster() {
+fn dns_cluster_requires_endpoints() {
     let service = Service { resolution: Resolution::DnsLb, ..service() };
     assert!(build(&service, None, &ClusterProfile::default()).is_empty());
 }
 
 #[test]
-fn hbone_comes_before_what_the_cluster_had() {
+fn hbone_transport_socket_match_is_first() {
     let settings = ClusterSettings::new(&MeshConfig::default(), false).with_hbone(true, false);
     let matches = |rule: Option<&DestinationRule>, all: bool| {
         build_with(&settings, &service(), rule, &ClusterProfile::default(), all).remove(0)
@@ -136,7 +136,7 @@ fn hbone_comes_before_what_the_cluster_had() {
 }
 
 #[test]
-fn a_policy_of_compliance_limits_every_cluster_with_tls() {
+fn compliance_policy_limits_every_cluster_with_tls() {
     let settings = ClusterSettings::new(&MeshConfig::default(), false);
     let settings = settings.with_compliance(Some(CompliancePolicy::Fips140V2));
     let versions = |socket: TransportSocket| {

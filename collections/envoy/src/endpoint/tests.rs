@@ -111,7 +111,7 @@ fn group(place: &str, priority: u32, weight: u32) -> (String, u32, u32) {
 }
 
 #[test]
-fn near_localities_come_first_where_failures_are_detected() {
+fn nearest_locality_has_priority_with_outlier_detection() {
     let endpoints = [endpoint("10.0.0.1", "a/1", ""), endpoint("10.0.0.2", "a/2", ""), endpoint("10.0.0.3", "b/1", "")];
     let plain = assign("a/2", Some(&rule(None, false)), &endpoints, &[]);
     assert_eq!(groups(&plain), [group("a/1", 0, 1), group("a/2", 0, 1), group("b/1", 0, 1)]);
@@ -120,7 +120,7 @@ fn near_localities_come_first_where_failures_are_detected() {
 }
 
 #[test]
-fn shares_are_split_within_what_a_pattern_matches() {
+fn distribute_weights_are_split_within_a_pattern() {
     let to = BTreeMap::from([("a/1".into(), 30), ("a/*".into(), 70)]);
     let distribute = vec![LocalityDistribute { from: "a/*".into(), to }];
     let shares = rule(Some(LocalityLb { distribute, ..LocalityLb::default() }), false);
@@ -136,7 +136,7 @@ fn shares_are_split_within_what_a_pattern_matches() {
 }
 
 #[test]
-fn gateways_get_the_weight_of_what_is_behind_them() {
+fn network_gateway_has_the_weight_of_its_endpoints() {
     let gateway = |address: &str| NetworkGateway {
         address: address.into(),
         port: 15443,
@@ -153,7 +153,7 @@ fn gateways_get_the_weight_of_what_is_behind_them() {
 }
 
 #[test]
-fn clients_are_told_apart_no_more_than_a_service_needs() {
+fn tier_is_the_lowest_that_a_service_needs() {
     let settings = ClusterSettings::new(&MeshConfig::default(), false);
     let of = |service: &Service, rule: Option<&DestinationRule>| tier(&settings, service, 80, "", rule);
     assert_eq!(of(&service(), None), Tier::Network);
@@ -166,7 +166,7 @@ fn clients_are_told_apart_no_more_than_a_service_needs() {
 }
 
 #[test]
-fn no_service_is_of_a_rare_tier_that_nobody_may_need() {
+fn service_tiers_are_within_the_possible_tiers() {
     let orders: [&[&str]; 4] = [&[], &["topology.kubernetes.io/zone"], &["kubernetes.io/hostname"], &["rack=a"]];
     let settings = |order: &[&str]| LocalityLb {
         failover_priority: order.iter().map(|label| Text::from(*label)).collect(),
@@ -212,7 +212,7 @@ fn no_service_is_of_a_rare_tier_that_nobody_may_need() {
 }
 
 #[test]
-fn hbone_is_sent_to_whoever_takes_nothing_better() {
+fn hbone_is_used_for_endpoints_without_mutual_tls() {
     let mut ambient = endpoint("10.0.0.1", "", "");
     ambient.hbone = true;
     ambient.tls_mode = TlsMode::Disabled;

@@ -19,9 +19,9 @@ use envoy_types::pb::google::protobuf::{Any, Struct, value::Kind};
 use envoy_types::pb::opentelemetry::proto::common::v1::{AnyValue, KeyValue, KeyValueList, any_value};
 use sluice_model::{AccessLogEncoding, ExtensionProvider, LogFormat, ProviderKind, Text};
 
-use super::http::Class;
+use super::http::ListenerClass;
 use super::tracing::grpc;
-use crate::listener::{Collector, LogSpec, Settings};
+use crate::listener::{Collector, ListenerSettings, LogSpec};
 use crate::wire::{any, json_value, string_value, structure};
 
 /// Cluster of the access log service, which the bootstrap declares.
@@ -74,16 +74,16 @@ const ALL_PEER_STATE: [&str; 6] = [
     "wasm.downstream_peer_id",
 ];
 
-pub(super) fn http_access_logs(settings: &Settings, class: Class) -> Vec<AccessLog> {
+pub(super) fn http_access_logs(settings: &ListenerSettings, class: ListenerClass) -> Vec<AccessLog> {
     logs(settings, class, "http_envoy_accesslog", None)
 }
 
-pub(crate) fn tcp_access_logs(settings: &Settings, class: Class) -> Vec<AccessLog> {
+pub(crate) fn tcp_access_logs(settings: &ListenerSettings, class: ListenerClass) -> Vec<AccessLog> {
     logs(settings, class, "tcp_envoy_accesslog", None)
 }
 
 /// Access logs of a listener: connections that match no filter chain appear only here.
-pub(crate) fn listener_access_log(settings: &Settings, class: Class) -> Vec<AccessLog> {
+pub(crate) fn listener_access_log(settings: &ListenerSettings, class: ListenerClass) -> Vec<AccessLog> {
     if settings.mesh.disable_envoy_listener_log {
         return Vec::new();
     }
@@ -93,7 +93,12 @@ pub(crate) fn listener_access_log(settings: &Settings, class: Class) -> Vec<Acce
 }
 
 /// Access logs of the effective providers; if none is usable, by the settings of `MeshConfig`.
-fn logs(settings: &Settings, class: Class, service_log: &str, filter: Option<&AccessLogFilter>) -> Vec<AccessLog> {
+fn logs(
+    settings: &ListenerSettings,
+    class: ListenerClass,
+    service_log: &str,
+    filter: Option<&AccessLogFilter>,
+) -> Vec<AccessLog> {
     let specs = settings.observed(class).logging.iter().flatten();
     let mut known: Vec<(&ExtensionProvider, AccessLog, &LogSpec)> = specs
         .filter_map(|(name, spec)| {
@@ -114,7 +119,7 @@ fn logs(settings: &Settings, class: Class, service_log: &str, filter: Option<&Ac
 }
 
 /// Access logs by the settings of `MeshConfig`.
-fn legacy(settings: &Settings, service_log: &str, filter: Option<&AccessLogFilter>) -> Vec<AccessLog> {
+fn legacy(settings: &ListenerSettings, service_log: &str, filter: Option<&AccessLogFilter>) -> Vec<AccessLog> {
     let mesh = &settings.mesh;
     let mut logs = Vec::new();
     if !mesh.access_log_file.is_empty() {
@@ -151,7 +156,7 @@ fn expression(text: &str) -> AccessLogFilter {
     AccessLogFilter { filter_specifier: Some(FilterSpecifier::ExtensionFilter(extension)) }
 }
 
-fn provider_log(settings: &Settings, provider: &ExtensionProvider) -> Option<AccessLog> {
+fn provider_log(settings: &ListenerSettings, provider: &ExtensionProvider) -> Option<AccessLog> {
     match &provider.kind {
         ProviderKind::FileAccessLog { path, format, omit_empty_values } => {
             let is_default = provider.name == *"envoy" && format.is_none() && !omit_empty_values;
@@ -268,7 +273,7 @@ fn file_log(path: &str, format: SubstitutionFormatString) -> AccessLog {
 }
 
 /// The format in `MeshConfig`. Invalid JSON gives the default JSON format.
-fn mesh_format(settings: &Settings) -> SubstitutionFormatString {
+fn mesh_format(settings: &ListenerSettings) -> SubstitutionFormatString {
     let mesh = &settings.mesh;
     match mesh.access_log_encoding {
         AccessLogEncoding::Text => text_format(&mesh.access_log_format),
@@ -335,9 +340,9 @@ mod tests {
     use sluice_model::MeshConfig;
 
     use super::*;
-    use crate::listener::{Attached, Observation, ObservedSide};
+    use crate::listener::{ListenerAttachments, Observation, ObservedSide};
 
-    fn settings(specs: &[(&str, LogSpec)]) -> Settings {
+    fn settings(specs: &[(&str, LogSpec)]) -> ListenerSettings {
         let als = ProviderKind::TcpAccessLogService {
             service: sluice_model::ProviderService { service: "als.example".into(), port: 1 },
             log_name: Text::default(),
@@ -348,10 +353,10 @@ mod tests {
         let specs = specs.iter().map(|(name, spec)| (Text::from(*name), spec.clone())).collect();
         let server = ObservedSide { logging: Some(specs), ..ObservedSide::default() };
         let observation = Observation { server, ..Observation::default() };
-        Settings {
+        ListenerSettings {
             mesh: Arc::new(mesh),
-            attached: Arc::new(Attached { observation, ..Attached::default() }),
-            ..Settings::default()
+            attached: Arc::new(ListenerAttachments { observation, ..ListenerAttachments::default() }),
+            ..ListenerSettings::default()
         }
     }
 
@@ -373,23 +378,27 @@ mod tests {
     }
 
     #[test]
-    fn providers_that_can_be_used_replace_the_switches_of_the_mesh() {
+    fn usable_providers_replace_the_mesh_settings() {
         let filtered = LogSpec { filter: Some("true".into()), ..LogSpec::default() };
         let own = settings(&[("Envoy", filtered)]);
-        assert_eq!(logged(&tcp_access_logs(&own, Class::Inbound)), [("/dev/stdout".to_owned(), 1)]);
-        assert_eq!(logged(&listener_access_log(&own, Class::Inbound)), [("/dev/stdout".to_owned(), 2)]);
+        assert_eq!(logged(&tcp_access_logs(&own, ListenerClass::Inbound)), [("/dev/stdout".to_owned(), 1)]);
+        assert_eq!(logged(&listener_access_log(&own, ListenerClass::Inbound)), [("/dev/stdout".to_owned(), 2)]);
         // The filter does not distinguish the sides.
-        assert_eq!(logged(&tcp_access_logs(&own, Class::Outbound)), [("/legacy".to_owned(), 0)]);
+        assert_eq!(logged(&tcp_access_logs(&own, ListenerClass::Outbound)), [("/legacy".to_owned(), 0)]);
         let off = settings(&[("envoy", LogSpec { disabled: true, ..LogSpec::default() })]);
-        assert_eq!(logged(&tcp_access_logs(&off, Class::Inbound)), []);
+        assert_eq!(logged(&tcp_access_logs(&off, ListenerClass::Inbound)), []);
     }
 
     #[test]
-    fn without_a_provider_that_can_be_used_the_mesh_decides() {
+    fn mesh_settings_apply_without_a_usable_provider() {
         // An unknown provider, a provider without logging, or a provider whose service does not exist.
-        for name in ["nobody", "prometheus", "als"] {
+        for name in ["unknown", "prometheus", "als"] {
             let settings = settings(&[(name, LogSpec::default())]);
-            assert_eq!(logged(&tcp_access_logs(&settings, Class::Inbound)), [("/legacy".to_owned(), 0)], "{name}");
+            assert_eq!(
+                logged(&tcp_access_logs(&settings, ListenerClass::Inbound)),
+                [("/legacy".to_owned(), 0)],
+                "{name}"
+            );
         }
     }
 }

@@ -11,9 +11,9 @@ use envoy_types::pb::envoy::extensions::filters::http::lua::v3::Lua;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{HttpFilter, http_filter};
 use sluice_model::{ExtensionPhase, Text};
 
-use super::http::Class;
+use super::http::ListenerClass;
 use super::policy::PolicySteps;
-use crate::listener::{ListenerExtension, Settings};
+use crate::listener::{ListenerExtension, ListenerSettings};
 use crate::wire::{any, duration};
 
 /// The phases, in the order of the filter chain.
@@ -29,13 +29,13 @@ const NETWORK_TYPES: [&str; 2] =
 /// The extensions of one side and port of a proxy.
 #[derive(Clone, Copy)]
 pub(crate) struct Extensions<'a> {
-    settings: &'a Settings,
-    class: Class,
+    settings: &'a ListenerSettings,
+    class: ListenerClass,
     port: u32,
 }
 
 impl<'a> Extensions<'a> {
-    pub(crate) fn on(settings: &'a Settings, class: Class, port: u32) -> Self {
+    pub(crate) fn on(settings: &'a ListenerSettings, class: ListenerClass, port: u32) -> Self {
         Self { settings, class, port }
     }
 

@@ -27,12 +27,12 @@ use super::access_log::http_access_logs;
 use super::http_filters::http_filters;
 use super::policy::PolicySteps;
 use super::tracing::tracing;
-use crate::listener::Settings;
+use crate::listener::ListenerSettings;
 use crate::wire::{any, boolean, duration, uint32};
 
 /// Traffic direction of a filter chain.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Class {
+pub(crate) enum ListenerClass {
     /// Outbound traffic of a sidecar.
     Outbound,
     /// Inbound traffic of a sidecar.
@@ -43,7 +43,7 @@ pub(crate) enum Class {
 
 /// Source of the routes of a connection manager.
 #[derive(Clone, Debug)]
-pub(crate) enum Routes {
+pub(crate) enum RouteSource {
     /// RDS, with this name.
     Named(String),
     /// Inline routes.
@@ -53,11 +53,11 @@ pub(crate) enum Routes {
 /// Inputs of an HTTP connection manager besides the settings.
 #[derive(Clone, Debug)]
 pub(crate) struct HttpChain {
-    pub(crate) class: Class,
+    pub(crate) class: ListenerClass,
     pub(crate) protocol: Protocol,
     /// The port for the selection of extensions.
     pub(crate) port: u32,
-    pub(crate) routes: Routes,
+    pub(crate) routes: RouteSource,
     /// Prefix of statistics, with its delimiter.
     pub(crate) stat_prefix: String,
     /// Whether the remote address of the connection is used as the client address.
@@ -75,7 +75,13 @@ pub(crate) struct HttpChain {
 }
 
 impl HttpChain {
-    pub(crate) fn new(class: Class, protocol: Protocol, port: u32, routes: Routes, stat_prefix: String) -> Self {
+    pub(crate) fn new(
+        class: ListenerClass,
+        protocol: Protocol,
+        port: u32,
+        routes: RouteSource,
+        stat_prefix: String,
+    ) -> Self {
         Self {
             class,
             protocol,
@@ -83,7 +89,7 @@ impl HttpChain {
             routes,
             stat_prefix,
             use_remote_address: false,
-            mesh_headers_only_in_mesh: class != Class::Inbound,
+            mesh_headers_only_in_mesh: class != ListenerClass::Inbound,
             http3: false,
             forward_proxy: false,
             policies: PolicySteps::default(),
@@ -93,7 +99,7 @@ impl HttpChain {
 }
 
 /// Builds the connection manager of a chain.
-pub(crate) fn build_http_manager(settings: &Settings, chain: &HttpChain) -> HttpConnectionManager {
+pub(crate) fn build_http_manager(settings: &ListenerSettings, chain: &HttpChain) -> HttpConnectionManager {
     let (tracing, sample_by_request_id) = tracing(settings, chain.class);
     let mut manager = HttpConnectionManager {
         stat_prefix: chain.stat_prefix.clone(),
@@ -115,7 +121,7 @@ pub(crate) fn build_http_manager(settings: &Settings, chain: &HttpChain) -> Http
     };
     apply_headers(&mut manager, settings, chain.class);
     apply_path_normalization(&mut manager, settings);
-    if chain.class == Class::Inbound && chain.protocol.is_http2() {
+    if chain.class == ListenerClass::Inbound && chain.protocol.is_http2() {
         manager.http2_protocol_options = Some(Http2ProtocolOptions::default());
     }
     if chain.http3 {
@@ -128,10 +134,10 @@ pub(crate) fn build_http_manager(settings: &Settings, chain: &HttpChain) -> Http
     manager
 }
 
-fn routes(routes: &Routes) -> RouteSpecifier {
+fn routes(routes: &RouteSource) -> RouteSpecifier {
     match routes {
-        Routes::Inline(config) => RouteSpecifier::RouteConfig((**config).clone()),
-        Routes::Named(name) => RouteSpecifier::Rds(Rds {
+        RouteSource::Inline(config) => RouteSpecifier::RouteConfig((**config).clone()),
+        RouteSource::Named(name) => RouteSpecifier::Rds(Rds {
             config_source: Some(ConfigSource {
                 config_source_specifier: Some(ConfigSourceSpecifier::Ads(AggregatedConfigSource::default())),
                 initial_fetch_timeout: Some(duration(Duration::ZERO)),
@@ -151,10 +157,10 @@ fn request_id(sample_by_request_id: bool) -> RequestIdExtension {
     RequestIdExtension { typed_config: Some(any(&config)) }
 }
 
-fn http1_options(settings: &Settings, chain: &HttpChain) -> Option<Http1ProtocolOptions> {
+fn http1_options(settings: &ListenerSettings, chain: &HttpChain) -> Option<Http1ProtocolOptions> {
     let headers = settings.config().proxy_headers.as_ref();
     let keep_case = headers.is_some_and(|headers| headers.preserve_http1_header_case == Some(true));
-    if !chain.forward_proxy && !settings.accepts_http10() && !keep_case && chain.class != Class::Gateway {
+    if !chain.forward_proxy && !settings.accepts_http10() && !keep_case && chain.class != ListenerClass::Gateway {
         return None;
     }
     let formatter = || {
@@ -176,10 +182,10 @@ fn http1_options(settings: &Settings, chain: &HttpChain) -> Option<Http1Protocol
 }
 
 /// Applies the settings of headers that the proxy adds or changes.
-fn apply_headers(manager: &mut HttpConnectionManager, settings: &Settings, class: Class) {
+fn apply_headers(manager: &mut HttpConnectionManager, settings: &ListenerSettings, class: ListenerClass) {
     let configured = settings.config().proxy_headers.clone().unwrap_or_default();
     // On outbound traffic, the server name is Envoy's default.
-    manager.server_name = if class == Class::Outbound { String::new() } else { "istio-envoy".to_owned() };
+    manager.server_name = if class == ListenerClass::Outbound { String::new() } else { "istio-envoy".to_owned() };
     if configured.server_disabled == Some(true) {
         manager.server_name = String::new();
         manager.server_header_transformation = ServerHeaderTransformation::PassThrough as i32;
@@ -192,8 +198,8 @@ fn apply_headers(manager: &mut HttpConnectionManager, settings: &Settings, class
     manager.append_x_forwarded_port = configured.x_forwarded_port_enabled == Some(true);
     let details = configured.set_current_client_cert_details.as_ref();
     match class {
-        Class::Outbound => {}
-        Class::Inbound => {
+        ListenerClass::Outbound => {}
+        ListenerClass::Inbound => {
             let forward = match configured.forwarded_client_cert {
                 ForwardClientCert::Undefined => ForwardClientCert::AppendForward,
                 set => set,
@@ -201,7 +207,7 @@ fn apply_headers(manager: &mut HttpConnectionManager, settings: &Settings, class
             manager.forward_client_cert_details = forward_client_cert(forward) as i32;
             manager.set_current_client_cert_details = Some(client_cert_details(details));
         }
-        Class::Gateway => {
+        ListenerClass::Gateway => {
             let topology = &settings.config().gateway_topology;
             manager.xff_num_trusted_hops = topology.num_trusted_proxies;
             let forward = match topology.forward_client_cert {
@@ -245,7 +251,7 @@ fn client_cert_details(configured: Option<&CurrentClientCert>) -> SetCurrentClie
     }
 }
 
-fn apply_path_normalization(manager: &mut HttpConnectionManager, settings: &Settings) {
+fn apply_path_normalization(manager: &mut HttpConnectionManager, settings: &ListenerSettings) {
     let normalization = settings.mesh.path_normalization;
     manager.normalize_path = Some(boolean(normalization != PathNormalization::None));
     manager.merge_slashes =
@@ -259,7 +265,7 @@ fn apply_path_normalization(manager: &mut HttpConnectionManager, settings: &Sett
 }
 
 /// Applies the connection limits of the proxy. An edge gateway has stricter defaults.
-pub(crate) fn connection_settings(settings: &Settings) -> Option<ConnectionSettings> {
+pub(crate) fn connection_settings(settings: &ListenerSettings) -> Option<ConnectionSettings> {
     let configured = settings.config().connection_settings.as_ref();
     let mut limits = configured.or(settings.mesh.default_config.connection_settings.as_ref())?.clone();
     if limits.edge && settings.facts.proxy_type == ProxyType::Router {

@@ -14,9 +14,9 @@ use envoy_types::pb::google::protobuf::Any;
 use sluice_model::{ExtensionPhase, Protocol};
 
 use super::extension::Extensions;
-use super::http::{Class, HttpChain};
+use super::http::{HttpChain, ListenerClass};
 use super::{istio, session, stats};
-use crate::listener::Settings;
+use crate::listener::ListenerSettings;
 use crate::wire::{any, boolean};
 
 pub(crate) fn http_filter(name: &str, config: Any) -> HttpFilter {
@@ -24,14 +24,14 @@ pub(crate) fn http_filter(name: &str, config: Any) -> HttpFilter {
 }
 
 /// Builds the filters of an HTTP connection manager. The router is the last one.
-pub(super) fn http_filters(settings: &Settings, chain: &HttpChain) -> Vec<HttpFilter> {
+pub(super) fn http_filters(settings: &ListenerSettings, chain: &HttpChain) -> Vec<HttpFilter> {
     let facts = &settings.facts;
     let headers = settings.config().proxy_headers.as_ref();
     let mut filters = Vec::new();
     if facts.has("istio.metadata_exchange.http") {
         // Only outbound traffic of sidecars supports headers limited to the mesh; the HTTP proxy listener does not.
         let skip = chain.mesh_headers_only_in_mesh && headers.is_some_and(|headers| headers.metadata_exchange_in_mesh);
-        let config = istio::peer_metadata(chain.class == Class::Inbound, skip);
+        let config = istio::peer_metadata(chain.class == ListenerClass::Inbound, skip);
         filters.push(http_filter("istio.metadata_exchange", config));
     }
     let extensions = Extensions::on(settings, chain.class, chain.port);
@@ -46,13 +46,13 @@ pub(super) fn http_filters(settings: &Settings, chain: &HttpChain) -> Vec<HttpFi
         filters.push(http_filter("envoy.filters.http.grpc_web", any(&GrpcWeb::default())));
     }
     filters.push(grpc_stats());
-    if chain.class != Class::Inbound && facts.has("istio.alpn") {
+    if chain.class != ListenerClass::Inbound && facts.has("istio.alpn") {
         filters.push(http_filter("istio.alpn", istio::alpn()));
     }
     filters.push(http_filter("envoy.filters.http.fault", any(&HttpFault::default())));
     filters.push(http_filter("envoy.filters.http.cors", any(&Cors::default())));
     filters.extend(stats::http_stats(settings, chain.class));
-    if settings.switches.persistent_sessions && chain.class != Class::Inbound {
+    if settings.switches.persistent_sessions && chain.class != ListenerClass::Inbound {
         filters.push(session::session_filter());
     }
     filters.extend(chain.forward_filters.iter().cloned());
@@ -80,18 +80,18 @@ mod tests {
     use sluice_model::{TrafficSelector, WorkloadMode};
 
     use super::*;
-    use crate::filter::Routes;
-    use crate::listener::{Attached, ListenerExtension, ListenerSwitches};
+    use crate::filter::RouteSource;
+    use crate::listener::{ListenerAttachments, ListenerExtension, ListenerSwitches};
 
     fn extension(name: &str, phase: ExtensionPhase) -> ListenerExtension {
         ListenerExtension { name: name.into(), phase, matches: Vec::new(), network: false, script: None }
     }
 
     fn names(extensions: Vec<ListenerExtension>, port: u32) -> Vec<String> {
-        let attached = Arc::new(Attached { extensions, ..Attached::default() });
-        let settings = Settings { attached, ..Settings::default() };
-        let routes = Routes::Named(String::new());
-        let mut chain = HttpChain::new(Class::Inbound, Protocol::Http, port, routes, String::new());
+        let attached = Arc::new(ListenerAttachments { extensions, ..ListenerAttachments::default() });
+        let settings = ListenerSettings { attached, ..ListenerSettings::default() };
+        let routes = RouteSource::Named(String::new());
+        let mut chain = HttpChain::new(ListenerClass::Inbound, Protocol::Http, port, routes, String::new());
         let filter = |name: &str| vec![HttpFilter { name: name.to_owned(), ..HttpFilter::default() }];
         chain.policies.custom = filter("custom");
         chain.policies.authentication = filter("jwt");
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn extensions_stand_between_the_steps_of_policies() {
+    fn extensions_are_placed_between_policy_steps() {
         let all = vec![
             extension("late", ExtensionPhase::Unspecified),
             extension("stats", ExtensionPhase::Stats),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn extensions_run_for_the_traffic_they_match() {
+    fn extensions_apply_to_matching_traffic() {
         let matching = |mode, ports: &[u32]| ListenerExtension {
             matches: vec![TrafficSelector { mode, ports: ports.to_vec() }],
             ..extension("x", ExtensionPhase::Authn)
@@ -129,20 +129,20 @@ mod tests {
     }
 
     #[test]
-    fn sessions_are_kept_on_the_way_out() {
+    fn session_filter_is_added_for_outbound_traffic() {
         let has = |class, persistent_sessions| {
             let switches = ListenerSwitches { persistent_sessions, ..ListenerSwitches::default() };
-            let settings = Settings { switches, ..Settings::default() };
-            let chain = HttpChain::new(class, Protocol::Http, 80, Routes::Named(String::new()), String::new());
+            let settings = ListenerSettings { switches, ..ListenerSettings::default() };
+            let chain = HttpChain::new(class, Protocol::Http, 80, RouteSource::Named(String::new()), String::new());
             let names: Vec<String> = http_filters(&settings, &chain).into_iter().map(|filter| filter.name).collect();
             let found = names.iter().position(|name| name == "envoy.filters.http.stateful_session");
             assert!(found.is_none_or(|at| at + 2 == names.len()), "before the router: {names:?}");
             found.is_some()
         };
         assert_eq!(
-            [has(Class::Outbound, true), has(Class::Gateway, true), has(Class::Inbound, true)],
+            [has(ListenerClass::Outbound, true), has(ListenerClass::Gateway, true), has(ListenerClass::Inbound, true)],
             [true, true, false]
         );
-        assert!(!has(Class::Outbound, false));
+        assert!(!has(ListenerClass::Outbound, false));
     }
 }

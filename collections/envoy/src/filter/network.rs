@@ -17,7 +17,7 @@ use prost::Message;
 use sluice_model::Protocol;
 
 use super::istio;
-use crate::listener::Settings;
+use crate::listener::ListenerSettings;
 use crate::wire::{any, duration};
 
 const MYSQL_TYPE: &str = "type.googleapis.com/envoy.extensions.filters.network.mysql_proxy.v3.MySQLProxy";
@@ -45,14 +45,14 @@ pub(crate) fn hcm_filter(manager: &HttpConnectionManager) -> Filter {
 }
 
 /// The filter for metadata exchange with the peer; `None` if the proxy does not have it.
-pub(crate) fn metadata_exchange(settings: &Settings) -> Option<Filter> {
+pub(crate) fn metadata_exchange(settings: &ListenerSettings) -> Option<Filter> {
     let has = settings.facts.has("istio.metadata_exchange.network");
     has.then(|| network_filter("istio.metadata_exchange", istio::metadata_exchange()))
 }
 
 /// The last network filters: the TCP proxy, with the protocol's filter in front, or the Redis proxy to `cluster`.
 pub(crate) fn protocol_filters(
-    settings: &Settings,
+    settings: &ListenerSettings,
     protocol: Protocol,
     stat_prefix: &str,
     cluster: &str,
@@ -93,9 +93,9 @@ mod tests {
     use crate::listener::ListenerSwitches;
 
     #[test]
-    fn protocols_are_understood_as_far_as_switched_on() {
+    fn protocol_filters_are_added_if_enabled() {
         let names = |protocol, switches| {
-            let settings = Settings { switches, ..Settings::default() };
+            let settings = ListenerSettings { switches, ..ListenerSettings::default() };
             let filters = protocol_filters(&settings, protocol, "s", "c", &TcpProxy::default());
             filters.iter().map(|filter| filter.name.replace("envoy.filters.network.", "")).collect::<Vec<_>>()
         };

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_route_says_how_sessions_are_kept() {
+    fn route_configures_the_session_filter() {
         let kept = |session: PersistentSession| {
             let mut settings = HashMap::new();
             add_session(&mut settings, Some(&session));

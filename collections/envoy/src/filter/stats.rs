@@ -6,24 +6,24 @@ use envoy_types::pb::google::protobuf::Any;
 use sluice_model::{ProviderKind, ProxyType, Text};
 use sluice_proto::stats::{MetricConfig, PluginConfig, Reporter};
 
-use super::http::Class;
+use super::http::ListenerClass;
 use super::http_filters::http_filter;
 use super::network::network_filter;
-use crate::listener::{METRICS, MetricSpec, MetricsSpec, Settings};
+use crate::listener::{ListenerSettings, METRICS, MetricSpec, MetricsSpec};
 use crate::wire;
 
 const NAME: &str = "istio.stats";
 
-pub(super) fn http_stats(settings: &Settings, class: Class) -> Vec<HttpFilter> {
+pub(super) fn http_stats(settings: &ListenerSettings, class: ListenerClass) -> Vec<HttpFilter> {
     configs(settings, class).into_iter().map(|config| http_filter(NAME, config)).collect()
 }
 
-pub(crate) fn tcp_stats(settings: &Settings, class: Class) -> Vec<Filter> {
+pub(crate) fn tcp_stats(settings: &ListenerSettings, class: ListenerClass) -> Vec<Filter> {
     configs(settings, class).into_iter().map(|config| network_filter(NAME, config)).collect()
 }
 
 /// The configurations of the stats filter: one per Prometheus provider in use, in the order of their names.
-fn configs(settings: &Settings, class: Class) -> Vec<Any> {
+fn configs(settings: &ListenerSettings, class: ListenerClass) -> Vec<Any> {
     if !settings.facts.has(NAME) {
         return Vec::new();
     }
@@ -34,10 +34,10 @@ fn configs(settings: &Settings, class: Class) -> Vec<Any> {
     known.map(|(_, spec)| wire::any(&config(settings, class, spec))).collect()
 }
 
-fn config(settings: &Settings, class: Class, spec: &MetricsSpec) -> PluginConfig {
+fn config(settings: &ListenerSettings, class: ListenerClass, spec: &MetricsSpec) -> PluginConfig {
     let waypoint = settings.facts.proxy_type == ProxyType::Waypoint;
     PluginConfig {
-        disable_host_header_fallback: class != Class::Outbound,
+        disable_host_header_fallback: class != ListenerClass::Outbound,
         tcp_reporting_duration: spec.reporting_interval.map(wire::duration),
         metrics: spec.overrides.iter().map(|(name, metric)| metric_config(name, metric)).collect(),
         reporter: if waypoint { Reporter::ServerGateway as i32 } else { Reporter::Unspecified as i32 },
@@ -74,45 +74,46 @@ mod tests {
     use sluice_model::{ExtensionProvider, MeshConfig};
 
     use super::*;
-    use crate::listener::{Attached, Observation, ObservedSide};
+    use crate::listener::{ListenerAttachments, Observation, ObservedSide};
 
-    fn settings(specs: &[(&str, MetricsSpec)]) -> Settings {
+    fn settings(specs: &[(&str, MetricsSpec)]) -> ListenerSettings {
         let mut mesh = MeshConfig::default();
         mesh.extension_providers.push(ExtensionProvider { name: "prom2".into(), kind: ProviderKind::Prometheus });
         let metrics = specs.iter().map(|(name, spec)| (Text::from(*name), spec.clone())).collect();
         let client = ObservedSide { metrics, ..ObservedSide::default() };
         let observation = Observation { client, ..Observation::default() };
-        Settings {
+        ListenerSettings {
             mesh: Arc::new(mesh),
-            attached: Arc::new(Attached { observation, ..Attached::default() }),
-            ..Settings::default()
+            attached: Arc::new(ListenerAttachments { observation, ..ListenerAttachments::default() }),
+            ..ListenerSettings::default()
         }
     }
 
-    fn built(settings: &Settings, class: Class) -> Vec<PluginConfig> {
+    fn built(settings: &ListenerSettings, class: ListenerClass) -> Vec<PluginConfig> {
         let configs = configs(settings, class).into_iter();
         configs.map(|any| PluginConfig::decode(any.value.as_slice()).expect("a configuration")).collect()
     }
 
     #[test]
-    fn each_prometheus_has_a_filter_and_others_have_none() {
+    fn each_prometheus_provider_has_a_stats_filter() {
         let spec = MetricsSpec::default;
-        let settings = settings(&[("Prometheus", spec()), ("envoy", spec()), ("nobody", spec()), ("prom2", spec())]);
-        assert_eq!(built(&settings, Class::Outbound), [PluginConfig::default(), PluginConfig::default()]);
-        let gateway = built(&settings, Class::Gateway);
+        let settings = settings(&[("Prometheus", spec()), ("envoy", spec()), ("unknown", spec()), ("prom2", spec())]);
+        assert_eq!(built(&settings, ListenerClass::Outbound), [PluginConfig::default(), PluginConfig::default()]);
+        let gateway = built(&settings, ListenerClass::Gateway);
         assert!(gateway.len() == 2 && gateway.iter().all(|config| config.disable_host_header_fallback));
-        assert_eq!(built(&settings, Class::Inbound), []);
+        assert_eq!(built(&settings, ListenerClass::Inbound), []);
     }
 
     #[test]
-    fn overrides_are_written_under_the_names_proxies_know() {
+    fn metric_overrides_use_the_names_of_the_stats_filter() {
         let tags = [("add".into(), Some("'x'".into())), ("drop".into(), None)].into();
         let overrides = [
             ("REQUEST_COUNT".into(), MetricSpec { disabled: true, ..MetricSpec::default() }),
             ("mine".into(), MetricSpec { disabled: false, tags }),
         ];
         let spec = MetricsSpec { overrides: overrides.into(), reporting_interval: Some(Duration::from_secs(5)) };
-        let [config] = built(&settings(&[("prometheus", spec)]), Class::Outbound).try_into().expect("one filter");
+        let [config] =
+            built(&settings(&[("prometheus", spec)]), ListenerClass::Outbound).try_into().expect("one filter");
         assert_eq!(config.tcp_reporting_duration, Some(wire::duration(Duration::from_secs(5))));
         let [count, mine] = config.metrics.try_into().expect("two metrics");
         assert_eq!((count.name.as_str(), count.drop), ("requests_total", true));

@@ -29,8 +29,8 @@ use sluice_model::{
     ProxyType, Text, TraceTag,
 };
 
-use super::http::Class;
-use crate::listener::{Collector, Settings};
+use super::http::ListenerClass;
+use crate::listener::{Collector, ListenerSettings};
 use crate::slots::{DATADOG_SERVICE, IDENTITY_TAGS, OTEL_SEMANTIC_SERVICE, OTEL_SERVICE, element_marker, field_marker};
 use crate::wire::{any, boolean, duration, uint32};
 
@@ -43,7 +43,7 @@ const DRY_RUN_TAGS: [(&str, &str); 4] = [
 ];
 
 /// Tracing of a chain, and whether request IDs determine the sampling decision.
-pub(super) fn tracing(settings: &Settings, class: Class) -> (Option<Tracing>, bool) {
+pub(super) fn tracing(settings: &ListenerSettings, class: ListenerClass) -> (Option<Tracing>, bool) {
     let Some(spec) = &settings.observed(class).tracing else {
         let legacy = settings.mesh.enable_tracing.then(|| legacy_tracing(settings));
         return (legacy, true);
@@ -67,7 +67,7 @@ pub(super) fn tracing(settings: &Settings, class: Class) -> (Option<Tracing>, bo
     (Some(tracing), spec.sample_by_request_id)
 }
 
-fn legacy_tracing(settings: &Settings) -> Tracing {
+fn legacy_tracing(settings: &ListenerSettings) -> Tracing {
     let configured = settings.config().tracing.as_ref();
     let mut tracing = Tracing::default();
     set_sampling(&mut tracing, configured_sampling(settings));
@@ -77,7 +77,7 @@ fn legacy_tracing(settings: &Settings) -> Tracing {
     tracing
 }
 
-fn configured_tag_length(settings: &Settings) -> Option<UInt32Value> {
+fn configured_tag_length(settings: &ListenerSettings) -> Option<UInt32Value> {
     let length = settings.config().tracing.as_ref()?.max_path_tag_length;
     (length != 0).then(|| uint32(length))
 }
@@ -88,7 +88,7 @@ fn set_sampling(tracing: &mut Tracing, random: f64) {
     tracing.random_sampling = Some(Percent { value: random });
 }
 
-fn configured_sampling(settings: &Settings) -> f64 {
+fn configured_sampling(settings: &ListenerSettings) -> f64 {
     let configured = settings.config().tracing.as_ref().map_or(0.0, |tracing| tracing.sampling.to_f64());
     match configured {
         0.0 => settings.switches.trace_sampling.to_f64(),
@@ -99,7 +99,7 @@ fn configured_sampling(settings: &Settings) -> f64 {
 }
 
 /// The tags of every span, in the order of their names. Tags of the proxy are slot markers.
-fn tags(settings: &Settings, istio: bool, custom: Option<&BTreeMap<Text, TraceTag>>) -> Vec<CustomTag> {
+fn tags(settings: &ListenerSettings, istio: bool, custom: Option<&BTreeMap<Text, TraceTag>>) -> Vec<CustomTag> {
     let mut tags: BTreeMap<String, CustomTag> = BTreeMap::new();
     let mut extra: Vec<(String, CustomTag)> = Vec::new();
     if istio {
@@ -163,7 +163,7 @@ fn dry_run_tag(name: &str, key: &str) -> CustomTag {
 }
 
 /// The tracer of a provider, and whether it has its own sampler; `None` if it is not a tracer or its service does not exist.
-fn from_provider(settings: &Settings, provider: &ExtensionProvider) -> Option<(Tracing, bool)> {
+fn from_provider(settings: &ListenerSettings, provider: &ExtensionProvider) -> Option<(Tracing, bool)> {
     let mut samples = false;
     let mut child_span = settings.facts.proxy_type == ProxyType::Router;
     let (name, config, tag_length) = match &provider.kind {
@@ -207,7 +207,7 @@ fn from_provider(settings: &Settings, provider: &ExtensionProvider) -> Option<(T
     Some((tracing, samples))
 }
 
-fn zipkin(settings: &Settings, kind: &ProviderKind, collector: &Collector) -> Any {
+fn zipkin(settings: &ListenerSettings, kind: &ProviderKind, collector: &Collector) -> Any {
     let ProviderKind::Zipkin { enable_64bit_trace_id, path, with_w3c, timeout, headers, .. } = kind else {
         return Any::default();
     };
@@ -233,7 +233,7 @@ fn zipkin(settings: &Settings, kind: &ProviderKind, collector: &Collector) -> An
     any(&config)
 }
 
-fn open_telemetry(settings: &Settings, otel: &OpenTelemetryTracing) -> Option<Any> {
+fn open_telemetry(settings: &ListenerSettings, otel: &OpenTelemetryTracing) -> Option<Any> {
     let collector = settings.collectors.get(&otel.service)?;
     let slot = if otel.otel_semantic_conventions { OTEL_SEMANTIC_SERVICE } else { OTEL_SERVICE };
     let mut config = OpenTelemetryConfig { service_name: field_marker(slot), ..OpenTelemetryConfig::default() };

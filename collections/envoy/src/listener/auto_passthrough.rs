@@ -5,17 +5,17 @@ use sluice_model::{DestinationRule, Protocol, Resolution, Service, ServicePort, 
 
 use super::chain::{Action, Chain};
 use super::inbound_chain::MESH_ALL;
-use super::settings::Settings;
-use super::tcp_filters::{Carrier, Destinations, stat_name};
+use super::settings::ListenerSettings;
+use super::tcp_filters::{Destinations, TcpFilterInputs, stat_name};
 use super::virtual_outbound::HANDSHAKE_TIMEOUT;
-use crate::filter::Class;
+use crate::filter::ListenerClass;
 use crate::name::sni_cluster;
 use crate::wire::duration;
 
 /// The chains of a mesh service, one per port and subset.
 #[must_use]
 pub fn build_auto_passthrough(
-    settings: &Settings,
+    settings: &ListenerSettings,
     service: &Service,
     rule: Option<&DestinationRule>,
 ) -> Vec<FilterChain> {
@@ -29,7 +29,7 @@ pub fn build_auto_passthrough(
 }
 
 fn chain(
-    settings: &Settings,
+    settings: &ListenerSettings,
     service: &Service,
     port: &ServicePort,
     subset: &str,
@@ -43,8 +43,8 @@ fn chain(
     } else {
         stat_name(pattern, host, subset, u32::from(port.port), &port.name, Some(service))
     };
-    let carrier = Carrier {
-        class: Class::Gateway,
+    let carrier = TcpFilterInputs {
+        class: ListenerClass::Gateway,
         protocol: port.protocol,
         port: port.port,
         port_name: &port.name,

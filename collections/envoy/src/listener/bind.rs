@@ -3,18 +3,18 @@
 use serde::Serialize;
 use sluice_model::{Protocol, Text};
 
-use super::settings::Settings;
+use super::settings::ListenerSettings;
 
 /// Bind addresses of a listener.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub struct Bind {
+pub struct BindAddress {
     /// Addresses, the primary first; empty for the default.
     pub addresses: Vec<Text>,
     /// Whether the listener binds to a socket. Otherwise, it gets redirected traffic.
     pub to_port: bool,
 }
 
-impl Bind {
+impl BindAddress {
     /// The primary address; empty for the default.
     #[must_use]
     pub fn primary(&self) -> &str {
@@ -30,7 +30,14 @@ impl Bind {
 ///
 /// `bind` is the declared address, empty for the default. The proxy's own ports conflict only with wildcard addresses.
 #[must_use]
-pub fn can_bind(settings: &Settings, to_port: bool, bind: &str, port: u32, protocol: Protocol, outbound: bool) -> bool {
+pub fn can_bind(
+    settings: &ListenerSettings,
+    to_port: bool,
+    bind: &str,
+    port: u32,
+    protocol: Protocol,
+    outbound: bool,
+) -> bool {
     if to_port && (1..1024).contains(&port) && settings.facts.unprivileged {
         return false;
     }

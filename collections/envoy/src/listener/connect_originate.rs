@@ -9,16 +9,17 @@ use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::tcp_pro
 use sluice_model::ProxyType;
 
 use super::inspector::original_dst;
-use super::settings::Settings;
+use super::settings::ListenerSettings;
 use super::virtual_outbound::to_cluster;
-use crate::filter::{Class, tcp_access_logs, tcp_proxy_filter};
+use crate::filter::{ListenerClass, tcp_access_logs, tcp_proxy_filter};
 use crate::name::CONNECT_ORIGINATE;
 use crate::wire::boolean;
 
 /// The listener that accepts connections from clusters and tunnels each one to its original destination.
 #[must_use]
-pub fn build_connect_originate(settings: &Settings) -> Listener {
-    let class = if settings.facts.proxy_type == ProxyType::Router { Class::Gateway } else { Class::Outbound };
+pub fn build_connect_originate(settings: &ListenerSettings) -> Listener {
+    let class =
+        if settings.facts.proxy_type == ProxyType::Router { ListenerClass::Gateway } else { ListenerClass::Outbound };
     let mut logs = tcp_access_logs(settings, class);
     for log in &mut logs {
         // Only connection failures are logged here. The originating listener logs the rest.

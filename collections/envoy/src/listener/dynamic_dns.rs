@@ -12,7 +12,7 @@ use envoy_types::pb::envoy::extensions::filters::network::{
 };
 use sluice_model::{IpFamilies, Service};
 
-use super::settings::Settings;
+use super::settings::ListenerSettings;
 use crate::cluster::{ClusterProfile, allow_any_dns_cache, dns_cache};
 use crate::wire::any;
 
@@ -20,7 +20,7 @@ use crate::wire::any;
 pub(super) const SNI_FILTER: &str = "envoy.extensions.filters.network.sni_dynamic_forward_proxy";
 
 /// The filter that resolves the SNI of traffic to a wildcard host.
-pub(super) fn sni_filter(settings: &Settings, service: &Service, port: u16) -> Filter {
+pub(super) fn sni_filter(settings: &ListenerSettings, service: &Service, port: u16) -> Filter {
     let config = SniConfig {
         dns_cache_config: Some(cache(settings, service)),
         port_specifier: Some(PortSpecifier::PortValue(u32::from(port))),
@@ -30,12 +30,12 @@ pub(super) fn sni_filter(settings: &Settings, service: &Service, port: u16) -> F
 }
 
 /// The filter that resolves the host of requests to a wildcard host.
-pub(super) fn http_filter(settings: &Settings, service: &Service) -> HttpFilter {
+pub(super) fn http_filter(settings: &ListenerSettings, service: &Service) -> HttpFilter {
     filter(cache(settings, service))
 }
 
 /// The filter that resolves the host of requests to unknown hosts.
-pub(super) fn allow_any_filter(settings: &Settings) -> HttpFilter {
+pub(super) fn allow_any_filter(settings: &ListenerSettings) -> HttpFilter {
     let profile = ClusterProfile {
         ip_families: settings.facts.families,
         dns_proxy: settings.facts.dns_proxy.clone(),
@@ -56,7 +56,7 @@ fn filter(cache: DnsCacheConfig) -> HttpFilter {
     }
 }
 
-fn cache(settings: &Settings, service: &Service) -> DnsCacheConfig {
+fn cache(settings: &ListenerSettings, service: &Service) -> DnsCacheConfig {
     DnsCacheConfig {
         name: dns_cache(service.host.as_str()),
         dns_lookup_family: family(settings) as i32,
@@ -64,7 +64,7 @@ fn cache(settings: &Settings, service: &Service) -> DnsCacheConfig {
     }
 }
 
-fn family(settings: &Settings) -> DnsLookupFamily {
+fn family(settings: &ListenerSettings) -> DnsLookupFamily {
     match settings.facts.families {
         IpFamilies::V4 => DnsLookupFamily::V4Only,
         IpFamilies::V6 => DnsLookupFamily::V6Only,

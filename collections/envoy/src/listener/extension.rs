@@ -3,7 +3,7 @@
 use serde::Serialize;
 use sluice_model::{ExtensionCode, ExtensionPhase, Text, TrafficExtension, TrafficSelector};
 
-use crate::filter::Class;
+use crate::filter::ListenerClass;
 
 /// An extension in a listener. The proxy requests the configuration of a Wasm module by name (ECDS).
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
@@ -37,8 +37,8 @@ impl ListenerExtension {
     }
 
     /// Whether it applies to this side and port.
-    pub(crate) fn is_for(&self, class: Class, port: u32) -> bool {
-        let server = class == Class::Inbound;
+    pub(crate) fn is_for(&self, class: ListenerClass, port: u32) -> bool {
+        let server = class == ListenerClass::Inbound;
         self.matches.is_empty() || self.matches.iter().any(|traffic| traffic.is_for(server, port))
     }
 }

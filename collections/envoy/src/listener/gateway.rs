@@ -20,13 +20,14 @@ use super::inbound::PolicyFilters;
 use super::inspector::tls_inspector;
 use super::mtls::socket;
 use super::outbound::exact_balance;
-use super::server_tls::{Carries, server_tls};
-use super::settings::Settings;
-use super::tcp_filters::{Carrier, Destinations};
+use super::server_tls::{TlsPayload, server_tls};
+use super::settings::ListenerSettings;
+use super::tcp_filters::{Destinations, TcpFilterInputs};
 use super::virtual_outbound::HANDSHAKE_TIMEOUT;
 use crate::address::address;
 use crate::filter::{
-    Class, Extensions, HttpChain, Routes, build_http_manager, connection_settings, hcm_filter, listener_access_log,
+    Extensions, HttpChain, ListenerClass, RouteSource, build_http_manager, connection_settings, hcm_filter,
+    listener_access_log,
 };
 use crate::name;
 use crate::wire::{any, duration, uint32};
@@ -93,7 +94,7 @@ pub enum GatewayAction {
 
 /// The primary and additional addresses of a gateway listener; `None` if the gateway may not bind to the port.
 #[must_use]
-pub fn gateway_addresses(settings: &Settings, port: u32, bind: &Text) -> Option<Vec<Text>> {
+pub fn gateway_addresses(settings: &ListenerSettings, port: u32, bind: &Text) -> Option<Vec<Text>> {
     if settings.facts.unprivileged && port < 1024 {
         return None;
     }
@@ -107,7 +108,11 @@ pub fn gateway_addresses(settings: &Settings, port: u32, bind: &Text) -> Option<
 
 /// The listener of a port; `None` without filter chains or if the gateway may not bind to the port.
 #[must_use]
-pub fn build_gateway(settings: &Settings, port: &GatewayListener, policies: &PolicyFilters) -> Option<Listener> {
+pub fn build_gateway(
+    settings: &ListenerSettings,
+    port: &GatewayListener,
+    policies: &PolicyFilters,
+) -> Option<Listener> {
     let addresses = gateway_addresses(settings, port.port, &port.bind)?;
     let (primary, extra) = addresses.split_first()?;
     if port.chains.is_empty() && !port.more_chains {
@@ -123,7 +128,7 @@ pub fn build_gateway(settings: &Settings, port: &GatewayListener, policies: &Pol
         filter_chains: chains.collect(),
         per_connection_buffer_limit_bytes: limit.and_then(|limit| u32::try_from(limit).ok()).map(uint32),
         max_connections_to_accept_per_socket_event: Some(uint32(1)),
-        access_log: listener_access_log(settings, Class::Gateway),
+        access_log: listener_access_log(settings, ListenerClass::Gateway),
         name,
         ..Listener::default()
     };
@@ -158,7 +163,7 @@ fn over_udp(listener: &mut Listener) {
 }
 
 fn filter_chain(
-    settings: &Settings,
+    settings: &ListenerSettings,
     listener: &str,
     of: &GatewayListener,
     chain: &GatewayChain,
@@ -172,8 +177,8 @@ fn filter_chain(
             } else {
                 stat_prefix.to_string()
             };
-            let routes = Routes::Named(route_name.to_string());
-            let mut http = HttpChain::new(Class::Gateway, *protocol, of.port, routes, prefix);
+            let routes = RouteSource::Named(route_name.to_string());
+            let mut http = HttpChain::new(ListenerClass::Gateway, *protocol, of.port, routes, prefix);
             http.use_remote_address = true;
             http.http3 = of.quic;
             http.policies.clone_from(&policies.http);
@@ -181,13 +186,13 @@ fn filter_chain(
             if of.quic {
                 vec![manager]
             } else {
-                let extensions = Extensions::on(settings, Class::Gateway, of.port).all_network();
+                let extensions = Extensions::on(settings, ListenerClass::Gateway, of.port).all_network();
                 extensions.chain([manager]).collect()
             }
         }
         GatewayAction::Tcp { virtual_service, route, destinations } => {
-            let carrier = Carrier {
-                class: Class::Gateway,
+            let carrier = TcpFilterInputs {
+                class: ListenerClass::Gateway,
                 protocol: *protocol,
                 port: *number,
                 port_name,
@@ -203,9 +208,9 @@ fn filter_chain(
     let transport_socket = chain.tls.as_ref().map(|tls| {
         let is_http = protocol.is_http() || *protocol == Protocol::Https;
         match (of.quic, is_http) {
-            (true, _) => quic_socket(server_tls(settings, tls, Carries::Http3)),
-            (false, true) => socket(&server_tls(settings, tls, Carries::Http)),
-            (false, false) => socket(&server_tls(settings, tls, Carries::Bytes)),
+            (true, _) => quic_socket(server_tls(settings, tls, TlsPayload::Http3)),
+            (false, true) => socket(&server_tls(settings, tls, TlsPayload::Http)),
+            (false, false) => socket(&server_tls(settings, tls, TlsPayload::Bytes)),
         }
     });
     let matching = Chain { server_names: chain.server_names.clone(), ..Chain::new(Action::Network(Vec::new())) };

@@ -3,13 +3,13 @@
 use envoy_types::pb::envoy::config::listener::v3::Listener;
 
 use super::address::localhosts;
-use super::bind::Bind;
+use super::bind::BindAddress;
 use super::outbound::{ListenerKey, proxy_listener};
-use super::settings::Settings;
+use super::settings::ListenerSettings;
 
 /// The HTTP proxy listener on the loopback address; `None` if neither the mesh nor the proxy configures one.
 #[must_use]
-pub fn build_http_proxy(settings: &Settings) -> Option<Listener> {
+pub fn build_http_proxy(settings: &ListenerSettings) -> Option<Listener> {
     let port = match settings.facts.http_proxy_port {
         0 => settings.mesh.proxy_http_port,
         own => own,
@@ -17,6 +17,6 @@ pub fn build_http_proxy(settings: &Settings) -> Option<Listener> {
     if port == 0 {
         return None;
     }
-    let bind = Bind { addresses: localhosts(settings.facts.families), to_port: true };
+    let bind = BindAddress { addresses: localhosts(settings.facts.families), to_port: true };
     Some(proxy_listener(settings, &ListenerKey { bind, port }))
 }

@@ -11,19 +11,19 @@ use serde::Serialize;
 use sluice_model::{InterceptionMode, Protocol, ServerTls, SlotValues, Text};
 
 use super::address::{additional, wildcards};
-use super::bind::Bind;
+use super::bind::BindAddress;
 use super::chain::config_metadata;
-use super::inbound_chain::{Arrival, arrivals, declared_tls};
+use super::inbound_chain::{TransportMatch, declared_tls, transport_matches};
 use super::inspector::inbound_filters;
 use super::mtls::{MtlsMode, PeerPolicy, mesh_tls, socket};
-use super::outbound::{PortProtocol, exact_balance, kind};
-use super::server_tls::{Carries, server_tls};
-use super::settings::Settings;
+use super::outbound::{PortProtocol, exact_balance, port_protocol};
+use super::server_tls::{TlsPayload, server_tls};
+use super::settings::ListenerSettings;
 use super::virtual_outbound::to_cluster;
 use crate::address::address;
 use crate::filter::{
-    Class, Extensions, HttpChain, PolicySteps, Routes, build_http_manager, hcm_filter, listener_access_log,
-    metadata_exchange, protocol_filters, tcp_access_logs, tcp_proxy_filter, tcp_stats,
+    Extensions, HttpChain, ListenerClass, PolicySteps, RouteSource, build_http_manager, hcm_filter,
+    listener_access_log, metadata_exchange, protocol_filters, tcp_access_logs, tcp_proxy_filter, tcp_stats,
 };
 use crate::name;
 use crate::route::{TableKind, build_header, build_inbound_route};
@@ -48,7 +48,7 @@ pub struct InboundPort {
     /// Name and namespace, if the service is a Kubernetes Service.
     pub kubernetes: Option<(Text, Text)>,
     /// Bind address. A port that binds to a socket has its own listener.
-    pub bind: Bind,
+    pub bind: BindAddress,
     /// Namespace and name of the Sidecar that declares the port.
     pub sidecar: Option<(Text, Text)>,
     /// TLS that is terminated if mutual TLS is disabled. `protocol` is then the protocol inside of TLS.
@@ -72,7 +72,7 @@ struct Named {
 /// Removes the names of services from ports, so that workloads with similar ports share listeners. Returns them as values of
 /// slots for [`Template::with`](sluice_model::Template::with). Names that statistics of the mesh use stay.
 #[must_use]
-pub fn take_names(settings: &Settings, ports: &mut [InboundPort]) -> SlotValues {
+pub fn take_names(settings: &ListenerSettings, ports: &mut [InboundPort]) -> SlotValues {
     let nameless = settings.mesh.inbound_cluster_stat_name.is_empty();
     let taken = ports.iter_mut().map(|port| {
         let slot = Text::from(format!("operation.{}", port.target_port));
@@ -100,7 +100,7 @@ pub struct PolicyFilters {
 #[derive(Clone, Copy, Debug)]
 pub struct InboundInputs<'a> {
     /// Settings of mesh and proxy.
-    pub settings: &'a Settings,
+    pub settings: &'a ListenerSettings,
     /// Mutual TLS modes.
     pub peers: &'a PeerPolicy,
     /// Ports by `target_port`, each number once.
@@ -139,7 +139,7 @@ pub fn build_inbound(inputs: &InboundInputs<'_>) -> Vec<Listener> {
 }
 
 fn listener(
-    settings: &Settings,
+    settings: &ListenerSettings,
     name: &str,
     addresses: &[Text],
     port: u32,
@@ -160,7 +160,7 @@ fn listener(
         max_connections_to_accept_per_socket_event: Some(uint32(1)),
         connection_balance_config: exact_balance(settings.facts.inbound_exact_balance),
         transparent: transparent.then(|| boolean(true)),
-        access_log: listener_access_log(settings, Class::Inbound),
+        access_log: listener_access_log(settings, ListenerClass::Inbound),
         listener_filters: inbound_filters(settings, &chains, to_port),
         listener_filters_timeout: Some(duration(settings.mesh.protocol_detection_timeout)),
         filter_chains: chains,
@@ -169,9 +169,9 @@ fn listener(
 }
 
 /// The chain that blocks traffic to the listener's own port, which would otherwise loop.
-fn black_hole(settings: &Settings) -> FilterChain {
+fn black_hole(settings: &ListenerSettings) -> FilterChain {
     let mut filters: Vec<Filter> = metadata_exchange(settings).into_iter().collect();
-    filters.extend(tcp_stats(settings, Class::Inbound));
+    filters.extend(tcp_stats(settings, ListenerClass::Inbound));
     filters.push(tcp_proxy_filter(&to_cluster(name::BLACK_HOLE)));
     FilterChain {
         name: "virtualInbound-blackhole".to_owned(),
@@ -223,12 +223,12 @@ fn port_chains(inputs: &InboundInputs<'_>, port: &InboundPort) -> Vec<FilterChai
         tls: port.tls.as_deref().filter(|_| mode == MtlsMode::Disable),
     };
     // A protocol that is not proxied outbound is TCP here.
-    let kind = kind(port.protocol).unwrap_or(PortProtocol::Tcp);
-    let arrivals = match described.tls {
+    let kind = port_protocol(port.protocol).unwrap_or(PortProtocol::Tcp);
+    let transport_matches = match described.tls {
         Some(_) => declared_tls(kind),
-        None => arrivals(mode, kind, inputs.settings.switches),
+        None => transport_matches(mode, kind, inputs.settings.switches),
     };
-    chains(inputs, &described, &arrivals)
+    chains(inputs, &described, &transport_matches)
 }
 
 /// Chains of undeclared ports, and of ports that only a policy names.
@@ -250,36 +250,37 @@ fn passthrough_chains(inputs: &InboundInputs<'_>) -> Vec<FilterChain> {
                 tcp_stat_prefix: if pattern.is_empty() {
                     name::INBOUND_PASSTHROUGH.to_owned()
                 } else {
-                    let nobody = InboundPort { port_name: name::VIRTUAL_INBOUND.into(), ..InboundPort::default() };
-                    stat_name(pattern, &nobody)
+                    let undeclared = InboundPort { port_name: name::VIRTUAL_INBOUND.into(), ..InboundPort::default() };
+                    stat_name(pattern, &undeclared)
                 },
                 operation: operation("", 0),
                 metadata: None,
                 tls: None,
             };
-            let arrivals = arrivals(inputs.peers.mode(target_port), Kind::Auto, inputs.settings.switches);
-            chains(inputs, &described, &arrivals)
+            let transport_matches =
+                transport_matches(inputs.peers.mode(target_port), PortProtocol::Auto, inputs.settings.switches);
+            chains(inputs, &described, &transport_matches)
         })
         .collect()
 }
 
-fn chains(inputs: &InboundInputs<'_>, port: &Port<'_>, arrivals: &[Arrival]) -> Vec<FilterChain> {
+fn chains(inputs: &InboundInputs<'_>, port: &Port<'_>, transport_matches: &[TransportMatch]) -> Vec<FilterChain> {
     let terminate = |http: bool| match port.tls {
-        Some(tls) => socket(&server_tls(inputs.settings, tls, Carries::Http)),
+        Some(tls) => socket(&server_tls(inputs.settings, tls, TlsPayload::Http)),
         None => mesh_tls(inputs.settings, http),
     };
-    arrivals
+    transport_matches
         .iter()
-        .map(|arrival| FilterChain {
-            name: if arrival.http { port.http_name.clone() } else { port.tcp_name.clone() },
+        .map(|transport| FilterChain {
+            name: if transport.http { port.http_name.clone() } else { port.tcp_name.clone() },
             filter_chain_match: Some(FilterChainMatch {
-                application_protocols: arrival.names.iter().map(|name| (*name).to_owned()).collect(),
-                transport_protocol: arrival.transport.to_owned(),
+                application_protocols: transport.names.iter().map(|name| (*name).to_owned()).collect(),
+                transport_protocol: transport.transport.to_owned(),
                 destination_port: (port.target_port != 0).then(|| uint32(port.target_port)),
                 ..FilterChainMatch::default()
             }),
-            filters: if arrival.http { http_filters(inputs, port) } else { tcp_filters(inputs, port) },
-            transport_socket: arrival.terminate.then(|| terminate(arrival.http)),
+            filters: if transport.http { http_filters(inputs, port) } else { tcp_filters(inputs, port) },
+            transport_socket: transport.terminate.then(|| terminate(transport.http)),
             metadata: port.metadata.clone(),
             ..FilterChain::default()
         })
@@ -298,15 +299,15 @@ fn http_filters(inputs: &InboundInputs<'_>, port: &Port<'_>) -> Vec<Filter> {
         ..VirtualHost::default()
     }];
     let mut chain = HttpChain::new(
-        Class::Inbound,
+        ListenerClass::Inbound,
         port.protocol,
         port.target_port,
-        Routes::Inline(Box::new(routes)),
+        RouteSource::Inline(Box::new(routes)),
         port.stat_prefix.clone(),
     );
     chain.policies.clone_from(&inputs.policies.http);
     let mut filters: Vec<Filter> = metadata_exchange(settings).into_iter().collect();
-    filters.extend(Extensions::on(settings, Class::Inbound, port.target_port).all_network());
+    filters.extend(Extensions::on(settings, ListenerClass::Inbound, port.target_port).all_network());
     filters.push(hcm_filter(&build_http_manager(settings, &chain)));
     filters
 }
@@ -316,14 +317,14 @@ fn tcp_filters(inputs: &InboundInputs<'_>, port: &Port<'_>) -> Vec<Filter> {
     let proxy = TcpProxy {
         stat_prefix: port.tcp_stat_prefix.clone(),
         idle_timeout: settings.facts.idle_timeout.map(duration),
-        access_log: tcp_access_logs(settings, Class::Inbound),
+        access_log: tcp_access_logs(settings, ListenerClass::Inbound),
         ..to_cluster(&port.cluster)
     };
     let mut filters: Vec<Filter> = metadata_exchange(settings).into_iter().collect();
     // Unlike HTTP, TCP uses the port number of the service.
-    let extensions = Extensions::on(settings, Class::Inbound, port.port);
+    let extensions = Extensions::on(settings, ListenerClass::Inbound, port.port);
     filters.extend(extensions.network_around(&inputs.policies.tcp));
-    filters.extend(tcp_stats(settings, Class::Inbound));
+    filters.extend(tcp_stats(settings, ListenerClass::Inbound));
     filters.extend(protocol_filters(settings, port.protocol, &port.tcp_stat_prefix, &port.cluster, &proxy));
     filters
 }

@@ -49,9 +49,9 @@ pub(super) fn declared_tls(kind: PortProtocol) -> Vec<TransportMatch> {
 }
 
 /// The chain matches of a port by mode and protocol.
-pub(super) fn arrivals(mode: MtlsMode, kind: PortProtocol, switches: ListenerSwitches) -> Vec<TransportMatch> {
+pub(super) fn transport_matches(mode: MtlsMode, kind: PortProtocol, switches: ListenerSwitches) -> Vec<TransportMatch> {
     let sniffed = plain(plain_http(switches), true);
-    let arrivals = match (mode, kind) {
+    let transport_matches = match (mode, kind) {
         (MtlsMode::Permissive, PortProtocol::Auto) => {
             return vec![mesh(MESH_HTTP, true), sniffed, mesh(MESH_TCP, false), plain(ANY, false), OPAQUE_TLS];
         }
@@ -64,5 +64,5 @@ pub(super) fn arrivals(mode: MtlsMode, kind: PortProtocol, switches: ListenerSwi
         (MtlsMode::Disable, PortProtocol::Http) => DISABLED_HTTP,
         (MtlsMode::Disable, PortProtocol::Tcp) => DISABLED_TCP,
     };
-    arrivals.to_vec()
+    transport_matches.to_vec()
 }

@@ -16,7 +16,7 @@ use envoy_types::pb::google::protobuf::Any;
 use sluice_model::InterceptionMode;
 
 use super::chain::TLS;
-use super::settings::Settings;
+use super::settings::ListenerSettings;
 use crate::wire::{any, uint32};
 
 /// Initial buffer of the TLS inspector.
@@ -47,13 +47,17 @@ pub(super) fn original_dst() -> ListenerFilter {
 }
 
 #[derive(Clone, Copy, Default)]
-struct InspectorInspectorNeeds {
+struct InspectorNeeds {
     tls: bool,
     http: bool,
 }
 
 /// The listener filters of an inbound listener. Each inspector runs only for the ports that need it.
-pub(super) fn inbound_filters(settings: &Settings, chains: &[FilterChain], to_port: bool) -> Vec<ListenerFilter> {
+pub(super) fn inbound_filters(
+    settings: &ListenerSettings,
+    chains: &[FilterChain],
+    to_port: bool,
+) -> Vec<ListenerFilter> {
     let mut filters = Vec::new();
     if !to_port {
         filters.push(original_dst());
@@ -63,7 +67,7 @@ pub(super) fn inbound_filters(settings: &Settings, chains: &[FilterChain], to_po
         }
     }
     // Port 0 stands for all ports without a chain of their own.
-    let mut needs: BTreeMap<u32, Needs> = BTreeMap::new();
+    let mut needs: BTreeMap<u32, InspectorNeeds> = BTreeMap::new();
     for chain in chains {
         let condition = chain.filter_chain_match.clone().unwrap_or_default();
         let port = condition.destination_port.map_or(0, |port| port.value);
@@ -83,7 +87,7 @@ pub(super) fn inbound_filters(settings: &Settings, chains: &[FilterChain], to_po
 }
 
 /// The predicate that disables the TLS inspector: listed ports if other ports need it, otherwise all except the listed.
-fn tls_disabled(needs: &BTreeMap<u32, Needs>) -> Option<ListenerFilterChainMatchPredicate> {
+fn tls_disabled(needs: &BTreeMap<u32, InspectorNeeds>) -> Option<ListenerFilterChainMatchPredicate> {
     let by_default = needs.get(&0).is_some_and(|needs| needs.tls);
     let ports: Vec<u32> =
         needs.iter().filter(|(port, needs)| **port != 0 && needs.tls != by_default).map(|(port, _)| *port).collect();

@@ -12,7 +12,7 @@ use serde::Serialize;
 use sluice_model::{MeshConfig, Text, TlsVersion};
 
 use super::server_tls::{certificate, roots};
-use super::settings::Settings;
+use super::settings::ListenerSettings;
 use crate::compliance::enforce;
 use crate::string_match::prefix;
 use crate::wire::{any, boolean};
@@ -57,7 +57,7 @@ const CIPHER_SUITES: [&str; 6] = [
 ];
 
 /// TLS context that requires a certificate of the mesh, for HTTP or TCP.
-pub(super) fn mesh_tls(settings: &Settings, http: bool) -> TransportSocket {
+pub(super) fn mesh_tls(settings: &ListenerSettings, http: bool) -> TransportSocket {
     let protocols: &[&str] = if http { &["h2", "http/1.1"] } else { &["istio-peer-exchange", "h2", "http/1.1"] };
     let mesh_mtls = settings.mesh.mesh_mtls.clone().unwrap_or_default();
     let cipher_suites = if mesh_mtls.cipher_suites.is_empty() {

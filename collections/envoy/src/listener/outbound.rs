@@ -13,14 +13,14 @@ use serde::Serialize;
 use sluice_model::{DestinationRule, Protocol, Resolution, Service, ServicePort, ServiceSource, Text, VirtualService};
 
 use super::address::{additional, wildcards};
-use super::bind::{Bind, can_bind};
+use super::bind::{BindAddress, can_bind};
 use super::chain::{Action, Chain, RAW_BUFFER};
-use super::outbound_tcp::{Client, extra_addresses, is_dynamic_dns, service_address, tcp_chains};
-use super::settings::{ListenerSwitches, Settings};
+use super::outbound_tcp::{ListenerClient, extra_addresses, is_dynamic_dns, service_address, tcp_chains};
+use super::settings::{ListenerSettings, ListenerSwitches};
 use super::tcp_filters::Destinations;
 use super::{dynamic_dns, inspector, virtual_outbound};
 use crate::address::address;
-use crate::filter::{Class, Extensions, HttpChain, Routes, build_http_manager, hcm_filter};
+use crate::filter::{Extensions, HttpChain, ListenerClass, RouteSource, build_http_manager, hcm_filter};
 use crate::name;
 use crate::wire::{boolean, duration, uint32};
 
@@ -36,7 +36,7 @@ pub(super) fn plain_http(switches: ListenerSwitches) -> &'static [&'static str] 
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
 pub struct ListenerKey {
     /// Address to bind to.
-    pub bind: Bind,
+    pub bind: BindAddress,
     /// Port.
     pub port: u16,
 }
@@ -63,7 +63,7 @@ pub struct OutboundPort<'a> {
     /// Their destinations.
     pub destinations: &'a Destinations,
     /// Namespace and labels of the client.
-    pub client: &'a Client,
+    pub client: &'a ListenerClient,
 }
 
 /// How the protocol of a port is determined.
@@ -79,7 +79,7 @@ pub enum PortProtocol {
 
 /// How a protocol is handled; `None` if it is not proxied.
 #[must_use]
-pub fn kind(protocol: Protocol) -> Option<PortProtocol> {
+pub fn port_protocol(protocol: Protocol) -> Option<PortProtocol> {
     match protocol {
         Protocol::Unsupported => Some(PortProtocol::Auto),
         Protocol::Udp | Protocol::Hbone => None,
@@ -94,19 +94,20 @@ pub fn kind(protocol: Protocol) -> Option<PortProtocol> {
 /// headless services (one list per pod, the primary address first); `None` if pods have no listeners.
 #[must_use]
 pub fn listener_keys(
-    settings: &Settings,
+    settings: &ListenerSettings,
     service: &Service,
     port: &ServicePort,
-    bind: &Bind,
+    bind: &BindAddress,
     pods: Option<&[Vec<Text>]>,
 ) -> Vec<ListenerKey> {
-    let Some(kind) = kind(port.protocol) else { return Vec::new() };
+    let Some(kind) = port_protocol(port.protocol) else { return Vec::new() };
     if service.resolution == Resolution::Alias
         || !can_bind(settings, bind.to_port, bind.primary(), u32::from(port.port), port.protocol, true)
     {
         return Vec::new();
     }
-    let key = |addresses: Vec<Text>| ListenerKey { bind: Bind { addresses, to_port: bind.to_port }, port: port.port };
+    let key =
+        |addresses: Vec<Text>| ListenerKey { bind: BindAddress { addresses, to_port: bind.to_port }, port: port.port };
     if !bind.addresses.is_empty() {
         return vec![key(bind.addresses.clone())];
     }
@@ -152,7 +153,7 @@ pub fn listener_keys(
 }
 
 /// The CIDR blocks that the chains of a service match.
-fn blocks(settings: &Settings, service: &Service) -> Vec<Text> {
+fn blocks(settings: &ListenerSettings, service: &Service) -> Vec<Text> {
     let declared = service.addresses_for(&settings.facts.cluster).iter();
     declared.filter(|address| address.contains('/')).cloned().collect()
 }
@@ -167,7 +168,7 @@ struct Entry {
 
 /// The listener of these ports, oldest first; `None` if none of them can have one.
 #[must_use]
-pub fn build_outbound(settings: &Settings, key: &ListenerKey, ports: &[OutboundPort<'_>]) -> Option<Listener> {
+pub fn build_outbound(settings: &ListenerSettings, key: &ListenerKey, ports: &[OutboundPort<'_>]) -> Option<Listener> {
     let mut entry = None;
     for port in ports {
         add(settings, key, &mut entry, port);
@@ -176,8 +177,8 @@ pub fn build_outbound(settings: &Settings, key: &ListenerKey, ports: &[OutboundP
 }
 
 /// Adds a port to the listener. Older ports have precedence; chains that Envoy can distinguish are merged (N05).
-fn add(settings: &Settings, key: &ListenerKey, entry: &mut Option<Entry>, port: &OutboundPort<'_>) {
-    let Some(kind) = kind(port.listen.protocol) else { return };
+fn add(settings: &ListenerSettings, key: &ListenerKey, entry: &mut Option<Entry>, port: &OutboundPort<'_>) {
+    let Some(kind) = port_protocol(port.listen.protocol) else { return };
     let bind = key.bind.primary();
     let wildcard = wildcards(settings.facts.families).first().is_some_and(|wildcard| *wildcard == *bind);
     let blocks = if bind == "0.0.0.0" || wildcard { blocks(settings, port.service) } else { Vec::new() };
@@ -231,7 +232,9 @@ fn add(settings: &Settings, key: &ListenerKey, entry: &mut Option<Entry>, port: 
             *current = Entry { port: port.listen.clone(), protocol, chains };
             return;
         }
-        PortProtocol::Auto if current.protocol.is_tcp() => merge(current, tcp().into_iter().chain([http(true)]).collect()),
+        PortProtocol::Auto if current.protocol.is_tcp() => {
+            merge(current, tcp().into_iter().chain([http(true)]).collect())
+        }
         PortProtocol::Auto => return merge(current, tcp()),
     }
     current.protocol = Protocol::Unsupported;
@@ -245,7 +248,13 @@ fn merge(entry: &mut Entry, incoming: Vec<Chain>) {
     }
 }
 
-fn http_chain(settings: &Settings, key: &ListenerKey, kind: PortProtocol, wildcard: bool, port: &OutboundPort<'_>) -> Chain {
+fn http_chain(
+    settings: &ListenerSettings,
+    key: &ListenerKey,
+    kind: PortProtocol,
+    wildcard: bool,
+    port: &OutboundPort<'_>,
+) -> Chain {
     let routes = if port.listen.port == 0 {
         key.bind.primary().to_owned()
     } else if kind == PortProtocol::Auto && !wildcard {
@@ -255,8 +264,13 @@ fn http_chain(settings: &Settings, key: &ListenerKey, kind: PortProtocol, wildca
         port.listen.port.to_string()
     };
     let prefix = name::stat_prefix(&format!("outbound_{}", key.name()));
-    let mut chain =
-        HttpChain::new(Class::Outbound, port.listen.protocol, u32::from(key.port), Routes::Named(routes), prefix);
+    let mut chain = HttpChain::new(
+        ListenerClass::Outbound,
+        port.listen.protocol,
+        u32::from(key.port),
+        RouteSource::Named(routes),
+        prefix,
+    );
     if is_dynamic_dns(port.service) {
         chain.forward_filters.push(dynamic_dns::http_filter(settings, port.service));
     }
@@ -264,7 +278,7 @@ fn http_chain(settings: &Settings, key: &ListenerKey, kind: PortProtocol, wildca
     Chain::new(Action::Http(Box::new(chain)))
 }
 
-fn finish(settings: &Settings, key: &ListenerKey, entry: &Entry) -> Listener {
+fn finish(settings: &ListenerSettings, key: &ListenerKey, entry: &Entry) -> Listener {
     let port = u32::from(entry.port.port);
     let mut listener = Listener {
         name: key.name(),
@@ -337,10 +351,10 @@ pub(super) fn exact_balance(wanted: bool) -> Option<ConnectionBalanceConfig> {
 }
 
 /// The filter chain of the HTTP proxy listener.
-pub(super) fn proxy_listener(settings: &Settings, key: &ListenerKey) -> Listener {
+pub(super) fn proxy_listener(settings: &ListenerSettings, key: &ListenerKey) -> Listener {
     let prefix = name::stat_prefix(&format!("outbound_{}", key.name()));
-    let routes = Routes::Named(name::HTTP_PROXY_ROUTE.to_owned());
-    let mut chain = HttpChain::new(Class::Outbound, Protocol::HttpProxy, u32::from(key.port), routes, prefix);
+    let routes = RouteSource::Named(name::HTTP_PROXY_ROUTE.to_owned());
+    let mut chain = HttpChain::new(ListenerClass::Outbound, Protocol::HttpProxy, u32::from(key.port), routes, prefix);
     chain.forward_proxy = true;
     chain.mesh_headers_only_in_mesh = false;
     virtual_outbound::add_forward_filter(settings, &mut chain);

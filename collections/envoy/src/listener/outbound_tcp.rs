@@ -8,14 +8,14 @@ use sluice_model::{Labels, MESH_GATEWAY, Resolution, Service, Text, match_labels
 
 use super::chain::{Action, Chain, config_metadata};
 use super::outbound::OutboundPort;
-use super::settings::Settings;
-use super::tcp_filters::{Carrier, stat_name};
-use crate::filter::Class;
+use super::settings::ListenerSettings;
+use super::tcp_filters::{TcpFilterInputs, stat_name};
+use crate::filter::ListenerClass;
 use crate::name;
 
 /// Properties of the client that route matches depend on.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, serde::Serialize)]
-pub struct Client {
+pub struct ListenerClient {
     /// Its namespace.
     pub namespace: Text,
     /// Its labels.
@@ -26,7 +26,12 @@ pub struct Client {
 const KIND: &str = "networking.istio.io/v1/virtual-service";
 
 /// All filter chains of a port that is not HTTP.
-pub(super) fn tcp_chains(settings: &Settings, port: &OutboundPort<'_>, bind: &str, cidrs: &[Text]) -> Vec<Chain> {
+pub(super) fn tcp_chains(
+    settings: &ListenerSettings,
+    port: &OutboundPort<'_>,
+    bind: &str,
+    cidrs: &[Text],
+) -> Vec<Chain> {
     if port.listen.protocol.is_tls() {
         tls_chains(settings, port, bind, cidrs)
     } else {
@@ -34,7 +39,7 @@ pub(super) fn tcp_chains(settings: &Settings, port: &OutboundPort<'_>, bind: &st
     }
 }
 
-fn tls_chains(settings: &Settings, port: &OutboundPort<'_>, bind: &str, cidrs: &[Text]) -> Vec<Chain> {
+fn tls_chains(settings: &ListenerSettings, port: &OutboundPort<'_>, bind: &str, cidrs: &[Text]) -> Vec<Chain> {
     let mut chains = Vec::new();
     let mut destinations = cidrs.to_vec();
     // Conditions that the proxy evaluates. The second of two equal ones can never match.
@@ -57,7 +62,7 @@ fn tls_chains(settings: &Settings, port: &OutboundPort<'_>, bind: &str, cidrs: &
                 destinations.clone_from(&condition.destination_subnets);
             }
             if handled.insert((&condition.sni_hosts, &condition.destination_subnets)) {
-                let filters = carrier(port).along(settings, service, &route.route);
+                let filters = filter_inputs(port).along(settings, service, &route.route);
                 chains.push(Chain {
                     server_names: condition.sni_hosts.clone(),
                     destinations: destinations.clone(),
@@ -78,7 +83,12 @@ fn tls_chains(settings: &Settings, port: &OutboundPort<'_>, bind: &str, cidrs: &
 }
 
 /// The server names that distinguish a service from others at the same address; empty if the address is its own.
-fn default_server_names(settings: &Settings, port: &OutboundPort<'_>, bind: &str, by_network: bool) -> Vec<Text> {
+fn default_server_names(
+    settings: &ListenerSettings,
+    port: &OutboundPort<'_>,
+    bind: &str,
+    by_network: bool,
+) -> Vec<Text> {
     let service = port.service;
     let address = service_address(settings, service).filter(|address| !address.contains('/'));
     let wildcard = if settings.ipv4() { "0.0.0.0" } else { "::" };
@@ -95,7 +105,7 @@ pub(super) fn is_dynamic_dns(service: &Service) -> bool {
     service.host.is_wildcard() && service.resolution == Resolution::DynamicDns
 }
 
-fn opaque_chains(settings: &Settings, port: &OutboundPort<'_>, cidrs: &[Text]) -> Vec<Chain> {
+fn opaque_chains(settings: &ListenerSettings, port: &OutboundPort<'_>, cidrs: &[Text]) -> Vec<Chain> {
     let mut chains = Vec::new();
     let mut cidrs_taken = false;
     for (service, route) in port.virtual_services.iter().flat_map(|vs| vs.tcp.iter().map(move |route| (vs, route))) {
@@ -105,7 +115,7 @@ fn opaque_chains(settings: &Settings, port: &OutboundPort<'_>, cidrs: &[Text]) -
         let chain = |destinations: Vec<Text>, named: bool| Chain {
             destinations,
             metadata: named.then(|| config_metadata(KIND, &service.namespace, &service.name)),
-            ..Chain::new(Action::Network(carrier(port).along(settings, service, &route.route)))
+            ..Chain::new(Action::Network(filter_inputs(port).along(settings, service, &route.route)))
         };
         if route.matches.is_empty() {
             chains.push(chain(cidrs.to_vec(), true));
@@ -162,7 +172,7 @@ impl Condition<'_> {
 }
 
 /// The chain directly to the service.
-fn service_filters(settings: &Settings, port: &OutboundPort<'_>) -> Vec<Filter> {
+fn service_filters(settings: &ListenerSettings, port: &OutboundPort<'_>) -> Vec<Filter> {
     let service = port.service;
     // A Sidecar may declare a port that the service does not have. The only port of the service is used then.
     let target = match service.ports.as_slice() {
@@ -177,15 +187,15 @@ fn service_filters(settings: &Settings, port: &OutboundPort<'_>) -> Vec<Filter> 
         stat_name(pattern, service.host.as_str(), "", u32::from(target), "", Some(service))
     };
     let resolver = is_dynamic_dns(service).then(|| super::dynamic_dns::sni_filter(settings, service, port.listen.port));
-    let mut carrier = carrier(port);
-    carrier.before_proxy = resolver.as_slice();
-    carrier.to_cluster(settings, stat_prefix, cluster, "", port.rule.map(Arc::as_ref))
+    let mut inputs = filter_inputs(port);
+    inputs.before_proxy = resolver.as_slice();
+    inputs.to_cluster(settings, stat_prefix, cluster, "", port.rule.map(Arc::as_ref))
 }
 
 /// Inputs of the network filters of a port.
-fn carrier<'a>(port: &OutboundPort<'a>) -> Carrier<'a> {
-    Carrier {
-        class: Class::Outbound,
+fn filter_inputs<'a>(port: &OutboundPort<'a>) -> TcpFilterInputs<'a> {
+    TcpFilterInputs {
+        class: ListenerClass::Outbound,
         protocol: port.listen.protocol,
         port: port.listen.port,
         port_name: &port.listen.name,
@@ -198,7 +208,7 @@ fn carrier<'a>(port: &OutboundPort<'a>) -> Carrier<'a> {
 }
 
 /// The address of a service for the client, preferably of an address family of the client; `None` if it has none.
-pub(crate) fn service_address(settings: &Settings, service: &Service) -> Option<Text> {
+pub(crate) fn service_address(settings: &ListenerSettings, service: &Service) -> Option<Text> {
     let own = service.addresses.get(&settings.facts.cluster).map_or(&[][..], Vec::as_slice);
     if let Some(address) = own.iter().find(|address| speaks(settings, address)) {
         return Some(address.clone());
@@ -211,7 +221,7 @@ pub(crate) fn service_address(settings: &Settings, service: &Service) -> Option<
 }
 
 /// Additional addresses of the service.
-pub(crate) fn extra_addresses(settings: &Settings, service: &Service) -> Vec<Text> {
+pub(crate) fn extra_addresses(settings: &ListenerSettings, service: &Service) -> Vec<Text> {
     let mut addresses = service.addresses.get(&settings.facts.cluster).cloned().unwrap_or_default();
     if addresses.is_empty() && settings.facts.auto_allocated {
         addresses.clone_from(&service.auto_allocated_addresses);
@@ -227,6 +237,6 @@ pub(crate) fn extra_addresses(settings: &Settings, service: &Service) -> Vec<Tex
     addresses
 }
 
-fn speaks(settings: &Settings, address: &str) -> bool {
+fn speaks(settings: &ListenerSettings, address: &str) -> bool {
     if address.contains(':') { settings.ipv6() } else { settings.ipv4() }
 }

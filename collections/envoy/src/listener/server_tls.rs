@@ -12,7 +12,7 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
 };
 use sluice_model::{ProviderKind, ServerTls, ServerTlsMode, Text, TlsProtocol, TlsVersion, is_cipher_suite};
 
-use super::settings::Settings;
+use super::settings::ListenerSettings;
 use crate::cluster::CertificateFiles;
 use crate::compliance::enforce;
 use crate::sds::{
@@ -33,9 +33,10 @@ pub(super) enum TlsPayload {
 }
 
 /// The TLS context of a server.
-pub(super) fn server_tls(settings: &Settings, tls: &ServerTls, carries: TlsPayload) -> DownstreamTlsContext {
+pub(super) fn server_tls(settings: &ListenerSettings, tls: &ServerTls, carries: TlsPayload) -> DownstreamTlsContext {
     // Envoy does not support client certificates over QUIC.
-    let requires = carries != TlsPayload::Http3 && matches!(tls.mode, ServerTlsMode::Mutual | ServerTlsMode::IstioMutual);
+    let requires =
+        carries != TlsPayload::Http3 && matches!(tls.mode, ServerTlsMode::Mutual | ServerTlsMode::IstioMutual);
     let validates = requires || tls.mode == ServerTlsMode::OptionalMutual;
     let protocols: &[&str] = match carries {
         // Peers in the mesh may exchange metadata before the first byte.
@@ -75,7 +76,7 @@ pub(super) fn server_tls(settings: &Settings, tls: &ServerTls, carries: TlsPaylo
 
 /// Certificate files of the proxy. The agent serves them over SDS and again when they change.
 fn by_file(
-    settings: &Settings,
+    settings: &ListenerSettings,
     tls: &ServerTls,
     files: &CertificateFiles,
     several: &[CertificateFiles],
@@ -94,7 +95,7 @@ fn by_file(
 }
 
 /// The certificate of the proxy: that of the mesh unless files are configured.
-pub(super) fn certificate(settings: &Settings, files: &CertificateFiles) -> SdsSecretConfig {
+pub(super) fn certificate(settings: &ListenerSettings, files: &CertificateFiles) -> SdsSecretConfig {
     if files.chain.is_empty() || files.key.is_empty() {
         return agent_secret(WORKLOAD_CERTIFICATE);
     }
@@ -103,7 +104,7 @@ pub(super) fn certificate(settings: &Settings, files: &CertificateFiles) -> SdsS
 }
 
 /// The root certificates for clients: those of the mesh unless a file is configured.
-pub(super) fn roots(settings: &Settings, files: &CertificateFiles) -> SdsSecretConfig {
+pub(super) fn roots(settings: &ListenerSettings, files: &CertificateFiles) -> SdsSecretConfig {
     if files.root.is_empty() {
         return agent_secret(MESH_ROOTS);
     }
@@ -111,7 +112,7 @@ pub(super) fn roots(settings: &Settings, files: &CertificateFiles) -> SdsSecretC
 }
 
 /// Certificates from Secrets of the cluster or from an external SDS server.
-fn by_credential(settings: &Settings, tls: &ServerTls, common: &mut CommonTlsContext) {
+fn by_credential(settings: &ListenerSettings, tls: &ServerTls, common: &mut CommonTlsContext) {
     let single = std::slice::from_ref(&tls.credential_name);
     let names = if tls.credential_names.is_empty() { single } else { &tls.credential_names };
     let certificates = names.iter().filter_map(|name| server_credential(settings, name));
@@ -134,7 +135,7 @@ fn by_credential(settings: &Settings, tls: &ServerTls, common: &mut CommonTlsCon
 }
 
 /// The SDS configuration of a server's credential. It may refer to an SDS provider of `MeshConfig`, unlike in rules.
-fn server_credential(settings: &Settings, name: &str) -> Option<SdsSecretConfig> {
+fn server_credential(settings: &ListenerSettings, name: &str) -> Option<SdsSecretConfig> {
     if let Some(resource) = name.strip_prefix(EXTERNAL).filter(|_| !settings.facts.credential_socket) {
         let declared = settings.mesh.extension_providers.iter().find_map(|provider| match &provider.kind {
             ProviderKind::Sds { service, .. } => Some(service),
@@ -172,7 +173,7 @@ fn combined(context: CertificateValidationContext, roots: Option<SdsSecretConfig
 }
 
 /// TLS versions, cipher suites and curves of the server or else of the mesh; `None` if neither sets any.
-fn parameters(settings: &Settings, tls: &ServerTls) -> Option<TlsParameters> {
+fn parameters(settings: &ListenerSettings, tls: &ServerTls) -> Option<TlsParameters> {
     let texts = |list: &[Text]| list.iter().map(Text::to_string).collect::<Vec<_>>();
     let mut params = TlsParameters::default();
     if let Some(defaults) = &settings.mesh.tls_defaults {

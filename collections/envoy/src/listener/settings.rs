@@ -10,7 +10,7 @@ use sluice_model::{
     ProxyConfig, ProxyType, Text,
 };
 
-use super::telemetry::Attached;
+use super::telemetry::ListenerAttachments;
 use crate::cluster::{CertificateFiles, ClusterProfile};
 use crate::name;
 use crate::security::SecurityOptions;
@@ -25,7 +25,7 @@ const ISTIO_EXTENSIONS: [&[&str]; 4] = [
 
 /// Properties of a proxy that change its listeners, except its identity: its profile.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub struct Facts {
+pub struct ListenerProfile {
     /// Node type.
     pub proxy_type: ProxyType,
     /// Address families.
@@ -70,7 +70,7 @@ pub struct Facts {
     pub outbound: Option<OutboundTraffic>,
 }
 
-impl Facts {
+impl ListenerProfile {
     /// The profile of a proxy.
     #[must_use]
     pub fn of(proxy: &Proxy) -> Self {
@@ -112,7 +112,7 @@ impl Facts {
         }
     }
 
-    /// Whether the proxy has an extension of istio-proxy, by its first name in [`Facts::missing`].
+    /// Whether the proxy has an extension of istio-proxy, by its first name in [`ListenerProfile::missing`].
     #[must_use]
     pub fn has(&self, extension: &str) -> bool {
         !self.missing.contains(extension)
@@ -144,28 +144,11 @@ fn version(text: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// A duration in Go's syntax, such as `1h30m` or `1.5s`.
+/// Parses a duration in Go's syntax that begins with a digit, such as `1h30m` or `1.5s`.
 fn parse_duration(text: &str) -> Option<Duration> {
-    let mut rest = text;
-    let mut total = 0.0;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let value: f64 = rest[..digits].parse().ok()?;
-        rest = &rest[digits..];
-        let unit = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
-        let seconds = match &rest[..unit] {
-            "h" => 3600.0,
-            "m" => 60.0,
-            "s" => 1.0,
-            "ms" => 1e-3,
-            "us" | "µs" => 1e-6,
-            "ns" => 1e-9,
-            _ => return None,
-        };
-        total += value * seconds;
-        rest = &rest[unit..];
-    }
-    Duration::try_from_secs_f64(total).ok()
+    let (seconds, nanos) = sluice_proto::json::parse_duration(text).ok().filter(|_| text != "0")?;
+    // A negative duration is not valid here.
+    Some(Duration::new(seconds.try_into().ok()?, nanos.try_into().ok()?))
 }
 
 /// Host and cluster of a telemetry provider's service.
@@ -213,15 +196,15 @@ impl Default for ListenerSwitches {
 
 /// Inputs of listeners besides services and policies.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub struct Settings {
+pub struct ListenerSettings {
     /// Configuration of the mesh.
     pub mesh: Arc<MeshConfig>,
     /// Profile of the proxy.
-    pub facts: Facts,
+    pub facts: ListenerProfile,
     /// Services of telemetry providers. A provider without an existing service is left out.
     pub collectors: BTreeMap<ProviderService, Collector>,
     /// Telemetry and extensions of the proxy.
-    pub attached: Arc<Attached>,
+    pub attached: Arc<ListenerAttachments>,
     /// Server options.
     pub switches: ListenerSwitches,
     /// Options of security policies.
@@ -230,7 +213,7 @@ pub struct Settings {
     pub dual_stack: bool,
 }
 
-impl Settings {
+impl ListenerSettings {
     /// The `ProxyConfig` of the proxy, or the default of the mesh.
     #[must_use]
     pub fn config(&self) -> &ProxyConfig {
@@ -273,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_go_writes_them() {
+    fn durations_are_parsed_in_go_syntax() {
         assert_eq!(parse_duration("1h30m"), Some(Duration::from_secs(5400)));
         assert_eq!(parse_duration("1500ms"), Some(Duration::from_millis(1500)));
         assert_eq!(parse_duration("1.5s"), Some(Duration::from_millis(1500)));
@@ -282,13 +265,13 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_lists_extensions_lacks_what_it_does_not_list() {
+    fn extensions_that_a_node_does_not_list_are_missing() {
         let listed =
             |names: &[&str]| sluice_model::EnvoyExtensions(Some(names.iter().map(|name| Text::from(*name)).collect()));
         let proxy = Proxy { extensions: listed(&["envoy.filters.http.router"]), ..Proxy::default() };
-        assert_eq!(Facts::of(&proxy).missing.len(), 4);
+        assert_eq!(ListenerProfile::of(&proxy).missing.len(), 4);
         let proxy = Proxy { extensions: listed(&["istio.alpn", "istio.metadata_exchange"]), ..Proxy::default() };
-        assert_eq!(Facts::of(&proxy).missing, ["istio.stats".into()].into());
-        assert!(Facts::of(&Proxy::default()).missing.is_empty());
+        assert_eq!(ListenerProfile::of(&proxy).missing, ["istio.stats".into()].into());
+        assert!(ListenerProfile::of(&Proxy::default()).missing.is_empty());
     }
 }

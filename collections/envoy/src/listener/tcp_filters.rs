@@ -14,8 +14,10 @@ use sluice_model::{
     VirtualService,
 };
 
-use super::settings::Settings;
-use crate::filter::{Class, Extensions, PolicySteps, metadata_exchange, protocol_filters, tcp_access_logs, tcp_stats};
+use super::settings::ListenerSettings;
+use crate::filter::{
+    Extensions, ListenerClass, PolicySteps, metadata_exchange, protocol_filters, tcp_access_logs, tcp_stats,
+};
 use crate::name;
 use crate::wire::duration;
 
@@ -35,7 +37,7 @@ pub type Destinations = BTreeMap<Host, DestinationFacts>;
 #[derive(Clone, Copy)]
 pub(super) struct TcpFilterInputs<'a> {
     /// Side of the proxy.
-    pub(super) class: Class,
+    pub(super) class: ListenerClass,
     /// Protocol of the port.
     pub(super) protocol: Protocol,
     /// Port number, which is the default port of destinations.
@@ -58,7 +60,7 @@ impl TcpFilterInputs<'_> {
     /// The filters for a route of a VirtualService.
     pub(super) fn along(
         &self,
-        settings: &Settings,
+        settings: &ListenerSettings,
         virtual_service: &VirtualService,
         route: &[RouteDestination],
     ) -> Vec<Filter> {
@@ -94,7 +96,7 @@ impl TcpFilterInputs<'_> {
     /// The filters for a single cluster.
     pub(super) fn to_cluster(
         self,
-        settings: &Settings,
+        settings: &ListenerSettings,
         stat_prefix: String,
         cluster: String,
         subset: &str,
@@ -118,7 +120,7 @@ impl TcpFilterInputs<'_> {
         name::outbound_cluster(port, &destination.subset, destination.host.as_str())
     }
 
-    fn complete(&self, settings: &Settings, proxy: TcpProxy) -> Vec<Filter> {
+    fn complete(&self, settings: &ListenerSettings, proxy: TcpProxy) -> Vec<Filter> {
         let exchange = self.exchanges_metadata.then(|| metadata_exchange(settings)).flatten();
         let extensions = Extensions::on(settings, self.class, u32::from(self.port));
         let mut filters: Vec<Filter> = exchange.into_iter().collect();
@@ -139,7 +141,7 @@ impl TcpFilterInputs<'_> {
 
     fn proxy(
         &self,
-        settings: &Settings,
+        settings: &ListenerSettings,
         stat_prefix: String,
         specifier: ClusterSpecifier,
         subset: &str,

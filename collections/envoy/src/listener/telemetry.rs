@@ -10,8 +10,8 @@ use sluice_model::{
 };
 
 use super::extension::ListenerExtension;
-use super::settings::Settings;
-use crate::filter::Class;
+use super::settings::ListenerSettings;
+use crate::filter::ListenerClass;
 use crate::security::authorizer_service;
 
 /// Istio's metrics: the name in the API and the name in the stats filter.
@@ -30,7 +30,7 @@ pub(crate) const METRICS: [(&str, &str); 10] = [
 
 /// Telemetry and extensions of a proxy.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash, Serialize)]
-pub struct Attached {
+pub struct ListenerAttachments {
     /// Effective telemetry.
     pub observation: Observation,
     /// Extensions, ordered within each phase.
@@ -241,22 +241,22 @@ fn merge_logging(
     Some(specs)
 }
 
-impl Settings {
+impl ListenerSettings {
     /// The provider with this name, case-insensitive.
     pub(crate) fn provider(&self, name: &str) -> Option<&ExtensionProvider> {
         self.mesh.extension_providers.iter().find(|provider| provider.name.eq_ignore_ascii_case(name))
     }
 
     /// The effective telemetry of a side.
-    pub(crate) fn observed(&self, class: Class) -> &ObservedSide {
+    pub(crate) fn observed(&self, class: ListenerClass) -> &ObservedSide {
         match class {
-            Class::Inbound => &self.attached.observation.server,
-            Class::Outbound | Class::Gateway => &self.attached.observation.client,
+            ListenerClass::Inbound => &self.attached.observation.server,
+            ListenerClass::Outbound | ListenerClass::Gateway => &self.attached.observation.client,
         }
     }
 }
 
-/// Services of the providers, which [`Settings::collectors`] must contain.
+/// Services of the providers, which [`ListenerSettings::collectors`] must contain.
 #[must_use]
 pub fn collector_services(kind: &ProviderKind) -> Vec<&ProviderService> {
     match kind {

@@ -28,12 +28,15 @@ fn service(name: &str, address: Option<&str>, ports: &[(u16, Protocol)]) -> Serv
     }
 }
 
-fn settings() -> Settings {
-    Settings { facts: Facts { cluster: "c".into(), ..Facts::default() }, ..Settings::default() }
+fn settings() -> ListenerSettings {
+    ListenerSettings {
+        facts: ListenerProfile { cluster: "c".into(), ..ListenerProfile::default() },
+        ..ListenerSettings::default()
+    }
 }
 
-fn build(settings: &Settings, services: &[&Service]) -> Listener {
-    let (destinations, client) = (Destinations::new(), Client::default());
+fn build(settings: &ListenerSettings, services: &[&Service]) -> Listener {
+    let (destinations, client) = (Destinations::new(), ListenerClient::default());
     let ports: Vec<OutboundPort<'_>> = services
         .iter()
         .map(|service| OutboundPort {
@@ -45,7 +48,7 @@ fn build(settings: &Settings, services: &[&Service]) -> Listener {
             client: &client,
         })
         .collect();
-    let keys = listener_keys(settings, services[0], &services[0].ports[0], &Bind::default(), Some(&[]));
+    let keys = listener_keys(settings, services[0], &services[0].ports[0], &BindAddress::default(), Some(&[]));
     build_outbound(settings, &keys[0], &ports).unwrap()
 }
 
@@ -63,7 +66,7 @@ fn inspectors(listener: &Listener) -> Vec<&str> {
 }
 
 #[test]
-fn http_services_share_the_listener_of_their_port() {
+fn http_services_share_the_listener_of_a_port() {
     let listener = build(&settings(), &[&service("a", Some("10.0.0.1"), &[(80, Protocol::Http)])]);
     assert_eq!(listener.name, "0.0.0.0_80");
     assert_eq!(inspectors(&listener), ["http_inspector"]);
@@ -82,10 +85,11 @@ fn http_services_share_the_listener_of_their_port() {
 }
 
 #[test]
-fn upstream_envoy_gets_no_filter_it_lacks() {
+fn proxy_gets_no_filter_that_it_does_not_have() {
     let extensions = sluice_model::EnvoyExtensions(Some(["envoy.filters.http.router".into()].into()));
-    let facts = Facts::of(&sluice_model::Proxy { extensions, cluster: "c".into(), ..sluice_model::Proxy::default() });
-    let mut settings = Settings { facts, ..Settings::default() };
+    let facts =
+        ListenerProfile::of(&sluice_model::Proxy { extensions, cluster: "c".into(), ..sluice_model::Proxy::default() });
+    let mut settings = ListenerSettings { facts, ..ListenerSettings::default() };
     let mut mesh = sluice_model::MeshConfig::default();
     mesh.default_providers.metrics = vec!["prometheus".into()];
     settings.mesh = Arc::new(mesh);
@@ -106,7 +110,7 @@ fn upstream_envoy_gets_no_filter_it_lacks() {
 }
 
 #[test]
-fn what_differs_in_protocol_at_one_address_is_told_apart() {
+fn protocols_at_the_same_address_are_distinguished() {
     let shape = |services: &[&Service]| {
         let listener = build(&settings(), services);
         let http = listener.filter_chains.iter().filter(|chain| manager(&chain.filters).is_some()).count();
@@ -122,10 +126,10 @@ fn what_differs_in_protocol_at_one_address_is_told_apart() {
 }
 
 #[test]
-fn a_headless_service_has_a_listener_a_pod() {
+fn headless_service_has_a_listener_per_pod() {
     let headless = service("a", None, &[(9000, Protocol::Tcp)]);
     let keys = |pods: &[Vec<Text>]| {
-        let keys = listener_keys(&settings(), &headless, &headless.ports[0], &Bind::default(), Some(pods));
+        let keys = listener_keys(&settings(), &headless, &headless.ports[0], &BindAddress::default(), Some(pods));
         keys.iter().map(ListenerKey::name).collect::<Vec<_>>()
     };
     assert!(keys(&[]).is_empty());
@@ -134,17 +138,17 @@ fn a_headless_service_has_a_listener_a_pod() {
 }
 
 #[test]
-fn a_port_of_the_proxy_itself_is_left_alone() {
+fn ports_of_the_proxy_itself_have_no_listener() {
     let mut settings = settings();
     settings.facts.reserved_ports = vec![15021];
     let web = service("a", Some("10.0.0.1"), &[(15021, Protocol::Http)]);
-    assert!(listener_keys(&settings, &web, &web.ports[0], &Bind::default(), Some(&[])).is_empty());
+    assert!(listener_keys(&settings, &web, &web.ports[0], &BindAddress::default(), Some(&[])).is_empty());
     let tcp = service("a", Some("10.0.0.1"), &[(15021, Protocol::Tcp)]);
-    assert_eq!(listener_keys(&settings, &tcp, &tcp.ports[0], &Bind::default(), Some(&[])).len(), 1);
+    assert_eq!(listener_keys(&settings, &tcp, &tcp.ports[0], &BindAddress::default(), Some(&[])).len(), 1);
 }
 
 #[test]
-fn a_gateway_serves_http3_in_datagrams() {
+fn http3_listener_of_a_gateway_uses_udp() {
     let tls = sluice_model::ServerTls {
         mode: sluice_model::ServerTlsMode::Simple,
         credential_name: "web".into(),
@@ -174,7 +178,7 @@ fn a_gateway_serves_http3_in_datagrams() {
 /// The inbound chains of port 8443, which a Sidecar declares with `tls`.
 fn declared(switches: ListenerSwitches, mode: MtlsMode, protocol: Protocol) -> Vec<(String, Vec<String>, bool, bool)> {
     let mesh = MeshConfig { proxy_listen_port: 15001, proxy_inbound_listen_port: 15006, ..MeshConfig::default() };
-    let settings = Settings { switches, mesh: Arc::new(mesh), ..settings() };
+    let settings = ListenerSettings { switches, mesh: Arc::new(mesh), ..settings() };
     let tls = ServerTls { server_certificate: "/c".into(), private_key: "/k".into(), ..ServerTls::default() };
     let ports =
         [InboundPort { target_port: 8443, port: 8443, protocol, tls: Some(Box::new(tls)), ..InboundPort::default() }];
@@ -193,7 +197,7 @@ fn declared(switches: ListenerSwitches, mode: MtlsMode, protocol: Protocol) -> V
 }
 
 #[test]
-fn a_sidecar_may_end_tls_of_its_own_where_mutual_tls_is_disabled() {
+fn sidecar_tls_is_terminated_if_mutual_tls_is_disabled() {
     let switches = ListenerSwitches::default();
     let tls = |http| vec![("tls".to_owned(), Vec::new(), http, true)];
     assert_eq!(declared(switches, MtlsMode::Disable, Protocol::Http), tls(true));
@@ -203,9 +207,9 @@ fn a_sidecar_may_end_tls_of_its_own_where_mutual_tls_is_disabled() {
 }
 
 #[test]
-fn http10_is_taken_for_http_where_it_is_accepted() {
+fn http10_is_detected_if_it_is_accepted() {
     let switches = ListenerSwitches { http10: true, ..ListenerSwitches::default() };
-    let names = |settings: &Settings| {
+    let names = |settings: &ListenerSettings| {
         let listener = build(settings, &[&service("a", Some("10.0.0.1"), &[(80, Protocol::Unsupported)])]);
         let chain = listener.filter_chains.iter().find(|chain| manager(&chain.filters).is_some()).unwrap();
         let accepts = manager(&chain.filters).unwrap().http_protocol_options.is_some_and(|own| own.accept_http_10);
@@ -213,9 +217,9 @@ fn http10_is_taken_for_http_where_it_is_accepted() {
     };
     let text = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     assert_eq!(names(&settings()), (text(&["http/1.1", "h2c"]), false));
-    assert_eq!(names(&Settings { switches, ..settings() }), (text(&["http/1.0", "http/1.1", "h2c"]), true));
-    let own = Settings { facts: Facts { http10: true, ..settings().facts }, ..settings() };
+    assert_eq!(names(&ListenerSettings { switches, ..settings() }), (text(&["http/1.0", "http/1.1", "h2c"]), true));
+    let own = ListenerSettings { facts: ListenerProfile { http10: true, ..settings().facts }, ..settings() };
     assert_eq!(names(&own), (text(&["http/1.1", "h2c"]), true), "what is HTTP is the same for all");
-    let sniffed = inbound_chain::arrivals(MtlsMode::Disable, outbound::PortProtocol::Auto, switches);
+    let sniffed = inbound_chain::transport_matches(MtlsMode::Disable, outbound::PortProtocol::Auto, switches);
     assert_eq!(sniffed[0].names, ["http/1.0", "http/1.1", "h2c"]);
 }

@@ -9,12 +9,12 @@ use sluice_model::{InterceptionMode, OutboundPolicy, Protocol};
 
 use super::address::{additional, wildcards};
 use super::outbound::plain_http;
-use super::settings::Settings;
+use super::settings::ListenerSettings;
 use super::{dynamic_dns, inspector};
 use crate::address::address;
 use crate::filter::{
-    Class, HttpChain, Routes, build_http_manager, hcm_filter, listener_access_log, tcp_access_logs, tcp_proxy_filter,
-    tcp_stats,
+    HttpChain, ListenerClass, RouteSource, build_http_manager, hcm_filter, listener_access_log, tcp_access_logs,
+    tcp_proxy_filter, tcp_stats,
 };
 use crate::name;
 use crate::route::{CatchAll, TableKind, build_catch_all, build_header};
@@ -25,7 +25,7 @@ pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The listener for redirected outbound traffic; `None` if traffic is not redirected.
 #[must_use]
-pub fn build_virtual_outbound(settings: &Settings) -> Option<Listener> {
+pub fn build_virtual_outbound(settings: &ListenerSettings) -> Option<Listener> {
     let interception = settings.facts.interception;
     if interception == InterceptionMode::None || settings.mesh.proxy_listen_port == 0 {
         return None;
@@ -52,14 +52,14 @@ pub fn build_virtual_outbound(settings: &Settings) -> Option<Listener> {
         traffic_direction: TrafficDirection::Outbound as i32,
         max_connections_to_accept_per_socket_event: Some(uint32(1)),
         listener_filters: if dynamic { vec![inspector::http_inspector()] } else { Vec::new() },
-        access_log: listener_access_log(settings, Class::Outbound),
+        access_log: listener_access_log(settings, ListenerClass::Outbound),
         ..Listener::default()
     })
 }
 
 /// The chain that blocks traffic to the listener's own port, which would otherwise loop.
-fn black_hole(settings: &Settings, port: u32) -> FilterChain {
-    let mut filters = tcp_stats(settings, Class::Outbound);
+fn black_hole(settings: &ListenerSettings, port: u32) -> FilterChain {
+    let mut filters = tcp_stats(settings, ListenerClass::Outbound);
     filters.push(tcp_proxy_filter(&to_cluster(name::BLACK_HOLE)));
     FilterChain {
         name: "virtualOutbound-blackhole".to_owned(),
@@ -81,7 +81,7 @@ pub(super) fn to_cluster(cluster: &str) -> TcpProxy {
 }
 
 /// The filter chain of connections that nothing else matches.
-pub(super) fn catch_all_filters(settings: &Settings) -> Vec<Filter> {
+pub(super) fn catch_all_filters(settings: &ListenerSettings) -> Vec<Filter> {
     let egress_proxy = settings.egress_proxy();
     let cluster = match (settings.outbound_policy(), &egress_proxy) {
         (OutboundPolicy::RegistryOnly, _) => name::BLACK_HOLE,
@@ -90,16 +90,16 @@ pub(super) fn catch_all_filters(settings: &Settings) -> Vec<Filter> {
     };
     let proxy = TcpProxy {
         idle_timeout: settings.facts.idle_timeout.map(duration),
-        access_log: tcp_access_logs(settings, Class::Outbound),
+        access_log: tcp_access_logs(settings, ListenerClass::Outbound),
         ..to_cluster(cluster)
     };
-    let mut filters = tcp_stats(settings, Class::Outbound);
+    let mut filters = tcp_stats(settings, ListenerClass::Outbound);
     filters.push(tcp_proxy_filter(&proxy));
     filters
 }
 
 /// Whether unknown hosts are resolved by DNS.
-fn dynamic_dns_chain(settings: &Settings) -> FilterChain {
+fn dynamic_dns_chain(settings: &ListenerSettings) -> FilterChain {
     let headers = settings.config().proxy_headers.clone().unwrap_or_default();
     let catch_all = build_catch_all(
         &CatchAll::AllowDynamicDns,
@@ -109,7 +109,8 @@ fn dynamic_dns_chain(settings: &Settings) -> FilterChain {
     let mut routes = build_header(name::ALLOW_ANY_DYNAMIC_DNS, TableKind::Full);
     routes.virtual_hosts = vec![catch_all];
     let prefix = name::stat_prefix("outbound_virtualOutbound_allow_any_dynamic_dns");
-    let mut chain = HttpChain::new(Class::Outbound, Protocol::Http, 0, Routes::Inline(Box::new(routes)), prefix);
+    let mut chain =
+        HttpChain::new(ListenerClass::Outbound, Protocol::Http, 0, RouteSource::Inline(Box::new(routes)), prefix);
     add_forward_filter(settings, &mut chain);
     FilterChain {
         name: "virtualOutbound-catchall-tcp-http".to_owned(),
@@ -124,7 +125,7 @@ fn dynamic_dns_chain(settings: &Settings) -> FilterChain {
 
 /// The filter that resolves unknown hosts. Every outbound route configuration ends in the catch-all virtual host, so every
 /// connection manager needs it.
-pub(super) fn add_forward_filter(settings: &Settings, chain: &mut HttpChain) {
+pub(super) fn add_forward_filter(settings: &ListenerSettings, chain: &mut HttpChain) {
     if settings.outbound_policy() == OutboundPolicy::AllowAnyDynamicDns {
         chain.forward_filters.push(dynamic_dns::allow_any_filter(settings));
     }

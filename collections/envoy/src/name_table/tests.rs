@@ -66,7 +66,7 @@ fn table(service: &Service, addresses: &[&str], endpoints: &[Endpoint]) -> BTree
 }
 
 #[test]
-fn a_service_answers_its_addresses_and_not_its_endpoints() {
+fn service_with_addresses_resolves_to_them() {
     let service = service(ServiceSource::Kubernetes, Resolution::ClientSideLb);
     let table = table(&service, &["10.0.0.1", "10.0.1.0/24"], &[pod("10.1.0.1", "", "c", "")]);
     let info = NameInfo {
@@ -80,7 +80,7 @@ fn a_service_answers_its_addresses_and_not_its_endpoints() {
 }
 
 #[test]
-fn a_service_entry_has_no_short_name() {
+fn service_entry_has_no_short_name() {
     let service = service(ServiceSource::ServiceEntry, Resolution::DnsLb);
     let table = table(&service, &["240.0.0.1", "2001:2::1"], &[]);
     let info = &table["db.example.com"];
@@ -89,7 +89,7 @@ fn a_service_entry_has_no_short_name() {
 }
 
 #[test]
-fn a_headless_service_answers_what_is_ready_and_near() {
+fn headless_service_resolves_to_ready_endpoints_of_the_network() {
     let mut service = service(ServiceSource::Kubernetes, Resolution::Passthrough);
     let mut unready = pod("10.1.0.2", "", "c", "n");
     unready.health = Health::Unhealthy;
@@ -104,7 +104,7 @@ fn a_headless_service_answers_what_is_ready_and_near() {
 }
 
 #[test]
-fn a_pod_with_a_name_of_its_own_is_found_by_it() {
+fn pod_with_a_host_name_is_resolved() {
     let service = service(ServiceSource::Kubernetes, Resolution::Passthrough);
     let mut again = pod("10.1.0.1", "db-0", "c", "n");
     again.port_name = "other".into();
@@ -130,7 +130,7 @@ fn a_pod_with_a_name_of_its_own_is_found_by_it() {
 }
 
 #[test]
-fn other_services_without_addresses_have_no_name() {
+fn other_services_without_addresses_are_not_in_the_table() {
     for resolution in [Resolution::Alias, Resolution::DnsLb, Resolution::ClientSideLb, Resolution::DynamicDns] {
         let service = service(ServiceSource::Kubernetes, resolution);
         assert!(table(&service, &[], &[pod("10.1.0.1", "", "c", "n")]).is_empty(), "{resolution:?}");

@@ -10,12 +10,11 @@ use envoy_types::pb::envoy::config::route::v3::weighted_cluster::{ClusterWeight,
 use envoy_types::pb::envoy::config::route::v3::{Route, RouteAction, WeightedCluster};
 use envoy_types::pb::envoy::r#type::matcher::v3::RegexMatchAndSubstitute;
 use envoy_types::pb::google::protobuf;
-use sluice_model::{Destination, HttpDestination, HttpRoute, RouteSemantics};
+use sluice_model::{Destination, HttpDestination, HttpRoute, RouteSemantics, StringMatch};
 
 use super::matching::build_regex;
 use super::{RouteInputs, build_hash_policy, build_retry_policy, headers, mirror};
 use crate::name;
-use crate::string_match::escape;
 use crate::wire::{duration, uint32};
 
 /// The action of a route with destinations. Header changes of a single destination are added to `out`.
@@ -40,7 +39,7 @@ pub(super) fn build_action(
         } else if inputs.virtual_service.semantics == RouteSemantics::GatewayApi && rewrite.uri == *"/" {
             // The prefix is removed, and a `/` stays if the path would be empty.
             let prefix = match out.r#match.as_ref().and_then(|matched| matched.path_specifier.as_ref()) {
-                Some(PathSpecifier::PathSeparatedPrefix(prefix)) => escape(prefix),
+                Some(PathSpecifier::PathSeparatedPrefix(prefix)) => StringMatch::escape_regex(prefix),
                 _ => String::new(),
             };
             action.regex_rewrite = Some(RegexMatchAndSubstitute {

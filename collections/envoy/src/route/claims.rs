@@ -35,7 +35,7 @@ mod tests {
     use super::claim_path;
 
     #[test]
-    fn claims_have_two_spellings() {
+    fn both_forms_of_claims_are_parsed() {
         let check = |name: &str, expect: Option<&[&str]>| assert_eq!(claim_path(name).as_deref(), expect, "{name}");
         check("@request.auth.claims.a.b", Some(&["a", "b"]));
         check("@Request.auth.claims[a.x][b]", Some(&["a.x", "b"]));

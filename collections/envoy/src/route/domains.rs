@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_own_namespace_has_bare_names() {
+    fn short_names_are_only_for_the_same_namespace() {
         let host = Host::from("a.shop.svc.cluster.local");
         let everywhere = ["a.shop.svc.cluster.local", "a.shop.svc.cluster.local.", "a.shop.svc", "a.shop"];
         assert_eq!(service_domains(&inputs(&host, "")).0, everywhere);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_count_on_a_proxy_listener() {
+    fn ports_are_appended_for_the_proxy_listener() {
         let host = Host::from("example.com");
         let addresses = [Text::from("10.0.0.1"), Text::from("fd00::1")];
         let inputs = ServiceDomains { port: Some(80), addresses: &addresses, ..inputs(&host, "shop") };
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_a_headless_service_have_names() {
+    fn headless_service_has_wildcard_domains_for_pods() {
         let host = Host::from("db.shop.svc.cluster.local");
         let inputs = ServiceDomains { has_pod_names: true, ..inputs(&host, "") };
         let (domains, _) = service_domains(&inputs);

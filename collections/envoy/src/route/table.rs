@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_virtual_host_keeps_all_but_its_name() {
+    fn virtual_host_is_renamed() {
         let host = VirtualHost { name: "a".into(), domains: vec!["a".into(), "b".into()], ..VirtualHost::default() };
         for old in [host.clone(), VirtualHost { name: String::new(), ..host.clone() }] {
             let other = VirtualHost::decode(renamed(&encode(&old), "80/a")).expect("a virtual host");
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_in_pieces_is_the_table_and_where_they_are() {
+    fn vhds_table_equals_the_table_with_its_vhds_config() {
         let header = build_header("80", TableKind::Full);
         let table = RouteConfiguration::decode(by_virtual_host(&encode(&header))).expect("a table");
         assert!(table.vhds.is_some());

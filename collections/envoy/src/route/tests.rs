@@ -61,7 +61,7 @@ fn operation_of(route: &Route) -> &str {
 }
 
 #[test]
-fn nothing_follows_a_route_that_matches_everything() {
+fn routes_after_one_that_matches_everything_are_left_out() {
     let routes = build(vec![
         HttpRoute { matches: vec![matching(StringMatch::Exact("/a".into()))], ..route_to("a") },
         HttpRoute { matches: vec![matching(StringMatch::Prefix("/".into()))], ..route_to("b") },
@@ -73,7 +73,7 @@ fn nothing_follows_a_route_that_matches_everything() {
 }
 
 #[test]
-fn conditions_on_the_client_decide_before_envoy_does() {
+fn client_conditions_are_evaluated_at_build_time() {
     let matched = |edit: fn(&mut HttpMatch)| {
         let mut matched = HttpMatch::default();
         edit(&mut matched);
@@ -92,7 +92,7 @@ fn conditions_on_the_client_decide_before_envoy_does() {
 }
 
 #[test]
-fn several_destinations_share_by_weight_and_are_named_after_the_virtual_service() {
+fn weighted_destinations_have_the_operation_name_of_the_virtual_service() {
     let routes = build(vec![HttpRoute {
         route: vec![destination("a", 80), destination("alias", 20), destination("c", 0)],
         ..HttpRoute::default()
@@ -115,7 +115,7 @@ fn timeouts_are_unlimited_unless_declared() {
 }
 
 #[test]
-fn retries_have_a_default_that_attempts_switch_off() {
+fn zero_attempts_disable_the_default_retries() {
     let policy = build_retry_policy(None, false).unwrap();
     assert_eq!(policy.retry_host_predicate.len(), 1);
     assert_eq!(build_retry_policy(None, true).unwrap().retry_host_predicate.len(), 0);
@@ -127,7 +127,7 @@ fn retries_have_a_default_that_attempts_switch_off() {
 }
 
 #[test]
-fn hashing_keeps_to_the_same_host() {
+fn consistent_hashing_retries_the_same_host() {
     let hash = ConsistentHash { key: Some(HashKey::Header("x-user".into())), ..ConsistentHash::default() };
     let routes = build_for(vec![route_to("a")], "shop", &Labels::new(), Some(&hash));
     assert_eq!(action(&routes[0]).hash_policy.len(), 1);
@@ -135,7 +135,7 @@ fn hashing_keeps_to_the_same_host() {
 }
 
 #[test]
-fn the_authority_is_rewritten_not_set_as_a_header() {
+fn authority_header_becomes_a_rewrite() {
     let mut headers = Headers::default();
     headers.request.set.insert("Host".into(), "set.example".into());
     headers.request.set.insert("x".into(), "1".into());
@@ -151,7 +151,7 @@ fn the_authority_is_rewritten_not_set_as_a_header() {
 }
 
 #[test]
-fn redirects_leave_out_the_usual_port() {
+fn redirects_omit_the_default_port() {
     let check = |port: RedirectPort, scheme: &str, is_tls: bool, expect: u32| {
         let redirect = HttpRedirect { port, scheme: scheme.into(), ..HttpRedirect::default() };
         assert_eq!(redirect::build_redirect(&redirect, 8080, is_tls).unwrap().port_redirect, expect);
@@ -164,7 +164,7 @@ fn redirects_leave_out_the_usual_port() {
 }
 
 #[test]
-fn routes_that_match_everything_go_last() {
+fn routes_that_match_everything_are_sorted_last() {
     let mut routes = build(vec![route_to("all")]);
     routes.extend(build(vec![HttpRoute { matches: vec![matching(StringMatch::Exact("/a".into()))], ..route_to("a") }]));
     let operations: Vec<_> = catch_all_last(routes).iter().map(|route| operation_of(route).to_owned()).collect();
@@ -172,7 +172,7 @@ fn routes_that_match_everything_go_last() {
 }
 
 #[test]
-fn sessions_are_kept_with_the_destination_of_a_route() {
+fn persistent_session_of_the_destination_is_used() {
     let kept = |destinations: &[(&str, i32)]| -> Option<usize> {
         let to = |(host, weight): &(&str, i32)| HttpDestination {
             destination: Destination { host: Host::from(*host), ..Destination::default() },
@@ -188,6 +188,6 @@ fn sessions_are_kept_with_the_destination_of_a_route() {
     assert_eq!(kept(&[("plain", 0)]), None);
     assert_eq!(kept(&[("plain", 1), ("kept", 1)]), a);
     assert_eq!(kept(&[("kept", 1), ("known", 1)]), a, "the first of two");
-    assert_eq!(kept(&[("kept", 1), ("plain", 1)]), None, "the last that is sent to says");
+    assert_eq!(kept(&[("kept", 1), ("plain", 1)]), None, "the last destination decides");
     assert_eq!(kept(&[("plain", 1), ("kept", 0)]), None);
 }

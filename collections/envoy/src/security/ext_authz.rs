@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::Inexpressible;
 use super::matchers::{metadata, text, value};
 use super::rbac::{CUSTOM, CUSTOM_PREFIX, RBAC_HTTP, RBAC_TCP};
-use crate::listener::{Collector, Settings};
+use crate::listener::{Collector, ListenerSettings};
 use crate::string_match::prefix;
 use crate::wire::duration;
 
@@ -43,24 +43,24 @@ pub fn authorizer_service(kind: &ProviderKind) -> Option<&ProviderService> {
 }
 
 /// The filters of the provider with this name; an error if it does not exist or its service does not.
-pub(super) fn ext_authz(settings: &Settings, name: &str) -> Result<ProviderFilters, Inexpressible> {
+pub(super) fn ext_authz(settings: &ListenerSettings, name: &str) -> Result<ProviderFilters, Inexpressible> {
     let named = settings.mesh.extension_providers.iter().filter(|provider| provider.name == *name);
     let mut kinds = named.map(|provider| &provider.kind).filter(|kind| authorizer_service(kind).is_some());
-    let kind = kinds.next().ok_or_else(|| format!("no provider `{name}`"))?;
+    let kind = kinds.next().ok_or_else(|| format!("there is no provider `{name}`"))?;
     if kinds.next().is_some() {
-        return Err(format!("several providers `{name}`").into());
+        return Err(format!("there are several providers `{name}`").into());
     }
     check_name(name)?;
     let (shared, http) = match kind {
         ProviderKind::ExtAuthzHttp(provider) => (&provider.0, Some(&provider.1)),
         ProviderKind::ExtAuthzGrpc(provider) => (&**provider, None),
-        _ => return Err("is no authorizer".into()),
+        _ => return Err("the provider does not support external authorization".into()),
     };
     if !(1..=65535).contains(&shared.service.port) {
-        return Err(format!("`{}` is no port", shared.service.port).into());
+        return Err(format!("port `{}` is invalid: expected 1 to 65535", shared.service.port).into());
     }
     let service = settings.collectors.get(&shared.service);
-    let service = service.ok_or_else(|| format!("service `{}` is not known", shared.service.service))?;
+    let service = service.ok_or_else(|| format!("service `{}` does not exist", shared.service.service))?;
     let mut filter = ExtAuthz {
         status_on_error: status(&shared.status_on_error)?,
         failure_mode_allow: shared.fail_open,
@@ -156,7 +156,8 @@ fn status(text: &str) -> Result<Option<HttpStatus>, Inexpressible> {
         return Ok(None);
     }
     let code = text.parse().ok().and_then(|code: i32| StatusCode::try_from(code).ok());
-    code.map(|code| Some(HttpStatus { code: code as i32 })).ok_or_else(|| format!("`{text}` is no HTTP status").into())
+    code.map(|code| Some(HttpStatus { code: code as i32 }))
+        .ok_or_else(|| format!("`{text}` is not an HTTP status").into())
 }
 
 /// The provider name in names of policies and metadata.
@@ -164,12 +165,12 @@ fn check_name(name: &str) -> Result<(), Inexpressible> {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let good =
         (1..=63).contains(&name.len()) && name.bytes().all(inner) && !name.starts_with('-') && !name.ends_with('-');
-    if good { Ok(()) } else { Err(format!("`{name}` is no DNS label").into()) }
+    if good { Ok(()) } else { Err(format!("`{name}` is not a DNS label").into()) }
 }
 
 fn check_http(provider: &ExtAuthzHttp) -> Result<(), Inexpressible> {
     if !provider.path_prefix.is_empty() && !provider.path_prefix.starts_with('/') {
-        return Err(format!("path prefix `{}` does not begin with `/`", provider.path_prefix).into());
+        return Err(format!("path prefix `{}` must begin with `/`", provider.path_prefix).into());
     }
     let lists = [
         &provider.include_request_headers,
@@ -179,7 +180,7 @@ fn check_http(provider: &ExtAuthzHttp) -> Result<(), Inexpressible> {
         &provider.headers_to_upstream_on_allow,
     ];
     if lists.into_iter().flatten().any(|header| header.as_str() == "*") {
-        return Err("headers have a wildcard of no length".into());
+        return Err("a header wildcard must have a prefix or suffix".into());
     }
     Ok(())
 }

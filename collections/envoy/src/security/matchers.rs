@@ -5,9 +5,9 @@ use envoy_types::pb::envoy::r#type::matcher::v3::{
     ListMatcher, MetadataMatcher, OrMatcher, StringMatcher, ValueMatcher, list_matcher, metadata_matcher::PathSegment,
     metadata_matcher::path_segment::Segment, value_matcher::MatchPattern,
 };
-use sluice_model::Text;
+use sluice_model::{StringMatch, Text};
 
-use crate::string_match::{escape, exact, prefix, regex, suffix};
+use crate::string_match::{WildcardValue, exact, prefix, regex, suffix};
 
 /// Name of the JWT filter and of its metadata.
 pub(crate) const JWT_FILTER: &str = "envoy.filters.http.jwt_authn";
@@ -27,15 +27,12 @@ pub(super) fn text(value: &str) -> StringMatcher {
 
 /// Matches a value after a fixed prefix.
 pub(super) fn text_after(start: &str, value: &str) -> StringMatcher {
-    if value == "*" {
-        return present();
-    }
-    if let Some(end) = value.strip_prefix('*') {
-        return if start.is_empty() { suffix(end) } else { regex(&format!("{start}.*{}", escape(end))) };
-    }
-    match value.strip_suffix('*') {
-        Some(beginning) => prefix(&format!("{start}{beginning}")),
-        None => exact(&format!("{start}{value}")),
+    match WildcardValue::parse(value) {
+        WildcardValue::Present => present(),
+        WildcardValue::Suffix(end) if start.is_empty() => suffix(end),
+        WildcardValue::Suffix(end) => regex(&format!("{start}.*{}", StringMatch::escape_regex(end))),
+        WildcardValue::Prefix(beginning) => prefix(&format!("{start}{beginning}")),
+        WildcardValue::Exact(value) => exact(&format!("{start}{value}")),
     }
 }
 

@@ -79,12 +79,14 @@ fn of_value(attribute: Attribute<'_>, value: &str, purpose: Purpose) -> Result<P
         Attribute::Method => Rule::Header(header(":method", value, false)),
         Attribute::Path => path(value)?,
         Attribute::Port => {
-            let port = value.parse::<u16>().map_err(|_| format!("`{value}` is no port"))?;
+            let port = value.parse::<u16>().map_err(|_| format!("`{value}` is not a port"))?;
             Rule::DestinationPort(u32::from(port))
         }
-        Attribute::Address => Rule::DestinationIp(cidr(value).ok_or_else(|| format!("`{value}` is no address"))?),
+        Attribute::Address => {
+            Rule::DestinationIp(cidr(value).ok_or_else(|| format!("`{value}` is not an IP address or a CIDR block"))?)
+        }
         Attribute::ServerName => Rule::RequestedServerName(text(value)),
-        Attribute::Metadata(..) => return Err("is matched as a whole".into()),
+        Attribute::Metadata(..) => return Err("the values of this attribute are matched together".into()),
     }))
 }
 

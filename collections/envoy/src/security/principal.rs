@@ -3,14 +3,14 @@
 use envoy_types::pb::envoy::config::rbac::v3::Principal;
 use envoy_types::pb::envoy::config::rbac::v3::principal::{Authenticated, Identifier, Set};
 use envoy_types::pb::envoy::r#type::matcher::v3::{MetadataMatcher, StringMatcher};
-use sluice_model::{AuthorizationSource, PolicyValues, Text};
+use sluice_model::{AuthorizationSource, PolicyValues, StringMatch, Text};
 
 use super::Inexpressible;
 use super::matchers::{any_text, claim, header, present, text_after, text_claim};
 use super::rbac::Purpose;
 use super::trust_domain::TrustDomains;
 use crate::listener::cidr;
-use crate::string_match::{escape, exact, prefix, regex, suffix};
+use crate::string_match::{exact, prefix, regex, suffix};
 
 const SPIFFE: &str = "spiffe://";
 
@@ -105,23 +105,28 @@ fn of_values(
 }
 
 fn of_value(attribute: &Attribute<'_>, value: &str, purpose: Purpose) -> Result<Principal, Inexpressible> {
-    let block = || cidr(value).ok_or_else(|| Inexpressible::from(format!("`{value}` is no address")));
+    let block =
+        || cidr(value).ok_or_else(|| Inexpressible::from(format!("`{value}` is not an IP address or a CIDR block")));
     Ok(match attribute {
         Attribute::Principal => authenticated(text_after(SPIFFE, value)),
         Attribute::Namespace => {
-            let parts: Vec<String> = value.split('*').map(escape).collect();
+            let parts: Vec<String> = value.split('*').map(StringMatch::escape_regex).collect();
             authenticated(regex(&format!(".*/ns/{}/.*", parts.join(".*"))))
         }
         Attribute::ServiceAccount(own) => {
             let (namespace, name) = value.split_once('/').unwrap_or((own, value));
             // Other parts of an identity are before or after, separated by slashes.
-            let (namespace, name) = (escape(namespace), escape(name));
+            let (namespace, name) = (StringMatch::escape_regex(namespace), StringMatch::escape_regex(name));
             authenticated(regex(&format!("{SPIFFE}.+/ns/{namespace}/(.+/|)sa/{name}(/.+)?")))
         }
         Attribute::TrustDomain => authenticated(match value.split_once('*') {
             _ if value == "*" => prefix(SPIFFE),
             None => prefix(&format!("{SPIFFE}{value}/")),
-            Some((start, end)) => regex(&format!("{SPIFFE}{}[^/]*{}/.*", escape(start), escape(end))),
+            Some((start, end)) => regex(&format!(
+                "{SPIFFE}{}[^/]*{}/.*",
+                StringMatch::escape_regex(start),
+                StringMatch::escape_regex(end)
+            )),
         }),
         Attribute::Address => id(Identifier::DirectRemoteIp(block()?)),
         Attribute::RemoteAddress => id(Identifier::RemoteIp(block()?)),
@@ -129,7 +134,9 @@ fn of_value(attribute: &Attribute<'_>, value: &str, purpose: Purpose) -> Result<
             purpose.needs_http()?;
             id(Identifier::Header(header(name, value, false)))
         }
-        Attribute::RequestPrincipal | Attribute::Claim(_) => return Err("is matched as a whole".into()),
+        Attribute::RequestPrincipal | Attribute::Claim(_) => {
+            return Err("the values of this attribute are matched together".into());
+        }
     })
 }
 

@@ -15,7 +15,7 @@ use sluice_model::{AuthorizationPolicy, AuthorizationRule, PolicyAction};
 
 use super::ext_authz::{EXT_AUTHZ_HTTP, EXT_AUTHZ_TCP, ext_authz};
 use super::trust_domain::TrustDomains;
-use super::{SecurityInputs, Inexpressible};
+use super::{Inexpressible, SecurityInputs};
 use crate::filter::{http_filter, network_filter};
 use crate::wire::any;
 
@@ -40,7 +40,7 @@ pub(super) struct Purpose {
 impl Purpose {
     /// An error for a network filter, which has no HTTP attributes.
     pub(super) fn needs_http(self) -> Result<(), Inexpressible> {
-        if self.tcp { Err("is of HTTP only".into()) } else { Ok(()) }
+        if self.tcp { Err("the attribute is supported only for HTTP".into()) } else { Ok(()) }
     }
 
     /// Handles a part that cannot be expressed: an ALLOW rule with it matches nothing, a DENY rule ignores it. Both reduce what
@@ -96,8 +96,9 @@ pub(super) fn build_custom(inputs: &SecurityInputs<'_>) -> (Vec<HttpFilter>, Vec
             (built.rules.unwrap_or_else(|| rbac(Action::Deny, HashMap::new())), built.dry)
         };
         let ((http_rules, http_dry), (tcp_rules, tcp_dry)) = (built(false), built(true));
-        let asked = if too_many { Err("several providers".into()) } else { ext_authz(inputs.settings, provider) };
-        let Ok(asked) = asked else {
+        let provider_filters =
+            if too_many { Err("there are several providers".into()) } else { ext_authz(inputs.settings, provider) };
+        let Ok(provider_filters) = provider_filters else {
             // Requests without a usable provider are denied.
             http.push(http_rbac(&HttpRbac { rules: Some(refuse(http_rules)), ..HttpRbac::default() }));
             tcp.push(tcp_rbac(TcpRbac { rules: Some(refuse(tcp_rules)), ..TcpRbac::default() }));
@@ -109,15 +110,15 @@ pub(super) fn build_custom(inputs: &SecurityInputs<'_>) -> (Vec<HttpFilter>, Vec
             shadow_rules_stat_prefix: CUSTOM_PREFIX.to_owned(),
             ..HttpRbac::default()
         }));
-        http.push(http_filter(EXT_AUTHZ_HTTP, any(&asked.http)));
-        if let Some(asked) = asked.tcp {
+        http.push(http_filter(EXT_AUTHZ_HTTP, any(&provider_filters.http)));
+        if let Some(provider_filters) = provider_filters.tcp {
             tcp.push(tcp_rbac(TcpRbac {
                 rules: tcp_dry,
                 shadow_rules: Some(tcp_rules),
                 shadow_rules_stat_prefix: CUSTOM_PREFIX.to_owned(),
                 ..TcpRbac::default()
             }));
-            tcp.push(network_filter(EXT_AUTHZ_TCP, any(&asked)));
+            tcp.push(network_filter(EXT_AUTHZ_TCP, any(&provider_filters)));
         }
     }
     (http, tcp)

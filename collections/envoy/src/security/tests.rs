@@ -13,7 +13,7 @@ use sluice_model::{
 };
 
 use super::{KeySource, SecurityInputs, build_policies};
-use crate::listener::{Collector, PolicyFilters, Settings};
+use crate::listener::{Collector, ListenerSettings, PolicyFilters};
 
 fn any(values: &[&str]) -> PolicyValues {
     PolicyValues { any: values.iter().map(|value| Text::from(*value)).collect(), none: Vec::new() }
@@ -38,7 +38,7 @@ fn when(key: &str, values: &[&str]) -> AuthorizationRule {
 }
 
 /// Settings with the gRPC authorizer `warden`, and the authorizer `lost` whose service does not exist.
-fn settings() -> Settings {
+fn settings() -> ListenerSettings {
     let warden = ProviderService { service: "warden.ns".into(), port: 9000 };
     let provider = |name: &str, service: &ProviderService| ExtensionProvider {
         name: name.into(),
@@ -46,14 +46,14 @@ fn settings() -> Settings {
     };
     let lost = ProviderService { service: "lost".into(), port: 9000 };
     let collector = Collector { host: "warden.ns".into(), cluster: "outbound|9000||warden.ns".into() };
-    Settings {
+    ListenerSettings {
         mesh: Arc::new(MeshConfig {
             trust_domain: "td".into(),
             extension_providers: vec![provider("warden", &warden), provider("lost", &lost)],
             ..MeshConfig::default()
         }),
         collectors: BTreeMap::from([(warden, collector)]),
-        ..Settings::default()
+        ..ListenerSettings::default()
     }
 }
 
@@ -97,13 +97,13 @@ fn rule(action: PolicyAction, rule: AuthorizationRule) -> [Value; 2] {
     })
 }
 
-fn asked(source: AuthorizationSource) -> Value {
+fn principals_of(source: AuthorizationSource) -> Value {
     rule(PolicyAction::Allow, from(source))[0][1]["andIds"]["ids"][0].clone()
 }
 
 #[test]
-fn who_is_told_by_identity() {
-    let identity = |source| asked(source)["orIds"]["ids"][0]["authenticated"]["principalName"].clone();
+fn principals_match_identities() {
+    let identity = |source| principals_of(source)["orIds"]["ids"][0]["authenticated"]["principalName"].clone();
     let principals = |value: &str| identity(AuthorizationSource { principals: any(&[value]), ..Default::default() });
     assert_eq!(principals("*"), json!({"safeRegex": {"regex": ".+"}}));
     assert_eq!(principals("a/ns/b/sa/c"), json!({"exact": "spiffe://a/ns/b/sa/c"}));
@@ -122,9 +122,9 @@ fn who_is_told_by_identity() {
 }
 
 #[test]
-fn token_principals_are_an_issuer_and_a_subject() {
+fn token_principals_match_issuer_and_subject() {
     let matched = |value: &str| {
-        let found = asked(AuthorizationSource { request_principals: any(&[value]), ..Default::default() });
+        let found = principals_of(AuthorizationSource { request_principals: any(&[value]), ..Default::default() });
         let claim = |n: usize| {
             let metadata = &found["andIds"]["ids"][n]["metadata"];
             assert_eq!(metadata["path"][1]["key"], ["iss", "sub"][n], "{value}");
@@ -144,7 +144,7 @@ fn token_principals_are_an_issuer_and_a_subject() {
 }
 
 #[test]
-fn what_only_http_has_is_left_out_of_tcp_so_that_less_passes() {
+fn http_attributes_in_tcp_filters_never_allow_more() {
     let get = || to(AuthorizationOperation { methods: any(&["GET"]), ports: any(&["80"]), ..Default::default() });
     let [http, tcp] = rule(PolicyAction::Allow, get());
     assert_eq!(http[0]["andRules"]["rules"].as_array().map(Vec::len), Some(2));
@@ -156,7 +156,7 @@ fn what_only_http_has_is_left_out_of_tcp_so_that_less_passes() {
 }
 
 #[test]
-fn a_value_that_means_nothing_never_lets_more_pass() {
+fn invalid_values_never_allow_more() {
     for bad in [
         to(AuthorizationOperation { ports: any(&["http"]), ..Default::default() }),
         to(AuthorizationOperation { paths: any(&["/{*}/a{*}"]), ..Default::default() }),
@@ -173,7 +173,7 @@ fn a_value_that_means_nothing_never_lets_more_pass() {
 }
 
 #[test]
-fn a_policy_without_rules_matches_nothing() {
+fn policy_without_rules_matches_nothing() {
     let (http, _) = shown(&build(&[policy(PolicyAction::Allow, Vec::new())], &[]));
     let never = json!({
         "permissions": [{"notRule": {"any": true}}],
@@ -184,7 +184,7 @@ fn a_policy_without_rules_matches_nothing() {
 }
 
 #[test]
-fn actions_stand_in_order_and_dry_runs_aside() {
+fn actions_are_ordered_and_dry_runs_are_shadow_rules() {
     let anything = || vec![AuthorizationRule::default()];
     let mut policies = [PolicyAction::Allow, PolicyAction::Deny, PolicyAction::Audit, PolicyAction::Custom]
         .map(|action| policy(action, anything()))
@@ -207,7 +207,7 @@ fn actions_stand_in_order_and_dry_runs_aside() {
 }
 
 #[test]
-fn who_cannot_be_asked_refuses() {
+fn unknown_provider_denies_requests() {
     for provider in ["lost", "absent", ""] {
         let custom = policy(PolicyAction::Custom, vec![AuthorizationRule::default()]);
         let (http, tcp) = shown(&build(&[AuthorizationPolicy { provider: provider.into(), ..custom }], &[]));
@@ -221,7 +221,7 @@ fn who_cannot_be_asked_refuses() {
 }
 
 #[test]
-fn a_token_is_valid_or_missing() {
+fn token_must_be_valid_or_missing() {
     let of = |issuer: &str| JwtRule { issuer: issuer.into(), ..JwtRule::default() };
     let (a, b) = (of("a"), of("b"));
     let (http, tcp) = shown(&build(&[], &[(&b, KeySource::None), (&a, KeySource::Inline("{}".into()))]));

@@ -98,21 +98,21 @@ mod tests {
     }
 
     #[test]
-    fn the_mesh_has_several_names() {
+    fn principals_of_the_mesh_are_expanded_to_aliases() {
         assert_eq!(principals("old-td/ns/a/sa/b"), ["new-td/ns/a/sa/b", "old-td/ns/a/sa/b", "older/ns/a/sa/b"]);
         assert_eq!(principals("cluster.local/ns/a/sa/b").len(), 3);
         assert_eq!(principals("*-td/ns/a/sa/b"), ["*-td/ns/a/sa/b", "older/ns/a/sa/b"]);
     }
 
     #[test]
-    fn others_stay() {
+    fn other_principals_are_unchanged() {
         for written in ["elsewhere/ns/a/sa/b", "*/ns/a/sa/b", "*", "sa/b", "a/b/c/d/e/f"] {
             assert_eq!(principals(written), [written]);
         }
     }
 
     #[test]
-    fn trust_domains_are_expanded_once() {
+    fn trust_domains_are_expanded_without_duplicates() {
         let mesh = mesh();
         let domains = TrustDomains::of(&mesh);
         assert_eq!(

@@ -35,7 +35,7 @@ fn proxy() -> Proxy {
 }
 
 #[test]
-fn a_filled_template_is_what_would_have_been_encoded() {
+fn filled_template_equals_the_encoded_message() {
     let marked = |name: &str| CustomTag { tag: element_marker(name), r#type: None };
     let tags = vec![tag("a", "b"), marked("istio.canonical_service"), tag("k", "v"), marked("istio.namespace")];
     let template = template(manager(tags, &field_marker(DATADOG_SERVICE)));
@@ -51,13 +51,13 @@ fn a_filled_template_is_what_would_have_been_encoded() {
 }
 
 #[test]
-fn a_message_without_markers_stays_whole() {
+fn message_without_markers_is_unchanged() {
     let encoded = manager(vec![tag("a", "\u{1}b")], "x");
     assert!(matches!(template(encoded.clone()), Resource::Encoded(bytes) if bytes == encoded));
 }
 
 #[test]
-fn markers_come_back_and_are_cut_again() {
+fn markers_are_restored_and_split_again() {
     let marked = |name: &str| CustomTag { tag: element_marker(name), r#type: None };
     let encoded = manager(IDENTITY_TAGS.map(marked).to_vec(), &field_marker(DATADOG_SERVICE));
     let cut = template(encoded.clone());

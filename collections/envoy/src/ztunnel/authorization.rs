@@ -15,6 +15,7 @@ use sluice_proto::istio::security::{
 };
 
 use super::octets;
+use crate::string_match::WildcardValue;
 
 /// The policy in the form of ztunnel; `None` if it does not apply to ztunnel.
 ///
@@ -133,13 +134,13 @@ fn condition(condition: &AuthorizationCondition) -> Match {
 
 fn strings(values: &[Text]) -> Vec<StringMatch> {
     let one = |value: &Text| {
-        let kind = match (value.as_str(), value.strip_prefix('*'), value.strip_suffix('*')) {
-            ("*", ..) => MatchType::Presence(Empty {}),
-            (_, Some(suffix), _) => MatchType::Suffix(suffix.to_owned()),
-            (_, None, Some(prefix)) => MatchType::Prefix(prefix.to_owned()),
-            (exact, None, None) => MatchType::Exact(exact.to_owned()),
+        let match_type = match WildcardValue::parse(value) {
+            WildcardValue::Present => MatchType::Presence(Empty {}),
+            WildcardValue::Suffix(suffix) => MatchType::Suffix(suffix.to_owned()),
+            WildcardValue::Prefix(prefix) => MatchType::Prefix(prefix.to_owned()),
+            WildcardValue::Exact(exact) => MatchType::Exact(exact.to_owned()),
         };
-        StringMatch { match_type: Some(kind) }
+        StringMatch { match_type: Some(match_type) }
     };
     values.iter().map(one).collect()
 }

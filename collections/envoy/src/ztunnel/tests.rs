@@ -76,7 +76,7 @@ fn pod(ports: &[(&str, u16, &str)]) -> Pod {
 }
 
 #[test]
-fn ports_are_found_by_name_where_the_service_says_so() {
+fn named_target_ports_are_resolved() {
     let kubernetes = service(ServiceSource::Kubernetes);
     assert_eq!(pod_ports(&kubernetes, &pod(&[("console", 9, "UDP"), ("http", 7, "TCP")])), [(80, 8080)]);
     assert_eq!(pod_ports(&kubernetes, &pod(&[("console", 9, "TCP")])), [(80, 8080), (90, 9)]);
@@ -90,7 +90,7 @@ fn ports_are_found_by_name_where_the_service_says_so() {
 }
 
 #[test]
-fn a_service_says_how_its_endpoints_are_picked() {
+fn service_has_its_load_balancing() {
     let mut made = service(ServiceSource::Kubernetes);
     assert_eq!(decode_service(&made).load_balancing, None);
     made.balancing = AmbientLoadBalancing::Prefer(TrafficDistribution::PreferSameZone);
@@ -106,7 +106,7 @@ fn a_service_says_how_its_endpoints_are_picked() {
 }
 
 #[test]
-fn a_service_has_addresses_blocks_and_waypoints() {
+fn service_has_addresses_cidr_blocks_and_waypoint() {
     let mut made = service(ServiceSource::ServiceEntry);
     let waypoint = HboneAddress {
         destination: HboneDestination::Address { network: "n".into(), address: IpAddr::V4(Ipv4Addr::LOCALHOST) },
@@ -126,7 +126,7 @@ fn a_service_has_addresses_blocks_and_waypoints() {
 }
 
 #[test]
-fn a_workload_is_sent_whole_and_as_part_of_an_address() {
+fn workload_is_encoded_by_itself_and_in_an_address() {
     let labels = Labels::from([("app".into(), "coral".into()), ("version".into(), "v2".into())]);
     let annotations = Labels::from([("ambient.istio.io/redirection".into(), "enabled".into())]);
     let made = build_workload(WorkloadInputs {
@@ -152,7 +152,7 @@ fn a_workload_is_sent_whole_and_as_part_of_an_address() {
 }
 
 #[test]
-fn a_workload_that_takes_tunnels_itself_says_so() {
+fn workload_with_hbone_label_has_the_tunnel_protocol() {
     let labels = Labels::from([("networking.istio.io/tunnel".into(), "h2,http".into())]);
     let none = Labels::new();
     let known = WorkloadDetails { workload_name: "vm", labels: &labels, annotations: &none };
@@ -176,7 +176,7 @@ fn to(operation: AuthorizationOperation) -> AuthorizationRule {
 }
 
 #[test]
-fn rules_about_http_never_let_more_pass() {
+fn http_attributes_never_allow_more() {
     let get = to(AuthorizationOperation {
         methods: values(&["GET"], &[]),
         ports: values(&["80"], &[]),
@@ -199,7 +199,7 @@ fn rules_about_http_never_let_more_pass() {
 }
 
 #[test]
-fn sources_keep_their_kinds_of_match() {
+fn source_matches_keep_their_form() {
     let from = AuthorizationSource {
         principals: values(&["a", "b*", "*c", "*"], &[]),
         service_accounts: values(&["own", "other/theirs"], &[]),
@@ -223,11 +223,11 @@ fn sources_keep_their_kinds_of_match() {
 }
 
 #[test]
-fn only_what_node_proxies_can_enforce_is_for_them() {
+fn only_l4_policies_apply_to_ztunnel() {
     assert!(authorization(&policy(PolicyAction::Custom, Vec::new()), "root", false).is_none());
     let dry = AuthorizationPolicy { dry_run: true, ..policy(PolicyAction::Deny, Vec::new()) };
     assert!(authorization(&dry, "root", false).is_none());
-    assert!(authorization(&dry, "root", true).expect("asked for").dry_run);
+    assert!(authorization(&dry, "root", true).expect("a policy").dry_run);
     let mut targeted = policy(PolicyAction::Allow, Vec::new());
     targeted.attachment.targets.push(sluice_model::TargetRef::default());
     assert!(authorization(&targeted, "root", false).is_none());
@@ -257,7 +257,7 @@ fn shown(policy: &Authorization) -> Vec<String> {
 }
 
 #[test]
-fn ports_that_differ_make_a_policy() {
+fn port_level_modes_that_differ_have_a_policy() {
     use PeerMtls::{Disable, Permissive, Strict, Unset};
     let make = |policy: PeerAuthentication, namespace, mesh| {
         peer_authorization(&policy, InheritedModes { namespace, mesh }).map(|policy| shown(&policy)).unwrap_or_default()
@@ -271,6 +271,6 @@ fn ports_that_differ_make_a_policy() {
     assert_eq!(make(left_open.clone(), Some(Strict), None), ["!1 ?"]);
     assert_eq!(make(left_open, None, None), ["2?"]);
     assert!(make(peers(Strict, &[(1, Strict)]), None, None).is_empty());
-    let nobody = PeerAuthentication { selector: Labels::new(), ..peers(Strict, &[(1, Permissive)]) };
-    assert!(make(nobody, None, None).is_empty());
+    let without_selector = PeerAuthentication { selector: Labels::new(), ..peers(Strict, &[(1, Permissive)]) };
+    assert!(make(without_selector, None, None).is_empty());
 }

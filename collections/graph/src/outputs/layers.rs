@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluice_engine::{Collection, Context, Dep, Deps};
 use sluice_envoy::endpoint::Tier;
-use sluice_envoy::listener::Facts;
+use sluice_envoy::listener::ListenerProfile;
 use sluice_model::{Labels, Layer, Proxy, ProxyKey, ProxyType, ResourceType, Text, View};
 
 use crate::proxies::selected_labels::SelectedLabels;
@@ -20,7 +20,7 @@ pub(crate) struct LayerFacts<'a> {
     /// The workload it is a replica of.
     pub(crate) workload: &'a WorkloadName,
     /// What its listeners are written from.
-    pub(crate) facts: &'a Facts,
+    pub(crate) facts: &'a ListenerProfile,
     /// Its labels, as far as a rule for clients selects on them.
     pub(crate) labels: &'a Labels,
     /// The tiers of clients that services may tell it apart by.
@@ -66,7 +66,7 @@ pub(crate) struct LayerInputs<'a, 's> {
     /// Routers with a server of TLS mode AUTO_PASSTHROUGH.
     pub(crate) auto_passthrough: &'a Collection<'s, ProxyKey, ()>,
     /// The facts of each proxy that its listeners are built from.
-    pub(crate) listener_facts: &'a Collection<'s, ProxyKey, Facts>,
+    pub(crate) listener_facts: &'a Collection<'s, ProxyKey, ListenerProfile>,
     /// Rare tiers that some service needs.
     pub(crate) rare_tiers: &'a Collection<'s, Tier, ()>,
     /// Views of routers that get only the clusters they send to.
@@ -78,7 +78,7 @@ pub(crate) struct LayerReader {
     workloads: Dep<ProxyKey, WorkloadName>,
     labels: Dep<(), SelectedLabels>,
     passing: Dep<ProxyKey, ()>,
-    facts: Dep<ProxyKey, Facts>,
+    facts: Dep<ProxyKey, ListenerProfile>,
     tiers: Dep<Tier, ()>,
     reach: Option<Dep<ProxyKey, View>>,
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use sluice_engine::{Collection, Index};
 use sluice_envoy::listener::{
-    Collector, Facts, Settings, build_connect_originate, build_http_proxy, build_virtual_outbound, collector_services,
+    Collector, ListenerProfile, ListenerSettings, build_connect_originate, build_http_proxy, build_virtual_outbound, collector_services,
 };
 use sluice_envoy::{template, wire};
 use sluice_model::{
@@ -78,7 +78,7 @@ pub(crate) struct ListenerInputs<'a, 's> {
 
 /// What the settings of listeners are derived from.
 pub(crate) struct SettingInputs<'a, 's> {
-    /// Settings fixed at start-up.
+    /// ListenerSettings fixed at start-up.
     pub(crate) options: &'a GraphOptions,
     /// The mesh config: one record.
     pub(crate) mesh: &'a Collection<'s, (), MeshConfig>,
@@ -102,10 +102,10 @@ pub(crate) fn derive_listeners<'s>(inputs: &ListenerInputs<'_, 's>, outputs: &mu
     outputs.resources.push(gateways::derive_gateways(&inputs.gateways, &settings));
 }
 
-/// Settings of the profiles in use.
+/// ListenerSettings of the profiles in use.
 /// Key: the profile's text. From: `listener_profiles`, `attached`, `mesh_config`, `services_by_host` (of providers).
 /// Changes when: the mesh config does, or a service of a provider comes or goes. Size: a handful. Rejects: none.
-fn derive_settings<'s>(inputs: &SettingInputs<'_, 's>) -> Collection<'s, Text, Settings> {
+fn derive_settings<'s>(inputs: &SettingInputs<'_, 's>) -> Collection<'s, Text, ListenerSettings> {
     let profiles = inputs.attached.facts.index("listener_profiles/by-content", |_, facts| [(facts.clone(), ())]);
     let profiles = profiles.distinct("listener_profiles");
     let collectors = inputs.mesh.derive("listeners/collectors", |deps| {
@@ -122,7 +122,7 @@ fn derive_settings<'s>(inputs: &SettingInputs<'_, 's>) -> Collection<'s, Text, S
     profiles.derive_many("listener_settings", |deps| {
         let (mesh, collectors) = (deps.on(&mesh), deps.on(&collectors));
         let (default, attached) = (deps.on(&inputs.attached.default), deps.on(&inputs.attached.by_name));
-        move |cx, facts: &Facts, ()| {
+        move |cx, facts: &ListenerProfile, ()| {
             let (Some(mesh), Some(collectors)) = (cx.get(&mesh, &()), cx.get(&collectors, &())) else {
                 return Vec::new();
             };
@@ -131,7 +131,7 @@ fn derive_settings<'s>(inputs: &SettingInputs<'_, 's>) -> Collection<'s, Text, S
                 _ => cx.get(&attached, &facts.attached),
             };
             let Some(attached) = attached else { return Vec::new() };
-            let settings = Settings {
+            let settings = ListenerSettings {
                 mesh: (*mesh).clone(),
                 attached: (*attached).clone(),
                 facts: facts.clone(),
@@ -148,7 +148,7 @@ fn derive_settings<'s>(inputs: &SettingInputs<'_, 's>) -> Collection<'s, Text, S
 /// Listeners every sidecar has, whatever the services, and the one for HBONE that gateways have as well.
 /// Key: layer and name. From: `listener_settings`. Changes when: they do. Size: profiles × 3. Rejects: none.
 fn derive_fixed<'s>(
-    settings: &Collection<'s, Text, Settings>,
+    settings: &Collection<'s, Text, ListenerSettings>,
     sends_hbone: bool,
 ) -> Collection<'s, ResourceKey, Resource> {
     settings.flat_map("listeners/fixed", move |profile, settings| {

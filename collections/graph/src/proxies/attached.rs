@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Deps, Index, IndexDep};
-use sluice_envoy::listener::{Attached, Facts, ListenerExtension, Observation};
+use sluice_envoy::listener::{ListenerAttachments, ListenerExtension, ListenerProfile, Observation};
 use sluice_model::{
     Attachment, DefaultProviders, Labels, MeshConfig, ObjectKey, Proxy, ProxyKey, Telemetry, Text, TrafficExtension,
 };
@@ -33,11 +33,11 @@ pub(crate) struct Subject {
 #[derive(Clone)]
 pub(crate) struct AttachedTo<'s> {
     /// What is attached where nothing is said: one record.
-    pub(crate) default: Collection<'s, (), Arc<Attached>>,
-    /// What is attached elsewhere, by [`Facts::attached`].
-    pub(crate) by_name: Collection<'s, Text, Arc<Attached>>,
+    pub(crate) default: Collection<'s, (), Arc<ListenerAttachments>>,
+    /// What is attached elsewhere, by [`ListenerProfile::attached`].
+    pub(crate) by_name: Collection<'s, Text, Arc<ListenerAttachments>>,
     /// What listeners of each proxy are written from.
-    pub(crate) facts: Collection<'s, ProxyKey, Facts>,
+    pub(crate) facts: Collection<'s, ProxyKey, ListenerProfile>,
     /// TrafficExtensions, and WasmPlugins as what they are.
     pub(crate) extensions: Collection<'s, ObjectKey, TrafficExtension>,
     /// Namespace whose Telemetries and extensions are everybody's: one record.
@@ -76,12 +76,12 @@ pub(crate) fn derive_attached<'s>(
     let subjects = derive_subjects(proxies, &defaults, &objected);
     let distinct = subjects.index("attached/by-subject", |_, subject| [(subject.clone(), ())]).distinct("subjects");
     let contents = derive_contents(&distinct, &defaults, &objected);
-    let by_name: Index<'s, Text, Subject, Arc<Attached>> =
+    let by_name: Index<'s, Text, Subject, Arc<ListenerAttachments>> =
         contents.index("attached/by-content", |_, attached| [(attached_name(attached), attached.clone())]);
     let by_name = by_name.group("attached", |_, same| same.first().map(|(_, attached)| (*attached).clone()));
     let default = defaults.map("attached/default", |(), defaults| {
         let observation = Observation::merge(&defaults.providers, &[]);
-        Arc::new(Attached { observation, extensions: Vec::new() })
+        Arc::new(ListenerAttachments { observation, extensions: Vec::new() })
     });
     let root = defaults.map("attached/root-namespace", |(), defaults| defaults.root.clone());
     AttachedTo { default, by_name, facts: derive_facts(proxies, &subjects, &contents), extensions, root }
@@ -145,7 +145,7 @@ fn derive_contents<'s>(
     subjects: &Collection<'s, Subject, ()>,
     defaults: &Collection<'s, (), AttachDefaults>,
     objected: &Objected<'s>,
-) -> Collection<'s, Subject, Arc<Attached>> {
+) -> Collection<'s, Subject, Arc<ListenerAttachments>> {
     subjects.derive("attached/contents", |deps| {
         let (lookup, defaults) = (Lookup::on(deps, objected), deps.on(defaults));
         move |cx, subject: &Subject, ()| {
@@ -158,12 +158,12 @@ fn derive_contents<'s>(
             let telemetries: Vec<&Telemetry> = telemetries.iter().map(AsRef::as_ref).collect();
             let observation = Observation::merge(&defaults.providers, &telemetries);
             let usual = extensions.is_empty() && observation == Observation::merge(&defaults.providers, &[]);
-            (!usual).then(|| Arc::new(Attached { observation, extensions }))
+            (!usual).then(|| Arc::new(ListenerAttachments { observation, extensions }))
         }
     })
 }
 
-fn attached_name(attached: &Attached) -> Text {
+fn attached_name(attached: &ListenerAttachments) -> Text {
     content_hash(attached).into()
 }
 
@@ -173,15 +173,15 @@ fn attached_name(attached: &Attached) -> Text {
 fn derive_facts<'s>(
     proxies: &Collection<'s, ProxyKey, Proxy>,
     subjects: &Collection<'s, ProxyKey, Subject>,
-    contents: &Collection<'s, Subject, Arc<Attached>>,
-) -> Collection<'s, ProxyKey, Facts> {
+    contents: &Collection<'s, Subject, Arc<ListenerAttachments>>,
+) -> Collection<'s, ProxyKey, ListenerProfile> {
     let names = contents.map("attached/names", |_, attached| attached_name(attached));
     proxies.derive("listener_facts", |deps| {
         let (subjects, names) = (deps.on(subjects), deps.on(&names));
         move |cx, key, proxy| {
             let subject = cx.get(&subjects, key)?;
             let attached = cx.get(&names, &subject).map(|name| (*name).clone()).unwrap_or_default();
-            Some(Facts { attached, ..Facts::of(proxy) })
+            Some(ListenerProfile { attached, ..ListenerProfile::of(proxy) })
         }
     })
 }

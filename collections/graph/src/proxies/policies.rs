@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
-use sluice_envoy::listener::{PolicyFilters, Settings};
+use sluice_envoy::listener::{ListenerSettings, PolicyFilters};
 use sluice_envoy::name;
 use sluice_envoy::security::{KeySource, SecurityInputs, build_policies};
 use sluice_model::{
@@ -158,7 +158,7 @@ impl PolicyBuilder {
     pub(crate) fn build(
         &self,
         cx: &Context,
-        settings: &Settings,
+        settings: &ListenerSettings,
         keys: &PolicyKeys,
         clear_route_cache: bool,
     ) -> PolicyFilters {

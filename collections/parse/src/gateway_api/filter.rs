@@ -235,17 +235,6 @@ fn origin(origin: &str) -> Option<StringMatch> {
     if after.is_empty() {
         return Some(StringMatch::Prefix(before.into()));
     }
-    let mut expression = String::from("^");
-    for c in origin.chars() {
-        match c {
-            '*' => expression.push_str(".*"),
-            '\\' | '.' | '+' | '?' | '(' | ')' | '|' | '[' | ']' | '{' | '}' | '^' | '$' => {
-                expression.push('\\');
-                expression.push(c);
-            }
-            c => expression.push(c),
-        }
-    }
-    expression.push('$');
-    Some(StringMatch::Regex(expression.into()))
+    let parts: Vec<String> = origin.split('*').map(StringMatch::escape_regex).collect();
+    Some(StringMatch::Regex(format!("^{}$", parts.join(".*")).into()))
 }

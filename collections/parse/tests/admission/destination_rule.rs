@@ -4,7 +4,7 @@ fn rule(table: &[(&str, &[&str])]) {
     check("networking.istio.io/v1", "DestinationRule", table);
 }
 
-/// Rules about a traffic policy, with what is found below `spec.trafficPolicy`.
+/// Checks a traffic policy. Paths of findings are relative to `spec.trafficPolicy`.
 fn policy(table: &[(&str, &[&str])]) {
     let below =
         |path: &&str| format!("{} spec.trafficPolicy.{}", &path[..1], &path[2..]).trim_end_matches('.').to_owned();
@@ -19,7 +19,7 @@ fn policy(table: &[(&str, &[&str])]) {
 }
 
 #[test]
-fn hosts_subsets_and_selectors() {
+fn hosts_subsets_and_selectors_are_checked() {
     rule(&[
         ("{host: a.b, subsets: [{name: V1, labels: {a/b: c}}], exportTo: [.]}", &[]),
         ("{host: a_b.c}", &["R spec.host"]),
@@ -38,7 +38,7 @@ fn hosts_subsets_and_selectors() {
 }
 
 #[test]
-fn pools_and_outliers() {
+fn connection_pools_and_outlier_detection_are_checked() {
     policy(&[
         ("{}", &["R "]),
         ("{connectionPool: {tcp: {maxConnections: 1, idleTimeout: 0s, tcpKeepalive: {time: 1h}}}}", &[]),
@@ -63,7 +63,7 @@ fn pools_and_outliers() {
 }
 
 #[test]
-fn load_balancers() {
+fn load_balancers_are_checked() {
     policy(&[
         ("{loadBalancer: {consistentHash: {httpCookie: {name: c}, maglev: {tableSize: 65537}}}}", &[]),
         (
@@ -116,7 +116,7 @@ fn load_balancers() {
 }
 
 #[test]
-fn tls_tunnels_and_ports() {
+fn tls_tunnels_and_ports_are_checked() {
     policy(&[
         ("{tls: {mode: SIMPLE, credentialName: c}}", &[]),
         ("{tls: {mode: SIMPLE, credentialName: c, caCertificates: f}}", &["R tls.caCertificates"]),

@@ -1,6 +1,6 @@
 use super::check;
 
-/// Rules about a server, with what is found below `spec.servers[0]`.
+/// Checks a server. Paths of findings are relative to `spec.servers[0]`.
 fn server(table: &[(&str, &[&str])]) {
     let below = |path: &&str| format!("{} spec.servers[0].{}", &path[..1], &path[2..]).trim_end_matches('.').to_owned();
     let table: Vec<(String, Vec<String>)> = table
@@ -14,7 +14,7 @@ fn server(table: &[(&str, &[&str])]) {
 }
 
 #[test]
-fn hosts_and_ports() {
+fn hosts_and_ports_are_checked() {
     let with = |hosts: &str| format!("{{port: {{number: 80, name: http, protocol: HTTP}}, hosts: [{hosts}]}}");
     let table: Vec<(String, &[&str])> = vec![
         (with("'*', a.b, ./a.b, shop/*.b, '*/*', 1.2.3.4"), &[]),
@@ -37,7 +37,7 @@ fn hosts_and_ports() {
 }
 
 #[test]
-fn tls() {
+fn tls_settings_are_checked() {
     let with = |tls: &str| format!("{{port: {{number: 443, name: tls, protocol: HTTPS}}, hosts: [a.b], tls: {tls}}}");
     let table: Vec<(String, &[&str])> = vec![
         (with("{mode: SIMPLE, credentialName: c}"), &[]),

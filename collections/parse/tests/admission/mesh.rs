@@ -12,7 +12,7 @@ fn mesh(table: &[(&str, &[&str])]) {
 }
 
 #[test]
-fn mesh_configs() {
+fn mesh_configs_are_checked() {
     mesh(&[
         ("trustDomain: a.b\nconnectTimeout: 1s\n", &[]),
         ("trustDomain: 'a b'", &["R trustDomain"]),
@@ -61,7 +61,7 @@ fn mesh_configs() {
 }
 
 #[test]
-fn proxies() {
+fn proxy_configs_are_checked() {
     mesh(&[
         ("defaultConfig: {discoveryAddress: 'a.b:15012', drainDuration: 45s, statusPort: 15020}", &[]),
         ("defaultConfig: {discoveryAddress: a.b}", &["R defaultConfig.discoveryAddress"]),
@@ -96,7 +96,7 @@ fn proxies() {
 }
 
 #[test]
-fn networks() {
+fn mesh_networks_are_checked() {
     mesh(&[
         ("networks: {n: {endpoints: [{fromRegistry: a}], gateways: [{address: 1.2.3.4, port: 15443}]}}", &[]),
         ("networks: {n: {endpoints: [{fromRegistry: 'a b'}]}}", &["R networks[n].endpoints[0].fromRegistry"]),
@@ -107,7 +107,7 @@ fn networks() {
 }
 
 #[test]
-fn in_its_config_map() {
+fn mesh_config_in_a_config_map_is_checked() {
     let text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: |\n    \
                 accessLogFile: /dev/stdout\n    defaultConfig:\n      drainDuration: 1.5s\n";
     let validation = sluice_parse::validate_text(text);

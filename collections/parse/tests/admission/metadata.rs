@@ -5,7 +5,7 @@ fn object(rest: &str) -> String {
 }
 
 #[test]
-fn names_annotations_and_fields_beside_the_spec() {
+fn names_annotations_and_top_level_fields_are_checked() {
     let check = |rest: &str, expected: &[&str]| assert_eq!(found(&object(rest)), expected, "{rest}");
     check("metadata: {name: a.b-c}", &[]);
     check("metadata: {generateName: a-}", &[]);
@@ -24,7 +24,7 @@ fn names_annotations_and_fields_beside_the_spec() {
 }
 
 #[test]
-fn lists_and_what_is_no_object_of_ours() {
+fn lists_are_checked_and_other_kinds_are_skipped() {
     let list = "kind: List\napiVersion: v1\nitems:\n- {apiVersion: apps/v1, kind: Deployment}\n- apiVersion: \
                 security.istio.io/v1\n  kind: PeerAuthentication\n  metadata: {name: a}\n  spec:\n    mtls: {mode: MAYBE}\n";
     let validation = sluice_parse::validate_text(list);

@@ -1,7 +1,7 @@
 use super::check;
 
 #[test]
-fn service_entries() {
+fn service_entries_are_checked() {
     check(
         "networking.istio.io/v1",
         "ServiceEntry",
@@ -51,7 +51,7 @@ fn service_entries() {
 }
 
 #[test]
-fn workloads() {
+fn workload_entries_and_groups_are_checked() {
     check(
         "networking.istio.io/v1",
         "WorkloadEntry",
@@ -88,7 +88,7 @@ fn workloads() {
 }
 
 #[test]
-fn peer_authentications() {
+fn peer_authentications_are_checked() {
     check(
         "security.istio.io/v1",
         "PeerAuthentication",

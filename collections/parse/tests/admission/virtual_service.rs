@@ -10,7 +10,7 @@ fn vs(table: &[(&str, &[&str])]) {
 }
 
 #[test]
-fn hosts_gateways_and_visibility() {
+fn hosts_gateways_and_visibility_are_checked() {
     vs(&[
         ("{hosts: [a.b, '*.c', 10.0.0.1], exportTo: ['.', other], ROUTE}", &[]),
         ("{hosts: [a_b.c], ROUTE}", &["R spec.hosts[0]"]),
@@ -26,7 +26,7 @@ fn hosts_gateways_and_visibility() {
     ]);
 }
 
-/// Rules about a route, with what is found below `spec.http[0]`.
+/// Checks a route. Paths of findings are relative to `spec.http[0]`.
 fn http(table: &[(&str, &[&str])]) {
     let table: Vec<(String, Vec<String>)> = table
         .iter()
@@ -43,7 +43,7 @@ fn http(table: &[(&str, &[&str])]) {
 }
 
 #[test]
-fn matches() {
+fn matches_are_checked() {
     let with = |m: &str| format!("{{match: [{m}], route: [{{destination: {{host: a}}}}]}}");
     let table: Vec<(String, &[&str])> = vec![
         (with("{uri: {prefix: ''}, headers: {':path': {exact: a}, x-y: {regex: a+}}}"), &[]),
@@ -68,7 +68,7 @@ fn matches() {
 }
 
 #[test]
-fn actions() {
+fn route_actions_are_checked() {
     let with = |part: &str| format!("{{route: [{{destination: {{host: a}}}}], {part}}}");
     let table: Vec<(String, &[&str])> = vec![
         (with("timeout: 5s, retries: {attempts: 2, perTryTimeout: 1ms, retryOn: '5xx,503'}"), &[]),
@@ -112,7 +112,7 @@ fn actions() {
 }
 
 #[test]
-fn tls_and_tcp() {
+fn tls_and_tcp_routes_are_checked() {
     let to = "route: [{destination: {host: a}}]";
     let with = |m: &str| format!("{{hosts: [a.b, '*.c', 1.2.3.4], tls: [{{match: [{m}], {to}}}]}}");
     let table: Vec<(String, &[&str])> = vec![
@@ -135,7 +135,7 @@ fn tls_and_tcp() {
 }
 
 #[test]
-fn what_is_never_reached() {
+fn unreachable_routes_are_warnings() {
     let to = "route: [{destination: {host: a}}]";
     let with = |routes: &[&str]| {
         let routes: Vec<String> = routes.iter().map(|m| format!("{{{m}{to}}}")).collect();

@@ -17,12 +17,12 @@ fn of(mode: ServerTlsMode, more: impl FnOnce(&mut ServerTls)) -> ServerTls {
     tls
 }
 
-fn common(settings: &Settings, tls: &ServerTls) -> CommonTlsContext {
-    server_tls(settings, tls, Carries::Http).common_tls_context.unwrap()
+fn common(settings: &ListenerSettings, tls: &ServerTls) -> CommonTlsContext {
+    server_tls(settings, tls, TlsPayload::Http).common_tls_context.unwrap()
 }
 
 /// Names of the certificates, and of the roots.
-fn secrets(settings: &Settings, tls: &ServerTls) -> (Vec<String>, Option<String>) {
+fn secrets(settings: &ListenerSettings, tls: &ServerTls) -> (Vec<String>, Option<String>) {
     let common = common(settings, tls);
     let roots = match common.validation_context_type {
         Some(ValidationContextType::CombinedValidationContext(combined)) => {
@@ -34,7 +34,7 @@ fn secrets(settings: &Settings, tls: &ServerTls) -> (Vec<String>, Option<String>
 }
 
 /// The SDS source of a secret: `ads`, or cluster and authority.
-fn asked(secret: &SdsSecretConfig) -> String {
+fn source_of(secret: &SdsSecretConfig) -> String {
     match secret.sds_config.as_ref().and_then(|config| config.config_source_specifier.as_ref()) {
         Some(ConfigSourceSpecifier::Ads(_)) => "ads".to_owned(),
         Some(ConfigSourceSpecifier::ApiConfigSource(api)) => match &api.grpc_services[0].target_specifier {
@@ -46,8 +46,8 @@ fn asked(secret: &SdsSecretConfig) -> String {
 }
 
 #[test]
-fn certificates_come_from_where_the_server_says() {
-    let settings = Settings::default();
+fn server_certificates_come_from_the_declared_source() {
+    let settings = ListenerSettings::default();
     let named = of(ServerTlsMode::Mutual, |tls| tls.credential_name = "web".into());
     let one = |name: &str| vec![name.to_owned()];
     assert_eq!(secrets(&settings, &named), (one("kubernetes://web"), Some("kubernetes://web-cacert".into())));
@@ -71,41 +71,41 @@ fn certificates_come_from_where_the_server_says() {
     assert_eq!(secrets(&settings, &files), (pairs, Some("file-root:/ca".into())));
     let mesh = of(ServerTlsMode::IstioMutual, |_| {});
     assert_eq!(secrets(&settings, &mesh), (one("default"), Some("ROOTCA".into())));
-    let mut with_files = Settings::default();
+    let mut with_files = ListenerSettings::default();
     with_files.facts.server_certificates =
         Some(CertificateFiles { chain: "/c".into(), key: "/k".into(), root: "/r".into() });
     assert_eq!(secrets(&with_files, &mesh), (one("file-cert:/c~/k"), Some("file-root:/r".into())));
 }
 
 #[test]
-fn an_external_secret_is_asked_of_the_socket_then_of_the_provider_then_of_us() {
+fn external_secret_uses_socket_then_provider_then_ads() {
     let tls = of(ServerTlsMode::Simple, |tls| tls.credential_name = "sds://web".into());
-    let asked_by = |settings: &Settings| {
+    let sources = |settings: &ListenerSettings| {
         let secrets = common(settings, &tls).tls_certificate_sds_secret_configs;
-        secrets.iter().map(|secret| format!("{} of {}", secret.name, asked(secret))).collect::<Vec<_>>()
+        secrets.iter().map(|secret| format!("{} of {}", secret.name, source_of(secret))).collect::<Vec<_>>()
     };
-    let mut settings = Settings::default();
-    assert_eq!(asked_by(&settings), ["kubernetes://web of ads"]);
+    let mut settings = ListenerSettings::default();
+    assert_eq!(sources(&settings), ["kubernetes://web of ads"]);
     let service = ProviderService { service: "sds.ops.svc.cluster.local".into(), port: 8080 };
     let kind = ProviderKind::Sds { name: "s".into(), service: service.clone() };
     let extension_providers = vec![ExtensionProvider { name: "sds".into(), kind }];
     settings.mesh = Arc::new(MeshConfig { extension_providers, ..MeshConfig::default() });
-    assert_eq!(asked_by(&settings), [""; 0], "nobody serves it");
+    assert_eq!(sources(&settings), [""; 0], "no SDS server provides it");
     let found = Collector { host: service.service.clone(), cluster: "outbound|8080||sds".into() };
     settings.collectors.insert(service, found);
-    assert_eq!(asked_by(&settings), ["web of outbound|8080||sds/sds.ops.svc.cluster.local"]);
+    assert_eq!(sources(&settings), ["web of outbound|8080||sds/sds.ops.svc.cluster.local"]);
     settings.facts.credential_socket = true;
-    assert_eq!(asked_by(&settings), ["sds://web of sds-external/"]);
+    assert_eq!(sources(&settings), ["sds://web of sds-external/"]);
 }
 
 #[test]
-fn versions_and_suites_are_the_servers_then_the_meshs() {
-    let params = |settings: &Settings, tls: &ServerTls| {
+fn tls_parameters_of_the_server_override_the_mesh() {
+    let params = |settings: &ListenerSettings, tls: &ServerTls| {
         common(settings, tls).tls_params.map(|params| {
             (params.tls_minimum_protocol_version, params.tls_maximum_protocol_version, params.cipher_suites)
         })
     };
-    let mut settings = Settings::default();
+    let mut settings = ListenerSettings::default();
     let silent = of(ServerTlsMode::Simple, |tls| tls.credential_name = "web".into());
     assert_eq!(params(&settings, &silent), None);
     let strict = ServerTls {
@@ -124,11 +124,11 @@ fn versions_and_suites_are_the_servers_then_the_meshs() {
 }
 
 #[test]
-fn clients_are_verified_as_the_mode_says() {
-    let settings = Settings::default();
+fn client_verification_follows_the_mode() {
+    let settings = ListenerSettings::default();
     let required = |mode| {
         let tls = of(mode, |tls| tls.credential_name = "web".into());
-        server_tls(&settings, &tls, Carries::Http).require_client_certificate.unwrap().value
+        server_tls(&settings, &tls, TlsPayload::Http).require_client_certificate.unwrap().value
     };
     use ServerTlsMode::{IstioMutual, Mutual, OptionalMutual, Simple};
     assert_eq!([Simple, OptionalMutual, Mutual, IstioMutual].map(required), [false, false, true, true]);
@@ -136,16 +136,17 @@ fn clients_are_verified_as_the_mode_says() {
         let context = server_tls(&settings, &of(mode, |_| {}), carries);
         context.common_tls_context.unwrap().alpn_protocols.len()
     };
-    let of_mesh = [Carries::Bytes, Carries::Http, Carries::Http3].map(|carries| protocols(IstioMutual, carries));
+    let of_mesh =
+        [TlsPayload::Bytes, TlsPayload::Http, TlsPayload::Http3].map(|carries| protocols(IstioMutual, carries));
     assert_eq!(of_mesh, [3, 2, 1]);
-    assert_eq!(protocols(Simple, Carries::Bytes), 2);
+    assert_eq!(protocols(Simple, TlsPayload::Bytes), 2);
     let over_quic = of(Mutual, |tls| tls.credential_name = "web".into());
-    assert!(!server_tls(&settings, &over_quic, Carries::Http3).require_client_certificate.unwrap().value);
+    assert!(!server_tls(&settings, &over_quic, TlsPayload::Http3).require_client_certificate.unwrap().value);
 }
 
 #[test]
-fn a_policy_of_compliance_limits_servers_and_mutual_tls() {
-    let mut settings = Settings::default();
+fn compliance_policy_limits_server_tls_and_mutual_tls() {
+    let mut settings = ListenerSettings::default();
     settings.security.compliance = Some(CompliancePolicy::Fips140V2);
     let versions = |context: CommonTlsContext| {
         let params = context.tls_params.unwrap();

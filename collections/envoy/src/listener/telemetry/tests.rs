@@ -44,7 +44,7 @@ fn logged(observation: &Observation) -> [Vec<(&str, LogSpec)>; 2] {
 }
 
 #[test]
-fn without_telemetry_the_default_providers_are_used() {
+fn default_providers_are_used_without_telemetry() {
     let observation = merge(&[]);
     assert_eq!(measured(&observation), [["prom"], ["prom"]]);
     assert_eq!(logged(&observation), [[("file", LogSpec::default())], [("file", LogSpec::default())]]);
@@ -56,14 +56,14 @@ fn without_telemetry_the_default_providers_are_used() {
 }
 
 #[test]
-fn only_the_providers_named_last_measure() {
+fn last_named_providers_are_used() {
     let named = |names: &[&str]| TelemetryMetrics { providers: texts(names), ..TelemetryMetrics::default() };
     let observation = merge(&[metrics(&[named(&["a", "b"])]), metrics(&[named(&["b"]), named(&[])])]);
     assert_eq!(measured(&observation), [["b"], ["b"]]);
 }
 
 #[test]
-fn overrides_add_up_and_switch_metrics_off_and_on() {
+fn metric_overrides_accumulate() {
     let entry = |overrides: Vec<MetricsOverride>, seconds: u64| TelemetryMetrics {
         overrides,
         reporting_interval: (seconds > 0).then(|| Duration::from_secs(seconds)),
@@ -93,7 +93,7 @@ fn overrides_add_up_and_switch_metrics_off_and_on() {
 }
 
 #[test]
-fn tracing_is_laid_over_by_side() {
+fn tracing_is_merged_per_side() {
     let entry = |mode, names: &[&str], tags| TelemetryTracing {
         mode,
         providers: texts(names),
@@ -116,7 +116,7 @@ fn tracing_is_laid_over_by_side() {
 }
 
 #[test]
-fn logs_keep_their_filters_and_disabled_ones_keep_their_place() {
+fn access_logs_keep_filters_and_disabled_ones_prevent_the_fallback() {
     let entry = |mode, names: &[&str], filter: &str| TelemetryLogging {
         mode,
         providers: texts(names),

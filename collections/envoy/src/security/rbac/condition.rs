@@ -56,7 +56,7 @@ fn side<'a>(key: &'a str, namespace: &'a str) -> Option<Result<Side<'a>, Inexpre
         "request.auth.presenter" => return source(Source::Claim(vec!["azp"])),
         _ => {}
     }
-    let bad = || Inexpressible::from(format!("`{key}` is not of the form `NAME[KEY]`"));
+    let bad = || Inexpressible::from(format!("`{key}` is not a valid key: expected the form `NAME[KEY]`"));
     if key.starts_with("experimental.envoy.filters.") {
         let found = bracketed(key.strip_prefix("experimental.")?);
         return Some(found.map(|(filter, key)| Side::Operation(Operation::Metadata(filter, key))).ok_or_else(bad));
@@ -88,7 +88,7 @@ mod tests {
     use super::{bracketed, claim_path};
 
     #[test]
-    fn claims_may_be_nested() {
+    fn nested_claims_are_parsed() {
         assert_eq!(claim_path("a"), ["a"]);
         assert_eq!(claim_path("a][b][c"), ["a", "b", "c"]);
         assert_eq!(claim_path("a[b]"), ["a[b]"]);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_stands_in_brackets() {
+    fn attribute_key_is_in_brackets() {
         assert_eq!(bracketed("envoy.filters.a[b]"), Some(("envoy.filters.a", "b")));
         assert_eq!(bracketed("[x-id]"), Some(("", "x-id")));
         for bad in ["", "x", "[]", "[x", "x]"] {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use sluice_engine::{Collection, Context, Deps, Index, IndexDep};
-use sluice_envoy::listener::{Facts, Settings, build_auto_passthrough};
+use sluice_envoy::listener::{ListenerProfile, ListenerSettings, build_auto_passthrough};
 use sluice_envoy::wire;
 use sluice_model::{Host, ProxyKey, Resource, Text, View};
 use sluice_proto::envoy::config::listener::v3::Listener;
@@ -26,7 +26,7 @@ pub(crate) struct PassthroughInputs<'a, 's> {
     /// Connected routers, and their merged Gateways.
     pub(crate) routers: &'a Routers<'s>,
     /// The facts of each proxy that its listeners are built from.
-    pub(crate) listener_facts: &'a Collection<'s, ProxyKey, Facts>,
+    pub(crate) listener_facts: &'a Collection<'s, ProxyKey, ListenerProfile>,
     /// Every host that some service has.
     pub(crate) hosts: &'a Collection<'s, Host, ()>,
     /// The service and the DestinationRule of each host, for each client.
@@ -39,7 +39,7 @@ pub(crate) struct PassthroughInputs<'a, 's> {
 /// Changes when: a service or rule of the host does. Size: hosts × such routers. Rejects: none.
 pub(super) fn derive_passed_chains<'s>(
     inputs: &PassthroughInputs<'_, 's>,
-    settings: &Collection<'s, Text, Settings>,
+    settings: &Collection<'s, Text, ListenerSettings>,
 ) -> Index<'s, Side, PassedKey, Resource> {
     let routers = inputs.routers.proxies.join(
         "listeners/passing-routers/of-proxies",

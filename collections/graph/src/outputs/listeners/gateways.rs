@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, IndexDep};
 use sluice_envoy::listener::{
-    GatewayAction, GatewayChain, GatewayListener, GatewayPort as ServerPort, Settings, build_gateway, gateway_addresses,
+    GatewayAction, GatewayChain, GatewayListener, GatewayPort as ServerPort, ListenerSettings, build_gateway, gateway_addresses,
 };
 use sluice_envoy::{name, template, wire};
 use sluice_model::{Host, Labels, ObjectKey, Resource, ResourceKey, ServerTlsMode, Text, View, VirtualService};
@@ -60,7 +60,7 @@ pub(crate) struct GatewayInputs<'a, 's> {
 /// Size: routers × ports. Rejects: none.
 pub(super) fn derive_gateways<'s>(
     inputs: &GatewayInputs<'_, 's>,
-    settings: &Collection<'s, Text, Settings>,
+    settings: &Collection<'s, Text, ListenerSettings>,
 ) -> Collection<'s, ResourceKey, Resource> {
     let Routers { proxies: routers, merged, .. } = inputs.passthrough.routers;
     let policies = derive_router_policies(merged, &inputs.policies);
@@ -137,7 +137,7 @@ fn derive_router_policies<'s>(
 /// Changes when: a server of the port does. Size: routers × ports. Rejects: none; a port the router may not bind to is
 /// left out.
 fn derive_ports<'s>(
-    settings: &Collection<'s, Text, Settings>,
+    settings: &Collection<'s, Text, ListenerSettings>,
     merged: &Collection<'s, Router, MergedGateway>,
     sides: &Collection<'s, Side, ()>,
 ) -> Collection<'s, Place, Listening> {

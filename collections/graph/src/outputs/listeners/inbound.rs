@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluice_engine::{Collection, Index};
 use sluice_envoy::listener::{
-    Bind, Facts, InboundInputs as BuildInputs, InboundPort, PeerPolicy, Settings, build_inbound, can_bind, operation,
+    BindAddress, ListenerProfile, InboundInputs as BuildInputs, InboundPort, PeerPolicy, ListenerSettings, build_inbound, can_bind, operation,
     take_names, wildcards,
 };
 use sluice_model::{
@@ -50,7 +50,7 @@ pub(crate) struct InboundInputs<'a, 's> {
     /// Distinct workloads of connected proxies.
     pub(crate) workloads: &'a Collection<'s, WorkloadName, Workload>,
     /// The facts of each proxy that its listeners are built from.
-    pub(crate) listener_facts: &'a Collection<'s, ProxyKey, Facts>,
+    pub(crate) listener_facts: &'a Collection<'s, ProxyKey, ListenerProfile>,
     /// Services, merged over clusters.
     pub(crate) services: &'a Collection<'s, ServiceKey, Service>,
     /// The inbound settings of each Sidecar.
@@ -68,7 +68,7 @@ pub(crate) struct InboundInputs<'a, 's> {
 /// sockets), of which those of one shape share all but their names. Rejects: none.
 pub(super) fn derive_inbound<'s>(
     inputs: &InboundInputs<'_, 's>,
-    settings: &Collection<'s, Text, Settings>,
+    settings: &Collection<'s, Text, ListenerSettings>,
 ) -> Collection<'s, ResourceKey, Resource> {
     let sides = derive_sides(inputs, settings);
     let shapes = sides.index("listeners/shapes-by-content", |_, side| [(Shape::clone(&side.shape), ())]);
@@ -106,7 +106,7 @@ pub(super) fn derive_inbound<'s>(
 /// `listener_settings`. Changes when: the workload's services do, or which policies it has. Size: workloads. Rejects: none.
 fn derive_sides<'s>(
     inputs: &InboundInputs<'_, 's>,
-    settings: &Collection<'s, Text, Settings>,
+    settings: &Collection<'s, Text, ListenerSettings>,
 ) -> Collection<'s, Side, ShapedSide> {
     let sides = inputs.workload_names.derive("listeners/proxy-sides", |deps| {
         let facts = deps.on(inputs.listener_facts);
@@ -156,7 +156,7 @@ fn derive_workload_policies<'s>(inputs: &InboundInputs<'_, 's>) -> Collection<'s
 }
 
 /// The ports of a workload, each number once: of several services behind one port the oldest counts.
-fn inbound_ports(settings: &Settings, mut targets: Vec<(&ServiceTarget, Arc<Service>)>) -> Vec<InboundPort> {
+fn inbound_ports(settings: &ListenerSettings, mut targets: Vec<(&ServiceTarget, Arc<Service>)>) -> Vec<InboundPort> {
     // Without redirection the application's own sockets are in the way; only a Sidecar can say what to do.
     if settings.facts.interception == InterceptionMode::None {
         return Vec::new();
@@ -180,7 +180,7 @@ fn inbound_ports(settings: &Settings, mut targets: Vec<(&ServiceTarget, Arc<Serv
             operation: operation(service.host.as_str(), u32::from(target.port.port)),
             host: service.host.0.clone(),
             kubernetes: kubernetes.then(|| (service.name.clone(), service.namespace.clone())),
-            bind: Bind { addresses: addresses.clone(), to_port: false },
+            bind: BindAddress { addresses: addresses.clone(), to_port: false },
             sidecar: None,
             tls: None,
         });
@@ -190,7 +190,7 @@ fn inbound_ports(settings: &Settings, mut targets: Vec<(&ServiceTarget, Arc<Serv
 }
 
 /// The ports that the workload's Sidecar declares, each number once.
-fn declared_ports(settings: &Settings, own: &WorkloadSidecar, declared: &[SidecarIngress]) -> Vec<InboundPort> {
+fn declared_ports(settings: &ListenerSettings, own: &WorkloadSidecar, declared: &[SidecarIngress]) -> Vec<InboundPort> {
     let mut ports: Vec<InboundPort> = Vec::new();
     for listener in declared {
         let (number, protocol) = (u32::from(listener.port.number), listener.port.protocol);
@@ -213,7 +213,7 @@ fn declared_ports(settings: &Settings, own: &WorkloadSidecar, declared: &[Sideca
             operation: operation(&host, number),
             host,
             kubernetes: None,
-            bind: Bind { addresses, to_port },
+            bind: BindAddress { addresses, to_port },
             sidecar: Some((own.scope.namespace.clone(), own.scope.sidecar.name.clone())),
             tls,
         });

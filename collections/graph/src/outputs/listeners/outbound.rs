@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluice_engine::{Collection, Context, Dep};
 use sluice_envoy::listener::{
-    Client as ListenerClient, Destinations, Kind, ListenerKey, OutboundPort, Settings, build_outbound,
+    ListenerClient, Destinations, PortProtocol, ListenerKey, OutboundPort, ListenerSettings, build_outbound,
 };
 use sluice_model::{
     DestinationRule, Endpoint, Host, ObjectKey, ProxyType, Resource, ResourceKey, Service, ServiceKey, SidecarScope,
@@ -35,7 +35,7 @@ pub(crate) struct OutboundInputs<'a, 's> {
 /// Adds the outbound listeners, and what is hidden from a pod because it would be itself.
 pub(super) fn derive_outbound<'s>(
     inputs: &OutboundInputs<'_, 's>,
-    settings: &Collection<'s, Text, Settings>,
+    settings: &Collection<'s, Text, ListenerSettings>,
     outputs: &mut Outputs<'s>,
 ) {
     let by_host = index_connection_routes(inputs.virtual_services);
@@ -102,7 +102,7 @@ fn hidden_from_itself<'s>(shares: &Collection<'s, SlotKey, Content>) -> Collecti
 /// Size: ports of services × profiles, plus those special views see otherwise. Rejects: none.
 fn derive_shares<'s>(
     inputs: &OutboundInputs<'_, 's>,
-    settings: &Collection<'s, Text, Settings>,
+    settings: &Collection<'s, Text, ListenerSettings>,
     rules: &RuleInputs<'_, 's>,
 ) -> Collection<'s, SlotKey, Content> {
     let destinations = inputs.destinations;
@@ -128,7 +128,7 @@ fn derive_shares<'s>(
                 service
                     .ports
                     .iter()
-                    .any(|port| sluice_envoy::listener::kind(port.protocol).is_some_and(|k| k != Kind::Http))
+                    .any(|port| sluice_envoy::listener::port_protocol(port.protocol).is_some_and(|k| k != PortProtocol::Http))
             };
             if services.iter().any(other) {
                 let (namespaces, labelled) = rules.special(cx, host);
@@ -168,7 +168,7 @@ fn derive_shares<'s>(
                     let own = if same { base.clone() } else { shares(seen) };
                     for (slot, share) in &own {
                         // Of the service everybody sees, only what rules may change is looked at again.
-                        if !same || share.kind != Kind::Http {
+                        if !same || share.kind != PortProtocol::Http {
                             rows.push((place(view, slot), Content::Share(share.clone())));
                         }
                     }
@@ -185,7 +185,7 @@ fn derive_shares<'s>(
                         }
                     }
                     for view in labelled_scopes.get(&scope.scope).into_iter().flatten() {
-                        let others = own.iter().filter(|(_, share)| share.kind != Kind::Http);
+                        let others = own.iter().filter(|(_, share)| share.kind != PortProtocol::Http);
                         rows.extend(others.map(|(slot, share)| (place(view, slot), Content::Share(share.clone()))));
                     }
                     let view = scope.view();
@@ -199,7 +199,7 @@ fn derive_shares<'s>(
 
 /// What listeners are built from, inside a `derive`.
 struct ListenerBuilder {
-    settings: Dep<Text, Settings>,
+    settings: Dep<Text, ListenerSettings>,
     services: Dep<ServiceKey, Service>,
     hosts: Hosts,
     rules: Rules,
@@ -245,7 +245,7 @@ impl ListenerBuilder {
             virtual_services: Vec::new(),
             destinations: Destinations::new(),
         };
-        if share.kind != Kind::Http {
+        if share.kind != PortProtocol::Http {
             let service = &found.service;
             let namespace = slot.view.namespace();
             found.virtual_services = self.rules.virtual_services(cx, &service.host, namespace);

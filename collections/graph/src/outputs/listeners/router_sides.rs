@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use sluice_engine::Collection;
-use sluice_envoy::listener::Facts;
+use sluice_envoy::listener::ListenerProfile;
 use sluice_model::{ProxyKey, Text};
 
 use crate::traffic::gateways::routers::Router;
@@ -17,7 +17,7 @@ pub(super) struct Side {
 /// Distinct routers, a profile each.
 pub(super) fn derive_sides<'s>(
     collection: &str,
-    listener_facts: &Collection<'s, ProxyKey, Facts>,
+    listener_facts: &Collection<'s, ProxyKey, ListenerProfile>,
     routers: &Collection<'s, ProxyKey, Router>,
 ) -> Collection<'s, Side, ()> {
     let sides = routers.derive(&format!("{collection}/by-proxy"), |deps| {

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use sluice_engine::{Collection, Index};
-use sluice_envoy::listener::{Bind, Kind, ListenerKey, Settings, kind, listener_keys, localhosts};
+use sluice_envoy::listener::{
+    BindAddress, ListenerKey, ListenerSettings, PortProtocol, listener_keys, localhosts, port_protocol,
+};
 use sluice_model::{
     ExportTo, Host, InterceptionMode, Protocol, Resolution, Service, ServiceKey, ServicePort, Text, Timestamp, View,
 };
@@ -58,11 +60,11 @@ pub(super) struct Share {
     /// The egress listener of a Sidecar that asks for it, by its place: the first has the address.
     pub(super) listener: usize,
     pub(super) order: Order,
-    pub(super) kind: Kind,
+    pub(super) kind: PortProtocol,
     pub(super) service: ServiceKey,
     pub(super) port: ServicePort,
     /// All addresses it asks for.
-    pub(super) bind: Bind,
+    pub(super) bind: BindAddress,
     /// The address is a pod's own.
     pub(super) pod: bool,
 }
@@ -84,7 +86,7 @@ pub(super) struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    fn bind(&self, settings: &Settings) -> Bind {
+    fn bind(&self, settings: &ListenerSettings) -> BindAddress {
         // Without redirection clients address the proxy itself.
         let to_port = settings.facts.interception == InterceptionMode::None
             || self.listener.is_some_and(|listener| listener.to_port);
@@ -94,7 +96,7 @@ impl Asked<'_> {
             None if to_port => localhosts(settings.facts.families),
             None => Vec::new(),
         };
-        Bind { addresses, to_port }
+        BindAddress { addresses, to_port }
     }
 
     /// The port that is listened on in place of the service's.
@@ -111,7 +113,7 @@ impl Asked<'_> {
 
 /// The shares of a service in the view of one profile. `pods` gives the addresses of its pods.
 pub(super) fn shares_of(
-    settings: &Settings,
+    settings: &ListenerSettings,
     service: &Service,
     ask: Asked<'_>,
     pods: &dyn Fn() -> Vec<Vec<Text>>,
@@ -126,16 +128,16 @@ pub(super) fn shares_of(
     };
     let ports = declared.as_ref().map_or(service.ports.as_slice(), std::slice::from_ref);
     for port in ports {
-        let Some(kind) = kind(port.protocol) else { continue };
+        let Some(kind) = port_protocol(port.protocol) else { continue };
         let headless =
-            asked.addresses.is_empty() && kind != Kind::Http && service.resolution == Resolution::Passthrough;
+            asked.addresses.is_empty() && kind != PortProtocol::Http && service.resolution == Resolution::Passthrough;
         let per_pod = headless && declared.is_none();
         let addresses = if per_pod { pods() } else { Vec::new() };
         let told_apart = declared.is_none().then_some(addresses.as_slice());
         for key in listener_keys(settings, service, port, &asked, told_apart) {
             let pod = per_pod && addresses.contains(&key.bind.addresses);
             let mut port = port.clone();
-            if kind == Kind::Http {
+            if kind == PortProtocol::Http {
                 // Only what the listener is written from: most HTTP services of a port then look the same.
                 port.name = Text::default();
                 port.target_port = Text::default();
@@ -172,7 +174,7 @@ pub(super) fn derive_first_http<'s>(
     shares: &Collection<'s, SlotKey, Content>,
 ) -> Collection<'s, Slot, Vec<(Host, Content)>> {
     let grouped = shares.index("listeners/http-by-group", |key, content| {
-        let http = matches!(content, Content::Share(share) if share.kind == Kind::Http);
+        let http = matches!(content, Content::Share(share) if share.kind == PortProtocol::Http);
         let group = rapidhash::v3::rapidhash_v3(key.host.as_str().as_bytes()) % GROUPS;
         (http || *content == Content::Nothing).then(|| ((key.slot.clone(), group), (key.host.clone(), content.clone())))
     });
@@ -198,7 +200,7 @@ fn first(mut rows: Vec<(Host, Content)>) -> Vec<(Host, Content)> {
 /// Shares that are not HTTP, and hosts without, by slot.
 pub(super) fn index_others<'s>(shares: &Collection<'s, SlotKey, Content>) -> Index<'s, Slot, SlotKey, Content> {
     shares.index("listeners/others-by-slot", |key, content| {
-        let other = !matches!(content, Content::Share(share) if share.kind == Kind::Http);
+        let other = !matches!(content, Content::Share(share) if share.kind == PortProtocol::Http);
         other.then(|| (key.slot.clone(), content.clone()))
     })
 }

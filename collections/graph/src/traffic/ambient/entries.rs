@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use sluice_engine::{Collection, Context};
-use sluice_envoy::ztunnel::{KnownWorkload, WorkloadInputs, build_workload, entry_ports};
+use sluice_envoy::ztunnel::{WorkloadDetails, WorkloadInputs, build_workload, entry_ports};
 use sluice_model::{
     AmbientService, Labels, Locality, ObjectKey, ObjectMeta, Resolution, ServiceEntry, ServiceSource, Text,
     WorkloadAddress,
@@ -140,7 +140,11 @@ fn workload(
         hostname: if ip.is_some() { "" } else { &address.address },
         trust_domain: &settings.trust_domain,
         service_account: &address.service_account,
-        known: Some(KnownWorkload { workload_name: declared.workload_name, labels, annotations: declared.annotations }),
+        known: Some(WorkloadDetails {
+            workload_name: declared.workload_name,
+            labels,
+            annotations: declared.annotations,
+        }),
         services: declared.services.iter().map(ports).collect(),
         policies: &policies,
         waypoint: through.waypoint.as_ref().and_then(|waypoint| waypoint.address.as_ref()),

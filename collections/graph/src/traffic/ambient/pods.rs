@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use sluice_engine::Collection;
-use sluice_envoy::ztunnel::{KnownWorkload, WorkloadInputs, build_workload, pod_ports};
+use sluice_envoy::ztunnel::{WorkloadDetails, WorkloadInputs, build_workload, pod_ports};
 use sluice_model::{AmbientService, Pod, ServiceKey, ServiceSource, Text};
 
 use super::{AmbientInputs, AmbientWorkload, Surroundings};
@@ -76,7 +76,7 @@ pub(super) fn derive_pods<'s>(
                 trust_domain: &settings.trust_domain,
                 service_account: &pod.service_account,
                 node: &pod.node,
-                known: Some(KnownWorkload {
+                known: Some(WorkloadDetails {
                     workload_name: &pod.workload_name,
                     labels: &pod.labels,
                     annotations: &pod.annotations,

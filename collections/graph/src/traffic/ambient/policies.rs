@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluice_engine::{Collection, Context, Dep, Deps, Index, IndexDep};
 use sluice_envoy::ztunnel::{
-    Above, STRICT_POLICY, build_authorization, build_peer_authorization, build_strict_authorization,
+    InheritedModes, STRICT_POLICY, build_authorization, build_peer_authorization, build_strict_authorization,
     build_waypoint_authorization, peer_policy_name,
 };
 use sluice_model::{
@@ -75,7 +75,7 @@ pub(super) fn derive_policies<'s>(
                 return Vec::new();
             }
             let wide = |namespace: &Text| Peers::of(cx, &peers, namespace).wide().map(|policy| policy.mtls);
-            let above = Above { namespace: wide(&key.namespace), mesh: wide(&root) };
+            let above = InheritedModes { namespace: wide(&key.namespace), mesh: wide(&root) };
             let message = build_peer_authorization(policy, above);
             let row = |message| (name(&key.namespace, &peer_policy_name(&key.name)), Resource::Encoded(message));
             message.map(row).into_iter().collect()
