@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 
 use sluice_engine::{Collection, Index};
 use sluice_envoy::listener::{
-    Collector, ListenerProfile, ListenerSettings, build_connect_originate, build_http_proxy, build_virtual_outbound, collector_services,
+    Collector, ListenerProfile, ListenerSettings, build_connect_originate, build_http_proxy, build_virtual_outbound,
+    collector_services,
 };
 use sluice_envoy::{template, wire};
 use sluice_model::{

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use sluice_engine::{Collection, Index};
 use sluice_envoy::listener::{
-    BindAddress, ListenerProfile, InboundInputs as BuildInputs, InboundPort, PeerPolicy, ListenerSettings, build_inbound, can_bind, operation,
-    take_names, wildcards,
+    BindAddress, InboundInputs as BuildInputs, InboundPort, ListenerProfile, ListenerSettings, PeerPolicy,
+    build_inbound, can_bind, operation, take_names, wildcards,
 };
 use sluice_model::{
     InterceptionMode, ObjectKey, PeerAuthentication, ProxyKey, ProxyType, Resource, ResourceKey, Service, ServiceKey,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluice_engine::{Collection, Context, Dep};
 use sluice_envoy::listener::{
-    ListenerClient, Destinations, PortProtocol, ListenerKey, OutboundPort, ListenerSettings, build_outbound,
+    Destinations, ListenerClient, ListenerKey, ListenerSettings, OutboundPort, PortProtocol, build_outbound,
 };
 use sluice_model::{
     DestinationRule, Endpoint, Host, ObjectKey, ProxyType, Resource, ResourceKey, Service, ServiceKey, SidecarScope,
@@ -125,10 +125,9 @@ fn derive_shares<'s>(
             let mut views: BTreeSet<View> = services.special_namespaces().cloned().map(View::Namespace).collect();
             // HTTP listeners are the same whatever the rules.
             let other = |service: &Arc<Service>| {
-                service
-                    .ports
-                    .iter()
-                    .any(|port| sluice_envoy::listener::port_protocol(port.protocol).is_some_and(|k| k != PortProtocol::Http))
+                service.ports.iter().any(|port| {
+                    sluice_envoy::listener::port_protocol(port.protocol).is_some_and(|k| k != PortProtocol::Http)
+                })
             };
             if services.iter().any(other) {
                 let (namespaces, labelled) = rules.special(cx, host);
