@@ -39,7 +39,7 @@ pub fn parse_http_retry(fields: &Fields<'_>) -> HttpRetry {
 
 fn invalid_condition(condition: &str) -> String {
     format!(
-        "`{condition}` is not a retry condition; expected a comma-separated list of HTTP statuses and {}",
+        "`{condition}` is not a retry condition; expected an HTTP status or {}",
         one_of(RETRY_CONDITIONS.into_iter())
     )
 }
