@@ -22,4 +22,3 @@ pub mod run;
 pub mod seeds;
 pub mod turns;
 pub mod xds;
-pub mod yaml;
